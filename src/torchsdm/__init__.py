@@ -1,0 +1,52 @@
+"""torchsdm: which answers of a language model may be acted on.
+
+Similarity-Distance-Magnitude activations over frozen hidden states. Start with :class:`SDMClassifier`.
+"""
+
+from torchsdm._version import __version__
+from torchsdm.activation import (
+    SDMActivation,
+    SDMLogActivation,
+    SDMLoss,
+    rescaled_similarity,
+    sdm_activation,
+    sdm_log_activation,
+    sdm_loss,
+)
+from torchsdm.adaptor import ExemplarAdaptor, IdentityAdaptor
+from torchsdm.data import LabelledStates, read_states
+from torchsdm.decision import Decisions
+from torchsdm.ecdf import ClassEcdfs
+from torchsdm.ensemble import SDMEnsemble
+from torchsdm.estimator import SDMClassifier
+from torchsdm.explanation import Explanation
+from torchsdm.history import History
+from torchsdm.region import HighReliabilityRegion, find_high_reliability_region
+from torchsdm.sample_size import dkw_epsilon, effective_sample_sizes
+from torchsdm.support import SupportSet
+
+__all__ = [
+    "ClassEcdfs",
+    "Decisions",
+    "ExemplarAdaptor",
+    "Explanation",
+    "HighReliabilityRegion",
+    "History",
+    "IdentityAdaptor",
+    "LabelledStates",
+    "SDMActivation",
+    "SDMClassifier",
+    "SDMEnsemble",
+    "SDMLogActivation",
+    "SDMLoss",
+    "SupportSet",
+    "__version__",
+    "dkw_epsilon",
+    "effective_sample_sizes",
+    "find_high_reliability_region",
+    "read_states",
+    "rescaled_similarity",
+    "sdm_activation",
+    "sdm_log_activation",
+    "sdm_loss",
+]

@@ -1,0 +1,170 @@
+"""Exemplar adaptors: frozen hidden states in, exemplars h' and logits z' out.
+
+The paper's g is a 1-D CNN whose kernel spans the whole input, which is a linear map from D inputs to M filters; it is
+written as one. Over several positions the same filters are applied at each and max-pooled.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from torchsdm.errors import InvalidInputError
+from torchsdm.numerics import invariant_linear
+from torchsdm.validation import check_positive
+
+_BLOCK_ELEMENTS = 1 << 23  # hidden-state entries converted to float64 at once (64 MB)
+
+
+class Adaptor(nn.Module, ABC):
+    """What every adaptor shares: standardisation as buffers, a linear output layer, and a batch-invariant pass."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, n_inputs: int, n_classes: int, n_filters: int, generator: torch.Generator | None) -> None:
+        super().__init__()
+        for name, value in (("n_inputs", n_inputs), ("n_classes", n_classes), ("n_filters", n_filters)):
+            check_positive(value, name, type(self).__name__, integer=True)
+        self.n_inputs, self.n_classes, self.n_filters = n_inputs, n_classes, n_filters
+        self.register_buffer("mean", torch.tensor(0.0))
+        self.register_buffer("scale", torch.tensor(1.0))
+        self.output = _linear(n_filters, n_classes, generator)
+
+    def forward(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
+        """Exemplars (N, M) and logits (N, C) of hidden states (N, D), or (N, positions, D) where that is offered."""
+        exemplars = self._exemplars((hidden_states - self.mean) / self.scale)
+        return exemplars, self.output(exemplars)
+
+    @torch.no_grad()
+    def encode(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
+        """Like calling the module, in float64 rounded to float32, and the same bits for a row in any batch.
+
+        float32 products give other last bits for other batch shapes, so exemplars, and with them decisions, would
+        depend on what else was asked. This pass does not; it is what decisions and the stored support use.
+        """
+        device = self.output.weight.device
+        rows = max(1, _BLOCK_ELEMENTS // max(1, math.prod(hidden_states.shape[1:])))
+        exemplars = torch.empty(len(hidden_states), self.n_filters, device=device)
+        logits = torch.empty(len(hidden_states), self.n_classes, device=device)
+        for start in range(0, len(hidden_states), rows):
+            block = slice(start, start + rows)
+            standardised = (hidden_states[block].to(device).float().double() - self.mean.double()) / self.scale.double()
+            exemplars[block] = self._exemplars_exact(standardised)
+            logits[block] = invariant_linear(exemplars[block], self.output.weight, self.output.bias)
+        return exemplars, logits
+
+    def standardise(self, hidden_states: Tensor, rows: Tensor | None = None, *, per_dimension: bool = False) -> None:
+        """Set mean and scale (ddof = 1) from training states, or from some rows of them.
+
+        One scalar each over all entries; one for each dimension with ``per_dimension``.
+        """
+        rows = torch.arange(len(hidden_states)) if rows is None else rows
+        axes = (0,) if per_dimension else None
+        blocks = rows.split(max(1, _BLOCK_ELEMENTS // max(1, math.prod(hidden_states.shape[1:]))))
+        n = len(rows) * math.prod(hidden_states.shape[1:-1]) * (1 if per_dimension else hidden_states.shape[-1])
+
+        def total(of: Callable[[Tensor], Tensor]) -> Tensor:
+            entries = (hidden_states[block].float().double().reshape(-1, hidden_states.shape[-1]) for block in blocks)
+            return torch.stack([of(block).sum(dim=axes) for block in entries]).sum(dim=0)
+
+        mean = total(lambda h: h) / n
+        scale = (total(lambda h: (h - mean).square_()) / max(1, n - 1)).sqrt()
+        device = self.output.weight.device
+        self.mean = mean.float().to(device)
+        # A dimension that never varies carries nothing; it is kept, centred.
+        self.scale = torch.where(scale.float() > 0, scale, torch.ones_like(scale)).float().to(device)
+
+    @abstractmethod
+    def _exemplars(self, standardised: Tensor) -> Tensor:
+        """g: standardised states to exemplars (N, M)."""
+
+    @abstractmethod
+    def _exemplars_exact(self, standardised: Tensor) -> Tensor:
+        """g in float64, rounded to float32, the same bits for a row in any batch."""
+
+
+class ExemplarAdaptor(Adaptor):
+    """The paper's adaptor: M filters that span the input, then a linear layer.
+
+    Parameters
+    ----------
+    n_inputs : int
+        D, the width of a hidden state.
+    n_classes : int
+    n_filters : int
+        M, the width of an exemplar.
+    generator : torch.Generator, optional
+        Source of the initial weights; torch's default generator if not given.
+
+    Notes
+    -----
+    ``forward`` takes (N, D) and also (N, positions, D): then each filter is applied at every position and its largest
+    value taken.
+
+    Examples
+    --------
+    >>> adaptor = ExemplarAdaptor(n_inputs=6, n_classes=3, n_filters=4)
+    >>> exemplars, logits = adaptor(torch.zeros(2, 6))
+    >>> tuple(exemplars.shape), tuple(logits.shape)
+    ((2, 4), (2, 3))
+    """
+
+    def __init__(
+        self, n_inputs: int, n_classes: int, n_filters: int = 1000, *, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__(n_inputs, n_classes, n_filters, generator)
+        self.filters = _linear(n_inputs, n_filters, generator)
+
+    def _exemplars(self, standardised: Tensor) -> Tensor:
+        return _pool(self.filters(standardised))
+
+    def _exemplars_exact(self, standardised: Tensor) -> Tensor:
+        rows = standardised.reshape(-1, standardised.shape[-1])  # (N * positions, D)
+        values = invariant_linear(rows, self.filters.weight, self.filters.bias)
+        return _pool(values.reshape(*standardised.shape[:-1], self.n_filters))
+
+
+class IdentityAdaptor(Adaptor):
+    """The paper's ablation: hidden states are matched directly and only the linear layer is trained."""
+
+    def __init__(self, n_inputs: int, n_classes: int, *, generator: torch.Generator | None = None) -> None:
+        super().__init__(n_inputs, n_classes, n_inputs, generator)
+
+    def _exemplars(self, standardised: Tensor) -> Tensor:
+        if standardised.ndim != 2:
+            raise InvalidInputError(
+                f"IdentityAdaptor takes one state per input (N, D). Got shape {tuple(standardised.shape)}; "
+                "use ExemplarAdaptor for several positions."
+            )
+        return standardised
+
+    def _exemplars_exact(self, standardised: Tensor) -> Tensor:
+        return self._exemplars(standardised).float()
+
+
+def make_adaptor(
+    kind: str, n_inputs: int, n_classes: int, n_filters: int, generator: torch.Generator | None = None
+) -> Adaptor:
+    """An adaptor by name: 'filters' or 'identity'."""
+    if kind == "identity":
+        return IdentityAdaptor(n_inputs, n_classes, generator=generator)
+    return ExemplarAdaptor(n_inputs, n_classes, n_filters, generator=generator)
+
+
+def _linear(n_in: int, n_out: int, generator: torch.Generator | None) -> nn.Linear:
+    """A linear layer with torch's usual initial weights, U(-1/sqrt(n_in), 1/sqrt(n_in)), from a generator."""
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, n_in, n_out)
+    bound = 1 / math.sqrt(n_in)
+    nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
+    nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
+    return layer
+
+
+def _pool(values: Tensor) -> Tensor:
+    """Max over positions, where there are any: (N, positions, M) -> (N, M)."""
+    return values.amax(dim=1) if values.ndim == 3 else values

@@ -1,0 +1,137 @@
+"""Checkpoints of training: the last finished epoch on disk, so that an interrupted fit goes on with identical results.
+
+A directory holds ``current.safetensors`` (the running round after its last finished epoch) and one
+``round-NNN.safetensors`` per finished round. Each file is replaced in one step, so a kill at any moment leaves a usable
+state. Every file carries the fingerprint of data and settings; another fit is refused, not mixed in.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from torchsdm.errors import CheckpointError
+from torchsdm.history import EpochRecord
+from torchsdm.persistence import replace_file
+from torchsdm.training import RoundResult, RoundState
+
+_CURRENT = "current.safetensors"
+
+
+class Checkpoints:
+    """Reads and writes the checkpoint directory of one fit."""
+
+    def __init__(self, directory: str | Path, fingerprint: str) -> None:
+        self.directory = Path(directory)
+        self.fingerprint = fingerprint
+
+    @staticmethod
+    def stored_seed(directory: str | Path) -> int | None:
+        """The seed of the fit that a directory belongs to, where it holds one."""
+        for path in sorted(Path(directory).glob("*.safetensors")):
+            return int(_read(path)[0]["seed"])
+        return None
+
+    def save_epoch(self, state: RoundState, seed: int) -> None:
+        """Store the running round after a finished epoch."""
+        facts = {
+            "number": state.number,
+            "epoch": state.epoch,
+            "best_epoch": state.best_epoch,
+            "best_loss": state.best_loss,
+            "records": [asdict(record) for record in state.records],
+        }
+        tensors = {
+            "similarity": state.similarity,
+            "distance_quantile": state.distance_quantile,
+            **_prefixed("adaptor", state.adaptor),
+            **_prefixed("best", state.best_adaptor),
+            **_prefixed("optimizer", state.optimizer),
+        }
+        self._write(_CURRENT, facts, tensors, seed)
+
+    def save_round(self, result: RoundResult, seed: int) -> None:
+        """Store the best model of a finished round."""
+        facts = {
+            "number": result.number,
+            "best_epoch": result.best_epoch,
+            "best_loss": result.best_loss,
+            "records": [asdict(record) for record in result.records],
+        }
+        self._write(f"round-{result.number:03d}.safetensors", facts, _prefixed("adaptor", result.adaptor), seed)
+
+    def load_round(self, number: int) -> RoundResult | None:
+        """The best model of a finished round, if that round is finished."""
+        path = self.directory / f"round-{number:03d}.safetensors"
+        if not path.exists():
+            return None
+        facts, tensors = self._read(path)
+        return RoundResult(
+            facts["number"], facts["best_epoch"], facts["best_loss"], _part(tensors, "adaptor"), _records(facts)
+        )
+
+    def load_epoch(self, number: int) -> RoundState | None:
+        """The state of a round after its last finished epoch, if that round had begun."""
+        path = self.directory / _CURRENT
+        if not path.exists():
+            return None
+        facts, tensors = self._read(path)
+        if facts["number"] != number:
+            return None
+        return RoundState(
+            number=number,
+            epoch=facts["epoch"],
+            adaptor=_part(tensors, "adaptor"),
+            optimizer=_part(tensors, "optimizer"),
+            similarity=tensors["similarity"],
+            distance_quantile=tensors["distance_quantile"],
+            best_epoch=facts["best_epoch"],
+            best_loss=facts["best_loss"],
+            best_adaptor=_part(tensors, "best"),
+            records=list(_records(facts)),
+        )
+
+    def _write(self, name: str, facts: dict[str, Any], tensors: dict[str, Tensor], seed: int) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        header = {"fingerprint": self.fingerprint, "seed": seed, **facts}
+        tensors = {key: tensor.clone() for key, tensor in tensors.items()}  # safetensors refuses shared memory
+        replace_file(self.directory / name, save(tensors, {"facts": json.dumps(header)}))
+
+    def _read(self, path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        facts, tensors = _read(path)
+        if facts["fingerprint"] != self.fingerprint:
+            raise CheckpointError(
+                f"{path} belongs to a fit on other data or with other settings. Use another checkpoint directory, or "
+                "remove this one to start anew."
+            )
+        return facts, tensors
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    try:
+        with safe_open(path, framework="pt") as archive:
+            facts = json.loads((archive.metadata() or {})["facts"])
+            tensors = {key: archive.get_tensor(key).clone() for key in archive.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise CheckpointError(f"{path} is damaged ({error}). Remove it to start that round anew.") from error
+    return facts, tensors
+
+
+def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}:{name}": tensor for name, tensor in tensors.items()}
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(f"{prefix}:"): tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}:")
+    }
+
+
+def _records(facts: dict[str, Any]) -> tuple[EpochRecord, ...]:
+    return tuple(EpochRecord(**record) for record in facts["records"])

@@ -1,0 +1,154 @@
+"""Labelled hidden states: holding, splitting, reading and recognising them."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchsdm.errors import InvalidInputError, MissingExtraError
+from torchsdm.validation import Array, ArrayLike
+
+_BLOCK_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class LabelledStates:
+    """Hidden states with their labels and, where known, ids and texts.
+
+    Attributes
+    ----------
+    hidden_states : (N, D) or (N, positions, D)
+    labels : (N,)
+        Of any type that scikit-learn accepts.
+    ids, texts : (N,), optional
+    """
+
+    hidden_states: ArrayLike
+    labels: ArrayLike
+    ids: Sequence[Any] | Array | None = None
+    texts: Sequence[str] | Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.hidden_states)
+
+
+def stratified_split(labels: Array, calibration_size: float, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Row numbers of a training and a calibration part, each class divided alike, at least one point of it in each.
+
+    Rows come back ascending. What rounding leaves over in one class is made up for in the next.
+    """
+    calibration: list[Array] = []
+    carry = 0.0
+    for label in np.unique(labels):
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        wanted = len(rows) * calibration_size + carry
+        n = min(max(1, int(np.floor(wanted + 0.5))), len(rows) - 1)
+        carry = wanted - n
+        calibration.append(rows[:n])
+    chosen = np.sort(np.concatenate(calibration))
+    return np.setdiff1d(np.arange(len(labels)), chosen, assume_unique=True), chosen
+
+
+def fingerprint(hidden_states: Tensor, labels: Array) -> str:
+    """SHA-256 of states and labels, by which a model knows the data it was trained on."""
+    digest = hashlib.sha256(f"{tuple(hidden_states.shape)}".encode())
+    for start in range(0, len(hidden_states), _BLOCK_ROWS):
+        block = hidden_states[start : start + _BLOCK_ROWS].to("cpu", torch.float32).contiguous()
+        digest.update(block.numpy().tobytes())
+    digest.update(json.dumps([str(label) for label in labels.tolist()]).encode())
+    return digest.hexdigest()
+
+
+def read_states(
+    path: str | Path,
+    *,
+    states: str = "hidden_states",
+    labels: str = "labels",
+    ids: str = "ids",
+    texts: str = "texts",
+) -> LabelledStates:
+    """Read labelled hidden states from an NPZ, safetensors, JSONL (also ``.gz``) or Parquet file.
+
+    Parameters
+    ----------
+    path : path
+    states, labels, ids, texts : str
+        Names of the arrays, columns or keys. ids and texts may be absent.
+    """
+    path = Path(path)
+    suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
+    kind = suffixes[-1] if suffixes else ""
+    if not path.is_file():
+        raise InvalidInputError(f"'path' of read_states must be a file. Got {str(path)!r}, which is not there.")
+    readers = {".npz": _read_npz, ".safetensors": _read_safetensors, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
+    if kind not in readers:
+        raise InvalidInputError(f"'path' of read_states must end in {', '.join(readers)}. Got {path.name!r}.")
+    columns = readers[kind](path, (states, labels, ids, texts))
+    for name in (states, labels):
+        if name not in columns:
+            raise InvalidInputError(
+                f"{path}: no {name!r} found. Name the right one in read_states(states=..., labels=...)."
+            )
+    return LabelledStates(columns[states], columns[labels], columns.get(ids), columns.get(texts))
+
+
+def _read_npz(path: Path, names: tuple[str, ...]) -> dict[str, Any]:
+    with np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in names if name in archive.files}
+
+
+def _read_safetensors(path: Path, names: tuple[str, ...]) -> dict[str, Any]:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as archive:
+        present = set(archive.keys())
+        return {name: archive.get_tensor(name) for name in names if name in present}
+
+
+def _read_jsonl(path: Path, names: tuple[str, ...]) -> dict[str, Any]:
+    columns: dict[str, list[Any]] = {}
+    for n_rows, (number, row) in enumerate(_json_lines(path), start=1):
+        for name in names:
+            if name in row:
+                columns.setdefault(name, []).append(row[name])
+                if len(columns[name]) != n_rows:
+                    raise InvalidInputError(f"{path}, line {number}: {name!r} is missing in an earlier line.")
+            elif name in columns:
+                raise InvalidInputError(f"{path}, line {number}: {name!r} is missing.")
+    return dict(columns)
+
+
+def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise InvalidInputError(f"{path}, line {number}: not valid JSON ({error.msg}).") from error
+            if not isinstance(row, dict):
+                raise InvalidInputError(f"{path}, line {number}: expected a JSON object. Got {type(row).__name__}.")
+            yield number, row
+
+
+def _read_parquet(path: Path, names: tuple[str, ...]) -> dict[str, Any]:
+    try:
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise MissingExtraError("pyarrow", "report", "Reading Parquet") from error
+    present = set(pq.read_schema(path).names)
+    table = pq.read_table(path, columns=[name for name in names if name in present])
+    columns: dict[str, Any] = {name: table[name].to_pylist() for name in table.column_names}
+    if names[0] in columns:
+        columns[names[0]] = np.asarray(columns[names[0]], dtype=np.float32)
+    return columns

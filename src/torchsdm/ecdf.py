@@ -1,0 +1,86 @@
+"""Class-wise empirical distribution functions of the nearest distance (Eq. 5)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchsdm.errors import EmptyClassWarning, InvalidInputError
+from torchsdm.validation import ArrayLike, as_integer_tensor, as_tensor, check_shape
+
+
+@dataclass(frozen=True)
+class ClassEcdfs:
+    """Sorted nearest distances of each true class, over the points with q > 0.
+
+    Points with q = 0 are out of distribution and left out; misclassified ones stay. A class without points makes every
+    distance quantile 0: nothing is known of its distances, so nothing can be called near.
+    """
+
+    sorted_distances: tuple[Tensor, ...]
+    """One float64 tensor per class, ascending."""
+
+    @classmethod
+    def fit(
+        cls,
+        nearest_distance: ArrayLike,
+        similarity: ArrayLike,
+        labels: ArrayLike,
+        n_classes: int,
+        *,
+        class_names: Sequence[Any] | None = None,
+        warn: bool = True,
+    ) -> ClassEcdfs:
+        """Collect the distances (N,) by true label (N,), where similarity (N,) is positive.
+
+        A class left without points is named in an :class:`~torchsdm.errors.EmptyClassWarning` unless ``warn`` is false.
+        """
+        caller = "ClassEcdfs.fit"
+        distance = as_tensor(nearest_distance, "nearest_distance", caller).double()
+        q = as_tensor(similarity, "similarity", caller).to(distance.device)
+        y = as_integer_tensor(labels, "labels", caller).to(distance.device)
+        check_shape(distance, (None,), "nearest_distance", caller)
+        check_shape(q, tuple(distance.shape), "similarity", caller)
+        check_shape(y, tuple(distance.shape), "labels", caller)
+        if bool(torch.isnan(distance).any()) or bool((distance < 0).any()):
+            raise InvalidInputError(f"'nearest_distance' of {caller} must be distances. Got NaN or negative values.")
+        in_distribution = q > 0
+        ecdfs = cls(tuple(distance[in_distribution & (y == c)].sort().values for c in range(n_classes)))
+        if warn and ecdfs.empty_classes:
+            names = [repr(c if class_names is None else class_names[c]) for c in ecdfs.empty_classes]
+            warnings.warn(
+                f"No calibration point with q > 0 for class {', '.join(names)}: every distance quantile is 0 and "
+                "nothing can be admitted. More data of the class or longer training may help.",
+                EmptyClassWarning,
+                stacklevel=2,
+            )
+        return ecdfs
+
+    @property
+    def n_classes(self) -> int:
+        """How many classes there are."""
+        return len(self.sorted_distances)
+
+    @property
+    def empty_classes(self) -> list[int]:
+        """Classes without points."""
+        return [c for c, distances in enumerate(self.sorted_distances) if len(distances) == 0]
+
+    def distance_quantile(self, nearest_distance: ArrayLike) -> Tensor:
+        """Distance quantile d (Eq. 5): ``min over classes c of 1 - #{x in c : x < d_nearest} / n_c``, float64.
+
+        A distance of 0 gives 1, the largest observed one 1/n_c, anything beyond it 0.
+        """
+        distance = as_tensor(nearest_distance, "nearest_distance", "ClassEcdfs.distance_quantile").double().contiguous()
+        quantile = torch.ones_like(distance)
+        for distances in self.sorted_distances:
+            if len(distances) == 0:
+                return torch.zeros_like(distance)
+            n_nearer = torch.searchsorted(distances.to(distance.device), distance)  # left: #{x < distance}
+            quantile = torch.minimum(quantile, (len(distances) - n_nearer).double() / len(distances))
+        return quantile

@@ -1,0 +1,52 @@
+"""The exceptions and warnings of torchsdm: one tree each, so that one ``except`` or filter catches all."""
+
+from __future__ import annotations
+
+import sklearn.exceptions
+
+
+class TorchSDMError(Exception):
+    """Base of every exception that torchsdm raises on purpose."""
+
+
+class InvalidInputError(TorchSDMError, ValueError):
+    """A value cannot be used; the message says which, what was got, and what to do."""
+
+
+class InvalidTypeError(TorchSDMError, TypeError):
+    """An argument is of a type that cannot be used."""
+
+
+class NotFittedError(TorchSDMError, sklearn.exceptions.NotFittedError):
+    """A method that needs a fitted estimator was called before ``fit``."""
+
+
+class TrainingError(TorchSDMError, RuntimeError):
+    """Training cannot go on, for example because the loss is no longer finite."""
+
+
+class CheckpointError(TorchSDMError, RuntimeError):
+    """A checkpoint cannot be resumed: it is damaged, or belongs to other data or settings."""
+
+
+class ModelFileError(TorchSDMError, OSError):
+    """A saved model is missing, damaged, truncated or foreign; the message names the file."""
+
+
+class MissingExtraError(TorchSDMError, ImportError):
+    """An optional dependency is not installed; the message gives the pip line."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs {package}, which is not installed. Run: pip install 'torchsdm[{extra}]'")
+
+
+class SDMWarning(UserWarning):
+    """Base of every warning that torchsdm gives."""
+
+
+class RegionWarning(SDMWarning):
+    """No high-reliability region was found, or it rests on too few calibration points."""
+
+
+class EmptyClassWarning(SDMWarning):
+    """A class has no calibration points to build its distance eCDF from: every distance quantile is 0."""

@@ -1,0 +1,109 @@
+"""What training did, epoch by epoch: to look at, to plot, to save."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from torchsdm.errors import InvalidInputError, MissingExtraError
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One finished epoch of one round. Balanced means averaged over classes, marginal over points."""
+
+    round: int
+    epoch: int
+    step_loss: float
+    """Mean loss of the epoch's training steps, under the signals of the epoch before."""
+    train_balanced_loss: float
+    train_marginal_loss: float
+    train_balanced_accuracy: float
+    train_marginal_accuracy: float
+    train_mean_similarity: float
+    train_median_distance: float
+    calibration_balanced_loss: float
+    """The stopping rule: the model kept is that of the smallest value over all epochs and rounds."""
+    calibration_marginal_loss: float
+    calibration_balanced_accuracy: float
+    calibration_marginal_accuracy: float
+    calibration_mean_similarity: float
+    calibration_median_distance: float
+    seconds: float
+
+
+class History:
+    """The records of all rounds, in the order they were made."""
+
+    def __init__(self, records: Iterable[EpochRecord] = ()) -> None:
+        self.records = tuple(records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[EpochRecord]:
+        return iter(self.records)
+
+    def __getitem__(self, position: int) -> EpochRecord:
+        return self.records[position]
+
+    @property
+    def best(self) -> EpochRecord:
+        """The record of the model that was chosen."""
+        return min(self.records, key=lambda record: record.calibration_balanced_loss)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dictionary per epoch."""
+        return [asdict(record) for record in self.records]
+
+    def to_pandas(self) -> Any:
+        """One row per epoch."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise MissingExtraError("pandas", "report", "History.to_pandas") from error
+        return pd.DataFrame(self.to_dicts(), columns=[field.name for field in fields(EpochRecord)])
+
+    def save(self, path: str | Path) -> None:
+        """Write the records to a ``.csv`` or ``.json`` file."""
+        path = Path(path)
+        if path.suffix == ".json":
+            path.write_text(json.dumps(self.to_dicts(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        elif path.suffix == ".csv":
+            text = io.StringIO()
+            writer = csv.DictWriter(text, [field.name for field in fields(EpochRecord)], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(self.to_dicts())
+            path.write_text(text.getvalue(), encoding="utf-8")
+        else:
+            raise InvalidInputError(f"'path' of History.save must end in .csv or .json. Got {path.name!r}.")
+
+    def plot(self, metric: str = "balanced_loss", ax: Any = None) -> Any:
+        """Draw a metric of training and calibration over epochs, one pair of lines per round; returns the axes."""
+        names = [f"{part}_{metric}" for part in ("train", "calibration")]
+        if names[0] not in EpochRecord.__dataclass_fields__:
+            known = sorted({f.name.partition("_")[2] for f in fields(EpochRecord) if f.name.startswith("train_")})
+            raise InvalidInputError(f"'metric' of History.plot must be one of {', '.join(known)}. Got {metric!r}.")
+        try:
+            import matplotlib.pyplot as plt
+        except ImportError as error:
+            raise MissingExtraError("matplotlib", "report", "History.plot") from error
+        if ax is None:
+            _, ax = plt.subplots(layout="constrained")
+        for number in sorted({record.round for record in self.records}):
+            records = [record for record in self.records if record.round == number]
+            for name, style in zip(names, ("--", "-"), strict=True):
+                label = name.partition("_")[0] if number == self.records[0].round else None
+                values = [getattr(record, name) for record in records]
+                ax.plot([r.epoch for r in records], values, style, color=f"C{number % 10}", label=label)
+        if self.records:
+            ax.plot(self.best.epoch, getattr(self.best, names[1]), "k*", markersize=10, label="chosen")
+            ax.legend()
+        ax.set_xlabel("epoch")
+        ax.set_ylabel(metric.replace("_", " "))
+        return ax

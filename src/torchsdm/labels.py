@@ -1,0 +1,72 @@
+"""Labels of any type as class numbers and back, with room for labels outside the classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchsdm.errors import InvalidInputError
+from torchsdm.validation import Array
+
+
+@dataclass(frozen=True)
+class LabelCodes:
+    """Classes are numbered 0..C-1; labels outside the classes, which only the support may have, follow on."""
+
+    classes: Array
+    outside: tuple[Any, ...] = ()
+
+    def encode(self, labels: Array, caller: str) -> Tensor:
+        """Class numbers of labels that must all be classes."""
+        return self._numbers(labels, self.classes.tolist(), caller)
+
+    def encode_with_outside(self, labels: Array, caller: str) -> Tensor:
+        """Numbers of labels that may lie outside the classes but must be known (see :meth:`extended`)."""
+        return self._numbers(labels, [*self.classes.tolist(), *self.outside], caller)
+
+    def extended(self, labels: Iterable[Any], caller: str) -> LabelCodes:
+        """The same codes, with new numbers for labels that have none yet."""
+        known = {*self.classes.tolist(), *self.outside}
+        new = tuple(dict.fromkeys(label for label in labels if label not in known))
+        missing = [label for label in new if label is None or label != label]  # None or NaN
+        if missing:
+            raise InvalidInputError(
+                f"'y' of {caller} must be known labels. Got {missing[0]!r}; leave unlabelled points out, or give them "
+                "a label outside the classes."
+            )
+        return LabelCodes(self.classes, self.outside + new)
+
+    def decode(self, numbers: Tensor) -> list[Any]:
+        """Labels of class numbers, as plain Python values."""
+        values = [*self.classes.tolist(), *self.outside]
+        return [values[number] for number in numbers.tolist()]
+
+    def _numbers(self, labels: Array, values: list[Any], caller: str) -> Tensor:
+        number = {value: position for position, value in enumerate(values)}
+        unseen = sorted({repr(label) for label in labels.tolist() if label not in number})
+        if unseen:
+            shown = ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else "")
+            expected = ", ".join(repr(value) for value in values[:10]) + (", ..." if len(values) > 10 else "")
+            raise InvalidInputError(f"'y' of {caller} must hold labels seen in fit ({expected}). Got {shown}.")
+        return torch.tensor([number[label] for label in labels.tolist()], dtype=torch.int64)
+
+
+def count_classes(labels: Array, caller: str) -> tuple[Array, Array]:
+    """Classes and numbers of labels; at least two classes with at least two examples each."""
+    classes, numbers, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    if len(classes) < 2:
+        raise InvalidInputError(
+            f"'y' of {caller} must hold at least two classes. Got one class only: {classes.tolist()[0]!r}."
+        )
+    if counts.min() < 2:
+        rare = classes[counts.argmin()]
+        raise InvalidInputError(
+            f"'y' of {caller} must hold at least two examples of each class, one to learn from and one to calibrate "
+            f"on. Got {int(counts.min())} of class {rare!r}; add examples or leave the class out."
+        )
+    return classes, numbers

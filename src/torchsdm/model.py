@@ -1,0 +1,233 @@
+"""One fitted model: adaptor, support, calibration set and region, and what follows from them.
+
+This is the whole of the method for class numbers and tensors; :class:`torchsdm.SDMClassifier` adds labels and
+scikit-learn's contract, :class:`torchsdm.SDMEnsemble` holds several.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchsdm.activation import log_activation, rescaled_similarity
+from torchsdm.adaptor import Adaptor
+from torchsdm.decision import CalibrationScores, Decisions, decide
+from torchsdm.ecdf import ClassEcdfs
+from torchsdm.errors import InvalidInputError, RegionWarning
+from torchsdm.persistence import StoredExamples
+from torchsdm.region import HighReliabilityRegion, find_high_reliability_region
+from torchsdm.signals import Signals
+from torchsdm.support import SupportSet, as_list, next_ids
+from torchsdm.validation import Array
+
+_ROWS_AT_ONCE = 8192  # inputs whose exemplars are held at once while deciding
+
+
+class Examples:
+    """Ids and texts of points, in memory or still in the file they were saved to."""
+
+    def __init__(self, ids: Sequence[Any] | Array, texts: Sequence[str | None] | Array | None = None) -> None:
+        self._ids: list[Any] = as_list(ids)
+        self._texts: list[str | None] = [None] * len(self._ids) if texts is None else as_list(texts)
+        self._stored: StoredExamples | None = None
+
+    @classmethod
+    def stored(cls, stored: StoredExamples) -> Examples:
+        """Examples that stay on disk until all of them are needed."""
+        examples = cls([])
+        examples._stored = stored
+        return examples
+
+    def rows(self, positions: Iterable[int]) -> list[tuple[Any, str | None]]:
+        """(id, text) at positions."""
+        if self._stored is not None:
+            return self._stored.rows(positions)
+        return [(self._ids[p], self._texts[p]) for p in positions]
+
+    def all(self) -> tuple[list[Any], list[str | None]]:
+        """All ids and texts."""
+        return self._stored.all() if self._stored is not None else (self._ids, self._texts)
+
+    def positions(self, ids: Iterable[Any]) -> list[int | None]:
+        """Where the ids stand, None where they are unknown."""
+        wanted = list(ids)
+        if self._stored is not None:
+            return self._stored.positions(wanted)
+        place = {name: position for position, name in enumerate(self._ids)}
+        return [place.get(name) for name in wanted]
+
+    def take(self, positions: Sequence[int]) -> Examples:
+        """Some of the examples, in the order of the positions."""
+        rows = self.rows(positions)
+        return Examples([name for name, _ in rows], [text for _, text in rows])
+
+    def with_added(self, ids: Sequence[Any] | None, texts: Sequence[str | None] | None, n: int) -> Examples:
+        """These examples and n more; without ids they are numbered on."""
+        old_ids, old_texts = self.all()
+        new_ids = next_ids(old_ids, n) if ids is None else list(ids)
+        new_texts = [None] * n if texts is None else list(texts)
+        twice = set(old_ids) & set(new_ids)
+        if twice or len(set(new_ids)) != n:
+            name = next(iter(twice)) if twice else next(i for i in new_ids if new_ids.count(i) > 1)
+            raise InvalidInputError(f"'ids' must be new and unique. Got {name!r} twice.")
+        return Examples([*old_ids, *new_ids], [*old_texts, *new_texts])
+
+    def without(self, positions: set[int]) -> Examples:
+        """These examples but for some."""
+        return self.take([p for p in range(len(self.all()[0])) if p not in positions])
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The calibration set and its standing against the support at the time of calibration."""
+
+    exemplars: Tensor  # (N, M)
+    logits: Tensor  # (N, C) float32
+    labels: Tensor  # (N,)
+    similarity: Tensor  # (N,)
+    nearest_distance: Tensor  # (N,)
+    rescaled_similarity: Tensor  # (N,)
+    ecdfs: ClassEcdfs
+    regions: tuple[HighReliabilityRegion, ...]
+    min_class_count: int
+
+    @property
+    def predictions(self) -> Tensor:
+        """Predicted class numbers (N,)."""
+        return self.logits.argmax(dim=1)
+
+    @property
+    def distance_quantile(self) -> Tensor:
+        """d of the calibration points, ranked within their own eCDFs."""
+        return self.ecdfs.distance_quantile(self.nearest_distance)
+
+    @property
+    def scores(self) -> CalibrationScores:
+        """What decisions need of it."""
+        return CalibrationScores(self.rescaled_similarity, self.labels)
+
+    @classmethod
+    def of(
+        cls,
+        exemplars: Tensor,
+        logits: Tensor,
+        labels: Tensor,
+        support: SupportSet,
+        alphas: Sequence[float],
+        min_class_count: int,
+        class_names: Sequence[Any],
+    ) -> Calibration:
+        """Match the calibration points against the support, then fit eCDFs and regions; warns where they are weak."""
+        match = support.match(exemplars, logits.argmax(dim=1))
+        ecdfs = ClassEcdfs.fit(
+            match.nearest_distance, match.similarity, labels, logits.shape[1], class_names=class_names
+        )
+        signals = Signals.of(match, ecdfs)
+        calibration = cls(
+            exemplars,
+            logits,
+            labels,
+            signals.similarity,
+            signals.nearest_distance,
+            rescaled_similarity(
+                signals.similarity,
+                _probabilities(logits, signals.similarity, signals.distance_quantile).amax(dim=1),
+            ),
+            ecdfs,
+            (),
+            min_class_count,
+        )
+        return calibration.with_regions(alphas, min_class_count, class_names)
+
+    def with_regions(self, alphas: Sequence[float], min_class_count: int, class_names: Sequence[Any]) -> Calibration:
+        """The same calibration with regions for other alphas; nothing else changes."""
+        p = _probabilities(self.logits, self.similarity, self.distance_quantile)
+        regions = tuple(
+            find_high_reliability_region(self.rescaled_similarity, p, self.labels, alpha, min_class_count)
+            for alpha in alphas
+        )
+        for region in regions:
+            message = region.explain(class_names)
+            if message is not None:
+                warnings.warn(message, RegionWarning, stacklevel=2)
+        return replace(self, regions=regions, min_class_count=min_class_count)
+
+
+@dataclass
+class SDMModel:
+    """A model that can decide, be updated and be calibrated anew."""
+
+    adaptor: Adaptor
+    support: SupportSet
+    examples: Examples
+    calibration: Calibration
+    calibration_examples: Examples
+    classes: Array
+    support_changed: bool = False
+    """Whether the support was updated since the calibration."""
+
+    def decide(self, hidden_states: Tensor) -> Decisions:
+        """Decide on hidden states (N, D) or (N, positions, D)."""
+        return Decisions.concatenate([decisions for decisions, _ in self._decide_blocks(hidden_states)])
+
+    def decide_with_exemplars(self, hidden_states: Tensor) -> tuple[Decisions, Tensor]:
+        """Decisions and the exemplars (N, M) they were made from."""
+        decisions, exemplars = zip(*self._decide_blocks(hidden_states), strict=True)
+        return Decisions.concatenate(decisions), torch.cat(exemplars)
+
+    def predict(self, hidden_states: Tensor) -> Tensor:
+        """Predicted class numbers (N,), from the logits alone."""
+        blocks = hidden_states.split(_ROWS_AT_ONCE)
+        return torch.cat([self.adaptor.encode(block)[1].argmax(dim=1) for block in blocks]).cpu()
+
+    def recalibrate(self, alphas: Sequence[float], min_class_count: int) -> None:
+        """New regions, and if the support has changed also new signals and eCDFs."""
+        names = self.classes.tolist()
+        if self.support_changed:
+            known = self.calibration
+            self.calibration = Calibration.of(
+                known.exemplars, known.logits, known.labels, self.support, alphas, min_class_count, names
+            )
+            self.support_changed = False
+        else:
+            self.calibration = self.calibration.with_regions(alphas, min_class_count, names)
+
+    def add(
+        self,
+        hidden_states: Tensor,
+        labels: Tensor,
+        ids: Sequence[Any] | None,
+        texts: Sequence[str | None] | None,
+    ) -> None:
+        """Append points to the support; weights, eCDFs and region stay."""
+        examples = self.examples.with_added(ids, texts, len(hidden_states))
+        exemplars, logits = self.adaptor.encode(hidden_states)
+        self.support.add(exemplars, labels, logits.argmax(dim=1))
+        self.examples, self.support_changed = examples, True
+
+    def remove(self, positions: Sequence[int]) -> None:
+        """Drop points from the support."""
+        examples = self.examples.without(set(positions))
+        self.support.remove(torch.tensor(positions, dtype=torch.int64))
+        self.examples, self.support_changed = examples, True
+
+    def relabel(self, positions: Sequence[int], labels: Tensor) -> None:
+        """Give points of the support new labels."""
+        self.support.relabel(torch.tensor(positions, dtype=torch.int64), labels)
+        self.support_changed = True
+
+    def _decide_blocks(self, hidden_states: Tensor) -> Iterator[tuple[Decisions, Tensor]]:
+        for block in hidden_states.split(_ROWS_AT_ONCE):
+            exemplars, logits = self.adaptor.encode(block)
+            signals = Signals.of(self.support.match(exemplars, logits.argmax(dim=1)), self.calibration.ecdfs)
+            scores, regions = self.calibration.scores, self.calibration.regions
+            yield decide(logits, signals, scores, regions, self.classes), exemplars
+
+
+def _probabilities(logits: Tensor, similarity: Tensor, distance_quantile: Tensor) -> Tensor:
+    return log_activation(logits.double(), similarity, distance_quantile).exp()

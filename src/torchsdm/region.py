@@ -1,0 +1,226 @@
+"""Algorithm 1: the high-reliability region, and the selection rule (Eq. 9).
+
+For a candidate t, the smallest rescaled similarity admitted, let n_c be the calibration points of class c with q' >= t
+and b_c those of them whose probability of the true class is below alpha. The threshold psi_c is the element at index
+k(n_c) = min(floor((1 - alpha) n_c), n_c - 1) of the sorted probabilities, so
+
+    psi_c >= alpha   if and only if   b_c <= k(n_c).
+
+Two counts per class replace the eCDFs, and both change only at the class's own points. One sort and one pass over the
+points therefore find the first candidate at which every class holds: O(n log n), whatever the number of classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchsdm.errors import InvalidInputError
+from torchsdm.validation import ArrayLike, as_float_tensor, as_integer_tensor, as_tensor, check_alpha, check_shape
+
+_ALPHA_STEPS = 24  # halvings of [0.5, 1] in the search for the largest alpha: to 3e-8
+
+
+@dataclass(frozen=True)
+class HighReliabilityRegion:
+    """Where the conditional accuracies hold on the calibration set."""
+
+    alpha: float
+    min_rescaled_similarity: float
+    """q'_min; infinite where no region was found."""
+    thresholds: Tensor
+    """psi (C,), float64; infinite where no region was found."""
+    class_counts: Tensor
+    """Calibration points of each class that the region rests on (C,), int64; zeros where none was found."""
+    failed_classes: tuple[int, ...] = ()
+    """Where no region was found: the classes below alpha at the candidate that reaches the largest alpha."""
+    largest_alpha: float | None = None
+    """Where no region was found: the largest alpha that has one, or None where no alpha above 0.5 has."""
+
+    @property
+    def found(self) -> bool:
+        """Whether there is a region; without one everything is rejected."""
+        return math.isfinite(self.min_rescaled_similarity)
+
+    @property
+    def scarce_classes(self) -> tuple[int, ...]:
+        """Classes with fewer than 1 / (1 - alpha) points in the region: their threshold is a mere minimum."""
+        if not self.found:
+            return ()
+        return tuple(torch.nonzero(self.class_counts * (1 - self.alpha) < 1 - 1e-9).squeeze(1).tolist())
+
+    def admits(self, rescaled_similarity: ArrayLike, predictions: ArrayLike, confidence: ArrayLike) -> Tensor:
+        """Selection rule (Eq. 9): admitted (N,) where ``q' >= q'_min and sdm(z')_yhat >= psi_yhat``."""
+        caller = "HighReliabilityRegion.admits"
+        q_rescaled = as_tensor(rescaled_similarity, "rescaled_similarity", caller).double()
+        y_hat = as_integer_tensor(predictions, "predictions", caller).to(q_rescaled.device)
+        p = as_tensor(confidence, "confidence", caller).double().to(q_rescaled.device)
+        thresholds = self.thresholds.to(q_rescaled.device)
+        if not self.found:
+            return torch.zeros_like(y_hat, dtype=torch.bool)
+        return (q_rescaled >= self.min_rescaled_similarity) & (p >= thresholds[y_hat])
+
+    def explain(self, class_names: Sequence[Any] | None = None) -> str | None:
+        """What a user should know before relying on the region, or None where there is nothing to say."""
+
+        def named(classes: Sequence[int]) -> str:
+            return ", ".join(repr(c if class_names is None else class_names[c]) for c in classes)
+
+        if not self.found:
+            if self.largest_alpha is None:
+                remedy = "No alpha above 0.5 has a region either: the model is too weak or the data too few."
+            else:
+                reached = math.floor(self.largest_alpha * 1e4) / 1e4
+                remedy = (
+                    f"The largest alpha that has one is {reached:.4f}: recalibrate(alpha={reached:.4f}) would find it."
+                )
+            classes = f" Class {named(self.failed_classes)} stays below alpha." if self.failed_classes else ""
+            return f"No high-reliability region at alpha={self.alpha:g}; everything is rejected.{classes} {remedy}"
+        if self.scarce_classes:
+            counts = ", ".join(str(int(self.class_counts[c])) for c in self.scarce_classes)
+            needed = "more are" if self.alpha == 1.0 else f"{math.ceil(1 / (1 - self.alpha) - 1e-9)} are"
+            return (
+                f"The region at alpha={self.alpha:g} rests on few calibration points of class "
+                f"{named(self.scarce_classes)} ({counts}, where {needed} needed): the threshold is a mere minimum. "
+                "Use more calibration data, or let such regions fail with min_class_count."
+            )
+        return None
+
+
+def find_high_reliability_region(
+    rescaled_similarity: ArrayLike,
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    alpha: float,
+    min_class_count: int = 0,
+) -> HighReliabilityRegion:
+    """Algorithm 1 over the calibration set.
+
+    Parameters
+    ----------
+    rescaled_similarity : (N,)
+        q' of the calibration points.
+    probabilities : (N, C)
+        sdm(z') of the calibration points; the probability of the *true* class is what the thresholds are taken from.
+    labels : (N,)
+        True classes.
+    alpha : float
+        Target accuracy in (0.5, 1].
+    min_class_count : int
+        Candidates that leave fewer points of some class fail. 0, as in the paper: one point is enough.
+    """
+    caller = "find_high_reliability_region"
+    alpha = check_alpha(alpha, caller)
+    p = as_float_tensor(probabilities, "probabilities", caller).detach().double()
+    check_shape(p, (None, None), "probabilities", caller)
+    n, n_classes = p.shape
+    q_rescaled = as_tensor(rescaled_similarity, "rescaled_similarity", caller).detach().double().to(p.device)
+    y = as_integer_tensor(labels, "labels", caller).to(p.device)
+    check_shape(q_rescaled, (n,), "rescaled_similarity", caller)
+    check_shape(y, (n,), "labels", caller)
+    if n and not 0 <= int(y.min()) <= int(y.max()) < n_classes:
+        raise InvalidInputError(
+            f"'labels' of {caller} must lie in 0..{n_classes - 1}. Got {int(y.min())}..{int(y.max())}."
+        )
+    if bool(torch.isnan(p).any()) or bool(torch.isnan(q_rescaled).any()):
+        raise InvalidInputError(f"'probabilities' and 'rescaled_similarity' of {caller} must not hold NaN.")
+
+    points = _SortedPoints.of(q_rescaled, p.gather(1, y.unsqueeze(1)).squeeze(1), y, n_classes)
+    position = points.first_candidate(alpha, min_class_count)
+    if position is None:
+        return _no_region(points, alpha, min_class_count)
+    return points.region(position, alpha)
+
+
+@dataclass(frozen=True)
+class _SortedPoints:
+    """Calibration points with q' > 0, by (class, q'), and the distinct q' as candidates."""
+
+    candidates: Tensor  # (T,) ascending
+    rank: Tensor  # (n,) position of each point's q' among the candidates
+    truth: Tensor  # (n,) probability of the true class
+    labels: Tensor  # (n,)
+    n_classes: int
+
+    @classmethod
+    def of(cls, q_rescaled: Tensor, truth: Tensor, labels: Tensor, n_classes: int) -> _SortedPoints:
+        positive = q_rescaled > 0
+        candidates, rank = torch.unique(q_rescaled[positive], sorted=True, return_inverse=True)
+        order = torch.argsort(labels[positive] * max(1, len(candidates)) + rank)  # by class, then by candidate
+        return cls(candidates, rank[order], truth[positive][order], labels[positive][order], n_classes)
+
+    def failing_classes(self, alpha: float, min_class_count: int) -> Tensor:
+        """How many classes fail at each candidate (T,)."""
+        rank, labels, n = self.rank, self.labels, len(self.rank)
+        sizes = torch.bincount(labels, minlength=self.n_classes)
+        end_of_class = torch.repeat_interleave(sizes.cumsum(0), sizes)  # (n,) where each point's class ends
+        n_left = end_of_class - torch.arange(n, device=rank.device)  # points of the class from this one on
+        is_low = (self.truth < alpha).to(torch.int64)
+        low_before = torch.cat([is_low.new_zeros(1), is_low.cumsum(0)])
+        n_low = low_before[end_of_class] - low_before[:-1]
+        fails = (n_low > _threshold_index(n_left, alpha)) | (n_left < min_class_count)
+        # A point's counts hold for the candidates after its predecessor's rank up to its own.
+        is_first = torch.ones(n, dtype=torch.bool, device=rank.device)
+        is_first[1:] = labels[1:] != labels[:-1]
+        previous = torch.where(is_first, torch.full_like(rank, -1), rank.roll(1))
+        change = torch.zeros(len(self.candidates) + 1, dtype=torch.int64, device=rank.device)
+        ones = fails.to(torch.int64)
+        change.index_add_(0, previous + 1, ones)
+        change.index_add_(0, rank + 1, -ones)
+        # Beyond a class's last point it has none, and fails.
+        last_rank = torch.full((self.n_classes,), -1, dtype=torch.int64, device=rank.device)
+        last_rank.scatter_reduce_(0, labels, rank, "amax")
+        change.index_add_(0, last_rank + 1, torch.ones_like(last_rank))
+        return change.cumsum(0)[:-1]
+
+    def first_candidate(self, alpha: float, min_class_count: int) -> int | None:
+        """Position of the first candidate at which no class fails."""
+        holds = torch.nonzero(self.failing_classes(alpha, min_class_count) == 0)
+        return int(holds[0]) if len(holds) else None
+
+    def region(self, position: int, alpha: float) -> HighReliabilityRegion:
+        """The region that a candidate makes."""
+        inside = self.rank >= position
+        thresholds = torch.full((self.n_classes,), torch.inf, dtype=torch.float64)
+        counts = torch.bincount(self.labels[inside], minlength=self.n_classes).cpu()
+        for c, values in enumerate(self.truth[inside].split(counts.tolist())):  # points are grouped by class
+            if len(values):
+                index = int(_threshold_index(counts[c], alpha))
+                thresholds[c] = values.sort().values[index]
+        return HighReliabilityRegion(alpha, float(self.candidates[position]), thresholds, counts)
+
+
+def _threshold_index(n: Tensor, alpha: float) -> Tensor:
+    """Index of psi among n sorted values: floor((1 - alpha) n), counted from 0, at most the last.
+
+    (1 - alpha) n is rounded to 1e-9 first, so that alpha = 0.9 with n = 10 takes element 1.
+    """
+    return torch.minimum(torch.round((1 - alpha) * n.double(), decimals=9).floor().to(torch.int64), n - 1)
+
+
+def _no_region(points: _SortedPoints, alpha: float, min_class_count: int) -> HighReliabilityRegion:
+    """Say which classes fail and which alpha would have been reached.
+
+    Whatever holds for an alpha holds for every smaller one, so halving finds the largest.
+    """
+    nothing = torch.full((points.n_classes,), torch.inf, dtype=torch.float64)
+    no_counts = torch.zeros(points.n_classes, dtype=torch.int64)
+    low, high, position = 0.5, alpha, None
+    if len(points.candidates):
+        for _ in range(_ALPHA_STEPS):
+            middle = (low + high) / 2
+            candidate = points.first_candidate(middle, min_class_count)
+            low, high, position = (middle, high, candidate) if candidate is not None else (low, middle, position)
+        if position is None:
+            position = int(points.failing_classes(alpha, min_class_count).argmin())
+        thresholds, counts = points.region(position, alpha).thresholds, points.region(position, alpha).class_counts
+        below = (thresholds < alpha) | (counts < max(1, min_class_count))
+        failed = tuple(torch.nonzero(below).squeeze(1).tolist())
+    else:
+        failed = tuple(range(points.n_classes))
+    return HighReliabilityRegion(alpha, math.inf, nothing, no_counts, failed, low if low > 0.5 else None)

@@ -1,0 +1,50 @@
+"""Effective sample sizes, DKW bands and the distance quantiles they bound (appendix A.5)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from torchsdm.validation import ArrayLike, as_integer_tensor, as_tensor, check_alpha, check_shape
+
+
+def effective_sample_sizes(
+    calibration_rescaled_similarity: ArrayLike,
+    calibration_labels: ArrayLike,
+    rescaled_similarity: ArrayLike,
+    n_classes: int,
+) -> Tensor:
+    """Effective sample sizes (N, C): ``n_c = #{calibration points of class c with q'_ca < q'}``, int64."""
+    caller = "effective_sample_sizes"
+    calibration = as_tensor(calibration_rescaled_similarity, "calibration_rescaled_similarity", caller).double()
+    labels = as_integer_tensor(calibration_labels, "calibration_labels", caller).to(calibration.device)
+    check_shape(labels, tuple(calibration.shape), "calibration_labels", caller)
+    q_rescaled = as_tensor(rescaled_similarity, "rescaled_similarity", caller).double().to(calibration.device)
+    check_shape(q_rescaled, (None,), "rescaled_similarity", caller)
+    q_rescaled = q_rescaled.contiguous()
+    columns = [
+        torch.searchsorted(calibration[labels == c].sort().values, q_rescaled)  # left: #{q'_ca < q'}
+        for c in range(n_classes)
+    ]
+    return torch.stack(columns, dim=1)
+
+
+def dkw_epsilon(effective_sample_sizes: ArrayLike, alpha: float) -> Tensor:
+    """Half-width (N,) of the DKW band: ``sqrt(ln(2 / (1 - alpha)) / (2 n_min))``, at most 1.
+
+    ``n_min`` is the smallest of a row's effective sample sizes (N, C). It is 1 where n_min = 0 or alpha = 1.
+    """
+    alpha = check_alpha(alpha, "dkw_epsilon")
+    sizes = as_tensor(effective_sample_sizes, "effective_sample_sizes", "dkw_epsilon")
+    check_shape(sizes, (None, None), "effective_sample_sizes", "dkw_epsilon")
+    n_min = sizes.double().amin(dim=1)
+    if alpha == 1.0:
+        return torch.ones_like(n_min)
+    return (math.log(2 / (1 - alpha)) / (2 * n_min)).sqrt().clamp(max=1.0)  # n_min = 0 gives infinity, so 1
+
+
+def distance_quantile_band(distance_quantile: Tensor, epsilon: Tensor) -> tuple[Tensor, Tensor]:
+    """Lower and upper distance quantile: ``max(d - epsilon, 0)`` and ``min(d + epsilon, 1)``."""
+    return (distance_quantile - epsilon).clamp(min=0.0), (distance_quantile + epsilon).clamp(max=1.0)

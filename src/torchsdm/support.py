@@ -1,0 +1,260 @@
+"""The support set: the exemplars that answers rest on, and what can be asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchsdm.errors import InvalidInputError
+from torchsdm.matching import DEFAULT_BLOCK_SIZE, CentredPoints, Match, match, match_groups, neighbors
+from torchsdm.validation import (
+    Array,
+    ArrayLike,
+    as_float_tensor,
+    as_integer_tensor,
+    check_finite,
+    check_positive,
+    check_shape,
+)
+
+UNLABELLED = -1  #: by convention a missing label, so it cannot be an out-of-class label
+
+
+class SupportSet:
+    """Exemplars with labels and predictions, matched exactly and updatable in place.
+
+    Parameters
+    ----------
+    exemplars : (S, M) float32 or float64
+        Kept as given (a memory-mapped array stays memory-mapped); other dtypes become float32.
+    labels : (S,) integers
+        Class numbers. Numbers that no prediction has (out-of-class labels) are welcome: such points match nothing and
+        so shorten q.
+    predictions : (S,) integers
+    ids : (S,), optional
+        Names of the points, unique; by default 0, 1, 2, ...
+    block_size : int
+        Rows of the blocks that a search works on. It bounds memory and changes no answer.
+    centre : (M,), optional
+        Subtracted from exemplars before float32 products, for accuracy; frozen. By default the mean exemplar.
+
+    Examples
+    --------
+    >>> support = SupportSet([[0.0], [1.0], [2.0], [9.0]], labels=[0, 0, 1, 1], predictions=[0, 0, 1, 1])
+    >>> m = support.match([[0.4]], predictions=[0])
+    >>> m.similarity, m.nearest_distance, m.nearest_index
+    (tensor([2]), tensor([0.4000], dtype=torch.float64), tensor([0]))
+    """
+
+    def __init__(
+        self,
+        exemplars: ArrayLike,
+        labels: ArrayLike,
+        predictions: ArrayLike,
+        ids: Sequence[Any] | Array | None = None,
+        *,
+        block_size: int = DEFAULT_BLOCK_SIZE,
+        centre: Tensor | None = None,
+    ) -> None:
+        check_positive(block_size, "block_size", "SupportSet", integer=True)
+        self.block_size = block_size
+        points = self._check_exemplars(exemplars, None, "SupportSet")
+        if centre is None:
+            centre = _mean(points, block_size)
+        self.labels, self.predictions = _check_labels(labels, predictions, points, "SupportSet")
+        self._points = CentredPoints.of(points, centre.to(points.device).double(), block_size)
+        self._groups = match_groups(self.labels, self.predictions)
+        self._ids = None if ids is None else _check_ids(ids, len(points), "SupportSet")
+
+    def __len__(self) -> int:
+        return len(self._points.points)
+
+    def __repr__(self) -> str:
+        vouching = int((self._groups >= 0).sum())
+        return f"SupportSet({len(self)} exemplars of {self.exemplars.shape[1]} filters, {vouching} correctly predicted)"
+
+    @property
+    def exemplars(self) -> Tensor:
+        """The exemplars (S, M)."""
+        return self._points.points
+
+    @property
+    def ids(self) -> Array:
+        """The names of the points (S,); 0, 1, 2, ... where none were given."""
+        return _object_array(range(len(self))) if self._ids is None else self._ids
+
+    @property
+    def centre(self) -> Tensor:
+        """The frozen centre (M,)."""
+        return self._points.centre
+
+    def match(self, exemplars: ArrayLike, predictions: ArrayLike, exclude: ArrayLike | None = None) -> Match:
+        """Similarity q, nearest distance and nearest index of each exemplar (Eq. 4).
+
+        ``exclude`` gives for each query its own support index, or -1 where the query is not in the support. Duplicates
+        of an excluded point stay.
+        """
+        queries = self._check_exemplars(exemplars, self.exemplars.shape[1], "SupportSet.match")
+        y_hat = as_integer_tensor(predictions, "predictions", "SupportSet.match").to(queries.device)
+        check_shape(y_hat, (len(queries),), "predictions", "SupportSet.match")
+        own = None
+        if exclude is not None:
+            own = as_integer_tensor(exclude, "exclude", "SupportSet.match").to(queries.device)
+            check_shape(own, (len(queries),), "exclude", "SupportSet.match")
+            if len(own) and not -1 <= int(own.min()) <= int(own.max()) < len(self):
+                raise InvalidInputError(
+                    f"'exclude' of SupportSet.match must lie in -1..{len(self) - 1}. "
+                    f"Got {int(own.min())}..{int(own.max())}."
+                )
+        return match(queries, y_hat, self._points, self._groups, own, self.block_size)
+
+    def match_self(self) -> Match:
+        """Every support point against all the others: the training pass."""
+        own = torch.arange(len(self), device=self.exemplars.device)
+        return match(self.exemplars, self.predictions, self._points, self._groups, own, self.block_size)
+
+    def neighbors(self, exemplars: ArrayLike, k: int) -> tuple[Tensor, Tensor]:
+        """The k nearest support points: distances (N, k) float64 and indices (N, k), nearest first, ties by index."""
+        check_positive(k, "k", "SupportSet.neighbors", integer=True)
+        if k > len(self):
+            raise InvalidInputError(f"'k' of SupportSet.neighbors must be at most the support's {len(self)}. Got {k}.")
+        queries = self._check_exemplars(exemplars, self.exemplars.shape[1], "SupportSet.neighbors")
+        return neighbors(queries, self._points, k, block_size=self.block_size)
+
+    def add(
+        self,
+        exemplars: ArrayLike,
+        labels: ArrayLike,
+        predictions: ArrayLike,
+        ids: Sequence[Any] | Array | None = None,
+    ) -> SupportSet:
+        """Append points, in place. Without ids they are numbered on from the largest number in use."""
+        caller = "SupportSet.add"
+        new = self._check_exemplars(exemplars, self.exemplars.shape[1], caller).to(self.exemplars.dtype)
+        y, y_hat = _check_labels(labels, predictions, new, caller)
+        all_ids = None
+        if ids is not None or self._ids is not None:
+            all_ids = _check_ids(
+                [*self.ids, *(next_ids(self.ids, len(new)) if ids is None else as_list(ids))],
+                len(self) + len(new),
+                caller,
+            )
+        added = CentredPoints.of(new, self.centre, self.block_size)
+        self._points = CentredPoints(
+            torch.cat([self.exemplars, new]),
+            self.centre,
+            torch.cat([self._points.squared_norms, added.squared_norms]),
+        )
+        self.labels, self.predictions = torch.cat([self.labels, y]), torch.cat([self.predictions, y_hat])
+        self._groups = match_groups(self.labels, self.predictions)
+        self._ids = all_ids
+        return self
+
+    def remove(self, indices: ArrayLike) -> SupportSet:
+        """Drop points by support index, in place; later points move up."""
+        gone = self._check_indices(indices, "SupportSet.remove")
+        keep = torch.ones(len(self), dtype=torch.bool, device=self.exemplars.device)
+        keep[gone] = False
+        if not bool(keep.any()):
+            raise InvalidInputError("'indices' of SupportSet.remove must leave at least one point. Got all of them.")
+        self._points = CentredPoints(self.exemplars[keep], self.centre, self._points.squared_norms[keep])
+        self.labels, self.predictions = self.labels[keep], self.predictions[keep]
+        self._groups = self._groups[keep]
+        self._ids = self.ids[keep.cpu().numpy()]
+        return self
+
+    def relabel(self, indices: ArrayLike, labels: ArrayLike) -> SupportSet:
+        """Give points new labels, in place; labels outside the classes are welcome."""
+        chosen = self._check_indices(indices, "SupportSet.relabel")
+        y = as_integer_tensor(labels, "labels", "SupportSet.relabel").to(self.labels.device)
+        check_shape(y, (len(chosen),), "labels", "SupportSet.relabel")
+        _refuse_unlabelled(y, "SupportSet.relabel")
+        self.labels = self.labels.clone()
+        self.labels[chosen] = y
+        self._groups = match_groups(self.labels, self.predictions)
+        return self
+
+    def index_of(self, ids: Sequence[Any] | Array) -> Tensor:
+        """The support indices of the given ids."""
+        position = {name: index for index, name in enumerate(self.ids.tolist())}
+        wanted = as_list(ids)
+        missing = [name for name in wanted if name not in position]
+        if missing:
+            raise InvalidInputError(
+                f"'ids' must name points of the support. Got {len(missing)} unknown, first {missing[0]!r}."
+            )
+        return torch.tensor([position[name] for name in wanted], dtype=torch.int64, device=self.exemplars.device)
+
+    def _check_exemplars(self, exemplars: ArrayLike, width: int | None, caller: str) -> Tensor:
+        tensor = as_float_tensor(exemplars, "exemplars", caller)
+        check_shape(tensor, (None, width), "exemplars", caller)
+        if width is None and (len(tensor) == 0 or tensor.shape[1] == 0):
+            raise InvalidInputError(f"'exemplars' of {caller} must not be empty. Got shape {tuple(tensor.shape)}.")
+        check_finite(tensor, "exemplars", caller)
+        return tensor.detach() if width is None else tensor.detach().to(self.exemplars.device)
+
+    def _check_indices(self, indices: ArrayLike, caller: str) -> Tensor:
+        tensor = as_integer_tensor(indices, "indices", caller).reshape(-1).to(self.exemplars.device)
+        if len(tensor) and not 0 <= int(tensor.min()) <= int(tensor.max()) < len(self):
+            raise InvalidInputError(
+                f"'indices' of {caller} must lie in 0..{len(self) - 1}. Got {int(tensor.min())}..{int(tensor.max())}."
+            )
+        return tensor
+
+
+def _check_labels(labels: ArrayLike, predictions: ArrayLike, points: Tensor, caller: str) -> tuple[Tensor, Tensor]:
+    y = as_integer_tensor(labels, "labels", caller).to(points.device)
+    y_hat = as_integer_tensor(predictions, "predictions", caller).to(points.device)
+    check_shape(y, (len(points),), "labels", caller)
+    check_shape(y_hat, (len(points),), "predictions", caller)
+    _refuse_unlabelled(y, caller)
+    if len(y_hat) and int(y_hat.min()) < 0:
+        raise InvalidInputError(f"'predictions' of {caller} must be class numbers from 0. Got {int(y_hat.min())}.")
+    return y, y_hat
+
+
+def _refuse_unlabelled(labels: Tensor, caller: str) -> None:
+    if bool((labels == UNLABELLED).any()):
+        raise InvalidInputError(
+            f"'labels' of {caller} must be known. Got {UNLABELLED} (unlabelled); leave such points out, or give them "
+            "an out-of-class label."
+        )
+
+
+def _check_ids(ids: Sequence[Any] | Array, n: int, caller: str) -> Array:
+    names = as_list(ids)
+    if len(names) != n:
+        raise InvalidInputError(f"'ids' of {caller} must name each of {n} points. Got {len(names)} names.")
+    if len(set(names)) != n:
+        seen: set[Any] = set()
+        twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise InvalidInputError(f"'ids' of {caller} must be unique. Got {twice!r} more than once.")
+    return _object_array(names)
+
+
+def next_ids(ids: Iterable[Any], n: int) -> list[int]:
+    """Numbers for n new points: on from the largest number in use."""
+    first = max((name for name in ids if isinstance(name, int)), default=-1) + 1
+    return list(range(first, first + n))
+
+
+def _object_array(values: Sequence[Any]) -> Array:
+    array = np.empty(len(values), dtype=object)
+    array[:] = list(values)
+    return array
+
+
+def as_list(values: Sequence[Any] | Array | Tensor) -> list[Any]:
+    """A list of plain Python values."""
+    return list(values.tolist()) if isinstance(values, (np.ndarray, Tensor)) else list(values)
+
+
+def _mean(points: Tensor, block_size: int) -> Tensor:
+    total = torch.zeros(points.shape[1], dtype=torch.float64, device=points.device)
+    for start in range(0, len(points), block_size):
+        total += points[start : start + block_size].double().sum(dim=0)
+    return total / len(points)

@@ -1,0 +1,307 @@
+"""Training: one learning round, J rounds, and the choice of the model (section 3.1.5).
+
+One round: the first epoch trains with the plain softmax; after every epoch the signals q and d of the training points
+(against each other) and of the calibration points are computed anew, and the next epoch trains with them (Eq. 7). The
+model of the epoch with the lowest balanced calibration loss is kept. J rounds, each with its own split and initial
+weights, give J such models; the best of them is chosen.
+
+Randomness comes from (seed, round, epoch) alone, so a round can be taken up at any epoch and gives the same bits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchsdm.activation import SOFTMAX_DISTANCE_QUANTILE, SOFTMAX_SIMILARITY, sdm_losses
+from torchsdm.adaptor import make_adaptor
+from torchsdm.data import stratified_split
+from torchsdm.ecdf import ClassEcdfs
+from torchsdm.errors import TrainingError
+from torchsdm.history import EpochRecord
+from torchsdm.matching import DEFAULT_BLOCK_SIZE
+from torchsdm.signals import Signals
+from torchsdm.support import SupportSet
+
+_SPLIT, _WEIGHTS, _SHUFFLE = range(3)  # the uses of randomness within a round
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How to train; the defaults are the paper's."""
+
+    n_classes: int
+    n_filters: int = 1000
+    max_epochs: int = 200
+    batch_size: int = 50
+    learning_rate: float = 1e-5
+    patience: int | None = None
+    """Epochs without a better calibration loss after which a round ends; None goes through all epochs."""
+    adaptor: str = "filters"
+    standardization: str = "scalar"
+    calibration_size: float = 0.5
+    block_size: int = DEFAULT_BLOCK_SIZE
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Hidden states with class numbers, and the calibration set where it is given rather than split off."""
+
+    hidden_states: Tensor
+    labels: Tensor
+    calibration_states: Tensor | None = None
+    calibration_labels: Tensor | None = None
+
+    def split(self, settings: TrainingSettings, rng: np.random.Generator) -> tuple[Part, Part]:
+        """Training and calibration part of a round."""
+        if self.calibration_states is not None and self.calibration_labels is not None:
+            everything = torch.arange(len(self.labels))
+            given = torch.arange(len(self.calibration_labels))
+            return (
+                Part(self.hidden_states, self.labels, everything),
+                Part(self.calibration_states, self.calibration_labels, given),
+            )
+        rows = stratified_split(self.labels.numpy(), settings.calibration_size, rng)
+        train, calibration = (Part(self.hidden_states, self.labels[part], part) for part in map(torch.from_numpy, rows))
+        return train, calibration
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of hidden states with the class numbers of those rows; the states are never copied whole."""
+
+    hidden_states: Tensor
+    labels: Tensor
+    rows: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def states(self, positions: Tensor | slice) -> Tensor:
+        """Hidden states at positions of this part."""
+        return self.hidden_states[self.rows[positions]].float()
+
+
+@dataclass
+class RoundState:
+    """Everything that a round needs to go on after a finished epoch."""
+
+    number: int
+    epoch: int
+    adaptor: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    similarity: Tensor
+    distance_quantile: Tensor
+    best_epoch: int
+    best_loss: float
+    best_adaptor: dict[str, Tensor]
+    records: list[EpochRecord]
+
+    def is_finished(self, settings: TrainingSettings) -> bool:
+        """Whether the round has no further epoch to do."""
+        out_of_patience = settings.patience is not None and self.epoch - self.best_epoch >= settings.patience
+        return self.epoch >= settings.max_epochs or out_of_patience
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """The best model of a finished round."""
+
+    number: int
+    best_epoch: int
+    best_loss: float
+    adaptor: dict[str, Tensor]
+    records: tuple[EpochRecord, ...]
+
+
+def random_generator(seed: int, number: int, use: int, epoch: int = 0) -> np.random.Generator:
+    """The stream of one use of randomness; the same arguments give the same stream."""
+    return np.random.default_rng([seed, number, use, epoch])
+
+
+def split_of_round(data: TrainingData, settings: TrainingSettings, seed: int, number: int) -> tuple[Part, Part]:
+    """The training and calibration part of a round."""
+    return data.split(settings, random_generator(seed, number, _SPLIT))
+
+
+def train_round(
+    data: TrainingData,
+    settings: TrainingSettings,
+    seed: int,
+    number: int,
+    state: RoundState | None = None,
+    after_epoch: Callable[[RoundState], None] | None = None,
+) -> RoundResult:
+    """One learning round, from its beginning or from a state that an interrupted one left."""
+    train, calibration = split_of_round(data, settings, seed, number)
+    learner = _Learner(train, calibration, settings, seed, number)
+    if state is not None:
+        learner.restore(state)
+    while state is None or not state.is_finished(settings):
+        state = learner.epoch(state)
+        if after_epoch is not None:
+            after_epoch(state)
+    return RoundResult(number, state.best_epoch, state.best_loss, state.best_adaptor, tuple(state.records))
+
+
+def best_round(results: Sequence[RoundResult]) -> RoundResult:
+    """The round with the lowest balanced calibration loss; the earlier one where two are equal."""
+    return min(results, key=lambda result: result.best_loss)
+
+
+class _Learner:
+    """The moving parts of one round."""
+
+    def __init__(self, train: Part, calibration: Part, settings: TrainingSettings, seed: int, number: int) -> None:
+        self.train, self.calibration, self.settings = train, calibration, settings
+        self.seed, self.number = seed, number
+        self.device = torch.device(settings.device)
+        weight_seed = int(random_generator(seed, number, _WEIGHTS).integers(2**63))
+        self.adaptor = make_adaptor(
+            settings.adaptor,
+            train.hidden_states.shape[-1],
+            settings.n_classes,
+            settings.n_filters,
+            torch.Generator().manual_seed(weight_seed),
+        )
+        per_dimension = settings.standardization == "per_dimension"
+        self.adaptor.standardise(train.hidden_states, train.rows, per_dimension=per_dimension)
+        self.adaptor.to(self.device)
+        self.optimizer = torch.optim.Adam(self.adaptor.parameters(), lr=settings.learning_rate, fused=True)
+        self.train_labels, self.calibration_labels = train.labels.to(self.device), calibration.labels.to(self.device)
+
+    def restore(self, state: RoundState) -> None:
+        """Take over weights and optimiser of a finished epoch."""
+        self.adaptor.load_state_dict(state.adaptor)
+        for name, parameter in self.adaptor.named_parameters():
+            self.optimizer.state[parameter] = {
+                key: state.optimizer[f"{name}.{key}"].clone() for key in ("step", "exp_avg", "exp_avg_sq")
+            }
+
+    def epoch(self, before: RoundState | None) -> RoundState:
+        """Train one epoch, then compute the signals and losses that follow from it."""
+        start = time.perf_counter()
+        number = 1 if before is None else before.epoch + 1
+        if before is None:  # the softmax epoch
+            similarity = torch.full((len(self.train),), SOFTMAX_SIMILARITY, dtype=torch.float64)
+            distance_quantile = torch.full((len(self.train),), SOFTMAX_DISTANCE_QUANTILE, dtype=torch.float64)
+        else:
+            similarity, distance_quantile = before.similarity, before.distance_quantile
+        step_loss = self._steps(number, similarity.to(self.device), distance_quantile.to(self.device))
+        train, calibration = self._evaluate()
+        record = EpochRecord(
+            round=self.number,
+            epoch=number,
+            step_loss=step_loss,
+            **{f"train_{name}": value for name, value in train.summary.items()},
+            **{f"calibration_{name}": value for name, value in calibration.summary.items()},
+            seconds=time.perf_counter() - start,
+        )
+        loss = record.calibration_balanced_loss
+        weights = _copy(self.adaptor.state_dict())
+        is_best = before is None or loss < before.best_loss
+        return RoundState(
+            number=self.number,
+            epoch=number,
+            adaptor=weights,
+            optimizer=_copy(
+                {
+                    f"{name}.{key}": value
+                    for name, parameter in self.adaptor.named_parameters()
+                    for key, value in self.optimizer.state[parameter].items()
+                }
+            ),
+            similarity=train.signals.similarity.cpu(),
+            distance_quantile=train.signals.distance_quantile.cpu(),
+            best_epoch=number if is_best or before is None else before.best_epoch,
+            best_loss=loss if is_best or before is None else before.best_loss,
+            best_adaptor=weights if is_best or before is None else before.best_adaptor,
+            records=[*(before.records if before is not None else ()), record],
+        )
+
+    def _steps(self, epoch: int, similarity: Tensor, distance_quantile: Tensor) -> float:
+        order = torch.from_numpy(random_generator(self.seed, self.number, _SHUFFLE, epoch).permutation(len(self.train)))
+        total = torch.zeros((), device=self.device)
+        for batch in order.split(self.settings.batch_size):
+            hidden_states = self.train.states(batch).to(self.device)
+            batch = batch.to(self.device)
+            _, logits = self.adaptor(hidden_states)
+            loss = sdm_losses(logits, self.train_labels[batch], similarity[batch], distance_quantile[batch]).mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            total += loss.detach() * len(batch)
+        mean = float(total) / len(self.train)
+        if not np.isfinite(mean):
+            raise TrainingError(
+                f"The loss became {mean} in epoch {epoch} of round {self.number + 1}. Lower learning_rate "
+                f"(now {self.settings.learning_rate:g})."
+            )
+        return mean
+
+    @torch.no_grad()
+    def _evaluate(self) -> tuple[_Evaluation, _Evaluation]:
+        """Signals and losses of the training part against itself and of the calibration part against it."""
+        exemplars, logits = self._forward(self.train)
+        support = SupportSet(exemplars, self.train_labels, logits.argmax(dim=1), block_size=self.settings.block_size)
+        calibration_exemplars, calibration_logits = self._forward(self.calibration)
+        matches = support.match_self(), support.match(calibration_exemplars, calibration_logits.argmax(dim=1))
+        evaluations = []
+        for match, z, labels in zip(
+            matches, (logits, calibration_logits), (self.train_labels, self.calibration_labels), strict=True
+        ):
+            ecdfs = ClassEcdfs.fit(
+                match.nearest_distance, match.similarity, labels, self.settings.n_classes, warn=False
+            )
+            evaluations.append(_Evaluation(Signals.of(match, ecdfs), z.double(), labels, self.settings.n_classes))
+        return evaluations[0], evaluations[1]
+
+    def _forward(self, part: Part) -> tuple[Tensor, Tensor]:
+        blocks = [
+            self.adaptor(part.states(slice(start, start + self.settings.block_size)).to(self.device))
+            for start in range(0, len(part), self.settings.block_size)
+        ]
+        exemplars, logits = (torch.cat(tensors) for tensors in zip(*blocks, strict=True))
+        if not bool(torch.isfinite(exemplars).all()) or not bool(torch.isfinite(logits).all()):
+            raise TrainingError(
+                f"The weights of round {self.number + 1} grew beyond float32. Lower learning_rate "
+                f"(now {self.settings.learning_rate:g})."
+            )
+        return exemplars, logits
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    signals: Signals
+    logits: Tensor
+    labels: Tensor
+    n_classes: int
+
+    @property
+    def summary(self) -> dict[str, float]:
+        losses = sdm_losses(self.logits, self.labels, self.signals.similarity, self.signals.distance_quantile)
+        correct = (self.logits.argmax(dim=1) == self.labels).double()
+        return {
+            "balanced_loss": balanced_mean(losses, self.labels, self.n_classes),
+            "marginal_loss": float(losses.mean()),
+            "balanced_accuracy": balanced_mean(correct, self.labels, self.n_classes),
+            "marginal_accuracy": float(correct.mean()),
+            "mean_similarity": float(self.signals.similarity.double().mean()),
+            "median_distance": float(self.signals.nearest_distance.median()),
+        }
+
+
+def balanced_mean(values: Tensor, labels: Tensor, n_classes: int) -> float:
+    """The mean over classes of the mean within each; classes without points do not count."""
+    means = [values[labels == c].mean() for c in range(n_classes) if bool((labels == c).any())]
+    return float(torch.stack(means).mean())
+
+
+def _copy(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}

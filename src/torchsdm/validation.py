@@ -1,0 +1,192 @@
+"""Checks of user input: shape, dtype, finiteness, labels and alpha.
+
+Every message has one form: the parameter and its caller, what is expected, what was got, what to do.
+"""
+
+from __future__ import annotations
+
+import numbers
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from sklearn.utils import assert_all_finite
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d, validate_data
+from torch import Tensor
+
+from torchsdm.errors import InvalidInputError, InvalidTypeError, TorchSDMError
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+ArrayLike: TypeAlias = "Array | Tensor | Sequence[Any]"
+
+_ROWS_PER_CHECK = 4096
+
+
+def as_tensor(value: ArrayLike | float, name: str, caller: str) -> Tensor:
+    """Turn an array, a tensor or a nested sequence into a tensor without copying where possible."""
+    if isinstance(value, Tensor):
+        return value
+    try:
+        array = np.asarray(value)
+        if array.ndim == 0:
+            return torch.tensor(array.item())
+        if any(stride < 0 for stride in array.strides):
+            array = array.copy()  # torch knows no reversed axes
+        if array.flags.writeable:
+            return torch.from_numpy(array)
+        with warnings.catch_warnings():  # read-only memory maps stay mapped: nothing here writes to its input
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            return torch.from_numpy(array)
+    except (TypeError, ValueError) as error:
+        raise InvalidTypeError(
+            f"'{name}' of {caller} must be a numeric array or tensor. Got {type(value).__name__}: {error}"
+        ) from error
+
+
+def as_float_tensor(value: ArrayLike | float, name: str, caller: str) -> Tensor:
+    """Like :func:`as_tensor`; float32 and float64 are kept, every other numeric dtype becomes float32."""
+    tensor = as_tensor(value, name, caller)
+    if tensor.dtype.is_complex:
+        raise InvalidTypeError(f"'{name}' of {caller} must be real. Complex data not supported: got {tensor.dtype}.")
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+def as_integer_tensor(value: ArrayLike, name: str, caller: str) -> Tensor:
+    """Turn class numbers or indices into an int64 tensor; fractions are refused, not cut."""
+    tensor = as_tensor(value, name, caller)
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+        whole = tensor.to(torch.int64)
+        if not torch.equal(whole.to(tensor.dtype), tensor):
+            raise InvalidInputError(f"'{name}' of {caller} must hold integers. Got fractions or non-finite values.")
+        return whole
+    return tensor.to(torch.int64)
+
+
+def check_shape(tensor: Tensor, shape: tuple[int | None, ...], name: str, caller: str) -> None:
+    """Require a shape; ``None`` stands for any length."""
+    if tensor.ndim == len(shape) and all(want in (None, got) for want, got in zip(shape, tensor.shape, strict=True)):
+        return
+    expected = "(" + ", ".join("any" if n is None else str(n) for n in shape) + ("," if len(shape) == 1 else "") + ")"
+    raise InvalidInputError(f"'{name}' of {caller} must have shape {expected}. Got {tuple(tensor.shape)}.")
+
+
+def check_finite(tensor: Tensor, name: str, caller: str) -> None:
+    """Require finite values, naming the first row that is not."""
+    for start in range(0, len(tensor), _ROWS_PER_CHECK):
+        block = tensor[start : start + _ROWS_PER_CHECK].float()  # what float32 cannot hold is infinite to us
+        if bool(torch.isfinite(block.sum())):
+            continue  # a sum is finite only if every term is; it may overflow, so the rows decide
+        finite = torch.isfinite(block.reshape(len(block), -1)).all(dim=1)
+        if bool(finite.all()):
+            continue
+        row = start + int(torch.nonzero(~finite)[0])
+        kind = "NaN" if bool(torch.isnan(block[row - start]).any()) else "infinity (inf)"
+        raise InvalidInputError(
+            f"'{name}' of {caller} must be finite. Got {kind}, first in row {row}; remove or repair such rows."
+        )
+
+
+def check_alpha(alpha: float, caller: str) -> float:
+    """Require a target accuracy in (0.5, 1]."""
+    try:
+        value = float(alpha)
+    except (TypeError, ValueError) as error:
+        raise InvalidTypeError(f"'alpha' of {caller} must be a number in (0.5, 1]. Got {alpha!r}.") from error
+    if not 0.5 < value <= 1.0:
+        raise InvalidInputError(
+            f"'alpha' of {caller} must be in (0.5, 1]. Got {alpha!r}; alpha is target accuracy, not miscoverage."
+        )
+    return value
+
+
+def check_alphas(alpha: float | Iterable[float], caller: str) -> tuple[float, ...]:
+    """Turn one alpha or several into a tuple, in the order given, without repeats."""
+    if isinstance(alpha, Iterable) and not isinstance(alpha, str):
+        values = tuple(dict.fromkeys(check_alpha(a, caller) for a in alpha))
+        if not values:
+            raise InvalidInputError(f"'alpha' of {caller} must hold at least one value. Got an empty sequence.")
+        return values
+    return (check_alpha(alpha, caller),)
+
+
+def check_positive(value: Any, name: str, caller: str, *, integer: bool = False, minimum: float = 0) -> None:
+    """Require a positive number (or one of at least ``minimum``), integral where asked."""
+    kinds = numbers.Integral if integer else numbers.Real
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        kind = "an integer" if integer else "a number"
+        raise InvalidTypeError(f"'{name}' of {caller} must be {kind}. Got {value!r}.")
+    number = float(value)
+    if not (number > 0 and number >= minimum and np.isfinite(number)):
+        bound = f"at least {minimum}" if minimum else "positive"
+        raise InvalidInputError(f"'{name}' of {caller} must be {bound}. Got {value!r}.")
+
+
+def check_choice(value: Any, choices: Sequence[Any], name: str, caller: str) -> None:
+    """Require one of a few values."""
+    if value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise InvalidInputError(f"'{name}' of {caller} must be one of {listed}. Got {value!r}.")
+
+
+def check_hidden_states(estimator: Any, X: Any, caller: str, *, reset: bool) -> Tensor:
+    """Hidden states (N, D) or (N, positions, D) as a finite tensor that shares memory with X where it can.
+
+    With ``reset`` the estimator takes over the width (``n_features_in_``); without, X must have it.
+    """
+    if isinstance(X, Tensor):
+        X = X.detach().cpu()
+        X = (X.float() if X.dtype == torch.bfloat16 else X).numpy()
+    with scikit_learn_errors():
+        if getattr(X, "ndim", 2) == 3:
+            states = as_tensor(np.asarray(X), "X", caller)
+            if min(states.shape) == 0:
+                raise InvalidInputError(f"'X' of {caller} must not be empty. Got shape {tuple(states.shape)}.")
+            width = states.shape[-1]
+            if reset:
+                estimator.n_features_in_ = width
+            elif width != estimator.n_features_in_:
+                raise InvalidInputError(
+                    f"X has {width} features, but {type(estimator).__name__} is expecting "
+                    f"{estimator.n_features_in_} features as input."
+                )
+        else:
+            array = validate_data(estimator, X, reset=reset, dtype="numeric", ensure_all_finite=False)
+            states = as_tensor(array, "X", caller)
+    check_finite(states, "X", caller)
+    return states
+
+
+def check_label_array(y: Any, caller: str) -> Array:
+    """Labels of any type that scikit-learn accepts, as a one-dimensional array."""
+    if isinstance(y, Tensor):
+        y = y.detach().cpu().numpy()
+    if y is None:
+        raise InvalidInputError(f"'y' of {caller} must hold the labels: {caller} requires y to be passed. Got None.")
+    with scikit_learn_errors():
+        labels: Array = column_or_1d(y, warn=True)
+        assert_all_finite(labels, estimator_name=caller, input_name="y")
+        check_classification_targets(labels)
+    return labels
+
+
+def check_same_length(n: int, values: Any, name: str, caller: str) -> None:
+    """Require one value per input."""
+    if len(values) != n:
+        raise InvalidInputError(f"'{name}' of {caller} must hold one value for each of {n} inputs. Got {len(values)}.")
+
+
+@contextmanager
+def scikit_learn_errors() -> Iterator[None]:
+    """Bring scikit-learn's own complaints into our exception tree, message unchanged."""
+    try:
+        yield
+    except TorchSDMError:
+        raise
+    except TypeError as error:
+        raise InvalidTypeError(str(error)) from error
+    except ValueError as error:
+        raise InvalidInputError(str(error)) from error
