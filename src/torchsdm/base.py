@@ -244,10 +244,10 @@ class BaseSDMClassifier(HubModel, ClassifierMixin, BaseEstimator):
         self._check_is_fitted("add_exemplars")
         caller = f"{type(self).__name__}.add_exemplars"
         states = check_hidden_states(self, X, caller, reset=False)
-        labels = np.asarray(y.detach().cpu().numpy() if isinstance(y, Tensor) else y)
+        labels = as_list(y)
         check_same_length(len(states), labels, "y", caller)
         _check_examples(ids, texts, len(states), caller)
-        codes = self._codes.extended(labels.tolist(), caller)
+        codes = self._codes.extended(labels, caller)
         numbers = codes.encode_with_outside(labels, caller)
         with self._updated_models() as models:
             for model in models:
@@ -270,9 +270,9 @@ class BaseSDMClassifier(HubModel, ClassifierMixin, BaseEstimator):
         self._check_is_fitted("relabel_exemplars")
         caller = f"{type(self).__name__}.relabel_exemplars"
         names = as_list(ids)
-        labels = np.asarray(y)
+        labels = as_list(y)
         check_same_length(len(names), labels, "y", caller)
-        codes = self._codes.extended(labels.tolist(), caller)
+        codes = self._codes.extended(labels, caller)
         numbers = codes.encode_with_outside(labels, caller)
         with self._updated_models() as models:
             for model, positions, chosen in self._located(models, names, "relabel_exemplars"):

@@ -21,11 +21,11 @@ class LabelCodes:
     classes: Array
     outside: tuple[Any, ...] = ()
 
-    def encode(self, labels: Array, caller: str) -> Tensor:
+    def encode(self, labels: Iterable[Any], caller: str) -> Tensor:
         """Class numbers of labels that must all be classes."""
         return self._numbers(labels, self.classes.tolist(), caller)
 
-    def encode_with_outside(self, labels: Array, caller: str) -> Tensor:
+    def encode_with_outside(self, labels: Iterable[Any], caller: str) -> Tensor:
         """Numbers of labels that may lie outside the classes but must be known (see :meth:`extended`)."""
         return self._numbers(labels, [*self.classes.tolist(), *self.outside], caller)
 
@@ -46,14 +46,15 @@ class LabelCodes:
         values = [*self.classes.tolist(), *self.outside]
         return [values[number] for number in numbers.tolist()]
 
-    def _numbers(self, labels: Array, values: list[Any], caller: str) -> Tensor:
+    def _numbers(self, labels: Iterable[Any], values: list[Any], caller: str) -> Tensor:
         number = {value: position for position, value in enumerate(values)}
-        unseen = sorted({repr(label) for label in labels.tolist() if label not in number})
+        labels = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
+        unseen = sorted({repr(label) for label in labels if label not in number})
         if unseen:
             shown = ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else "")
             expected = ", ".join(repr(value) for value in values[:10]) + (", ..." if len(values) > 10 else "")
             raise InvalidInputError(f"'y' of {caller} must hold labels seen in fit ({expected}). Got {shown}.")
-        return torch.tensor([number[label] for label in labels.tolist()], dtype=torch.int64)
+        return torch.tensor([number[label] for label in labels], dtype=torch.int64)
 
 
 def count_classes(labels: Array, caller: str) -> tuple[Array, Array]:

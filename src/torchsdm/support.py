@@ -161,10 +161,10 @@ class SupportSet:
         keep[gone] = False
         if not bool(keep.any()):
             raise InvalidInputError("'indices' of SupportSet.remove must leave at least one point. Got all of them.")
+        self._ids = self.ids[keep.cpu().numpy()]
         self._points = CentredPoints(self.exemplars[keep], self.centre, self._points.squared_norms[keep])
         self.labels, self.predictions = self.labels[keep], self.predictions[keep]
         self._groups = self._groups[keep]
-        self._ids = self.ids[keep.cpu().numpy()]
         return self
 
     def relabel(self, indices: ArrayLike, labels: ArrayLike) -> SupportSet:
@@ -249,8 +249,11 @@ def _object_array(values: Sequence[Any]) -> Array:
 
 
 def as_list(values: Sequence[Any] | Array | Tensor) -> list[Any]:
-    """A list of plain Python values."""
-    return list(values.tolist()) if isinstance(values, (np.ndarray, Tensor)) else list(values)
+    """A list of plain Python values, each keeping its own type."""
+    if not isinstance(values, (list, tuple)):
+        values = values if isinstance(values, Tensor) else np.asarray(values)
+        return list(values.tolist())
+    return [value.item() if isinstance(value, np.generic) else value for value in values]
 
 
 def _mean(points: Tensor, block_size: int) -> Tensor:

@@ -165,7 +165,9 @@ def check_label_array(y: Any, caller: str) -> Array:
     if isinstance(y, Tensor):
         y = y.detach().cpu().numpy()
     if y is None:
-        raise InvalidInputError(f"'y' of {caller} must hold the labels: {caller} requires y to be passed. Got None.")
+        raise InvalidInputError(
+            f"'y' of {caller} must hold labels: {caller} requires y to be passed, but the target y is None."
+        )
     with scikit_learn_errors():
         labels: Array = column_or_1d(y, warn=True)
         assert_all_finite(labels, estimator_name=caller, input_name="y")

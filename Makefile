@@ -1,0 +1,64 @@
+# One command for a person, a pre-commit hook and continuous integration: make test.
+# Every target sets up what it needs, in .venv, from pinned versions.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.setup-done
+
+SHELL         := /bin/bash
+MAKEFLAGS     += --no-print-directory
+.DEFAULT_GOAL := help
+.PHONY: help setup check format test test-all demo docs clean
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## create .venv from pinned versions (the first time, PYTHON=python3.12 chooses the interpreter)
+
+$(STAMP): pyproject.toml constraints.txt
+	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+	    version="$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || echo missing)"; \
+	    case "$$version" in \
+	        3.10|3.11|3.12|3.13) ;; \
+	        *) echo "torchsdm needs Python 3.10 to 3.13, but '$(PYTHON)' is $$version: choose another with PYTHON=, as in 'make test PYTHON=python3.12'." >&2; exit 1 ;; \
+	    esac; \
+	    $(PYTHON) -m venv --clear $(VENV) || exit 1; \
+	fi
+	@echo "Installing the pinned versions into $(VENV) (a few minutes the first time)"
+	@$(BIN)/python -m pip install -qq --no-input --progress-bar off --only-binary :all: -c constraints.txt -e ".[dev]"
+	@touch $@
+
+check: setup ## format, lint and types, changing nothing
+	@$(BIN)/ruff format --check . || { echo "Run 'make format' to repair the format." >&2; exit 1; }
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+format: setup ## rewrite the format and what the linter can fix
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+# Two threads: the suite is sized for two cores, and timings stay comparable on larger machines.
+test test-all: export OMP_NUM_THREADS ?= 2
+test test-all: export MKL_NUM_THREADS ?= 2
+test test-all: export OPENBLAS_NUM_THREADS ?= 2
+test test-all: export MPLBACKEND ?= Agg
+
+test: setup check ## everything that must hold before a change is merged (under ten minutes on two cores)
+	@$(BIN)/python -m pytest
+
+test-all: setup check ## the same with the slow studies
+	@$(BIN)/python -m pytest -m ""
+
+demo: setup ## train on scikit-learn's digits and show what is admitted
+	@$(BIN)/python examples/digits_demo.py
+
+docs: setup ## build the documentation into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Built site/index.html"
+
+clean: ## remove .venv, caches and everything built
+	@rm -rf $(VENV) site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
