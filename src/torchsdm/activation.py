@@ -41,7 +41,7 @@ def sdm_activation(logits: ArrayLike, similarity: ArrayLike | float, distance_qu
 
     Parameters
     ----------
-    logits : (N, C)
+    logits : (N, C), or any shape whose last axis is the classes
     similarity : (N,) or a number
         q >= 0.
     distance_quantile : (N,) or a number
@@ -59,7 +59,7 @@ def sdm_activation(logits: ArrayLike, similarity: ArrayLike | float, distance_qu
     tensor([[0.8889, 0.1111]])
     """
     z, q, d = _check_signals(logits, similarity, distance_quantile, "sdm_activation")
-    return log_activation(z, q, d).exp()
+    return _like(log_activation(z, q, d).exp(), logits)
 
 
 def sdm_log_activation(
@@ -67,7 +67,7 @@ def sdm_log_activation(
 ) -> Tensor:
     """Logarithm of the SDM activation in base 2 + q: ``log_softmax(ln(2 + q) * d * z') / ln(2 + q)``."""
     z, q, d = _check_signals(logits, similarity, distance_quantile, "sdm_log_activation")
-    return log_activation(z, q, d) / log_base(q, z).unsqueeze(-1)
+    return _like(log_activation(z, q, d) / log_base(q, z).unsqueeze(-1), logits)
 
 
 def sdm_loss(
@@ -75,6 +75,7 @@ def sdm_loss(
 ) -> Tensor:
     """SDM loss (Eq. 7): the mean over points of ``-log_(2 + q) sdm(z')_y``."""
     z, q, d = _check_signals(logits, similarity, distance_quantile, "sdm_loss")
+    check_shape(z, (None, None), "logits", "sdm_loss")
     y = as_integer_tensor(labels, "labels", "sdm_loss").to(z.device)
     check_shape(y, (len(z),), "labels", "sdm_loss")
     if len(y) and not 0 <= int(y.min()) <= int(y.max()) < z.shape[1]:
@@ -143,12 +144,13 @@ def _check_signals(
     logits: ArrayLike, similarity: ArrayLike | float, distance_quantile: ArrayLike | float, caller: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     z = as_float_tensor(logits, "logits", caller)
-    check_shape(z, (None, None), "logits", caller)
+    if z.ndim == 0:
+        raise InvalidInputError(f"'logits' of {caller} must have a last axis of classes. Got a single number.")
     q = as_tensor(similarity, "similarity", caller).to(z.device)
     d = as_tensor(distance_quantile, "distance_quantile", caller).to(z.device)
     for name, signal in (("similarity", q), ("distance_quantile", d)):
         if signal.ndim != 0:
-            check_shape(signal, (len(z),), name, caller)
+            check_shape(signal, tuple(z.shape[:-1]), name, caller)
     if q.numel() and not bool((q >= 0).all()):
         raise InvalidInputError(f"'similarity' of {caller} must be at least 0. Got {q.min().item()}.")
     if d.numel() and not bool(((d >= 0) & (d <= 1)).all()):
@@ -156,4 +158,10 @@ def _check_signals(
             f"'distance_quantile' of {caller} must be in [0, 1]. Got {d.min().item()} to {d.max().item()}; "
             "turn distances into quantiles with ClassEcdfs.distance_quantile."
         )
-    return z, q.expand(len(z)), d.expand(len(z))
+    return z, q.expand(z.shape[:-1]), d.expand(z.shape[:-1])
+
+
+def _like(result: Tensor, logits: ArrayLike) -> Tensor:
+    """Half-precision logits are computed with in float32 and answered in their own dtype, as torch's softmax does."""
+    is_half = isinstance(logits, Tensor) and logits.dtype in (torch.float16, torch.bfloat16)
+    return result.to(logits.dtype) if isinstance(logits, Tensor) and is_half else result

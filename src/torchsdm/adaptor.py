@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +31,8 @@ class Adaptor(nn.Module, ABC):
         for name, value in (("n_inputs", n_inputs), ("n_classes", n_classes), ("n_filters", n_filters)):
             check_positive(value, name, type(self).__name__, integer=True)
         self.n_inputs, self.n_classes, self.n_filters = n_inputs, n_classes, n_filters
-        self.register_buffer("mean", torch.tensor(0.0))
-        self.register_buffer("scale", torch.tensor(1.0))
+        self.register_buffer("mean", torch.tensor(0.0, dtype=torch.float32))
+        self.register_buffer("scale", torch.tensor(1.0, dtype=torch.float32))
         self.output = _linear(n_filters, n_classes, generator)
 
     def forward(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
@@ -49,8 +49,8 @@ class Adaptor(nn.Module, ABC):
         """
         device = self.output.weight.device
         rows = max(1, _BLOCK_ELEMENTS // max(1, math.prod(hidden_states.shape[1:])))
-        exemplars = torch.empty(len(hidden_states), self.n_filters, device=device)
-        logits = torch.empty(len(hidden_states), self.n_classes, device=device)
+        exemplars = torch.empty(len(hidden_states), self.n_filters, dtype=torch.float32, device=device)
+        logits = torch.empty(len(hidden_states), self.n_classes, dtype=torch.float32, device=device)
         for start in range(0, len(hidden_states), rows):
             block = slice(start, start + rows)
             standardised = (hidden_states[block].to(device).float().double() - self.mean.double()) / self.scale.double()
@@ -156,9 +156,17 @@ def make_adaptor(
     return ExemplarAdaptor(n_inputs, n_classes, n_filters, generator=generator)
 
 
+def restore_adaptor(kind: str, n_inputs: int, n_classes: int, n_filters: int, weights: Mapping[str, Tensor]) -> Adaptor:
+    """An adaptor by name with the weights of a state dict; global random state is left alone."""
+    adaptor = make_adaptor(kind, n_inputs, n_classes, n_filters, torch.Generator())
+    adaptor.mean, adaptor.scale = weights["mean"].clone(), weights["scale"].clone()  # scalars, or one per dimension
+    adaptor.load_state_dict(weights)
+    return adaptor
+
+
 def _linear(n_in: int, n_out: int, generator: torch.Generator | None) -> nn.Linear:
     """A linear layer with torch's usual initial weights, U(-1/sqrt(n_in), 1/sqrt(n_in)), from a generator."""
-    layer: nn.Linear = nn.utils.skip_init(nn.Linear, n_in, n_out)
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, n_in, n_out, dtype=torch.float32)
     bound = 1 / math.sqrt(n_in)
     nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
     nn.init.uniform_(layer.bias, -bound, bound, generator=generator)

@@ -34,8 +34,9 @@ class Checkpoints:
     @staticmethod
     def stored_seed(directory: str | Path) -> int | None:
         """The seed of the fit that a directory belongs to, where it holds one."""
-        for path in sorted(Path(directory).glob("*.safetensors")):
-            return int(_read(path)[0]["seed"])
+        for name in (_CURRENT, _round_name(0)):
+            if (path := Path(directory) / name).exists():
+                return int(_read(path)[0]["seed"])
         return None
 
     def save_epoch(self, state: RoundState, seed: int) -> None:
@@ -64,11 +65,11 @@ class Checkpoints:
             "best_loss": result.best_loss,
             "records": [asdict(record) for record in result.records],
         }
-        self._write(f"round-{result.number:03d}.safetensors", facts, _prefixed("adaptor", result.adaptor), seed)
+        self._write(_round_name(result.number), facts, _prefixed("adaptor", result.adaptor), seed)
 
     def load_round(self, number: int) -> RoundResult | None:
         """The best model of a finished round, if that round is finished."""
-        path = self.directory / f"round-{number:03d}.safetensors"
+        path = self.directory / _round_name(number)
         if not path.exists():
             return None
         facts, tensors = self._read(path)
@@ -121,6 +122,10 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise CheckpointError(f"{path} is damaged ({error}). Remove it to start that round anew.") from error
     return facts, tensors
+
+
+def _round_name(number: int) -> str:
+    return f"round-{number:03d}.safetensors"
 
 
 def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -51,9 +51,9 @@ def stratified_split(labels: Array, calibration_size: float, rng: np.random.Gene
     for label in np.unique(labels):
         rows = rng.permutation(np.flatnonzero(labels == label))
         wanted = len(rows) * calibration_size + carry
-        n = min(max(1, int(np.floor(wanted + 0.5))), len(rows) - 1)
-        carry = wanted - n
-        calibration.append(rows[:n])
+        rounded = int(np.floor(wanted + 0.5))
+        carry = wanted - rounded
+        calibration.append(rows[: min(max(1, rounded), len(rows) - 1)])
     chosen = np.sort(np.concatenate(calibration))
     return np.setdiff1d(np.arange(len(labels)), chosen, assume_unique=True), chosen
 
@@ -64,7 +64,7 @@ def fingerprint(hidden_states: Tensor, labels: Array) -> str:
     for start in range(0, len(hidden_states), _BLOCK_ROWS):
         block = hidden_states[start : start + _BLOCK_ROWS].to("cpu", torch.float32).contiguous()
         digest.update(block.numpy().tobytes())
-    digest.update(json.dumps([str(label) for label in labels.tolist()]).encode())
+    digest.update("\0".join(repr(label) for label in labels.tolist()).encode())  # repr tells 2 from '2'
     return digest.hexdigest()
 
 

@@ -24,7 +24,8 @@ class Decisions:
     """One row per input. All are numpy arrays of length N; per-class ones are (N, C), in the order of ``classes``.
 
     Where several alphas are asked for, the values that depend on alpha (``dkw_epsilon`` and everything lower or upper)
-    are those of the row's ``admitted_alpha``, or of the smallest alpha where the row is rejected.
+    are those of the row's ``admitted_lower_alpha``; where that is NaN, of its ``admitted_alpha``; where that is too, of
+    the smallest alpha. In an ensemble they are those that the round named by ``member`` shows.
     """
 
     classes: Array
@@ -172,24 +173,30 @@ def decide(
     sizes = effective_sample_sizes(calibration.rescaled_similarity, calibration.labels, q_rescaled, z.shape[1])
 
     regions = sorted(regions, key=lambda region: region.alpha)
-    admitted_at, admitted_lower_at, band = [], [], dict[str, Tensor]()
+    bands, admitted_at, admitted_lower_at = [], [], []
     for region in regions:
         epsilon = dkw_epsilon(sizes, region.alpha)
         d_lower, d_upper = distance_quantile_band(d, epsilon)
         confidence_lower = confidence_at(d_lower)
         q_rescaled_lower = rescaled_similarity(q, confidence_lower)
-        at_this_alpha = {
-            "dkw_epsilon": epsilon,
-            "distance_quantile_lower": d_lower,
-            "distance_quantile_upper": d_upper,
-            "confidence_lower": confidence_lower,
-            "confidence_upper": confidence_at(d_upper),
-            "rescaled_similarity_lower": q_rescaled_lower,
-        }
-        admits = region.admits(q_rescaled, y_hat, confidence)
-        admitted_at.append(admits)
+        bands.append(
+            {
+                "dkw_epsilon": epsilon,
+                "distance_quantile_lower": d_lower,
+                "distance_quantile_upper": d_upper,
+                "confidence_lower": confidence_lower,
+                "confidence_upper": confidence_at(d_upper),
+                "rescaled_similarity_lower": q_rescaled_lower,
+            }
+        )
+        admitted_at.append(region.admits(q_rescaled, y_hat, confidence))
         admitted_lower_at.append(region.admits(q_rescaled_lower, y_hat, confidence_lower))
-        band = at_this_alpha if not band else {k: torch.where(admits, at_this_alpha[k], band[k]) for k in band}
+    # The band shown: of the largest alpha that admits the lower estimate, else the point, else of the smallest.
+    shown = torch.zeros_like(y_hat)
+    for admits_at in (admitted_at, admitted_lower_at):
+        for position, admits in enumerate(admits_at):
+            shown[admits] = position
+    band = {name: torch.stack([b[name] for b in bands]).gather(0, shown[None])[0] for name in bands[0]}
 
     columns = {
         "admitted_at": torch.stack(admitted_at, dim=1),

@@ -71,15 +71,19 @@ class ClassEcdfs:
         """Classes without points."""
         return [c for c, distances in enumerate(self.sorted_distances) if len(distances) == 0]
 
-    def distance_quantile(self, nearest_distance: ArrayLike) -> Tensor:
+    def distance_quantile(self, nearest_distance: ArrayLike, *, skip_empty: bool = False) -> Tensor:
         """Distance quantile d (Eq. 5): ``min over classes c of 1 - #{x in c : x < d_nearest} / n_c``, float64.
 
-        A distance of 0 gives 1, the largest observed one 1/n_c, anything beyond it 0.
+        A distance of 0 gives 1, the largest observed one 1/n_c, anything beyond it 0. A class without points gives 0
+        for everything; with ``skip_empty`` it is left out of the minimum instead, which is for training: there a d of 0
+        everywhere would make every gradient 0, and a class that is not yet predicted could never be learned.
         """
         distance = as_tensor(nearest_distance, "nearest_distance", "ClassEcdfs.distance_quantile").double().contiguous()
         quantile = torch.ones_like(distance)
         for distances in self.sorted_distances:
             if len(distances) == 0:
+                if skip_empty:
+                    continue
                 return torch.zeros_like(distance)
             n_nearer = torch.searchsorted(distances.to(distance.device), distance)  # left: #{x < distance}
             quantile = torch.minimum(quantile, (len(distances) - n_nearer).double() / len(distances))

@@ -33,8 +33,8 @@ class SDMEnsemble(BaseSDMClassifier):
         """The ensemble of a classifier that was fitted with ``keep_rounds=True``, without training again."""
         if not hasattr(classifier, "round_models_"):
             raise InvalidInputError(
-                "'classifier' of SDMEnsemble.from_classifier must be fitted with keep_rounds=True. "
-                "Got one without its rounds."
+                "'classifier' of SDMEnsemble.from_classifier must be fitted with keep_rounds=True and "
+                "neither updated nor loaded since. Got one without its rounds."
             )
         parameters = {k: v for k, v in classifier.get_params().items() if k != "keep_rounds"}
         ensemble = cls(**parameters)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ class SDMClassifier(BaseSDMClassifier):
     batch_size : int, default=50
     learning_rate : float, default=1e-5
         Of Adam, without weight decay.
-    random_state : int, RandomState or None
+    random_state : int, RandomState, Generator or None
         The same seed gives the same model.
     device : str or None
         A torch device; None is the CPU.
@@ -64,7 +65,8 @@ class SDMClassifier(BaseSDMClassifier):
     verbose : bool
         Show a progress bar.
     keep_rounds : bool, default=False
-        Keep the models of all rounds, for :meth:`SDMEnsemble.from_classifier`.
+        Keep the models of all rounds, for :meth:`SDMEnsemble.from_classifier`, until the first update. They are not
+        saved; save the ensemble.
 
     Attributes
     ----------
@@ -98,7 +100,7 @@ class SDMClassifier(BaseSDMClassifier):
         max_epochs: int = 200,
         batch_size: int = 50,
         learning_rate: float = 1e-5,
-        random_state: int | np.random.RandomState | None = None,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
         device: str | None = None,
         *,
         adaptor: str = "filters",
@@ -133,6 +135,7 @@ class SDMClassifier(BaseSDMClassifier):
 
     def _keep(self, results: list[RoundResult], build: Any) -> None:
         chosen = best_round(results)
+        self.__dict__.pop("round_models_", None)
         if self.keep_rounds:
             models = tuple(build(result) for result in results)
             self.round_models_ = models
@@ -140,11 +143,18 @@ class SDMClassifier(BaseSDMClassifier):
         else:
             self.models_ = (build(chosen),)
 
+    @contextmanager
+    def _updated_models(self) -> Iterator[tuple[SDMModel, ...]]:
+        with super()._updated_models() as models:
+            yield models
+        self.__dict__.pop("round_models_", None)  # they would not have the update
+
     @property
     def model_(self) -> SDMModel:
         """The fitted model: adaptor, support, calibration set and regions."""
         self._check_is_fitted("model_")
-        return self.models_[0]
+        models: tuple[SDMModel, ...] = self.models_
+        return models[0]
 
     @property
     def support_(self) -> SupportSet:

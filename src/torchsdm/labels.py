@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,16 +30,17 @@ class LabelCodes:
         """Numbers of labels that may lie outside the classes but must be known (see :meth:`extended`)."""
         return self._numbers(labels, [*self.classes.tolist(), *self.outside], caller)
 
-    def extended(self, labels: Iterable[Any], caller: str) -> LabelCodes:
+    def extended(self, labels: Sequence[Any], caller: str) -> LabelCodes:
         """The same codes, with new numbers for labels that have none yet."""
+        for label in labels:
+            is_number = isinstance(label, (int, float)) and math.isfinite(label)
+            if not is_number and not isinstance(label, str):
+                raise InvalidInputError(
+                    f"'y' of {caller} must hold labels that are strings, finite numbers or booleans. Got {label!r}; "
+                    "leave unlabelled points out, or give them a label outside the classes."
+                )
         known = {*self.classes.tolist(), *self.outside}
         new = tuple(dict.fromkeys(label for label in labels if label not in known))
-        missing = [label for label in new if label is None or label != label]  # None or NaN
-        if missing:
-            raise InvalidInputError(
-                f"'y' of {caller} must be known labels. Got {missing[0]!r}; leave unlabelled points out, or give them "
-                "a label outside the classes."
-            )
         return LabelCodes(self.classes, self.outside + new)
 
     def decode(self, numbers: Tensor) -> list[Any]:
@@ -67,7 +69,7 @@ def count_classes(labels: Array, caller: str) -> tuple[Array, Array]:
     if counts.min() < 2:
         rare = classes[counts.argmin()]
         raise InvalidInputError(
-            f"'y' of {caller} must hold at least two examples of each class, one to learn from and one to calibrate "
-            f"on. Got {int(counts.min())} of class {rare!r}; add examples or leave the class out."
+            f"'y' of {caller} must hold at least two examples of each class. "
+            f"Got {int(counts.min())} of class {rare!r}; add examples or leave the class out."
         )
     return classes, numbers

@@ -129,20 +129,15 @@ def match(
 
 
 def neighbors(
-    queries: Tensor,
-    support: CentredPoints,
-    k: int,
-    exclude: Tensor | None = None,
-    block_size: int = DEFAULT_BLOCK_SIZE,
+    queries: Tensor, support: CentredPoints, k: int, block_size: int = DEFAULT_BLOCK_SIZE
 ) -> tuple[Tensor, Tensor]:
     """The k nearest support points of each query: distances (N, k) float64 and indices (N, k), nearest first."""
     device = support.points.device
     distances = torch.full((len(queries), k), torch.inf, dtype=torch.float64, device=device)
     indices = torch.full((len(queries), k), NO_POINT, dtype=torch.int64, device=device)
     columns = torch.arange(len(support.points), device=device)
-    for rows in torch.arange(len(queries), device=device).split(block_size):
-        sweep = _Sweep(queries[rows], support, None if exclude is None else exclude[rows], block_size)
-        distances[rows], indices[rows] = sweep.nearest(k, columns)
+    for rows in torch.arange(len(queries), device=device).split(block_size) if len(queries) else ():
+        distances[rows], indices[rows] = _Sweep(queries[rows], support, None, block_size).nearest(k, columns)
     return distances, indices
 
 
@@ -220,7 +215,7 @@ class _Sweep:
         for block in columns.split(self.block_size) if len(columns) else ():
             squared_norms = self.support.squared_norms[block]
             n = self.scaled_norms[:, None] + (squared_norms * self.scale**2).float()  # (n, b): |x|^2 + |s|^2
-            with full_float32_products():
+            with full_float32_products(self.queries.device):
                 squared = n - 2 * (self.centred_queries @ self._centred(self.support.points[block]).T)
             slack = self.error * n + self.underflow
             lower, upper = squared - slack, squared + slack

@@ -18,12 +18,12 @@ from torchsdm.activation import log_activation, rescaled_similarity
 from torchsdm.adaptor import Adaptor
 from torchsdm.decision import CalibrationScores, Decisions, decide
 from torchsdm.ecdf import ClassEcdfs
-from torchsdm.errors import InvalidInputError, RegionWarning
+from torchsdm.errors import RegionWarning
 from torchsdm.persistence import StoredExamples
 from torchsdm.region import HighReliabilityRegion, find_high_reliability_region
 from torchsdm.signals import Signals
-from torchsdm.support import SupportSet, as_list, next_ids
-from torchsdm.validation import Array
+from torchsdm.support import SupportSet, as_list
+from torchsdm.validation import Array, check_finite
 
 _ROWS_AT_ONCE = 8192  # inputs whose exemplars are held at once while deciding
 
@@ -66,16 +66,10 @@ class Examples:
         rows = self.rows(positions)
         return Examples([name for name, _ in rows], [text for _, text in rows])
 
-    def with_added(self, ids: Sequence[Any] | None, texts: Sequence[str | None] | None, n: int) -> Examples:
-        """These examples and n more; without ids they are numbered on."""
-        old_ids, old_texts = self.all()
-        new_ids = next_ids(old_ids, n) if ids is None else list(ids)
-        new_texts = [None] * n if texts is None else list(texts)
-        twice = set(old_ids) & set(new_ids)
-        if twice or len(set(new_ids)) != n:
-            name = next(iter(twice)) if twice else next(i for i in new_ids if new_ids.count(i) > 1)
-            raise InvalidInputError(f"'ids' must be new and unique. Got {name!r} twice.")
-        return Examples([*old_ids, *new_ids], [*old_texts, *new_texts])
+    def with_added(self, more: Examples) -> Examples:
+        """These examples and more."""
+        (ids, texts), (new_ids, new_texts) = self.all(), more.all()
+        return Examples([*ids, *new_ids], [*texts, *new_texts])
 
     def without(self, positions: set[int]) -> Examples:
         """These examples but for some."""
@@ -171,6 +165,10 @@ class SDMModel:
     support_changed: bool = False
     """Whether the support was updated since the calibration."""
 
+    def known_ids(self) -> list[Any]:
+        """The ids of support and calibration set."""
+        return [*self.examples.all()[0], *self.calibration_examples.all()[0]]
+
     def decide(self, hidden_states: Tensor) -> Decisions:
         """Decide on hidden states (N, D) or (N, positions, D)."""
         return Decisions.concatenate([decisions for decisions, _ in self._decide_blocks(hidden_states)])
@@ -183,7 +181,7 @@ class SDMModel:
     def predict(self, hidden_states: Tensor) -> Tensor:
         """Predicted class numbers (N,), from the logits alone."""
         blocks = hidden_states.split(_ROWS_AT_ONCE)
-        return torch.cat([self.adaptor.encode(block)[1].argmax(dim=1) for block in blocks]).cpu()
+        return torch.cat([self._encode(block)[1].argmax(dim=1) for block in blocks]).cpu()
 
     def recalibrate(self, alphas: Sequence[float], min_class_count: int) -> None:
         """New regions, and if the support has changed also new signals and eCDFs."""
@@ -197,18 +195,11 @@ class SDMModel:
         else:
             self.calibration = self.calibration.with_regions(alphas, min_class_count, names)
 
-    def add(
-        self,
-        hidden_states: Tensor,
-        labels: Tensor,
-        ids: Sequence[Any] | None,
-        texts: Sequence[str | None] | None,
-    ) -> None:
+    def add(self, hidden_states: Tensor, labels: Tensor, examples: Examples) -> None:
         """Append points to the support; weights, eCDFs and region stay."""
-        examples = self.examples.with_added(ids, texts, len(hidden_states))
-        exemplars, logits = self.adaptor.encode(hidden_states)
+        exemplars, logits = self._encode(hidden_states)
         self.support.add(exemplars, labels, logits.argmax(dim=1))
-        self.examples, self.support_changed = examples, True
+        self.examples, self.support_changed = self.examples.with_added(examples), True
 
     def remove(self, positions: Sequence[int]) -> None:
         """Drop points from the support."""
@@ -221,9 +212,14 @@ class SDMModel:
         self.support.relabel(torch.tensor(positions, dtype=torch.int64), labels)
         self.support_changed = True
 
+    def _encode(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
+        exemplars, logits = self.adaptor.encode(hidden_states)
+        check_finite(exemplars, "exemplars", "the adaptor, made from X,")
+        return exemplars, logits
+
     def _decide_blocks(self, hidden_states: Tensor) -> Iterator[tuple[Decisions, Tensor]]:
         for block in hidden_states.split(_ROWS_AT_ONCE):
-            exemplars, logits = self.adaptor.encode(block)
+            exemplars, logits = self._encode(block)
             signals = Signals.of(self.support.match(exemplars, logits.argmax(dim=1)), self.calibration.ecdfs)
             scores, regions = self.calibration.scores, self.calibration.regions
             yield decide(logits, signals, scores, regions, self.classes), exemplars

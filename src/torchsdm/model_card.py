@@ -35,8 +35,8 @@ on. Made with torchsdm {version}, after the paper *{paper}*.
 {regions}
 
 A point is admitted if its rescaled similarity and its confidence reach the values above; then, on data like the
-calibration data, accuracy among admitted points is meant to be at least alpha for each class and each prediction. The region says
-nothing of data whose labels follow another rule.
+calibration data, accuracy among admitted points is meant to be at least alpha for each class and each prediction. The
+region says nothing of data whose labels follow another rule.
 
 ## Use
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchsdm.adaptor import IdentityAdaptor, make_adaptor
+from torchsdm.adaptor import IdentityAdaptor, restore_adaptor
 from torchsdm.ecdf import ClassEcdfs
 from torchsdm.errors import ModelFileError
 from torchsdm.labels import LabelCodes
@@ -81,11 +81,13 @@ def load_model_parts(
 ) -> SDMModel:
     """Put a model together; its support stays memory-mapped on the CPU."""
     try:
-        adaptor = make_adaptor(settings["adaptor"], settings["n_inputs"], settings["n_classes"], settings["n_filters"])
-        weights = stored.tensors(f"{prefix}adaptor")
-        adaptor.mean, adaptor.scale = weights["mean"].clone(), weights["scale"].clone()  # their shape is an option
-        adaptor.load_state_dict(weights)
-        adaptor.to(device)
+        adaptor = restore_adaptor(
+            settings["adaptor"],
+            settings["n_inputs"],
+            settings["n_classes"],
+            settings["n_filters"],
+            stored.tensors(f"{prefix}adaptor"),
+        ).to(device)
         points = {name: tensor.to(device) for name, tensor in stored.tensors(f"{prefix}support").items()}
         support = SupportSet(
             points["exemplars"],
@@ -112,18 +114,14 @@ def load_model_parts(
             codes.classes,
             settings["support_changed"],
         )
-    except (KeyError, TypeError, RuntimeError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
         path = stored.directory / CONFIG_NAME
         raise ModelFileError(f"{path} and the files it names do not fit together: {error!r}.") from error
 
 
 def _rows(examples: Examples, labels: list[Any]) -> Iterator[ExampleRow]:
-    return iter(zip(*_columns(examples, labels), strict=True))
-
-
-def _columns(examples: Examples, labels: list[Any]) -> tuple[list[Any], list[Any], list[str | None]]:
     ids, texts = examples.all()
-    return ids, labels, texts
+    return iter(zip(ids, labels, texts, strict=True))
 
 
 def _region_to_json(region: HighReliabilityRegion) -> dict[str, Any]:

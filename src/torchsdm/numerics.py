@@ -2,14 +2,16 @@
 
 Matrix products give other last bits for other shapes and thread counts. Two facts help: an elementwise IEEE
 operation gives the same bits everywhere, and the error of a product has a proven bound. So a *canonical* value is
-defined by elementwise operations alone, the fast product decides wherever its bound allows only one answer, and the
-few open entries are computed canonically.
+defined by elementwise operations in a fixed order (numpy's, so that one line of numpy can check it), the fast product
+decides wherever its bound allows only one answer, and the few open entries are computed canonically.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,30 +20,49 @@ from torch import Tensor
 _CHUNK_ELEMENTS = 1 << 22  # float64 elements that the canonical evaluation holds at once (32 MB)
 
 
-def tree_sum(terms: Tensor) -> Tensor:
-    """Sum over the last axis by repeated halving; overwrites ``terms``.
+def canonical_sum(terms: Tensor) -> Tensor:
+    """Sum of float64 terms over the last axis, to the bit what ``numpy.sum`` gives for one contiguous row.
 
-    Only elementwise additions are used, so the bits depend on the terms alone. The relative error is at most
-    ceil(log2 n) units of roundoff times the sum of absolute values.
+    On the CPU it is numpy's; elsewhere :func:`pairwise_sum` makes the same additions in the same order.
+    """
+    if terms.device.type == "cpu":
+        return torch.from_numpy(np.add.reduce(terms.contiguous().numpy(), axis=-1))
+    return pairwise_sum(terms)
+
+
+def pairwise_sum(terms: Tensor) -> Tensor:
+    """numpy's order of summation in elementwise additions, which every device does alike.
+
+    Fewer than 8 terms one after the other; up to 128 in eight interleaved running sums; more by halves.
     """
     n = terms.shape[-1]
-    if n == 0:
-        return terms.new_zeros(terms.shape[:-1])
-    while n > 1:
-        half = n // 2
-        terms[..., :half] += terms[..., n - half : n]
-        n -= half
-    return terms[..., 0]
+    if n > 128:
+        half = n // 2 - (n // 2) % 8
+        return pairwise_sum(terms[..., :half]) + pairwise_sum(terms[..., half:])
+    if n < 8:
+        total, rest = torch.full_like(terms[..., :1].sum(dim=-1), -0.0), range(n)
+    else:
+        running = terms[..., :8].clone()
+        for start in range(8, n - n % 8, 8):
+            running += terms[..., start : start + 8]
+        a, b, c, d, e, f, g, h = running.unbind(-1)
+        total, rest = ((a + b) + (c + d)) + ((e + f) + (g + h)), range(n - n % 8, n)
+    for i in rest:
+        total = total + terms[..., i]
+    return total
 
 
 def pair_distances(a: Tensor, b: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Euclidean distances (P,) in float64 of the pairs ``a[rows[p]], b[columns[p]]``, by direct difference."""
+    """Euclidean distances (P,) of the pairs ``a[rows[p]], b[columns[p]]``, by direct difference in float64.
+
+    To the bit what ``numpy.sqrt(((a - b) ** 2).sum(axis=-1))`` gives.
+    """
     distances = torch.empty(len(rows), dtype=torch.float64, device=a.device)
     chunk = max(1, _CHUNK_ELEMENTS // max(1, a.shape[-1]))
     for start in range(0, len(rows), chunk):
         part = slice(start, start + chunk)
         difference = a[rows[part]].double() - b[columns[part]].double()  # (P, M)
-        distances[part] = exact_sqrt(tree_sum(difference.square_()))
+        distances[part] = exact_sqrt(canonical_sum(difference.square_()))
     return distances
 
 
@@ -65,9 +86,9 @@ def product_error(n_terms: int, dtype: torch.dtype) -> float:
 def invariant_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """``x @ weight.T + bias`` rounded to float32, the same bits for a row whatever else is in the batch.
 
-    Parameters are (N, D), (K, D), (K,); the answer is (N, K). The canonical value is the tree sum of the products
-    in float64. A float64 matrix product lies within ``bound`` of it; where both ends of that interval round to the same
-    float32 there is nothing to decide.
+    Parameters are (N, D), (K, D), (K,); the answer is (N, K). The canonical value is the sum of the products in
+    float64, in numpy's order. A float64 matrix product lies within ``bound`` of it; where both ends of that interval
+    round to the same float32 there is nothing to decide.
     """
     x, weight, bias = x.double(), weight.double(), bias.double()
     fast = torch.addmm(bias, x, weight.T)  # (N, D) x (D, K) -> (N, K)
@@ -78,19 +99,40 @@ def invariant_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     chunk = max(1, _CHUNK_ELEMENTS // max(1, x.shape[1]))
     for start in range(0, len(rows), chunk):
         r, c = rows[start : start + chunk], columns[start : start + chunk]
-        result[r, c] = (tree_sum(x[r] * weight[c]) + bias[c]).float()
+        result[r, c] = (canonical_sum(x[r] * weight[c]) + bias[c]).float()
     return result
 
 
-@contextmanager
-def full_float32_products() -> Iterator[None]:
-    """Keep float32 products float32: the error bound does not hold for TF32 or bfloat16 passes."""
-    before = torch.get_float32_matmul_precision()
-    if before == "highest":
-        yield
-        return
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+class _FullPrecision:
+    """Counts who needs full float32 products, so that the user's settings come back when the last one is done."""
+
+    def __init__(self) -> None:
+        self.lock, self.users = threading.Lock(), 0
+        backends: Any = torch.backends  # its types do not know these settings
+        self.backends = (backends.mkldnn.matmul, backends.cuda.matmul)
+        self.before: list[str] = []
+
+    @contextmanager
+    def __call__(self, device: torch.device) -> Iterator[None]:
+        with self.lock:
+            if self.users == 0:
+                self.before = [backend.fp32_precision for backend in self.backends]
+                self._set(["ieee"] * len(self.backends))
+            self.users += 1
+        try:
+            with torch.autocast(device.type, enabled=False):
+                yield
+        finally:
+            with self.lock:
+                self.users -= 1
+                if self.users == 0:
+                    self._set(self.before)
+
+    def _set(self, precisions: list[str]) -> None:
+        for backend, precision in zip(self.backends, precisions, strict=True):
+            if backend.fp32_precision != precision:
+                backend.fp32_precision = precision
+
+
+full_float32_products = _FullPrecision()
+"""Context in which float32 products are float32: the error bound does not hold for TF32, bfloat16 or autocast."""

@@ -12,12 +12,14 @@ import hashlib
 import json
 import math
 import os
+import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -33,7 +35,10 @@ FORMAT_VERSION = 1
 CONFIG_NAME = "config.json"
 CARD_NAME = "README.md"
 _TEMPORARY_PREFIX = ".writing-"
+_DATA_FILE = re.compile(r"[a-z0-9-]+-[0-9a-f]{12}\.(safetensors|sqlite)")
+_READ_ATTEMPTS = 20
 
+T = TypeVar("T")
 ExampleRow = tuple[Any, Any, "str | None"]  # id, label, text
 
 
@@ -70,9 +75,8 @@ def write_model(
     ``config`` must be strict JSON; each of ``tensors`` becomes a safetensors file, each of ``tables`` an SQLite file.
     """
     directory = Path(directory)
-    old_files: set[str] = set()
     if (directory / CONFIG_NAME).exists():
-        old_files = {str(entry["file"]) for entry in _read_config(directory)["files"].values()}
+        _parse_config(directory)  # refuses to write over something else's config
     elif directory.exists() and not directory.is_dir():
         raise ModelFileError(f"{directory} is a file; a model needs a directory.")
     directory.mkdir(parents=True, exist_ok=True)
@@ -89,19 +93,41 @@ def write_model(
         _write_table(temporary, rows)
         files[name] = _settle(temporary, name)
 
-    full = {"format": FORMAT, "format_version": FORMAT_VERSION, **config, "files": files}
+    full: dict[str, Any] = {"format": FORMAT, "format_version": FORMAT_VERSION, **config, "files": files}
+    full["sha256"] = _config_digest(full)
     replace_file(directory / CONFIG_NAME, (strict_json(full) + "\n").encode())
     replace_file(directory / CARD_NAME, card.encode())
-    for unused in old_files - {entry["file"] for entry in files.values()}:
+    in_use = {entry["file"] for entry in files.values()}
+    for path in directory.iterdir():
+        if _DATA_FILE.fullmatch(path.name) and path.name not in in_use:
+            try:
+                path.unlink(missing_ok=True)
+            except PermissionError:  # a system that cannot remove mapped files; the next save tries again
+                continue
+
+
+def read_model(directory: str | Path, kind: str, restore: Callable[[StoredModel], T], *, verify: bool = True) -> T:
+    """Open a model directory and restore a model from it, once more if another was saved there meanwhile."""
+    for _ in range(_READ_ATTEMPTS):
+        before = _config_bytes(directory)
         try:
-            (directory / unused).unlink(missing_ok=True)
-        except PermissionError:  # a system that cannot remove mapped files; the next save tries again
-            continue
+            return restore(open_model(directory, kind, verify=verify))
+        except ModelFileError:
+            if before == _config_bytes(directory):
+                raise
+    raise ModelFileError(f"{directory} was replaced {_READ_ATTEMPTS} times while it was read. Try again later.")
+
+
+def _config_bytes(directory: str | Path) -> bytes | None:
+    try:
+        return (Path(directory) / CONFIG_NAME).read_bytes()
+    except OSError:
+        return None
 
 
 def open_model(directory: str | Path, kind: str, *, verify: bool = True) -> StoredModel:
     """Open a model directory, checking format, kind, and every file's presence and size; with ``verify`` its digest."""
-    directory = Path(directory)
+    directory = Path(directory).resolve()
     if not directory.is_dir():
         raise ModelFileError(f"{directory} is not a directory. Give the path that the model was saved to.")
     config = _read_config(directory)
@@ -121,34 +147,55 @@ def open_model(directory: str | Path, kind: str, *, verify: bool = True) -> Stor
 
 
 class StoredExamples:
-    """Ids and texts of a support in an SQLite file, read a row at a time."""
+    """Ids and texts of a support in an SQLite file, read a row at a time.
+
+    The file is held open, so that it can be read even after another model was saved in its place.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock = threading.Lock()
+        self._connection = _open_read_only(path)
 
     def rows(self, positions: Iterable[int]) -> list[tuple[Any, str | None]]:
         """(id, text) at the given positions."""
-        with closing(self._connect()) as connection:
-            query = "SELECT id, text FROM examples WHERE position = ?"
-            return [connection.execute(query, (int(p),)).fetchone() for p in positions]
+        query = "SELECT id, text FROM examples WHERE position = ?"
+        return [self._ask(query, int(position))[0] for position in positions]
 
     def all(self) -> tuple[list[Any], list[str | None]]:
         """All ids and texts."""
-        with closing(self._connect()) as connection:
-            rows = connection.execute("SELECT id, text FROM examples ORDER BY position").fetchall()
+        rows = self._ask("SELECT id, text FROM examples ORDER BY position")
         return [row[0] for row in rows], [row[1] for row in rows]
 
     def positions(self, ids: Iterable[Any]) -> list[int | None]:
         """The positions of the given ids, None where unknown."""
-        with closing(self._connect()) as connection:
-            query = "SELECT position FROM examples WHERE id = ?"
-            found = [connection.execute(query, (name,)).fetchone() for name in ids]
-        return [None if row is None else int(row[0]) for row in found]
+        found = [self._ask("SELECT position FROM examples WHERE id = ?", name) for name in ids]
+        return [int(rows[0][0]) if rows else None for rows in found]
 
-    def _connect(self) -> sqlite3.Connection:
-        if not self.path.is_file():
-            raise ModelFileError(f"{self.path} is missing: the model was moved or removed after loading.")
-        return sqlite3.connect(f"file:{quote(str(self.path.resolve()))}?mode=ro&immutable=1", uri=True)
+    def _ask(self, query: str, *values: Any) -> list[Any]:
+        if not all(isinstance(value, (str, int)) for value in values):
+            return []
+        try:
+            with self._lock:
+                return self._connection.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise ModelFileError(f"{self.path} is damaged and cannot be read: {error}.") from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["path"])  # type: ignore[misc]
+
+
+def _open_read_only(path: Path) -> sqlite3.Connection:
+    address = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
+    try:
+        connection = sqlite3.connect(address, uri=True, check_same_thread=False)
+        connection.execute("SELECT 1 FROM examples LIMIT 1")  # opens the file now, not at the first question
+    except sqlite3.Error as error:
+        raise ModelFileError(f"{path} is damaged or missing: {error}.") from error
+    return connection
 
 
 def strict_json(value: Any) -> str:
@@ -224,25 +271,39 @@ def _digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _read_config(directory: Path) -> dict[str, Any]:
+def _parse_config(directory: Path) -> dict[str, Any]:
+    """A config that is ours, perhaps of another version or damaged in its values."""
     path = directory / CONFIG_NAME
     try:
         config = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except FileNotFoundError as error:
         raise ModelFileError(f"{path} is missing: {directory} holds no torchsdm model.") from error
     except (json.JSONDecodeError, UnicodeDecodeError, ValueError) as error:
-        raise ModelFileError(f"{path} is damaged: {error}.") from error
+        raise ModelFileError(f"{path} is damaged: {error}. Delete it if its model is not needed.") from error
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise ModelFileError(f"{path} belongs to something else than torchsdm; it is left alone.")
+    return config
+
+
+def _read_config(directory: Path) -> dict[str, Any]:
+    path, config = directory / CONFIG_NAME, _parse_config(directory)
     version = config.get("format_version")
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise ModelFileError(
             f"{path} has format version {version!r}; this torchsdm reads up to {FORMAT_VERSION}. Upgrade torchsdm."
         )
+    if config.get("sha256") != _config_digest(config):
+        raise ModelFileError(f"{path} is damaged: its contents are not what was written. Save the model again.")
     files = config.get("files")
     if not isinstance(files, dict) or not all(_is_file_entry(entry) for entry in files.values()):
         raise ModelFileError(f"{path} is damaged: its list of files cannot be read.")
     return config
+
+
+def _config_digest(config: Mapping[str, Any]) -> str:
+    """SHA-256 of everything in a config but this digest itself."""
+    rest = {name: value for name, value in config.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
 def _is_file_entry(entry: Any) -> bool:

@@ -75,15 +75,19 @@ class HighReliabilityRegion:
             if self.largest_alpha is None:
                 remedy = "No alpha above 0.5 has a region either: the model is too weak or the data too few."
             else:
-                reached = math.floor(self.largest_alpha * 1e4) / 1e4
-                remedy = (
-                    f"The largest alpha that has one is {reached:.4f}: recalibrate(alpha={reached:.4f}) would find it."
-                )
+                reached = math.floor(self.largest_alpha * 1e4 + 1e-9) / 1e4
+                reached = reached if reached > 0.5 else self.largest_alpha
+                remedy = f"The largest alpha that has one is {reached:g}: recalibrate(alpha={reached:g}) would find it."
             classes = f" Class {named(self.failed_classes)} stays below alpha." if self.failed_classes else ""
             return f"No high-reliability region at alpha={self.alpha:g}; everything is rejected.{classes} {remedy}"
+        if self.scarce_classes and self.alpha == 1.0:
+            return (
+                "At alpha=1 every threshold is a mere minimum of the calibration points, however many there are: a new "
+                "point may well lie below it."
+            )
         if self.scarce_classes:
             counts = ", ".join(str(int(self.class_counts[c])) for c in self.scarce_classes)
-            needed = "more are" if self.alpha == 1.0 else f"{math.ceil(1 / (1 - self.alpha) - 1e-9)} are"
+            needed = f"{math.ceil(1 / (1 - self.alpha) - 1e-9)} are"
             return (
                 f"The region at alpha={self.alpha:g} rests on few calibration points of class "
                 f"{named(self.scarce_classes)} ({counts}, where {needed} needed): the threshold is a mere minimum. "
@@ -216,10 +220,13 @@ def _no_region(points: _SortedPoints, alpha: float, min_class_count: int) -> Hig
             middle = (low + high) / 2
             candidate = points.first_candidate(middle, min_class_count)
             low, high, position = (middle, high, candidate) if candidate is not None else (low, middle, position)
+        tidy = round(high, 6)  # the largest alpha is often a round number that halving only comes near
+        if low < tidy < alpha and (candidate := points.first_candidate(tidy, min_class_count)) is not None:
+            low, position = tidy, candidate
         if position is None:
             position = int(points.failing_classes(alpha, min_class_count).argmin())
-        thresholds, counts = points.region(position, alpha).thresholds, points.region(position, alpha).class_counts
-        below = (thresholds < alpha) | (counts < max(1, min_class_count))
+        nearest = points.region(position, alpha)
+        below = (nearest.thresholds < alpha) | (nearest.class_counts < max(1, min_class_count))
         failed = tuple(torch.nonzero(below).squeeze(1).tolist())
     else:
         failed = tuple(range(points.n_classes))

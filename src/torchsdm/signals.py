@@ -20,13 +20,13 @@ class Signals:
     distance_quantile: Tensor
 
     @classmethod
-    def of(cls, match: Match, ecdfs: ClassEcdfs) -> Signals:
-        """Rank the nearest distances of a match within the class-wise eCDFs."""
+    def of(cls, match: Match, ecdfs: ClassEcdfs, *, skip_empty: bool = False) -> Signals:
+        """Rank the nearest distances of a match within the class-wise eCDFs (of those with points: ``skip_empty``)."""
         return cls(
             match.similarity,
             match.nearest_distance,
             match.nearest_index,
-            ecdfs.distance_quantile(match.nearest_distance),
+            ecdfs.distance_quantile(match.nearest_distance, skip_empty=skip_empty),
         )
 
     @property

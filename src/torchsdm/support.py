@@ -9,16 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchsdm.errors import InvalidInputError
+from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, CentredPoints, Match, match, match_groups, neighbors
 from torchsdm.validation import (
     Array,
     ArrayLike,
     as_float_tensor,
     as_integer_tensor,
+    as_tensor,
     check_finite,
     check_positive,
     check_shape,
+    is_storable_text,
 )
 
 UNLABELLED = -1  #: by convention a missing label, so it cannot be an out-of-class label
@@ -68,7 +70,7 @@ class SupportSet:
         self.labels, self.predictions = _check_labels(labels, predictions, points, "SupportSet")
         self._points = CentredPoints.of(points, centre.to(points.device).double(), block_size)
         self._groups = match_groups(self.labels, self.predictions)
-        self._ids = None if ids is None else _check_ids(ids, len(points), "SupportSet")
+        self._ids = None if ids is None else check_ids(ids, len(points), "SupportSet")
 
     def __len__(self) -> int:
         return len(self._points.points)
@@ -101,6 +103,7 @@ class SupportSet:
         queries = self._check_exemplars(exemplars, self.exemplars.shape[1], "SupportSet.match")
         y_hat = as_integer_tensor(predictions, "predictions", "SupportSet.match").to(queries.device)
         check_shape(y_hat, (len(queries),), "predictions", "SupportSet.match")
+        _refuse_negative(y_hat, "SupportSet.match")
         own = None
         if exclude is not None:
             own = as_integer_tensor(exclude, "exclude", "SupportSet.match").to(queries.device)
@@ -123,7 +126,7 @@ class SupportSet:
         if k > len(self):
             raise InvalidInputError(f"'k' of SupportSet.neighbors must be at most the support's {len(self)}. Got {k}.")
         queries = self._check_exemplars(exemplars, self.exemplars.shape[1], "SupportSet.neighbors")
-        return neighbors(queries, self._points, k, block_size=self.block_size)
+        return neighbors(queries, self._points, k, self.block_size)
 
     def add(
         self,
@@ -138,7 +141,7 @@ class SupportSet:
         y, y_hat = _check_labels(labels, predictions, new, caller)
         all_ids = None
         if ids is not None or self._ids is not None:
-            all_ids = _check_ids(
+            all_ids = check_ids(
                 [*self.ids, *(next_ids(self.ids, len(new)) if ids is None else as_list(ids))],
                 len(self) + len(new),
                 caller,
@@ -178,17 +181,6 @@ class SupportSet:
         self._groups = match_groups(self.labels, self.predictions)
         return self
 
-    def index_of(self, ids: Sequence[Any] | Array) -> Tensor:
-        """The support indices of the given ids."""
-        position = {name: index for index, name in enumerate(self.ids.tolist())}
-        wanted = as_list(ids)
-        missing = [name for name in wanted if name not in position]
-        if missing:
-            raise InvalidInputError(
-                f"'ids' must name points of the support. Got {len(missing)} unknown, first {missing[0]!r}."
-            )
-        return torch.tensor([position[name] for name in wanted], dtype=torch.int64, device=self.exemplars.device)
-
     def _check_exemplars(self, exemplars: ArrayLike, width: int | None, caller: str) -> Tensor:
         tensor = as_float_tensor(exemplars, "exemplars", caller)
         check_shape(tensor, (None, width), "exemplars", caller)
@@ -198,7 +190,12 @@ class SupportSet:
         return tensor.detach() if width is None else tensor.detach().to(self.exemplars.device)
 
     def _check_indices(self, indices: ArrayLike, caller: str) -> Tensor:
-        tensor = as_integer_tensor(indices, "indices", caller).reshape(-1).to(self.exemplars.device)
+        tensor = as_tensor(indices, "indices", caller)
+        if tensor.dtype == torch.bool:
+            raise InvalidTypeError(
+                f"'indices' of {caller} must be numbers of points. Got a boolean mask; use its nonzero()."
+            )
+        tensor = as_integer_tensor(tensor, "indices", caller).reshape(-1).to(self.exemplars.device)
         if len(tensor) and not 0 <= int(tensor.min()) <= int(tensor.max()) < len(self):
             raise InvalidInputError(
                 f"'indices' of {caller} must lie in 0..{len(self) - 1}. Got {int(tensor.min())}..{int(tensor.max())}."
@@ -212,9 +209,15 @@ def _check_labels(labels: ArrayLike, predictions: ArrayLike, points: Tensor, cal
     check_shape(y, (len(points),), "labels", caller)
     check_shape(y_hat, (len(points),), "predictions", caller)
     _refuse_unlabelled(y, caller)
-    if len(y_hat) and int(y_hat.min()) < 0:
-        raise InvalidInputError(f"'predictions' of {caller} must be class numbers from 0. Got {int(y_hat.min())}.")
+    _refuse_negative(y_hat, caller)
     return y, y_hat
+
+
+def _refuse_negative(predictions: Tensor, caller: str) -> None:
+    if len(predictions) and int(predictions.min()) < 0:
+        raise InvalidInputError(
+            f"'predictions' of {caller} must be class numbers from 0. Got {int(predictions.min())}."
+        )
 
 
 def _refuse_unlabelled(labels: Tensor, caller: str) -> None:
@@ -225,15 +228,25 @@ def _refuse_unlabelled(labels: Tensor, caller: str) -> None:
         )
 
 
-def _check_ids(ids: Sequence[Any] | Array, n: int, caller: str) -> Array:
+def check_ids(ids: Sequence[Any] | Array, n: int, caller: str) -> Array:
+    """Names of n points: unique strings or integers, as an object array."""
     names = as_list(ids)
     if len(names) != n:
         raise InvalidInputError(f"'ids' of {caller} must name each of {n} points. Got {len(names)} names.")
+    strange = next((name for name in names if not _is_storable_id(name)), None)
+    if strange is not None:
+        raise InvalidTypeError(f"'ids' of {caller} must be strings or 64-bit integers. Got {strange!r}.")
     if len(set(names)) != n:
         seen: set[Any] = set()
         twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise InvalidInputError(f"'ids' of {caller} must be unique. Got {twice!r} more than once.")
     return _object_array(names)
+
+
+def _is_storable_id(name: Any) -> bool:
+    if isinstance(name, str):
+        return is_storable_text(name)
+    return isinstance(name, int) and not isinstance(name, bool) and abs(name) < 2**63
 
 
 def next_ids(ids: Iterable[Any], n: int) -> list[int]:

@@ -48,6 +48,11 @@ class TrainingSettings:
     block_size: int = DEFAULT_BLOCK_SIZE
     device: str = "cpu"
 
+    @property
+    def device_type(self) -> str:
+        """The kind of device, without its number."""
+        return torch.device(self.device).type
+
 
 @dataclass(frozen=True)
 class TrainingData:
@@ -140,13 +145,15 @@ def train_round(
 ) -> RoundResult:
     """One learning round, from its beginning or from a state that an interrupted one left."""
     train, calibration = split_of_round(data, settings, seed, number)
-    learner = _Learner(train, calibration, settings, seed, number)
-    if state is not None:
-        learner.restore(state)
-    while state is None or not state.is_finished(settings):
-        state = learner.epoch(state)
-        if after_epoch is not None:
-            after_epoch(state)
+    # Whatever gradient or precision context the caller is in, training is the same.
+    with torch.inference_mode(False), torch.enable_grad(), torch.autocast(settings.device_type, enabled=False):
+        learner = _Learner(train, calibration, settings, seed, number)
+        if state is not None:
+            learner.restore(state)
+        while state is None or not state.is_finished(settings):
+            state = learner.epoch(state)
+            if after_epoch is not None:
+                after_epoch(state)
     return RoundResult(number, state.best_epoch, state.best_loss, state.best_adaptor, tuple(state.records))
 
 
@@ -227,7 +234,7 @@ class _Learner:
 
     def _steps(self, epoch: int, similarity: Tensor, distance_quantile: Tensor) -> float:
         order = torch.from_numpy(random_generator(self.seed, self.number, _SHUFFLE, epoch).permutation(len(self.train)))
-        total = torch.zeros((), device=self.device)
+        total = torch.zeros((), dtype=torch.float32, device=self.device)
         for batch in order.split(self.settings.batch_size):
             hidden_states = self.train.states(batch).to(self.device)
             batch = batch.to(self.device)
@@ -259,7 +266,9 @@ class _Learner:
             ecdfs = ClassEcdfs.fit(
                 match.nearest_distance, match.similarity, labels, self.settings.n_classes, warn=False
             )
-            evaluations.append(_Evaluation(Signals.of(match, ecdfs), z.double(), labels, self.settings.n_classes))
+            evaluations.append(
+                _Evaluation(Signals.of(match, ecdfs, skip_empty=True), z.double(), labels, self.settings.n_classes)
+            )
         return evaluations[0], evaluations[1]
 
     def _forward(self, part: Part) -> tuple[Tensor, Tensor]:

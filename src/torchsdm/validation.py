@@ -90,12 +90,13 @@ def check_finite(tensor: Tensor, name: str, caller: str) -> None:
         )
 
 
-def check_alpha(alpha: float, caller: str) -> float:
+def check_alpha(alpha: Any, caller: str) -> float:
     """Require a target accuracy in (0.5, 1]."""
-    try:
-        value = float(alpha)
-    except (TypeError, ValueError) as error:
-        raise InvalidTypeError(f"'alpha' of {caller} must be a number in (0.5, 1]. Got {alpha!r}.") from error
+    if isinstance(alpha, (np.ndarray, Tensor)) and alpha.ndim == 0:
+        alpha = alpha.item()
+    if isinstance(alpha, bool) or not isinstance(alpha, numbers.Real):
+        raise InvalidTypeError(f"'alpha' of {caller} must be a number in (0.5, 1]. Got {alpha!r}.")
+    value = float(alpha)
     if not 0.5 < value <= 1.0:
         raise InvalidInputError(
             f"'alpha' of {caller} must be in (0.5, 1]. Got {alpha!r}; alpha is target accuracy, not miscoverage."
@@ -103,9 +104,9 @@ def check_alpha(alpha: float, caller: str) -> float:
     return value
 
 
-def check_alphas(alpha: float | Iterable[float], caller: str) -> tuple[float, ...]:
+def check_alphas(alpha: Any, caller: str) -> tuple[float, ...]:
     """Turn one alpha or several into a tuple, in the order given, without repeats."""
-    if isinstance(alpha, Iterable) and not isinstance(alpha, str):
+    if isinstance(alpha, Iterable) and not isinstance(alpha, str) and getattr(alpha, "ndim", 1) == 1:
         values = tuple(dict.fromkeys(check_alpha(a, caller) for a in alpha))
         if not values:
             raise InvalidInputError(f"'alpha' of {caller} must hold at least one value. Got an empty sequence.")
@@ -113,15 +114,15 @@ def check_alphas(alpha: float | Iterable[float], caller: str) -> tuple[float, ..
     return (check_alpha(alpha, caller),)
 
 
-def check_positive(value: Any, name: str, caller: str, *, integer: bool = False, minimum: float = 0) -> None:
-    """Require a positive number (or one of at least ``minimum``), integral where asked."""
+def check_positive(value: Any, name: str, caller: str, *, integer: bool = False, zero: bool = False) -> None:
+    """Require a positive number, integral where asked; with ``zero``, 0 is allowed too."""
     kinds = numbers.Integral if integer else numbers.Real
     if isinstance(value, bool) or not isinstance(value, kinds):
         kind = "an integer" if integer else "a number"
         raise InvalidTypeError(f"'{name}' of {caller} must be {kind}. Got {value!r}.")
     number = float(value)
-    if not (number > 0 and number >= minimum and np.isfinite(number)):
-        bound = f"at least {minimum}" if minimum else "positive"
+    if not (np.isfinite(number) and (number > 0 or (zero and number == 0))):
+        bound = "at least 0" if zero else "positive"
         raise InvalidInputError(f"'{name}' of {caller} must be {bound}. Got {value!r}.")
 
 
@@ -138,16 +139,24 @@ def check_hidden_states(estimator: Any, X: Any, caller: str, *, reset: bool) -> 
     With ``reset`` the estimator takes over the width (``n_features_in_``); without, X must have it.
     """
     if isinstance(X, Tensor):
+        if X.layout != torch.strided:
+            raise InvalidTypeError(
+                f"'X' of {caller} must be a dense tensor: sparse data was passed. Call X.to_dense()."
+            )
         X = X.detach().cpu()
         X = (X.float() if X.dtype == torch.bfloat16 else X).numpy()
     with scikit_learn_errors():
+        if isinstance(X, (list, tuple)):
+            X = np.asarray(X)
         if getattr(X, "ndim", 2) == 3:
             states = as_tensor(np.asarray(X), "X", caller)
+            as_float_tensor(states[:1], "X", caller)  # refuses what is not real
             if min(states.shape) == 0:
                 raise InvalidInputError(f"'X' of {caller} must not be empty. Got shape {tuple(states.shape)}.")
             width = states.shape[-1]
             if reset:
                 estimator.n_features_in_ = width
+                estimator.__dict__.pop("feature_names_in_", None)
             elif width != estimator.n_features_in_:
                 raise InvalidInputError(
                     f"X has {width} features, but {type(estimator).__name__} is expecting "
@@ -173,6 +182,14 @@ def check_label_array(y: Any, caller: str) -> Array:
         assert_all_finite(labels, estimator_name=caller, input_name="y")
         check_classification_targets(labels)
     return labels
+
+
+def is_storable_text(text: Any) -> bool:
+    """Whether a value is a string that UTF-8 can hold (one half of a surrogate pair is not)."""
+    try:
+        return isinstance(text, str) and text.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 def check_same_length(n: int, values: Any, name: str, caller: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ import torch
 from sklearn.datasets import make_blobs
 
 from torchsdm import Decisions, SDMClassifier, SDMEnsemble
-from torchsdm.errors import InvalidInputError, ModelFileError, TorchSDMError
+from torchsdm.errors import ModelFileError, TorchSDMError
 from torchsdm.persistence import CONFIG_NAME
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
@@ -256,14 +257,23 @@ def test_nothing_there_and_something_else_there(tmp_path, classifier):
         classifier.save(tmp_path / "file")
 
 
-def test_a_failed_save_leaves_the_old_model(saved, classifier, data):
+def test_a_failed_save_leaves_the_old_model(saved, classifier, data, monkeypatch):
     X, y = data
     expected = classifier.decide(X)
-    other = SDMClassifier(**SETTINGS).fit(X, y)
-    other.add_exemplars(X[:1], np.array([1 + 2j], dtype=object))  # a label that JSON cannot hold
-    with pytest.raises(InvalidInputError, match="complex"):
-        other.save(saved)
-    assert_same_decisions(SDMClassifier.load(saved).decide(X), expected)
+    other = SDMClassifier(**SETTINGS).fit(X + 1, y)
+
+    def full_disk(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for step in ("save_file", "_write_table", "strict_json"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"torchsdm.persistence.{step}", full_disk)
+            with pytest.raises(OSError, match="No space"):
+                other.save(saved)
+        assert_same_decisions(SDMClassifier.load(saved).decide(X), expected)
+    other.save(saved)  # and what the failed ones left is cleaned up
+    assert len(list(saved.iterdir())) == 7
+    assert_same_decisions(SDMClassifier.load(saved).decide(X), other.decide(X))
 
 
 # --- crashes ---------------------------------------------------------------------------------------------------------

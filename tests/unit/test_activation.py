@@ -1,4 +1,4 @@
-"""Activation, log-activation, loss and rescaled similarity: closed forms, torch's softmax, the naive formula, stress."""
+"""Activation, log-activation, loss and rescaled similarity: closed forms, torch's softmax, naive formulas, stress."""
 
 from __future__ import annotations
 
@@ -176,6 +176,25 @@ def test_without_signals_the_modules_are_torchs_own(dtype):
     torch.testing.assert_close(SDMLoss()(z, y), nn.CrossEntropyLoss()(z, y), **tolerance)
 
 
+@pytest.mark.parametrize("shape", [(5,), (2, 3, 5), (0, 5), (2, 0, 5)])
+def test_logits_may_have_any_shape_whose_last_axis_is_the_classes(shape):
+    z = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(SDMActivation()(z), nn.Softmax(dim=-1)(z), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(SDMLogActivation()(z), nn.LogSoftmax(dim=-1)(z), rtol=1e-6, atol=1e-9)
+    q, d = torch.full(shape[:-1], 7), torch.full(shape[:-1], 0.25)
+    expected = naive_activation(z.reshape(-1, 5), q.reshape(-1).double(), d.reshape(-1).double()).reshape(shape)
+    torch.testing.assert_close(sdm_activation(z, q, d), expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_answered_in_its_own_kind(dtype):
+    z = torch.tensor([[100.0, 99.0, 0.0], [1.0, 0.0, 0.5]], dtype=dtype)
+    for function in (sdm_activation, sdm_log_activation):
+        got = function(z, [6, 6], [1.0, 0.5])
+        assert got.dtype == dtype
+        assert torch.equal(got, function(z.float(), [6, 6], [1.0, 0.5]).to(dtype))  # computed in float32
+
+
 def test_q_of_e_minus_two_is_softmax():
     z, _, _, y = draw()
     q, d = torch.full((len(z),), math.e - 2, dtype=torch.float64), torch.ones(len(z))
@@ -295,7 +314,8 @@ def test_rescaled_similarity_equals_the_reference():
 @pytest.mark.parametrize(
     ("logits", "q", "d", "message"),
     [
-        ([1.0, 2.0], 1, 1.0, r"'logits' of {caller} must have shape \(any, any\). Got \(2,\)"),
+        (1.0, 1, 1.0, "'logits' of {caller} must have a last axis of classes. Got a single number"),
+        ([1.0, 2.0], [1, 2], 1.0, r"'similarity' of {caller} must have shape \(\). Got \(2,\)"),
         ([[1.0, 2.0]], [1, 2], 1.0, r"'similarity' of {caller} must have shape \(1,\). Got \(2,\)"),
         ([[1.0, 2.0]], 1, [[1.0]], r"'distance_quantile' of {caller} must have shape \(1,\). Got \(1, 1\)"),
         ([[1.0, 2.0]], -1, 1.0, "'similarity' of {caller} must be at least 0. Got -1"),
@@ -321,6 +341,8 @@ def test_labels_that_are_no_class_numbers_are_refused():
         sdm_loss([[1.0, 2.0]], [0.5], 1, 1.0)
     with pytest.raises(InvalidInputError, match=r"'labels' of sdm_loss must have shape \(1,\). Got \(2,\)"):
         sdm_loss([[1.0, 2.0]], [0, 1], 1, 1.0)
+    with pytest.raises(InvalidInputError, match=r"'logits' of sdm_loss must have shape \(any, any\). Got \(2,\)"):
+        sdm_loss([1.0, 2.0], [0], 1, 1.0)
     with pytest.raises(InvalidTypeError, match="'logits' of sdm_loss must be real"):
         sdm_loss(torch.zeros(1, 2, dtype=torch.complex64), [0], 1, 1.0)
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from torchsdm import ExemplarAdaptor, IdentityAdaptor, adaptor as adaptor_module
+from torchsdm import ExemplarAdaptor, IdentityAdaptor
+from torchsdm import adaptor as adaptor_module
 from torchsdm.adaptor import make_adaptor
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
+import warnings
 
 import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
 
-from torchsdm import LabelledStates, read_states
+from torchsdm import LabelledStates, SDMClassifier, data, read_states
 from torchsdm.data import fingerprint, stratified_split
-from torchsdm.errors import InvalidInputError, TorchSDMError
+from torchsdm.errors import InvalidInputError, SDMWarning, TorchSDMError
 
 STATES = np.array([[1.0, 2.5, -3.0], [0.25, 1e-7, 5.0], [7.0, 8.0, 9.0]], dtype=np.float32)
 LABELS = ["yes", "no", "yes"]
@@ -101,18 +103,17 @@ def test_names_can_be_chosen(tmp_path):
 
 
 def test_what_is_read_can_be_fitted(tmp_path, insects):
-    from torchsdm import SDMClassifier
-
     lines = [
         {"hidden_states": h.tolist(), "labels": y, "ids": name}
         for h, y, name in zip(insects.X[:60], insects.y[:60], insects.ids, strict=False)
     ]
     states = read_states(write_jsonl(tmp_path / "states.jsonl", lines))
-    classifier = SDMClassifier(alpha=0.6, n_filters=4, n_rounds=1, max_epochs=1, random_state=0)
-    with pytest.warns(UserWarning):
+    classifier, again = (
+        SDMClassifier(alpha=0.6, n_filters=4, n_rounds=1, max_epochs=1, random_state=0) for _ in range(2)
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
         classifier.fit(states.hidden_states, states.labels, ids=states.ids)
-    with pytest.warns(UserWarning):
-        again = SDMClassifier(alpha=0.6, n_filters=4, n_rounds=1, max_epochs=1, random_state=0)
         again.fit(insects.X[:60], insects.y[:60])
     assert np.array_equal(classifier.decide(insects.fresh).logits, again.decide(insects.fresh).logits)
 
@@ -217,7 +218,7 @@ def test_states_of_different_widths_are_refused(tmp_path):
 
 def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
     path = write_parquet(tmp_path / "a.parquet", hidden_states=STATES.tolist(), labels=LABELS)
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(ImportError, match=r"Reading Parquet needs pyarrow.*pip install 'torchsdm\[report\]'"):
         read_states(path)
 
@@ -280,8 +281,6 @@ def test_a_fingerprint_knows_states_labels_and_shape():
 
 
 def test_a_fingerprint_of_many_rows_sees_the_last(monkeypatch):
-    from torchsdm import data
-
     states, labels = torch.randn(50, 2), np.arange(50) % 2
     own = fingerprint(states, labels)
     monkeypatch.setattr(data, "_BLOCK_ROWS", 7)

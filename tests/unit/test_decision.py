@@ -123,10 +123,11 @@ def test_the_alpha_nearest_one_that_admits(decisions):
     assert len(set(decisions.admitted_alpha[decisions.admitted])) == 3
 
 
-def test_bands_are_those_of_the_admitted_alpha_or_of_the_smallest(case, decisions):
+def test_bands_are_those_of_the_alpha_that_admits_or_of_the_smallest(case, decisions):
     by_alpha = {region.alpha: region for region in case.regions}
     for row in range(N):
-        alpha = decisions.admitted_alpha[row] if decisions.admitted[row] else 0.7
+        shown = (decisions.admitted_lower_alpha[row], decisions.admitted_alpha[row], 0.7)
+        alpha = next(value for value in shown if not math.isnan(value))
         expected = case.expected(row, by_alpha[float(alpha)])
         assert decisions.dkw_epsilon[row] == pytest.approx(expected.dkw_epsilon, rel=1e-12)
         assert decisions.distance_quantile_lower[row] == pytest.approx(expected.distance_quantile_lower, abs=1e-12)
@@ -208,7 +209,9 @@ def test_dictionaries_are_strict_json_and_hold_every_value(decisions):
         assert row["similarity"] == decisions.similarity[number]
         assert row["admitted"] is bool(decisions.admitted[number])
         assert row["probabilities"] == dict(zip(CLASSES, decisions.probabilities[number], strict=True))
-        assert row["effective_sample_sizes"] == dict(zip(CLASSES, decisions.effective_sample_sizes[number], strict=True))
+        assert row["effective_sample_sizes"] == dict(
+            zip(CLASSES, decisions.effective_sample_sizes[number], strict=True)
+        )
         assert row["admitted_at"] == dict(zip(["0.7", "0.8", "0.95"], decisions.admitted_at[number], strict=True))
         expected = decisions.admitted_alpha[number]
         assert row["admitted_alpha"] == (None if math.isnan(expected) else expected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import numpy as np
@@ -11,12 +12,13 @@ import torch
 
 from torchsdm import numerics
 from torchsdm.numerics import (
+    canonical_sum,
     exact_sqrt,
     full_float32_products,
     invariant_linear,
     pair_distances,
+    pairwise_sum,
     product_error,
-    tree_sum,
 )
 
 
@@ -26,35 +28,46 @@ def normal(*shape, seed=0, dtype=torch.float64):
 
 # --- Sums ------------------------------------------------------------------------------------------------------------
 
+LENGTHS = [*range(1, 18), 63, 64, 65, 127, 128, 129, 136, 137, 255, 256, 257, 300, 1000, 1023]
 
-@pytest.mark.parametrize("n", [*range(1, 18), 100, 1023, 1024])
-def test_tree_sum_of_integers_is_exact(n):
+
+@pytest.mark.parametrize("add", [canonical_sum, pairwise_sum])
+@pytest.mark.parametrize("n", LENGTHS)
+def test_sums_of_integers_are_exact(add, n):
     terms = torch.arange(3 * n, dtype=torch.float64).reshape(3, n) - n
-    assert tree_sum(terms.clone()).tolist() == terms.sum(dim=1).tolist()
+    assert add(terms.clone()).tolist() == [sum(row) for row in terms.tolist()]
 
 
-def test_tree_sum_of_nothing_is_zero():
-    assert tree_sum(torch.empty(4, 0, dtype=torch.float64)).tolist() == [0.0] * 4
+@pytest.mark.parametrize("add", [canonical_sum, pairwise_sum])
+def test_a_sum_of_nothing_is_zero(add):
+    assert add(torch.empty(4, 0, dtype=torch.float64)).tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+def test_sums_are_numpys_of_one_row_in_any_batch_and_layout(n):
+    terms = normal(97, n) * 10.0 ** normal(97, n, seed=1)  # of very different sizes, so that the order matters
+    expected = [float(np.sum(row)) for row in terms.numpy()]
+    assert canonical_sum(terms).tolist() == expected
+    assert pairwise_sum(terms).tolist() == expected  # what other devices do
+    assert [canonical_sum(row[None]).item() for row in terms[:9]] == expected[:9]
+    assert canonical_sum(terms.T.contiguous().T).tolist() == expected  # the same numbers, another layout in memory
+    assert canonical_sum(terms.repeat_interleave(2, dim=0)[::2]).tolist() == expected
+
+
+def test_the_order_of_summation_matters_here():
+    terms = normal(97, 300) * 10.0 ** normal(97, 300, seed=1)
+    one_by_one = [sum(row) for row in terms.tolist()]
+    assert one_by_one != canonical_sum(terms).tolist()  # else the test above would say nothing
 
 
 @pytest.mark.parametrize("n", [5, 64, 1000])
-def test_tree_sum_keeps_its_error_bound(n):
-    terms = normal(50, n) * 10.0 ** normal(50, n, seed=1)  # of very different sizes
-    got = tree_sum(terms.clone())
+def test_sums_are_accurate(n):
+    terms = normal(50, n) * 10.0 ** normal(50, n, seed=1)
+    got = canonical_sum(terms)
     for row in range(50):
         values = terms[row].tolist()
-        unit = torch.finfo(torch.float64).eps / 2
-        bound = 1.01 * math.ceil(math.log2(n)) * unit * math.fsum(map(abs, values))
+        bound = product_error(n, torch.float64) * math.fsum(map(abs, values))
         assert abs(got[row].item() - math.fsum(values)) <= bound
-
-
-def test_tree_sum_has_the_same_bits_in_any_batch():
-    terms = normal(97, 333)
-    whole = tree_sum(terms.clone())
-    for row in range(0, 97, 8):
-        assert torch.equal(tree_sum(terms[row : row + 1].clone()), whole[row : row + 1])
-    columns = terms.T.contiguous().T  # the same numbers, another layout in memory
-    assert torch.equal(tree_sum(columns.clone(memory_format=torch.preserve_format)), whole)
 
 
 # --- Roots -----------------------------------------------------------------------------------------------------------
@@ -124,7 +137,7 @@ def test_invariant_linear_is_the_correctly_rounded_product():
 
 
 def test_invariant_linear_under_cancellation():
-    x = torch.tensor([[1e8, 1.0, -1e8], [1e15, 3.0, -1e15]], dtype=torch.float64)
+    x = torch.tensor([[2.0**30, 1.0, -(2.0**30)], [2.0**31, 3.0, -(2.0**31)]], dtype=torch.float64)
     weight = torch.tensor([[1.0, 2.0**-20, 1.0]])
     got = invariant_linear(x, weight, torch.tensor([0.0]))
     assert got.flatten().tolist() == [2.0**-20, 3 * 2.0**-20]
@@ -144,7 +157,7 @@ def midpoints(n=97, n_terms=300, n_outputs=5):
 def test_invariant_linear_has_the_same_bits_in_any_batch_even_at_midpoints():
     x, weight, bias = midpoints()
     whole = invariant_linear(x, weight, bias)
-    canonical = torch.stack([(tree_sum(row * weight.double()) + bias.double()).float() for row in x])
+    canonical = torch.stack([(canonical_sum(row * weight.double()) + bias.double()).float() for row in x])
     assert torch.equal(whole, canonical)
     for threads in (1, 2):
         torch.set_num_threads(threads)
@@ -178,20 +191,50 @@ def test_product_error_bounds_the_error_of_a_product(dtype, n):
         assert abs(Fraction(products[row].item()) - sum(pairs)) <= bound
 
 
-def test_float32_products_are_kept_full_and_the_setting_is_given_back():
-    before = torch.get_float32_matmul_precision()
-    try:
-        torch.set_float32_matmul_precision("medium")
-        with full_float32_products():
-            assert torch.get_float32_matmul_precision() == "highest"
-        assert torch.get_float32_matmul_precision() == "medium"
+def precision():
+    return [backend.fp32_precision for backend in (torch.backends.mkldnn.matmul, torch.backends.cuda.matmul)]
 
-        def failing():
-            with full_float32_products():
-                raise KeyError
 
-        with pytest.raises(KeyError):
-            failing()
-        assert torch.get_float32_matmul_precision() == "medium"
-    finally:
-        torch.set_float32_matmul_precision(before)
+@pytest.fixture
+def reduced_precision():
+    before = precision()
+    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    yield
+    torch.backends.mkldnn.matmul.fp32_precision, torch.backends.cuda.matmul.fp32_precision = before
+
+
+def test_float32_products_are_kept_full_and_the_setting_is_given_back(reduced_precision):
+    cpu = torch.device("cpu")
+    with full_float32_products(cpu):
+        assert precision() == ["ieee", "ieee"]
+        with full_float32_products(cpu):
+            assert precision() == ["ieee", "ieee"]
+        assert precision() == ["ieee", "ieee"]  # the outer one still needs it
+    assert precision() == ["bf16", "tf32"]
+
+    def failing():
+        with full_float32_products(cpu):
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        failing()
+    assert precision() == ["bf16", "tf32"]
+
+
+def test_autocast_does_not_reach_full_products():
+    x = normal(4, 4, dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert (x @ x).dtype == torch.bfloat16
+        with full_float32_products(torch.device("cpu")):
+            assert (x @ x).dtype == torch.float32
+
+
+def test_full_products_in_several_threads_give_the_setting_back(reduced_precision):
+    def work(_):
+        with full_float32_products(torch.device("cpu")):
+            return precision()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(seen == ["ieee", "ieee"] for seen in pool.map(work, range(50)))
+    assert precision() == ["bf16", "tf32"]

@@ -251,7 +251,8 @@ def test_scarcity_is_explained():
     text = find_high_reliability_region(*two_classes([0.99] * 10, [0.99] * 3), 0.9).explain(["ant", "bee"])
     assert "alpha=0.9 rests on few calibration points of class 'bee' (3, where 10 are needed)" in text
     assert "min_class_count" in text
-    assert "more are needed" in find_high_reliability_region(*two_classes([1.0], [1.0]), 1.0).explain()
+    text = find_high_reliability_region(*two_classes([1.0] * 99, [1.0] * 99), 1.0).explain()
+    assert "At alpha=1 every threshold is a mere minimum" in text
 
 
 def test_failure_is_explained_with_the_class_and_a_remedy():
@@ -261,7 +262,7 @@ def test_failure_is_explained_with_the_class_and_a_remedy():
     assert "Class 0 stays below" in find_high_reliability_region(*two_classes([0.8], [0.99]), 0.9).explain()
 
 
-@pytest.mark.parametrize("truth", [0.87654321, 0.8, 0.5002, 0.50004, 0.3])
+@pytest.mark.parametrize("truth", [0.87654321, 0.8, 0.8001, 0.87655, 0.5002, 0.50004, 0.5000446, 0.3])
 def test_the_alpha_that_is_recommended_has_a_region(truth):
     calibration = two_classes([truth], [0.99])
     text = find_high_reliability_region(*calibration, 0.9).explain()

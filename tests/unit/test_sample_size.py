@@ -61,11 +61,19 @@ def test_the_band_stays_between_zero_and_one():
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(InvalidInputError, match=r"'calibration_labels' of effective_sample_sizes must have shape \(2,\)"):
+    with pytest.raises(
+        InvalidInputError, match=r"'calibration_labels' of effective_sample_sizes must have shape \(2,\)"
+    ):
         effective_sample_sizes([1.0, 2.0], [0], [1.0], 2)
-    with pytest.raises(InvalidInputError, match=r"'rescaled_similarity' of effective_sample_sizes must have shape \(any,\)"):
+    with pytest.raises(
+        InvalidInputError, match=r"'rescaled_similarity' of effective_sample_sizes must have shape \(any,\)"
+    ):
         effective_sample_sizes([1.0], [0], [[1.0]], 2)
-    with pytest.raises(InvalidInputError, match=r"'effective_sample_sizes' of dkw_epsilon must have shape \(any, any\)"):
+    with pytest.raises(
+        InvalidInputError, match=r"'effective_sample_sizes' of dkw_epsilon must have shape \(any, any\)"
+    ):
         dkw_epsilon([3, 4], 0.9)
-    with pytest.raises(InvalidInputError, match=r"'alpha' of dkw_epsilon must be in \(0.5, 1\]. Got 0.05; .*miscoverage"):
+    with pytest.raises(
+        InvalidInputError, match=r"'alpha' of dkw_epsilon must be in \(0.5, 1\]. Got 0.05; .*miscoverage"
+    ):
         dkw_epsilon([[3, 4]], 0.05)

@@ -1,4 +1,4 @@
-"""The support set: matching through the public interface, updates equal to building anew, refusals that change nothing."""
+"""The support set: matching as users call it, updates equal to building anew, refusals that change nothing."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_ids_go_with_their_points():
     support.remove([0]).add(points[:2], labels[:2], predictions[:2])
     assert support.ids.tolist() == [*range(1, 40), 40, 41]
     support.add(points[:1], labels[:1], predictions[:1], ids=["new"])
-    assert support.index_of(["new", 1, 41]).tolist() == [41, 0, 40]
+    assert support.ids.tolist() == [*range(1, 42), "new"]
     assert next_ids(["a", 7, "b", 3], 2) == [8, 9]
     assert next_ids(["a"], 2) == [0, 1]
 
@@ -195,7 +195,10 @@ NAN_ROW = np.array([[1.0, 2.0, 3.0], [1.0, np.nan, 3.0]], dtype=np.float32)
         ((np.empty((0, 3)), [], []), r"'exemplars' of SupportSet must not be empty. Got shape \(0, 3\)"),
         ((np.empty((2, 0)), [0, 0], [0, 0]), r"'exemplars' of SupportSet must not be empty. Got shape \(2, 0\)"),
         (([1.0, 2.0], [0, 0], [0, 0]), r"'exemplars' of SupportSet must have shape \(any, any\). Got \(2,\)"),
-        ((NAN_ROW, [0, 0], [0, 0]), "'exemplars' of SupportSet must be finite. Got NaN, first in row 1; remove or repair"),
+        (
+            (NAN_ROW, [0, 0], [0, 0]),
+            "'exemplars' of SupportSet must be finite. Got NaN, first in row 1; remove or repair",
+        ),
         (([[1.0]], [0, 1], [0]), r"'labels' of SupportSet must have shape \(1,\). Got \(2,\)"),
         (([[1.0]], [0], [0, 1]), r"'predictions' of SupportSet must have shape \(1,\). Got \(2,\)"),
         (([[1.0]], [-1], [0]), r"'labels' of SupportSet must be known. Got -1 \(unlabelled\); leave such points out"),
@@ -210,10 +213,26 @@ def test_bad_supports_are_refused(arguments, message):
         SupportSet(*arguments)
 
 
+@pytest.mark.parametrize("name", [None, 0.5, True, ("a",), 2**63, "\ud800"])
+def test_ids_are_strings_or_integers(name):
+    with pytest.raises(InvalidTypeError, match=r"'ids' of SupportSet must be strings or 64-bit integers. Got "):
+        SupportSet([[1.0], [2.0]], [0, 1], [0, 1], ids=["a", name])
+
+
+def test_a_mask_is_no_list_of_indices():
+    support = SupportSet(*data())
+    mask = np.zeros(40, dtype=bool)
+    mask[3] = True
+    for call in (lambda: support.remove(mask), lambda: support.relabel(mask, [1] * 40)):
+        with pytest.raises(InvalidTypeError, match=r"must be numbers of points. Got a boolean mask; use its nonzero"):
+            call()
+    assert len(support) == 40
+
+
 def test_block_size_must_be_a_positive_integer():
-    with pytest.raises(InvalidInputError, match="'block_size' of SupportSet must be positive. Got 0"):
+    with pytest.raises(InvalidInputError, match=r"'block_size' of SupportSet must be positive. Got 0"):
         SupportSet([[1.0]], [0], [0], block_size=0)
-    with pytest.raises(InvalidTypeError, match="'block_size' of SupportSet must be an integer. Got 2.0"):
+    with pytest.raises(InvalidTypeError, match=r"'block_size' of SupportSet must be an integer. Got 2.0"):
         SupportSet([[1.0]], [0], [0], block_size=2.0)
 
 
@@ -223,7 +242,10 @@ ONE, TWO = [[1.0, 2.0, 3.0]], [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda s: s.match([[1.0, 2.0]], [0]), r"'exemplars' of SupportSet.match must have shape \(any, 3\). Got \(1, 2\)"),
+        (
+            lambda s: s.match([[1.0, 2.0]], [0]),
+            r"'exemplars' of SupportSet.match must have shape \(any, 3\). Got \(1, 2\)",
+        ),
         (lambda s: s.match(NAN_ROW, [0, 0]), "'exemplars' of SupportSet.match must be finite. Got NaN, first in row 1"),
         (lambda s: s.match(ONE, [0, 1]), r"'predictions' of SupportSet.match must have shape \(1,\). Got \(2,\)"),
         (lambda s: s.match(ONE, [-1]), "'predictions' of SupportSet.match must be class numbers"),
@@ -233,17 +255,22 @@ ONE, TWO = [[1.0, 2.0, 3.0]], [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
         (lambda s: s.neighbors(ONE, 41), "'k' of SupportSet.neighbors must be at most the support's 40. Got 41"),
         (lambda s: s.neighbors(ONE, 0), "'k' of SupportSet.neighbors must be positive. Got 0"),
         (lambda s: s.add([[1.0]], [0], [0]), r"'exemplars' of SupportSet.add must have shape \(any, 3\). Got \(1, 1\)"),
-        (lambda s: s.add(NAN_ROW, [0, 0], [0, 0]), "'exemplars' of SupportSet.add must be finite. Got NaN, first in row 1"),
+        (
+            lambda s: s.add(NAN_ROW, [0, 0], [0, 0]),
+            "'exemplars' of SupportSet.add must be finite. Got NaN, first in row 1",
+        ),
         (lambda s: s.add(ONE, [-1], [0]), r"'labels' of SupportSet.add must be known"),
         (lambda s: s.add(TWO, [0, 0], [0]), r"'predictions' of SupportSet.add must have shape \(2,\). Got \(1,\)"),
         (lambda s: s.add(ONE, [0], [0], ids=[5]), "'ids' of SupportSet.add must be unique. Got 5 more than once"),
-        (lambda s: s.add(TWO, [0, 0], [0, 0], ids=["a"]), "'ids' of SupportSet.add must name each of 42 points. Got 41"),
+        (
+            lambda s: s.add(TWO, [0, 0], [0, 0], ids=["a"]),
+            "'ids' of SupportSet.add must name each of 42 points. Got 41",
+        ),
         (lambda s: s.remove([40]), "'indices' of SupportSet.remove must lie in 0..39. Got 40..40"),
         (lambda s: s.remove([-1]), "'indices' of SupportSet.remove must lie in 0..39. Got -1..-1"),
         (lambda s: s.remove(range(40)), "'indices' of SupportSet.remove must leave at least one point. Got all"),
         (lambda s: s.relabel([0], [-1]), "'labels' of SupportSet.relabel must be known"),
         (lambda s: s.relabel([0, 1], [1]), r"'labels' of SupportSet.relabel must have shape \(2,\). Got \(1,\)"),
-        (lambda s: s.index_of([3, "x", "y"]), "'ids' must name points of the support. Got 2 unknown, first 'x'"),
     ],
 )
 def test_refused_calls_change_nothing(call, message):

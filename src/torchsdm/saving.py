@@ -1,0 +1,127 @@
+"""Saving and loading of fitted estimators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from torchsdm._version import __version__
+from torchsdm.errors import ModelFileError
+from torchsdm.fitted import FittedState
+from torchsdm.history import EpochRecord, History
+from torchsdm.hub import HubModel
+from torchsdm.labels import LabelCodes
+from torchsdm.model_card import model_card
+from torchsdm.model_files import load_model_parts, model_parts
+from torchsdm.persistence import (
+    CONFIG_NAME,
+    StoredModel,
+    label_values_from_json,
+    label_values_to_json,
+    read_model,
+    write_model,
+)
+
+Self = TypeVar("Self", bound="Saveable")
+
+_MACHINE_SETTINGS = ("device", "checkpoint")
+
+
+class Saveable(HubModel, FittedState):
+    """``save``, ``load`` and what huggingface_hub makes of them."""
+
+    block_size: int
+    feature_names_in_: Any
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's parameters, as scikit-learn gives them."""
+        parameters: dict[str, Any] = super().get_params(deep)  # type: ignore[misc]
+        return parameters
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to a directory, so that a crash leaves the old model there or the new one."""
+        self._check_is_fitted("save")
+        single = len(self.models_) == 1
+        parts = [
+            model_parts(model, self._codes, "" if single else f"round-{number:02d}-")
+            for number, model in enumerate(self.models_)
+        ]
+        config = {
+            "kind": type(self).__name__,
+            "library_version": __version__,
+            "parameters": settings_to_json(self.get_params()),
+            "classes": label_values_to_json(self.classes_, "classes"),
+            "labels_outside": label_values_to_json(np.array(self._codes.outside, dtype=object), "y"),
+            "n_features_in": self.n_features_in_,
+            "feature_names_in": getattr(self, "feature_names_in_", np.array([])).tolist(),
+            "data_fingerprint": self.data_fingerprint_,
+            "random_seed": self.random_seed_,
+            "history": self.history_.to_dicts(),
+            "models": [part.settings for part in parts],
+        }
+        write_model(
+            path,
+            config,
+            {name: content for part in parts for name, content in part.tensors.items()},
+            {name: rows for part in parts for name, rows in part.tables.items()},
+            self.model_card(),
+        )
+
+    @classmethod
+    def load(cls: type[Self], path: str | Path, *, device: str | None = None, verify: bool = True) -> Self:
+        """Read a model that :meth:`save` wrote. The support is memory-mapped; ``verify`` checks every file's digest."""
+        return read_model(path, cls.__name__, lambda stored: cls._restore(stored, device), verify=verify)
+
+    @classmethod
+    def _restore(cls: type[Self], stored: StoredModel, device: str | None) -> Self:
+        config = stored.config
+        try:
+            estimator = cls(**config["parameters"], device=device)
+            estimator.classes_ = label_values_from_json(config["classes"])
+            outside = label_values_from_json(config["labels_outside"])
+            estimator._codes = LabelCodes(estimator.classes_, tuple(outside.tolist()))
+            estimator.n_features_in_ = int(config["n_features_in"])
+            if config["feature_names_in"]:
+                estimator.feature_names_in_ = np.array(config["feature_names_in"], dtype=object)
+            estimator.data_fingerprint_ = config["data_fingerprint"]
+            estimator.random_seed_ = config["random_seed"]
+            estimator.history_ = History(EpochRecord(**record) for record in config["history"])
+            settings = config["models"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelFileError(f"{stored.directory / CONFIG_NAME} is damaged: {error!r}.") from error
+        estimator.models_ = tuple(
+            load_model_parts(
+                stored,
+                one,
+                estimator._codes,
+                estimator.block_size,
+                "cpu" if device is None else device,
+                "" if len(settings) == 1 else f"round-{number:02d}-",
+            )
+            for number, one in enumerate(settings)
+        )
+        return estimator
+
+    def model_card(self) -> str:
+        """A model card for this model, in Markdown."""
+        self._check_is_fitted("model_card")
+        return model_card(type(self).__name__, self.models_, self.n_features_in_, self.data_fingerprint_)
+
+
+def settings_to_json(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Constructor parameters that go with a saved model: not the machine's, and as plain values.
+
+    A ``random_state`` that is not a number is left out; the seed that was drawn from it is stored on its own.
+    """
+    plain = {
+        name: value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+        for name, value in parameters.items()
+        if name not in _MACHINE_SETTINGS
+    }
+    if not isinstance(plain.get("random_state"), int):
+        plain["random_state"] = None
+    if not isinstance(plain["alpha"], float):
+        plain["alpha"] = np.asarray(plain["alpha"], dtype=float).tolist()
+    return plain

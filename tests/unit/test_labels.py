@@ -1,0 +1,74 @@
+"""Labels as class numbers and back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from torchsdm.errors import InvalidInputError
+from torchsdm.labels import LabelCodes, count_classes
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [np.array(["ant", "bee", "cat"]), np.array([-3, 0, 7]), np.array([0.5, 1.5, 2.0]), np.array([False, True])],
+    ids=["strings", "integers", "floats", "booleans"],
+)
+def test_encoding_and_decoding_are_each_others_reverse(classes):
+    codes = LabelCodes(classes)
+    labels = classes[[1, 0, 1, -1]]
+    numbers = codes.encode(labels, "fit")
+    assert numbers.dtype == torch.int64
+    assert numbers.tolist() == [1, 0, 1, len(classes) - 1]
+    decoded = codes.decode(numbers)
+    assert decoded == labels.tolist() and type(decoded[0]) is type(classes.tolist()[0])
+
+
+def test_labels_outside_the_classes_follow_on():
+    codes = LabelCodes(np.array(["ant", "bee"]))
+    extended = codes.extended(["zoo", "ant", "yak", "zoo"], "add")
+    assert extended.outside == ("zoo", "yak") and codes.outside == ()
+    assert extended.extended(["yak", "elk"], "add").outside == ("zoo", "yak", "elk")  # known ones keep their number
+    numbers = extended.encode_with_outside(np.array(["yak", "bee", "zoo", "ant"]), "add")
+    assert numbers.tolist() == [3, 1, 2, 0]
+    assert extended.decode(numbers) == ["yak", "bee", "zoo", "ant"]
+
+
+def test_outside_labels_are_no_classes():
+    codes = LabelCodes(np.array(["ant", "bee"])).extended(["zoo"], "add")
+    with pytest.raises(InvalidInputError, match=r"'y' of fit must hold labels seen in fit \('ant', 'bee'\). Got 'zoo'"):
+        codes.encode(np.array(["ant", "zoo"]), "fit")
+
+
+def test_unseen_labels_are_listed_but_not_all_of_many():
+    codes = LabelCodes(np.arange(20))
+    with pytest.raises(InvalidInputError) as caught:
+        codes.encode(np.arange(18, 30), "decide")
+    assert "(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ...). Got 20, 21, 22, 23, 24, ..." in str(caught.value)
+    with pytest.raises(InvalidInputError, match="Got 99"):
+        codes.encode_with_outside(np.array([99]), "add")
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_a_missing_label_is_no_label_outside_the_classes(missing):
+    codes = LabelCodes(np.array([0.0, 1.0]))
+    with pytest.raises(InvalidInputError, match=r"'y' of add must .*Got (None|nan); leave unlabelled"):
+        codes.extended([0.0, missing], "add")
+
+
+def test_classes_are_sorted_and_numbered():
+    classes, numbers = count_classes(np.array(["b", "a", "c", "b", "c", "a"]), "fit")
+    assert classes.tolist() == ["a", "b", "c"] and numbers.tolist() == [1, 0, 2, 1, 2, 0]
+
+
+def test_one_class_is_too_few():
+    with pytest.raises(InvalidInputError, match=r"'y' of fit must hold at least two classes. Got one class only: 'a'"):
+        count_classes(np.array(["a", "a"]), "fit")
+
+
+def test_one_example_of_a_class_is_too_few():
+    with pytest.raises(
+        InvalidInputError, match=r"at least two examples of each class.*Got 1 of class .*'b'.*add examples"
+    ):
+        count_classes(np.array(["a", "a", "b", "c", "c"]), "fit")
