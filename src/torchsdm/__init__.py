@@ -1,6 +1,6 @@
 """torchsdm: which answers of a language model may be acted on.
 
-Similarity-Distance-Magnitude activations over frozen hidden states. Start with :class:`SDMClassifier`.
+Similarity-Distance-Magnitude activations over frozen hidden states. Start with ``SDMClassifier``.
 """
 
 from torchsdm._version import __version__

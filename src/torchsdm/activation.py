@@ -21,8 +21,8 @@ SOFTMAX_DISTANCE_QUANTILE = 1.0
 
 def log_activation(logits: Tensor, similarity: Tensor | float, distance_quantile: Tensor | float) -> Tensor:
     """Natural logarithm of Eq. 6, without checks: log_softmax(ln(2 + q) * d * z')."""
-    q = torch.as_tensor(similarity, dtype=logits.dtype, device=logits.device)
-    d = torch.as_tensor(distance_quantile, dtype=logits.dtype, device=logits.device)
+    q = torch.as_tensor(similarity, dtype=logits.dtype, device=logits.device).detach()
+    d = torch.as_tensor(distance_quantile, dtype=logits.dtype, device=logits.device).detach()
     temperature = (torch.log(2 + q) * d).unsqueeze(-1)  # (N, 1)
     # Softmax does not see a common shift; taking it off first keeps nearby large logits apart.
     shifted = logits - logits.detach().amax(dim=-1, keepdim=True)
@@ -31,7 +31,7 @@ def log_activation(logits: Tensor, similarity: Tensor | float, distance_quantile
 
 def log_base(similarity: Tensor | float, like: Tensor) -> Tensor:
     """ln(2 + q): dividing a natural logarithm by it gives the logarithm in base 2 + q."""
-    return torch.log(2 + torch.as_tensor(similarity, dtype=like.dtype, device=like.device))
+    return torch.log(2 + torch.as_tensor(similarity, dtype=like.dtype, device=like.device).detach())
 
 
 def sdm_activation(logits: ArrayLike, similarity: ArrayLike | float, distance_quantile: ArrayLike | float) -> Tensor:
@@ -101,7 +101,7 @@ def rescaled_similarity(similarity: ArrayLike, confidence: ArrayLike) -> Tensor:
 
 
 class SDMActivation(nn.Module):
-    """:func:`sdm_activation` as a module; called with logits alone it is ``nn.Softmax(dim=-1)``."""
+    """``sdm_activation`` as a module; called with logits alone it is ``nn.Softmax(dim=-1)``."""
 
     def forward(
         self,
@@ -114,7 +114,7 @@ class SDMActivation(nn.Module):
 
 
 class SDMLogActivation(nn.Module):
-    """:func:`sdm_log_activation` as a module; called with logits alone it is ``nn.LogSoftmax(dim=-1)``."""
+    """``sdm_log_activation`` as a module; called with logits alone it is ``nn.LogSoftmax(dim=-1)``."""
 
     def forward(
         self,
@@ -127,7 +127,7 @@ class SDMLogActivation(nn.Module):
 
 
 class SDMLoss(nn.Module):
-    """:func:`sdm_loss` as a module; called with logits and labels alone it is ``nn.CrossEntropyLoss()``."""
+    """``sdm_loss`` as a module; called with logits and labels alone it is ``nn.CrossEntropyLoss()``."""
 
     def forward(
         self,
@@ -151,8 +151,11 @@ def _check_signals(
     for name, signal in (("similarity", q), ("distance_quantile", d)):
         if signal.ndim != 0:
             check_shape(signal, tuple(z.shape[:-1]), name, caller)
-    if q.numel() and not bool((q >= 0).all()):
-        raise InvalidInputError(f"'similarity' of {caller} must be at least 0. Got {q.min().item()}.")
+    impossible = q[~(torch.isfinite(q) & (q >= 0))]
+    if len(impossible.reshape(-1)):
+        raise InvalidInputError(
+            f"'similarity' of {caller} must be finite and at least 0. Got {impossible.reshape(-1)[0].item()}."
+        )
     if d.numel() and not bool(((d >= 0) & (d <= 1)).all()):
         raise InvalidInputError(
             f"'distance_quantile' of {caller} must be in [0, 1]. Got {d.min().item()} to {d.max().item()}; "

@@ -1,4 +1,4 @@
-"""What :class:`SDMClassifier` and :class:`SDMEnsemble` share: fitting, updating, calibrating, saving."""
+"""What ``SDMClassifier`` and ``SDMEnsemble`` share: fitting, updating, calibrating, saving."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         y : (N,)
             Labels of any type that scikit-learn accepts.
         ids, texts : (N,), optional
-            Names (unique; by default the row numbers of X) and texts of the examples, given back by :meth:`explain`.
+            Names (unique; by default the row numbers of X) and texts of the examples, given back by ``explain``.
         calibration : LabelledStates or (X, y), optional
             A calibration set of your own; all of X is then trained on. By default each round splits X.
         """
@@ -179,7 +179,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
     # ---------------------------------------------------------------- asking
 
     def predict(self, X: ArrayLike) -> Array:
-        """The predicted label of each input, admitted or not; :meth:`decide` says which may be acted on."""
+        """The predicted label of each input, admitted or not; ``decide`` says which may be acted on."""
         raise NotImplementedError
 
     def decide(self, X: ArrayLike) -> Decisions:
@@ -190,7 +190,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         """sdm(z') of each input (N, C), classes in the order of ``classes_``.
 
         Where the distance quantile is 0 the distribution is uniform; the predicted class is then raised by one unit in
-        the last place, so that argmax agrees with :meth:`predict`, as scikit-learn expects.
+        the last place, so that argmax agrees with ``predict``, as scikit-learn expects.
         """
         decisions = self.decide(X)
         probabilities = decisions.probabilities

@@ -22,6 +22,7 @@ from torchsdm.persistence import replace_file
 from torchsdm.training import RoundResult, RoundState
 
 _CURRENT = "current.safetensors"
+_FACTS = {"fingerprint", "seed", "number", "best_epoch", "best_loss", "records"}
 
 
 class Checkpoints:
@@ -106,7 +107,7 @@ class Checkpoints:
 
     def _read(self, path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         facts, tensors = _read(path)
-        if facts["fingerprint"] != self.fingerprint:
+        if facts.get("fingerprint") != self.fingerprint:
             raise CheckpointError(
                 f"{path} belongs to a fit on other data or with other settings. Use another checkpoint directory, or "
                 "remove this one to start anew."
@@ -118,6 +119,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         with safe_open(path, framework="pt") as archive:
             facts = json.loads((archive.metadata() or {})["facts"])
+            if not isinstance(facts, dict) or not facts.keys() >= _FACTS:
+                raise ValueError("it does not hold what a checkpoint holds")
             tensors = {key: archive.get_tensor(key).clone() for key in archive.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise CheckpointError(f"{path} is damaged ({error}). Remove it to start that round anew.") from error

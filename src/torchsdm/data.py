@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from torchsdm.errors import InvalidInputError, MissingExtraError
+from torchsdm.errors import InvalidInputError, MissingExtraError, TorchSDMError
 from torchsdm.validation import Array, ArrayLike
 
 _BLOCK_ROWS = 4096
@@ -92,7 +95,12 @@ def read_states(
     readers = {".npz": _read_npz, ".safetensors": _read_safetensors, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
     if kind not in readers:
         raise InvalidInputError(f"'path' of read_states must end in {', '.join(readers)}. Got {path.name!r}.")
-    columns = readers[kind](path, (states, labels, ids, texts))
+    try:
+        columns = readers[kind](path, (states, labels, ids, texts))
+    except TorchSDMError:
+        raise
+    except (OSError, EOFError, ValueError, zlib.error, zipfile.BadZipFile, SafetensorError) as error:
+        raise InvalidInputError(f"{path} cannot be read as {kind} data: {error}.") from error
     for name in (states, labels):
         if name not in columns:
             raise InvalidInputError(
@@ -107,8 +115,6 @@ def _read_npz(path: Path, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _read_safetensors(path: Path, names: tuple[str, ...]) -> dict[str, Any]:
-    from safetensors import safe_open
-
     with safe_open(path, framework="pt") as archive:
         present = set(archive.keys())
         return {name: archive.get_tensor(name) for name in names if name in present}
@@ -120,6 +126,11 @@ def _read_jsonl(path: Path, names: tuple[str, ...]) -> dict[str, Any]:
         for name in names:
             if name in row:
                 columns.setdefault(name, []).append(row[name])
+                if name == names[0] and np.shape(row[name]) != np.shape(columns[name][0]):
+                    raise InvalidInputError(
+                        f"{path}, line {number}: {name!r} has shape {np.shape(row[name])} where the first line has "
+                        f"{np.shape(columns[name][0])}."
+                    )
                 if len(columns[name]) != n_rows:
                     raise InvalidInputError(f"{path}, line {number}: {name!r} is missing in an earlier line.")
             elif name in columns:

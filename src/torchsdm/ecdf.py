@@ -38,7 +38,7 @@ class ClassEcdfs:
     ) -> ClassEcdfs:
         """Collect the distances (N,) by true label (N,), where similarity (N,) is positive.
 
-        A class left without points is named in an :class:`~torchsdm.errors.EmptyClassWarning` unless ``warn`` is false.
+        A class left without points is named in an ``EmptyClassWarning`` unless ``warn`` is false.
         """
         caller = "ClassEcdfs.fit"
         distance = as_tensor(nearest_distance, "nearest_distance", caller).double()

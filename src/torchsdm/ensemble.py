@@ -19,13 +19,13 @@ from torchsdm.validation import Array, ArrayLike, check_positive
 
 
 class SDMEnsemble(BaseSDMClassifier):
-    """The J rounds of :class:`SDMClassifier` as one estimator.
+    """The J rounds of ``SDMClassifier`` as one estimator.
 
     A point is admitted only if all rounds predict the same label and the lower estimator of every round admits it. The
     prediction is the most frequent one (of several, the smallest label). The row's numbers are those of the least
     confident among the rounds that agree with it; ``member`` says which.
 
-    Takes the parameters of :class:`SDMClassifier` but for ``keep_rounds``.
+    Takes the parameters of ``SDMClassifier`` but for ``keep_rounds``.
     """
 
     @classmethod

@@ -40,7 +40,9 @@ class SDMClassifier(BaseSDMClassifier):
     n_rounds : int, default=10
         J, rounds of training, each with its own split and initial weights.
     max_epochs : int, default=200
+        Epochs of a round; the model kept is that of the best one.
     batch_size : int, default=50
+        Points of a training step.
     learning_rate : float, default=1e-5
         Of Adam, without weight decay.
     random_state : int, RandomState, Generator or None
@@ -65,7 +67,7 @@ class SDMClassifier(BaseSDMClassifier):
     verbose : bool
         Show a progress bar.
     keep_rounds : bool, default=False
-        Keep the models of all rounds, for :meth:`SDMEnsemble.from_classifier`, until the first update. They are not
+        Keep the models of all rounds, for ``SDMEnsemble.from_classifier``, until the first update. They are not
         saved; save the ensemble.
 
     Attributes
@@ -158,7 +160,7 @@ class SDMClassifier(BaseSDMClassifier):
 
     @property
     def support_(self) -> SupportSet:
-        """The support set. Its own ids are row numbers; :meth:`explain` gives the ids of the examples."""
+        """The support set. Its own ids are row numbers; ``explain`` gives the ids of the examples."""
         return self.model_.support
 
     @property
@@ -172,7 +174,7 @@ class SDMClassifier(BaseSDMClassifier):
         return self.regions_[0]
 
     def predict(self, X: ArrayLike) -> Array:
-        """The predicted label of each input, admitted or not; :meth:`decide` says which may be acted on."""
+        """The predicted label of each input, admitted or not; ``decide`` says which may be acted on."""
         states = self._check_input(X, "predict")
         labels: Array = self.classes_[self.model_.predict(states).numpy()]
         return labels

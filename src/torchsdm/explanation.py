@@ -48,7 +48,7 @@ class Explanation:
     """What one decision rests on."""
 
     decision: dict[str, Any]
-    """The row of :class:`~torchsdm.Decisions`, as a dictionary."""
+    """The row of ``Decisions``, as a dictionary."""
     exemplars: tuple[Exemplar, ...]
     """The k nearest training examples, nearest first."""
     calibration_points: tuple[CalibrationPoint, ...]

@@ -15,7 +15,7 @@ from torchsdm.validation import Array, check_same_length, is_storable_text
 
 
 class FittedState:
-    """The learned attributes of :class:`SDMClassifier` and :class:`SDMEnsemble`."""
+    """The learned attributes of ``SDMClassifier`` and ``SDMEnsemble``."""
 
     models_: tuple[SDMModel, ...]
     classes_: Array
@@ -49,8 +49,8 @@ def check_examples(
     names = check_ids(range(n) if ids is None else ids, n, caller)
     if texts is None:
         return Examples(names)
-    check_same_length(n, texts, "texts", caller)
-    lines = as_list(texts)
+    lines = as_list(texts, "texts", caller)
+    check_same_length(n, lines, "texts", caller)
     strange = next((text for text in lines if text is not None and not is_storable_text(text)), None)
     if strange is not None:
         raise InvalidTypeError(f"'texts' of {caller} must be strings (or None where there is none). Got {strange!r}.")

@@ -55,6 +55,8 @@ class History:
     @property
     def best(self) -> EpochRecord:
         """The record of the model that was chosen."""
+        if not self.records:
+            raise InvalidInputError("A history without epochs has no best one.")
         return min(self.records, key=lambda record: record.calibration_balanced_loss)
 
     def to_dicts(self) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ class HubModel(ModelHubMixin, library_name="torchsdm", tags=list(TAGS)):
     """``save_pretrained``, ``from_pretrained`` and ``push_to_hub`` for a class that has ``save`` and ``load``.
 
     The mixin's own ``save_pretrained`` removes ``config.json`` before writing, so a crash would leave half a model;
-    ours writes through :meth:`save`, which replaces it in one step.
+    ours writes through ``save``, which replaces it in one step.
     """
 
     _hub_mixin_config: Any = {}  # noqa: RUF012  (set, so that the mixin records no constructor arguments of its own)

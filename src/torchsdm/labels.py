@@ -27,7 +27,7 @@ class LabelCodes:
         return self._numbers(labels, self.classes.tolist(), caller)
 
     def encode_with_outside(self, labels: Iterable[Any], caller: str) -> Tensor:
-        """Numbers of labels that may lie outside the classes but must be known (see :meth:`extended`)."""
+        """Numbers of labels that may lie outside the classes but must be known (see ``extended``)."""
         return self._numbers(labels, [*self.classes.tolist(), *self.outside], caller)
 
     def extended(self, labels: Sequence[Any], caller: str) -> LabelCodes:

@@ -9,9 +9,9 @@ so one sweep over the non-matches finds the boundary and one over the matches co
 column is touched once. Sweeps over shards of a support merge by minimum, then by sum.
 
 Exactness. Blocks of float32 products bound each squared distance from below and above; pairs that the bounds leave
-open are decided by :func:`torchsdm.numerics.pair_distances` in float64. The answer therefore depends on nothing but
-the two exemplars: not on block size, threads, device or the rest of the batch. :func:`match_plain` and
-:func:`neighbors_plain` say the same in a few lines, by sorting, and are what the sweeps are tested against.
+open are decided by ``pair_distances`` in float64. The answer therefore depends on nothing but
+the two exemplars: not on block size, threads, device or the rest of the batch. ``match_plain`` and
+``neighbors_plain`` say the same in a few lines, by sorting, and are what the sweeps are tested against.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def match(
     queries : (N, M), predictions : (N,)
     support : the S support points
     groups : (S,)
-        The class of a correctly predicted support point, -1 for all others (see :func:`match_groups`).
+        The class of a correctly predicted support point, -1 for all others (see ``match_groups``).
     exclude : (N,), optional
         For each query the support index that is the query itself, or -1.
     block_size : int
@@ -250,7 +250,7 @@ class _Sweep:
 def match_plain(
     queries: Tensor, predictions: Tensor, support: Tensor, groups: Tensor, exclude: Tensor | None = None
 ) -> Match:
-    """The plain version of :func:`match`: sort everything, count until the first non-match."""
+    """The plain version of ``match``: sort everything, count until the first non-match."""
     similarity, nearest_distance, nearest_index = [], [], []
     for row in range(len(queries)):
         own = NO_POINT if exclude is None else int(exclude[row])
@@ -267,7 +267,7 @@ def match_plain(
 
 
 def neighbors_plain(query: Tensor, support: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The plain version of :func:`neighbors` for one query (M,): sort, take k."""
+    """The plain version of ``neighbors`` for one query (M,): sort, take k."""
     distance, index = _sorted_plain(query, support, NO_POINT)
     return distance[:k], index[:k]
 

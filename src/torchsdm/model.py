@@ -1,7 +1,7 @@
 """One fitted model: adaptor, support, calibration set and region, and what follows from them.
 
-This is the whole of the method for class numbers and tensors; :class:`torchsdm.SDMClassifier` adds labels and
-scikit-learn's contract, :class:`torchsdm.SDMEnsemble` holds several.
+This is the whole of the method for class numbers and tensors; ``SDMClassifier`` adds labels and
+scikit-learn's contract, ``SDMEnsemble`` holds several.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ class Examples:
     """Ids and texts of points, in memory or still in the file they were saved to."""
 
     def __init__(self, ids: Sequence[Any] | Array, texts: Sequence[str | None] | Array | None = None) -> None:
-        self._ids: list[Any] = as_list(ids)
-        self._texts: list[str | None] = [None] * len(self._ids) if texts is None else as_list(texts)
+        self._ids: list[Any] = as_list(ids, "ids", "Examples")
+        self._texts: list[str | None] = (
+            [None] * len(self._ids) if texts is None else as_list(texts, "texts", "Examples")
+        )
         self._stored: StoredExamples | None = None
 
     @classmethod

@@ -23,7 +23,7 @@ _CHUNK_ELEMENTS = 1 << 22  # float64 elements that the canonical evaluation hold
 def canonical_sum(terms: Tensor) -> Tensor:
     """Sum of float64 terms over the last axis, to the bit what ``numpy.sum`` gives for one contiguous row.
 
-    On the CPU it is numpy's; elsewhere :func:`pairwise_sum` makes the same additions in the same order.
+    On the CPU it is numpy's; elsewhere ``pairwise_sum`` makes the same additions in the same order.
     """
     if terms.device.type == "cpu":
         return torch.from_numpy(np.add.reduce(terms.contiguous().numpy(), axis=-1))

@@ -44,7 +44,7 @@ ExampleRow = tuple[Any, Any, "str | None"]  # id, label, text
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A directory that :func:`write_model` made, checked on opening; tensors are memory-mapped when asked for."""
+    """A directory that ``write_model`` made, checked on opening; tensors are memory-mapped when asked for."""
 
     directory: Path
     config: dict[str, Any]
@@ -209,7 +209,7 @@ def number_or_none(value: float) -> float | None:
 
 
 def number_or_infinity(value: float | None) -> float:
-    """The reverse of :func:`number_or_none`."""
+    """The reverse of ``number_or_none``."""
     return math.inf if value is None else float(value)
 
 
@@ -225,7 +225,7 @@ def label_values_to_json(values: Array, name: str) -> dict[str, Any]:
 
 
 def label_values_from_json(stored: Mapping[str, Any]) -> Array:
-    """The reverse of :func:`label_values_to_json`."""
+    """The reverse of ``label_values_to_json``."""
     array = np.empty(len(stored["values"]), dtype=np.dtype(stored["dtype"]))
     array[:] = stored["values"]
     return array

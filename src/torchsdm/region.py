@@ -76,8 +76,12 @@ class HighReliabilityRegion:
                 remedy = "No alpha above 0.5 has a region either: the model is too weak or the data too few."
             else:
                 reached = math.floor(self.largest_alpha * 1e4 + 1e-9) / 1e4
-                reached = reached if reached > 0.5 else self.largest_alpha
-                remedy = f"The largest alpha that has one is {reached:g}: recalibrate(alpha={reached:g}) would find it."
+                if reached <= 0.5:
+                    reached = math.floor(self.largest_alpha * 1e7) / 1e7
+                advice = (
+                    f"recalibrate(alpha={reached:.7g}) would find it" if reached > 0.5 else "it is hardly above 0.5"
+                )
+                remedy = f"The largest alpha that has one is {reached:.7g}: {advice}."
             classes = f" Class {named(self.failed_classes)} stays below alpha." if self.failed_classes else ""
             return f"No high-reliability region at alpha={self.alpha:g}; everything is rejected.{classes} {remedy}"
         if self.scarce_classes and self.alpha == 1.0:

@@ -71,7 +71,7 @@ class Saveable(HubModel, FittedState):
 
     @classmethod
     def load(cls: type[Self], path: str | Path, *, device: str | None = None, verify: bool = True) -> Self:
-        """Read a model that :meth:`save` wrote. The support is memory-mapped; ``verify`` checks every file's digest."""
+        """Read a model that ``save`` wrote. The support is memory-mapped; ``verify`` checks every file's digest."""
         return read_model(path, cls.__name__, lambda stored: cls._restore(stored, device), verify=verify)
 
     @classmethod

@@ -142,7 +142,7 @@ class SupportSet:
         all_ids = None
         if ids is not None or self._ids is not None:
             all_ids = check_ids(
-                [*self.ids, *(next_ids(self.ids, len(new)) if ids is None else as_list(ids))],
+                [*self.ids, *(next_ids(self.ids, len(new)) if ids is None else as_list(ids, "ids", caller))],
                 len(self) + len(new),
                 caller,
             )
@@ -230,12 +230,12 @@ def _refuse_unlabelled(labels: Tensor, caller: str) -> None:
 
 def check_ids(ids: Sequence[Any] | Array, n: int, caller: str) -> Array:
     """Names of n points: unique strings or integers, as an object array."""
-    names = as_list(ids)
+    names = as_list(ids, "ids", caller)
     if len(names) != n:
         raise InvalidInputError(f"'ids' of {caller} must name each of {n} points. Got {len(names)} names.")
-    strange = next((name for name in names if not _is_storable_id(name)), None)
-    if strange is not None:
-        raise InvalidTypeError(f"'ids' of {caller} must be strings or 64-bit integers. Got {strange!r}.")
+    strange = [name for name in names if not _is_storable_id(name)]
+    if strange:
+        raise InvalidTypeError(f"'ids' of {caller} must be strings or 64-bit integers. Got {strange[0]!r}.")
     if len(set(names)) != n:
         seen: set[Any] = set()
         twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
@@ -261,12 +261,14 @@ def _object_array(values: Sequence[Any]) -> Array:
     return array
 
 
-def as_list(values: Sequence[Any] | Array | Tensor) -> list[Any]:
+def as_list(values: Any, name: str, caller: str) -> list[Any]:
     """A list of plain Python values, each keeping its own type."""
-    if not isinstance(values, (list, tuple)):
-        values = values if isinstance(values, Tensor) else np.asarray(values)
-        return list(values.tolist())
-    return [value.item() if isinstance(value, np.generic) else value for value in values]
+    if isinstance(values, (list, tuple, range)):
+        return [value.item() if isinstance(value, np.generic) else value for value in values]
+    array = values if isinstance(values, Tensor) else np.asarray(values)
+    if array.ndim != 1:
+        raise InvalidTypeError(f"'{name}' of {caller} must be a one-dimensional sequence. Got {values!r}.")
+    return list(array.tolist())
 
 
 def _mean(points: Tensor, block_size: int) -> Tensor:

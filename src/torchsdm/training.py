@@ -28,6 +28,7 @@ from torchsdm.matching import DEFAULT_BLOCK_SIZE
 from torchsdm.signals import Signals
 from torchsdm.support import SupportSet
 
+_FORWARD_ROWS = 2048  # fixed: the last bits of a float32 product depend on it
 _SPLIT, _WEIGHTS, _SHUFFLE = range(3)  # the uses of randomness within a round
 
 
@@ -273,8 +274,8 @@ class _Learner:
 
     def _forward(self, part: Part) -> tuple[Tensor, Tensor]:
         blocks = [
-            self.adaptor(part.states(slice(start, start + self.settings.block_size)).to(self.device))
-            for start in range(0, len(part), self.settings.block_size)
+            self.adaptor(part.states(slice(start, start + _FORWARD_ROWS)).to(self.device))
+            for start in range(0, len(part), _FORWARD_ROWS)
         ]
         exemplars, logits = (torch.cat(tensors) for tensors in zip(*blocks, strict=True))
         if not bool(torch.isfinite(exemplars).all()) or not bool(torch.isfinite(logits).all()):

@@ -54,12 +54,12 @@ class Updatable(FittedState):
     ) -> Self:
         """Add labelled points to the support; labels outside the classes are welcome and make their like stand out.
 
-        Weights, eCDFs and region stay as they are until :meth:`recalibrate`.
+        Weights, eCDFs and region stay as they are until ``recalibrate``.
         """
         self._check_is_fitted("add_exemplars")
         caller = f"{type(self).__name__}.add_exemplars"
         states = check_hidden_states(self, X, caller, reset=False)
-        labels = as_list(y)
+        labels = as_list(y, "y", caller)
         check_same_length(len(states), labels, "y", caller)
         known = {name for model in self.models_ for name in model.known_ids()}
         examples = check_examples(next_ids(known, len(states)) if ids is None else ids, texts, len(states), caller)
@@ -77,8 +77,9 @@ class Updatable(FittedState):
     def remove_exemplars(self: Self, ids: Sequence[Any] | Array) -> Self:
         """Take points out of the support, by id. Of an ensemble, out of every round that has them in its support."""
         self._check_is_fitted("remove_exemplars")
+        names = as_list(ids, "ids", f"{type(self).__name__}.remove_exemplars")
         with self._updated_models() as models:
-            for model, positions, _ in self._located(models, as_list(ids), "remove_exemplars"):
+            for model, positions, _ in self._located(models, names, "remove_exemplars"):
                 if positions:
                     model.remove(positions)
         return self
@@ -87,8 +88,7 @@ class Updatable(FittedState):
         """Give points of the support other labels, by id; labels outside the classes are welcome."""
         self._check_is_fitted("relabel_exemplars")
         caller = f"{type(self).__name__}.relabel_exemplars"
-        names = as_list(ids)
-        labels = as_list(y)
+        names, labels = as_list(ids, "ids", caller), as_list(y, "y", caller)
         check_same_length(len(names), labels, "y", caller)
         codes = self._codes.extended(labels, caller)
         numbers = codes.encode_with_outside(labels, caller)

@@ -33,7 +33,7 @@ def as_tensor(value: ArrayLike | float, name: str, caller: str) -> Tensor:
     try:
         array = np.asarray(value)
         if array.ndim == 0:
-            return torch.tensor(array.item())
+            return torch.tensor(array.item(), dtype=torch.float64 if array.dtype.kind == "f" else None)
         if any(stride < 0 for stride in array.strides):
             array = array.copy()  # torch knows no reversed axes
         if array.flags.writeable:
@@ -41,14 +41,14 @@ def as_tensor(value: ArrayLike | float, name: str, caller: str) -> Tensor:
         with warnings.catch_warnings():  # read-only memory maps stay mapped: nothing here writes to its input
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             return torch.from_numpy(array)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidTypeError(
             f"'{name}' of {caller} must be a numeric array or tensor. Got {type(value).__name__}: {error}"
         ) from error
 
 
 def as_float_tensor(value: ArrayLike | float, name: str, caller: str) -> Tensor:
-    """Like :func:`as_tensor`; float32 and float64 are kept, every other numeric dtype becomes float32."""
+    """Like ``as_tensor``; float32 and float64 are kept, every other numeric dtype becomes float32."""
     tensor = as_tensor(value, name, caller)
     if tensor.dtype.is_complex:
         raise InvalidTypeError(f"'{name}' of {caller} must be real. Complex data not supported: got {tensor.dtype}.")
@@ -179,6 +179,9 @@ def check_label_array(y: Any, caller: str) -> Array:
         )
     with scikit_learn_errors():
         labels: Array = column_or_1d(y, warn=True)
+        missing = [label for label in labels.tolist() if label is None] if labels.dtype == object else []
+        if missing:
+            raise InvalidInputError(f"'y' of {caller} must hold labels. Got None; leave unlabelled points out.")
         assert_all_finite(labels, estimator_name=caller, input_name="y")
         check_classification_targets(labels)
     return labels
