@@ -161,6 +161,27 @@ def test_one_alpha_by_hand():
     assert not row.admitted_lower[0] and not row.out_of_distribution[0]
 
 
+def test_the_lower_estimator_must_reach_the_region_in_both_ways():
+    # d = 1, logits 1 : 0, effective sizes 50: epsilon = sqrt(ln 10 / 100) = 0.1517, d_lower = 0.8483
+    ecdfs = ClassEcdfs.fit([1.0, 2.0], [1, 1], [0, 0], 1)
+    match = Match(torch.tensor([98]), torch.tensor([0.0], dtype=torch.float64), torch.tensor([0]))
+    scores = CalibrationScores(torch.arange(100).double() / 100, torch.arange(100) % 2)
+    lower = 100**0.8482573 / (1 + 100**0.8482573)  # 0.9803, where the confidence is 100/101 = 0.9901
+    assert 100**lower == pytest.approx(91.3, abs=0.05)  # q'_lower, where q' is 95.5
+
+    def admits(min_rescaled_similarity, threshold):
+        thresholds = torch.tensor([threshold, 1.0], dtype=torch.float64)
+        region = HighReliabilityRegion(0.8, min_rescaled_similarity, thresholds, torch.tensor([9, 9]))
+        logits = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+        row = decide(logits, Signals.of(match, ecdfs), scores, [region], np.array([10, 20]))
+        return row.admitted.tolist(), row.admitted_lower.tolist()
+
+    assert admits(90.0, 0.98) == ([True], [True])
+    assert admits(94.0, 0.98) == ([True], [False])  # q'_lower is too small
+    assert admits(90.0, 0.985) == ([True], [False])  # the lower confidence is
+    assert admits(96.0, 0.98) == ([False], [False])
+
+
 def test_the_prediction_is_the_argmax_of_the_logits_even_where_the_probabilities_tie():
     ecdfs = ClassEcdfs.fit([1.0], [1], [0], 1)
     far = Match(torch.tensor([3]), torch.tensor([50.0], dtype=torch.float64), torch.tensor([0]))

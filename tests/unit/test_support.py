@@ -180,8 +180,13 @@ def test_representation_counts_the_points_that_vouch():
 
 
 def test_plain_lists():
-    assert as_list(np.array([1, 2])) == [1, 2] and type(as_list(np.array([1]))[0]) is int
-    assert as_list(torch.tensor([3])) == [3] and as_list(("a", 1)) == ["a", 1]
+    for values in (np.array([1, 2]), torch.tensor([1, 2]), (1, 2), range(1, 3), [np.int64(1), np.int32(2)]):
+        plain = as_list(values, "ids", "f")
+        assert plain == [1, 2] and {type(value) for value in plain} == {int}
+    assert as_list(["a", 1, 2.5], "ids", "f") == ["a", 1, 2.5]  # each keeps its own type
+    for values in (3, "abc", np.zeros((2, 2)), None):
+        with pytest.raises(InvalidTypeError, match="'ids' of f must be a one-dimensional sequence"):
+            as_list(values, "ids", "f")
 
 
 # --- Refusals --------------------------------------------------------------------------------------------------------
