@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # the problems are small: sharing them out costs more than it gains
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

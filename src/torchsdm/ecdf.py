@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchsdm.errors import EmptyClassWarning, InvalidInputError
+from torchsdm.errors import EmptyClassWarning, InvalidInputError, warn_user
 from torchsdm.validation import ArrayLike, as_integer_tensor, as_tensor, check_shape
 
 
@@ -53,11 +52,10 @@ class ClassEcdfs:
         ecdfs = cls(tuple(distance[in_distribution & (y == c)].sort().values for c in range(n_classes)))
         if warn and ecdfs.empty_classes:
             names = [repr(c if class_names is None else class_names[c]) for c in ecdfs.empty_classes]
-            warnings.warn(
+            warn_user(
                 f"No calibration point with q > 0 for class {', '.join(names)}: every distance quantile is 0 and "
                 "nothing can be admitted. More data of the class or longer training may help.",
                 EmptyClassWarning,
-                stacklevel=2,
             )
         return ecdfs
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
+
 import sklearn.exceptions
 
 
@@ -50,3 +53,11 @@ class RegionWarning(SDMWarning):
 
 class EmptyClassWarning(SDMWarning):
     """A class has no calibration points to build its distance eCDF from: every distance quantile is 0."""
+
+
+def warn_user(message: str, category: type[SDMWarning]) -> None:
+    """Warn at the line of the user's code that led here, however deep in the library we are."""
+    depth = 1
+    while sys._getframe(depth).f_globals.get("__name__", "").partition(".")[0] == "torchsdm":
+        depth += 1
+    warnings.warn(message, category, stacklevel=depth + 1)

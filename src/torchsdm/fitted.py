@@ -20,6 +20,7 @@ class FittedState:
     models_: tuple[SDMModel, ...]
     classes_: Array
     n_features_in_: int
+    input_ndim_: int
     history_: History
     data_fingerprint_: str
     random_seed_: int

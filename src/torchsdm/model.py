@@ -6,7 +6,6 @@ scikit-learn's contract, ``SDMEnsemble`` holds several.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +17,7 @@ from torchsdm.activation import log_activation, rescaled_similarity
 from torchsdm.adaptor import Adaptor
 from torchsdm.decision import CalibrationScores, Decisions, decide
 from torchsdm.ecdf import ClassEcdfs
-from torchsdm.errors import RegionWarning
+from torchsdm.errors import RegionWarning, warn_user
 from torchsdm.persistence import StoredExamples
 from torchsdm.region import HighReliabilityRegion, find_high_reliability_region
 from torchsdm.signals import Signals
@@ -150,7 +149,7 @@ class Calibration:
         for region in regions:
             message = region.explain(class_names)
             if message is not None:
-                warnings.warn(message, RegionWarning, stacklevel=2)
+                warn_user(message, RegionWarning)
         return replace(self, regions=regions, min_class_count=min_class_count)
 
 

@@ -21,7 +21,15 @@ import torch
 from torch import Tensor
 
 from torchsdm.errors import InvalidInputError
-from torchsdm.validation import ArrayLike, as_float_tensor, as_integer_tensor, as_tensor, check_alpha, check_shape
+from torchsdm.validation import (
+    ArrayLike,
+    as_float_tensor,
+    as_integer_tensor,
+    as_tensor,
+    check_alpha,
+    check_positive,
+    check_shape,
+)
 
 _ALPHA_STEPS = 24  # halvings of [0.5, 1] in the search for the largest alpha: to 3e-8
 
@@ -124,6 +132,7 @@ def find_high_reliability_region(
     """
     caller = "find_high_reliability_region"
     alpha = check_alpha(alpha, caller)
+    check_positive(min_class_count, "min_class_count", caller, integer=True, zero=True)
     p = as_float_tensor(probabilities, "probabilities", caller).detach().double()
     check_shape(p, (None, None), "probabilities", caller)
     n, n_classes = p.shape

@@ -55,6 +55,7 @@ class Saveable(HubModel, FittedState):
             "classes": label_values_to_json(self.classes_, "classes"),
             "labels_outside": label_values_to_json(np.array(self._codes.outside, dtype=object), "y"),
             "n_features_in": self.n_features_in_,
+            "input_ndim": self.input_ndim_,
             "feature_names_in": getattr(self, "feature_names_in_", np.array([])).tolist(),
             "data_fingerprint": self.data_fingerprint_,
             "random_seed": self.random_seed_,
@@ -83,6 +84,7 @@ class Saveable(HubModel, FittedState):
             outside = label_values_from_json(config["labels_outside"])
             estimator._codes = LabelCodes(estimator.classes_, tuple(outside.tolist()))
             estimator.n_features_in_ = int(config["n_features_in"])
+            estimator.input_ndim_ = int(config["input_ndim"])
             if config["feature_names_in"]:
                 estimator.feature_names_in_ = np.array(config["feature_names_in"], dtype=object)
             estimator.data_fingerprint_ = config["data_fingerprint"]

@@ -149,23 +149,37 @@ def check_hidden_states(estimator: Any, X: Any, caller: str, *, reset: bool) -> 
         if isinstance(X, (list, tuple)):
             X = np.asarray(X)
         if getattr(X, "ndim", 2) == 3:
-            states = as_tensor(np.asarray(X), "X", caller)
-            as_float_tensor(states[:1], "X", caller)  # refuses what is not real
-            if min(states.shape) == 0:
-                raise InvalidInputError(f"'X' of {caller} must not be empty. Got shape {tuple(states.shape)}.")
-            width = states.shape[-1]
-            if reset:
-                estimator.n_features_in_ = width
-                estimator.__dict__.pop("feature_names_in_", None)
-            elif width != estimator.n_features_in_:
-                raise InvalidInputError(
-                    f"X has {width} features, but {type(estimator).__name__} is expecting "
-                    f"{estimator.n_features_in_} features as input."
-                )
+            states = _check_positions(estimator, as_tensor(np.asarray(X), "X", caller), caller, reset=reset)
         else:
-            array = validate_data(estimator, X, reset=reset, dtype="numeric", ensure_all_finite=False)
-            states = as_tensor(array, "X", caller)
+            states = as_tensor(
+                validate_data(estimator, X, reset=reset, dtype="numeric", ensure_all_finite=False), "X", caller
+            )
+    if reset:
+        estimator.input_ndim_ = states.ndim
+    elif states.ndim != estimator.input_ndim_:
+        shapes = {2: "(N, D)", 3: "(N, positions, D)"}
+        raise InvalidInputError(
+            f"'X' of {caller} must have the form it had in fit, {shapes[estimator.input_ndim_]}. "
+            f"Got shape {tuple(states.shape)}."
+        )
     check_finite(states, "X", caller)
+    return states
+
+
+def _check_positions(estimator: Any, states: Tensor, caller: str, *, reset: bool) -> Tensor:
+    """What scikit-learn checks of a matrix, for states of several positions."""
+    as_float_tensor(states[:1], "X", caller)  # refuses what is not real
+    if min(states.shape) == 0:
+        raise InvalidInputError(f"'X' of {caller} must not be empty. Got shape {tuple(states.shape)}.")
+    width = states.shape[-1]
+    if reset:
+        estimator.n_features_in_ = width
+        estimator.__dict__.pop("feature_names_in_", None)
+    elif width != estimator.n_features_in_:
+        raise InvalidInputError(
+            f"X has {width} features, but {type(estimator).__name__} is expecting "
+            f"{estimator.n_features_in_} features as input."
+        )
     return states
 
 
