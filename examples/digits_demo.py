@@ -75,6 +75,11 @@ def main() -> None:
         print_row("SDM region", inputs, decisions, decisions.admitted, truth)
         print_row("SDM region, lower estimator", inputs, decisions, decisions.admitted_lower, truth)
 
+    print(
+        "\nOn digits the rules differ in how much they admit and how often they err. The patches make the difference:\n"
+        "no digit is right for them, so whatever is admitted there would be acted on wrongly."
+    )
+
     digits, strangers = classifier.decide(X_test), classifier.decide(patches)
     print("\nAn admitted digit, and what it rests on (+ vouches for the answer, - does not):")
     print(classifier.explain(X_test[[digits.rescaled_similarity.argmax()]], k=3)[0])

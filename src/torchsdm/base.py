@@ -33,8 +33,10 @@ from torchsdm.validation import (
     ArrayLike,
     check_alphas,
     check_choice,
+    check_device,
     check_hidden_states,
     check_label_array,
+    check_path,
     check_positive,
     check_same_length,
 )
@@ -234,14 +236,9 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
             raise InvalidInputError(
                 f"'calibration_size' of {caller} must be in (0, 1). Got {self.calibration_size!r}; it is a share of X."
             )
-        if self.checkpoint is not None and not isinstance(self.checkpoint, (str, Path)):
-            raise InvalidTypeError(f"'checkpoint' of {caller} must be a path. Got {self.checkpoint!r}.")
-        try:
-            torch.empty(0, device=self._device)
-        except (RuntimeError, AssertionError) as error:
-            raise InvalidInputError(
-                f"'device' of {caller} must be a torch device of this machine. Got {self.device!r}: {error}"
-            ) from error
+        if self.checkpoint is not None:
+            check_path(self.checkpoint, "checkpoint", caller)
+        check_device(self.device, caller)
         return check_alphas(self.alpha, caller)
 
     def _check_calibration(

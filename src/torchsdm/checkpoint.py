@@ -100,7 +100,10 @@ class Checkpoints:
         )
 
     def _write(self, name: str, facts: dict[str, Any], tensors: dict[str, Tensor], seed: int) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"{self.directory} cannot be used as a checkpoint directory: {error}.") from error
         header = {"fingerprint": self.fingerprint, "seed": seed, **facts}
         tensors = {key: tensor.clone() for key, tensor in tensors.items()}  # safetensors refuses shared memory
         replace_file(self.directory / name, save(tensors, {"facts": json.dumps(header)}))

@@ -91,7 +91,8 @@ def read_states(
     suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
     kind = suffixes[-1] if suffixes else ""
     if not path.is_file():
-        raise InvalidInputError(f"'path' of read_states must be a file. Got {str(path)!r}, which is not there.")
+        state = "a directory" if path.is_dir() else "not there"
+        raise InvalidInputError(f"'path' of read_states must be a file. Got {str(path)!r}, which is {state}.")
     readers = {".npz": _read_npz, ".safetensors": _read_safetensors, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
     if kind not in readers:
         raise InvalidInputError(f"'path' of read_states must end in {', '.join(readers)}. Got {path.name!r}.")
@@ -100,7 +101,8 @@ def read_states(
     except TorchSDMError:
         raise
     except (OSError, EOFError, ValueError, zlib.error, zipfile.BadZipFile, SafetensorError) as error:
-        raise InvalidInputError(f"{path} cannot be read as {kind} data: {error}.") from error
+        reason = "it holds Python objects, which are not read" if "pickle" in str(error) else str(error)
+        raise InvalidInputError(f"{path} cannot be read as {kind} data: {reason}.") from error
     for name in (states, labels):
         if name not in columns:
             raise InvalidInputError(

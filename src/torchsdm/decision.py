@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchsdm.activation import log_activation, rescaled_similarity
-from torchsdm.errors import MissingExtraError
+from torchsdm.errors import InvalidTypeError, MissingExtraError
 from torchsdm.region import HighReliabilityRegion
 from torchsdm.sample_size import distance_quantile_band, dkw_epsilon, effective_sample_sizes
 from torchsdm.signals import Signals
@@ -75,14 +75,28 @@ class Decisions:
     member: Array | None = None
     """Of an ensemble: the round that the row's numbers are from."""
 
+    @property
+    def magnitude(self) -> Array:
+        """The logit of the predicted label, z'_yhat (N,)."""
+        magnitude: Array = self.logits.max(axis=1)
+        return magnitude
+
+    @property
+    def min_sample_size(self) -> Array:
+        """The smallest effective sample size over the classes (N,)."""
+        smallest: Array = self.effective_sample_sizes.min(axis=1)
+        return smallest
+
     def __len__(self) -> int:
         return len(self.predictions)
 
     def __repr__(self) -> str:
-        return f"Decisions({len(self)} inputs, {int(self.admitted.sum())} admitted)"
+        return f"Decisions({len(self)} input{'s' * (len(self) != 1)}, {int(self.admitted.sum())} admitted)"
 
     def __getitem__(self, rows: int | slice | Sequence[int] | Array) -> Decisions:
         """Some of the rows, as decisions; one number gives one row."""
+        if isinstance(rows, str):
+            raise InvalidTypeError(f"Decisions are indexed by row. For a column write decisions.{rows}.")
         chosen = [rows] if isinstance(rows, (int, np.integer)) else rows
         values = {name: value[chosen] for name, value in self._columns()}
         return replace(self, **values)

@@ -11,14 +11,14 @@ import numpy as np
 
 from torchsdm.base import BaseSDMClassifier
 from torchsdm.decision import Decisions
-from torchsdm.errors import MissingExtraError
+from torchsdm.errors import InvalidInputError, MissingExtraError
 from torchsdm.explanation import Explanation, explain
 from torchsdm.matching import DEFAULT_BLOCK_SIZE
 from torchsdm.model import SDMModel
 from torchsdm.region import HighReliabilityRegion
 from torchsdm.support import SupportSet
 from torchsdm.training import RoundResult, best_round
-from torchsdm.validation import Array, ArrayLike, check_positive
+from torchsdm.validation import Array, ArrayLike, check_path, check_positive
 
 
 class SDMClassifier(BaseSDMClassifier):
@@ -200,6 +200,9 @@ class SDMClassifier(BaseSDMClassifier):
             import pyarrow.parquet as pq
         except ImportError as error:
             raise MissingExtraError("pyarrow", "report", "SDMClassifier.export_support") from error
+        path = check_path(path, "path", "SDMClassifier.export_support")
+        if path.suffix != ".parquet":
+            raise InvalidInputError(f"'path' of SDMClassifier.export_support must end in .parquet. Got {path.name!r}.")
         ids, texts = self.model_.examples.all()
         columns = {
             "id": [str(name) for name in ids],

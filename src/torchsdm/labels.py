@@ -67,7 +67,7 @@ def count_classes(labels: Array, caller: str) -> tuple[Array, Array]:
             f"'y' of {caller} must hold at least two classes. Got one class only: {classes.tolist()[0]!r}."
         )
     if counts.min() < 2:
-        rare = classes[counts.argmin()]
+        rare = classes.tolist()[int(counts.argmin())]
         raise InvalidInputError(
             f"'y' of {caller} must hold at least two examples of each class. "
             f"Got {int(counts.min())} of class {rare!r}; add examples or leave the class out."

@@ -132,6 +132,7 @@ def _region_to_json(region: HighReliabilityRegion) -> dict[str, Any]:
         "class_counts": region.class_counts.tolist(),
         "failed_classes": list(region.failed_classes),
         "largest_alpha": region.largest_alpha,
+        "largest_alpha_counts": list(region.largest_alpha_counts),
     }
 
 
@@ -143,4 +144,5 @@ def _region_from_json(stored: dict[str, Any]) -> HighReliabilityRegion:
         class_counts=torch.tensor(stored["class_counts"], dtype=torch.int64),
         failed_classes=tuple(stored["failed_classes"]),
         largest_alpha=stored["largest_alpha"],
+        largest_alpha_counts=tuple(stored["largest_alpha_counts"]),
     )

@@ -74,9 +74,24 @@ def write_model(
 
     ``config`` must be strict JSON; each of ``tensors`` becomes a safetensors file, each of ``tables`` an SQLite file.
     """
-    directory = Path(directory)
+    try:
+        _write_model(Path(directory), config, tensors, tables, card)
+    except ModelFileError:
+        raise
+    except OSError as error:
+        raise ModelFileError(f"{directory} cannot be written: {error}.") from error
+
+
+def _write_model(
+    directory: Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Mapping[str, Tensor]],
+    tables: Mapping[str, Iterable[ExampleRow]],
+    card: str,
+) -> None:
+    old_card = None
     if (directory / CONFIG_NAME).exists():
-        _parse_config(directory)  # refuses to write over something else's config
+        old_card = _parse_config(directory).get("card_sha256")  # refuses to write over something else's config
     elif directory.exists() and not directory.is_dir():
         raise ModelFileError(f"{directory} is a file; a model needs a directory.")
     directory.mkdir(parents=True, exist_ok=True)
@@ -94,9 +109,12 @@ def write_model(
         files[name] = _settle(temporary, name)
 
     full: dict[str, Any] = {"format": FORMAT, "format_version": FORMAT_VERSION, **config, "files": files}
+    full["card_sha256"] = hashlib.sha256(card.encode()).hexdigest()
     full["sha256"] = _config_digest(full)
     replace_file(directory / CONFIG_NAME, (strict_json(full) + "\n").encode())
-    replace_file(directory / CARD_NAME, card.encode())
+    card_path = directory / CARD_NAME
+    if not card_path.exists() or _digest(card_path) == old_card:  # a card that somebody wrote or edited is theirs
+        replace_file(card_path, card.encode())
     in_use = {entry["file"] for entry in files.values()}
     for path in directory.iterdir():
         if _DATA_FILE.fullmatch(path.name) and path.name not in in_use:

@@ -49,6 +49,8 @@ class HighReliabilityRegion:
     """Where no region was found: the classes below alpha at the candidate that reaches the largest alpha."""
     largest_alpha: float | None = None
     """Where no region was found: the largest alpha that has one, or None where no alpha above 0.5 has."""
+    largest_alpha_counts: tuple[int, ...] = ()
+    """Calibration points of each class that the region of ``largest_alpha`` rests on; few make it worthless."""
 
     @property
     def found(self) -> bool:
@@ -89,7 +91,11 @@ class HighReliabilityRegion:
                 advice = (
                     f"recalibrate(alpha={reached:.7g}) would find it" if reached > 0.5 else "it is hardly above 0.5"
                 )
-                remedy = f"The largest alpha that has one is {reached:.7g}: {advice}."
+                counts = ", ".join(str(count) for count in self.largest_alpha_counts)
+                remedy = (
+                    f"The largest alpha that has one is {reached:.7g} (resting on {counts} calibration points of the "
+                    f"classes): {advice}."
+                )
             classes = f" Class {named(self.failed_classes)} stays below alpha." if self.failed_classes else ""
             return f"No high-reliability region at alpha={self.alpha:g}; everything is rejected.{classes} {remedy}"
         if self.scarce_classes and self.alpha == 1.0:
@@ -243,4 +249,7 @@ def _no_region(points: _SortedPoints, alpha: float, min_class_count: int) -> Hig
         failed = tuple(torch.nonzero(below).squeeze(1).tolist())
     else:
         failed = tuple(range(points.n_classes))
-    return HighReliabilityRegion(alpha, math.inf, nothing, no_counts, failed, low if low > 0.5 else None)
+    if low == 0.5 or position is None:
+        return HighReliabilityRegion(alpha, math.inf, nothing, no_counts, failed)
+    largest_counts = tuple(points.region(position, low).class_counts.tolist())
+    return HighReliabilityRegion(alpha, math.inf, nothing, no_counts, failed, low, largest_counts)

@@ -24,12 +24,15 @@ def train_rounds(
     data_fingerprint: str = "",
     verbose: bool = False,
 ) -> list[RoundResult]:
-    """Train J rounds; with a checkpoint directory, go on from whatever an interrupted call left there."""
+    """Train J rounds; with a checkpoint directory, go on from whatever an interrupted call left there.
+
+    ``verbose`` shows a progress bar on a terminal, and nothing in a pipe.
+    """
     store = None
     if checkpoint is not None:
         store = Checkpoints(checkpoint, _fingerprint(settings, seed, data_fingerprint))
     results = []
-    with tqdm(total=n_rounds * settings.max_epochs, unit="epoch", disable=not verbose) as bar:
+    with tqdm(total=n_rounds * settings.max_epochs, unit="epoch", disable=None if verbose else True) as bar:
         for number in range(n_rounds):
             result = store.load_round(number) if store else None
             if result is None:

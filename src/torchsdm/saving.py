@@ -23,6 +23,7 @@ from torchsdm.persistence import (
     read_model,
     write_model,
 )
+from torchsdm.validation import check_device, check_path
 
 Self = TypeVar("Self", bound="Saveable")
 
@@ -43,6 +44,7 @@ class Saveable(HubModel, FittedState):
     def save(self, path: str | Path) -> None:
         """Write the model to a directory, so that a crash leaves the old model there or the new one."""
         self._check_is_fitted("save")
+        path = check_path(path, "path", f"{type(self).__name__}.save")
         single = len(self.models_) == 1
         parts = [
             model_parts(model, self._codes, "" if single else f"round-{number:02d}-")
@@ -73,10 +75,13 @@ class Saveable(HubModel, FittedState):
     @classmethod
     def load(cls: type[Self], path: str | Path, *, device: str | None = None, verify: bool = True) -> Self:
         """Read a model that ``save`` wrote. The support is memory-mapped; ``verify`` checks every file's digest."""
-        return read_model(path, cls.__name__, lambda stored: cls._restore(stored, device), verify=verify)
+        caller = f"{cls.__name__}.load"
+        name = check_device(device, caller)
+        directory = check_path(path, "path", caller)
+        return read_model(directory, cls.__name__, lambda stored: cls._restore(stored, name, device), verify=verify)
 
     @classmethod
-    def _restore(cls: type[Self], stored: StoredModel, device: str | None) -> Self:
+    def _restore(cls: type[Self], stored: StoredModel, device_name: str, device: str | None) -> Self:
         config = stored.config
         try:
             estimator = cls(**config["parameters"], device=device)
@@ -99,7 +104,7 @@ class Saveable(HubModel, FittedState):
                 one,
                 estimator._codes,
                 estimator.block_size,
-                "cpu" if device is None else device,
+                device_name,
                 "" if len(settings) == 1 else f"round-{number:02d}-",
             )
             for number, one in enumerate(settings)

@@ -9,6 +9,7 @@ import numbers
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -126,6 +127,26 @@ def check_positive(value: Any, name: str, caller: str, *, integer: bool = False,
         raise InvalidInputError(f"'{name}' of {caller} must be {bound}. Got {value!r}.")
 
 
+def check_device(device: Any, caller: str) -> str:
+    """A torch device that this machine has; None is the CPU."""
+    name = "cpu" if device is None else str(device)
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0][:120]
+        raise InvalidInputError(
+            f"'device' of {caller} must be a torch device of this machine. Got {device!r}: {reason}"
+        ) from error
+    return name
+
+
+def check_path(path: Any, name: str, caller: str) -> Path:
+    """A path given as a string or a path."""
+    if not isinstance(path, (str, Path)):
+        raise InvalidTypeError(f"'{name}' of {caller} must be a path. Got {path!r}.")
+    return Path(path)
+
+
 def check_choice(value: Any, choices: Sequence[Any], name: str, caller: str) -> None:
     """Require one of a few values."""
     if value not in choices:
@@ -145,25 +166,50 @@ def check_hidden_states(estimator: Any, X: Any, caller: str, *, reset: bool) -> 
             )
         X = X.detach().cpu()
         X = (X.float() if X.dtype == torch.bfloat16 else X).numpy()
+    _refuse_text(X, caller)
     with scikit_learn_errors():
         if isinstance(X, (list, tuple)):
             X = np.asarray(X)
-        if getattr(X, "ndim", 2) == 3:
+        n_axes = getattr(X, "ndim", 2)
+        if n_axes > 3:
+            raise InvalidInputError(
+                f"'X' of {caller} must have shape (N, D) or (N, positions, D). Got {tuple(X.shape)}."
+            )
+        if n_axes == 3:
             states = _check_positions(estimator, as_tensor(np.asarray(X), "X", caller), caller, reset=reset)
         else:
             states = as_tensor(
                 validate_data(estimator, X, reset=reset, dtype="numeric", ensure_all_finite=False), "X", caller
             )
+    check_finite(states, "X", caller)
     if reset:
         estimator.input_ndim_ = states.ndim
-    elif states.ndim != estimator.input_ndim_:
+    elif states.ndim != getattr(estimator, "input_ndim_", states.ndim):
         shapes = {2: "(N, D)", 3: "(N, positions, D)"}
         raise InvalidInputError(
             f"'X' of {caller} must have the form it had in fit, {shapes[estimator.input_ndim_]}. "
             f"Got shape {tuple(states.shape)}."
         )
-    check_finite(states, "X", caller)
     return states
+
+
+def _refuse_text(X: Any, caller: str) -> None:
+    """Say what X should be to somebody who passes texts, a path or a table with a column of texts."""
+    if isinstance(X, (str, Path)):
+        raise InvalidTypeError(
+            f"'X' of {caller} must be a matrix of hidden states. Got the path or text {str(X)!r}; read a file with "
+            "numpy.load or torchsdm.read_states first."
+        )
+    if isinstance(X, (list, tuple)) and X and isinstance(X[0], str):
+        raise InvalidTypeError(
+            f"'X' of {caller} must be hidden states, a row of numbers for each input. Got texts, first {X[0][:60]!r}; "
+            "run them through a language model first."
+        )
+    if hasattr(X, "columns") and hasattr(X, "dtypes"):
+        for name in X.columns:
+            values = X[name].to_numpy()
+            if values.dtype == object and any(isinstance(value, str) for value in values):
+                raise InvalidTypeError(f"'X' of {caller} must be numbers. Got texts in column {name!r}; leave it out.")
 
 
 def _check_positions(estimator: Any, states: Tensor, caller: str, *, reset: bool) -> Tensor:
@@ -192,10 +238,15 @@ def check_label_array(y: Any, caller: str) -> Array:
             f"'y' of {caller} must hold labels: {caller} requires y to be passed, but the target y is None."
         )
     with scikit_learn_errors():
+        if isinstance(y, (list, tuple)) and len({isinstance(label, str) for label in y}) == 2:
+            raise InvalidInputError(f"'y' of {caller} must hold strings or numbers, not both. Got a mixture.")
         labels: Array = column_or_1d(y, warn=True)
         missing = [label for label in labels.tolist() if label is None] if labels.dtype == object else []
         if missing:
-            raise InvalidInputError(f"'y' of {caller} must hold labels. Got None; leave unlabelled points out.")
+            row = labels.tolist().index(None)
+            raise InvalidInputError(
+                f"'y' of {caller} must hold labels. Got None, first in row {row}; leave unlabelled points out."
+            )
         assert_all_finite(labels, estimator_name=caller, input_name="y")
         check_classification_targets(labels)
     return labels

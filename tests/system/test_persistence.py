@@ -276,6 +276,33 @@ def test_a_failed_save_leaves_the_old_model(saved, classifier, data, monkeypatch
     assert_same_decisions(SDMClassifier.load(saved).decide(X), other.decide(X))
 
 
+def test_a_readme_that_is_not_ours_is_left_alone(classifier, tmp_path):
+    (tmp_path / "README.md").write_text("my project")
+    classifier.save(tmp_path)
+    assert (tmp_path / "README.md").read_text() == "my project"
+    classifier.save(tmp_path / "model")
+    card = tmp_path / "model" / "README.md"
+    card.write_text(card.read_text() + "my notes")
+    classifier.save(tmp_path / "model")
+    assert card.read_text().endswith("my notes")
+
+
+def test_places_that_cannot_be_written_or_read(classifier, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ModelFileError, match="cannot be written"):
+        classifier.save(tmp_path / "file" / "model")
+    for path in (None, 3):
+        with pytest.raises(TorchSDMError, match="'path'"):
+            classifier.save(path)
+        with pytest.raises(TorchSDMError, match="'path'"):
+            SDMClassifier.load(path)
+    classifier.save(tmp_path / "model")
+    with pytest.raises(TorchSDMError, match=r"'device' of SDMClassifier\.load"):
+        SDMClassifier.load(tmp_path / "model", device="gpu")
+    with pytest.raises(TorchSDMError, match="parquet"):
+        classifier.export_support(tmp_path / "support.csv")
+
+
 # --- crashes ---------------------------------------------------------------------------------------------------------
 
 SAVING = """
@@ -302,7 +329,7 @@ def test_kill_9_while_saving_leaves_the_old_model_or_the_new_one(classifier, dat
     lengths = {len(classifier.support_), len(other.support_)}
     seen = set()
     rng = np.random.default_rng(0)
-    for _ in range(12):
+    for _ in range(8):
         process = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(SAVING), str(target), str(second)], stdout=subprocess.PIPE, text=True
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 
 import numpy as np
@@ -76,21 +77,39 @@ def test_rounds_are_the_single_rounds(uninterrupted):
     assert not torch.equal(uninterrupted[0].adaptor["filters.weight"], uninterrupted[1].adaptor["filters.weight"])
 
 
-def test_progress_is_shown_on_request(capsys, monkeypatch):
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    return screen
+
+
+def test_progress_is_shown_on_request(terminal):
     train(verbose=True)
-    shown = capsys.readouterr().err
+    shown = terminal.getvalue()
     assert "round 2/2" in shown and f"{N_EPOCHS}/{N_EPOCHS}" in shown and "loss=" in shown
     train()
+    assert terminal.getvalue() == shown
+
+
+def test_no_progress_in_a_pipe(capsys):
+    train(verbose=True)
     assert capsys.readouterr().err == ""
 
 
-def test_progress_ends_full_after_patience_and_after_resuming(capsys, tmp_path):
+def test_progress_ends_full_after_patience_and_after_resuming(terminal, tmp_path):
     settings = dataclasses.replace(SETTINGS, learning_rate=1.0, max_epochs=30, patience=1)
     results = train(tmp_path, settings, verbose=True)
     assert sum(len(result.records) for result in results) < 60
-    assert "60/60" in capsys.readouterr().err
+    shown = terminal.getvalue()
+    assert "60/60" in shown
     train(tmp_path, settings, verbose=True)
-    assert "60/60" in capsys.readouterr().err
+    assert "60/60" in terminal.getvalue().removeprefix(shown)
 
 
 # --- Interruption ----------------------------------------------------------------------------------------------------

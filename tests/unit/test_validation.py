@@ -272,7 +272,7 @@ def test_states_with_positions():
         (np.zeros((3, 0)), r"0 feature\(s\)"),
         (np.zeros((2, 0, 3)), r"'X' of fit must not be empty. Got shape \(2, 0, 3\)"),
         (np.zeros(3), "Expected 2D array, got 1D array"),
-        (np.zeros((1, 1, 1, 1)), "dim 4"),
+        (np.zeros((1, 1, 1, 1)), r"must have shape \(N, D\) or \(N, positions, D\)"),
         ([["a", "b"]], "a"),
         ([[1.0, 2.0], [3.0]], "inhomogeneous"),
         (np.zeros((2, 3)) * 1j, "Complex data not supported"),
