@@ -82,14 +82,14 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def terminal(monkeypatch):
-    screen = Terminal()
+def open_terminal(monkeypatch) -> Terminal:
+    screen = Terminal()  # within the test: pytest puts its own stream back between fixture and test
     monkeypatch.setattr("sys.stderr", screen)
     return screen
 
 
-def test_progress_is_shown_on_request(terminal):
+def test_progress_is_shown_on_request(monkeypatch):
+    terminal = open_terminal(monkeypatch)
     train(verbose=True)
     shown = terminal.getvalue()
     assert "round 2/2" in shown and f"{N_EPOCHS}/{N_EPOCHS}" in shown and "loss=" in shown
@@ -102,7 +102,8 @@ def test_no_progress_in_a_pipe(capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_progress_ends_full_after_patience_and_after_resuming(terminal, tmp_path):
+def test_progress_ends_full_after_patience_and_after_resuming(monkeypatch, tmp_path):
+    terminal = open_terminal(monkeypatch)
     settings = dataclasses.replace(SETTINGS, learning_rate=1.0, max_epochs=30, patience=1)
     results = train(tmp_path, settings, verbose=True)
     assert sum(len(result.records) for result in results) < 60
