@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -136,8 +137,9 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
             self._keep(results, lambda result: self._build(result, data, examples, given[2], alphas, codes))
         return self
 
-    def _keep(self, results: list[RoundResult], build: Any) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _keep(self, results: list[RoundResult], build: Callable[[RoundResult], SDMModel]) -> None:
+        """Build and keep the models that are wanted of the rounds."""
 
     def _build(
         self,
@@ -180,13 +182,13 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
 
     # ---------------------------------------------------------------- asking
 
+    @abstractmethod
     def predict(self, X: ArrayLike) -> Array:
         """The predicted label of each input, admitted or not; ``decide`` says which may be acted on."""
-        raise NotImplementedError
 
+    @abstractmethod
     def decide(self, X: ArrayLike) -> Decisions:
         """Decide on each input: the label, whether it is admitted, and all that this rests on."""
-        raise NotImplementedError
 
     def predict_proba(self, X: ArrayLike) -> Array:
         """sdm(z') of each input (N, C), classes in the order of ``classes_``.

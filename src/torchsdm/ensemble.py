@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from torch import Tensor
@@ -14,6 +13,7 @@ from torchsdm.errors import InvalidInputError
 from torchsdm.estimator import SDMClassifier
 from torchsdm.explanation import Explanation, explain
 from torchsdm.labels import LabelCodes
+from torchsdm.model import SDMModel
 from torchsdm.training import RoundResult
 from torchsdm.validation import Array, ArrayLike, check_positive
 
@@ -45,7 +45,7 @@ class SDMEnsemble(BaseSDMClassifier):
         ensemble.models_ = classifier.round_models_
         return ensemble
 
-    def _keep(self, results: list[RoundResult], build: Any) -> None:
+    def _keep(self, results: list[RoundResult], build: Callable[[RoundResult], SDMModel]) -> None:
         self.models_ = tuple(build(result) for result in results)
 
     def predict(self, X: ArrayLike) -> Array:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -135,7 +134,7 @@ class SDMClassifier(BaseSDMClassifier):
         )
         self.keep_rounds = keep_rounds
 
-    def _keep(self, results: list[RoundResult], build: Any) -> None:
+    def _keep(self, results: list[RoundResult], build: Callable[[RoundResult], SDMModel]) -> None:
         chosen = best_round(results)
         self.__dict__.pop("round_models_", None)
         if self.keep_rounds:

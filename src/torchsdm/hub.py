@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +15,7 @@ from torchsdm.model_card import TAGS
 T = TypeVar("T", bound="HubModel")
 
 
-class HubModel(ModelHubMixin, library_name="torchsdm", tags=list(TAGS)):
+class HubModel(ModelHubMixin, ABC, library_name="torchsdm", tags=list(TAGS)):
     """``save_pretrained``, ``from_pretrained`` and ``push_to_hub`` for a class that has ``save`` and ``load``.
 
     The mixin's own ``save_pretrained`` removes ``config.json`` before writing, so a crash would leave half a model;
@@ -23,18 +24,18 @@ class HubModel(ModelHubMixin, library_name="torchsdm", tags=list(TAGS)):
 
     _hub_mixin_config: Any = {}  # noqa: RUF012  (set, so that the mixin records no constructor arguments of its own)
 
+    @abstractmethod
     def save(self, path: str | Path) -> None:
         """Write the model to a directory."""
-        raise NotImplementedError
 
     @classmethod
+    @abstractmethod
     def load(cls: type[T], path: str | Path) -> T:
         """Read a model from a directory."""
-        raise NotImplementedError
 
+    @abstractmethod
     def model_card(self) -> str:
         """Describe the model in Markdown."""
-        raise NotImplementedError
 
     def save_pretrained(
         self, save_directory: str | Path, *, push_to_hub: bool = False, repo_id: str | None = None, **kwargs: Any
