@@ -48,8 +48,8 @@ def run(checkpoint: Path, model: Path, settings: dict) -> subprocess.Popen:
 
 
 def epochs_done(checkpoint: Path) -> tuple[int, int]:
-    """Bytes of what a run has left so far, to see that it has moved on."""
-    files = sorted(checkpoint.glob("*.safetensors"))
+    """How many files a run has left so far and when it last did, to see that it has moved on."""
+    files = [path for path in checkpoint.glob("*.safetensors") if not path.name.startswith(".")]  # no file in writing
     return len(files), max((path.stat().st_mtime_ns for path in files), default=0)
 
 
