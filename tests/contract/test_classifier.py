@@ -421,8 +421,9 @@ def test_reading_while_another_thread_saves(data, classifier, tmp_path):
 
     def save_on() -> None:
         while not stop.is_set():
-            other.save(tmp_path)
-            classifier.save(tmp_path)
+            for model in (other, classifier):
+                model.save(tmp_path)
+                stop.wait(0.02)
 
     writer = threading.Thread(target=save_on)
     writer.start()
