@@ -178,11 +178,14 @@ def decide(
     z, q, d = logits.double(), signals.similarity, signals.distance_quantile
     y_hat = z.argmax(dim=1)
 
+    def of_prediction(per_class: Tensor) -> Tensor:
+        return per_class.gather(1, y_hat.unsqueeze(1)).squeeze(1)
+
     def confidence_at(quantile: Tensor) -> Tensor:
-        return log_activation(z, q, quantile).exp().gather(1, y_hat.unsqueeze(1)).squeeze(1)
+        return of_prediction(log_activation(z, q, quantile).exp())
 
     probabilities = log_activation(z, q, d).exp()
-    confidence = confidence_at(d)
+    confidence = of_prediction(probabilities)
     q_rescaled = rescaled_similarity(q, confidence)
     sizes = effective_sample_sizes(calibration.rescaled_similarity, calibration.labels, q_rescaled, z.shape[1])
 

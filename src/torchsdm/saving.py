@@ -45,11 +45,8 @@ class Saveable(HubModel, FittedState):
         """Write the model to a directory, so that a crash leaves the old model there or the new one."""
         self._check_is_fitted("save")
         path = check_path(path, "path", f"{type(self).__name__}.save")
-        single = len(self.models_) == 1
-        parts = [
-            model_parts(model, self._codes, "" if single else f"round-{number:02d}-")
-            for number, model in enumerate(self.models_)
-        ]
+        prefixes = _file_prefixes(len(self.models_))
+        parts = [model_parts(model, self._codes, prefix) for model, prefix in zip(self.models_, prefixes, strict=True)]
         config = {
             "kind": type(self).__name__,
             "library_version": __version__,
@@ -105,9 +102,9 @@ class Saveable(HubModel, FittedState):
                 estimator._codes,
                 estimator.block_size,
                 device_name,
-                "" if len(settings) == 1 else f"round-{number:02d}-",
+                prefix,
             )
-            for number, one in enumerate(settings)
+            for one, prefix in zip(settings, _file_prefixes(len(settings)), strict=True)
         )
         return estimator
 
@@ -115,6 +112,11 @@ class Saveable(HubModel, FittedState):
         """A model card for this model, in Markdown."""
         self._check_is_fitted("model_card")
         return model_card(type(self).__name__, self.models_, self.n_features_in_, self.data_fingerprint_)
+
+
+def _file_prefixes(n_models: int) -> list[str]:
+    """How the file names of each model begin: only the rounds of an ensemble need telling apart."""
+    return [""] if n_models == 1 else [f"round-{number:02d}-" for number in range(n_models)]
 
 
 def settings_to_json(parameters: dict[str, Any]) -> dict[str, Any]:
