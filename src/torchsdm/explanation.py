@@ -95,8 +95,7 @@ class Explanation:
 
 def explain(model: SDMModel, codes: LabelCodes, hidden_states: Tensor, k: int) -> list[Explanation]:
     """Explain the decisions on hidden states, one explanation per input."""
-    decisions, exemplars = model.decide_with_exemplars(hidden_states)
-    distances, indices = model.support.neighbors(exemplars, min(k, len(model.support)))
+    decisions, distances, indices = model.decide_with_neighbors(hidden_states, min(k, len(model.support)))
     predictions = codes.encode(decisions.predictions, "explain")
     partitions = _Partitions(model)
     rows = decisions.to_dicts()

@@ -18,6 +18,7 @@ from torchsdm.adaptor import Adaptor
 from torchsdm.decision import CalibrationScores, Decisions, decide
 from torchsdm.ecdf import ClassEcdfs
 from torchsdm.errors import RegionWarning, warn_user
+from torchsdm.matching import Match
 from torchsdm.persistence import StoredExamples
 from torchsdm.region import HighReliabilityRegion, find_high_reliability_region
 from torchsdm.signals import Signals
@@ -174,10 +175,11 @@ class SDMModel:
         """Decide on hidden states (N, D) or (N, positions, D)."""
         return Decisions.concatenate([decisions for decisions, _ in self._decide_blocks(hidden_states)])
 
-    def decide_with_exemplars(self, hidden_states: Tensor) -> tuple[Decisions, Tensor]:
-        """Decisions and the exemplars (N, M) they were made from."""
-        decisions, exemplars = zip(*self._decide_blocks(hidden_states), strict=True)
-        return Decisions.concatenate(decisions), torch.cat(exemplars)
+    def decide_with_neighbors(self, hidden_states: Tensor, k: int) -> tuple[Decisions, Tensor, Tensor]:
+        """Decisions, and the distances and indices (N, k) of the nearest support points."""
+        decisions, matches = zip(*self._decide_blocks(hidden_states, k), strict=True)
+        distances = torch.cat([match.neighbor_distances for match in matches])
+        return Decisions.concatenate(decisions), distances, torch.cat([match.neighbor_indices for match in matches])
 
     def predict(self, hidden_states: Tensor) -> Tensor:
         """Predicted class numbers (N,), from the logits alone."""
@@ -218,12 +220,12 @@ class SDMModel:
         check_finite(exemplars, "exemplars", "the adaptor, made from X,")
         return exemplars, logits
 
-    def _decide_blocks(self, hidden_states: Tensor) -> Iterator[tuple[Decisions, Tensor]]:
+    def _decide_blocks(self, hidden_states: Tensor, k: int = 0) -> Iterator[tuple[Decisions, Match]]:
+        scores, regions = self.calibration.scores, self.calibration.regions
         for block in hidden_states.split(_ROWS_AT_ONCE):
             exemplars, logits = self._encode(block)
-            signals = Signals.of(self.support.match(exemplars, logits.argmax(dim=1)), self.calibration.ecdfs)
-            scores, regions = self.calibration.scores, self.calibration.regions
-            yield decide(logits, signals, scores, regions, self.classes), exemplars
+            match = self.support.match(exemplars, logits.argmax(dim=1), k=k)
+            yield decide(logits, Signals.of(match, self.calibration.ecdfs), scores, regions, self.classes), match
 
 
 def _probabilities(logits: Tensor, similarity: Tensor, distance_quantile: Tensor) -> Tensor:

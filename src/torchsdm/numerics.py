@@ -52,6 +52,19 @@ def pairwise_sum(terms: Tensor) -> Tensor:
     return total
 
 
+def summation_order(n: int) -> list[tuple[int, int, int]]:
+    """The same order for loops without recursion: runs of at most 128 terms, as (start, size, joins).
+
+    After a run is summed, the last two partial sums are joined ``joins`` times.
+    """
+    if n <= 128:
+        return [(0, n, 0)]
+    half = n // 2 - (n // 2) % 8
+    left, right = summation_order(half), summation_order(n - half)
+    *others, (start, size, joins) = [(half + start, size, joins) for start, size, joins in right]
+    return [*left, *others, (start, size, joins + 1)]
+
+
 def pair_distances(a: Tensor, b: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Euclidean distances (P,) of the pairs ``a[rows[p]], b[columns[p]]``, by direct difference in float64.
 
@@ -120,7 +133,10 @@ class _FullPrecision:
                 self._set(["ieee"] * len(self.backends))
             self.users += 1
         try:
-            with torch.autocast(device.type, enabled=False):
+            if torch.is_autocast_enabled(device.type):
+                with torch.autocast(device.type, enabled=False):
+                    yield
+            else:
                 yield
         finally:
             with self.lock:

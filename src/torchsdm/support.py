@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchsdm.bounds import CentredPoints
 from torchsdm.errors import InvalidInputError, InvalidTypeError
-from torchsdm.matching import DEFAULT_BLOCK_SIZE, CentredPoints, Match, match, match_groups, neighbors
+from torchsdm.matching import DEFAULT_BLOCK_SIZE, Match, match, match_groups, match_self, neighbors
 from torchsdm.validation import (
     Array,
     ArrayLike,
@@ -23,6 +24,7 @@ from torchsdm.validation import (
     is_storable_text,
 )
 
+_LARGEST_CLASS = torch.iinfo(torch.int32).max
 UNLABELLED = -1  #: by convention a missing label, so it cannot be an out-of-class label
 
 
@@ -68,7 +70,7 @@ class SupportSet:
         if centre is None:
             centre = _mean(points, block_size)
         self.labels, self.predictions = _check_labels(labels, predictions, points, "SupportSet")
-        self._points = CentredPoints.of(points, centre.to(points.device).double(), block_size)
+        self._points = CentredPoints.of(points, centre.to(points.device).double())
         self._groups = match_groups(self.labels, self.predictions)
         self._ids = None if ids is None else check_ids(ids, len(points), "SupportSet")
 
@@ -94,16 +96,19 @@ class SupportSet:
         """The frozen centre (M,)."""
         return self._points.centre
 
-    def match(self, exemplars: ArrayLike, predictions: ArrayLike, exclude: ArrayLike | None = None) -> Match:
+    def match(
+        self, exemplars: ArrayLike, predictions: ArrayLike, exclude: ArrayLike | None = None, *, k: int = 0
+    ) -> Match:
         """Similarity q, nearest distance and nearest index of each exemplar (Eq. 4).
 
         ``exclude`` gives for each query its own support index, or -1 where the query is not in the support. Duplicates
-        of an excluded point stay.
+        of an excluded point stay. With ``k`` the k nearest support points come with it, from the same products.
         """
+        self._check_k(k, "SupportSet.match", zero=True)
         queries = self._check_exemplars(exemplars, self.exemplars.shape[1], "SupportSet.match")
         y_hat = as_integer_tensor(predictions, "predictions", "SupportSet.match").to(queries.device)
         check_shape(y_hat, (len(queries),), "predictions", "SupportSet.match")
-        _refuse_negative(y_hat, "SupportSet.match")
+        _check_class_numbers(y_hat, "SupportSet.match")
         own = None
         if exclude is not None:
             own = as_integer_tensor(exclude, "exclude", "SupportSet.match").to(queries.device)
@@ -113,18 +118,15 @@ class SupportSet:
                     f"'exclude' of SupportSet.match must lie in -1..{len(self) - 1}. "
                     f"Got {int(own.min())}..{int(own.max())}."
                 )
-        return match(queries, y_hat, self._points, self._groups, own, self.block_size)
+        return match(queries, y_hat, self._points, self._groups, own, self.block_size, k=k)
 
     def match_self(self) -> Match:
         """Every support point against all the others: the training pass."""
-        own = torch.arange(len(self), device=self.exemplars.device)
-        return match(self.exemplars, self.predictions, self._points, self._groups, own, self.block_size)
+        return match_self(self._points, self.predictions, self._groups, self.block_size)
 
     def neighbors(self, exemplars: ArrayLike, k: int) -> tuple[Tensor, Tensor]:
         """The k nearest support points: distances (N, k) float64 and indices (N, k), nearest first, ties by index."""
-        check_positive(k, "k", "SupportSet.neighbors", integer=True)
-        if k > len(self):
-            raise InvalidInputError(f"'k' of SupportSet.neighbors must be at most the support's {len(self)}. Got {k}.")
+        self._check_k(k, "SupportSet.neighbors")
         queries = self._check_exemplars(exemplars, self.exemplars.shape[1], "SupportSet.neighbors")
         return neighbors(queries, self._points, k, self.block_size)
 
@@ -146,7 +148,7 @@ class SupportSet:
                 len(self) + len(new),
                 caller,
             )
-        added = CentredPoints.of(new, self.centre, self.block_size)
+        added = CentredPoints.of(new, self.centre)
         self._points = CentredPoints(
             torch.cat([self.exemplars, new]),
             self.centre,
@@ -187,7 +189,13 @@ class SupportSet:
         if width is None and (len(tensor) == 0 or tensor.shape[1] == 0):
             raise InvalidInputError(f"'exemplars' of {caller} must not be empty. Got shape {tuple(tensor.shape)}.")
         check_finite(tensor, "exemplars", caller)
-        return tensor.detach() if width is None else tensor.detach().to(self.exemplars.device)
+        tensor = tensor.detach().contiguous()
+        return tensor if width is None else tensor.to(self.exemplars.device)
+
+    def _check_k(self, k: int, caller: str, *, zero: bool = False) -> None:
+        check_positive(k, "k", caller, integer=True, zero=zero)
+        if k > len(self):
+            raise InvalidInputError(f"'k' of {caller} must be at most the support's {len(self)}. Got {k}.")
 
     def _check_indices(self, indices: ArrayLike, caller: str) -> Tensor:
         tensor = as_tensor(indices, "indices", caller)
@@ -209,15 +217,14 @@ def _check_labels(labels: ArrayLike, predictions: ArrayLike, points: Tensor, cal
     check_shape(y, (len(points),), "labels", caller)
     check_shape(y_hat, (len(points),), "predictions", caller)
     _refuse_unlabelled(y, caller)
-    _refuse_negative(y_hat, caller)
+    _check_class_numbers(y_hat, caller)
     return y, y_hat
 
 
-def _refuse_negative(predictions: Tensor, caller: str) -> None:
-    if len(predictions) and int(predictions.min()) < 0:
-        raise InvalidInputError(
-            f"'predictions' of {caller} must be class numbers from 0. Got {int(predictions.min())}."
-        )
+def _check_class_numbers(predictions: Tensor, caller: str) -> None:
+    if len(predictions) and not 0 <= int(predictions.min()) <= int(predictions.max()) <= _LARGEST_CLASS:
+        strange = predictions[(predictions < 0) | (predictions > _LARGEST_CLASS)][0]
+        raise InvalidInputError(f"'predictions' of {caller} must be class numbers from 0. Got {int(strange)}.")
 
 
 def _refuse_unlabelled(labels: Tensor, caller: str) -> None:

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import reference
+from torchsdm.bounds import CentredPoints
 from torchsdm.matching import (
-    CentredPoints,
     match,
     match_groups,
     match_plain,

@@ -1,0 +1,74 @@
+"""What the kernels of matching work on: rows and columns of a search, tiles of products, and what was found so far.
+
+Tuples, because compiled functions take them apart at no cost. They hold numpy arrays for ``kernels`` and torch tensors
+for ``tensor_kernels``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+Values = Any  # a numpy array or a torch tensor
+CHUNK = 256  #: columns of a tile that are looked at together
+CHUNK_DOWN = 64  #: the same where they run down, which is slower to look at
+SMALLEST_QUERY, LARGEST_QUERY = 60, 20  #: exponents below and above the typical norm that float32 is trusted with
+
+
+class BoundTerms(NamedTuple):
+    """The numbers that the rows' side of the bounds depends on; see ``bounds``."""
+
+    exponent: int  # sigma = 2^-exponent
+    row_error: float
+    underflow: float
+    decide_nothing: bool
+
+
+class Columns(NamedTuple):
+    """The support points of a search, in the order of the columns."""
+
+    points: Values  # (S, M), in support order
+    index: Values  # (S,) int64: the support index of each column
+    groups: Values  # (S,) int32: the class that the point can vouch for, or -1
+    lower: Values  # (S,) float32
+    upper: Values  # (S,) float32
+    summation: Values  # (., 3) int64: the order in which M terms are summed, see numerics.summation_order
+
+
+class Rows(NamedTuple):
+    """The queries of a tile, in the order of its rows."""
+
+    points: Values  # (., M)
+    index: Values  # (n,) int64: the position of each row's query in points
+    own: Values  # (n,) int64: the column that is the query itself, or -1
+    predictions: Values  # (n,) int32
+    factor: Values  # (n,) float32
+    low: Values  # (n,) float32
+    high: Values  # (n,) float32
+
+
+class Found(NamedTuple):
+    """What is known of each row so far; points are ordered by (distance, support index)."""
+
+    nearest_distance: Values  # (n,) float64
+    nearest_index: Values  # (n,) int64
+    boundary_distance: Values  # (n,) float64: the first non-match
+    boundary_index: Values  # (n,) int64
+    count: Values  # (n,) int64: matches before the boundary
+    neighbor_distance: Values  # (n, k) float64, nearest first
+    neighbor_index: Values  # (n, k) int64
+
+
+class Tile(NamedTuple):
+    """Products of all rows with the columns ``start`` to ``stop``.
+
+    They stand at ``offset`` in the rows of ``products``; where it is ``transposed``, the rows of the tile are columns
+    of ``products``, from ``offset`` on.
+    """
+
+    products: Values  # (n, .) float32, or (stop - start, n)
+    offset: int
+    start: int
+    stop: int
+    transposed: bool
+    chunk: int  # columns that are looked at together
+    scale: float  # multiplies a distance before it is compared with the bounds
