@@ -35,6 +35,12 @@ def compiled(function: Callable[..., Any]) -> Any:
     return _compiled(function, fastmath=False)
 
 
+def helper(function: Callable[..., Any]) -> Any:
+    """The same for what only compiled functions call."""
+    options: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # these halve the time to compile
+    return njit(nogil=True, **options)(function)
+
+
 def compiled_in_any_order(function: Callable[..., Any]) -> Any:
     """The same where sums may be taken in any order."""
     return _compiled(function, fastmath={"reassoc", "contract"})
@@ -90,7 +96,7 @@ def query_bounds(
         factor[i], low[i], high[i] = up, _round_down(shift - slack), -_round_down(-shift - slack)
 
 
-@compiled
+@helper
 def _round_down(value: float) -> np.float32:
     """The largest float32 not above a float64."""
     rounded = np.float32(value)
@@ -115,21 +121,22 @@ def find_first(tile: Tile, rows: Rows, columns: Columns, found: Found, match_low
         others, matches = other_lows[i - begin], match_lows[i]
         to_boundary = _squared_above(found.boundary_distance[i], tile.scale)
         to_nearest = _squared_above(found.nearest_distance[i], tile.scale)
-        # The most promising points first: with their distances known, few chunks remain to be looked at.
-        best_other = _best_within(others, to_boundary)
-        if best_other >= 0:
-            _look(tile, rows, columns, found, i, best_other, others[best_other], bounds, squares)
-            to_boundary = _squared_above(found.boundary_distance[i], tile.scale)
-            to_nearest = _squared_above(found.nearest_distance[i], tile.scale)
-        best_match = _best_within(matches, to_nearest)
-        if best_match >= 0:
-            _look(tile, rows, columns, found, i, best_match, matches[best_match], bounds, squares)
-            to_nearest = _squared_above(found.nearest_distance[i], tile.scale)
+        best_other, best_match = _best_within(others, to_boundary), _best_within(matches, to_nearest)
         if best_other < 0 and best_match < 0:
             continue
-        for c in range(n_chunks):
-            if c != best_other and c != best_match and (others[c] <= to_boundary or matches[c] <= to_nearest):
-                _look(tile, rows, columns, found, i, c, _NONE, bounds, squares)
+        # The most promising points first: with their distances known, few chunks remain to be looked at.
+        for step in range(n_chunks + 2):
+            c, best = step - 2, _NONE
+            if step == 0 and best_other >= 0:
+                c, best = best_other, others[best_other]
+            elif step == 1 and best_match >= 0:
+                c, best = best_match, matches[best_match]
+            elif c in (best_other, best_match):
+                continue
+            if c >= 0 and (others[c] <= to_boundary or matches[c] <= to_nearest):
+                _look(tile, rows, columns, found, i, c, best, bounds, squares)
+                to_boundary = _squared_above(found.boundary_distance[i], tile.scale)
+                to_nearest = _squared_above(found.nearest_distance[i], tile.scale)
 
 
 @compiled
@@ -174,19 +181,19 @@ def find_neighbors(tile: Tile, rows: Rows, columns: Columns, found: Found, begin
                     limit = _squared_above(distances[k - 1], tile.scale)
 
 
-@compiled
+@helper
 def _n_chunks(tile: Tile) -> int:
     return (tile.stop - tile.start + tile.chunk - 1) // tile.chunk
 
 
-@compiled
+@helper
 def _chunk(tile: Tile, c: int) -> tuple[int, int]:
     """First and last column of a chunk."""
     first = tile.start + c * tile.chunk
     return first, min(first + tile.chunk, tile.stop)
 
 
-@compiled
+@helper
 def _product(tile: Tile, i: int, j: int) -> Any:
     """The product of row i with column j."""
     if tile.transposed:
@@ -194,7 +201,7 @@ def _product(tile: Tile, i: int, j: int) -> Any:
     return tile.products[i, tile.offset + j - tile.start]
 
 
-@compiled
+@helper
 def _lower_bounds(tile: Tile, rows: Rows, columns: Columns, i: int, first: int, last: int, bounds: Array) -> None:
     """The lower bounds of row i from column ``first`` to ``last``, cut at 0."""
     lower, low, factor, at = columns.lower[first:last], rows.low[i], rows.factor[i], first - tile.start
@@ -209,7 +216,7 @@ def _lower_bounds(tile: Tile, rows: Rows, columns: Columns, i: int, first: int, 
             bounds[j] = bound if bound > _ZERO else _ZERO
 
 
-@compiled
+@helper
 def _lows_across(
     tile: Tile, rows: Rows, columns: Columns, other_lows: Array, match_lows: Array, begin: int, end: int
 ) -> None:
@@ -241,7 +248,7 @@ def _lows_across(
                 other_lows[i - begin, c], match_lows[i, c] = values[0], values[1]
 
 
-@compiled
+@helper
 def _lows_down(
     tile: Tile, rows: Rows, columns: Columns, other_lows: Array, match_lows: Array, begin: int, end: int
 ) -> None:
@@ -264,7 +271,7 @@ def _lows_down(
         other_lows[:, c], match_lows[begin:end, c] = other, match
 
 
-@compiled
+@helper
 def _count_across(
     tile: Tile,
     rows: Rows,
@@ -297,7 +304,7 @@ def _count_across(
                 _count_open(tile, rows, columns, found, i, c, inside[row], outside[row], squares)
 
 
-@compiled
+@helper
 def _count_down(
     tile: Tile,
     rows: Rows,
@@ -332,7 +339,7 @@ def _count_down(
                 _count_open(tile, rows, columns, found, begin + i, c, inside[i], outside[i], squares)
 
 
-@compiled
+@helper
 def _best_within(lows: Array, limit: float) -> int:
     """The chunk with the smallest bound, if that is within the limit, else -1."""
     best = -1
@@ -342,7 +349,7 @@ def _best_within(lows: Array, limit: float) -> int:
     return best
 
 
-@compiled
+@helper
 def _look(
     tile: Tile,
     rows: Rows,
@@ -375,7 +382,7 @@ def _look(
                 found.boundary_distance[i], found.boundary_index[i] = d, index
 
 
-@compiled
+@helper
 def _count_open(
     tile: Tile,
     rows: Rows,
@@ -401,7 +408,7 @@ def _count_open(
             found.count[i] += d < distance or (d == distance and point < index)
 
 
-@compiled
+@helper
 def _insert(distances: Array, indices: Array, distance: float, index: int) -> None:
     """Put a point into a row that is sorted by (distance, index); the last one falls out."""
     k = len(distances)
@@ -414,21 +421,21 @@ def _insert(distances: Array, indices: Array, distance: float, index: int) -> No
     distances[at], indices[at] = distance, index
 
 
-@compiled
+@helper
 def _squared_above(distance: float, scale: float) -> np.float32:
     """A float32 not below the scaled square of a distance."""
     square = (distance * scale) * (distance * scale) * _ABOVE
     return np.float32(square)
 
 
-@compiled
+@helper
 def _squared_below(distance: float, scale: float) -> np.float32:
     """A float32 not above the scaled square of a distance."""
     square = (distance * scale) * (distance * scale) * _BELOW
     return np.float32(square)
 
 
-@compiled
+@helper
 def _distance(a: Array, b: Array, summation: Array, squares: Array) -> Any:
     """The canonical distance: to the bit what ``numpy.sqrt(((a - b) ** 2).sum())`` gives in float64."""
     for k in range(len(squares)):
@@ -437,7 +444,7 @@ def _distance(a: Array, b: Array, summation: Array, squares: Array) -> Any:
     return np.sqrt(_sum_in_order(squares, summation))
 
 
-@compiled
+@helper
 def _sum_in_order(terms: Array, summation: Array) -> Any:
     """The sum in the order of ``numerics.summation_order``; the terms are overwritten with partial sums."""
     n_partial = 0

@@ -241,7 +241,9 @@ class _Engine:
                 kernel(*arguments, first, min(first + share, n))
 
         if self.pool is None:
-            self.pool = self.context.enter_context(ThreadPoolExecutor(self.n_threads - 1))
+            self.pool = self.context.enter_context(
+                ThreadPoolExecutor(self.n_threads - 1, initializer=_quieten_idle_threads)
+            )
         helpers = [self.pool.submit(work) for _ in range(self.n_threads - 1)]
         work()
         for helper in helpers:
@@ -407,6 +409,15 @@ def _may_hold_matches(match_lows: Tensor, found: Found, scale: float) -> bool:
     """Whether a tile with these bounds may hold matches before the boundary."""
     limit = (found.boundary_distance * scale).square_() * (1 + 2**-22)
     return bool((match_lows.double() <= limit[:, None]).any())
+
+
+def _quieten_idle_threads() -> None:
+    """Keep the threads of torch's last product from spinning on the cores that the kernels need.
+
+    GNU OpenMP's idle threads spin for some 10 ms, but hardly at all while it manages more threads than there are cores
+    (see GOMP_SPINCOUNT in its manual). A parallel operation in this thread gives it a team of its own, so there are.
+    """
+    torch.zeros(1 << 17).add_(1.0)
 
 
 def _multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
