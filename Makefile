@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.setup-done
 SHELL         := /bin/bash
 MAKEFLAGS     += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-all demo docs clean
+.PHONY: help setup check format test test-all demo docs bench bench-publish clean
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -41,10 +41,10 @@ format: setup ## rewrite the format and what the linter can fix
 	@$(BIN)/ruff format .
 
 # Two threads: the suite is sized for two cores, and timings stay comparable on larger machines.
-test test-all: export OMP_NUM_THREADS ?= 2
-test test-all: export MKL_NUM_THREADS ?= 2
-test test-all: export OPENBLAS_NUM_THREADS ?= 2
-test test-all: export MPLBACKEND ?= Agg
+test test-all bench bench-publish: export OMP_NUM_THREADS ?= 2
+test test-all bench bench-publish: export MKL_NUM_THREADS ?= 2
+test test-all bench bench-publish: export OPENBLAS_NUM_THREADS ?= 2
+test test-all bench bench-publish: export MPLBACKEND ?= Agg
 
 test: setup check ## everything that must hold before a change is merged (under ten minutes on two cores)
 	@$(BIN)/python -m pytest
@@ -59,6 +59,17 @@ docs: setup ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Built site/index.html"
 
+bench: setup $(VENV)/.bench-done ## measure speed and memory as ratios (ten minutes; BENCH="region queries" chooses)
+	@$(BIN)/python benchmarks/run.py $(BENCH)
+
+bench-publish: setup $(VENV)/.bench-done ## the same, and write the results into docs/performance.md
+	@$(BIN)/python benchmarks/run.py --publish
+
+$(VENV)/.bench-done: pyproject.toml constraints.txt | setup
+	@echo "Installing the libraries to compare with"
+	@$(BIN)/python -m pip install -qq --no-input --progress-bar off --only-binary :all: -c constraints.txt -e ".[bench]"
+	@touch $@
+
 clean: ## remove .venv, caches and everything built
 	@rm -rf $(VENV) site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	@find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	@find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

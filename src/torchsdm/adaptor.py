@@ -17,6 +17,7 @@ from torchsdm.errors import InvalidInputError
 from torchsdm.numerics import invariant_linear
 from torchsdm.validation import check_positive
 
+_CACHED_ELEMENTS = 1 << 22  # hidden-state entries that may stay in cache from one operation to the next (16 MB)
 _BLOCK_ELEMENTS = 1 << 23  # hidden-state entries converted to float64 at once (64 MB)
 
 
@@ -38,6 +39,17 @@ class Adaptor(nn.Module, ABC):
     def forward(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
         """Exemplars (N, M) and logits (N, C) of hidden states (N, D), or (N, positions, D) where that is offered."""
         exemplars = self._exemplars((hidden_states - self.mean) / self.scale)
+        return exemplars, self.output(exemplars)
+
+    @torch.no_grad()
+    def evaluate(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
+        """Like calling the module on many states, without gradients and without copies larger than a block."""
+        device = self.output.weight.device
+        exemplars = torch.empty(len(hidden_states), self.n_filters, dtype=torch.float32, device=device)
+        rows = max(1, _CACHED_ELEMENTS // max(1, math.prod(hidden_states.shape[1:])))
+        for start in range(0, len(hidden_states), rows):
+            block = hidden_states[start : start + rows].to(device).float()
+            exemplars[start : start + rows] = self._exemplars((block - self.mean).div_(self.scale))
         return exemplars, self.output(exemplars)
 
     @torch.no_grad()

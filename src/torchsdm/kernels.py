@@ -13,12 +13,11 @@ The functions release the interpreter lock and touch only rows ``begin`` to ``en
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from torchsdm.compilation import compiled, compiled_in_any_order, helper
 from torchsdm.tiles import LARGEST_QUERY, SMALLEST_QUERY, BoundTerms, Columns, Found, Rows, Tile
 from torchsdm.validation import Array
 
@@ -28,29 +27,6 @@ _ZERO = np.float32(0)
 _FAR = np.float32(np.inf)
 _NONE = np.float32(-1)  # no bound is that
 _ABOVE, _BELOW = 1 + 2**-22, 1 - 2**-22  # a float64 distance squared, moved outwards by more than its rounding
-
-
-def compiled(function: Callable[..., Any]) -> Any:
-    """Compile on the first call; the machine code is kept beside the source or in the user's cache, if that can be."""
-    return _compiled(function, fastmath=False)
-
-
-def helper(function: Callable[..., Any]) -> Any:
-    """The same for what only compiled functions call."""
-    options: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # these halve the time to compile
-    return njit(nogil=True, **options)(function)
-
-
-def compiled_in_any_order(function: Callable[..., Any]) -> Any:
-    """The same where sums may be taken in any order."""
-    return _compiled(function, fastmath={"reassoc", "contract"})
-
-
-def _compiled(function: Callable[..., Any], fastmath: Any) -> Any:
-    try:
-        return njit(nogil=True, cache=True, fastmath=fastmath)(function)
-    except RuntimeError:  # no place to keep it
-        return njit(nogil=True, fastmath=fastmath)(function)
 
 
 @compiled_in_any_order

@@ -86,7 +86,7 @@ def match(
     found = _nothing(len(queries), k, queries.device)
     own = torch.full_like(predictions, NO_POINT) if exclude is None else exclude
     with _Engine(_columns(support, groups), compiled) as engine:
-        products = _Products(support, len(queries), block_size)
+        products = Products(support, len(queries), block_size)
         for part in products.row_blocks():
             multiplier, rows = _rows(support, queries[part], predictions[part], own[part])
             mask = None if exclude is None else rows.own
@@ -163,7 +163,7 @@ def neighbors(
     found = _nothing(len(queries), k, queries.device)
     groups = torch.full((len(support.points),), NO_POINT, device=queries.device)
     with _Engine(_columns(support, groups), compiled) as engine:
-        products = _Products(support, len(queries), block_size)
+        products = Products(support, len(queries), block_size)
         for part in products.row_blocks():
             multiplier, rows = _rows(support, queries[part], nobody[part], nobody[part])
             rows, native = engine.native(rows), engine.native(_found_of(found, part))
@@ -250,7 +250,7 @@ class _Engine:
             helper.result()
 
 
-class _Products:
+class Products:
     """Products of queries with the support, in tiles; the tiles of a block of rows are kept where memory allows."""
 
     def __init__(self, support: CentredPoints, n_queries: int, block_size: int) -> None:

@@ -50,19 +50,20 @@ def model_parts(model: SDMModel, codes: LabelCodes, prefix: str = "") -> ModelPa
     tensors = {
         f"{prefix}adaptor": dict(adaptor.state_dict()),
         f"{prefix}support": {
-            "exemplars": model.support.exemplars,
             "labels": model.support.labels,
             "predictions": model.support.predictions,
             "centre": model.support.centre,
+            "squared_norms": model.support.centred_points.squared_norms,
         },
+        f"{prefix}support-exemplars": {"exemplars": model.support.exemplars},
         f"{prefix}calibration": {
-            "exemplars": calibration.exemplars,
             "logits": calibration.logits,
             "labels": calibration.labels,
             "similarity": calibration.similarity,
             "nearest_distance": calibration.nearest_distance,
             "rescaled_similarity": calibration.rescaled_similarity,
         },
+        f"{prefix}calibration-exemplars": {"exemplars": calibration.exemplars},
     }
     tables = {
         f"{prefix}support-examples": _rows(model.examples, codes.decode(model.support.labels)),
@@ -88,19 +89,17 @@ def load_model_parts(
             settings["n_filters"],
             stored.tensors(f"{prefix}adaptor"),
         ).to(device)
-        points = {name: tensor.to(device) for name, tensor in stored.tensors(f"{prefix}support").items()}
-        support = SupportSet(
-            points["exemplars"],
-            points["labels"],
-            points["predictions"],
-            block_size=block_size,
-            centre=points["centre"],
-        )
-        held = {name: tensor.to(device) for name, tensor in stored.tensors(f"{prefix}calibration").items()}
+
+        def held(name: str) -> dict[str, Tensor]:
+            values = {**stored.tensors(f"{prefix}{name}"), **stored.tensors(f"{prefix}{name}-exemplars")}
+            return {key: tensor.to(device) for key, tensor in values.items()}
+
+        support = SupportSet.restore(**held("support"), block_size=block_size)
+        points = held("calibration")
         calibration = Calibration(
-            **held,
+            **points,
             ecdfs=ClassEcdfs.fit(
-                held["nearest_distance"], held["similarity"], held["labels"], settings["n_classes"], warn=False
+                points["nearest_distance"], points["similarity"], points["labels"], settings["n_classes"], warn=False
             ),
             regions=tuple(_region_from_json(region) for region in settings["regions"]),
             min_class_count=settings["min_class_count"],

@@ -37,6 +37,7 @@ CARD_NAME = "README.md"
 _TEMPORARY_PREFIX = ".writing-"
 _DATA_FILE = re.compile(r"[a-z0-9-]+-[0-9a-f]{12}\.(safetensors|sqlite)")
 _READ_ATTEMPTS = 20
+VERIFIED_BYTES = 1 << 26  #: files up to this size have their digest checked on opening unless asked otherwise
 
 T = TypeVar("T")
 ExampleRow = tuple[Any, Any, "str | None"]  # id, label, text
@@ -124,7 +125,9 @@ def _write_model(
                 continue
 
 
-def read_model(directory: str | Path, kind: str, restore: Callable[[StoredModel], T], *, verify: bool = True) -> T:
+def read_model(
+    directory: str | Path, kind: str, restore: Callable[[StoredModel], T], *, verify: bool | None = None
+) -> T:
     """Open a model directory and restore a model from it, once more if another was saved there meanwhile."""
     for _ in range(_READ_ATTEMPTS):
         before = _config_bytes(directory)
@@ -143,8 +146,11 @@ def _config_bytes(directory: str | Path) -> bytes | None:
         return None
 
 
-def open_model(directory: str | Path, kind: str, *, verify: bool = True) -> StoredModel:
-    """Open a model directory, checking format, kind, and every file's presence and size; with ``verify`` its digest."""
+def open_model(directory: str | Path, kind: str, *, verify: bool | None = None) -> StoredModel:
+    """Open a model directory, checking format, kind, and every file's presence and size.
+
+    The digests of files up to 64 MB are checked too; with ``verify`` those of all files, with False of none.
+    """
     directory = Path(directory).resolve()
     if not directory.is_dir():
         raise ModelFileError(f"{directory} is not a directory. Give the path that the model was saved to.")
@@ -159,7 +165,8 @@ def open_model(directory: str | Path, kind: str, *, verify: bool = True) -> Stor
             raise ModelFileError(
                 f"{path} is truncated or damaged: {path.stat().st_size} bytes where {entry['bytes']} were written."
             )
-        if verify and _digest(path) != entry["sha256"]:
+        is_checked = entry["bytes"] <= VERIFIED_BYTES if verify is None else verify
+        if is_checked and _digest(path) != entry["sha256"]:
             raise ModelFileError(f"{path} is damaged: its contents are not what was written. Save the model again.")
     return StoredModel(directory, config)
 

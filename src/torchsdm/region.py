@@ -7,7 +7,8 @@ k(n_c) = min(floor((1 - alpha) n_c), n_c - 1) of the sorted probabilities, so
     psi_c >= alpha   if and only if   b_c <= k(n_c).
 
 Two counts per class replace the eCDFs, and both change only at the class's own points. One sort and one pass over the
-points therefore find the first candidate at which every class holds: O(n log n), whatever the number of classes.
+points (``candidates``) therefore find the first candidate at which every class holds: O(n log n), whatever the number
+of classes.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from torchsdm.errors import InvalidInputError
 from torchsdm.validation import (
+    Array,
     ArrayLike,
     as_float_tensor,
     as_integer_tensor,
@@ -154,102 +157,84 @@ def find_high_reliability_region(
         raise InvalidInputError(f"'probabilities' and 'rescaled_similarity' of {caller} must not hold NaN.")
 
     points = _SortedPoints.of(q_rescaled, p.gather(1, y.unsqueeze(1)).squeeze(1), y, n_classes)
-    position = points.first_candidate(alpha, min_class_count)
-    if position is None:
-        return _no_region(points, alpha, min_class_count)
-    return points.region(position, alpha)
+    holds, fewest_failing = points.best_candidates(alpha, min_class_count)
+    if not holds:
+        return _no_region(points, alpha, min_class_count, fewest_failing)
+    return points.region(holds, alpha)
 
 
 @dataclass(frozen=True)
 class _SortedPoints:
-    """Calibration points with q' > 0, by (class, q'), and the distinct q' as candidates."""
+    """Calibration points with q' > 0, in descending order of it: the points of a candidate are the first so many."""
 
-    candidates: Tensor  # (T,) ascending
-    rank: Tensor  # (n,) position of each point's q' among the candidates
-    truth: Tensor  # (n,) probability of the true class
-    labels: Tensor  # (n,)
+    rescaled_similarity: Array  # (n,)
+    truth: Array  # (n,) probability of the true class
+    labels: Array  # (n,)
     n_classes: int
 
     @classmethod
     def of(cls, q_rescaled: Tensor, truth: Tensor, labels: Tensor, n_classes: int) -> _SortedPoints:
-        positive = q_rescaled > 0
-        candidates, rank = torch.unique(q_rescaled[positive], sorted=True, return_inverse=True)
-        order = torch.argsort(labels[positive] * max(1, len(candidates)) + rank)  # by class, then by candidate
-        return cls(candidates, rank[order], truth[positive][order], labels[positive][order], n_classes)
+        q, p, y = (tensor.cpu().numpy() for tensor in (q_rescaled, truth, labels))
+        order = np.argsort(-q)
+        order = order[: np.count_nonzero(q > 0)]
+        return cls(q[order], p[order], y[order], n_classes)
 
-    def failing_classes(self, alpha: float, min_class_count: int) -> Tensor:
-        """How many classes fail at each candidate (T,)."""
-        rank, labels, n = self.rank, self.labels, len(self.rank)
-        sizes = torch.bincount(labels, minlength=self.n_classes)
-        end_of_class = torch.repeat_interleave(sizes.cumsum(0), sizes)  # (n,) where each point's class ends
-        n_left = end_of_class - torch.arange(n, device=rank.device)  # points of the class from this one on
-        is_low = (self.truth < alpha).to(torch.int64)
-        low_before = torch.cat([is_low.new_zeros(1), is_low.cumsum(0)])
-        n_low = low_before[end_of_class] - low_before[:-1]
-        fails = (n_low > _threshold_index(n_left, alpha)) | (n_left < min_class_count)
-        # A point's counts hold for the candidates after its predecessor's rank up to its own.
-        is_first = torch.ones(n, dtype=torch.bool, device=rank.device)
-        is_first[1:] = labels[1:] != labels[:-1]
-        previous = torch.where(is_first, torch.full_like(rank, -1), rank.roll(1))
-        change = torch.zeros(len(self.candidates) + 1, dtype=torch.int64, device=rank.device)
-        ones = fails.to(torch.int64)
-        change.index_add_(0, previous + 1, ones)
-        change.index_add_(0, rank + 1, -ones)
-        # Beyond a class's last point it has none, and fails.
-        last_rank = torch.full((self.n_classes,), -1, dtype=torch.int64, device=rank.device)
-        last_rank.scatter_reduce_(0, labels, rank, "amax")
-        change.index_add_(0, last_rank + 1, torch.ones_like(last_rank))
-        return change.cumsum(0)[:-1]
+    def best_candidates(self, alpha: float, min_class_count: int) -> tuple[int, int]:
+        """How many points the first candidate has at which no class fails (0 if there is none), and the best one."""
+        from torchsdm.candidates import best_candidates
 
-    def first_candidate(self, alpha: float, min_class_count: int) -> int | None:
-        """Position of the first candidate at which no class fails."""
-        holds = torch.nonzero(self.failing_classes(alpha, min_class_count) == 0)
-        return int(holds[0]) if len(holds) else None
+        holds, best = best_candidates(
+            self.rescaled_similarity, self.truth, self.labels, self.n_classes, alpha, int(min_class_count)
+        )
+        return int(holds), int(best)
 
-    def region(self, position: int, alpha: float) -> HighReliabilityRegion:
-        """The region that a candidate makes."""
-        inside = self.rank >= position
+    def region(self, n: int, alpha: float) -> HighReliabilityRegion:
+        """The region that the candidate with n points makes."""
         thresholds = torch.full((self.n_classes,), torch.inf, dtype=torch.float64)
-        counts = torch.bincount(self.labels[inside], minlength=self.n_classes).cpu()
-        for c, values in enumerate(self.truth[inside].split(counts.tolist())):  # points are grouped by class
+        counts = self.class_counts(n)
+        by_class = self.truth[:n][np.argsort(self.labels[:n], kind="stable")]
+        for c, values in enumerate(np.split(by_class, counts.cumsum()[:-1])):
             if len(values):
-                index = int(_threshold_index(counts[c], alpha))
-                thresholds[c] = values.sort().values[index]
-        return HighReliabilityRegion(alpha, float(self.candidates[position]), thresholds, counts)
+                index = threshold_index(len(values), alpha)
+                thresholds[c] = np.partition(values, index)[index]
+        return HighReliabilityRegion(
+            alpha, float(self.rescaled_similarity[n - 1]), thresholds, torch.from_numpy(counts)
+        )
+
+    def class_counts(self, n: int) -> Array:
+        """How many of the first n points each class has (C,)."""
+        return np.bincount(self.labels[:n], minlength=self.n_classes).astype(np.int64)
 
 
-def _threshold_index(n: Tensor, alpha: float) -> Tensor:
+def threshold_index(n: int, alpha: float) -> int:
     """Index of psi among n sorted values: floor((1 - alpha) n), counted from 0, at most the last.
 
     (1 - alpha) n is rounded to 1e-9 first, so that alpha = 0.9 with n = 10 takes element 1.
     """
-    return torch.minimum(torch.round((1 - alpha) * n.double(), decimals=9).floor().to(torch.int64), n - 1)
+    return min(int((1 - alpha) * n + 0.5e-9), n - 1)
 
 
-def _no_region(points: _SortedPoints, alpha: float, min_class_count: int) -> HighReliabilityRegion:
+def _no_region(points: _SortedPoints, alpha: float, min_class_count: int, fewest_failing: int) -> HighReliabilityRegion:
     """Say which classes fail and which alpha would have been reached.
 
     Whatever holds for an alpha holds for every smaller one, so halving finds the largest.
     """
     nothing = torch.full((points.n_classes,), torch.inf, dtype=torch.float64)
     no_counts = torch.zeros(points.n_classes, dtype=torch.int64)
-    low, high, position = 0.5, alpha, None
-    if len(points.candidates):
-        for _ in range(_ALPHA_STEPS):
-            middle = (low + high) / 2
-            candidate = points.first_candidate(middle, min_class_count)
-            low, high, position = (middle, high, candidate) if candidate is not None else (low, middle, position)
-        tidy = round(high, 6)  # the largest alpha is often a round number that halving only comes near
-        if low < tidy < alpha and (candidate := points.first_candidate(tidy, min_class_count)) is not None:
-            low, position = tidy, candidate
-        if position is None:
-            position = int(points.failing_classes(alpha, min_class_count).argmin())
-        nearest = points.region(position, alpha)
-        below = (nearest.thresholds < alpha) | (nearest.class_counts < max(1, min_class_count))
-        failed = tuple(torch.nonzero(below).squeeze(1).tolist())
-    else:
-        failed = tuple(range(points.n_classes))
-    if low == 0.5 or position is None:
+    if not fewest_failing:  # no point with q' > 0
+        return HighReliabilityRegion(alpha, math.inf, nothing, no_counts, tuple(range(points.n_classes)))
+    low, high, reached = 0.5, alpha, 0
+    for _ in range(_ALPHA_STEPS):
+        middle = (low + high) / 2
+        holds, _ = points.best_candidates(middle, min_class_count)
+        low, high, reached = (middle, high, holds) if holds else (low, middle, reached)
+    tidy = round(high, 6)  # the largest alpha is often a round number that halving only comes near
+    if low < tidy < alpha and (holds := points.best_candidates(tidy, min_class_count)[0]):
+        low, reached = tidy, holds
+    nearest = points.region(reached or fewest_failing, alpha)
+    below = (nearest.thresholds < alpha) | (nearest.class_counts < max(1, min_class_count))
+    failed = tuple(torch.nonzero(below).squeeze(1).tolist())
+    if not reached:
         return HighReliabilityRegion(alpha, math.inf, nothing, no_counts, failed)
-    largest_counts = tuple(points.region(position, low).class_counts.tolist())
+    largest_counts = tuple(points.class_counts(reached).tolist())
     return HighReliabilityRegion(alpha, math.inf, nothing, no_counts, failed, low, largest_counts)

@@ -70,8 +70,12 @@ class Saveable(HubModel, FittedState):
         )
 
     @classmethod
-    def load(cls: type[Self], path: str | Path, *, device: str | None = None, verify: bool = True) -> Self:
-        """Read a model that ``save`` wrote. The support is memory-mapped; ``verify`` checks every file's digest."""
+    def load(cls: type[Self], path: str | Path, *, device: str | None = None, verify: bool | None = None) -> Self:
+        """Read a model that ``save`` wrote. The exemplars are memory-mapped.
+
+        Every file's presence and size is checked, and the digest of files up to 64 MB, so that opening does not read
+        all of a large support; ``verify=True`` checks every digest, ``verify=False`` none.
+        """
         caller = f"{cls.__name__}.load"
         name = check_device(device, caller)
         directory = check_path(path, "path", caller)

@@ -74,6 +74,28 @@ class SupportSet:
         self._groups = match_groups(self.labels, self.predictions)
         self._ids = None if ids is None else check_ids(ids, len(points), "SupportSet")
 
+    @classmethod
+    def restore(
+        cls,
+        exemplars: Tensor,
+        labels: Tensor,
+        predictions: Tensor,
+        centre: Tensor,
+        squared_norms: Tensor,
+        *,
+        block_size: int = DEFAULT_BLOCK_SIZE,
+    ) -> SupportSet:
+        """A support as it was taken apart for saving. The values are trusted, so that nothing reads all exemplars."""
+        support = cls.__new__(cls)
+        support.block_size, support.labels, support.predictions = block_size, labels, predictions
+        check_shape(exemplars, (len(labels), len(centre)), "exemplars", "SupportSet.restore")
+        check_shape(predictions, (len(labels),), "predictions", "SupportSet.restore")
+        check_shape(squared_norms, (len(labels),), "squared_norms", "SupportSet.restore")
+        support._points = CentredPoints(exemplars.contiguous(), centre, squared_norms)
+        support._groups = match_groups(labels, predictions)
+        support._ids = None
+        return support
+
     def __len__(self) -> int:
         return len(self._points.points)
 
@@ -95,6 +117,11 @@ class SupportSet:
     def centre(self) -> Tensor:
         """The frozen centre (M,)."""
         return self._points.centre
+
+    @property
+    def centred_points(self) -> CentredPoints:
+        """The exemplars with their centre and norms, as matching takes them."""
+        return self._points
 
     def match(
         self, exemplars: ArrayLike, predictions: ArrayLike, exclude: ArrayLike | None = None, *, k: int = 0

@@ -28,7 +28,6 @@ from torchsdm.matching import DEFAULT_BLOCK_SIZE
 from torchsdm.signals import Signals
 from torchsdm.support import SupportSet
 
-_FORWARD_ROWS = 2048  # fixed: the last bits of a float32 product depend on it
 _SPLIT, _WEIGHTS, _SHUFFLE = range(3)  # the uses of randomness within a round
 
 
@@ -148,7 +147,7 @@ def train_round(
     train, calibration = split_of_round(data, settings, seed, number)
     # Whatever gradient or precision context the caller is in, training is the same.
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast(settings.device_type, enabled=False):
-        learner = _Learner(train, calibration, settings, seed, number)
+        learner = Learner(train, calibration, settings, seed, number)
         if state is not None:
             learner.restore(state)
         while state is None or not state.is_finished(settings):
@@ -163,7 +162,7 @@ def best_round(results: Sequence[RoundResult]) -> RoundResult:
     return min(results, key=lambda result: result.best_loss)
 
 
-class _Learner:
+class Learner:
     """The moving parts of one round."""
 
     def __init__(self, train: Part, calibration: Part, settings: TrainingSettings, seed: int, number: int) -> None:
@@ -256,9 +255,8 @@ class _Learner:
     @torch.no_grad()
     def _evaluate(self) -> tuple[_Evaluation, _Evaluation]:
         """Signals and losses of the training part against itself and of the calibration part against it."""
-        exemplars, logits = self._forward(self.train)
+        (exemplars, logits), (calibration_exemplars, calibration_logits) = self._forward()
         support = SupportSet(exemplars, self.train_labels, logits.argmax(dim=1), block_size=self.settings.block_size)
-        calibration_exemplars, calibration_logits = self._forward(self.calibration)
         matches = support.match_self(), support.match(calibration_exemplars, calibration_logits.argmax(dim=1))
         evaluations = []
         for match, z, labels in zip(
@@ -272,18 +270,19 @@ class _Learner:
             )
         return evaluations[0], evaluations[1]
 
-    def _forward(self, part: Part) -> tuple[Tensor, Tensor]:
-        blocks = [
-            self.adaptor(part.states(slice(start, start + _FORWARD_ROWS)).to(self.device))
-            for start in range(0, len(part), _FORWARD_ROWS)
-        ]
-        exemplars, logits = (torch.cat(tensors) for tensors in zip(*blocks, strict=True))
-        if not bool(torch.isfinite(exemplars).all()) or not bool(torch.isfinite(logits).all()):
+    def _forward(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Exemplars and logits of both parts; where these are rows of the same states, from one pass in their order."""
+        everything = self.adaptor.evaluate(self.train.hidden_states)
+        train = everything[0][self.train.rows], everything[1][self.train.rows]
+        if self.calibration.hidden_states is not self.train.hidden_states:
+            everything = self.adaptor.evaluate(self.calibration.hidden_states)
+        calibration = everything[0][self.calibration.rows], everything[1][self.calibration.rows]
+        if not all(bool(torch.isfinite(values).all()) for values in (*train, *calibration)):
             raise TrainingError(
                 f"The weights of round {self.number + 1} grew beyond float32. Lower learning_rate "
                 f"(now {self.settings.learning_rate:g})."
             )
-        return exemplars, logits
+        return train, calibration
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,14 @@ SOURCE = REPOSITORY / "src" / "torchsdm"
 # A module imports only from modules before it. docs/reference/index.md shows such an order too.
 ORDER = [
     "_version",
-    *("errors", "validation", "numerics"),
+    *("errors", "validation", "numerics", "compilation"),
     *("data", "labels"),
     "adaptor",
-    *("matching", "support"),
+    *("tiles", "kernels", "tensor_kernels", "bounds", "matching", "support"),
     *("ecdf", "signals"),
     "activation",
     *("history", "training"),
-    *("region", "sample_size"),
+    *("candidates", "region", "sample_size"),
     *("decision", "persistence", "checkpoint", "rounds", "model", "explanation", "model_files", "model_card"),
     *("hub", "fitted", "updates", "saving", "base", "estimator", "ensemble"),
     "__init__",

@@ -19,7 +19,7 @@ import pytest
 import torch
 from sklearn.datasets import make_blobs
 
-from torchsdm import Decisions, SDMClassifier, SDMEnsemble
+from torchsdm import Decisions, SDMClassifier, SDMEnsemble, persistence
 from torchsdm.errors import ModelFileError, TorchSDMError
 from torchsdm.persistence import CONFIG_NAME
 
@@ -127,7 +127,7 @@ def test_the_support_is_memory_mapped(data, tmp_path):
             return int(next(l for l in open("/proc/self/status") if l.startswith("RssAnon")).split()[1]) * 1024
         stored = open_model({str(tmp_path / "model")!r}, "SDMClassifier", verify=False)
         before = rss()
-        exemplars = stored.tensors("support")["exemplars"]
+        exemplars = stored.tensors("support-exemplars")["exemplars"]
         assert exemplars.numel() * 4 > 80_000_000, exemplars.shape
         float(exemplars.sum())
         print((rss() - before) / (exemplars.numel() * 4))
@@ -169,7 +169,11 @@ def test_no_file_is_a_pickle(saved):
 
 # --- damage ----------------------------------------------------------------------------------------------------------
 
-DATA_FILES = ["adaptor", "support", "calibration", "support-examples", "calibration-examples"]
+DATA_FILES = [
+    "adaptor",
+    *("support", "support-exemplars", "support-examples"),
+    *("calibration", "calibration-exemplars", "calibration-examples"),
+]
 
 
 @pytest.mark.parametrize("name", DATA_FILES)
@@ -190,6 +194,21 @@ def test_a_flipped_bit_is_named(saved, name):
     path.write_bytes(content)
     with pytest.raises(ModelFileError, match=path.name):
         SDMClassifier.load(saved)
+
+
+def test_digests_of_large_files_are_checked_only_when_asked(saved, monkeypatch):
+    path = file_of(saved, "support-exemplars")
+    content = bytearray(path.read_bytes())
+    content[-10] ^= 1
+    path.write_bytes(content)
+    monkeypatch.setattr(persistence, "VERIFIED_BYTES", len(content) - 1)
+    SDMClassifier.load(saved)
+    with pytest.raises(ModelFileError, match=path.name):
+        SDMClassifier.load(saved, verify=True)
+    monkeypatch.setattr(persistence, "VERIFIED_BYTES", len(content))
+    with pytest.raises(ModelFileError, match=path.name):
+        SDMClassifier.load(saved)
+    SDMClassifier.load(saved, verify=False)
 
 
 @pytest.mark.parametrize("name", DATA_FILES)

@@ -148,10 +148,13 @@ def test_support_and_calibration_are_encoded_as_decisions_are(fitted, insects):
 
 def test_decide_in_blocks_is_decide(fitted, insects, monkeypatch):
     states = torch.from_numpy(insects.fresh)
-    whole, exemplars = fitted.model_.decide_with_exemplars(states)
+    whole, *neighbors = fitted.model_.decide_with_neighbors(states, 3)
+    exemplars, _ = fitted.model_.adaptor.encode(states)
+    for got, expected in zip(neighbors, fitted.support_.neighbors(exemplars, 3), strict=True):
+        assert torch.equal(got, expected)
     monkeypatch.setattr(model_module, "_ROWS_AT_ONCE", 7)
-    again, blocks = fitted.model_.decide_with_exemplars(states)
-    assert torch.equal(blocks, exemplars)
+    again, *blocks = fitted.model_.decide_with_neighbors(states, 3)
+    assert all(torch.equal(a, b) for a, b in zip(blocks, neighbors, strict=True))
     for name, value in whole._columns():
         np.testing.assert_array_equal(value, getattr(again, name), err_msg=name)
     assert fitted.model_.predict(states).tolist() == whole.logits.argmax(axis=1).tolist()

@@ -1,0 +1,55 @@
+"""Single queries, and batches against a million points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from measure import Figure, PeakMemory, compare, judged
+from problems import clouds, support_of
+
+from torchsdm.matching import DEFAULT_BLOCK_SIZE, Products
+
+
+def run() -> Iterator[Figure]:
+    """One query with its exemplars, then a thousand against a million."""
+    yield _one_query()
+    yield from _a_million()
+
+
+def _one_query() -> Figure:
+    points, labels = clouds(18_000, 1_000)
+    support = support_of(points, labels)
+    query, prediction = clouds(1, 1_000, seed=1)
+    return compare(
+        "one query against 18,000 × 1,000: q and 5 exemplars",
+        lambda: support.match(query, prediction, k=5),
+        "matrix-vector product",
+        lambda: points @ query[0],
+        at_most=1.5,
+        repeats=51,
+    )
+
+
+def _a_million() -> Iterator[Figure]:
+    points, labels = clouds(1_000_000, 256)
+    support = support_of(points, labels)
+    queries, predictions = clouds(1_000, 256, seed=1)
+
+    def match() -> None:
+        support.match(queries, predictions)
+
+    match()
+    with PeakMemory() as memory:
+        match()
+    products = Products(support.centred_points, len(queries), DEFAULT_BLOCK_SIZE)
+
+    def plain() -> None:
+        for rows in products.row_blocks():
+            part = queries[rows]
+            for start, stop in products.spans():
+                torch.mm(part, points[start:stop].T, out=products.buffer[: len(part), start:stop])
+
+    work = "1,000 queries against 1,000,000 × 256"
+    yield compare(work, match, "product in the same blocks", plain, at_most=1.3, repeats=5)
+    yield judged(f"{work}: extra memory", "GB", memory.extra / 1e9, at_most=1.0)

@@ -1,0 +1,35 @@
+"""Algorithm 1 against a sort."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from measure import Figure, compare
+
+from torchsdm import find_high_reliability_region
+
+N = 60_000
+
+
+def run() -> Iterator[Figure]:
+    """The worst case: no candidate holds, so every one is tried, and the largest alpha searched for."""
+    rng = np.random.default_rng(0)
+    for n_classes in (2, 100):
+        q_rescaled = rng.random(N) * 1_000
+        probabilities = rng.dirichlet(np.ones(n_classes), N)
+        labels = rng.integers(0, n_classes, N)
+        numbers = rng.random(N, dtype=np.float32)
+
+        def region() -> None:
+            found = find_high_reliability_region(q_rescaled, probabilities, labels, alpha=0.95)  # noqa: B023
+            assert not found.found
+
+        yield compare(
+            f"Algorithm 1, {N:,} points, {n_classes} classes, no region",
+            region,
+            f"numpy sort of {N:,} float32",
+            lambda: np.sort(numbers),  # noqa: B023
+            at_most=50,
+            repeats=15,
+        )

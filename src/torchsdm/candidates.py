@@ -1,0 +1,45 @@
+"""Algorithm 1's pass over the candidates, compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from torchsdm.compilation import compiled, helper
+from torchsdm.validation import Array
+
+
+@compiled
+def best_candidates(
+    rescaled_similarity: Array, truth: Array, labels: Array, n_classes: int, alpha: float, min_class_count: int
+) -> tuple[int, int]:
+    """Where the smallest candidate ends at which every class holds (0 if none), and the one at which the fewest fail.
+
+    The points are in descending order of q'; a candidate's points are the first so many. Going down, a point changes
+    the two counts of its own class and of no other.
+    """
+    n_points = np.zeros(n_classes, dtype=np.int64)
+    n_low = np.zeros(n_classes, dtype=np.int64)
+    fails = np.ones(n_classes, dtype=np.bool_)  # a class without points fails
+    n_failing, fewest = n_classes, n_classes + 1
+    holds, best = 0, 0
+    for i in range(len(labels)):
+        c = labels[i]
+        n_points[c] += 1
+        n_low[c] += truth[i] < alpha
+        now_fails = n_low[c] > _threshold_index(n_points[c], alpha) or n_points[c] < min_class_count
+        n_failing += int(now_fails) - int(fails[c])
+        fails[c] = now_fails
+        is_whole = i + 1 == len(labels) or rescaled_similarity[i + 1] < rescaled_similarity[i]
+        if is_whole and n_failing <= fewest:
+            fewest, best = n_failing, i + 1
+            if n_failing == 0:
+                holds = i + 1
+    return holds, best
+
+
+@helper
+def _threshold_index(n: int, alpha: float) -> Any:
+    """Index of psi among n sorted values; ``region.threshold_index`` says which."""
+    return min(int((1 - alpha) * n + 0.5e-9), n - 1)
