@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ def run() -> Iterator[Figure]:
         warnings.simplefilter("ignore")  # no region is needed here
         classifier.fit(states[:1_000], labels[:1_000]).add_exemplars(states, labels)
         classifier.save(directory)
+        os.sync()  # writing the files back would slow the first readers
         largest = max(Path(directory).iterdir(), key=lambda path: path.stat().st_size)
         yield compare(
             f"load a model with {N:,} × {M:,} support, decide on one input",

@@ -12,8 +12,9 @@ a are float64. Whatever the order of summation, the error of ``(b + a) - factor 
 
 where the 24 generously covers the rounding of x', s, a, b and of the two sums. 2 |x'| S <= |x'|^2 / r + r S^2 for any
 r > 0 splits it into a part of the row and a part of the column (r: a typical |x'| / S), so that lower and upper bounds
-are one addition and one multiplication each. A point too far out for float32 gets the bounds -inf and inf: everything
-about it is then decided in float64, which is slow and right.
+are one addition and one multiplication each. Where |c| is so much larger than the points' spread that this bound says
+little, blocks of the support are centred too before they are multiplied, and c is 0 in all of the above. A point too
+far out for float32 gets the bounds -inf and inf: everything about it is decided in float64, which is slow and right.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from torchsdm.tiles import LARGEST_QUERY, SMALLEST_QUERY, BoundTerms
 _BLOCK_ELEMENTS = 1 << 22  # float64 elements held at once while norms are computed (32 MB)
 _CACHED_ELEMENTS = 1 << 18  # elements that stay in cache between one operation and the next
 _LARGEST_EXPONENT = 60  # of typical norms; beyond it nothing is left to float32
+_LARGEST_OFFSET = 64  # norms of the centre, in typical norms, up to which the support is multiplied as it is
 _OUTLIER_EXPONENT = 40  # support points so far beyond the typical norm are decided in float64
 _OVERFLOW_EXPONENT = 100  # ... and with points so far beyond it, products may overflow
 _TINY = torch.finfo(torch.float32).tiny
@@ -65,6 +67,11 @@ class CentredPoints:
         """The bounds for queries against these points."""
         return Bounds.of(self.squared_norms, float(self.centre.norm()), self.points.shape[1])
 
+    def multiplicands(self, start: int, stop: int) -> Tensor:
+        """What queries are multiplied with, float32: the points themselves, or centred where that is needed."""
+        points = self.points[start:stop]
+        return (points - self.centre.to(points.dtype)).float() if self.bounds.centres_support else points.float()
+
     def reordered(self, order: Tensor) -> tuple[Tensor, Bounds]:
         """In another order: centred and scaled points (S, M) float32 and the bounds for products among them."""
         bounds = Bounds.of(self.squared_norms[order], 0.0, self.points.shape[1])
@@ -96,7 +103,7 @@ class Bounds:
     exponent: int  # sigma = 2^-exponent
     error: float  # gamma(M + 24)
     ratio: float  # r
-    centre_norm: float
+    centres_support: bool
     n_filters: int
     lower: Tensor  # (S,) float32
     upper: Tensor  # (S,) float32
@@ -106,6 +113,9 @@ class Bounds:
     def of(cls, squared_norms: Tensor, centre_norm: float, n_filters: int) -> Bounds:
         """Bounds for support points at these squared distances from the centre."""
         typical = math.sqrt(float(squared_norms.median()))
+        centres_support = centre_norm > _LARGEST_OFFSET * typical
+        if centres_support:
+            centre_norm = 0.0
         exponent = math.frexp(typical)[1]
         largest = math.sqrt(float(squared_norms.max())) + centre_norm
         is_wild = (
@@ -127,7 +137,7 @@ class Bounds:
             exponent,
             error,
             ratio,
-            centre_norm,
+            centres_support,
             n_filters,
             _round_down(b - slack).masked_fill_(outliers, -torch.inf),
             _round_up(b + slack).masked_fill_(outliers, torch.inf),
@@ -148,7 +158,8 @@ class Bounds:
     def terms(self) -> BoundTerms:
         """What the rows' side depends on."""
         underflow = (4 * self.n_filters + 64) * _TINY
-        return BoundTerms(self.exponent, self.error * (1 / self.ratio + 1), underflow, self.decide_nothing)
+        cross = 0.0 if self.centres_support else 2.0
+        return BoundTerms(self.exponent, cross, self.error * (1 / self.ratio + 1), underflow, self.decide_nothing)
 
     def queries(self, queries: Tensor, centre: Tensor) -> QueryBounds:
         """The rows' side for queries (n, M)."""
@@ -160,13 +171,14 @@ class Bounds:
         down = _power_of_two(-exponents).masked_fill_(left_out, 0.0)  # 2^-k
         multiplier = ((queries.double() - centre) * down[:, None]).float()
         factor = _power_of_two(exponents + 1 - 2 * self.exponent)
-        shift = (squared + 2 * cross) * self.scale**2
+        shift = (squared + self.terms.cross * cross) * self.scale**2
         return self._rows(multiplier, factor, shift, squared * self.scale**2, left_out)
 
     def _queries_compiled(self, queries: Tensor, centre: Tensor) -> QueryBounds:
         from torchsdm import kernels
 
-        side = QueryBounds(torch.empty(queries.shape, dtype=torch.float32), *torch.empty(3, len(queries)))
+        rows = torch.empty(3, len(queries), dtype=torch.float32)
+        side = QueryBounds(torch.empty(queries.shape, dtype=torch.float32), *rows)
         outputs = (tensor.numpy() for tensor in (side.multiplier, side.factor, side.low, side.high))
         kernels.query_bounds(queries.numpy(), centre.numpy(), self.terms, *outputs, 0, len(queries))
         return side

@@ -67,7 +67,7 @@ def query_bounds(
         for k in range(len(centre)):
             multiplier[i, k] = np.float32((np.float64(queries[i, k]) - centre[k]) * down)
         up = math.ldexp(1.0, exponent + 1 - 2 * terms.exponent)
-        shift = (norm + 2 * product) * scale
+        shift = (norm + terms.cross * product) * scale
         slack = norm * scale * terms.row_error + (up + 1) * terms.underflow
         factor[i], low[i], high[i] = up, _round_down(shift - slack), -_round_down(-shift - slack)
 

@@ -22,7 +22,7 @@ import itertools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -49,9 +49,9 @@ class Match:
     """Euclidean distance to the nearest support point, float64; infinite for an empty support."""
     nearest_index: Tensor
     """Its support index, int64; -1 for an empty support."""
-    neighbor_distances: Tensor
-    """Distances to the k nearest support points, nearest first."""
-    neighbor_indices: Tensor
+    neighbor_distances: Tensor = field(default_factory=lambda: torch.empty(0, 0, dtype=torch.float64))
+    """Distances to the k nearest support points, nearest first; empty unless asked for."""
+    neighbor_indices: Tensor = field(default_factory=lambda: torch.empty(0, 0, dtype=torch.int64))
     """Their support indices."""
 
 
@@ -254,15 +254,16 @@ class Products:
     """Products of queries with the support, in tiles; the tiles of a block of rows are kept where memory allows."""
 
     def __init__(self, support: CentredPoints, n_queries: int, block_size: int) -> None:
-        self.points, self.bounds, self.n_queries = support.points, support.bounds, n_queries
-        n_support = len(self.points)
+        self.support, self.bounds, self.n_queries = support, support.bounds, n_queries
+        n_support = len(support.points)
         self.n_rows = max(1, min(n_queries, block_size))
         affordable = _KEPT_BLOCKS * block_size**2 // n_support
         self.kept = affordable >= min(self.n_rows, _FEWEST_ROWS)
         if self.kept:
             self.n_rows = min(self.n_rows, affordable)
         self.width = min(n_support, max(block_size, (4 if self.kept else 1) * block_size**2 // self.n_rows))
-        self.buffer = torch.empty(self.n_rows, n_support if self.kept else self.width, device=self.points.device)
+        width = n_support if self.kept else self.width
+        self.buffer = torch.empty(self.n_rows, width, dtype=torch.float32, device=support.points.device)
 
     def row_blocks(self) -> Iterator[slice]:
         """The blocks of queries."""
@@ -270,7 +271,7 @@ class Products:
 
     def spans(self) -> Iterator[tuple[int, int]]:
         """First and last column of each tile."""
-        n = len(self.points)
+        n = len(self.support.points)
         return ((start, min(start + self.width, n)) for start in range(0, n, self.width))
 
     def tile(self, multiplier: Tensor, own: Tensor | None, span: tuple[int, int], *, again: bool = False) -> Tile:
@@ -285,7 +286,7 @@ class Products:
         if self.bounds.decide_nothing:
             out.zero_()
         else:
-            _multiply(multiplier, self.points[start:stop].float(), out)
+            _multiply(multiplier, self.support.multiplicands(start, stop), out)
         if own is not None:
             here = torch.nonzero((own >= start) & (own < stop)).squeeze(1)
             out[here, own[here] - start] = -torch.inf  # so that the bounds of the query itself are infinite
@@ -299,7 +300,7 @@ class _MutualProducts:
         self.scaled, self.scale = scaled, scale
         self.n_rows = max(1, 2 * block_size // 3)
         self.width = max(self.n_rows, 4 * block_size**2 // self.n_rows)
-        self.buffer = torch.empty(min(self.n_rows, len(scaled)) * min(self.width, len(scaled)))
+        self.buffer = scaled.new_empty(min(self.n_rows, len(scaled)) * min(self.width, len(scaled)))
 
     def fits(self, start: int, stop: int) -> bool:
         """Whether a stretch is one tile."""
@@ -444,8 +445,6 @@ def match_plain(
         torch.tensor(similarity, dtype=torch.int64),
         torch.tensor(nearest_distance, dtype=torch.float64),
         torch.tensor(nearest_index, dtype=torch.int64),
-        torch.empty(len(queries), 0, dtype=torch.float64),
-        torch.empty(len(queries), 0, dtype=torch.int64),
     )
 
 

@@ -18,6 +18,7 @@ class BoundTerms(NamedTuple):
     """The numbers that the rows' side of the bounds depends on; see ``bounds``."""
 
     exponent: int  # sigma = 2^-exponent
+    cross: float  # what x'.c is multiplied by: 2, or 0 where the support is centred too
     row_error: float
     underflow: float
     decide_nothing: bool

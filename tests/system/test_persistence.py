@@ -291,7 +291,7 @@ def test_a_failed_save_leaves_the_old_model(saved, classifier, data, monkeypatch
                 other.save(saved)
         assert_same_decisions(SDMClassifier.load(saved).decide(X), expected)
     other.save(saved)  # and what the failed ones left is cleaned up
-    assert len(list(saved.iterdir())) == 7
+    assert len(list(saved.iterdir())) == 9
     assert_same_decisions(SDMClassifier.load(saved).decide(X), other.decide(X))
 
 

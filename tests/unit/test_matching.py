@@ -264,6 +264,19 @@ def test_any_centre_gives_the_same_answers(kind, compiled):
 
 
 @both_kernels
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_non_matches_the_farthest_point_counts(kind, compiled):
+    problem = Problem(kind)
+    support, groups = problem.centred(), torch.zeros(N_SUPPORT, dtype=torch.int64)
+    exclude = torch.where(torch.arange(N_QUERIES) % 2 == 0, torch.arange(N_QUERIES), -1)
+    for block_size in (5, 1000):
+        arguments = problem.queries, torch.zeros_like(exclude), support, groups, exclude, block_size
+        got = match(*arguments, compiled=compiled)
+        assert got.similarity.tolist() == [N_SUPPORT - 1, N_SUPPORT] * (N_QUERIES // 2)
+    assert (match_self(support, torch.zeros_like(groups), groups).similarity == N_SUPPORT - 1).all()
+
+
+@both_kernels
 @pytest.mark.parametrize("kind", ["gaussian", "duplicates", "offset of 10 000", "denormal", "huge", "float64"])
 def test_queries_at_the_centre(kind, compiled):
     problem = Problem(kind)
