@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from torchsdm.errors import InvalidInputError
-from torchsdm.numerics import invariant_linear
+from torchsdm.numerics import empty_float32, invariant_linear
 from torchsdm.validation import check_positive
 
 _CACHED_ELEMENTS = 1 << 22  # hidden-state entries that may stay in cache from one operation to the next (16 MB)
@@ -45,7 +45,7 @@ class Adaptor(nn.Module, ABC):
     def evaluate(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
         """Like calling the module on many states, without gradients and without copies larger than a block."""
         device = self.output.weight.device
-        exemplars = torch.empty(len(hidden_states), self.n_filters, dtype=torch.float32, device=device)
+        exemplars = empty_float32(len(hidden_states), self.n_filters, device=device)
         rows = max(1, _CACHED_ELEMENTS // max(1, math.prod(hidden_states.shape[1:])))
         for start in range(0, len(hidden_states), rows):
             block = hidden_states[start : start + rows].to(device).float()

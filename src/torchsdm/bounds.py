@@ -26,7 +26,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from torchsdm.numerics import product_error, summation_order
+from torchsdm.numerics import empty_float32, product_error, summation_order
 from torchsdm.tiles import LARGEST_QUERY, SMALLEST_QUERY, BoundTerms
 
 _BLOCK_ELEMENTS = 1 << 22  # float64 elements held at once while norms are computed (32 MB)
@@ -34,7 +34,8 @@ _CACHED_ELEMENTS = 1 << 18  # elements that stay in cache between one operation 
 _LARGEST_EXPONENT = 60  # of typical norms; beyond it nothing is left to float32
 _LARGEST_OFFSET = 64  # norms of the centre, in typical norms, up to which the support is multiplied as it is
 _OUTLIER_EXPONENT = 40  # support points so far beyond the typical norm are decided in float64
-_OVERFLOW_EXPONENT = 100  # ... and with points so far beyond it, products may overflow
+_OVERFLOW_EXPONENT = 100  # ... and with points so far beyond it,
+_LARGEST_PRODUCT = 120  # or of a norm of 2 to this power, products may overflow
 _TINY = torch.finfo(torch.float32).tiny
 
 
@@ -75,7 +76,7 @@ class CentredPoints:
     def reordered(self, order: Tensor) -> tuple[Tensor, Bounds]:
         """In another order: centred and scaled points (S, M) float32 and the bounds for products among them."""
         bounds = Bounds.of(self.squared_norms[order], 0.0, self.points.shape[1])
-        scaled = torch.empty(self.points.shape, dtype=torch.float32, device=self.points.device)
+        scaled = empty_float32(*self.points.shape, device=self.points.device)
         centre = self.centre.to(self.points.dtype)
         rows = max(1, _CACHED_ELEMENTS // max(1, self.points.shape[1]))
         for start in range(0, len(order), rows):
@@ -120,7 +121,7 @@ class Bounds:
         largest = math.sqrt(float(squared_norms.max())) + centre_norm
         is_wild = (
             abs(exponent) > _LARGEST_EXPONENT
-            or not math.isfinite(largest)
+            or not largest < 2.0**_LARGEST_PRODUCT
             or math.frexp(largest)[1] - exponent > _OVERFLOW_EXPONENT
         )
         if is_wild:
@@ -178,7 +179,7 @@ class Bounds:
         from torchsdm import kernels
 
         rows = torch.empty(3, len(queries), dtype=torch.float32)
-        side = QueryBounds(torch.empty(queries.shape, dtype=torch.float32), *rows)
+        side = QueryBounds(empty_float32(*queries.shape, device=queries.device), *rows)
         outputs = (tensor.numpy() for tensor in (side.multiplier, side.factor, side.low, side.high))
         kernels.query_bounds(queries.numpy(), centre.numpy(), self.terms, *outputs, 0, len(queries))
         return side
@@ -194,7 +195,7 @@ class Bounds:
         slack = squared * self.terms.row_error + (factor + 1) * self.terms.underflow
         return QueryBounds(
             multiplier,
-            factor.masked_fill(left_out, 0.0).float(),
+            factor.masked_fill(left_out, 1.0).float(),
             _round_down(shift - slack).masked_fill_(left_out, -torch.inf),
             _round_up(shift + slack).masked_fill_(left_out, torch.inf),
         )

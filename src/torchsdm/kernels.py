@@ -25,6 +25,7 @@ _INFINITE = np.int32(0x7F800000)  # the bits of a float32 infinity
 _CACHED_CHUNKS = 8  # their bounds and what these are made from stay in the first-level cache from row to row
 _ZERO = np.float32(0)
 _FAR = np.float32(np.inf)
+_LARGEST = float(np.finfo(np.float32).max)
 _NONE = np.float32(-1)  # no bound is that
 _ABOVE, _BELOW = 1 + 2**-22, 1 - 2**-22  # a float64 distance squared, moved outwards by more than its rounding
 
@@ -61,7 +62,7 @@ def query_bounds(
         norm, product = squared[i - begin], cross[i - begin]
         exponent = max(math.frexp(math.sqrt(norm))[1], terms.exponent - SMALLEST_QUERY)
         if terms.decide_nothing or exponent > terms.exponent + LARGEST_QUERY:
-            multiplier[i], factor[i], low[i], high[i] = 0.0, 0.0, -np.inf, np.inf
+            multiplier[i], factor[i], low[i], high[i] = 0.0, 1.0, -np.inf, np.inf
             continue
         down = math.ldexp(1.0, -exponent)
         for k in range(len(centre)):
@@ -399,9 +400,9 @@ def _insert(distances: Array, indices: Array, distance: float, index: int) -> No
 
 @helper
 def _squared_above(distance: float, scale: float) -> np.float32:
-    """A float32 not below the scaled square of a distance."""
+    """A float32 not below the scaled square of a distance; for an infinite one the largest, as bounds are finite."""
     square = (distance * scale) * (distance * scale) * _ABOVE
-    return np.float32(square)
+    return np.float32(min(square, _LARGEST))
 
 
 @helper

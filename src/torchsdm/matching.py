@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from torchsdm.bounds import CentredPoints
-from torchsdm.numerics import full_float32_products, pair_distances
+from torchsdm.numerics import empty_float32, full_float32_products, pair_distances
 from torchsdm.tiles import CHUNK, CHUNK_DOWN, Columns, Found, Rows, Tile
 
 DEFAULT_BLOCK_SIZE = 2048
@@ -263,7 +263,7 @@ class Products:
             self.n_rows = min(self.n_rows, affordable)
         self.width = min(n_support, max(block_size, (4 if self.kept else 1) * block_size**2 // self.n_rows))
         width = n_support if self.kept else self.width
-        self.buffer = torch.empty(self.n_rows, width, dtype=torch.float32, device=support.points.device)
+        self.buffer = empty_float32(self.n_rows, width, device=support.points.device)
 
     def row_blocks(self) -> Iterator[slice]:
         """The blocks of queries."""
@@ -300,7 +300,8 @@ class _MutualProducts:
         self.scaled, self.scale = scaled, scale
         self.n_rows = max(1, 2 * block_size // 3)
         self.width = max(self.n_rows, 4 * block_size**2 // self.n_rows)
-        self.buffer = scaled.new_empty(min(self.n_rows, len(scaled)) * min(self.width, len(scaled)))
+        n = min(self.n_rows, len(scaled)) * min(self.width, len(scaled))
+        self.buffer = empty_float32(n, device=scaled.device)
 
     def fits(self, start: int, stop: int) -> bool:
         """Whether a stretch is one tile."""

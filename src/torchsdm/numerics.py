@@ -52,6 +52,17 @@ def pairwise_sum(terms: Tensor) -> Tensor:
     return total
 
 
+def empty_float32(*shape: int, device: torch.device) -> Tensor:
+    """A float32 tensor to be written to.
+
+    On the CPU its memory is numpy's, which asks the system for large pages where torch does not: filling a fresh block
+    of tens of megabytes, and reading down its columns, is then much faster.
+    """
+    if device.type == "cpu":
+        return torch.from_numpy(np.empty(shape, dtype=np.float32))
+    return torch.empty(shape, dtype=torch.float32, device=device)
+
+
 def summation_order(n: int) -> list[tuple[int, int, int]]:
     """The same order for loops without recursion: runs of at most 128 terms, as (start, size, joins).
 

@@ -118,8 +118,8 @@ def _lexicographic(rows: Tensor, distance: Tensor, index: Tensor) -> Tensor:
 
 
 def _squared_above(distance: Tensor, scale: float) -> Tensor:
-    """A float32 not below the scaled square of a float64 distance."""
-    return ((distance * scale).square() * (1 + 2**-22)).float()
+    """A float32 not below the scaled square of a distance; for an infinite one the largest, as bounds are finite."""
+    return ((distance * scale).square() * (1 + 2**-22)).clamp(max=torch.finfo(torch.float32).max).float()
 
 
 def _squared_below(distance: Tensor, scale: float) -> Tensor:

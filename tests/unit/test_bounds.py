@@ -16,7 +16,6 @@ from torchsdm.numerics import pairwise_sum, product_error, summation_order
 from torchsdm.tiles import LARGEST_QUERY, SMALLEST_QUERY
 
 N_FILTERS = [1, 2, 3, 8, 50, 300, 2000]
-SPACING = 1100  # every float64 is an integer multiple of 2^-1100
 
 
 class Elsewhere(torch.Tensor):
@@ -50,21 +49,22 @@ def multiplicands(support):
 # --- Exact arithmetic ------------------------------------------------------------------------------------------------
 
 
-def integers(values):
-    """Values as multiples of 2^-SPACING."""
+def integers(values, unit):
+    """float64 numbers as multiples of 2^-unit, exactly."""
 
     def integer(value):
         numerator, denominator = value.as_integer_ratio()
-        return numerator * (2**SPACING // denominator)
+        return numerator * (2**unit // denominator)
 
-    flat = [integer(value) for value in values.double().flatten().tolist()]
-    return np.array(flat, dtype=object).reshape(values.shape)
+    return np.array([integer(value) for value in values.flatten().tolist()], dtype=object).reshape(values.shape)
 
 
 def exact_squares(a, b, scale):
     """(scale |a_i - b_j|)^2 as fractions, a list of rows."""
-    a, b, unit = integers(a), integers(b), Fraction(scale) ** 2 / 2 ** (2 * SPACING)
-    return [[int(((x - y) ** 2).sum()) * unit for y in b] for x in a]
+    a, b = a.double().numpy(), b.double().numpy()
+    unit = 53 - int(min(np.frexp(values[values != 0])[1].min(initial=0) for values in (a, b)))  # divides them all
+    a, b, factor = integers(a, unit), integers(b, unit), Fraction(scale) ** 2 / 4**unit
+    return [[int(((x - y) ** 2).sum()) * factor for y in b] for x in a]
 
 
 def products(multiplier, points):
@@ -117,7 +117,7 @@ def draw(n_filters, scale, offset, dtype, seed):
 @pytest.mark.parametrize("n_filters", N_FILTERS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_bounds_hold_at_every_scale(n_filters, dtype, place):
-    for seed in range(2 if n_filters == 2000 else 8 if n_filters >= 300 else 25):
+    for seed in range(2 if n_filters == 2000 else 12):
         rng = np.random.default_rng([seed, n_filters])
         scale, offset = 10.0 ** rng.uniform(-30, 30), rng.choice([0, 1, 30, 1e4])
         points, queries = draw(n_filters, scale, offset, dtype, seed)
@@ -130,7 +130,7 @@ def test_bounds_hold_at_every_scale(n_filters, dtype, place):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_bounds_hold_where_they_say_something(n_filters, dtype, place):
     # The same where everything is left to float32.
-    for seed in range(2 if n_filters == 2000 else 8 if n_filters >= 300 else 25):
+    for seed in range(2 if n_filters == 2000 else 12):
         rng = np.random.default_rng([seed, n_filters])
         scale, offset = 10.0 ** rng.uniform(-14, 14), rng.choice([0, 1, 10])
         points, queries = draw(n_filters, scale, offset, dtype, seed)
@@ -191,7 +191,7 @@ def test_bounds_hold_where_products_overflow(place):
 @pytest.mark.parametrize("n_filters", N_FILTERS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_bounds_among_support_points_hold(n_filters, dtype):
-    for seed in range(2 if n_filters == 2000 else 10):
+    for seed in range(2 if n_filters == 2000 else 8):
         rng = np.random.default_rng([seed, n_filters])
         scale, offset = 10.0 ** rng.uniform(-25, 25), rng.choice([0, 1, 30, 1e4])
         points, _ = draw(n_filters, scale, offset, dtype, seed)
@@ -238,7 +238,7 @@ def test_far_points_are_left_to_float64_and_the_others_are_not():
     side = columns.among(scaled, support.squared_norms[order])
     at = 50 - 1 - 17
     assert not scaled[at].any()  # a product with it can be nothing but 0
-    assert (side.factor[at].item(), side.low[at].item(), side.high[at].item()) == (0.0, -math.inf, math.inf)
+    assert (side.factor[at].item(), side.low[at].item(), side.high[at].item()) == (1.0, -math.inf, math.inf)
     assert torch.nonzero(torch.isinf(side.low)).flatten().tolist() == [at]
 
 
@@ -249,7 +249,7 @@ def test_nothing_is_decided_at_scales_that_float32_cannot_square(scale, place):
     assert support.bounds.decide_nothing and support.bounds.outliers.all() and support.bounds.scale == 1.0
     assert (support.bounds.lower == -torch.inf).all() and (support.bounds.upper == torch.inf).all()
     side = query_bounds(support, points, place)
-    assert not side.multiplier.any() and not side.factor.any()
+    assert not side.multiplier.any() and (side.factor == 1).all()
     assert (side.low == -torch.inf).all() and (side.high == torch.inf).all()
     scaled, columns = support.reordered(support.index)
     assert columns.decide_nothing and not scaled.any()
@@ -294,7 +294,7 @@ def test_rows_by_hand(middle, norm, place):
     queries = torch.tensor([[6.0, 0.0], [0.0, 0.0], [far, 0.0], [too_far, 0.0]]) + torch.tensor(middle)
     side = query_bounds(support, queries, place)
     assert side.multiplier.tolist() == [[6 / 8, 0], [0, 0], [far / too_far, 0], [0, 0]]
-    assert [side.factor[i].item() for i in (0, 2, 3)] == [1.0, 2.0 ** (LARGEST_QUERY - 1), 0.0]
+    assert [side.factor[i].item() for i in (0, 2, 3)] == [1.0, 2.0 ** (LARGEST_QUERY - 1), 1.0]
     assert (side.low[3].item(), side.high[3].item()) == (-math.inf, math.inf)
     gamma, tiny = product_error(26, torch.float32), 2.0**-126
     for i, distance in ((0, 6.0), (1, 0.0), (2, far)):
@@ -325,7 +325,7 @@ def test_a_tiny_query_is_not_scaled_up_without_end(place):
 def test_compiled_rows_equal_those_of_torch(n_filters, dtype, monkeypatch):
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *shape, device=None, **options: empty(*shape, **options))
-    for seed in range(10):
+    for seed in range(5):
         scale = 10.0 ** np.random.default_rng(seed).uniform(-20, 20)
         points, queries = draw(n_filters, scale, 1.0, dtype, seed)
         compiled = query_bounds(points, queries, lambda tensor: tensor)
@@ -352,10 +352,10 @@ def exact_norms(points, centre):
 def test_centred_products_are_float64_sums(n_filters, dtype, place, monkeypatch):
     monkeypatch.setattr(bounds, "_BLOCK_ELEMENTS", 3 * n_filters)  # three rows at a time
     rng = np.random.default_rng(n_filters)
-    points = torch.from_numpy(rng.standard_normal((11, n_filters)) + 3).to(dtype)
+    points = torch.from_numpy(rng.standard_normal((7, n_filters)) + 3).to(dtype)
     centre = torch.from_numpy(rng.standard_normal(n_filters)).float().double()
     squared, cross = (got.tolist() for got in centred_products(place(points), centre))
-    assert len(squared) == len(cross) == 11
+    assert len(squared) == len(cross) == 7
     gamma = product_error(n_filters + 2, torch.float64)
     for i, row in enumerate(points.tolist()):
         pairs = [(Fraction(x) - Fraction(c), Fraction(c)) for x, c in zip(row, centre.tolist(), strict=True)]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from functools import cached_property
 
 import numpy as np
 import pytest
@@ -136,11 +137,14 @@ class Problem:
         own = torch.arange(len(self.points))
         return match_plain(self.points, self.predictions, self.points, self.groups, own)
 
+    @cached_property
+    def ordered(self):
+        return [neighbors_plain(query, self.points, len(self.points)) for query in self.queries]
+
     def plain_neighbors(self, k, exclude=None):
         """Distances and indices (N, k) as lists; beyond the last point infinity and -1."""
         distances, indices = [], []
-        for row, query in enumerate(self.queries):
-            distance, index = neighbors_plain(query, self.points, len(self.points))
+        for row, (distance, index) in enumerate(self.ordered):
             kept = index != (-1 if exclude is None else int(exclude[row]))
             missing = max(0, k - int(kept.sum()))
             distances.append(distance[kept][:k].tolist() + [float("inf")] * missing)
@@ -197,7 +201,8 @@ def test_match_equals_the_plain_version_for_every_block_size(kind, compiled):
     exclude = torch.where(torch.arange(N_QUERIES) % 2 == 0, torch.arange(N_QUERIES), -1)
     expected, expected_excluding = problem.plain(), problem.plain(exclude)
     support = problem.centred()
-    for block_size in (1, 2, 3, 7, 32, 1000) if kind in ("gaussian", "grid") else (5, 1000):
+    every_size = kind == "grid" or (compiled and kind == "gaussian")  # tiny blocks are slow in torch operations
+    for block_size in (1, 2, 3, 7, 32, 1000) if every_size else (5, 1000):
         arguments = problem.queries, problem.query_predictions, support, problem.groups
         assert_same(match(*arguments, block_size=block_size, compiled=compiled), expected)
         assert_same(match(*arguments, exclude, block_size, compiled=compiled), expected_excluding)
@@ -375,7 +380,7 @@ class Crowd:
 @pytest.mark.parametrize("part_wrong", [0, 0.1, 0.7, 1])
 @pytest.mark.parametrize("n_classes", [1, 2, 40])
 def test_match_self_for_few_and_many_classes(n_classes, part_wrong):
-    few, many = (1, 2, 3, 7, 32, 1000), (20, 100, 300, 1000)
+    few, many = (1, 2, 3, 7, 32, 1000), (40, 300, 1000)
     for n, block_sizes in ((1, few), (2, few), (50, few), (650, many)):
         crowd = Crowd(n, n_classes, part_wrong)
         support, expected = crowd.centred(), crowd.plain_self()
@@ -444,7 +449,7 @@ def assert_same_as_brute_force(large, block_size, compiled, threads=1):
 @both_kernels
 @pytest.mark.parametrize(
     ("block_size", "kept", "n_rows", "n_tiles"),
-    [(32, False, 32, 94), (80, True, 68, 8), (2048, True, 300, 1)],
+    [(48, False, 48, 63), (80, True, 68, 8), (2048, True, 300, 1)],
     ids=["products twice", "products kept in tiles", "products in one tile"],
 )
 def test_match_equals_brute_force(large, block_size, kept, n_rows, n_tiles, compiled):
@@ -488,7 +493,7 @@ def test_ties_across_tiles_and_chunks(first_other, compiled):
         assert got.nearest_index.tolist() == [1, 0, 0]
 
 
-@pytest.mark.parametrize("first_other", [0, 1, 63, 64, 65, 255, 256, 257, 511, 512, 599])
+@pytest.mark.parametrize("first_other", [0, 1, 64, 255, 256, 599])
 def test_ties_of_every_point_with_the_others(first_other):
     points, predictions = torch.ones(600, 2), torch.zeros(600, dtype=torch.int64)
     groups = torch.zeros(600, dtype=torch.int64)
@@ -496,7 +501,7 @@ def test_ties_of_every_point_with_the_others(first_other):
     index = torch.arange(600)
     expected = torch.where(index < first_other, first_other - 1, first_other)
     expected[first_other] = 599  # all others are matches for the one that vouches for nothing
-    for block_size in (20, 200, 1000):
+    for block_size in (60, 1000):
         got = match_self(CentredPoints.of(points, torch.zeros(2)), predictions, groups, block_size)
         assert got.similarity.tolist() == expected.tolist()
         assert got.nearest_index.tolist() == [1] + [0] * 599
