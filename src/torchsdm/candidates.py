@@ -28,7 +28,7 @@ def best_candidates(
         c = labels[i]
         n_points[c] += 1
         n_low[c] += truth[i] < alpha
-        now_fails = n_low[c] > _threshold_index(n_points[c], alpha) or n_points[c] < min_class_count
+        now_fails = (n_low[c] > _threshold_index(n_points[c], alpha)) | (n_points[c] < min_class_count)
         n_failing += int(now_fails) - int(fails[c])
         fails[c] = now_fails
         is_whole = i + 1 == len(labels) or rescaled_similarity[i + 1] < rescaled_similarity[i]

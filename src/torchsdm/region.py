@@ -34,7 +34,7 @@ from torchsdm.validation import (
     check_shape,
 )
 
-_ALPHA_STEPS = 24  # halvings of [0.5, 1] in the search for the largest alpha: to 3e-8
+_ALPHA_STEPS = 20  # halvings of [0.5, 1] in the search for the largest alpha: to 5e-7
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def find_high_reliability_region(
         raise InvalidInputError(
             f"'labels' of {caller} must lie in 0..{n_classes - 1}. Got {int(y.min())}..{int(y.max())}."
         )
-    if bool(torch.isnan(p).any()) or bool(torch.isnan(q_rescaled).any()):
+    if bool(torch.isnan(p.sum())) or bool(torch.isnan(q_rescaled.sum())):  # a sum with NaN in it is NaN
         raise InvalidInputError(f"'probabilities' and 'rescaled_similarity' of {caller} must not hold NaN.")
 
     points = _SortedPoints.of(q_rescaled, p.gather(1, y.unsqueeze(1)).squeeze(1), y, n_classes)
