@@ -50,11 +50,11 @@ def plot(figures: list[dict[str, object]], path: str) -> None:
         chosen = [one for one in figures if str(one["work"]).startswith(f"{series}:")]
         values = [int(str(one["work"]).split(": ")[1].replace(",", "")) for one in chosen]
         panel.plot(values, [one["ratio"] for one in chosen], "o-", color="#1b6ca8", label="matching / product")
-        panel.set(xscale="log", xlabel=title, ylim=(0, None))
+        panel.set(xscale="log", xlabel=title, ylim=(0, 1.15 * max(float(str(one["ratio"])) for one in chosen)))
         panel.axhline(1, color="#999999", linewidth=0.8)
         times = panel.twinx()
         times.plot(values, [one["work_seconds"] for one in chosen], "s--", color="#c1651c", markersize=4)
-        times.set(yscale="log")
+        times.set(yscale="log", ylim=(0.005, 20))
         times.tick_params(axis="y", colors="#c1651c")
     panels[0].set_ylabel("time of matching / time of the product", color="#1b6ca8")
     times.set_ylabel("seconds (dashed)", color="#c1651c")
