@@ -71,6 +71,10 @@ def points_of(kind, n, rng):
         case "far points":
             normal[5:8] *= 1e20
             return normal.astype(np.float32)
+        case "far points of a tiny crowd":  # their products are finite, but not once they are scaled
+            normal[5:8] *= 1e35
+            normal[-N_QUERIES // 2 :] *= 3e5
+            return (normal * 1e-15).astype(np.float32)
         case "points beyond float32":  # which are infinite in the products, among others that are not
             normal[5:8] *= 1e25
             return normal * 1e15
@@ -106,6 +110,7 @@ KINDS = [
     "points beyond float32",
     "far points beyond float32",
     "products beyond float32",
+    "far points of a tiny crowd",
 ]
 
 
