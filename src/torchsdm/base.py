@@ -133,6 +133,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
             )
             self.classes_ = classes
             self._codes = codes
+            self.states_origin_ = None
             self.history_ = History(record for result in results for record in result.records)
             self._keep(results, lambda result: self._build(result, data, examples, given[2], alphas, codes))
         return self

@@ -17,8 +17,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from torchsdm.errors import CheckpointError
+from torchsdm.files import replace_file
 from torchsdm.history import EpochRecord
-from torchsdm.persistence import replace_file
 from torchsdm.training import RoundResult, RoundState
 
 _CURRENT = "current.safetensors"

@@ -7,7 +7,7 @@ import hashlib
 import json
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from torchsdm.errors import InvalidInputError, MissingExtraError, TorchSDMError
+from torchsdm.shards import StoredShards
 from torchsdm.validation import Array, ArrayLike
 
 _BLOCK_ROWS = 4096
@@ -31,14 +32,20 @@ class LabelledStates:
     ----------
     hidden_states : (N, D) or (N, positions, D)
     labels : (N,)
-        Of any type that scikit-learn accepts.
+        Of any type that scikit-learn accepts; None where the states have none.
     ids, texts : (N,), optional
+    label_logits : (N, C), optional
+        What the language model itself says of each label, in the order of its label words.
+    origin : mapping, optional
+        The language model, prompt and documents that the states were made from.
     """
 
     hidden_states: ArrayLike
-    labels: ArrayLike
+    labels: ArrayLike | None
     ids: Sequence[Any] | Array | None = None
     texts: Sequence[str] | Array | None = None
+    label_logits: ArrayLike | None = None
+    origin: Mapping[str, Any] | None = None
 
     def __len__(self) -> int:
         return len(self.hidden_states)
@@ -79,20 +86,22 @@ def read_states(
     ids: str = "ids",
     texts: str = "texts",
 ) -> LabelledStates:
-    """Read labelled hidden states from an NPZ, safetensors, JSONL (also ``.gz``) or Parquet file.
+    """Read labelled hidden states from an NPZ, safetensors, JSONL (also ``.gz``) or Parquet file, or from shards.
 
     Parameters
     ----------
     path : path
+        A file, or a directory that ``HiddenStateExtractor.extract_to`` or ``sdm embed`` wrote.
     states, labels, ids, texts : str
-        Names of the arrays, columns or keys. ids and texts may be absent.
+        Names of the arrays, columns or keys of a file. ids and texts may be absent.
     """
     path = Path(path)
+    if path.is_dir():
+        return _read_shards(path)
     suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
     kind = suffixes[-1] if suffixes else ""
     if not path.is_file():
-        state = "a directory" if path.is_dir() else "not there"
-        raise InvalidInputError(f"'path' of read_states must be a file. Got {str(path)!r}, which is {state}.")
+        raise InvalidInputError(f"'path' of read_states must be a file. Got {str(path)!r}, which is not there.")
     readers = {".npz": _read_npz, ".safetensors": _read_safetensors, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
     if kind not in readers:
         raise InvalidInputError(f"'path' of read_states must end in {', '.join(readers)}. Got {path.name!r}.")
@@ -111,6 +120,22 @@ def read_states(
     return LabelledStates(columns[states], columns[labels], columns.get(ids), columns.get(texts))
 
 
+def _read_shards(directory: Path) -> LabelledStates:
+    shards = StoredShards.open(directory, verify=True)
+    shards.check_complete()
+    tensors = shards.tensors()
+    rows = list(shards.examples())
+    labels = [row["label"] for row in rows if "label" in row]
+    return LabelledStates(
+        tensors["hidden_states"],
+        np.array(labels) if labels else None,
+        [row["id"] for row in rows],
+        [row["text"] for row in rows] if all("text" in row for row in rows) else None,
+        tensors.get("label_logits"),
+        shards.manifest["origin"],
+    )
+
+
 def _read_npz(path: Path, names: tuple[str, ...]) -> dict[str, Any]:
     with np.load(path, allow_pickle=False) as archive:
         return {name: archive[name] for name in names if name in archive.files}
@@ -124,7 +149,7 @@ def _read_safetensors(path: Path, names: tuple[str, ...]) -> dict[str, Any]:
 
 def _read_jsonl(path: Path, names: tuple[str, ...]) -> dict[str, Any]:
     columns: dict[str, list[Any]] = {}
-    for n_rows, (number, row) in enumerate(_json_lines(path), start=1):
+    for n_rows, (number, row) in enumerate(json_lines(path), start=1):
         for name in names:
             if name in row:
                 columns.setdefault(name, []).append(row[name])
@@ -140,18 +165,26 @@ def _read_jsonl(path: Path, names: tuple[str, ...]) -> dict[str, Any]:
     return dict(columns)
 
 
-def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise InvalidInputError(f"{path}, line {number}: not valid JSON ({error.msg}).") from error
-            if not isinstance(row, dict):
-                raise InvalidInputError(f"{path}, line {number}: expected a JSON object. Got {type(row).__name__}.")
-            yield number, row
+def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a JSONL file, which may be compressed, with their line numbers from 1."""
+    number = 0
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield number, _json_object(line, f"{path}, line {number}")
+    except (UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
+        raise InvalidInputError(f"{path} cannot be read as .jsonl data: after line {number}, {error}.") from error
+
+
+def _json_object(line: str, place: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise InvalidInputError(f"{place}: not valid JSON ({error.msg}).") from error
+    if not isinstance(row, dict):
+        raise InvalidInputError(f"{place}: expected a JSON object. Got {type(row).__name__}.")
+    return row
 
 
 def _read_parquet(path: Path, names: tuple[str, ...]) -> dict[str, Any]:

@@ -38,7 +38,8 @@ class SDMEnsemble(BaseSDMClassifier):
             )
         parameters = {k: v for k, v in classifier.get_params().items() if k != "keep_rounds"}
         ensemble = cls(**parameters)
-        for name in ("classes_", "_codes", "n_features_in_", "input_ndim_", "feature_names_in_", "history_"):
+        learned = ("classes_", "_codes", "n_features_in_", "input_ndim_", "feature_names_in_", "history_")
+        for name in (*learned, "states_origin_"):
             if hasattr(classifier, name):
                 setattr(ensemble, name, getattr(classifier, name))
         ensemble.data_fingerprint_, ensemble.random_seed_ = classifier.data_fingerprint_, classifier.random_seed_

@@ -36,6 +36,10 @@ class ModelFileError(TorchSDMError, OSError):
     """A saved model is missing, damaged, truncated or foreign; the message names the file."""
 
 
+class BackboneError(TorchSDMError, RuntimeError):
+    """A language model cannot be found, loaded or used, or is not the one that a classifier was fitted on."""
+
+
 class MissingExtraError(TorchSDMError, ImportError):
     """An optional dependency is not installed; the message gives the pip line."""
 
@@ -45,6 +49,10 @@ class MissingExtraError(TorchSDMError, ImportError):
 
 class SDMWarning(UserWarning):
     """Base of every warning that torchsdm gives."""
+
+
+class DataWarning(SDMWarning):
+    """Documents can be used, but something about them deserves a look, such as copies of one text."""
 
 
 class RegionWarning(SDMWarning):

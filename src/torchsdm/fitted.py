@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,8 +10,8 @@ from torchsdm.errors import InvalidTypeError, NotFittedError
 from torchsdm.history import History
 from torchsdm.labels import LabelCodes
 from torchsdm.model import Examples, SDMModel
-from torchsdm.support import as_list, check_ids
-from torchsdm.validation import Array, check_same_length, is_storable_text
+from torchsdm.support import check_ids
+from torchsdm.validation import Array, as_list, check_same_length, is_storable_text
 
 
 class FittedState:
@@ -24,6 +24,8 @@ class FittedState:
     history_: History
     data_fingerprint_: str
     random_seed_: int
+    states_origin_: Mapping[str, Any] | None
+    """The language model and prompt that the hidden states were made with, where that is known."""
     _codes: LabelCodes
 
     def _check_is_fitted(self, method: str) -> None:

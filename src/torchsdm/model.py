@@ -22,8 +22,8 @@ from torchsdm.matching import Match
 from torchsdm.persistence import StoredExamples
 from torchsdm.region import HighReliabilityRegion, find_high_reliability_region
 from torchsdm.signals import Signals
-from torchsdm.support import SupportSet, as_list
-from torchsdm.validation import Array, check_finite
+from torchsdm.support import SupportSet
+from torchsdm.validation import Array, as_list, check_finite
 
 _ROWS_AT_ONCE = 8192  # inputs whose exemplars are held at once while deciding
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from torchsdm._version import __version__
 from torchsdm.model import SDMModel
@@ -41,10 +43,7 @@ region says nothing of data whose labels follow another rule.
 ## Use
 
 ```python
-from torchsdm import {kind}
-
-model = {kind}.from_pretrained("path/or/name")
-decisions = model.decide(hidden_states)  # (N, {n_inputs}), from the same language model and prompt as in training
+{use}
 decisions.to_pandas()[["predictions", "admitted", "confidence", "similarity"]]
 ```
 
@@ -55,7 +54,24 @@ decisions.to_pandas()[["predictions", "admitted", "confidence", "similarity"]]
 """
 
 
-def model_card(kind: str, models: Sequence[SDMModel], n_inputs: int, fingerprint: str) -> str:
+_USE_STATES = """from torchsdm import {kind}
+
+model = {kind}.from_pretrained("path/or/name")
+decisions = model.decide(hidden_states)  # (N, {n_inputs}), from the same language model and prompt as in training"""
+
+_USE_TEXTS = """from torchsdm import SDMTextClassifier
+
+model = SDMTextClassifier.from_pretrained("path/or/name")  # runs the language model named above, or refuses
+decisions = model.decide(["a text", "another"])"""
+
+
+def model_card(
+    kind: str,
+    models: Sequence[SDMModel],
+    n_inputs: int,
+    fingerprint: str,
+    states_origin: Mapping[str, Any] | None = None,
+) -> str:
     """Describe fitted models (one, or the rounds of an ensemble) in Markdown."""
     names = [str(name) for name in models[0].classes.tolist()]
     regions = [
@@ -69,14 +85,24 @@ def model_card(kind: str, models: Sequence[SDMModel], n_inputs: int, fingerprint
         version=__version__,
         paper=PAPER,
         classes=", ".join(names[:20]) + (", ..." if len(names) > 20 else ""),
-        input=f"hidden states of width {n_inputs}",
+        input=_describe_input(n_inputs, states_origin),
         n_support=", ".join(str(len(model.support)) for model in models),
         n_calibration=", ".join(str(len(model.calibration.labels)) for model in models),
         fingerprint=fingerprint,
         regions="\n\n".join(regions),
-        kind=kind,
-        n_inputs=n_inputs,
+        use=_USE_TEXTS if states_origin is not None else _USE_STATES.format(kind=kind, n_inputs=n_inputs),
     )
+
+
+def _describe_input(n_inputs: int, states_origin: Mapping[str, Any] | None) -> str:
+    if states_origin is None:
+        return f"hidden states of width {n_inputs}"
+    model, prompt = states_origin["model"], states_origin["prompt"]
+    # A file path says nothing to another reader, and something about the writer.
+    name = "a local model" if Path(model["reference"] or "/").is_absolute() else f"`{model['reference']}`"
+    revision = f" at `{model['revision']}`" if model["revision"] else ""
+    template = prompt["template"].replace("\n", " ").replace("|", "\\|")
+    return f"texts, through {name}{revision} (fingerprint `{model['fingerprint'][:16]}`) under the prompt: {template}"
 
 
 def _describe_region(region: HighReliabilityRegion, names: Sequence[str]) -> str:

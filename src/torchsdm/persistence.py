@@ -28,13 +28,22 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from torchsdm.errors import InvalidInputError, ModelFileError
+from torchsdm.files import (
+    TEMPORARY_PREFIX,
+    describe_file,
+    file_digest,
+    file_problem,
+    is_file_entry,
+    remove_unfinished,
+    replace_file,
+    strict_json,
+)
 from torchsdm.validation import Array
 
 FORMAT = "torchsdm"
 FORMAT_VERSION = 1
 CONFIG_NAME = "config.json"
 CARD_NAME = "README.md"
-_TEMPORARY_PREFIX = ".writing-"
 _DATA_FILE = re.compile(r"[a-z0-9-]+-[0-9a-f]{12}\.(safetensors|sqlite)")
 _READ_ATTEMPTS = 20
 VERIFIED_BYTES = 1 << 26  #: files up to this size have their digest checked on opening unless asked otherwise
@@ -96,16 +105,15 @@ def _write_model(
     elif directory.exists() and not directory.is_dir():
         raise ModelFileError(f"{directory} is a file; a model needs a directory.")
     directory.mkdir(parents=True, exist_ok=True)
-    for stale in directory.glob(f"{_TEMPORARY_PREFIX}*"):
-        stale.unlink(missing_ok=True)
+    remove_unfinished(directory)
 
     files: dict[str, dict[str, Any]] = {}
     for name, content in tensors.items():
-        temporary = directory / f"{_TEMPORARY_PREFIX}{name}.safetensors"
+        temporary = directory / f"{TEMPORARY_PREFIX}{name}.safetensors"
         save_file({key: tensor.contiguous() for key, tensor in content.items()}, temporary)
         files[name] = _settle(temporary, name)
     for name, rows in tables.items():
-        temporary = directory / f"{_TEMPORARY_PREFIX}{name}.sqlite"
+        temporary = directory / f"{TEMPORARY_PREFIX}{name}.sqlite"
         _write_table(temporary, rows)
         files[name] = _settle(temporary, name)
 
@@ -114,7 +122,7 @@ def _write_model(
     full["sha256"] = _config_digest(full)
     replace_file(directory / CONFIG_NAME, (strict_json(full) + "\n").encode())
     card_path = directory / CARD_NAME
-    if not card_path.exists() or _digest(card_path) == old_card:  # a card that somebody wrote or edited is theirs
+    if not card_path.exists() or file_digest(card_path) == old_card:  # a card that somebody wrote or edited is theirs
         replace_file(card_path, card.encode())
     in_use = {entry["file"] for entry in files.values()}
     for path in directory.iterdir():
@@ -146,6 +154,11 @@ def _config_bytes(directory: str | Path) -> bytes | None:
         return None
 
 
+def stored_kind(directory: str | Path) -> str:
+    """What a model directory holds: the name of a class."""
+    return str(_read_config(Path(directory)).get("kind"))
+
+
 def open_model(directory: str | Path, kind: str, *, verify: bool | None = None) -> StoredModel:
     """Open a model directory, checking format, kind, and every file's presence and size.
 
@@ -158,16 +171,10 @@ def open_model(directory: str | Path, kind: str, *, verify: bool | None = None) 
     if config.get("kind") != kind:
         raise ModelFileError(f"{directory / CONFIG_NAME} describes a {config.get('kind')!r}, not a {kind!r}.")
     for entry in config["files"].values():
-        path = directory / entry["file"]
-        if not path.is_file():
-            raise ModelFileError(f"{path} is missing. The model is incomplete: save or download it again.")
-        if path.stat().st_size != entry["bytes"]:
-            raise ModelFileError(
-                f"{path} is truncated or damaged: {path.stat().st_size} bytes where {entry['bytes']} were written."
-            )
         is_checked = entry["bytes"] <= VERIFIED_BYTES if verify is None else verify
-        if is_checked and _digest(path) != entry["sha256"]:
-            raise ModelFileError(f"{path} is damaged: its contents are not what was written. Save the model again.")
+        problem = file_problem(directory, entry, with_digest=is_checked)
+        if problem is not None:
+            raise ModelFileError(f"{problem} The model is not whole: save or download it again.")
     return StoredModel(directory, config)
 
 
@@ -223,11 +230,6 @@ def _open_read_only(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def strict_json(value: Any) -> str:
-    """JSON without NaN or Infinity literals."""
-    return json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
-
-
 def number_or_none(value: float) -> float | None:
     """JSON has no infinity: an infinite number is written as null."""
     return value if math.isfinite(value) else None
@@ -256,44 +258,14 @@ def label_values_from_json(stored: Mapping[str, Any]) -> Array:
     return array
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Replace a file in one step; readers see the old content or the new."""
-    temporary = path.with_name(f"{_TEMPORARY_PREFIX}{path.name}")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    _sync_directory(path.parent)
-
-
 def _settle(temporary: Path, name: str) -> dict[str, Any]:
     """Give a finished file its lasting name, and describe it for the config."""
     with open(temporary, "rb+") as file:
         os.fsync(file.fileno())
-    digest = _digest(temporary)
-    final = temporary.with_name(f"{name}-{digest[:12]}{temporary.suffix}")
-    size = temporary.stat().st_size
+    entry = describe_file(temporary)
+    final = temporary.with_name(f"{name}-{entry['sha256'][:12]}{temporary.suffix}")
     os.replace(temporary, final)
-    return {"file": final.name, "bytes": size, "sha256": digest}
-
-
-def _sync_directory(directory: Path) -> None:
-    if os.name != "posix":
-        return
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 22):
-            digest.update(block)
-    return digest.hexdigest()
+    return {**entry, "file": final.name}
 
 
 def _parse_config(directory: Path) -> dict[str, Any]:
@@ -320,7 +292,7 @@ def _read_config(directory: Path) -> dict[str, Any]:
     if config.get("sha256") != _config_digest(config):
         raise ModelFileError(f"{path} is damaged: its contents are not what was written. Save the model again.")
     files = config.get("files")
-    if not isinstance(files, dict) or not all(_is_file_entry(entry) for entry in files.values()):
+    if not isinstance(files, dict) or not all(is_file_entry(entry) for entry in files.values()):
         raise ModelFileError(f"{path} is damaged: its list of files cannot be read.")
     return config
 
@@ -329,17 +301,6 @@ def _config_digest(config: Mapping[str, Any]) -> str:
     """SHA-256 of everything in a config but this digest itself."""
     rest = {name: value for name, value in config.items() if name != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True, allow_nan=False).encode()).hexdigest()
-
-
-def _is_file_entry(entry: Any) -> bool:
-    """Whether a config entry names a plain file beside it; a path elsewhere is not followed."""
-    return (
-        isinstance(entry, dict)
-        and isinstance(entry.get("file"), str)
-        and Path(entry["file"]).name == entry["file"]
-        and isinstance(entry.get("bytes"), int)
-        and isinstance(entry.get("sha256"), str)
-    )
 
 
 def _refuse_constant(name: str) -> None:

@@ -58,6 +58,7 @@ class Saveable(HubModel, FittedState):
             "feature_names_in": getattr(self, "feature_names_in_", np.array([])).tolist(),
             "data_fingerprint": self.data_fingerprint_,
             "random_seed": self.random_seed_,
+            "states_origin": self.states_origin_,
             "history": self.history_.to_dicts(),
             "models": [part.settings for part in parts],
         }
@@ -95,6 +96,7 @@ class Saveable(HubModel, FittedState):
                 estimator.feature_names_in_ = np.array(config["feature_names_in"], dtype=object)
             estimator.data_fingerprint_ = config["data_fingerprint"]
             estimator.random_seed_ = config["random_seed"]
+            estimator.states_origin_ = config.get("states_origin")
             estimator.history_ = History(EpochRecord(**record) for record in config["history"])
             settings = config["models"]
         except (KeyError, TypeError, ValueError) as error:
@@ -115,7 +117,9 @@ class Saveable(HubModel, FittedState):
     def model_card(self) -> str:
         """A model card for this model, in Markdown."""
         self._check_is_fitted("model_card")
-        return model_card(type(self).__name__, self.models_, self.n_features_in_, self.data_fingerprint_)
+        return model_card(
+            type(self).__name__, self.models_, self.n_features_in_, self.data_fingerprint_, self.states_origin_
+        )
 
 
 def _file_prefixes(n_models: int) -> list[str]:

@@ -17,11 +17,12 @@ from torchsdm.validation import (
     ArrayLike,
     as_float_tensor,
     as_integer_tensor,
+    as_list,
     as_tensor,
     check_finite,
     check_positive,
     check_shape,
-    is_storable_text,
+    is_storable_id,
 )
 
 _LARGEST_CLASS = torch.iinfo(torch.int32).max
@@ -267,7 +268,7 @@ def check_ids(ids: Sequence[Any] | Array, n: int, caller: str) -> Array:
     names = as_list(ids, "ids", caller)
     if len(names) != n:
         raise InvalidInputError(f"'ids' of {caller} must name each of {n} points. Got {len(names)} names.")
-    strange = [name for name in names if not _is_storable_id(name)]
+    strange = [name for name in names if not is_storable_id(name)]
     if strange:
         raise InvalidTypeError(f"'ids' of {caller} must be strings or 64-bit integers. Got {strange[0]!r}.")
     if len(set(names)) != n:
@@ -275,12 +276,6 @@ def check_ids(ids: Sequence[Any] | Array, n: int, caller: str) -> Array:
         twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise InvalidInputError(f"'ids' of {caller} must be unique. Got {twice!r} more than once.")
     return _object_array(names)
-
-
-def _is_storable_id(name: Any) -> bool:
-    if isinstance(name, str):
-        return is_storable_text(name)
-    return isinstance(name, int) and not isinstance(name, bool) and abs(name) < 2**63
 
 
 def next_ids(ids: Iterable[Any], n: int) -> list[int]:
@@ -293,16 +288,6 @@ def _object_array(values: Sequence[Any]) -> Array:
     array = np.empty(len(values), dtype=object)
     array[:] = list(values)
     return array
-
-
-def as_list(values: Any, name: str, caller: str) -> list[Any]:
-    """A list of plain Python values, each keeping its own type."""
-    if isinstance(values, (list, tuple, range)):
-        return [value.item() if isinstance(value, np.generic) else value for value in values]
-    array = values if isinstance(values, Tensor) else np.asarray(values)
-    if array.ndim != 1:
-        raise InvalidTypeError(f"'{name}' of {caller} must be a one-dimensional sequence. Got {values!r}.")
-    return list(array.tolist())
 
 
 def _mean(points: Tensor, block_size: int) -> Tensor:

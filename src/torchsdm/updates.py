@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 from torchsdm.errors import InvalidInputError
 from torchsdm.fitted import FittedState, check_examples
 from torchsdm.model import SDMModel
-from torchsdm.support import as_list, next_ids
+from torchsdm.support import next_ids
 from torchsdm.validation import (
     Array,
     ArrayLike,
+    as_list,
     check_alphas,
     check_hidden_states,
     check_positive,

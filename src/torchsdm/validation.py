@@ -260,6 +260,23 @@ def is_storable_text(text: Any) -> bool:
         return False
 
 
+def is_storable_id(name: Any) -> bool:
+    """Whether a value can name a point: a string that UTF-8 can hold, or a 64-bit integer."""
+    if isinstance(name, str):
+        return is_storable_text(name)
+    return isinstance(name, int) and not isinstance(name, bool) and abs(name) < 2**63
+
+
+def as_list(values: Any, name: str, caller: str) -> list[Any]:
+    """A list of plain Python values, each keeping its own type."""
+    if isinstance(values, (list, tuple, range)):
+        return [value.item() if isinstance(value, np.generic) else value for value in values]
+    array = values if isinstance(values, Tensor) else np.asarray(values)
+    if array.ndim != 1:
+        raise InvalidTypeError(f"'{name}' of {caller} must be a one-dimensional sequence. Got {values!r}.")
+    return list(array.tolist())
+
+
 def check_same_length(n: int, values: Any, name: str, caller: str) -> None:
     """Require one value per input."""
     if len(values) != n:

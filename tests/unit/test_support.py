@@ -9,7 +9,8 @@ import torch
 import reference
 from torchsdm import SupportSet
 from torchsdm.errors import InvalidInputError, InvalidTypeError
-from torchsdm.support import as_list, next_ids
+from torchsdm.support import next_ids
+from torchsdm.validation import as_list
 
 
 def data(n=40, seed=0):

@@ -1,0 +1,81 @@
+"""Files that are whole or not there: replacing in one step, digests, strict JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+TEMPORARY_PREFIX = ".writing-"  #: of files that are not finished; what is left of a crash is removed by the next write
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace a file in one step; readers see the old content or the new."""
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}")
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    _sync_directory(path.parent)
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Remove what a writer that died left unfinished in a directory."""
+    for stale in directory.glob(f"{TEMPORARY_PREFIX}*"):
+        stale.unlink(missing_ok=True)
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 22):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def describe_file(path: Path) -> dict[str, Any]:
+    """What a config or manifest keeps of a file: name, size and digest."""
+    return {"file": path.name, "bytes": path.stat().st_size, "sha256": file_digest(path)}
+
+
+def is_file_entry(entry: Any) -> bool:
+    """Whether an entry describes a plain file beside it; a path elsewhere is not followed."""
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("file"), str)
+        and Path(entry["file"]).name == entry["file"]
+        and isinstance(entry.get("bytes"), int)
+        and isinstance(entry.get("sha256"), str)
+    )
+
+
+def file_problem(directory: Path, entry: dict[str, Any], *, with_digest: bool) -> str | None:
+    """What is wrong with a file that ``describe_file`` described, None if nothing."""
+    path = directory / entry["file"]
+    if not path.is_file():
+        return f"{path} is missing."
+    size = path.stat().st_size
+    if size != entry["bytes"]:
+        return f"{path} is truncated or damaged: {size} bytes where {entry['bytes']} were written."
+    if with_digest and file_digest(path) != entry["sha256"]:
+        return f"{path} is damaged: its contents are not what was written."
+    return None
+
+
+def strict_json(value: Any) -> str:
+    """JSON without NaN or Infinity literals."""
+    return json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
+
+
+def _sync_directory(directory: Path) -> None:
+    if os.name != "posix":
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

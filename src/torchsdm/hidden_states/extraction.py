@@ -1,0 +1,105 @@
+"""The extraction itself: tokens through the language model in batches, pooled, with the logits of label words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchsdm.documents import Document
+from torchsdm.hidden_states.backbone import Backbone
+from torchsdm.hidden_states.batches import batches_by_length
+from torchsdm.hidden_states.pooling import pool
+from torchsdm.hidden_states.tokens import PromptEncoder, TokenSequence
+from torchsdm.validation import Array
+
+
+@dataclass(frozen=True)
+class ExtractedStates:
+    """What a language model makes of N documents."""
+
+    hidden_states: Array
+    """h, (N, D) float32; (N, 1 + segments, D) where segments were asked for."""
+    label_logits: Array | None
+    """The language model's own logits of the label words (N, C), in the order of the prompt's ``label_words``."""
+    n_tokens: Array
+    """Tokens of each document under the prompt, as run (N,)."""
+    n_cut: Array
+    """Tokens that each document lost because it was too long (N,)."""
+
+    def __len__(self) -> int:
+        return len(self.hidden_states)
+
+    @classmethod
+    def concatenate(cls, blocks: Sequence[ExtractedStates]) -> ExtractedStates:
+        """The states of several blocks, one after the other."""
+        logits = [block.label_logits for block in blocks if block.label_logits is not None]
+        return cls(
+            np.concatenate([block.hidden_states for block in blocks]),
+            np.concatenate(logits) if logits else None,
+            np.concatenate([block.n_tokens for block in blocks]),
+            np.concatenate([block.n_cut for block in blocks]),
+        )
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """A language model, a prompt and what is wanted of the states, all looked up."""
+
+    backbone: Backbone
+    encoder: PromptEncoder
+    parts: tuple[str, ...]
+    layer: int
+    batch_tokens: int
+    words: list[list[int]]
+    """The tokens of each label word, where the model's own logits are wanted."""
+
+    def extract(self, documents: Sequence[Document], on_batch: Callable[[int], object]) -> ExtractedStates:
+        """The states of documents; ``on_batch`` is told of each batch how many documents it had."""
+        sequences = self.encoder.encode(documents)
+        n_spans, width = len(sequences[0].spans), len(self.parts) * self.backbone.hidden_size
+        states = np.empty((len(sequences), n_spans, width), dtype=np.float32)
+        logits = np.empty((len(sequences), len(self.words)), dtype=np.float32)
+        longest = max((len(word) for word in self.words), default=1) - 1
+        lengths = [len(sequence.ids) + longest for sequence in sequences]
+        for rows in batches_by_length(lengths, self.batch_tokens):
+            batch = [sequences[row] for row in rows]
+            states[rows], label_logits = (value.cpu().numpy() for value in self._batch(batch))
+            if self.words:
+                logits[rows] = label_logits
+            on_batch(len(rows))
+        return ExtractedStates(
+            states[:, 0] if self.encoder.segments is None else states,
+            logits if self.words else None,
+            np.array([len(sequence.ids) for sequence in sequences], dtype=np.int64),
+            np.array([sequence.n_cut for sequence in sequences], dtype=np.int64),
+        )
+
+    def _batch(self, batch: Sequence[TokenSequence]) -> tuple[Tensor, Tensor]:
+        """h (B, P, D) and label logits (B, C) of a batch."""
+        ids = [sequence.ids for sequence in batch]
+        ends = [[len(sequence) - 1] for sequence in ids] if self.words else None
+        output = self.backbone.run(ids, layer=self.layer, logits_at=ends)
+        states = pool(output.states, [sequence.spans for sequence in batch], self.parts)
+        if output.logits is None:
+            return states, torch.empty(len(batch), 0)
+        next_token = output.logits[:, 0].float()  # (B, V)
+        return states, torch.stack([next_token[:, word[0]] + self._rest(ids, word) for word in self.words], dim=1)
+
+    def _rest(self, ids: Sequence[Sequence[int]], word: Sequence[int]) -> Tensor | float:
+        """log p of a word's second and further tokens, each after those before it; 0 for a word of one token.
+
+        Added to the logit of its first token, that makes softmax over the words their probabilities given that one
+        of them is the answer, however many tokens each has.
+        """
+        if len(word) == 1:
+            return 0.0
+        longer = [[*sequence, *word[:-1]] for sequence in ids]
+        ends = [list(range(len(sequence), len(sequence) + len(word) - 1)) for sequence in ids]
+        logits = self.backbone.run(longer, logits_at=ends).logits  # (B, K - 1, V)
+        assert logits is not None
+        following = torch.tensor(word[1:], device=logits.device).expand(len(ids), -1).unsqueeze(-1)
+        return logits.float().log_softmax(dim=-1).gather(2, following).squeeze(-1).sum(dim=1)

@@ -1,0 +1,44 @@
+"""Where the sentences and paragraphs of a text lie, and how many of them are joined to a given number."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+Span = tuple[int, int]  # start and end, end not included
+
+SEGMENTS = ("sentences", "paragraphs", "fields")  #: kinds of segments that states can be summarised over
+
+# A sentence ends at . ! ? or … (with closing quotes or brackets) before white space, at a full stop of scripts that
+# use no space, or at the end of a line. Abbreviations end sentences too: a segment too many does no harm.
+_SENTENCE_END = re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s)|[。！？]+|\n+")
+_PARAGRAPH_END = re.compile(r"\n\s*\n")
+
+
+def split_spans(text: str, kind: str) -> list[Span]:
+    """The sentences or paragraphs of a text as spans of characters, without the white space around them.
+
+    Examples
+    --------
+    >>> text = "It rains. It pours!"
+    >>> [text[start:end] for start, end in split_spans(text, "sentences")]
+    ['It rains.', 'It pours!']
+    """
+    ends = _SENTENCE_END if kind == "sentences" else _PARAGRAPH_END
+    spans: list[Span] = []
+    start = 0
+    for end in [*(match.end() for match in ends.finditer(text)), len(text)]:
+        piece = text[start:end]
+        if piece.strip():
+            left = start + len(piece) - len(piece.lstrip())
+            spans.append((left, start + len(piece.rstrip())))
+        start = end
+    return spans
+
+
+def join_spans(spans: list[Span], n: int) -> list[Span]:
+    """At most n spans: where there are more, neighbours are joined, as evenly in number as can be."""
+    if len(spans) <= n:
+        return spans
+    edges = [len(spans) * part // n for part in range(n + 1)]
+    return [(spans[first][0], spans[last - 1][1]) for first, last in pairwise(edges)]
