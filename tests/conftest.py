@@ -13,6 +13,8 @@ import torch
 torch.set_num_threads(1)  # the problems are small: sharing them out costs more than it gains
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+os.environ.setdefault("TORCHSDM_CACHE", str(REPOSITORY / ".venv" / "cache"))
+os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub is imported: no test asks a hub
 
 
 # --- The worked example ----------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from torchsdm.matching import DEFAULT_BLOCK_SIZE
 from torchsdm.model import Calibration, Examples, SDMModel
 from torchsdm.rounds import train_rounds
 from torchsdm.saving import Saveable
+from torchsdm.shards import differences, shortened
 from torchsdm.support import SupportSet
 from torchsdm.training import Part, RoundResult, TrainingData, TrainingSettings, split_of_round
 from torchsdm.updates import Updatable
@@ -89,8 +90,8 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
 
     def fit(
         self: Self,
-        X: ArrayLike,
-        y: ArrayLike,
+        X: ArrayLike | LabelledStates,
+        y: ArrayLike | None = None,
         *,
         ids: Sequence[Any] | Array | None = None,
         texts: Sequence[str] | Array | None = None,
@@ -100,8 +101,9 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : (N, D), or (N, positions, D)
-            Hidden states: an array, a memory-mapped array or a tensor. They are used as float32.
+        X : (N, D), or (N, positions, D); or LabelledStates
+            Hidden states: an array, a memory-mapped array or a tensor. They are used as float32. LabelledStates, as
+            ``read_states`` gives them, bring labels, ids and texts along.
         y : (N,)
             Labels of any type that scikit-learn accepts.
         ids, texts : (N,), optional
@@ -112,13 +114,18 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         with self._unchanged_on_error():
             caller = f"{type(self).__name__}.fit"
             alphas = self._check_parameters(caller)
-            states = check_hidden_states(self, X, caller, reset=True)
-            labels = check_label_array(y, caller)
+            data_in = X if isinstance(X, LabelledStates) else LabelledStates(X, y, ids, texts)
+            if data_in is X and not (y is None and ids is None and texts is None):
+                raise InvalidInputError(
+                    f"{caller} takes no y, ids or texts beside LabelledStates, which have their own."
+                )
+            states = check_hidden_states(self, data_in.hidden_states, caller, reset=True)
+            labels = check_label_array(data_in.labels, caller)
             check_same_length(len(states), labels, "y", caller)
             classes, class_numbers = count_classes(labels, caller)
             codes = LabelCodes(classes)
-            examples = check_examples(ids, texts, len(states), caller)
-            given = self._check_calibration(calibration, codes, caller)
+            examples = check_examples(data_in.ids, data_in.texts, len(states), caller)
+            given = self._check_calibration(calibration, codes, data_in.states_origin, caller)
             data = TrainingData(states, torch.from_numpy(class_numbers.astype(np.int64)), *given[:2])
             self.data_fingerprint_ = fingerprint(states, labels)
             self.random_seed_ = self._draw_seed()
@@ -133,7 +140,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
             )
             self.classes_ = classes
             self._codes = codes
-            self.states_origin_ = None
+            self.states_origin_ = data_in.states_origin
             self.history_ = History(record for result in results for record in result.records)
             self._keep(results, lambda result: self._build(result, data, examples, given[2], alphas, codes))
         return self
@@ -245,7 +252,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         return check_alphas(self.alpha, caller)
 
     def _check_calibration(
-        self, calibration: Any, codes: LabelCodes, caller: str
+        self, calibration: Any, codes: LabelCodes, origin: Mapping[str, Any] | None, caller: str
     ) -> tuple[Tensor | None, Tensor | None, Examples | None]:
         """States, class numbers and names of the user's calibration set."""
         if calibration is None:
@@ -256,6 +263,12 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
                     f"'calibration' of {caller} must be LabelledStates or (X, y). Got {type(calibration).__name__}."
                 )
             calibration = LabelledStates(*calibration)
+        if origin is not None and calibration.states_origin is not None:
+            for what, training, other in differences(origin, calibration.states_origin):
+                raise InvalidInputError(
+                    f"'calibration' of {caller} was made with another {what} than X: {shortened(other)}, where X has "
+                    f"{shortened(training)}."
+                )
         states = check_hidden_states(self, calibration.hidden_states, f"{caller} (calibration)", reset=False)
         labels = check_label_array(calibration.labels, f"{caller} (calibration)")
         check_same_length(len(states), labels, "y", f"{caller} (calibration)")

@@ -50,6 +50,11 @@ class LabelledStates:
     def __len__(self) -> int:
         return len(self.hidden_states)
 
+    @property
+    def states_origin(self) -> dict[str, Any] | None:
+        """The origin but for the documents: what any states must share to be used together."""
+        return None if self.origin is None else {key: value for key, value in self.origin.items() if key != "documents"}
+
 
 def stratified_split(labels: Array, calibration_size: float, rng: np.random.Generator) -> tuple[Array, Array]:
     """Row numbers of a training and a calibration part, each class divided alike, at least one point of it in each.
@@ -182,6 +187,8 @@ def _json_object(line: str, place: str) -> dict[str, Any]:
         row = json.loads(line)
     except json.JSONDecodeError as error:
         raise InvalidInputError(f"{place}: not valid JSON ({error.msg}).") from error
+    except (ValueError, RecursionError) as error:  # a number or a nesting beyond what Python takes
+        raise InvalidInputError(f"{place}: not usable as JSON ({error}).") from error
     if not isinstance(row, dict):
         raise InvalidInputError(f"{place}: expected a JSON object. Got {type(row).__name__}.")
     return row

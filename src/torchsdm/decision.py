@@ -18,10 +18,15 @@ from torchsdm.sample_size import distance_quantile_band, dkw_epsilon, effective_
 from torchsdm.signals import Signals
 from torchsdm.validation import Array
 
+_ABSENT: Any = None  # of a field that an estimator does not fill
+
 
 @dataclass(frozen=True)
 class Decisions:
     """One row per input. All are numpy arrays of length N; per-class ones are (N, C), in the order of ``classes``.
+
+    Every estimator fills the fields up to ``logits``. Those after it are the signals that an SDM decision rests on; of
+    an estimator that has no such signal they are None, and absent from ``to_dicts`` and ``to_pandas``.
 
     Where several alphas are asked for, the values that depend on alpha (``dkw_epsilon`` and everything lower or upper)
     are those of the row's ``admitted_lower_alpha``; where that is NaN, of its ``admitted_alpha``; where that is too, of
@@ -35,45 +40,75 @@ class Decisions:
     predictions: Array
     """Predicted label: argmax of the logits, whether admitted or not."""
     admitted: Array
-    """Whether the prediction may be acted on: the point lies in a high-reliability region."""
-    admitted_lower: Array
-    """Whether it is still admitted when the error of the distance eCDFs is allowed for (the lower estimator)."""
+    """Whether the prediction may be acted on."""
     admitted_alpha: Array
-    """The alpha nearest 1 whose region admits the point; NaN where none does."""
-    admitted_lower_alpha: Array
-    """The alpha nearest 1 at which the lower estimator admits the point; NaN where none does."""
+    """The alpha nearest 1 at which the point is admitted; NaN where it is at none."""
     admitted_at: Array
-    """Whether the region of each alpha admits the point, (N, A)."""
-    admitted_lower_at: Array
-    """Whether the lower estimator of each alpha does, (N, A)."""
-    out_of_distribution: Array
-    """q = 0 or d = 0: the nearest support point disagrees, or everything is farther than calibration ever saw."""
+    """Whether the point is admitted at each alpha, (N, A)."""
     probabilities: Array
-    """sdm(z'), (N, C); uniform where d = 0."""
+    """What the estimator takes for the probabilities of the classes, (N, C): sdm(z') here, uniform where d = 0."""
     confidence: Array
     """Probability of the predicted label."""
-    confidence_lower: Array
-    confidence_upper: Array
     logits: Array
     """z', (N, C)."""
-    similarity: Array
+    score: Array = _ABSENT
+    """What the estimator orders inputs by, where that is not ``confidence``: the higher, the more to be relied on."""
+    set_sizes: Array = _ABSENT
+    """Of conformal estimators: how many labels the prediction set holds."""
+    admitted_lower: Array = _ABSENT
+    """Whether it is still admitted when the error of the distance eCDFs is allowed for (the lower estimator)."""
+    admitted_lower_alpha: Array = _ABSENT
+    """The alpha nearest 1 at which the lower estimator admits the point; NaN where none does."""
+    admitted_lower_at: Array = _ABSENT
+    """Whether the lower estimator of each alpha does, (N, A)."""
+    out_of_distribution: Array = _ABSENT
+    """q = 0 or d = 0: the nearest support point disagrees, or everything is farther than calibration ever saw."""
+    confidence_lower: Array = _ABSENT
+    confidence_upper: Array = _ABSENT
+    similarity: Array = _ABSENT
     """q: how many of the nearest support points, without a break, are correct and predicted alike."""
-    nearest_distance: Array
-    nearest_index: Array
+    nearest_distance: Array = _ABSENT
+    nearest_index: Array = _ABSENT
     """Support index of the nearest support point."""
-    distance_quantile: Array
+    distance_quantile: Array = _ABSENT
     """d in [0, 1]; 0 is far."""
-    distance_quantile_lower: Array
-    distance_quantile_upper: Array
-    rescaled_similarity: Array
+    distance_quantile_lower: Array = _ABSENT
+    distance_quantile_upper: Array = _ABSENT
+    rescaled_similarity: Array = _ABSENT
     """q'."""
-    rescaled_similarity_lower: Array
-    effective_sample_sizes: Array
+    rescaled_similarity_lower: Array = _ABSENT
+    effective_sample_sizes: Array = _ABSENT
     """Per class, how many calibration points have a smaller q', (N, C)."""
-    dkw_epsilon: Array
+    dkw_epsilon: Array = _ABSENT
     """Half-width of the band around d."""
     member: Array | None = None
     """Of an ensemble: the round that the row's numbers are from."""
+
+    @classmethod
+    def of_probabilities(
+        cls,
+        classes: Array,
+        alphas: Sequence[float],
+        logits: Array,
+        probabilities: Array,
+        admitted_at: Array,
+        **others: Array,
+    ) -> Decisions:
+        """Decisions of an estimator that has probabilities and a rule: (N, C), and (N, A) for ascending alphas."""
+        y_hat = logits.argmax(axis=1)
+        admitted_alpha = nearest_one(admitted_at, np.asarray(alphas, dtype=float))
+        return cls(
+            classes=classes,
+            alphas=np.asarray(alphas, dtype=float),
+            predictions=classes[y_hat],
+            admitted=~np.isnan(admitted_alpha),
+            admitted_alpha=admitted_alpha,
+            admitted_at=admitted_at,
+            probabilities=probabilities,
+            confidence=np.take_along_axis(probabilities, y_hat[:, None], axis=1)[:, 0],
+            logits=logits,
+            **others,
+        )
 
     @property
     def magnitude(self) -> Array:

@@ -8,8 +8,9 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -43,7 +44,7 @@ class Source:
         if self.is_typed or column is None:
             return lambda label: label
         labels = (row.get(column) for _, row in self.rows())
-        is_integer = all(label is None or _is_integer(label) for label in labels)
+        is_integer = all(_is_integer(label) for label in labels if label is not None and label.strip())
         return int if is_integer else lambda label: label
 
 
@@ -103,9 +104,12 @@ def _file_source(path: Path) -> Source:
         ".tsv": lambda: _csv_rows(path, "\t"),
         ".parquet": lambda: _parquet_rows(path),
     }
-    if not path.is_file():
-        state = "a directory" if path.is_dir() else "not there"
-        raise InvalidInputError(f"'source' of Documents must be a file. Got {str(path)!r}, which is {state}.")
+    if not _is_file(path):
+        shown = str(path) if len(str(path)) < 200 else f"{str(path)[:60]}..."
+        raise InvalidInputError(
+            f"'source' of Documents must be a file, a table or a list. Got {shown!r}, which is no file; "
+            "write [text] for one text."
+        )
     if kind not in readers:
         raise InvalidInputError(f"'source' of Documents must end in {', '.join(readers)}. Got {path.name!r}.")
     is_table = kind == ".parquet"
@@ -117,13 +121,14 @@ def _csv_rows(path: Path, delimiter: str) -> Iterator[Row]:
     number = 1
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, delimiter=delimiter, strict=True)
-            n_columns = len(reader.fieldnames or [])
+            reader = csv.reader(file, delimiter=delimiter, strict=True)
+            columns = next(reader, [])
             number = reader.line_num + 1
-            for row in reader:
-                if None in row:
-                    raise InvalidInputError(f"{path}, line {number}: more than {n_columns} values; quote the text.")
-                yield number, row
+            for values in reader:
+                if len(values) > len(columns):
+                    raise InvalidInputError(f"{path}, line {number}: more than {len(columns)} values; quote the text.")
+                if values:  # else it is a blank line
+                    yield number, dict(zip_longest(columns, values))
                 number = reader.line_num + 1  # a quoted text may run over several lines
     except (csv.Error, UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
         raise InvalidInputError(f"{path}, line {number}: cannot be read as CSV ({error}).") from error
@@ -150,11 +155,14 @@ def _numbered(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
     return ((number, row) for number, row in enumerate(rows, start=1))
 
 
-def choose_columns(source: Source, names: Mapping[str, str | None]) -> dict[str, str | None]:
-    """The column of each part: the one named, or for all but the text one of that very name if there is one."""
+def choose_columns(source: Source, names: Mapping[str, str | Literal[False] | None]) -> dict[str, str | None]:
+    """The column of each part: the one named, or without a name one of that very name if there is one."""
     columns = source.columns()
     chosen: dict[str, str | None] = {}
     for part, name in names.items():
+        if name is False:
+            chosen[part] = None
+            continue
         if name is not None and name not in columns:
             listed = ", ".join(repr(column) for column in columns[:10])
             raise InvalidInputError(
@@ -162,6 +170,13 @@ def choose_columns(source: Source, names: Mapping[str, str | None]) -> dict[str,
             )
         chosen[part] = name if name is not None else (part if part in columns else None)
     return chosen
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long to be one
+        return False
 
 
 def _refuse_beside(beside: Mapping[str, Any], what: str) -> None:
@@ -173,4 +188,4 @@ def _refuse_beside(beside: Mapping[str, Any], what: str) -> None:
 
 def _is_integer(label: Any) -> bool:
     text = str(label)
-    return text.isascii() and text.removeprefix("-").isdigit() and str(int(text)) == text
+    return len(text) < 19 and text.isascii() and text.removeprefix("-").isdigit() and str(int(text)) == text

@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -79,16 +79,16 @@ class Documents:
         A path ends in ``.jsonl``, ``.csv``, ``.tsv`` or ``.parquet``; the first three may be followed by ``.gz``.
     text : str
         Name of the column or key that holds the text.
-    label, id, answer : str, optional
-        Names of the others. Without a name, 'label', 'id' and 'answer' are used where the source has them; without
-        ids, documents are numbered from 0.
+    label, id, answer : str or False, optional
+        Names of the others. Without a name, 'label', 'id' and 'answer' are used where the source has them; False leaves
+        such a column alone. Without ids, documents are numbered from 0.
     labels, ids, answers : sequences, optional
         Labels, ids and answers themselves, beside a sequence of strings.
     problems : {'raise', 'skip'}
         Whether a missing or empty document is an error, or left out and counted in ``report``.
-    repeated : {'keep', 'drop'}
-        What becomes of a text that stands earlier too. Kept, it is warned of: copies that fall into both halves
-        of a split make a model look better than it is.
+    repeated : {'warn', 'keep', 'drop'}
+        What becomes of a text that stands earlier too: it is kept with a warning, kept, or left out. Copies that fall
+        into both halves of a split make a model look better than it is.
 
     Examples
     --------
@@ -104,18 +104,19 @@ class Documents:
         source: Any,
         *,
         text: str = "text",
-        label: str | None = None,
-        id: str | None = None,
-        answer: str | None = None,
+        label: str | Literal[False] | None = None,
+        id: str | Literal[False] | None = None,
+        answer: str | Literal[False] | None = None,
         labels: Any = None,
         ids: Any = None,
         answers: Any = None,
         problems: str = "raise",
-        repeated: str = "keep",
+        repeated: str = "warn",
     ) -> None:
         check_choice(problems, ("raise", "skip"), "problems", "Documents")
-        check_choice(repeated, ("keep", "drop"), "repeated", "Documents")
-        self._skip, self._drop = problems == "skip", repeated == "drop"
+        check_choice(repeated, ("warn", "keep", "drop"), "repeated", "Documents")
+        self._skip, self._drop, self._warn = problems == "skip", repeated == "drop", repeated == "warn"
+        self._needs_answers = bool(answer) or answers is not None
         beside = {"label": labels, "id": ids, "answer": answers}
         self._source = open_source(source, {name: values for name, values in beside.items() if values is not None})
         self.name = self._source.name
@@ -149,12 +150,12 @@ class Documents:
         return self.report.n_documents
 
     def __iter__(self) -> Iterator[Document]:
-        report, yielded = self.report, 0
+        report, digest = self.report, hashlib.sha256()
         for document, problem, is_repeated in self._examined(DocumentReport()):
             if problem is None and not (is_repeated and self._drop):
-                yielded += 1
+                digest.update(_document_digest(document))
                 yield document
-        if yielded != report.n_documents:
+        if digest.hexdigest() != report.fingerprint:
             raise InvalidInputError(f"{self.name} has changed while it was read. Start again.")
 
     def blocks(self, size: int) -> Iterator[list[Document]]:
@@ -180,14 +181,15 @@ class Documents:
         report.fingerprint = digest.hexdigest()
         explained = report.explain()
         if explained is not None and not self._skip:
-            remedy = "Repair them, or leave them out with problems='skip'."
+            remedy = "Repair them, or leave them out: Documents(..., problems='skip')."
             raise InvalidInputError(f"{self.name} has {_count(report.n_problems)} unusable. {explained}. {remedy}")
         if report.n_documents == 0:
             raise InvalidInputError(
                 f"{self.name} holds no document that can be used{f': {explained}' * bool(explained)}."
             )
-        if report.repeated and not self._drop:
-            warn_user(f"{self.name}: {report.explain_repeated()}. Leave copies out with repeated='drop'.", DataWarning)
+        if report.repeated and self._warn:
+            remedy = "Leave copies out, or say that they are meant: Documents(..., repeated='drop' or 'keep')."
+            warn_user(f"{self.name}: {report.explain_repeated()}. {remedy}", DataWarning)
         return report
 
     def _examined(self, report: DocumentReport) -> Iterator[tuple[Document, str | None, bool]]:
@@ -196,7 +198,13 @@ class Documents:
         seen_texts: dict[bytes, Any] = {}
         to_label = self._source.label_reader(self._columns["label"])
         for index, (number, row) in enumerate(self._source.rows()):
-            values = {name: _plain(row.get(column)) for name, column in self._columns.items() if column is not None}
+            values = {
+                name: _plain(row.get(column), is_typed=self._source.is_typed or name == "text")
+                for name, column in self._columns.items()
+                if column is not None
+            }
+            if not self._needs_answers and not isinstance(values.get("answer"), str):
+                values.pop("answer", None)  # a column that happens to be called so
             place = f"{self._source.unit} {number}"
             label = to_label(values["label"]) if values.get("label") is not None else None
             name = values.get("id", index)
@@ -218,7 +226,7 @@ class Documents:
 
     def _problem_of(self, values: Mapping[str, Any], name: Any, seen_ids: set[Any]) -> str | None:
         for key in ("text", "answer"):
-            if self._columns[key] is None:
+            if key == "answer" and not self._needs_answers:
                 continue
             value = values[key]
             if value is None:
@@ -229,15 +237,17 @@ class Documents:
                 return f"{key} that UTF-8 cannot hold"
             if not value.strip():
                 return f"empty {key}"
-        if self.has_labels and values["label"] is None:
-            return "no label"
+        if self.has_labels and not isinstance(values["label"], (str, int, float)):
+            return "no label" if values["label"] is None else "label that is neither text nor a number"
         if not is_storable_id(name):
             return "no id" if name is None else "id that is neither text nor an integer"
         return "id that stands earlier too" if name in seen_ids else None
 
 
-def _plain(value: Any) -> Any:
-    """A Python value; what tables use for a missing one becomes None."""
+def _plain(value: Any, *, is_typed: bool) -> Any:
+    """A Python value; what tables use for a missing one becomes None, and so does a blank where there are no types."""
+    if not is_typed and isinstance(value, str) and not value.strip():
+        return None
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and math.isnan(value):

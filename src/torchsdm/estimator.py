@@ -186,6 +186,16 @@ class SDMClassifier(BaseSDMClassifier):
         states = self._check_input(X, "decide")
         return self.model_.decide(states)
 
+    def logits(self, X: ArrayLike) -> Array:
+        """z' of each input (N, C), classes in the order of ``classes_``."""
+        logits: Array = self.model_.logits(self._check_input(X, "logits")).numpy()
+        return logits
+
+    def calibration_logits(self) -> tuple[Array, Array]:
+        """z' (M, C) and class numbers (M,) of the calibration set, for other estimators over the same adaptor."""
+        calibration = self.model_.calibration
+        return calibration.logits.cpu().numpy(), calibration.labels.cpu().numpy()
+
     def explain(self, X: ArrayLike, k: int = 5) -> list[Explanation]:
         """For each input its decision, the k nearest training examples, and the calibration points of its partition."""
         states = self._check_input(X, "explain")

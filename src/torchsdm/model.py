@@ -181,10 +181,13 @@ class SDMModel:
         distances = torch.cat([match.neighbor_distances for match in matches])
         return Decisions.concatenate(decisions), distances, torch.cat([match.neighbor_indices for match in matches])
 
+    def logits(self, hidden_states: Tensor) -> Tensor:
+        """Logits (N, C)."""
+        return torch.cat([self._encode(block)[1] for block in hidden_states.split(_ROWS_AT_ONCE)]).cpu()
+
     def predict(self, hidden_states: Tensor) -> Tensor:
         """Predicted class numbers (N,), from the logits alone."""
-        blocks = hidden_states.split(_ROWS_AT_ONCE)
-        return torch.cat([self._encode(block)[1].argmax(dim=1) for block in blocks]).cpu()
+        return self.logits(hidden_states).argmax(dim=1)
 
     def recalibrate(self, alphas: Sequence[float], min_class_count: int) -> None:
         """New regions, and if the support has changed also new signals and eCDFs."""

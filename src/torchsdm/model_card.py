@@ -102,7 +102,7 @@ def _describe_input(n_inputs: int, states_origin: Mapping[str, Any] | None) -> s
     name = "a local model" if Path(model["reference"] or "/").is_absolute() else f"`{model['reference']}`"
     revision = f" at `{model['revision']}`" if model["revision"] else ""
     template = prompt["template"].replace("\n", " ").replace("|", "\\|")
-    return f"texts, through {name}{revision} (fingerprint `{model['fingerprint'][:16]}`) under the prompt: {template}"
+    return f"texts, through {name}{revision} (fingerprint `{model['fingerprint'][:16]}`) under the prompt `{template}`"
 
 
 def _describe_region(region: HighReliabilityRegion, names: Sequence[str]) -> str:

@@ -9,19 +9,19 @@ model, prompt or input) is refused, not mixed in.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from torchsdm.errors import CheckpointError, ModelFileError
+from torchsdm.errors import CheckpointError, ModelFileError, TorchSDMError
 from torchsdm.files import describe_file, file_problem, is_file_entry, remove_unfinished, replace_file, strict_json
 from torchsdm.validation import Array
 
@@ -80,6 +80,12 @@ class ShardWriter:
         try:
             self._manifest = self._resume()
             remove_unfinished(self.directory)
+            self._write_manifest(self._manifest)  # before any shard: what lies beside a manifest is ours
+        except OSError as error:
+            self._lock.release()
+            if isinstance(error, TorchSDMError):
+                raise
+            raise CheckpointError(f"{self.directory} cannot be written: {error}.") from error
         except BaseException:
             self._lock.release()
             raise
@@ -119,20 +125,24 @@ class ShardWriter:
                 "examples": describe_file(texts),
             }
             manifest = {**self._manifest, "shards": [*self._manifest["shards"], shard]}
-            replace_file(self.directory / MANIFEST_NAME, f"{strict_json(manifest)}\n".encode())
+            self._write_manifest(manifest)
         except OSError as error:
             raise CheckpointError(f"{self.directory} cannot be written: {error}. What is finished is kept.") from error
         self._manifest = manifest
 
+    def _write_manifest(self, manifest: dict[str, Any]) -> None:
+        replace_file(self.directory / MANIFEST_NAME, f"{strict_json(manifest)}\n".encode())
+
     def _resume(self) -> dict[str, Any]:
+        """The manifest to go on from: a new one, or that of an earlier run up to its first damaged shard."""
         path = self.directory / MANIFEST_NAME
         if not path.exists():
-            if any(self.directory.glob("*.safetensors")):
+            if any(self.directory.glob("[!.]*.safetensors")):
                 raise CheckpointError(
                     f"{self.directory} holds safetensors files of something else. Use a directory of its own."
                 )
             return dict(self._fresh)
-        stored = StoredShards.open(self.directory)
+        stored = StoredShards(self.directory, _read_manifest(path))
         for what, old, new in (
             *differences(stored.manifest["origin"], self._fresh["origin"]),
             *differences({"rows": stored.manifest["n_rows"]}, {"rows": self._fresh["n_rows"]}),
@@ -141,7 +151,8 @@ class ShardWriter:
                 f"{self.directory} was made with another {what}: {shortened(old)} then, {shortened(new)} now. "
                 "Use another directory, or remove this one to start anew."
             )
-        return stored.manifest
+        sound = list(takewhile(lambda shard: stored.problem_of(shard) is None, stored.manifest["shards"]))
+        return {**stored.manifest, "shards": sound}
 
 
 @dataclass(frozen=True)
@@ -155,25 +166,19 @@ class StoredShards:
     def open(cls, directory: str | Path, *, verify: bool = False) -> StoredShards:
         """Open a directory, checking that every finished shard is there and whole; with ``verify`` also digests."""
         directory = Path(directory)
-        path = directory / MANIFEST_NAME
-        try:
-            manifest = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise ModelFileError(f"{path} is missing: {directory} holds no hidden states.") from error
-        except (OSError, ValueError) as error:
-            raise ModelFileError(f"{path} is damaged: {error}. Remove the directory to start anew.") from error
-        if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
-            raise ModelFileError(f"{path} belongs to something else than hidden states; it is left alone.")
-        if manifest.get("format_version") != _FORMAT_VERSION:
-            raise ModelFileError(
-                f"{path} has format version {manifest.get('format_version')!r}; this torchsdm reads {_FORMAT_VERSION}."
-            )
-        for shard in _checked_shards(manifest, path):
-            for kind in ("states", "examples"):
-                problem = file_problem(directory, shard[kind], with_digest=verify)
-                if problem is not None:
-                    raise ModelFileError(f"{problem} Remove the directory to start anew.")
-        return cls(directory, manifest)
+        stored = cls(directory, _read_manifest(directory / MANIFEST_NAME))
+        for shard in stored.manifest["shards"]:
+            problem = stored.problem_of(shard, with_digest=verify)
+            if problem is not None:
+                raise ModelFileError(f"{problem} Run the extraction again: it goes on from the shard before.")
+        return stored
+
+    def problem_of(self, shard: Mapping[str, Any], *, with_digest: bool = False) -> str | None:
+        """What is wrong with the files of a shard, None if nothing."""
+        problems = (
+            file_problem(self.directory, shard[kind], with_digest=with_digest) for kind in ("states", "examples")
+        )
+        return next((problem for problem in problems if problem is not None), None)
 
     @property
     def n_finished_rows(self) -> int:
@@ -209,8 +214,7 @@ class StoredShards:
                     for key in archive.keys():  # noqa: SIM118
                         block = archive.get_tensor(key)
                         if key not in joined:
-                            dtype = block.numpy().dtype if block.dtype != torch.bfloat16 else np.float32
-                            joined[key] = np.empty((self.n_finished_rows, *block.shape[1:]), dtype=dtype)
+                            joined[key] = np.empty((self.n_finished_rows, *block.shape[1:]), dtype=block.numpy().dtype)
                         joined[key][start : start + len(block)] = block
             except (SafetensorError, OSError, ValueError) as error:
                 raise ModelFileError(f"{path} is damaged and cannot be read: {error}.") from error
@@ -218,13 +222,31 @@ class StoredShards:
         return joined
 
 
-def _checked_shards(manifest: dict[str, Any], path: Path) -> Sequence[dict[str, Any]]:
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ModelFileError(f"{path} is missing: {path.parent} holds no hidden states.") from error
+    except (OSError, ValueError) as error:
+        raise ModelFileError(f"{path} is damaged: {error}. Remove the directory to start anew.") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
+        raise ModelFileError(f"{path} belongs to something else than hidden states; it is left alone.")
+    if manifest.get("format_version") != _FORMAT_VERSION:
+        raise ModelFileError(
+            f"{path} has format version {manifest.get('format_version')!r}; this torchsdm reads {_FORMAT_VERSION}."
+        )
     shards = manifest.get("shards")
     is_sound = all(isinstance(manifest.get(name), int) for name in ("n_rows", "shard_size"))
     is_sound = is_sound and isinstance(manifest.get("origin"), dict) and isinstance(shards, list)
     if not is_sound or not all(_is_shard(shard) for shard in shards or []):
         raise ModelFileError(f"{path} is damaged: it cannot be understood. Remove the directory to start anew.")
-    return list(shards or [])
+    return manifest
+
+
+def stored_origin(directory: Path) -> dict[str, Any] | None:
+    """What the states of a directory were made from, None where there are none yet."""
+    path = directory / MANIFEST_NAME
+    return dict(_read_manifest(path)["origin"]) if path.exists() else None
 
 
 def _is_shard(shard: Any) -> bool:

@@ -93,7 +93,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
             Labels, where X is a sequence of strings.
         ids, answers : (N,), optional
             Names and answers, where X is a sequence of strings.
-        calibration : (texts, labels) or Documents, optional
+        calibration : (texts, labels), (texts, labels, answers) or Documents, optional
             A calibration set of your own. By default each round splits X.
         states_directory : path, optional
             Where to keep the hidden states. An interrupted ``fit`` goes on from there; a later one finds them ready.
@@ -193,6 +193,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         model: str | Path | Backbone | None = None,
         device: str | None = None,
         verify: bool | None = None,
+        **options: Any,
     ) -> Self:
         """Read a classifier that ``save`` wrote.
 
@@ -206,6 +207,9 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
             For the language model and the classifier.
         verify : bool, optional
             As for ``SDMClassifier.load``.
+        **options
+            Settings of the extractor that make no difference to the states: ``batch_tokens``, ``trust_remote_code``,
+            ``verbose``.
         """
         directory = check_path(path, "path", "SDMTextClassifier.load")
         kind = _KINDS.get(stored_kind(directory))
@@ -217,7 +221,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
                 f"{directory} holds a classifier of hidden states that does not know its language model. "
                 f"Load it with {kind.__name__}.load."
             )
-        extractor = HiddenStateExtractor.from_origin(classifier.states_origin_, model=model, device=device)
+        extractor = HiddenStateExtractor.from_origin(classifier.states_origin_, model=model, device=device, **options)
         loaded = cls(extractor, classifier=clone(classifier))
         loaded.extractor_, loaded.classifier_ = extractor, classifier
         return loaded
@@ -241,7 +245,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         return self.classifier_
 
     def _states(self, X: Any, answers: Any, method: str) -> Array:
-        documents = _documents(X, f"SDMTextClassifier.{method}", answers=answers)
+        documents = _documents(X, f"SDMTextClassifier.{method}", answers=answers, repeated="keep")
         return self._checked_extractor().extract(documents).hidden_states
 
     def _checked_extractor(self) -> HiddenStateExtractor:
@@ -257,7 +261,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
 def _documents(source: Any, caller: str, **columns: Any) -> Documents:
     given = {name: values for name, values in columns.items() if values is not None}
     if isinstance(source, Documents):
-        for name in given:
+        for name in given.keys() - {"repeated"}:
             raise InvalidInputError(f"'{name}' of {caller} must not be given beside Documents, which have their own.")
         return source
     if isinstance(source, (str, Path)):
@@ -270,9 +274,10 @@ def _documents(source: Any, caller: str, **columns: Any) -> Documents:
 
 def _calibration_documents(calibration: Any, caller: str) -> Documents:
     if isinstance(calibration, tuple):
-        if len(calibration) != 2:
-            raise InvalidInputError(f"'calibration' of {caller} must be (texts, labels) or Documents.")
-        calibration = _documents(calibration[0], caller, labels=calibration[1])
+        if len(calibration) not in (2, 3):
+            raise InvalidInputError(f"'calibration' of {caller} must be (texts, labels[, answers]) or Documents.")
+        texts, *columns = calibration
+        calibration = _documents(texts, caller, **dict(zip(("labels", "answers"), columns, strict=False)))
     documents = _documents(calibration, caller)
     _require_labels(documents, caller)
     return documents

@@ -19,8 +19,11 @@ SOURCE = REPOSITORY / "src" / "torchsdm"
 # A module imports only from modules before it. docs/reference/index.md shows such an order too.
 ORDER = [
     "_version",
-    *("errors", "validation", "numerics", "compilation"),
-    *("data", "labels"),
+    *("errors", "validation", "numerics", "compilation", "files"),
+    *("shards", "data", "labels", "document_sources", "documents"),
+    "hidden_states",
+    *(f"hidden_states.{name}" for name in ("prompts", "segments", "tokens", "batches", "pooling", "model_source")),
+    *(f"hidden_states.{name}" for name in ("backbone", "extraction", "extractor")),
     "adaptor",
     *("tiles", "kernels", "tensor_kernels", "bounds", "matching", "support"),
     *("ecdf", "signals"),
@@ -28,15 +31,24 @@ ORDER = [
     *("history", "training"),
     *("candidates", "region", "sample_size"),
     *("decision", "persistence", "checkpoint", "rounds", "model", "explanation", "model_files", "model_card"),
-    *("hub", "fitted", "updates", "saving", "base", "estimator", "ensemble"),
+    *("hub", "fitted", "updates", "saving", "base", "estimator", "ensemble", "text_classifier"),
+    "cli",
     "__init__",
 ]
 
-MODULES = sorted(path.stem for path in SOURCE.glob("*.py"))
+
+def module_name(path):
+    """'hidden_states.tokens' for hidden_states/tokens.py, 'hidden_states' for hidden_states/__init__.py."""
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
+
+
+FILES = {module_name(path): path for path in SOURCE.rglob("*.py")}
+MODULES = sorted(FILES)
 
 
 def tree(module):
-    return ast.parse((SOURCE / f"{module}.py").read_text(encoding="utf-8"))
+    return ast.parse(FILES[module].read_text(encoding="utf-8"))
 
 
 def imports_of(module):
@@ -51,7 +63,8 @@ def imports_of(module):
                 found |= {f"torchsdm.{alias.name}" for alias in node.names}
             else:
                 found.add(node.module)
-    return {name.split(".")[1] for name in found if name.startswith("torchsdm.")}
+    inside = (name.removeprefix("torchsdm.") for name in found if name.startswith("torchsdm."))
+    return {name if name in FILES else name.rpartition(".")[0] for name in inside}
 
 
 # --- Layers ----------------------------------------------------------------------------------------------------------
@@ -68,7 +81,8 @@ def test_a_module_imports_only_from_modules_before_it(module):
 
 
 def test_imports_are_seen():
-    assert {"training", "persistence"} <= imports_of("checkpoint")  # else the tests above would say nothing
+    assert {"training", "files"} <= imports_of("checkpoint")  # else the tests above would say nothing
+    assert {"hidden_states.backbone", "shards"} <= imports_of("hidden_states.extractor")
     assert "errors" in imports_of("validation") and "_version" in imports_of("model_card")
 
 
@@ -82,7 +96,7 @@ def test_there_is_no_cycle():
 
 def test_the_order_that_the_documentation_shows_holds():
     page = (REPOSITORY / "docs" / "reference" / "index.md").read_text(encoding="utf-8")
-    shown = re.findall(r"`(\w+)`", page.partition("Modules import only from modules above them")[2])
+    shown = re.findall(r"`([\w.]+)`", page.partition("Modules import only from modules above them")[2])
     assert sorted(shown) == [module for module in MODULES if not module.startswith("_")]
     for position, module in enumerate(shown):
         assert imports_of(module) <= {"_version", *shown[:position]}, module
@@ -91,6 +105,11 @@ def test_the_order_that_the_documentation_shows_holds():
 @pytest.mark.parametrize("module", MODULES)
 def test_a_module_says_what_it_is(module):
     assert ast.get_docstring(tree(module)), module
+
+
+def test_only_the_backbone_imports_transformers():
+    importing = {module for module in MODULES if re.search(r"\bimport transformers\b", FILES[module].read_text())}
+    assert importing == {"hidden_states.backbone"}
 
 
 EXTRAS = {"pandas", "matplotlib", "pyarrow", "transformers", "accelerate", "datasets", "gguf", "vbll", "mapie"}

@@ -4,23 +4,41 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import logging
+import struct
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
-from torchsdm.errors import BackboneError, InvalidInputError, MissingExtraError
-from torchsdm.hidden_states.model_source import ModelSource, converted, find_model
+from torchsdm.errors import BackboneError, InvalidInputError, MissingExtraError, TorchSDMError
+from torchsdm.hidden_states.model_source import ModelSource, converted, find_model, without_volatile
 from torchsdm.validation import check_device
 
 _logger = logging.getLogger(__name__)
-_LARGEST_LIMIT = 1 << 20  # tokenizers write "no limit" as a number larger than any
+_NO_LIMIT = 1 << 30
+# What damaged or unknown files make transformers and its readers raise.
+_LOADING_ERRORS = (
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    RuntimeError,
+    ImportError,
+    SafetensorError,
+    struct.error,
+)
+# What a later token or padding may change and count as nothing, in standard deviations of the states.
+_SAME = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1, torch.float64: 1e-3}
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -30,8 +48,8 @@ class ModelOutput:
 
     states: Tensor
     """(B, L, H): the states of the chosen layer at every position."""
-    logits: Tensor | None
-    """(B, K, V): the logits over the vocabulary at the positions asked for, if any."""
+    logits: Tensor
+    """(B, K, V): the logits over the vocabulary at the K positions asked for, which may be none."""
 
 
 class Backbone:
@@ -46,13 +64,22 @@ class Backbone:
     tokenizer : a fast tokenizer of transformers
     source : ModelSource, optional
         Where it comes from.
-    max_tokens : int, optional
-        The longest sequence; by default what model and tokenizer state.
+
+    Attributes
+    ----------
+    is_decoder : bool
+        Whether a position sees only what is before it, so that the last one has seen everything. It is found by trial.
+    is_padding_neutral : bool
+        Whether padding leaves the states of a sequence as they are; it does not for every encoder. Found by trial, too.
+    max_tokens : int
+        The longest sequence that is stated for it, by sentence-transformers, its tokenizer or its configuration.
+    position_limit : int
+        The longest sequence that it can take.
+    hidden_size : int
+        H, the width of a state.
     """
 
-    def __init__(
-        self, model: Any, tokenizer: Any, *, source: ModelSource | None = None, max_tokens: int | None = None
-    ) -> None:
+    def __init__(self, model: Any, tokenizer: Any, *, source: ModelSource | None = None) -> None:
         if not getattr(tokenizer, "is_fast", False):
             raise BackboneError(
                 f"{type(tokenizer).__name__} does not tell where in a text its tokens are; a fast tokenizer is needed."
@@ -62,11 +89,12 @@ class Backbone:
                 f"{type(model).__name__} is an encoder with a decoder. Use a causal language model or an encoder."
             )
         self.model, self.tokenizer, self.source = model.eval(), tokenizer, source
-        self.is_decoder = _is_decoder(model)
-        """Whether a position sees only what is before it, so that the last one has seen everything."""
-        self.max_tokens = max_tokens or _stated_limit(model.config, tokenizer)
+        self.position_limit = _position_limit(model)
+        stated = (None if source is None else source.max_tokens, getattr(tokenizer, "model_max_length", None))
+        self.max_tokens = int(min(limit for limit in (*stated, self.position_limit) if limit is not None))
         self._fingerprint: str | None = None
         self._lock = threading.Lock()  # the output layer is told its positions through the module, one run at a time
+        self.is_decoder, self.is_padding_neutral = self._try_out()
 
     @classmethod
     def load(
@@ -98,20 +126,34 @@ class Backbone:
         name = check_device(device, "Backbone.load")
         number_type = _DTYPES[resolve_dtype(dtype, device)]
         source = find_model(str(reference), revision)
+        key = (source.fingerprint(), source.reference, name, number_type, trust_remote_code)
+        if (loaded := _LOADED.get(key)) is not None:  # clones of an extractor share one model
+            return loaded
         options = {"trust_remote_code": trust_remote_code, "local_files_only": True}
         try:
             with _quiet(transformers):
                 directory = converted(source, _convert_gguf)
                 config = transformers.AutoConfig.from_pretrained(directory, **options)
-                loader = transformers.AutoModelForCausalLM if _wants_head(config) else transformers.AutoModel
-                model = loader.from_pretrained(directory, config=config, dtype=number_type, **options).to(name)
+                model, info = _loader(config, transformers).from_pretrained(
+                    directory, config=config, dtype=number_type, output_loading_info=True, **options
+                )
                 tokenizer = transformers.AutoTokenizer.from_pretrained(directory, **options)
-        except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
-            if isinstance(error, BackboneError):
-                raise
+        except TorchSDMError:
+            raise
+        except _LOADING_ERRORS as error:
             reason = str(error).strip().partition("\n")[0]
             raise BackboneError(f"The language model {str(reference)!r} cannot be loaded: {reason}") from error
-        return cls(model, tokenizer, source=source, max_tokens=source.max_tokens)
+        absent = sorted(
+            str(name) for name in {*info["missing_keys"], *info["mismatched_keys"]} if "pooler" not in str(name)
+        )
+        if absent:  # transformers would go on with random numbers in their place
+            raise BackboneError(
+                f"The weights of the language model {str(reference)!r} are incomplete: {len(absent)} are missing or of "
+                f"another shape, such as {absent[0]}."
+            )
+        backbone = cls(model.to(name), tokenizer, source=source)
+        _LOADED[key] = backbone
+        return backbone
 
     @property
     def name(self) -> str:
@@ -124,13 +166,8 @@ class Backbone:
         return torch.device(self.model.device)
 
     @property
-    def hidden_size(self) -> int:
-        """H, the width of a state."""
-        return int(self.model.config.get_text_config().hidden_size)
-
-    @property
     def has_output_layer(self) -> bool:
-        """Whether it has a layer that gives logits over the vocabulary."""
+        """Whether it has a layer that gives logits over the vocabulary for what comes next."""
         return self.is_decoder and self.model.get_output_embeddings() is not None
 
     @property
@@ -168,15 +205,42 @@ class Backbone:
             mask[row, : lengths[row]] = 1
         inputs = {"input_ids": ids.to(self.device), "attention_mask": mask.to(self.device)}
         options: dict[str, Any] = {"output_hidden_states": True} if layer != -1 else {}
-        if self.is_decoder:
+        if self.is_decoder and hasattr(self.model.config.get_text_config(), "use_cache"):
             options["use_cache"] = False
         if not self.has_output_layer:
-            output = self.model(**inputs, **options)
-            return ModelOutput(_layer(output, layer, output.last_hidden_state), None)
+            model = self.model.base_model  # without a layer on top, such as that of a model trained on blanks
+            output = model(**inputs, **options)
+            return ModelOutput(_layer(output, layer, output.last_hidden_state), torch.empty(len(ids), 0, 0))
         positions = torch.tensor(logits_at if logits_at is not None else [[]] * len(sequences), dtype=torch.int64)
         with self._lock, _output_layer_at(self.model, positions.to(self.device)) as seen:
             output = self.model(**inputs, **options)
-        return ModelOutput(_layer(output, layer, seen[0]), output.logits if logits_at is not None else None)
+        return ModelOutput(_layer(output, layer, seen[0]), output.logits)
+
+    def _try_out(self) -> tuple[bool, bool]:
+        """Whether earlier positions are blind to a later token, and whether they are to padding."""
+        numbers = (number for number in range(len(self.tokenizer)) if number not in self.tokenizer.all_special_ids)
+        sequence = list(islice(numbers, 8))
+        self.is_decoder = False  # for now: run the model below its output layer
+        alone = self.run([sequence]).states[0]
+        changed = self.run([[*sequence[:-1], sequence[0]]]).states[0]
+        padded = self.run([sequence, [*sequence, *sequence]]).states[0, : len(sequence)]
+        tolerance = _SAME[alone.dtype] * float(alone.float().std())
+        self.hidden_size = int(alone.shape[-1])
+        is_decoder = bool((alone[:-1] - changed[:-1]).abs().max() <= tolerance)
+        return is_decoder, bool((alone - padded).abs().max() <= tolerance)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Backbone:
+        return self  # frozen: a copy would only take memory
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+
+
+_LOADED: WeakValueDictionary[tuple[Any, ...], Backbone] = WeakValueDictionary()
 
 
 def resolve_dtype(dtype: str | None, device: str | None) -> str:
@@ -245,46 +309,28 @@ def _quiet(transformers: Any) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _architecture(config: Any) -> str:
-    architectures = getattr(config, "architectures", None)
-    return architectures[0] if architectures else ""
-
-
-def _wants_head(config: Any) -> bool:
-    """Whether the weights are of a causal language model with its output layer."""
-    transformers = _import_transformers()
-    name = _architecture(config)
-    if name.endswith(("ForCausalLM", "LMHeadModel")):
-        return True
-    return not name and _is_causal_type(config, transformers)
-
-
-def _is_decoder(model: Any) -> bool:
-    config = model.config
-    if getattr(config, "is_causal", None) is False:  # a decoder made to look both ways
-        return False
-    name = type(model).__name__
-    if name.endswith(("ForCausalLM", "LMHeadModel")):
-        return True
-    return _is_causal_type(config, _import_transformers())
-
-
-def _is_causal_type(config: Any, transformers: Any) -> bool:
-    """Whether models of this kind read from left to right: they can write text and cannot fill in blanks."""
+def _loader(config: Any, transformers: Any) -> Any:
+    """The class of transformers that loads a model with its output layer, if its weights have one."""
+    name = (getattr(config, "architectures", None) or [""])[0]
     auto = transformers.models.auto.modeling_auto
-    kind = config.model_type
-    return kind in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and (
-        kind not in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES or bool(getattr(config, "is_decoder", False))
-    )
+    is_causal_type = type(config) in auto.MODEL_FOR_CAUSAL_LM_MAPPING
+    if name.endswith("ForConditionalGeneration") and not config.is_encoder_decoder and not is_causal_type:
+        return transformers.AutoModelForImageTextToText
+    if name.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")):
+        return transformers.AutoModelForCausalLM if is_causal_type else transformers.AutoModel
+    if not name and is_causal_type and type(config) not in auto.MODEL_FOR_MASKED_LM_MAPPING:
+        return transformers.AutoModelForCausalLM
+    return transformers.AutoModel
 
 
-def _stated_limit(config: Any, tokenizer: Any) -> int:
-    limits = [
-        getattr(config.get_text_config(), "max_position_embeddings", None),
-        getattr(tokenizer, "model_max_length", None),
-    ]
-    stated = [int(limit) for limit in limits if limit is not None and 0 < limit <= _LARGEST_LIMIT]
-    return min(stated, default=4096)
+def _position_limit(model: Any) -> int:
+    """How many positions a model has; those of the RoBERTa family begin behind the padding's."""
+    stated = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    limits = [stated] if isinstance(stated, int) and stated > 0 else []
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            limits.append(module.num_embeddings - module.padding_idx - 1)
+    return min(limits, default=_NO_LIMIT)
 
 
 def _convert_gguf(file: Path, directory: Path) -> None:
@@ -308,12 +354,13 @@ def _convert_gguf(file: Path, directory: Path) -> None:
 
 
 def _parameter_digest(backbone: Backbone) -> str:
-    """Fingerprint of a model loaded elsewhere: of its configuration, its tokenizer and samples of its weights."""
-    digest = hashlib.sha256(backbone.model.config.to_json_string().encode())
-    digest.update(backbone.tokenizer.backend_tokenizer.to_str().encode())
-    digest.update(str(getattr(backbone.tokenizer, "chat_template", None)).encode())
+    """Fingerprint of a model loaded elsewhere: of its configuration, its tokenizer and samples of every weight."""
+    tokenizer = json.loads(backbone.tokenizer.backend_tokenizer.to_str())
+    settings = [backbone.model.config.to_dict(), tokenizer, getattr(backbone.tokenizer, "chat_template", None)]
+    plain = json.dumps([without_volatile(value) for value in settings], sort_keys=True, default=str)
+    digest = hashlib.sha256(plain.encode())
     for name, parameter in backbone.model.named_parameters():
         flat = parameter.detach().reshape(-1)
-        chosen = flat[:: max(1, len(flat) // 64)].float().cpu()
+        chosen = flat[:: max(1, len(flat) // 4096)].float().cpu()
         digest.update(name.encode() + chosen.numpy().tobytes())
     return digest.hexdigest()

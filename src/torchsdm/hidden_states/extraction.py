@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from torchsdm.documents import Document
+from torchsdm.errors import BackboneError, InvalidInputError
 from torchsdm.hidden_states.backbone import Backbone
-from torchsdm.hidden_states.batches import batches_by_length
+from torchsdm.hidden_states.batches import MAX_PADDING, batches_by_length
 from torchsdm.hidden_states.pooling import pool
 from torchsdm.hidden_states.tokens import PromptEncoder, TokenSequence
 from torchsdm.validation import Array
@@ -60,17 +61,24 @@ class Extraction:
     def extract(self, documents: Sequence[Document], on_batch: Callable[[int], object]) -> ExtractedStates:
         """The states of documents; ``on_batch`` is told of each batch how many documents it had."""
         sequences = self.encoder.encode(documents)
-        n_spans, width = len(sequences[0].spans), len(self.parts) * self.backbone.hidden_size
-        states = np.empty((len(sequences), n_spans, width), dtype=np.float32)
+        states: Array | None = None  # (N, P, D), as soon as a first batch has told D
         logits = np.empty((len(sequences), len(self.words)), dtype=np.float32)
         longest = max((len(word) for word in self.words), default=1) - 1
         lengths = [len(sequence.ids) + longest for sequence in sequences]
-        for rows in batches_by_length(lengths, self.batch_tokens):
-            batch = [sequences[row] for row in rows]
-            states[rows], label_logits = (value.cpu().numpy() for value in self._batch(batch))
-            if self.words:
-                logits[rows] = label_logits
+        max_padding = MAX_PADDING if self.backbone.is_padding_neutral else 0.0
+        for rows in batches_by_length(lengths, self.batch_tokens, max_padding):
+            pooled, label_logits = (value.cpu().numpy() for value in self._batch([sequences[row] for row in rows]))
+            if not np.isfinite(pooled).all():
+                place = documents[rows[int(np.flatnonzero(~np.isfinite(pooled).all(axis=(1, 2)))[0])]].place
+                raise BackboneError(
+                    f"{place}: the language model gives states that are not finite. Try dtype='float32'."
+                )
+            if states is None:
+                states = np.empty((len(sequences), *pooled.shape[1:]), dtype=np.float32)
+            states[rows], logits[rows] = pooled, label_logits
             on_batch(len(rows))
+        if states is None:
+            raise InvalidInputError("There are no documents to extract states of.")
         return ExtractedStates(
             states[:, 0] if self.encoder.segments is None else states,
             logits if self.words else None,
@@ -84,7 +92,7 @@ class Extraction:
         ends = [[len(sequence) - 1] for sequence in ids] if self.words else None
         output = self.backbone.run(ids, layer=self.layer, logits_at=ends)
         states = pool(output.states, [sequence.spans for sequence in batch], self.parts)
-        if output.logits is None:
+        if not self.words:
             return states, torch.empty(len(batch), 0)
         next_token = output.logits[:, 0].float()  # (B, V)
         return states, torch.stack([next_token[:, word[0]] + self._rest(ids, word) for word in self.words], dim=1)
@@ -100,6 +108,5 @@ class Extraction:
         longer = [[*sequence, *word[:-1]] for sequence in ids]
         ends = [list(range(len(sequence), len(sequence) + len(word) - 1)) for sequence in ids]
         logits = self.backbone.run(longer, logits_at=ends).logits  # (B, K - 1, V)
-        assert logits is not None
         following = torch.tensor(word[1:], device=logits.device).expand(len(ids), -1).unsqueeze(-1)
         return logits.float().log_softmax(dim=-1).gather(2, following).squeeze(-1).sum(dim=1)

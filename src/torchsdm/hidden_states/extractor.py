@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from sklearn.base import BaseEstimator, TransformerMixin
 from torch import Tensor
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from torchsdm._version import __version__
 from torchsdm.documents import Document, Documents
@@ -22,8 +22,8 @@ from torchsdm.hidden_states.pooling import DECODER_PARTS, ENCODER_PARTS, PARTS
 from torchsdm.hidden_states.prompts import TaskPrompt, task_prompt
 from torchsdm.hidden_states.segments import SEGMENTS
 from torchsdm.hidden_states.tokens import PromptEncoder
-from torchsdm.shards import ShardWriter
-from torchsdm.validation import Array, check_choice, check_path, check_positive
+from torchsdm.shards import ShardWriter, stored_origin
+from torchsdm.validation import Array, check_choice, check_device, check_path, check_positive
 
 _BLOCK = 1024  # documents whose tokens are held and sorted by length at once
 
@@ -61,6 +61,8 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         the prompt, and ``n_cut`` counts it.
     use_chat : bool, optional
         Whether to put the prompt into the model's chat template. By default, if there is a prompt and a chat template.
+    chat_options : mapping, optional
+        Variables for the chat template, such as ``{"enable_thinking": False}``.
     batch_tokens : int
         Tokens, padding included, that are run at once. With 1, every document is run alone: then its state does not
         depend on the others even in the last bits.
@@ -91,6 +93,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         n_segments: int = 8,
         max_tokens: int | None = None,
         use_chat: bool | None = None,
+        chat_options: Mapping[str, Any] | None = None,
         batch_tokens: int = 4096,
         device: str | None = None,
         dtype: str | None = None,
@@ -106,6 +109,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         self.n_segments = n_segments
         self.max_tokens = max_tokens
         self.use_chat = use_chat
+        self.chat_options = chat_options
         self.batch_tokens = batch_tokens
         self.device = device
         self.dtype = dtype
@@ -117,7 +121,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
 
     def extract(self, documents: Any, *, answers: Any = None) -> ExtractedStates:
         """The states of documents: a list of strings, a table, a dataset, a path or ``Documents``."""
-        documents = _as_documents(documents, answers)
+        documents = self._as_documents(documents, answers)
         n_documents = len(documents)  # looks at all of them before the model is loaded
         extraction = self._prepare()
         with self._progress(n_documents) as progress:
@@ -140,10 +144,10 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         """
         directory = check_path(directory, "directory", "HiddenStateExtractor.extract_to")
         check_positive(shard_size, "shard_size", "HiddenStateExtractor.extract_to", integer=True)
-        documents = _as_documents(documents, answers)
+        documents = self._as_documents(documents, answers)
         report = documents.report  # before the model is loaded: what is wrong with the documents is said at once
-        extraction = self._prepare()
-        origin = {**self.origin(), "documents": {"fingerprint": report.fingerprint}}
+        extraction = self._prepare((stored_origin(directory) or {}).get("prompt"))
+        origin = {**self._origin(extraction), "documents": {"fingerprint": report.fingerprint}}
         facts = {
             "torchsdm": __version__,
             "torch": torch.__version__,
@@ -200,7 +204,9 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
 
         From it and the language model an equal extractor can be made: ``from_origin``.
         """
-        extraction = self._prepare()
+        return self._origin(self._prepare())
+
+    def _origin(self, extraction: Extraction) -> dict[str, Any]:
         source = extraction.backbone.source
         dtype = str(next(extraction.backbone.model.parameters()).dtype).removeprefix("torch.")
         return {
@@ -211,8 +217,9 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
                 "dtype": dtype,
             },
             "prompt": {
-                **task_prompt(self.prompt, "HiddenStateExtractor").to_json(),
+                **extraction.encoder.prompt.to_json(),
                 "use_chat": extraction.encoder.use_chat,
+                "rendered": extraction.encoder.rendered,
             },
             "states": {
                 "parts": list(extraction.parts),
@@ -238,7 +245,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
                 "It is not recorded where the language model came from, because it was given as an object. "
                 "Give it again: model=..."
             )
-        return cls(
+        extractor = cls(
             made_with["reference"] if model is None else model,
             TaskPrompt.from_json(prompt),
             parts=states["parts"],
@@ -251,6 +258,8 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
             revision=made_with["revision"] if model is None else None,
             **options,
         )
+        extractor._stored_prompt = prompt
+        return extractor
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
@@ -265,7 +274,8 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
 
     # ---------------------------------------------------------------- inside
 
-    def _prepare(self) -> Extraction:
+    def _prepare(self, stored_prompt: Mapping[str, Any] | None = None) -> Extraction:
+        """Look everything up. Of a prompt that was rendered before, the rendering is used again."""
         caller = "HiddenStateExtractor"
         prompt = task_prompt(self.prompt, caller)
         if self.parts is not None:
@@ -278,25 +288,48 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         check_positive(self.n_segments, "n_segments", caller, integer=True)
         if type(self.layer) is not int:
             raise InvalidTypeError(f"'layer' of {caller} must be an integer. Got {self.layer!r}.")
+        check_device(self.device, caller)
         resolve_dtype(self.dtype, self.device)
         if self.max_tokens is not None:
             check_positive(self.max_tokens, "max_tokens", caller, integer=True)
         backbone = self.backbone
-        has_prompt = prompt.template != "{document}"
+        has_prompt = prompt.template != "{document}" or prompt.system is not None
         use_chat = self.use_chat if self.use_chat is not None else has_prompt and backbone.has_chat_template
         if use_chat and not backbone.has_chat_template:
             raise InvalidInputError(f"'use_chat' of {caller} needs a chat template, and {backbone.name} has none.")
+        if self.max_tokens is not None and self.max_tokens > backbone.position_limit:
+            raise InvalidInputError(
+                f"'max_tokens' of {caller} must be at most {backbone.position_limit}, which is what {backbone.name} "
+                f"can take. Got {self.max_tokens}."
+            )
         encoder = PromptEncoder(
             backbone.tokenizer,
             prompt,
             use_chat=use_chat,
-            max_tokens=min(filter(None, (self.max_tokens, backbone.max_tokens))),
+            max_tokens=self.max_tokens or backbone.max_tokens,
             segments=self.segments,
             n_segments=self.n_segments if self.segments is not None else 0,
+            chat_options=self.chat_options,
+            rendered=_rendering(stored_prompt or getattr(self, "_stored_prompt", None), prompt, use_chat),
         )
         words = encoder.label_tokens() if prompt.label_words and backbone.has_output_layer else []
+        n_appended = max((len(word) for word in words), default=1) - 1  # a word's tokens but its last follow the prompt
+        encoder.max_tokens = min(encoder.max_tokens, backbone.position_limit - n_appended)
         parts = tuple(self.parts or (DECODER_PARTS if backbone.is_decoder else ENCODER_PARTS))
         return Extraction(backbone, encoder, parts, self.layer, int(self.batch_tokens), words)
+
+    def _as_documents(self, documents: Any, answers: Any) -> Documents:
+        if answers is not None and isinstance(documents, Documents):
+            raise InvalidInputError("'answers' must not be given beside Documents, which have their own.")
+        given = (
+            documents if isinstance(documents, Documents) else Documents(documents, answers=answers, repeated="keep")
+        )
+        asks = "answer" in task_prompt(self.prompt, "HiddenStateExtractor").fields
+        if asks and not given.has_answers:
+            raise InvalidInputError("The prompt asks for an {answer}, and the documents have none: give answers.")
+        if answers is not None and not asks:
+            raise InvalidInputError("Answers are given, and the prompt has no place for them: write {answer} in it.")
+        return given
 
     def _progress(self, n_documents: int, n_done: int = 0) -> Any:
         """A bar with rate and remaining time; without ``verbose``, and where nobody looks at a terminal, none."""
@@ -305,8 +338,11 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         )
 
 
-def _as_documents(documents: Any, answers: Any) -> Documents:
-    return documents if isinstance(documents, Documents) else Documents(documents, answers=answers)
+def _rendering(stored: Mapping[str, Any] | None, prompt: TaskPrompt, use_chat: bool) -> str | None:
+    """How the same prompt was rendered before, None if it was another or never was."""
+    if stored is None or {**stored, "rendered": None} != {**prompt.to_json(), "use_chat": use_chat, "rendered": None}:
+        return None
+    return str(stored["rendered"])
 
 
 def _tensors(extracted: ExtractedStates) -> dict[str, Tensor]:

@@ -11,25 +11,29 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
 from torchsdm.errors import BackboneError
+from torchsdm.files import file_digest
 
 PACKAGE_PREFIX = "package:"  #: 'package:NAME' is a model inside an installed Python package
 
-_WEIGHTS = ("*.safetensors", "*.gguf", "pytorch_model*.bin")
-_READ_WITH_WEIGHTS = re.compile(r".*\.(json|txt|model|jinja|tiktoken|py)|vocab.*|merges.*")
-_NOT_READ = {"generation_config.json", "data_config.json", "README.md"}
+_WEIGHTS = ("model*.safetensors", "*.safetensors", "pytorch_model*.bin", "*.gguf")  # the first kind found is loaded
+_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json")
+_VOCABULARY = ("vocab.txt", "vocab.json", "merges.txt", "*.model", "*.tiktoken", "added_tokens.json")
+_VOLATILE = ("transformers_version", "_name_or_path", "truncation", "padding")  # what says nothing about the model
+_SHA256 = re.compile("[0-9a-f]{64}")
 _OTHER_FORMATS = ["original/*", "onnx/*", "openvino/*", "*consolidated*", "*.gguf", "*.h5", "*.msgpack", "*.onnx"]
-_SAMPLES = 256  # blocks of a weight file that its fingerprint looks at
-_SAMPLE_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -48,18 +52,24 @@ class ModelSource:
     """A limit stated beside the model, as sentence-transformers does."""
 
     def fingerprint(self) -> str:
-        """SHA-256 of configuration and tokenizer, and of samples all over the weights.
-
-        It changes with any training, conversion or change of vocabulary, and takes no longer for large models.
-        """
+        """SHA-256 of the weights that are loaded, the configuration and the tokenizer, wherever they lie."""
+        if self.gguf_file is not None:
+            return _content_digest(self.gguf_file)
+        directory = self.directory
+        vocabulary = () if (directory / "tokenizer.json").is_file() else _VOCABULARY
+        settings = sorted(path for name in ("config.json", *_TOKENIZER, *vocabulary) for path in directory.glob(name))
         digest = hashlib.sha256()
-        files = [self.gguf_file] if self.gguf_file is not None else sorted(self.directory.iterdir())
-        for path in files:
-            is_weights = any(path.match(pattern) for pattern in _WEIGHTS)
-            if path.is_file() and (is_weights or _is_read_with_weights(path)):
-                digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
-                digest.update(_sampled(path) if is_weights else path.read_bytes())
+        for path in [*settings, *_weights(directory)]:
+            content = _stable_json(path) if path.suffix == ".json" else _content_digest(path)
+            digest.update(f"{path.name}\0{content}\0".encode())
         return digest.hexdigest()
+
+
+def without_volatile(settings: Any) -> Any:
+    """A configuration or tokenizer as plain values, without what says nothing about the model."""
+    if not isinstance(settings, dict):
+        return settings
+    return {name: without_volatile(value) for name, value in settings.items() if name not in _VOLATILE}
 
 
 def find_model(reference: str, revision: str | None = None) -> ModelSource:
@@ -96,7 +106,9 @@ def converted(source: ModelSource, convert: Callable[[Path, Path], None]) -> Pat
         final.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{final}.lock"):
             if not final.is_dir():
-                with tempfile.TemporaryDirectory(dir=final.parent, prefix=".converting-") as unfinished:
+                for stale in final.parent.glob(f".converting-{final.name}-*"):  # of a conversion that was killed
+                    shutil.rmtree(stale, ignore_errors=True)
+                with tempfile.TemporaryDirectory(dir=final.parent, prefix=f".converting-{final.name}-") as unfinished:
                     made = Path(unfinished) / "model"
                     convert(source.gguf_file, made)
                     os.replace(made, final)
@@ -118,14 +130,12 @@ def cache_directory() -> Path:
 
 def _in_directory(reference: str, directory: Path, revision: str | None) -> ModelSource:
     """The one model of a directory or below it: one with a config.json and weights, or one GGUF file."""
-    if (directory / "modules.json").is_file():  # sentence-transformers: the transformer may be in a folder of its own
-        first = json.loads((directory / "modules.json").read_text(encoding="utf-8"))[0]["path"]
-        limits = directory / first / "sentence_bert_config.json"
-        limit = json.loads(limits.read_text(encoding="utf-8")).get("max_seq_length") if limits.is_file() else None
-        return ModelSource(reference, directory / first, None, revision, limit)
+    if (directory / "modules.json").is_file():
+        transformer = _sentence_transformer(directory)
+        return ModelSource(reference, transformer, None, revision, _sentence_limit(transformer))
     if (directory / "config.json").is_file():
         return ModelSource(reference, directory, None, revision, None)
-    found = sorted({path.parent for path in directory.rglob("config.json") if _has_weights(path.parent)})
+    found = sorted({path.parent for path in directory.rglob("config.json") if _weights(path.parent)})
     files = sorted(directory.rglob("*.gguf"))
     candidates = [*found, *files]
     if len(candidates) != 1:
@@ -139,8 +149,31 @@ def _in_directory(reference: str, directory: Path, revision: str | None) -> Mode
     return _in_directory(reference, found[0], revision)
 
 
-def _has_weights(directory: Path) -> bool:
-    return any(next(directory.glob(pattern), None) is not None for pattern in _WEIGHTS)
+def _sentence_transformer(directory: Path) -> Path:
+    """Where a model of sentence-transformers has its transformer: here, or in a folder of its own."""
+    try:
+        modules = json.loads((directory / "modules.json").read_text(encoding="utf-8"))
+        return directory / str(modules[0]["path"])
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise BackboneError(f"{directory / 'modules.json'} cannot be read: {error!r}.") from error
+
+
+def _sentence_limit(directory: Path) -> int | None:
+    """The length limit that sentence-transformers keeps beside a transformer."""
+    for path in sorted(directory.glob("sentence_*_config.json")):
+        try:
+            limit = json.loads(path.read_text(encoding="utf-8")).get("max_seq_length")
+        except (OSError, ValueError, AttributeError) as error:
+            raise BackboneError(f"{path} cannot be read: {error!r}.") from error
+        if isinstance(limit, int):
+            return limit
+    return None
+
+
+def _weights(directory: Path) -> list[Path]:
+    """The weight files of a directory that are loaded."""
+    kinds = (sorted(directory.glob(pattern)) for pattern in _WEIGHTS)
+    return next((paths for paths in kinds if paths), [])
 
 
 def _package_directory(name: str) -> Path:
@@ -157,10 +190,10 @@ def _package_directory(name: str) -> Path:
 
 def _download(name: str, revision: str | None) -> Path:
     try:
-        directory = Path(
-            snapshot_download(name, revision=revision, ignore_patterns=[*_OTHER_FORMATS, "*.bin", "*.pth"])
-        )
-        if not _has_weights(directory) and not (directory / "modules.json").is_file():
+        without_pickle = [*_OTHER_FORMATS, "*.bin", "*.pth"]
+        directory = Path(snapshot_download(name, revision=revision, ignore_patterns=without_pickle))
+        has_modules = (directory / "modules.json").is_file()
+        if not _weights(_sentence_transformer(directory) if has_modules else directory):
             directory = Path(snapshot_download(name, revision=revision, ignore_patterns=_OTHER_FORMATS))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
@@ -170,16 +203,21 @@ def _download(name: str, revision: str | None) -> Path:
     return directory
 
 
-def _is_read_with_weights(path: Path) -> bool:
-    return path.name not in _NOT_READ and _READ_WITH_WEIGHTS.fullmatch(path.name) is not None
+def _stable_json(path: Path) -> str:
+    try:
+        return json.dumps(without_volatile(json.loads(path.read_text(encoding="utf-8"))), sort_keys=True)
+    except (OSError, ValueError) as error:
+        raise BackboneError(f"{path} cannot be read: {error}.") from error
 
 
-def _sampled(path: Path) -> bytes:
-    """Digest of blocks spread evenly over a file, its beginning and end included."""
-    size = path.stat().st_size
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        for number in range(_SAMPLES):
-            file.seek(max(0, size - _SAMPLE_BYTES) * number // (_SAMPLES - 1))
-            digest.update(file.read(_SAMPLE_BYTES))
-    return digest.digest()
+def _content_digest(path: Path) -> str:
+    """SHA-256 of a file; in the hub's cache a large file is a link to one that bears it as its name."""
+    if path.is_symlink() and _SHA256.fullmatch(name := Path(os.readlink(path)).name):
+        return name
+    status = path.stat()
+    return _digest_of(str(path.resolve()), status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=1024)
+def _digest_of(path: str, size: int, modified: int) -> str:
+    return file_digest(Path(path))

@@ -11,7 +11,7 @@ SEGMENTS = ("sentences", "paragraphs", "fields")  #: kinds of segments that stat
 
 # A sentence ends at . ! ? or … (with closing quotes or brackets) before white space, at a full stop of scripts that
 # use no space, or at the end of a line. Abbreviations end sentences too: a segment too many does no harm.
-_SENTENCE_END = re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s)|[。！？]+|\n+")
+_SENTENCE_END = re.compile(r"[.!?…]+[\"'”’)\]]*|[。！？]+|\n+")
 _PARAGRAPH_END = re.compile(r"\n\s*\n")
 
 
@@ -27,13 +27,19 @@ def split_spans(text: str, kind: str) -> list[Span]:
     ends = _SENTENCE_END if kind == "sentences" else _PARAGRAPH_END
     spans: list[Span] = []
     start = 0
-    for end in [*(match.end() for match in ends.finditer(text)), len(text)]:
+    matches = ends.finditer(text)
+    found = [match.end() for match in matches if match[0][0] not in ".!?…" or _is_space(text, match.end())]
+    for end in [*found, len(text)]:
         piece = text[start:end]
         if piece.strip():
             left = start + len(piece) - len(piece.lstrip())
             spans.append((left, start + len(piece.rstrip())))
         start = end
     return spans
+
+
+def _is_space(text: str, position: int) -> bool:
+    return position < len(text) and text[position].isspace()
 
 
 def join_spans(spans: list[Span], n: int) -> list[Span]:

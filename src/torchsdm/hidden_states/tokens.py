@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,9 @@ from torchsdm.validation import Array
 
 _MARK = "\ue000{}\ue001"  # stands for a field while the chat template is applied; of Unicode's private use
 _MARKED = re.compile(_MARK.format(f"({'|'.join(FIELDS)})"))
+
+
+_GROUP = 64  # documents that are tokenized at once: offsets take far more memory than tokens
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,10 @@ class PromptEncoder:
     n_segments : int
         How many such spans; neighbours are joined where a document has more. Where it has fewer, the whole sequence
         stands in their place (a repeated position changes nothing in a maximum over positions).
+    chat_options : mapping, optional
+        Variables for the chat template.
+    rendered : str, optional
+        The prompt as rendered at another time, to use again: a chat template may write the date.
     """
 
     def __init__(
@@ -62,13 +69,17 @@ class PromptEncoder:
         max_tokens: int,
         segments: str | None = None,
         n_segments: int = 0,
+        chat_options: Mapping[str, Any] | None = None,
+        rendered: str | None = None,
     ) -> None:
         self.tokenizer, self.prompt, self.use_chat, self.max_tokens = tokenizer, prompt, use_chat, max_tokens
         self.segments, self.n_segments = segments, n_segments
-        self._contents = {number: token.content for number, token in tokenizer.added_tokens_decoder.items()}
-        self._added = np.array(sorted(self._contents), dtype=np.int64)
+        self._tokens = _control_tokens(tokenizer)
+        self._controls = np.array(sorted(self._tokens), dtype=np.int64)
         self._spelled: dict[str, list[int]] = {}
-        pieces = _MARKED.split(self._render())
+        self.rendered = self._render(chat_options or {}) if rendered is None else rendered
+        """The prompt as the model gets it, with a mark in place of each field."""
+        pieces = _MARKED.split(self.rendered)
         self._literals, self._fields = pieces[0::2], pieces[1::2]
         if sorted(self._fields) != sorted(prompt.fields):
             raise InvalidInputError(
@@ -84,44 +95,48 @@ class PromptEncoder:
 
     def encode(self, documents: Sequence[Document]) -> list[TokenSequence]:
         """The tokens of each document."""
-        texts, chars = [], []
-        for document in documents:
-            text, spans = self._fill(document)
-            texts.append(text)
-            chars.append(spans)
+        groups = (documents[start : start + _GROUP] for start in range(0, len(documents), _GROUP))
+        return [sequence for group in groups for sequence in self._encode_group(group)]
+
+    def _encode_group(self, documents: Sequence[Document]) -> list[TokenSequence]:
+        filled = [self._fill(document) for document in documents]
         encoded = self.tokenizer(
-            texts,
+            [text for text, _ in filled],
             add_special_tokens=not self.use_chat,
             return_offsets_mapping=True,
             return_attention_mask=False,
             truncation=False,
-            verbose=False,  # no notice that a sequence is too long: we cut it
             padding=False,
+            verbose=False,  # no notice that a sequence is too long: we cut it
         )
         return [
-            self._sequence(document, text, spans, np.array(ids, dtype=np.int64), np.array(offsets).reshape(-1, 2))
-            for document, text, spans, ids, offsets in zip(
-                documents, texts, chars, encoded["input_ids"], encoded["offset_mapping"], strict=True
+            self._sequence(document, spans, np.array(ids, dtype=np.int64), np.array(offsets).reshape(-1, 2), text)
+            for document, (text, spans), ids, offsets in zip(
+                documents, filled, encoded["input_ids"], encoded["offset_mapping"], strict=True
             )
         ]
 
     def label_tokens(self) -> list[list[int]]:
         """The tokens of each label word, as the model would write it at the answer position.
 
-        That is with a space before it or without, whichever takes fewer tokens; of equal ones, without after a chat
-        template, and with one after plain text.
+        All with a space before them or all without: whichever takes fewer tokens; of equal ones, without after a chat
+        template or white space, and with one after other text.
         """
-        chosen = []
-        for word in self.prompt.words.values():
-            plain, spaced = (self._ids(form) for form in (word, f" {word}"))
-            forms = [plain, spaced] if self.use_chat or word != word.lstrip() else [spaced, plain]
-            chosen.append(min(forms, key=len))
-        if len({tuple(tokens) for tokens in chosen}) != len(chosen):
-            words = list(self.prompt.words.values())
-            raise InvalidInputError(f"'label_words' of TaskPrompt must differ in their tokens. Got {words!r}.")
+        words = list(self.prompt.words.values())
+        plain, spaced = ([self._ids(f"{space}{word}") for word in words] for space in ("", " "))
+        is_after_space = self.use_chat or self._literals[-1][-1:].isspace()
+        forms = [plain, spaced] if is_after_space else [spaced, plain]
+        chosen = min(forms, key=lambda form: sum(map(len, form)))
+        for word, tokens in zip(words, chosen, strict=True):
+            for other, longer in zip(words, chosen, strict=True):
+                if word != other and longer[: len(tokens)] == tokens:
+                    raise InvalidInputError(
+                        f"'label_words' of TaskPrompt must not begin alike to the end of one of them. Got {word!r} and "
+                        f"{other!r}, whose tokens do."
+                    )
         return chosen
 
-    def _render(self) -> str:
+    def _render(self, chat_options: Mapping[str, Any]) -> str:
         """The prompt, in the chat template if that is wanted, with a mark in place of each field."""
         filled = self.prompt.fill(**{name: _MARK.format(name) for name in self.prompt.fields})
         if not self.use_chat:
@@ -132,7 +147,9 @@ class PromptEncoder:
         from jinja2 import TemplateError  # transformers applies chat templates with it
 
         try:
-            return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+            return str(
+                self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **chat_options)
+            )
         except (TemplateError, TypeError, ValueError) as error:
             raise InvalidInputError(f"The chat template of this model refuses the prompt: {error}.") from error
 
@@ -148,9 +165,9 @@ class PromptEncoder:
         return text, spans
 
     def _sequence(
-        self, document: Document, text: str, chars: dict[str, Span], ids: Array, offsets: Array
+        self, document: Document, chars: dict[str, Span], ids: Array, offsets: Array, text: str
     ) -> TokenSequence:
-        ids, offsets = self._spell_out_specials(text, chars, ids, offsets)
+        ids, offsets = self._spell_out_controls(text, chars, ids, offsets)
         ids, offsets, n_cut = self._cut(document, chars, ids, offsets)
         spans: list[Span] = [(0, len(ids))]
         if self.segments is not None:
@@ -165,18 +182,20 @@ class PromptEncoder:
         start = chars["document"][0]
         return [(start + left, start + right) for left, right in split_spans(document.text, str(self.segments))]
 
-    def _spell_out_specials(self, text: str, chars: dict[str, Span], ids: Array, offsets: Array) -> tuple[Array, Array]:
+    def _spell_out_controls(self, text: str, chars: dict[str, Span], ids: Array, offsets: Array) -> tuple[Array, Array]:
         """Replace special tokens that a field spells out by the ordinary tokens of the same characters."""
         in_fields = np.zeros(len(ids), dtype=bool)
         for span in chars.values():
             in_fields |= _touches(span, offsets)
-        suspects = np.flatnonzero(in_fields & np.isin(ids, self._added))
         new: dict[int, list[int]] = {}
-        for position in suspects.tolist():
-            content = self._contents[int(ids[position])]
+        for position in np.flatnonzero(in_fields & np.isin(ids, self._controls)).tolist():
+            token = self._tokens[int(ids[position])]
+            written = text[slice(*offsets[position])]
             # An unknown character becomes a special token too, and rightly: then the characters are others.
-            if text[slice(*offsets[position])].strip() == content.strip():
-                new[position] = self._spell(content)
+            if int(ids[position]) != self.tokenizer.unk_token_id or written.strip() == token.content.strip():
+                before = text[offsets[position - 1, 1] if position else 0 : offsets[position, 0]]
+                swallowed = before if token.lstrip and not before.strip() else ""  # white space that it took along
+                new[position] = self._spell(swallowed + (written or token.content))
         if not new:
             return ids, offsets
         lengths = np.array([len(new.get(position, [0])) for position in range(len(ids))])
@@ -188,7 +207,7 @@ class PromptEncoder:
         if content not in self._spelled:
             divisions = [(content[:cut], content[cut:]) for cut in range(1, len(content))]
             spellings = ([number for part in parts for number in self._ids(part)] for parts in divisions)
-            ordinary = (ids for ids in spellings if not np.isin(ids, self._added).any())
+            ordinary = (ids for ids in spellings if not np.isin(ids, self._controls).any())
             characters = [number for character in content for number in self._ids(character)]
             self._spelled[content] = next(ordinary, characters)
         return self._spelled[content]
@@ -204,7 +223,7 @@ class PromptEncoder:
         keep = np.ones(len(ids), dtype=bool)
         for name in FIELDS:
             if name in chars:
-                inside = np.flatnonzero(_lies_in(chars[name], offsets))
+                inside = _positions_in(chars[name], offsets)
                 n_dropped = min(excess - int((~keep).sum()), max(0, len(inside) - 1))  # one token of it stays
                 keep[inside[len(inside) - n_dropped :]] = False
         n_cut = int((~keep).sum())
@@ -222,13 +241,27 @@ def _touches(span: Span, offsets: Array) -> Array:
     return touches
 
 
-def _lies_in(span: Span, offsets: Array) -> Array:
-    """Which tokens have characters of the span and no others."""
-    inside: Array = (offsets[:, 0] >= span[0]) & (offsets[:, 1] <= span[1]) & (offsets[:, 1] > offsets[:, 0])
-    return inside
+def _positions_in(span: Span, offsets: Array) -> Array:
+    """The tokens from a span's first to its last that have no other characters; some may have none at all."""
+    touching = np.flatnonzero(_touches(span, offsets))
+    if len(touching) == 0:
+        return touching
+    between = np.arange(touching[0], touching[-1] + 1)
+    is_inside: Array = (offsets[between, 0] >= span[0]) & (offsets[between, 1] <= span[1])
+    return between[is_inside]
 
 
 def _token_span(span: Span, offsets: Array) -> Span | None:
     """The tokens of a span of characters; None if no token is left of it."""
     positions = np.flatnonzero(_touches(span, offsets))
     return (int(positions[0]), int(positions[-1]) + 1) if len(positions) else None
+
+
+def _control_tokens(tokenizer: Any) -> dict[int, Any]:
+    """Tokens that mean more than their characters: special ones, and those that the chat template writes."""
+    template = str(getattr(tokenizer, "chat_template", None) or "")
+    return {
+        number: token
+        for number, token in tokenizer.added_tokens_decoder.items()
+        if token.content.strip() and (token.special or token.content in template)
+    }

@@ -1,0 +1,1 @@
+"""The estimators that the paper compares with, and those a user would pick today, behind one interface."""

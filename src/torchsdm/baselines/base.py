@@ -1,0 +1,113 @@
+"""What every baseline shares: a model that gives logits, and a rule that admits some of its predictions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+
+from torchsdm.decision import Decisions
+from torchsdm.errors import InvalidInputError, NotFittedError
+from torchsdm.labels import count_classes
+from torchsdm.validation import (
+    Array,
+    ArrayLike,
+    as_float_tensor,
+    check_alphas,
+    check_finite,
+    check_label_array,
+    check_same_length,
+    check_shape,
+)
+
+Self = TypeVar("Self", bound="SelectiveClassifier")
+
+
+@runtime_checkable
+class LogitModel(Protocol):
+    """A model that a rule can stand on: it gives logits, and those of a calibration set that it was not trained on."""
+
+    classes_: Array
+
+    def fit(self, X: Any, y: Any) -> Any:
+        """Train, and set some of the data aside for calibration."""
+
+    def logits(self, X: Any) -> Array:
+        """Logits (N, C), in the order of ``classes_``."""
+
+    def calibration_logits(self) -> tuple[Array, Array]:
+        """Logits (M, C) and class numbers (M,) of the calibration set."""
+
+
+class SelectiveClassifier(ClassifierMixin, BaseEstimator, ABC):
+    """A rule over the logits of a model: it predicts the largest, and admits some of its predictions.
+
+    1. ``fit`` fits the model, unless it is fitted already, then calibrates the rule on the model's calibration set;
+    2. ``decide`` answers every input with the same ``Decisions`` as ``SDMClassifier``.
+
+    Parameters
+    ----------
+    alpha : float or sequence of float, default=0.95
+        Target accuracy among admitted points, in (0.5, 1].
+    model : LogitModel or None
+        What gives the logits. A fitted one is used as it is. With None, X is logits (N, C) already, such as a language
+        model's own of its label words, with columns in the order of the sorted labels; ``fit`` then only calibrates.
+    """
+
+    def __init__(self, alpha: float | Sequence[float] = 0.95, model: LogitModel | None = None) -> None:
+        self.alpha = alpha
+        self.model = model
+
+    def fit(self: Self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
+        """Fit the model if need be, and calibrate the rule. With a fitted model, X and y are not needed."""
+        caller = f"{type(self).__name__}.fit"
+        self.alphas_ = np.sort(np.array(check_alphas(self.alpha, caller)))
+        if self.model is None:
+            labels = check_label_array(y, caller)
+            self.classes_, numbers = count_classes(labels, caller)
+            logits = self._check_logits(X, caller)
+            check_same_length(len(logits), labels, "y", caller)
+        else:
+            if not hasattr(self.model, "classes_"):
+                self.model.fit(X, y)
+            self.classes_ = self.model.classes_
+            logits, numbers = self.model.calibration_logits()
+        self._calibrate(np.asarray(logits, dtype=np.float64), np.asarray(numbers))
+        self.is_fitted_ = True
+        return self
+
+    def decide(self, X: ArrayLike) -> Decisions:
+        """Decide on each input: the label, and whether it is admitted."""
+        name = type(self).__name__
+        if not hasattr(self, "is_fitted_"):
+            raise NotFittedError(f"This {name} is not fitted yet: call fit before decide.")
+        logits = self._check_logits(X, f"{name}.decide") if self.model is None else self.model.logits(X)
+        return self._decide(np.asarray(logits, dtype=np.float64))
+
+    def predict(self, X: ArrayLike) -> Array:
+        """The predicted label of each input, admitted or not."""
+        return self.decide(X).predictions
+
+    def predict_proba(self, X: ArrayLike) -> Array:
+        """What the estimator takes for the probabilities of the classes (N, C)."""
+        return self.decide(X).probabilities
+
+    @abstractmethod
+    def _calibrate(self, logits: Array, labels: Array) -> None:
+        """Learn the rule from float64 logits (M, C) and class numbers (M,) of the calibration set."""
+
+    @abstractmethod
+    def _decide(self, logits: Array) -> Decisions:
+        """Decide on float64 logits (N, C); ``Decisions.of_probabilities`` makes the answer."""
+
+    def _check_logits(self, X: Any, caller: str) -> Array:
+        logits = as_float_tensor(X, "X", caller)
+        check_shape(logits, (None, len(self.classes_)), "X", caller)
+        check_finite(logits, "X", caller)
+        if len(logits) == 0:
+            raise InvalidInputError(f"'X' of {caller} must hold at least one row of logits. Got none.")
+        array: Array = logits.detach().cpu().numpy()
+        return array

@@ -1,0 +1,194 @@
+"""``SDMTextClassifier`` over a tiny random language model: what it asks of it, keeps of it and refuses."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import tiny_models
+from torchsdm import Documents, HiddenStateExtractor, SDMClassifier, SDMEnsemble, SDMTextClassifier, TaskPrompt
+from torchsdm.errors import BackboneError, InvalidInputError, ModelFileError, NotFittedError, SDMWarning
+
+SMALL = {"alpha": 0.7, "n_filters": 8, "n_rounds": 2, "max_epochs": 4, "learning_rate": 1e-2, "random_state": 0}
+GOOD, BAD = ["good", "funny", "fine"], ["bad", "sad", "long"]
+THINGS = ["film", "plot", "cast", "music", "end"]
+TEXTS = [f"the {thing} was {word} {extra}" for word in [*GOOD, *BAD] for thing in THINGS for extra in ("", "indeed")]
+LABELS = ["good"] * 30 + ["bad"] * 30
+
+
+def quietly(do):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        return do()
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return tiny_models.save_model(tmp_path_factory.mktemp("model"), *tiny_models.bert())
+
+
+@pytest.fixture(scope="module")
+def fitted(directory):
+    classifier = SDMTextClassifier(str(directory), classifier=SDMClassifier(**SMALL))
+    return quietly(lambda: classifier.fit(TEXTS, LABELS, ids=[f"t{i}" for i in range(60)]))
+
+
+def test_it_is_the_classifier_over_the_extractors_states(fitted, directory):
+    states = HiddenStateExtractor(str(directory)).extract(TEXTS).hidden_states
+    by_hand = quietly(lambda: SDMClassifier(**SMALL).fit(states, LABELS))
+    queries = ["the music was fine", "a sad sad end"]
+    expected = by_hand.decide(HiddenStateExtractor(str(directory)).extract(queries).hidden_states)
+    decisions = fitted.decide(queries)
+    np.testing.assert_array_equal(decisions.probabilities, expected.probabilities)
+    np.testing.assert_array_equal(fitted.predict(queries), expected.predictions)
+    assert fitted.predict_proba(queries).shape == (2, 2) and fitted.classes_.tolist() == ["bad", "good"]
+
+
+def test_a_call_gives_one_dictionary_per_text(fitted):
+    one, two = fitted("the plot was fine"), fitted(["the plot was fine", "the end was bad"])
+    assert len(one) == 1 and one[0] == two[0] and len(two) == 2
+    decisions = fitted.decide(["the plot was fine"])
+    assert one[0]["label"] == decisions.predictions[0] and one[0]["score"] == decisions.confidence[0]
+    assert one[0]["admitted"] is bool(decisions.admitted[0]) and json.dumps(one)
+
+
+def test_explanations_show_training_texts(fitted):
+    explanation = fitted.explain(["the film was good"], k=3)[0]
+    assert len(explanation.exemplars) == 3
+    for exemplar in explanation.exemplars:
+        assert exemplar.text == TEXTS[int(exemplar.id[1:])]
+
+
+def test_saved_and_loaded_it_answers_alike(fitted, tmp_path):
+    fitted.save_pretrained(tmp_path / "model")
+    again = SDMTextClassifier.from_pretrained(tmp_path / "model")
+    assert again(TEXTS[:5]) == fitted(TEXTS[:5])
+    over_states = SDMClassifier.load(tmp_path / "model")  # the same directory, for who has hidden states
+    assert over_states.states_origin_["model"]["fingerprint"] == fitted.extractor_.backbone.fingerprint()
+    again.save(tmp_path / "copy")
+    assert SDMTextClassifier.load(tmp_path / "copy")(TEXTS[:5]) == fitted(TEXTS[:5])
+
+
+def test_the_language_model_may_move_but_not_change(fitted, directory, tmp_path):
+    fitted.save(tmp_path / "model")
+    shutil.copytree(directory, tmp_path / "elsewhere")
+    moved = SDMTextClassifier.load(tmp_path / "model", model=tmp_path / "elsewhere")
+    assert moved(TEXTS[:3]) == fitted(TEXTS[:3])
+    other = tiny_models.save_model(tmp_path / "retrained", *tiny_models.bert(seed=1))
+    changed = SDMTextClassifier.load(tmp_path / "model", model=other)
+    for ask in (changed.decide, changed.predict, changed.explain, changed):
+        with pytest.raises(BackboneError, match="fitted with another model fingerprint"):
+            ask(TEXTS[:1])
+    gone = SDMTextClassifier.load(tmp_path / "model", model=tmp_path / "nowhere")
+    with pytest.raises(BackboneError, match="nowhere"):
+        gone.decide(TEXTS[:1])
+
+
+def test_settings_of_the_extractor_are_kept_with_the_model(directory, tmp_path):
+    extractor = HiddenStateExtractor(
+        str(directory), "Review: {document}", parts=["mean"], segments="sentences", n_segments=2
+    )
+    classifier = SDMTextClassifier(extractor, classifier=SDMClassifier(**SMALL))
+    quietly(lambda: classifier.fit(TEXTS, LABELS))
+    classifier.save(tmp_path / "model")
+    again = SDMTextClassifier.load(tmp_path / "model")
+    assert again.extractor_.origin() == extractor.origin() and again(TEXTS[:4]) == classifier(TEXTS[:4])
+    extractor.parts = ["first"]
+    with pytest.raises(BackboneError, match="another states parts"):
+        classifier.decide(TEXTS[:1])
+
+
+def test_updates_by_text(fitted, tmp_path):
+    fitted.save(tmp_path / "model")
+    classifier = SDMTextClassifier.load(tmp_path / "model")
+    before = len(classifier.classifier_.support_)
+    classifier.add_exemplars(["win money now", "cheap pills"], ["spam", "spam"], ids=["s0", "s1"])
+    classifier.add_exemplars(["the cast was fine"], ["good"])
+    assert len(classifier.classifier_.support_) == before + 3
+    assert classifier.explain(["cheap pills"], k=1)[0].exemplars[0].id == "s1"
+    classifier.relabel_exemplars(["s0"], ["bad"]).remove_exemplars(["s1"])
+    quietly(lambda: classifier.recalibrate(alpha=0.75))
+    assert classifier.classifier_.region_.alpha == 0.75 and len(classifier.classifier_.support_) == before + 2
+
+
+def test_answers_are_judged_beside_what_was_asked(directory):
+    prompt = TaskPrompt("asked: {document} answered: {answer}")
+    classifier = SDMTextClassifier(str(directory), prompt, SDMClassifier(**SMALL))
+    answers = ["good" if i % 2 else "bad" for i in range(60)]
+    quietly(lambda: classifier.fit(TEXTS, [i % 2 for i in range(60)], answers=answers))
+    one, other = classifier.decide([TEXTS[0], TEXTS[0]], answers=["good", "bad"]).logits
+    assert not np.array_equal(one, other)
+    assert "[answer]" in classifier.explain([TEXTS[0]], answers=["good"])[0].exemplars[0].text
+    with pytest.raises(InvalidInputError, match=r"asks for an \{answer\}"):
+        classifier.decide([TEXTS[0]])
+    documents = Documents([{"text": TEXTS[0], "answer": "good"}])
+    np.testing.assert_array_equal(classifier.decide(documents).logits[0], one)
+
+
+def test_documents_bring_labels_and_ids(directory, tmp_path):
+    path = tmp_path / "reviews.jsonl"
+    rows = [
+        {"key": f"k{i}", "review": text, "stars": label}
+        for i, (text, label) in enumerate(zip(TEXTS, LABELS, strict=True))
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    documents = Documents(path, text="review", label="stars", id="key")
+    classifier = SDMTextClassifier(str(directory), classifier=SDMClassifier(**SMALL))
+    quietly(lambda: classifier.fit(documents, states_directory=tmp_path / "states"))
+    assert classifier.explain([TEXTS[0]], k=1)[0].exemplars[0].id.startswith("k")
+    first = sorted((tmp_path / "states" / "training").glob("shard-*"))
+    stamps = [path.stat().st_mtime_ns for path in first]
+    quietly(lambda: classifier.fit(documents, states_directory=tmp_path / "states"))
+    assert [path.stat().st_mtime_ns for path in first] == stamps, "states that were ready were extracted again"
+
+
+def test_a_calibration_set_of_ones_own(directory):
+    classifier = SDMTextClassifier(str(directory), classifier=SDMClassifier(**SMALL))
+    quietly(lambda: classifier.fit(TEXTS[::2], LABELS[::2], calibration=(TEXTS[1::2], LABELS[1::2])))
+    assert len(classifier.classifier_.support_) == 30 and len(classifier.classifier_.model_.calibration.labels) == 30
+
+
+def test_an_ensemble_is_kept_as_one(directory, tmp_path):
+    classifier = SDMTextClassifier(str(directory), classifier=SDMEnsemble(**SMALL))
+    quietly(lambda: classifier.fit(TEXTS, LABELS))
+    classifier.save(tmp_path / "model")
+    again = SDMTextClassifier.load(tmp_path / "model")
+    assert isinstance(again.classifier_, SDMEnsemble) and again(TEXTS[:3]) == classifier(TEXTS[:3])
+
+
+def test_it_can_be_cloned_and_its_classifier_set(directory):
+    classifier = clone(SDMTextClassifier(str(directory), "document", SDMClassifier(**SMALL)))
+    classifier.set_params(classifier__alpha=0.8)
+    assert classifier.classifier.alpha == 0.8 and not hasattr(classifier, "classifier_")
+    extractor = HiddenStateExtractor(str(directory))
+    assert len(extractor.extract(["a film"])) == 1
+    assert "_backbone" not in vars(pickle.loads(pickle.dumps(extractor)))  # weights do not travel in a pickle
+
+
+def test_what_it_refuses(directory, tmp_path, fitted):
+    classifier = SDMTextClassifier(str(directory), classifier=SDMClassifier(**SMALL))
+    with pytest.raises(NotFittedError, match="call fit before decide"):
+        classifier.decide(["a text"])
+    with pytest.raises(InvalidInputError, match="needs labels"):
+        classifier.fit(TEXTS)
+    with pytest.raises(InvalidInputError, match="one value for each"):
+        classifier.fit(TEXTS, LABELS[:5])
+    with pytest.raises(InvalidInputError, match=r"write \[text\] for one"):
+        fitted.decide("a text")
+    with pytest.raises(InvalidInputError, match="empty text: row 2"):
+        fitted.decide(["a text", " "])
+    with pytest.raises(InvalidInputError, match="must be None where 'model' is an extractor"):
+        SDMTextClassifier(HiddenStateExtractor(str(directory)), "document").fit(TEXTS, LABELS)
+    quietly(lambda: SDMClassifier(**SMALL).fit(np.random.default_rng(0).normal(size=(60, 4)), LABELS)).save(
+        tmp_path / "m"
+    )
+    with pytest.raises(ModelFileError, match="does not know its language model"):
+        SDMTextClassifier.load(tmp_path / "m")
+    with pytest.raises(ModelFileError, match="missing"):
+        SDMTextClassifier.load(tmp_path)
