@@ -51,9 +51,9 @@ class Decisions:
     """Probability of the predicted label."""
     logits: Array
     """z', (N, C)."""
-    score: Array = _ABSENT
+    score: Array | None = None
     """What the estimator orders inputs by, where that is not ``confidence``: the higher, the more to be relied on."""
-    set_sizes: Array = _ABSENT
+    set_sizes: Array | None = None
     """Of conformal estimators: how many labels the prediction set holds."""
     admitted_lower: Array = _ABSENT
     """Whether it is still admitted when the error of the distance eCDFs is allowed for (the lower estimator)."""

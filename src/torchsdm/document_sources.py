@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import sys
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -14,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from torchsdm.data import json_lines
+from torchsdm.data import json_lines, text_lines
 from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError
 from torchsdm.validation import as_list, check_same_length
 
@@ -53,16 +51,17 @@ def open_source(source: Any, beside: dict[str, Any]) -> Source:
     if isinstance(source, (str, Path)):
         _refuse_beside(beside, "a file")
         return _file_source(Path(source))
+    if hasattr(source, "column_names") and isinstance(source, Mapping):  # datasets.DatasetDict
+        splits = ", ".join(repr(name) for name in source)
+        raise InvalidTypeError(f"'source' of Documents must be one split of a dataset. Got {splits}; choose one.")
     if hasattr(source, "column_names") and hasattr(source, "features"):  # datasets.Dataset
         _refuse_beside(beside, "a dataset")
-        if isinstance(source, Mapping):
-            splits = ", ".join(repr(name) for name in source)
-            raise InvalidTypeError(f"'source' of Documents must be one split of a dataset. Got {splits}; choose one.")
         return Source("the dataset", "row", lambda: _numbered(source))
     if hasattr(source, "columns") and hasattr(source, "to_dict"):  # pandas.DataFrame
         _refuse_beside(beside, "a table")
-        names = list(source.columns)
-        columns = [source[name] for name in names]
+        names = [str(name) for name in source.columns]
+        _refuse_twins(names, "the table")
+        columns = [source[name] for name in source.columns]
         return Source(
             "the table",
             "row",
@@ -80,9 +79,9 @@ def _list_source(source: Any, beside: dict[str, Any]) -> Source:
     items = source.tolist() if isinstance(source, np.ndarray) else list(source)
     if any(isinstance(item, Mapping) for item in items):
         _refuse_beside(beside, "mappings")
-        strange = next((item for item in items if not isinstance(item, Mapping)), None)
-        if strange is not None:
-            raise InvalidTypeError(f"'source' of Documents must hold mappings or texts, not both. Got {strange!r}.")
+        strange = [item for item in items if not isinstance(item, Mapping)]
+        if strange:
+            raise InvalidTypeError(f"'source' of Documents must hold mappings or texts, not both. Got {strange[0]!r}.")
         return Source("the list", "row", lambda: _numbered(items))
     columns = {name: as_list(values, f"{name}s", "Documents") for name, values in beside.items()}
     for name, values in columns.items():
@@ -120,17 +119,18 @@ def _csv_rows(path: Path, delimiter: str) -> Iterator[Row]:
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a document may be longer than the module's default of 128 kB
     number = 1
     try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, delimiter=delimiter, strict=True)
-            columns = next(reader, [])
-            number = reader.line_num + 1
-            for values in reader:
-                if len(values) > len(columns):
-                    raise InvalidInputError(f"{path}, line {number}: more than {len(columns)} values; quote the text.")
-                if values:  # else it is a blank line
-                    yield number, dict(zip_longest(columns, values))
-                number = reader.line_num + 1  # a quoted text may run over several lines
-    except (csv.Error, UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
+        columns: list[str] = []
+        reader = csv.reader(text_lines(path), delimiter=delimiter, strict=True)
+        for values in reader:
+            if len(values) > len(columns) and columns:
+                raise InvalidInputError(f"{path}, line {number}: more than {len(columns)} values; quote the text.")
+            if values and columns:  # without values it is a blank line
+                yield number, dict(zip_longest(columns, values))
+            if not columns:
+                columns = values
+                _refuse_twins(columns, str(path))
+            number = reader.line_num + 1  # a quoted text may run over several lines
+    except csv.Error as error:
         raise InvalidInputError(f"{path}, line {number}: cannot be read as CSV ({error}).") from error
 
 
@@ -170,6 +170,12 @@ def choose_columns(source: Source, names: Mapping[str, str | Literal[False] | No
             )
         chosen[part] = name if name is not None else (part if part in columns else None)
     return chosen
+
+
+def _refuse_twins(columns: list[str], what: str) -> None:
+    twin = next((name for position, name in enumerate(columns) if name in columns[:position]), None)
+    if twin is not None:
+        raise InvalidInputError(f"{what} has two columns {twin!r}. Rename one.")
 
 
 def _is_file(path: Path) -> bool:

@@ -17,8 +17,8 @@ from typing import Any, Literal
 import numpy as np
 
 from torchsdm.document_sources import choose_columns, open_source
-from torchsdm.errors import DataWarning, InvalidInputError, warn_user
-from torchsdm.validation import check_choice, is_storable_id, is_storable_text
+from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, warn_user
+from torchsdm.validation import check_choice, check_positive, is_storable_id, is_storable_text
 
 _SHOWN = 5  # places named of each kind of problem
 
@@ -113,6 +113,8 @@ class Documents:
         problems: str = "raise",
         repeated: str = "warn",
     ) -> None:
+        if not isinstance(text, str):
+            raise InvalidTypeError(f"'text' of Documents must be the name of a column. Got {text!r}.")
         check_choice(problems, ("raise", "skip"), "problems", "Documents")
         check_choice(repeated, ("warn", "keep", "drop"), "repeated", "Documents")
         self._skip, self._drop, self._warn = problems == "skip", repeated == "drop", repeated == "warn"
@@ -122,6 +124,8 @@ class Documents:
         self.name = self._source.name
         """The file, or what kind of object the documents are from."""
         self._columns = choose_columns(self._source, {"text": text, "label": label, "id": id, "answer": answer})
+        names = {"label": label, "id": id}
+        self._unseen = [part for part, name in names.items() if name is None and self._columns[part] is None]
         self._report: DocumentReport | None = None
 
     @property
@@ -160,6 +164,7 @@ class Documents:
 
     def blocks(self, size: int) -> Iterator[list[Document]]:
         """The documents in lists of a size, the last one perhaps shorter."""
+        check_positive(size, "size", "Documents.blocks", integer=True)
         block: list[Document] = []
         for document in self:
             block.append(document)
@@ -203,12 +208,15 @@ class Documents:
                 for name, column in self._columns.items()
                 if column is not None
             }
-            if not self._needs_answers and not isinstance(values.get("answer"), str):
+            if not self._needs_answers and not is_storable_text(values.get("answer")):
                 values.pop("answer", None)  # a column that happens to be called so
             place = f"{self._source.unit} {number}"
             label = to_label(values["label"]) if values.get("label") is not None else None
             name = values.get("id", index)
-            problem = self._problem_of({**values, "label": label}, name, seen_ids)
+            late = next((part for part in self._unseen if part in row), None)
+            problem = (
+                f"{late} that the first lacks" if late else self._problem_of({**values, "label": label}, name, seen_ids)
+            )
             text = values["text"] if problem is None else ""
             document = Document(text, name, label, values.get("answer"), place)
             if problem is not None:
@@ -237,11 +245,17 @@ class Documents:
                 return f"{key} that UTF-8 cannot hold"
             if not value.strip():
                 return f"empty {key}"
-        if self.has_labels and not isinstance(values["label"], (str, int, float)):
+        if self.has_labels and not _is_storable_label(values["label"]):
             return "no label" if values["label"] is None else "label that is neither text nor a number"
         if not is_storable_id(name):
             return "no id" if name is None else "id that is neither text nor an integer"
         return "id that stands earlier too" if name in seen_ids else None
+
+
+def _is_storable_label(label: Any) -> bool:
+    if isinstance(label, str):
+        return is_storable_text(label)
+    return isinstance(label, int) or (isinstance(label, float) and math.isfinite(label))
 
 
 def _plain(value: Any, *, is_typed: bool) -> Any:

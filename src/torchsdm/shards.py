@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from torchsdm.errors import CheckpointError, ModelFileError, TorchSDMError
+from torchsdm.errors import CheckpointError, InvalidInputError, ModelFileError, TorchSDMError
 from torchsdm.files import describe_file, file_problem, is_file_entry, remove_unfinished, replace_file, strict_json
 from torchsdm.validation import Array
 
@@ -113,6 +113,10 @@ class ShardWriter:
     ) -> None:
         """Add the next shard: tensors of one row per example, the examples as plain values, and what was counted."""
         name = f"shard-{self.n_finished:05d}"
+        examples = list(examples)
+        if any(len(tensor) != len(examples) for tensor in tensors.values()):
+            found = sorted({len(tensor) for tensor in tensors.values()})
+            raise InvalidInputError(f"'tensors' of ShardWriter.write must have {len(examples)} rows each. Got {found}.")
         lines = [json.dumps(example, ensure_ascii=False, allow_nan=False) for example in examples]
         states, texts = self.directory / f"{name}.safetensors", self.directory / f"{name}.jsonl"
         try:
@@ -151,7 +155,9 @@ class ShardWriter:
                 f"{self.directory} was made with another {what}: {shortened(old)} then, {shortened(new)} now. "
                 "Use another directory, or remove this one to start anew."
             )
-        sound = list(takewhile(lambda shard: stored.problem_of(shard) is None, stored.manifest["shards"]))
+        sound = list(
+            takewhile(lambda shard: stored.problem_of(shard, with_digest=True) is None, stored.manifest["shards"])
+        )
         return {**stored.manifest, "shards": sound}
 
 
@@ -213,6 +219,8 @@ class StoredShards:
                 with safe_open(path, framework="pt") as archive:
                     for key in archive.keys():  # noqa: SIM118
                         block = archive.get_tensor(key)
+                        if len(block) != shard["rows"]:
+                            raise ValueError(f"{key} has {len(block)} rows, not {shard['rows']}")
                         if key not in joined:
                             joined[key] = np.empty((self.n_finished_rows, *block.shape[1:]), dtype=block.numpy().dtype)
                         joined[key][start : start + len(block)] = block

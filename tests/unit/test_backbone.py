@@ -277,9 +277,9 @@ def test_a_device_that_is_not_there_is_refused(device, tmp_path):
         Backbone.load(tmp_path, device=device)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "int8", "fp16", torch.float32])
+@pytest.mark.parametrize("dtype", ["float8", "int8", "fp16", torch.float32])
 def test_another_number_type_is_refused(dtype, tmp_path):
-    with pytest.raises(InvalidInputError, match=r"'dtype' must be one of float32, bfloat16, float16, or None. Got"):
+    with pytest.raises(InvalidInputError, match=r"'dtype' must be one of float32, .*, or None. Got"):
         Backbone.load(tmp_path, dtype=dtype)
 
 

@@ -272,9 +272,9 @@ def changed_origin(part, **values):
     ],
 )
 def test_another_origin_is_refused_and_what_changed_is_named(unfinished, origin, what):
-    before = contents(unfinished)
+    before, other = contents(unfinished), writer_of(unfinished, origin)
     with pytest.raises(CheckpointError, match=f"{re.escape(what)}.*Use another directory, or remove this one"):
-        writer_of(unfinished, origin).__enter__()
+        other.__enter__()
     assert contents(unfinished) == before
     with writer_of(unfinished) as writer:  # the lock was let go of
         assert writer.n_finished == 2
@@ -318,6 +318,15 @@ def test_safetensors_files_of_something_else_are_refused_and_left_alone(tmp_path
     with pytest.raises(CheckpointError, match=r"safetensors files of something else. Use a directory of its own"):
         writer_of(tmp_path).__enter__()
     assert contents(tmp_path) == before
+
+
+def test_a_directory_of_leftovers_alone_is_begun_anew(tmp_path):
+    for name in (".writing-shard-00000.safetensors", f".writing-{MANIFEST_NAME}"):
+        (tmp_path / name).write_bytes(b"half")
+    with writer_of(tmp_path) as writer:
+        assert writer.n_finished == 0
+        write_on(writer)
+    assert_complete(tmp_path)
 
 
 def test_other_files_do_no_harm(tmp_path):

@@ -128,7 +128,7 @@ def test_answers_are_judged_beside_what_was_asked(directory):
     with pytest.raises(InvalidInputError, match=r"asks for an \{answer\}"):
         classifier.decide([TEXTS[0]])
     documents = Documents([{"text": TEXTS[0], "answer": "good"}])
-    np.testing.assert_array_equal(classifier.decide(documents).logits[0], one)
+    np.testing.assert_allclose(classifier.decide(documents).logits[0], one, rtol=1e-4)  # of another batch
 
 
 def test_documents_bring_labels_and_ids(directory, tmp_path):

@@ -126,7 +126,7 @@ class Backbone:
         name = check_device(device, "Backbone.load")
         number_type = _DTYPES[resolve_dtype(dtype, device)]
         source = find_model(str(reference), revision)
-        key = (source.fingerprint(), source.reference, name, number_type, trust_remote_code)
+        key = (source.fingerprint(), source, name, number_type, trust_remote_code)
         if (loaded := _LOADED.get(key)) is not None:  # clones of an extractor share one model
             return loaded
         options = {"trust_remote_code": trust_remote_code, "local_files_only": True}

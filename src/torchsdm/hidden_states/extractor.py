@@ -43,7 +43,8 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
     ----------
     model : str, path or Backbone
         A directory, a ``.gguf`` file, ``package:NAME`` for a model inside an installed package, or a name on the
-        Hugging Face hub; also sentence-transformers' models; or a model that is loaded already.
+        Hugging Face hub; also sentence-transformers' models; or a model that is loaded already, whose device, number
+        type and revision are its own.
     prompt : str, TaskPrompt or None
         The name of a prompt ('sentiment', 'factcheck', 'verify-answer'), a template with ``{document}``, or None for
         the document alone.
@@ -219,6 +220,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
             "prompt": {
                 **extraction.encoder.prompt.to_json(),
                 "use_chat": extraction.encoder.use_chat,
+                "chat_options": dict(self.chat_options or {}),
                 "rendered": extraction.encoder.rendered,
             },
             "states": {
@@ -254,7 +256,8 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
             n_segments=states["n_segments"] or 1,
             max_tokens=states["max_tokens"],
             use_chat=prompt["use_chat"],
-            dtype=made_with["dtype"],
+            chat_options=prompt["chat_options"],
+            dtype=None if isinstance(model, Backbone) else made_with["dtype"],
             revision=made_with["revision"] if model is None else None,
             **options,
         )
@@ -310,7 +313,9 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
             segments=self.segments,
             n_segments=self.n_segments if self.segments is not None else 0,
             chat_options=self.chat_options,
-            rendered=_rendering(stored_prompt or getattr(self, "_stored_prompt", None), prompt, use_chat),
+            rendered=_rendering(
+                stored_prompt or getattr(self, "_stored_prompt", None), prompt, use_chat, self.chat_options
+            ),
         )
         words = encoder.label_tokens() if prompt.label_words and backbone.has_output_layer else []
         n_appended = max((len(word) for word in words), default=1) - 1  # a word's tokens but its last follow the prompt
@@ -338,9 +343,12 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         )
 
 
-def _rendering(stored: Mapping[str, Any] | None, prompt: TaskPrompt, use_chat: bool) -> str | None:
+def _rendering(
+    stored: Mapping[str, Any] | None, prompt: TaskPrompt, use_chat: bool, chat_options: Mapping[str, Any] | None
+) -> str | None:
     """How the same prompt was rendered before, None if it was another or never was."""
-    if stored is None or {**stored, "rendered": None} != {**prompt.to_json(), "use_chat": use_chat, "rendered": None}:
+    now = {**prompt.to_json(), "use_chat": use_chat, "chat_options": dict(chat_options or {})}
+    if stored is None or {name: value for name, value in stored.items() if name != "rendered"} != now:
         return None
     return str(stored["rendered"])
 

@@ -85,11 +85,11 @@ def find_model(reference: str, revision: str | None = None) -> ModelSource:
     """
     if reference.startswith(PACKAGE_PREFIX):
         return _in_directory(reference, _package_directory(reference.removeprefix(PACKAGE_PREFIX)), None)
-    path = Path(reference).expanduser()
+    path = Path(reference).expanduser().absolute()
     if path.suffix == ".gguf" and path.is_file():
-        return ModelSource(str(path.resolve()), path.parent, path, None, None)
+        return ModelSource(str(path), path.parent, path, None, None)
     if path.is_dir():
-        return _in_directory(str(path.resolve()), path, None)
+        return _in_directory(str(path), path, None)
     directory = _download(reference, revision)
     return _in_directory(reference, directory, directory.name)
 
@@ -135,7 +135,7 @@ def _in_directory(reference: str, directory: Path, revision: str | None) -> Mode
         return ModelSource(reference, transformer, None, revision, _sentence_limit(transformer))
     if (directory / "config.json").is_file():
         return ModelSource(reference, directory, None, revision, None)
-    found = sorted({path.parent for path in directory.rglob("config.json") if _weights(path.parent)})
+    found = sorted({_outermost(path.parent) for path in directory.rglob("config.json") if _weights(path.parent)})
     files = sorted(directory.rglob("*.gguf"))
     candidates = [*found, *files]
     if len(candidates) != 1:
@@ -147,6 +147,13 @@ def _in_directory(reference: str, directory: Path, revision: str | None) -> Mode
     if files:
         return ModelSource(reference, files[0].parent, files[0], revision, None)
     return _in_directory(reference, found[0], revision)
+
+
+def _outermost(directory: Path) -> Path:
+    """Where a model begins: of one of sentence-transformers, the folder around its transformer's."""
+    around = directory.parent
+    is_inside = (around / "modules.json").is_file() and _sentence_transformer(around) == directory
+    return around if is_inside else directory
 
 
 def _sentence_transformer(directory: Path) -> Path:

@@ -184,18 +184,19 @@ class PromptEncoder:
 
     def _spell_out_controls(self, text: str, chars: dict[str, Span], ids: Array, offsets: Array) -> tuple[Array, Array]:
         """Replace special tokens that a field spells out by the ordinary tokens of the same characters."""
-        in_fields = np.zeros(len(ids), dtype=bool)
-        for span in chars.values():
-            in_fields |= _touches(span, offsets)
         new: dict[int, list[int]] = {}
-        for position in np.flatnonzero(in_fields & np.isin(ids, self._controls)).tolist():
-            token = self._tokens[int(ids[position])]
-            written = text[slice(*offsets[position])]
+        for position in np.flatnonzero(np.isin(ids, self._controls)).tolist():
+            start, end = offsets[position].tolist()
+            written, token = text[start:end], self._tokens[int(ids[position])]
+            # A special token of the template may take white space of the document along; that does not make it its.
+            left, right = start + len(written) - len(written.lstrip()), start + len(written.rstrip())
+            is_in_field = any(right > field[0] and left < field[1] for field in chars.values())
             # An unknown character becomes a special token too, and rightly: then the characters are others.
-            if int(ids[position]) != self.tokenizer.unk_token_id or written.strip() == token.content.strip():
-                before = text[offsets[position - 1, 1] if position else 0 : offsets[position, 0]]
-                swallowed = before if token.lstrip and not before.strip() else ""  # white space that it took along
-                new[position] = self._spell(swallowed + (written or token.content))
+            is_unknown = int(ids[position]) == self.tokenizer.unk_token_id and written.strip() != token.content.strip()
+            if is_in_field and not is_unknown:
+                before = text[offsets[position - 1, 1] if position else 0 : start]
+                swallowed = before if token.lstrip and not before.strip() else ""
+                new[position] = self._spell(swallowed + written)
         if not new:
             return ids, offsets
         lengths = np.array([len(new.get(position, [0])) for position in range(len(ids))])

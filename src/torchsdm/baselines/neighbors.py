@@ -1,0 +1,355 @@
+"""What a user would pick today: thresholds on distances to the training states, and a vote of the nearest of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.covariance import LedoitWolf
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor
+
+from torchsdm.baselines.base import LogitModel
+from torchsdm.baselines.cross_entropy import RandomState, check_calibration_size, draw_seed
+from torchsdm.baselines.softmax import softmax
+from torchsdm.decision import Decisions
+from torchsdm.errors import InvalidInputError, NotFittedError, RegionWarning, warn_user
+from torchsdm.labels import count_classes
+from torchsdm.matching import DEFAULT_BLOCK_SIZE
+from torchsdm.numerics import canonical_sum, exact_sqrt, invariant_linear, pair_distances
+from torchsdm.support import SupportSet
+from torchsdm.training import TrainingData, TrainingSettings, split_of_round
+from torchsdm.validation import (
+    Array,
+    ArrayLike,
+    check_alphas,
+    check_hidden_states,
+    check_label_array,
+    check_positive,
+    check_same_length,
+)
+
+Self = TypeVar("Self", bound="CalibratedThreshold")
+
+
+def permissive_threshold(scores: Array, correct: Array, alpha: float) -> float:
+    """The smallest of the scores at which the points admitted are right often enough; infinity where none is.
+
+        min {t : mean(correct_i | score_i >= t) >= alpha}
+
+    It is the accuracy of these very points: nothing is promised of others.
+    """
+    order = np.argsort(-scores, kind="stable")
+    descending = scores[order]
+    accuracy = np.cumsum(correct[order]) / np.arange(1, len(order) + 1)
+    is_last = np.append(descending[1:] != descending[:-1], True)  # points of equal score are admitted together
+    qualified = np.flatnonzero(is_last & (accuracy >= alpha))
+    return float(descending[qualified[-1]]) if len(qualified) else np.inf
+
+
+class Answers(NamedTuple):
+    """What an estimator says of inputs before any is admitted."""
+
+    logits: Array
+    probabilities: Array
+    score: Array
+
+
+class CalibratedThreshold(ClassifierMixin, BaseEstimator, ABC):
+    """What the estimators of this module share.
+
+    1. ``fit`` splits X as the first round of ``SDMClassifier`` with the same ``random_state`` does, learns from the
+       training part, and chooses a threshold for each alpha on the calibration part (``permissive_threshold``);
+    2. ``decide`` admits where score >= threshold.
+    """
+
+    alpha: float | Sequence[float]
+    calibration_size: float
+    random_state: RandomState
+
+    def fit(self: Self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
+        """Learn from a part of the hidden states X (N, D) with labels y (N,), and calibrate on the rest."""
+        caller = f"{type(self).__name__}.fit"
+        self._check_parameters(caller)
+        states = self._check_states(X, caller, reset=True)
+        labels = check_label_array(y, caller)
+        check_same_length(len(states), labels, "y", caller)
+        self.classes_, class_numbers = count_classes(labels, caller)
+        data = TrainingData(states, torch.from_numpy(class_numbers.astype(np.int64)))
+        settings = TrainingSettings(len(self.classes_), calibration_size=float(self.calibration_size))
+        train, calibration = split_of_round(data, settings, draw_seed(self.random_state, type(self).__name__), 0)
+        self.training_rows_, self.calibration_rows_ = train.rows.numpy(), calibration.rows.numpy()
+        self._learn(train.states(slice(None)), train.labels, caller)
+        answers = self._answer(calibration.states(slice(None)))
+        correct = answers.logits.argmax(axis=1) == calibration.labels.numpy()
+        self.alphas_ = np.sort(np.array(check_alphas(self.alpha, caller)))
+        self.thresholds_ = np.array([permissive_threshold(answers.score, correct, alpha) for alpha in self.alphas_])
+        for alpha in self.alphas_[np.isinf(self.thresholds_)].tolist():
+            warn_user(
+                f"No threshold of {type(self).__name__} reaches an accuracy of {alpha:g} on the calibration part: "
+                "nothing will be admitted at this alpha. Add data, or lower alpha.",
+                RegionWarning,
+            )
+        return self
+
+    def decide(self, X: ArrayLike) -> Decisions:
+        """Decide on each input: the label, and whether its score reaches the threshold."""
+        name = type(self).__name__
+        if not hasattr(self, "thresholds_"):
+            raise NotFittedError(f"This {name} is not fitted yet: call fit before decide.")
+        answers = self._answer(self._check_states(X, f"{name}.decide", reset=False))
+        admitted_at = answers.score[:, None] >= self.thresholds_  # (N, 1) >= (A,) -> (N, A)
+        return Decisions.of_probabilities(
+            self.classes_,
+            self.alphas_.tolist(),
+            answers.logits,
+            answers.probabilities,
+            admitted_at,
+            score=answers.score,
+        )
+
+    def predict(self, X: ArrayLike) -> Array:
+        """The predicted label of each input, admitted or not."""
+        return self.decide(X).predictions
+
+    def predict_proba(self, X: ArrayLike) -> Array:
+        """What the estimator takes for the probabilities of the classes (N, C)."""
+        return self.decide(X).probabilities
+
+    @abstractmethod
+    def _learn(self, states: Tensor, labels: Tensor, caller: str) -> None:
+        """Learn from float32 states (N, D) and class numbers (N,) of the training part."""
+
+    @abstractmethod
+    def _answer(self, states: Tensor) -> Answers:
+        """What is said of states (N, D); that of a row does not depend on the other rows."""
+
+    def _check_parameters(self, caller: str) -> None:
+        check_alphas(self.alpha, caller)
+        check_calibration_size(self.calibration_size, caller)
+
+    def _check_states(self, X: Any, caller: str, *, reset: bool) -> Tensor:
+        states = check_hidden_states(self, X, caller, reset=reset)
+        if states.ndim != 2:
+            raise InvalidInputError(
+                f"'X' of {caller} must have shape (N, D). Got {tuple(states.shape)}; pool the positions first."
+            )
+        return states.float()
+
+
+class DistanceThreshold(CalibratedThreshold):
+    """A distance threshold under the predictions of a model."""
+
+    def __init__(
+        self,
+        alpha: float | Sequence[float] = 0.95,
+        model: LogitModel | None = None,
+        calibration_size: float = 0.5,
+        random_state: RandomState = None,
+    ) -> None:
+        self.alpha = alpha
+        self.model = model
+        self.calibration_size = calibration_size
+        self.random_state = random_state
+
+    def _learn(self, states: Tensor, labels: Tensor, caller: str) -> None:
+        model: Any = self.model
+        if model is None or not hasattr(model, "classes_"):
+            model = LogisticModel() if model is None else clone(model, safe=False)
+            model.fit(states.numpy(), self.classes_[labels.numpy()])
+        if not np.array_equal(model.classes_, self.classes_):
+            raise InvalidInputError(
+                f"'model' of {caller} must know the classes of y, {self.classes_.tolist()}. "
+                f"Got {model.classes_.tolist()}."
+            )
+        self.model_ = model
+        self._learn_distance(states, labels, caller)
+
+    def _answer(self, states: Tensor) -> Answers:
+        logits = np.asarray(self.model_.logits(states.numpy()), dtype=np.float64)
+        return Answers(logits, softmax(logits), -self._distance(states).numpy())
+
+    @abstractmethod
+    def _learn_distance(self, states: Tensor, labels: Tensor, caller: str) -> None:
+        """Learn what distances are measured from."""
+
+    @abstractmethod
+    def _distance(self, states: Tensor) -> Tensor:
+        """Distances (N,)."""
+
+
+class MahalanobisThreshold(DistanceThreshold):
+    """Admits what lies near the mean of some class, in the metric of the covariance that all classes share.
+
+    With the class means mu_c and the covariance S of the training states around them (Lee et al., 2018), S shrunk as
+    Ledoit and Wolf do, the score is
+
+        -min_c sqrt((h - mu_c)' S^-1 (h - mu_c)).
+
+    Parameters
+    ----------
+    alpha : float or sequence of float, default=0.95
+        Accuracy among the admitted calibration points, in (0.5, 1].
+    model : LogitModel or None
+        What predicts. By default a multinomial logistic regression on standardised states, fitted on the training
+        part, as a model given unfitted is. A fitted one is used as it is; it should not have been trained on rows of X,
+        else the calibration part flatters it.
+    calibration_size : float, default=0.5
+        Share of X that the threshold is chosen on.
+    random_state : int, RandomState, Generator or None
+        Of the split.
+    """
+
+    def _learn_distance(self, states: Tensor, labels: Tensor, caller: str) -> None:
+        h = states.double()
+        means = torch.stack([h[labels == c].mean(dim=0) for c in range(len(self.classes_))])  # (C, D)
+        estimate = LedoitWolf(store_precision=False, assume_centered=True).fit((h - means[labels]).numpy())
+        try:  # S = L L', so that (h - mu)' S^-1 (h - mu) = |L^-1 (h - mu)|^2
+            factor = torch.linalg.cholesky(torch.from_numpy(estimate.covariance_))
+        except torch.linalg.LinAlgError as error:
+            raise InvalidInputError(
+                f"'X' of {caller} must vary within classes. Got states whose covariance cannot be inverted."
+            ) from error
+        self.covariance_ = estimate.covariance_
+        self.means_ = means.numpy()
+        self._centre = means.mean(dim=0)
+        self._whitening = torch.linalg.solve_triangular(factor, torch.eye(len(factor), dtype=h.dtype), upper=False)
+
+    def _distance(self, states: Tensor) -> Tensor:
+        points, means = self._whiten(states), self._whiten(torch.from_numpy(self.means_))
+        rows, columns = torch.cartesian_prod(torch.arange(len(points)), torch.arange(len(means))).unbind(dim=1)
+        distances = pair_distances(points, means, rows, columns).reshape(len(points), len(means))  # (N, C)
+        return distances.amin(dim=1)
+
+    def _whiten(self, states: Tensor) -> Tensor:
+        """L^-1 (h - centre), the same bits for a row in any batch."""
+        no_bias = torch.zeros(len(self._centre), dtype=torch.float64)
+        blocks = states.split(DEFAULT_BLOCK_SIZE)
+        return torch.cat(
+            [invariant_linear(block.double() - self._centre, self._whitening, no_bias) for block in blocks]
+        )
+
+
+class NearestNeighborThreshold(DistanceThreshold):
+    """Admits what has training states near it (Sun et al., 2022).
+
+    With all states scaled to length 1, the score is minus the Euclidean distance to the k-th nearest training state,
+
+        -|h / |h| - h_(k) / |h_(k)||.
+
+    Parameters
+    ----------
+    alpha, model, calibration_size, random_state
+        As in ``MahalanobisThreshold``.
+    n_neighbors : int, default=10
+        k. Sun et al. take 50 for 50,000 training points.
+    """
+
+    def __init__(
+        self,
+        alpha: float | Sequence[float] = 0.95,
+        model: LogitModel | None = None,
+        calibration_size: float = 0.5,
+        random_state: RandomState = None,
+        *,
+        n_neighbors: int = 10,
+    ) -> None:
+        super().__init__(alpha, model, calibration_size, random_state)
+        self.n_neighbors = n_neighbors
+
+    def _check_parameters(self, caller: str) -> None:
+        super()._check_parameters(caller)
+        check_positive(self.n_neighbors, "n_neighbors", caller, integer=True)
+
+    def _learn_distance(self, states: Tensor, labels: Tensor, caller: str) -> None:
+        self._support = _directions(states, labels, self.n_neighbors, caller)
+
+    def _distance(self, states: Tensor) -> Tensor:
+        return self._support.neighbors(_normalise(states), self.n_neighbors)[0][:, -1]
+
+
+class CosineNeighborVote(CalibratedThreshold):
+    """The k training states nearest by cosine vote; admitted is what they agree on.
+
+    With n_c votes for class c, of k votes and C classes, the prediction is the class with most votes (of several, the
+    first), the score is its share n_yhat / k, and the probabilities are smoothed so that none is 0,
+
+        p_c = (n_c + 1) / (k + C);
+
+    the logits are their logarithms.
+
+    Parameters
+    ----------
+    alpha, calibration_size, random_state
+        As in ``MahalanobisThreshold``.
+    n_neighbors : int, default=10
+        k. States equally near count in the order of X.
+    """
+
+    def __init__(
+        self,
+        alpha: float | Sequence[float] = 0.95,
+        n_neighbors: int = 10,
+        calibration_size: float = 0.5,
+        random_state: RandomState = None,
+    ) -> None:
+        self.alpha = alpha
+        self.n_neighbors = n_neighbors
+        self.calibration_size = calibration_size
+        self.random_state = random_state
+
+    def _check_parameters(self, caller: str) -> None:
+        super()._check_parameters(caller)
+        check_positive(self.n_neighbors, "n_neighbors", caller, integer=True)
+
+    def _learn(self, states: Tensor, labels: Tensor, caller: str) -> None:
+        self._support = _directions(states, labels, self.n_neighbors, caller)
+
+    def _answer(self, states: Tensor) -> Answers:
+        k, n_classes = self.n_neighbors, len(self.classes_)
+        nearest = self._support.neighbors(_normalise(states), k)[1]  # (N, k); near in angle is near on the sphere
+        votes = torch.nn.functional.one_hot(self._support.labels[nearest], n_classes).sum(dim=1).numpy()  # (N, C)
+        probabilities = (votes + 1) / (k + n_classes)
+        return Answers(np.log(probabilities), probabilities, votes.max(axis=1) / k)
+
+
+class LogisticModel:
+    """A multinomial logistic regression on standardised states, whose logits of a row are the same in any batch."""
+
+    def fit(self, X: Array, y: Array) -> LogisticModel:
+        """Standardise each dimension, and fit."""
+        self.scaler_ = StandardScaler().fit(X)
+        self.regression_ = LogisticRegression(max_iter=1000).fit(self.scaler_.transform(X), y)
+        self.classes_: Array = self.regression_.classes_
+        return self
+
+    def logits(self, X: Array) -> Array:
+        """Logits (N, C); of two classes the first has 0."""
+        states = torch.from_numpy(self.scaler_.transform(X))
+        weight, bias = (torch.from_numpy(values) for values in (self.regression_.coef_, self.regression_.intercept_))
+        logits: Array = invariant_linear(states, weight, bias).numpy()
+        return logits if len(self.classes_) > 2 else np.column_stack([np.zeros_like(logits), logits])
+
+
+def _directions(states: Tensor, labels: Tensor, n_neighbors: int, caller: str) -> SupportSet:
+    """The training states at length 1, to be searched exactly."""
+    if n_neighbors > len(states):
+        raise InvalidInputError(
+            f"'n_neighbors' of {caller} must be at most the number of training points, {len(states)}. "
+            f"Got {n_neighbors!r}; lower it, or calibration_size."
+        )
+    return SupportSet(_normalise(states), labels, labels)
+
+
+def _normalise(states: Tensor) -> Tensor:
+    """h / |h|, in float64 rounded to float32; a state of zeros stays."""
+    directions = []
+    for block in states.split(DEFAULT_BLOCK_SIZE):
+        length = exact_sqrt(canonical_sum(block.double().square()))
+        directions.append((block.double() / length.where(length > 0, 1.0).unsqueeze(1)).float())
+    return torch.cat(directions)

@@ -1,0 +1,109 @@
+"""Abstention with a guarantee: Learn then Test (Angelopoulos et al., 2021) by MAPIE."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from torchsdm.baselines.base import LogitModel, SelectiveClassifier
+from torchsdm.baselines.softmax import softmax
+from torchsdm.decision import Decisions
+from torchsdm.errors import InvalidInputError, MissingExtraError, RegionWarning, warn_user
+from torchsdm.validation import Array, check_positive
+
+#: Confidences that are tried as thresholds: ten for each power of ten of 1 - confidence, from everything down to 1e-6.
+CANDIDATES = 1 - 10.0 ** (-np.arange(61) / 10)
+
+
+class RiskControlledAbstention(SelectiveClassifier):
+    """Admits where ``softmax(z)_yhat >= t``, with t such that the accuracy among admitted points is controlled.
+
+    MAPIE's ``BinaryClassificationController`` is asked about the problem "is the prediction right?", to which the
+    classifier says yes where it admits. The precision of that answer is the accuracy among admitted points, for any
+    number of classes. t is the candidate that admits most right predictions among those for which MAPIE's test rejects
+    "the accuracy is below alpha", corrected for trying many (Holm).
+
+    **Controlled**: with probability of at least ``confidence_level`` over calibration sets,
+
+        P(yhat = y | admitted) >= alpha,
+
+    if calibration points and inputs are drawn alike and independently, and the calibration set had no part in the
+    model. **Not controlled**: the accuracy of each class, of each predicted class, or near one input; anything under a
+    change of distribution; several alphas at once (each holds by itself). And ``CrossEntropyClassifier`` and
+    ``VBLLClassifier`` choose their epoch on the calibration set, so for their logits the promise holds only
+    approximately; for a strict one give the logits of points that they have not seen, with ``model=None``.
+
+    Parameters
+    ----------
+    alpha : float or sequence of float, default=0.95
+        Target accuracy among admitted points, in (0.5, 1); no finite sample shows an accuracy of 1.
+    model : LogitModel or None
+        What gives the logits; with None, X is logits already.
+    confidence_level : float, default=0.9
+        In (0, 1).
+
+    Attributes
+    ----------
+    thresholds_ : (A,)
+        t for each alpha, ascending; infinite where no candidate passes, and nothing is admitted.
+    """
+
+    def __init__(
+        self,
+        alpha: float | Sequence[float] = 0.95,
+        model: LogitModel | None = None,
+        confidence_level: float = 0.9,
+    ) -> None:
+        super().__init__(alpha, model)
+        self.confidence_level = confidence_level
+
+    def _calibrate(self, logits: Array, labels: Array) -> None:
+        name = type(self).__name__
+        check_positive(self.confidence_level, "confidence_level", name)
+        if self.confidence_level >= 1:
+            raise InvalidInputError(f"'confidence_level' of {name} must be in (0, 1). Got {self.confidence_level!r}.")
+        if self.alphas_[-1] == 1:
+            raise InvalidInputError(
+                f"'alpha' of {name} must be in (0.5, 1). Got 1.0; no finite sample shows an accuracy of 1."
+            )
+        confidence, correct = softmax(logits).max(axis=1), logits.argmax(axis=1) == labels
+        self.thresholds_ = np.array([self._threshold(confidence, correct, alpha) for alpha in self.alphas_.tolist()])
+        for alpha in self.alphas_[np.isinf(self.thresholds_)].tolist():
+            warn_user(
+                f"No threshold of {name} controls the accuracy at {alpha:g} with confidence {self.confidence_level:g}: "
+                "nothing will be admitted at this alpha. Add calibration points, or lower one of the two.",
+                RegionWarning,
+            )
+
+    def _threshold(self, confidence: Array, correct: Array, alpha: float) -> float:
+        # MAPIE's p-value is NaN where nothing is admitted, and one NaN ends its test. Such candidates cannot pass, so
+        # the strictest that admits something stands in for them: as many are tried, and the correction is unchanged.
+        strictest = CANDIDATES[confidence.max() >= CANDIDATES].max()
+        controller = _controller_class()(
+            predict_function=lambda p: np.column_stack([1 - p, p]),
+            risk="precision",
+            target_level=alpha,
+            confidence_level=float(self.confidence_level),
+            best_predict_param_choice="recall",
+            list_predict_params=np.minimum(CANDIDATES, strictest),
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that nothing was found, which is said above
+            controller.calibrate(confidence, correct.astype(int))
+        return np.inf if controller.best_predict_param is None else float(controller.best_predict_param)
+
+    def _decide(self, logits: Array) -> Decisions:
+        probabilities = softmax(logits)
+        admitted_at = probabilities.max(axis=1)[:, None] >= self.thresholds_  # (N, 1) >= (A,) -> (N, A)
+        return Decisions.of_probabilities(self.classes_, self.alphas_.tolist(), logits, probabilities, admitted_at)
+
+
+def _controller_class() -> Any:
+    try:
+        from mapie.risk_control import BinaryClassificationController
+    except ImportError as error:
+        raise MissingExtraError("mapie", "baselines", "RiskControlledAbstention") from error
+    return BinaryClassificationController

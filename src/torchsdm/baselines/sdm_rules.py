@@ -1,0 +1,90 @@
+"""Rules over one fitted ``SDMClassifier``, from the plain softmax of its logits to its region (section 4.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+
+from torchsdm.decision import Decisions, nearest_one
+from torchsdm.ensemble import SDMEnsemble
+from torchsdm.errors import NotFittedError
+from torchsdm.estimator import SDMClassifier
+from torchsdm.validation import Array, ArrayLike, check_choice
+
+Self = TypeVar("Self", bound="SDMRule")
+
+RULES = ("no reject", "softmax", "softmax of d·z", "sdm", "region", "region lower")  #: what ``SDMRule`` knows
+
+
+class SDMRule(ClassifierMixin, BaseEstimator):
+    """One of the paper's estimators over an SDM adaptor. All share its logits and signals; only admission differs.
+
+    Parameters
+    ----------
+    model : SDMClassifier or SDMEnsemble
+        Fitted already, it is used as it is.
+    rule : str
+        - 'no reject': everything;
+        - 'softmax': softmax(z')_ŷ ≥ alpha;
+        - 'softmax of d·z': softmax(d · z')_ŷ ≥ alpha, the distance as inverse temperature;
+        - 'sdm': sdm(z')_ŷ ≥ alpha;
+        - 'region': the high-reliability region, Eq. 9;
+        - 'region lower': its lower estimator, which for an ensemble is the rule in any case.
+    """
+
+    def __init__(self, model: SDMClassifier | SDMEnsemble, rule: str = "region") -> None:
+        self.model = model
+        self.rule = rule
+
+    def fit(self: Self, X: ArrayLike | None = None, y: ArrayLike | None = None) -> Self:
+        """Fit the model if it is not fitted yet; the rule itself learns nothing."""
+        check_choice(self.rule, RULES, "rule", "SDMRule")
+        if not hasattr(self.model, "models_"):
+            if X is None:
+                raise NotFittedError("'model' of SDMRule is not fitted: pass X and y to fit.")
+            self.model.fit(X, y)
+        self.classes_ = self.model.classes_
+        return self
+
+    def decide(self, X: ArrayLike) -> Decisions:
+        """Decide on each input by the rule; ``probabilities`` and ``confidence`` are what the rule looks at."""
+        check_choice(self.rule, RULES, "rule", "SDMRule")
+        decisions = self.model.decide(X)
+        if self.rule == "region":
+            return replace(decisions, score=decisions.rescaled_similarity)
+        if self.rule == "region lower":
+            lower = decisions.admitted_lower_at
+            return replace(_admitted(decisions, lower), score=decisions.rescaled_similarity_lower)
+        probabilities = _PROBABILITIES[self.rule](decisions)
+        y_hat = decisions.logits.argmax(axis=1)[:, None]
+        confidence = np.take_along_axis(probabilities, y_hat, axis=1)[:, 0]
+        is_high = confidence[:, None] >= decisions.alphas  # (N, A)
+        admitted_at = np.ones_like(is_high) if self.rule == "no reject" else is_high
+        return replace(_admitted(decisions, admitted_at), probabilities=probabilities, confidence=confidence)
+
+    def predict(self, X: ArrayLike) -> Array:
+        """The predicted label of each input, which is the same for every rule."""
+        return self.model.predict(X)
+
+
+def _admitted(decisions: Decisions, admitted_at: Array) -> Decisions:
+    alpha = nearest_one(admitted_at, decisions.alphas)
+    return replace(decisions, admitted=~np.isnan(alpha), admitted_alpha=alpha, admitted_at=admitted_at)
+
+
+def _softmax(logits: Array) -> Array:
+    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+    shares: Array = exponentials / exponentials.sum(axis=1, keepdims=True)
+    return shares
+
+
+_PROBABILITIES: dict[str, Callable[[Decisions], Array]] = {
+    "no reject": lambda decisions: _softmax(decisions.logits.astype(np.float64)),
+    "softmax": lambda decisions: _softmax(decisions.logits.astype(np.float64)),
+    "softmax of d·z": lambda decisions: _softmax(decisions.distance_quantile[:, None] * decisions.logits),
+    "sdm": lambda decisions: decisions.probabilities,
+}

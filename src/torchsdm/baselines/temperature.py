@@ -1,0 +1,157 @@
+"""Temperature scaling (Guo et al., 2017): one number that makes the softmax as likely as it can be on calibration.
+
+In the inverse temperature b = 1 / T, with the lead ``d_ic = z_ic - z_iy`` of each class over the true one,
+
+    NLL(b)   = mean_i log sum_c exp(b d_ic)
+    NLL'(b)  = mean_i E_i[d],   NLL''(b) = mean_i Var_i[d]     under p_i = softmax(b d_i)
+
+so NLL is convex in b (it is not in T), and one number tells everything: the b > 0 at which NLL' = 0. It exists unless
+
+- no class ever leads the true one (all d <= 0): NLL falls for ever, and b is infinite;
+- NLL'(0) = mean d >= 0: the logits are no better than none, and b is 0 or negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from torchsdm.baselines.base import LogitModel
+from torchsdm.baselines.softmax import SoftmaxThreshold, softmax
+from torchsdm.errors import InvalidInputError, SDMWarning, warn_user
+from torchsdm.validation import Array, check_choice
+
+_LARGEST, _SMALLEST = 1e3, 1e-6  # inverse temperature, times the mean lead, where there is no optimum above 0
+_MAX_STEPS = 200  # bisection alone needs fewer than 100; Newton's method takes about five
+_TOLERANCE = 1e-13
+
+
+def leads(logits: Array, labels: Array) -> Array:
+    """``d_ic = z_ic - z_iy`` (N, C) in float64: how far each class is ahead of the true one."""
+    z = np.asarray(logits, dtype=np.float64)
+    return z - np.take_along_axis(z, np.asarray(labels)[:, None], axis=1)
+
+
+def negative_log_likelihood(logits: Array, labels: Array, temperature: float) -> float:
+    """``mean_i -log softmax(z_i / T)_y``, to full precision also where the probability is almost 1."""
+    d = leads(logits, labels) / temperature
+    largest = d.max(axis=1, keepdims=True)
+    return float(np.mean(largest[:, 0] + np.log(np.exp(d - largest).sum(axis=1))))
+
+
+def fit_temperature(logits: Array, labels: Array) -> float:
+    """The temperature T > 0 with the smallest NLL on logits (N, C) and class numbers (N,).
+
+    Newton's method in b = 1 / T, kept inside a bracket of the root that is halved wherever a step leaves it. Where
+    there is no optimum (see the module), T is 1e-3 (infinite b) or 1e6 (b <= 0) times the mean |d|, with a warning.
+    Where all logits of each row are equal any T is as good, and it is 1.
+    """
+    if len(logits) == 0:
+        raise InvalidInputError(
+            "'logits' of fit_temperature must hold calibration points. Got none; set some of the data aside."
+        )
+    d = leads(logits, labels)
+    scale = float(np.abs(d).max())
+    if scale == 0:
+        return 1.0
+    d = d / scale  # b below is that of d / scale: what is tiny or huge is of order 1
+    mean_lead = float(np.abs(d).mean())
+    if d.max() <= _TOLERANCE:
+        warn_user(
+            f"In none of {len(d)} calibration points is a class ahead of the true one: the likelihood rises for ever "
+            "as the temperature falls. It was set to a small value that makes almost every confidence 1; do not rely "
+            "on it, and calibrate on more or harder points.",
+            SDMWarning,
+        )
+        return scale * mean_lead / _LARGEST
+    if d.mean() >= 0:
+        warn_user(
+            f"On {len(d)} calibration points the logits are no better than none: the likelihood rises for ever with "
+            "the temperature. It was set to a large value that makes the classes about equally likely; check that "
+            "the columns of the logits are in the order of the sorted labels.",
+            SDMWarning,
+        )
+        return scale * mean_lead / _SMALLEST
+    return scale / _root_of_slope(d)
+
+
+def _slope_and_curvature(d: Array, b: float) -> tuple[float, float]:
+    """``NLL'(b) = mean_i E_i[d]`` and ``NLL''(b) = mean_i Var_i[d]``."""
+    p = softmax(b * d)
+    expected = (p * d).sum(axis=1, keepdims=True)
+    return float(expected.mean()), float((p * (d - expected) ** 2).sum(axis=1).mean())
+
+
+def _root_of_slope(d: Array) -> float:
+    """The b > 0 where the slope, which rises from below 0 to above, is 0."""
+    low, high = 0.0, 1.0
+    while _slope_and_curvature(d, high)[0] < 0:
+        low, high = high, 2 * high
+    b = (low + high) / 2
+    for _ in range(_MAX_STEPS):
+        slope, curvature = _slope_and_curvature(d, b)
+        low, high = (b, high) if slope < 0 else (low, b)
+        newton = b - slope / curvature if curvature > 0 else np.inf
+        previous, b = b, newton if low < newton < high else (low + high) / 2
+        if slope == 0 or abs(b - previous) <= _TOLERANCE * b:
+            return previous if slope == 0 else b
+    return b
+
+
+def fit_temperature_lbfgs(logits: Array, labels: Array) -> float:
+    """The temperature as the code of Guo et al. finds it: T itself from 1.5, by 50 steps of L-BFGS at a rate of 0.01.
+
+    Each step covers about a hundredth of the way, so that T often stops between 1.5 and the optimum. Where it leaves
+    the positive numbers, ``fit_temperature`` answers, with a warning.
+    """
+    z, y = torch.from_numpy(np.array(logits, dtype=np.float64)), torch.from_numpy(np.array(labels, dtype=np.int64))
+    temperature = torch.full((1,), 1.5, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([temperature], lr=0.01, max_iter=50)
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(z / temperature, y)
+        loss.backward()
+        return loss.item()
+
+    optimizer.step(closure)
+    found = float(temperature.detach())
+    if np.isfinite(found) and found > 0:
+        return found
+    warn_user(
+        f"L-BFGS gave the temperature {found:.3g}, which must be positive; method='newton' was used instead.",
+        SDMWarning,
+    )
+    return fit_temperature(logits, labels)
+
+
+class TemperatureScaling(SoftmaxThreshold):
+    """Admits where ``softmax(z / T)_yhat >= alpha``, with the temperature T that fits the calibration set best.
+
+    Parameters
+    ----------
+    alpha : float or sequence of float, default=0.95
+        The smallest probability that is admitted, in (0.5, 1].
+    model : LogitModel or None
+        What gives the logits; with None, X is logits already.
+    method : {'newton', 'lbfgs'}, default='newton'
+        'newton' finds the optimum, which is unique, to machine precision; 'lbfgs' does what Guo et al.'s code does.
+
+    Attributes
+    ----------
+    temperature_ : float
+        T.
+    """
+
+    def __init__(
+        self, alpha: float | Sequence[float] = 0.95, model: LogitModel | None = None, method: str = "newton"
+    ) -> None:
+        super().__init__(alpha, model)
+        self.method = method
+
+    def _calibrate(self, logits: Array, labels: Array) -> None:
+        check_choice(self.method, ("newton", "lbfgs"), "method", type(self).__name__)
+        fit = fit_temperature if self.method == "newton" else fit_temperature_lbfgs
+        self.temperature_ = fit(logits, labels)

@@ -1,0 +1,288 @@
+"""Variational Bayesian last layers (Harrison et al., 2024) over hidden states, as the paper compares with (A.8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from torchsdm.adaptor import ExemplarAdaptor
+from torchsdm.baselines.cross_entropy import RandomState, Round, RoundsClassifier, blocks
+from torchsdm.data import LabelledStates
+from torchsdm.decision import Decisions
+from torchsdm.errors import MissingExtraError, TrainingError
+from torchsdm.numerics import canonical_sum, exact_sqrt, invariant_linear
+from torchsdm.training import Part, TrainingSettings, random_generator
+from torchsdm.validation import (
+    Array,
+    ArrayLike,
+    check_alphas,
+    check_choice,
+    check_device,
+    check_hidden_states,
+    check_positive,
+)
+
+Self = TypeVar("Self", bound="VBLLClassifier")
+
+KINDS = ("discriminative", "generative")
+WEIGHT_DECAY = 1e-4  #: of AdamW, for all but the last layer
+MAX_GRADIENT_NORM = 1.0
+N_DRAWS = 20  #: that a discriminative predictive is the mean of, as in the vbll package
+
+_WEIGHTS, _SHUFFLE, _DRAWS = range(3, 6)  # uses of randomness within a round, after those of torchsdm.training
+_BLOCK_ELEMENTS = 1 << 22  # float64 terms of the last layer that are held at once (32 MB)
+
+
+class VBLLClassifier(RoundsClassifier):
+    """A multi-layer perceptron with a variational Bayesian last layer of the ``vbll`` package.
+
+    The network is an input linear layer, two core linear layers, each followed by ELU, and the last layer, trained on
+    the layer's own bound with the KL term weighted by
+
+        regularization_factor / |D_tr|.
+
+    Kept is the epoch of all rounds with the lowest mean of -log p(y | x) over the calibration part. An input is
+    admitted where p(yhat | x) >= alpha.
+
+    Parameters
+    ----------
+    kind : {'discriminative', 'generative'}
+        ``vbll.DiscClassification`` or ``vbll.GenClassification``, both with diagonal covariances.
+    alpha : float or sequence of float, default=0.95
+        The smallest predictive probability that is admitted, in (0.5, 1].
+    regularization_factor : float, default=1.0
+        The paper also tries 50.
+    n_hidden : int, default=795
+        Width of every layer; the default has as many weights as an adaptor of 1000 filters, about.
+    n_rounds, max_epochs, batch_size, learning_rate, random_state, device
+        As in ``CrossEntropyClassifier``. The optimiser is AdamW, with gradients clipped to norm 1 and a weight decay of
+        1e-4 that spares the last layer.
+    standardization, calibration_size, patience
+        As in ``CrossEntropyClassifier``.
+
+    Notes
+    -----
+    The discriminative predictive is a mean over 20 draws of the logits. The package draws anew for every input and every
+    call; here the draws are part of the model and the same for every input, so that an answer is the same in any batch.
+    """
+
+    _width: ClassVar[str] = "n_hidden"
+
+    def __init__(
+        self,
+        kind: str = "discriminative",
+        alpha: float | Sequence[float] = 0.95,
+        regularization_factor: float = 1.0,
+        n_hidden: int = 795,
+        n_rounds: int = 10,
+        max_epochs: int = 200,
+        batch_size: int = 50,
+        learning_rate: float = 1e-5,
+        random_state: RandomState = None,
+        device: str | None = None,
+        *,
+        standardization: str = "scalar",
+        calibration_size: float = 0.5,
+        patience: int | None = None,
+    ) -> None:
+        self.kind = kind
+        self.alpha = alpha
+        self.regularization_factor = regularization_factor
+        self.n_hidden = n_hidden
+        self.n_rounds = n_rounds
+        self.max_epochs = max_epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.random_state = random_state
+        self.device = device
+        self.standardization = standardization
+        self.calibration_size = calibration_size
+        self.patience = patience
+
+    def fit(
+        self: Self,
+        X: ArrayLike,
+        y: ArrayLike | None = None,
+        calibration: LabelledStates | tuple[ArrayLike, ArrayLike] | None = None,
+    ) -> Self:
+        """Train the rounds and keep the best epoch; parameters are those of ``CrossEntropyClassifier.fit``."""
+        device = torch.device(check_device(self.device, "VBLLClassifier.fit"))
+        # The package draws from torch's global generators: their state is given back.
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            super().fit(X, y, calibration)
+        self.alphas_ = np.sort(np.array(check_alphas(self.alpha, "VBLLClassifier.fit")))
+        return self
+
+    def decide(self, X: ArrayLike) -> Decisions:
+        """Decide on each input: the label, and at which alphas its predictive probability is large enough."""
+        self._check_is_fitted("decide")
+        probabilities = self._probabilities(check_hidden_states(self, X, "VBLLClassifier.decide", reset=False))
+        admitted_at = probabilities.max(axis=1)[:, None] >= self.alphas_  # (N, 1) >= (A,) -> (N, A)
+        return Decisions.of_probabilities(
+            self.classes_, self.alphas_.tolist(), _log(probabilities), probabilities, admitted_at
+        )
+
+    def predict_proba(self, X: ArrayLike) -> Array:
+        """The predictive probabilities p(y | x) (N, C)."""
+        return self.decide(X).probabilities
+
+    def _begin(self, train: Part, calibration: Part, settings: TrainingSettings, number: int) -> Round:
+        weight = float(self.regularization_factor) / len(train)
+        learner = VBLLLearner(train, calibration, settings, self.random_seed_, number, self.kind, weight)
+        return Round(learner.network, learner.train_epoch)
+
+    def _probabilities(self, states: Tensor) -> Array:
+        probabilities: Array = self.network_.probabilities(self.network_.encode(states)).cpu().numpy()
+        return probabilities
+
+    def _logits(self, states: Tensor) -> Array:
+        return _log(self._probabilities(states))
+
+    def _check_parameters(self, caller: str) -> None:
+        super()._check_parameters(caller)
+        check_choice(self.kind, KINDS, "kind", caller)
+        check_positive(self.regularization_factor, "regularization_factor", caller)
+        check_alphas(self.alpha, caller)
+
+
+class VBLLNetwork(nn.Module):
+    """Input linear layer, two core linear layers with ELU, and a variational last layer.
+
+    The input layer and the first core layer are those of an ``ExemplarAdaptor``, which brings the standardisation of
+    our own adaptor and a pass that is the same in any batch. Initial weights are torch's, from its global generator.
+    """
+
+    draws: Tensor
+
+    def __init__(
+        self, n_inputs: int, n_classes: int, n_hidden: int, kind: str, regularization_weight: float, draws: Array
+    ) -> None:
+        super().__init__()
+        self.kind = kind
+        self.input = ExemplarAdaptor(n_inputs, n_classes=n_hidden, n_filters=n_hidden)
+        self.core = nn.Linear(n_hidden, n_hidden, dtype=torch.float32)
+        self.last = last_layer(kind, n_hidden, n_classes, regularization_weight)
+        self.register_buffer("draws", torch.from_numpy(draws))  # (S, C)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """Features (N, H) of hidden states (N, D), which the last layer takes."""
+        hidden = nn.functional.elu(self.input(hidden_states)[1])
+        return nn.functional.elu(self.core(hidden))
+
+    @torch.no_grad()
+    def encode(self, hidden_states: Tensor) -> Tensor:
+        """The same in float64, rounded to float32 between layers, and the same bits for a row in any batch."""
+        hidden = _elu(self.input.encode(hidden_states)[1])
+        return _elu(invariant_linear(hidden, self.core.weight, self.core.bias))
+
+    @torch.no_grad()
+    def probabilities(self, features: Tensor) -> Tensor:
+        """The last layer's predictive p(y | x) (N, C) in float64.
+
+        - discriminative: mean_s softmax(m + sqrt(v) e_s) over draws e_s of N(0, I), where the logits W h + noise have
+          mean m_c = E[W_c] h + E[noise_c] and variance v_c = sum_k Var[W_ck] h_k^2 + Var[noise_c];
+        - generative: softmax_c(log N(h; E[mu_c], Var[mu_c] + Var[noise])).
+        """
+        rows = max(1, _BLOCK_ELEMENTS // (self.draws.shape[1] * features.shape[1]))
+        of_block = self._discriminative if self.kind == "discriminative" else self._generative
+        return torch.cat([of_block(h.double().unsqueeze(1)) for h in features.split(rows)])  # h is (N, 1, H)
+
+    def _discriminative(self, h: Tensor) -> Tensor:
+        weights, noise = self.last.W(), self.last.noise()  # (C, H), (C,)
+        mean = canonical_sum(h * weights.mean) + noise.mean
+        variance = canonical_sum(h.square() * weights.var) + noise.var
+        logits = mean.unsqueeze(1) + exact_sqrt(variance).unsqueeze(1) * self.draws  # (N, 1, C), (S, C) -> (N, S, C)
+        return canonical_sum(logits.softmax(dim=-1).transpose(1, 2)) / len(self.draws)
+
+    def _generative(self, h: Tensor) -> Tensor:
+        mean, variance = self.last.mu().mean, self.last.mu().var.double() + self.last.noise().var  # (C, H)
+        log_likelihood = -0.5 * canonical_sum((h - mean).square() / variance + variance.log())  # but for a constant
+        return log_likelihood.softmax(dim=-1)
+
+
+def last_layer(kind: str, n_hidden: int, n_classes: int, regularization_weight: float) -> Any:
+    """The layer of the vbll package; its generative one knows diagonal covariances only."""
+    try:
+        import vbll
+    except ImportError as error:
+        raise MissingExtraError("vbll", "baselines", "VBLLClassifier") from error
+    layer = vbll.DiscClassification if kind == "discriminative" else vbll.GenClassification
+    return layer(n_hidden, n_classes, regularization_weight, parameterization="diagonal")
+
+
+class VBLLLearner:
+    """The moving parts of one round."""
+
+    def __init__(
+        self,
+        train: Part,
+        calibration: Part,
+        settings: TrainingSettings,
+        seed: int,
+        number: int,
+        kind: str,
+        regularization_weight: float,
+    ) -> None:
+        self.train, self.calibration, self.settings, self.seed, self.number = train, calibration, settings, seed, number
+        draws = random_generator(seed, number, _DRAWS).standard_normal((N_DRAWS, settings.n_classes))
+        torch.default_generator.manual_seed(int(random_generator(seed, number, _WEIGHTS).integers(2**63)))
+        width = train.hidden_states.shape[-1]
+        self.network = VBLLNetwork(width, settings.n_classes, settings.n_filters, kind, regularization_weight, draws)
+        per_dimension = settings.standardization == "per_dimension"
+        self.network.input.standardise(train.hidden_states, train.rows, per_dimension=per_dimension)
+        self.network.to(settings.device)
+        trunk = [*self.network.input.parameters(), *self.network.core.parameters()]
+        self.optimizer = torch.optim.AdamW(
+            [
+                {"params": trunk, "weight_decay": WEIGHT_DECAY},
+                {"params": list(self.network.last.parameters()), "weight_decay": 0.0},
+            ],
+            lr=settings.learning_rate,
+        )
+
+    def train_epoch(self, number: int) -> float:
+        """Train an epoch; the mean of -log p(y | x) over the calibration part after it."""
+        order = torch.from_numpy(
+            random_generator(self.seed, self.number, _SHUFFLE, number).permutation(len(self.train))
+        )
+        for batch in order.split(self.settings.batch_size):
+            self._step(self.train.states(batch), self.train.labels[batch], number)
+        features = (self._features(block) for block in blocks(self.calibration))
+        probabilities = torch.cat([self.network.probabilities(block) for block in features]).cpu()
+        true = probabilities.gather(1, self.calibration.labels.unsqueeze(1)).numpy()
+        return float(-_log(true).mean())
+
+    def _step(self, hidden_states: Tensor, labels: Tensor, epoch: int) -> None:
+        try:
+            features = self.network(hidden_states.to(self.settings.device))
+            loss = self.network.last(features).train_loss_fn(labels.to(self.settings.device))
+        except ValueError as error:  # torch's distributions take no NaN
+            raise TrainingError(
+                f"The weights became NaN in epoch {epoch} of round {self.number + 1}. Lower learning_rate "
+                f"(now {self.settings.learning_rate:g})."
+            ) from error
+        self.optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.network.parameters(), MAX_GRADIENT_NORM)
+        self.optimizer.step()
+
+    @torch.no_grad()
+    def _features(self, hidden_states: Tensor) -> Tensor:
+        features: Tensor = self.network(hidden_states.to(self.settings.device))
+        return features
+
+
+def _elu(values: Tensor) -> Tensor:
+    """ELU in float64 by numpy, whose functions give a value the same bits at any place of an array."""
+    array = values.double().cpu().numpy()
+    return torch.from_numpy(np.where(array > 0, array, np.expm1(np.minimum(array, 0.0)))).to(values.device)
+
+
+def _log(probabilities: Array) -> Array:
+    """Logarithms, finite also where a probability is 0."""
+    logarithms: Array = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
+    return logarithms

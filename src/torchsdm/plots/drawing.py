@@ -1,0 +1,99 @@
+"""What the displays share in drawing: axes, legends, and colours and marks that also tell apart in grey."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torchsdm.errors import InvalidTypeError, MissingExtraError
+
+# The palette of Okabe and Ito, which colour-blind readers can tell apart; yellow is left out, it vanishes on white.
+BLACK = "#000000"
+GREY = "#6e6e6e"
+PALE = "#e3e3e3"
+BLUE = "#0072B2"
+VERMILLION = "#D55E00"
+GREEN = "#009E73"
+PURPLE = "#CC79A7"
+SKY_BLUE = "#56B4E9"
+ORANGE = "#E69F00"
+
+SMALL = 8  # points: no text is smaller
+NORMAL = 9
+
+_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, SKY_BLUE, ORANGE)
+_LINES = ("-", "--", "-.", ":")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # as many as are prime to the colours, so that pairs repeat late
+
+
+def series_style(position: int) -> dict[str, Any]:
+    """Colour, line and marker of the n-th of several series; any two of the first 84 differ."""
+    return {
+        "color": _COLOURS[position % len(_COLOURS)],
+        "linestyle": _LINES[position % len(_LINES)],
+        "marker": _MARKERS[position % len(_MARKERS)],
+    }
+
+
+def axes_for(ax: Any, size: tuple[float, float], caller: str) -> Any:
+    """The axes given, or those of a new figure of a size in inches that makes room for what is around them."""
+    try:
+        import matplotlib.pyplot as plt
+        from matplotlib.axes import Axes
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", "report", caller) from error
+    if ax is None:
+        _, ax = plt.subplots(figsize=size, layout="constrained")
+    elif not isinstance(ax, Axes):
+        raise InvalidTypeError(f"'ax' of {caller} must be matplotlib axes or None. Got {type(ax).__name__}.")
+    return ax
+
+
+def panels_within(
+    ax: Any, n_rows: int, n_columns: int, *, height_ratios: Sequence[float] | None = None, share: str = "x"
+) -> tuple[Any, Any]:
+    """A strip for the legend and a grid of axes (n_rows, n_columns) below it, in the place of one axes left empty."""
+    from matplotlib.gridspec import GridSpec
+
+    ax.set_axis_off()
+    cell = ax.get_subplotspec()
+    heights = {"height_ratios": (1, 1000)}  # the strip has no height: its legend stands above it
+    if cell is None:  # axes that were put somewhere by hand
+        x0, y0, x1, y1 = ax.get_position().extents
+        frame: Any = GridSpec(2, 1, figure=ax.figure, left=x0, bottom=y0, right=x1, top=y1, **heights)
+    else:
+        frame = cell.subgridspec(2, 1, **heights)
+    strip = ax.figure.add_subplot(frame[0])
+    strip.set_axis_off()
+    grid = frame[1].subgridspec(n_rows, n_columns, height_ratios=height_ratios)
+    return strip, grid.subplots(squeeze=False, sharex="x" in share, sharey="y" in share)
+
+
+def legend_above(ax: Any, n_columns: int = 1, handles: Any = None, title: str | None = None) -> None:
+    """A legend over the axes, where it covers nothing."""
+    ax.legend(
+        handles=handles if handles is not None else ax.get_legend_handles_labels()[0],
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.0),
+        borderaxespad=0.3,
+        ncols=n_columns,
+        frameon=False,
+        fontsize=SMALL,
+        title=title,
+        title_fontsize=NORMAL,
+        alignment="left",
+    )
+
+
+def tidy(ax: Any) -> None:
+    """Take off the lines of the frame that carry no scale, and set the font of the ticks."""
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.tick_params(labelsize=SMALL)
+    for label in (ax.xaxis.label, ax.yaxis.label):
+        label.set_fontsize(NORMAL)
+
+
+def shown(label: Any, longest: int = 18) -> str:
+    """A class as it is named in a picture."""
+    text = str(label)
+    return text if len(text) <= longest else text[: longest - 1] + "…"
