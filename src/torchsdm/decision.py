@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchsdm.activation import log_activation, rescaled_similarity
-from torchsdm.errors import InvalidTypeError, MissingExtraError
+from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError
 from torchsdm.region import HighReliabilityRegion
 from torchsdm.sample_size import distance_quantile_band, dkw_epsilon, effective_sample_sizes
 from torchsdm.signals import Signals
@@ -109,6 +109,23 @@ class Decisions:
             logits=logits,
             **others,
         )
+
+    def at(self, alpha: float) -> Decisions:
+        """The same rows, admitted or not at one of the alphas asked for."""
+        columns = np.flatnonzero(np.isclose(self.alphas, alpha, rtol=0, atol=1e-9))
+        if len(columns) == 0:
+            known = ", ".join(f"{value:g}" for value in self.alphas)
+            raise InvalidInputError(f"'alpha' of Decisions.at must be one of those asked for, {known}. Got {alpha:g}.")
+        if len(self.alphas) == 1:
+            return self
+        changed: dict[str, Any] = {"alphas": self.alphas[columns]}
+        for kind in ("admitted", "admitted_lower"):
+            admitted_at = getattr(self, f"{kind}_at")
+            if admitted_at is not None:
+                at_alpha = admitted_at[:, columns]
+                changed |= {kind: at_alpha[:, 0], f"{kind}_at": at_alpha}
+                changed[f"{kind}_alpha"] = np.where(at_alpha[:, 0], float(alpha), np.nan)
+        return replace(self, **changed)
 
     @property
     def magnitude(self) -> Array:

@@ -173,7 +173,7 @@ def choose_columns(source: Source, names: Mapping[str, str | Literal[False] | No
 
 
 def _refuse_twins(columns: list[str], what: str) -> None:
-    twin = next((name for position, name in enumerate(columns) if name in columns[:position]), None)
+    twin = next((name for position, name in enumerate(columns) if name and name in columns[:position]), None)
     if twin is not None:
         raise InvalidInputError(f"{what} has two columns {twin!r}. Rename one.")
 

@@ -214,9 +214,11 @@ class Documents:
             label = to_label(values["label"]) if values.get("label") is not None else None
             name = values.get("id", index)
             late = next((part for part in self._unseen if part in row), None)
-            problem = (
-                f"{late} that the first lacks" if late else self._problem_of({**values, "label": label}, name, seen_ids)
-            )
+            if late is not None:  # skipped or not: else all the others would be left out
+                raise InvalidInputError(
+                    f"{self.name}, {place}: a {late}, which the first document lacks. Give it one too."
+                )
+            problem = self._problem_of({**values, "label": label}, name, seen_ids)
             text = values["text"] if problem is None else ""
             document = Document(text, name, label, values.get("answer"), place)
             if problem is not None:

@@ -329,8 +329,9 @@ def test_a_key_that_the_first_row_alone_lacks_is_not_dropped_in_silence(tmp_path
     lines = rows(COLUMNS)
     del lines[0][part]
     path = write(tmp_path / "a.jsonl", "".join(f"{json.dumps(line)}\n" for line in lines))
-    for source, places in ((lines, "rows 2, 3"), (path, "lines 2, 3")):
-        assert f"{part} that the first lacks: {places}" in refused(source)
+    for source, place in ((lines, "row 2"), (path, "line 2")):
+        for problems in ("raise", "skip"):
+            assert f"{place}: a {part}, which the first document lacks" in refused(source, problems=problems)
 
 
 # --- Lines -----------------------------------------------------------------------------------------------------------

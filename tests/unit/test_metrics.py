@@ -85,7 +85,7 @@ def test_wilson_is_scipys(k, n, level):
 
 @pytest.mark.parametrize(("k", "n"), [(1, 0), (-1, 3), (4, 3)])
 def test_wilson_needs_a_share(k, n):
-    with pytest.raises(InvalidInputError, match="must be in 0..n"):
+    with pytest.raises(InvalidInputError, match=r"must be in 0\.\.n"):
         wilson_interval(k, n)
 
 

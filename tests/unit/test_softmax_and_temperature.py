@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
+import torchsdm.baselines.temperature as temperature_module
 from torchsdm.baselines.softmax import NoReject, SoftmaxThreshold, softmax
 from torchsdm.baselines.temperature import (
     TemperatureScaling,
@@ -151,13 +152,24 @@ def test_alpha_of_one_admits_only_what_rounds_to_one():
 @pytest.mark.parametrize("seed", range(12))
 def test_the_likelihood_and_its_optimum(seed):
     n_classes = [2, 3, 7][seed % 3]
-    logits, labels = draw(seed, n=60, n_classes=n_classes, temperature=[0.3, 1.0, 4.0, 20.0][seed % 4])
+    logits, labels = draw(seed, n=200, n_classes=n_classes, temperature=[0.3, 1.0, 4.0, 8.0][seed % 4])
     found = fit_temperature(logits, labels)
     lowest = negative_log_likelihood(logits, labels, found)
     assert lowest == pytest.approx(slow_nll(logits, labels, found), rel=1e-12)
     assert abs(slow_slope(logits, labels, found)) < 1e-12
     for other in found * np.geomspace(1e-2, 1e2, 81):
         assert lowest <= negative_log_likelihood(logits, labels, other) + 1e-14
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_optimum_is_found_in_few_steps(seed, monkeypatch):
+    calls = []
+    slope_and_curvature = temperature_module._slope_and_curvature
+    monkeypatch.setattr(
+        temperature_module, "_slope_and_curvature", lambda d, b: calls.append(b) or slope_and_curvature(d, b)
+    )
+    fit_temperature(*draw(seed, n=200, n_classes=[2, 3, 7][seed % 3], temperature=[0.3, 1.0, 4.0, 8.0][seed % 4]))
+    assert len(calls) < 20  # doublings and all; bisection alone would take forty or more
 
 
 @pytest.mark.parametrize("correct", [3, 8, 99])
@@ -231,7 +243,7 @@ def test_separable_calibration_is_bounded_with_a_warning():
 
 @pytest.mark.parametrize("n_classes", [2, 5])
 def test_logits_that_are_all_wrong_are_clipped_with_a_warning(n_classes):
-    logits, labels = draw(8, n_classes=n_classes)
+    logits, _ = draw(8, n_classes=n_classes)
     wrong = logits.argmin(axis=1)
     with pytest.warns(SDMWarning, match="the logits are no better than none"):
         rule = TemperatureScaling(alpha=0.6).fit(logits, wrong)
@@ -240,7 +252,6 @@ def test_logits_that_are_all_wrong_are_clipped_with_a_warning(n_classes):
     assert not decisions.admitted.any()
     np.testing.assert_allclose(decisions.probabilities, 1 / n_classes, atol=1e-4)
     np.testing.assert_array_equal(decisions.predictions, logits.argmax(axis=1))
-    assert len(labels) == len(wrong)
 
 
 def test_logits_that_say_nothing_leave_the_temperature_at_one():
@@ -256,7 +267,7 @@ def test_an_ordinary_fit_does_not_warn():
 
 
 def test_no_calibration_points_are_refused():
-    with pytest.raises(InvalidInputError, match="must hold calibration points. Got none"):
+    with pytest.raises(InvalidInputError, match=r"must hold calibration points\. Got none"):
         fit_temperature(np.zeros((0, 2)), np.zeros(0, dtype=int))
 
 
@@ -268,7 +279,7 @@ def test_lbfgs_starts_at_one_and_a_half_and_goes_towards_the_optimum():
         logits, labels = draw(seed, n=1000, temperature=temperature)
         best, found = fit_temperature(logits, labels), fit_temperature_lbfgs(logits, labels)
         assert min(1.5, best) <= found <= max(1.5, best)
-        assert abs(found - best) < abs(1.5 - best)
+        assert 0.05 < abs(found - 1.5) < abs(best - 1.5)
         assert negative_log_likelihood(logits, labels, found) < negative_log_likelihood(logits, labels, 1.5)
 
 
@@ -372,10 +383,10 @@ def test_a_bad_alpha_is_refused(rule, alpha, error):
 
 def test_bad_settings_and_logits_are_refused():
     logits, labels = draw(0)
-    with pytest.raises(InvalidInputError, match="'method' of TemperatureScaling must be one of 'newton', 'lbfgs'. Got"):
+    with pytest.raises(InvalidInputError, match="'method' of TemperatureScaling must be one of 'newton', 'lbfgs'"):
         TemperatureScaling(method="adam").fit(logits, labels)
     fitted = SoftmaxThreshold().fit(logits, labels)
     with pytest.raises(InvalidInputError, match=r"'X' of SoftmaxThreshold.decide must have shape \(any, 3\)"):
         fitted.decide(logits[:, :2])
-    with pytest.raises(InvalidInputError, match="must be finite. Got NaN, first in row 1"):
+    with pytest.raises(InvalidInputError, match=r"must be finite\. Got NaN, first in row 1"):
         fitted.decide([[0.0, 1.0, 2.0], [0.0, math.nan, 1.0]])

@@ -200,10 +200,10 @@ class APS(SelectiveClassifier):
 
 
 class RAPS(APS):
-    """Regularised adaptive prediction sets: ``APS`` with a penalty on low ranks, for smaller sets of many classes.
+    """Regularised adaptive prediction sets: ``APS`` with a penalty on low ranks, for smaller sets.
 
-    A penalty that is not given is chosen for each alpha, on 30 % of the calibration set, of which the threshold then
-    knows nothing.
+    Sets are smaller where there are many classes and small probabilities are mostly noise. What is not given of the
+    penalty is chosen for each alpha, on 30 % of the calibration set, which the threshold then does not rest on.
 
     Parameters
     ----------

@@ -126,7 +126,8 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
 
     def predict(self, X: ArrayLike) -> Array:
         """The label with the largest logit."""
-        predictions: Array = self.classes_[self.logits(X).argmax(axis=1)]
+        largest = self.logits(X).argmax(axis=1)
+        predictions: Array = self.classes_[largest]
         return predictions
 
     def predict_proba(self, X: ArrayLike) -> Array:

@@ -210,8 +210,8 @@ class MahalanobisThreshold(DistanceThreshold):
         means = torch.stack([h[labels == c].mean(dim=0) for c in range(len(self.classes_))])  # (C, D)
         estimate = LedoitWolf(store_precision=False, assume_centered=True).fit((h - means[labels]).numpy())
         try:  # S = L L', so that (h - mu)' S^-1 (h - mu) = |L^-1 (h - mu)|^2
-            factor = torch.linalg.cholesky(torch.from_numpy(estimate.covariance_))
-        except torch.linalg.LinAlgError as error:
+            factor = torch.from_numpy(np.linalg.cholesky(estimate.covariance_))
+        except np.linalg.LinAlgError as error:
             raise InvalidInputError(
                 f"'X' of {caller} must vary within classes. Got states whose covariance cannot be inverted."
             ) from error

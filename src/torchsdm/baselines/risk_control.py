@@ -79,17 +79,7 @@ class RiskControlledAbstention(SelectiveClassifier):
             )
 
     def _threshold(self, confidence: Array, correct: Array, alpha: float) -> float:
-        # MAPIE's p-value is NaN where nothing is admitted, and one NaN ends its test. Such candidates cannot pass, so
-        # the strictest that admits something stands in for them: as many are tried, and the correction is unchanged.
-        strictest = CANDIDATES[confidence.max() >= CANDIDATES].max()
-        controller = _controller_class()(
-            predict_function=lambda p: np.column_stack([1 - p, p]),
-            risk="precision",
-            target_level=alpha,
-            confidence_level=float(self.confidence_level),
-            best_predict_param_choice="recall",
-            list_predict_params=np.minimum(CANDIDATES, strictest),
-        )
+        controller = _controller(alpha, float(self.confidence_level))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that nothing was found, which is said above
             controller.calibrate(confidence, correct.astype(int))
@@ -101,9 +91,25 @@ class RiskControlledAbstention(SelectiveClassifier):
         return Decisions.of_probabilities(self.classes_, self.alphas_.tolist(), logits, probabilities, admitted_at)
 
 
-def _controller_class() -> Any:
+def _controller(alpha: float, confidence_level: float) -> Any:
+    """MAPIE's controller of the precision of "the prediction is right", said where the confidence is large enough."""
     try:
-        from mapie.risk_control import BinaryClassificationController
+        from mapie.risk_control import BinaryClassificationController, FWERBonferroniHolm
     except ImportError as error:
         raise MissingExtraError("mapie", "baselines", "RiskControlledAbstention") from error
-    return BinaryClassificationController
+
+    class Holm(FWERBonferroniHolm):
+        """Holm's correction. MAPIE's p-value is NaN where nothing is admitted, which would end the test: it is 1."""
+
+        def run(self, p_values: Array, delta: float) -> Any:
+            return super().run(np.where(np.isnan(p_values), 1.0, p_values), delta)
+
+    return BinaryClassificationController(
+        predict_function=lambda confidence: np.column_stack([1 - confidence, confidence]),
+        risk="precision",
+        target_level=alpha,
+        confidence_level=confidence_level,
+        best_predict_param_choice="recall",
+        list_predict_params=CANDIDATES,
+        fwer_method=Holm(),
+    )

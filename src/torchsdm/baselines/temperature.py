@@ -24,7 +24,7 @@ from torchsdm.errors import InvalidInputError, SDMWarning, warn_user
 from torchsdm.validation import Array, check_choice
 
 _LARGEST, _SMALLEST = 1e3, 1e-6  # inverse temperature, times the mean lead, where there is no optimum above 0
-_MAX_STEPS = 200  # bisection alone needs fewer than 100; Newton's method takes about five
+_MAX_STEPS = 200  # bisection alone needs fewer than 100; Newton's method takes fewer than ten
 _TOLERANCE = 1e-13
 
 
@@ -92,19 +92,19 @@ def _root_of_slope(d: Array) -> float:
     b = (low + high) / 2
     for _ in range(_MAX_STEPS):
         slope, curvature = _slope_and_curvature(d, b)
+        if abs(slope) <= _TOLERANCE * b * curvature or high - low <= _TOLERANCE * b:
+            break
         low, high = (b, high) if slope < 0 else (low, b)
         newton = b - slope / curvature if curvature > 0 else np.inf
-        previous, b = b, newton if low < newton < high else (low + high) / 2
-        if slope == 0 or abs(b - previous) <= _TOLERANCE * b:
-            return previous if slope == 0 else b
+        b = newton if low < newton < high else (low + high) / 2
     return b
 
 
 def fit_temperature_lbfgs(logits: Array, labels: Array) -> float:
     """The temperature as the code of Guo et al. finds it: T itself from 1.5, by 50 steps of L-BFGS at a rate of 0.01.
 
-    Each step covers about a hundredth of the way, so that T often stops between 1.5 and the optimum. Where it leaves
-    the positive numbers, ``fit_temperature`` answers, with a warning.
+    Its steps are so short that T often stops far from the optimum, on the side of 1.5. Where it leaves the positive
+    numbers, ``fit_temperature`` answers, with a warning.
     """
     z, y = torch.from_numpy(np.array(logits, dtype=np.float64)), torch.from_numpy(np.array(labels, dtype=np.int64))
     temperature = torch.full((1,), 1.5, dtype=torch.float64, requires_grad=True)

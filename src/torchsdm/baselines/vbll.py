@@ -66,8 +66,8 @@ class VBLLClassifier(RoundsClassifier):
 
     Notes
     -----
-    The discriminative predictive is a mean over 20 draws of the logits. The package draws anew for every input and every
-    call; here the draws are part of the model and the same for every input, so that an answer is the same in any batch.
+    The discriminative predictive is a mean over 20 draws of the logits. The package draws anew in every call; here the
+    draws are part of the model and the same for every input, so that an answer is the same in any batch.
     """
 
     _width: ClassVar[str] = "n_hidden"

@@ -23,8 +23,8 @@ DEFAULT_ALPHAS = tuple(round(0.6 + 0.01 * step, 2) for step in range(40))  #: 0.
 class AlphaDisplay:
     """Accuracy among admitted inputs, and the share admitted, for each of a range of alphas.
 
-    Choosing alpha by such a picture on a test set spends the test set: its accuracies no longer say how the chosen
-    alpha will do on new inputs.
+    A smaller alpha need not admit more: it never raises q'_min, but takes psi at a higher quantile (Algorithm 1). And
+    choosing alpha by such a picture spends the labelled inputs: they no longer say how it will do on new ones.
 
     Attributes
     ----------

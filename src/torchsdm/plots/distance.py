@@ -109,7 +109,7 @@ class DistanceDisplay:
             similar_distances=np.sort(distances[similar]),
             largest_distance=largest,
             rejection_distance=min(farthest) if len(farthest) == len(known) else np.nan,
-            share_beyond=float(1 - (distances <= largest).mean()),
+            share_beyond=float((~(distances <= largest)).mean()),
             share_rejected=float((ecdfs.distance_quantile(distances) == 0).double().mean()),
             name=name,
         )
@@ -133,8 +133,8 @@ class DistanceDisplay:
         ax.set_xlabel("distance to the nearest training example")
         ax.set_ylabel("share at most so far")
         ax.set_title(
-            f"{self.share_beyond:.1%} of the {self.name} lie beyond every calibration point,\n"
-            f"{self.share_rejected:.1%} beyond all those of some class (d = 0, rejected)",
+            f"{self.name}, beyond every calibration point: {self.share_beyond:.1%}\n"
+            f"beyond all those of some class (d = 0, rejected): {self.share_rejected:.1%}",
             loc="left",
             fontsize=SMALL + 1,
         )
@@ -166,6 +166,7 @@ class DistanceDisplay:
         if self.distances[-1] > _FAR * self.largest_distance > 0:
             positive = values[values > 0]
             ax.set_xscale("log")
+            ax.xaxis.set_major_formatter("{x:g}")
             ax.set_xlim(positive.min() / 1.1, values.max() * 1.1)
         else:
             ax.set_xlim(0, 1.03 * values.max() or 1.0)

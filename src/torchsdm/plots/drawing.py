@@ -57,7 +57,7 @@ def panels_within(
 
     ax.set_axis_off()
     cell = ax.get_subplotspec()
-    heights = {"height_ratios": (1, 1000)}  # the strip has no height: its legend stands above it
+    heights: dict[str, Any] = {"height_ratios": (1, 1000)}  # the strip has no height: its legend stands above it
     if cell is None:  # axes that were put somewhere by hand
         x0, y0, x1, y1 = ax.get_position().extents
         frame: Any = GridSpec(2, 1, figure=ax.figure, left=x0, bottom=y0, right=x1, top=y1, **heights)

@@ -9,7 +9,7 @@ import numpy as np
 
 from torchsdm.decision import Decisions
 from torchsdm.ensemble import SDMEnsemble
-from torchsdm.errors import InvalidInputError, InvalidTypeError
+from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError
 from torchsdm.estimator import SDMClassifier
 from torchsdm.labels import LabelCodes
 from torchsdm.text_classifier import SDMTextClassifier
@@ -70,15 +70,14 @@ def decide(estimator: Any, X: Any, caller: str) -> Decisions:
 
 def sdm_classifier(estimator: Any, caller: str) -> SDMClassifier:
     """The classifier with the one calibration set that an estimator rests on."""
-    inner = estimator.classifier_ if hasattr(estimator, "classifier_") else estimator
+    inner = getattr(estimator, "classifier_", estimator)
     if isinstance(inner, SDMClassifier):
         return inner
+    if isinstance(inner, SDMTextClassifier):
+        raise NotFittedError(f"This SDMTextClassifier is not fitted yet: call fit before {caller}.")
+    reason = type(inner).__name__
     if isinstance(inner, SDMEnsemble):
-        reason = "an SDMEnsemble, which has a calibration set for each round; draw one round by from_predictions"
-    elif isinstance(inner, SDMTextClassifier):
-        reason = "an SDMTextClassifier that is not fitted; call fit first"
-    else:
-        reason = type(inner).__name__
+        reason += ", which has a calibration set for each round; draw one round by from_predictions"
     raise InvalidTypeError(
         f"'estimator' of {caller} must be a fitted SDMClassifier or SDMTextClassifier. Got {reason}."
     )

@@ -160,8 +160,8 @@ class PartitionDisplay:
         ----------
         ax : matplotlib axes, optional
         max_points : int, default=5000
-            Points drawn, over all panels. Of more, some are drawn by lot, always the same ones, and wrong admitted ones
-            before others; histograms and numbers are of all.
+            Points drawn, over all panels. Of more, so many are chosen by lot, always the same ones, each with the same
+            chance; histograms and numbers are of all.
         """
         caller = f"{type(self).__name__}.plot"
         check_positive(max_points, "max_points", caller, integer=True)
@@ -180,10 +180,10 @@ class PartitionDisplay:
         return self
 
     def _choose(self, max_points: int) -> Array:
-        order = np.random.default_rng(0).permutation(len(self.labels))
-        first = self.admitted & ~self.correct
-        chosen: Array = np.sort(order[np.argsort(~first[order], kind="stable")][:max_points])
-        return chosen
+        n = len(self.labels)
+        if n <= max_points:
+            return np.arange(n)
+        return np.sort(np.random.default_rng(0).choice(n, size=max_points, replace=False))
 
     def _plot_class(self, panel: Any, c: int) -> None:
         right_end = 1.2 * self.similarity_edges[-1]
@@ -249,12 +249,19 @@ class PartitionDisplay:
 
         n_admitted, n = int(self.admitted.sum()), len(self.labels)
         if math.isfinite(self.min_rescaled_similarity):
-            caption = f"Region at α = {self.alpha:g}: {n_admitted:,} of {n:,} inputs admitted"
+            n_wrong = int((self.admitted & ~self.correct).sum())
+            caption = (
+                f"Region at α = {self.alpha:g}: {n_admitted:,} of {n:,} inputs admitted, {n_wrong:,} of them wrong"
+            )
         else:
             caption = f"No region at α = {self.alpha:g}: nothing is admitted"
         if len(self.drawn_) < n:
-            caption += f"\n{len(self.drawn_):,} of {n:,} points drawn, wrong admitted ones first; histograms of all"
+            caption += f"\n{len(self.drawn_):,} of {n:,} points drawn; numbers and histograms are of all"
         handles: list[Any] = [Line2D([], [], linestyle="none", **style) for style in _POINTS]
+        handles += [
+            Patch(color=SKY_BLUE, label="correct, shares in bins"),
+            Patch(facecolor="none", edgecolor=VERMILLION, linewidth=1.2, label="wrong, shares in bins"),
+        ]
         if math.isfinite(self.min_rescaled_similarity):
             handles += [
                 Line2D(

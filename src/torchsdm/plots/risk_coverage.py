@@ -104,7 +104,7 @@ class RiskCoverageDisplay:
             correct = judge(one, y, caller).correct
             coverage, risk = risk_coverage_curve(ordering_score(one), correct)
             target, admitted = admission(one, alpha, caller)
-            admitted_risk = float(1 - correct[admitted].mean()) if admitted.any() else np.nan
+            admitted_risk = float((~correct[admitted]).mean()) if admitted.any() else np.nan
             curves.append(RiskCoverageCurve(str(key), coverage, risk, float(admitted.mean()), admitted_risk))
             alphas.append(target)
         if len(set(alphas)) > 1:
@@ -116,7 +116,8 @@ class RiskCoverageDisplay:
 
     def plot(self, ax: Any = None) -> RiskCoverageDisplay:
         """Draw the curves, the admitted sets and the target risk, on axes given or new ones."""
-        ax = axes_for(ax, (6, 4), f"{type(self).__name__}.plot")
+        height = 4 + 0.17 * max(0, len(self.curves) - 3)  # each has a line in the legend
+        ax = axes_for(ax, (6, height), f"{type(self).__name__}.plot")
         highest = 1 - self.alpha
         for position, curve in enumerate(self.curves):
             style = series_style(position)

@@ -78,9 +78,10 @@ class TrainingHistoryDisplay:
         strip, grid = panels_within(ax, len(_PANELS), 1)
         panels = grid[:, 0]
         position = np.arange(1, len(self.epochs) + 1)
-        starts = np.flatnonzero(np.diff(self.rounds, prepend=-1))
+        starts = np.flatnonzero(np.diff(self.rounds, prepend=-1))  # of rounds
+        stops = np.append(starts, len(position))[1:]
         for panel, (name, label) in zip(panels, _PANELS.items(), strict=True):
-            for start, stop in zip(starts, [*starts[1:], len(position)], strict=True):
+            for start, stop in zip(starts, stops, strict=True):
                 own = slice(start, stop)
                 mark = "." if stop - start == 1 else ""
                 panel.plot(position[own], self.train[name][own], color=VERMILLION, linestyle="--", marker=mark)
@@ -94,20 +95,21 @@ class TrainingHistoryDisplay:
             tidy(panel)
         for panel in (panels[0], panels[2]):
             panel.set_ylim(bottom=0)
-        self._label_epochs(panels, position, starts)
+        self._label_epochs(panels, starts, stops)
         self._add_legend(strip)
         self.ax_, self.axes_, self.figure_ = ax, panels, ax.figure
         return self
 
-    def _label_epochs(self, panels: Any, position: Array, starts: Array) -> None:
+    def _label_epochs(self, panels: Any, starts: Array, stops: Array) -> None:
         several = len(starts) > 1
         panels[-1].set_xlabel("epoch, rounds one after the other" if several else "epoch")
-        if not len(position):
+        if not len(self.epochs):
             panels[1].text(0.5, 0.5, "no epochs", transform=panels[1].transAxes, ha="center", va="center")
             return
-        panels[0].set_xlim(0.5, len(position) + 0.5)
+        panels[0].set_xlim(0.5, len(self.epochs) + 0.5)
+        panels[0].xaxis.get_major_locator().set_params(integer=True)
         if several and len(starts) <= 12:
-            for number, start, stop in zip(self.rounds[starts], starts, [*starts[1:], len(position)], strict=True):
+            for number, start, stop in zip(self.rounds[starts], starts, stops, strict=True):
                 name = f"round {number + 1}" if len(starts) <= 5 else str(number + 1)
                 middle = (start + stop + 1) / 2
                 panels[0].text(
