@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
 from torch import Tensor
 
 from torchsdm.adaptor import restore_adaptor
@@ -41,6 +40,8 @@ from torchsdm.validation import (
     check_path,
     check_positive,
     check_same_length,
+    check_share,
+    draw_seed,
 )
 
 Self = TypeVar("Self", bound="BaseSDMClassifier")
@@ -241,11 +242,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         check_positive(self.learning_rate, "learning_rate", caller)
         check_choice(self.adaptor, ("filters", "identity"), "adaptor", caller)
         check_choice(self.standardization, ("scalar", "per_dimension"), "standardization", caller)
-        check_positive(self.calibration_size, "calibration_size", caller)
-        if self.calibration_size >= 1:
-            raise InvalidInputError(
-                f"'calibration_size' of {caller} must be in (0, 1). Got {self.calibration_size!r}; it is a share of X."
-            )
+        check_share(self.calibration_size, "calibration_size", caller)
         if self.checkpoint is not None:
             check_path(self.checkpoint, "checkpoint", caller)
         check_device(self.device, caller)
@@ -288,14 +285,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
             stored = Checkpoints.stored_seed(self.checkpoint)
             if stored is not None:
                 return stored
-        if isinstance(self.random_state, np.random.Generator):
-            return int(self.random_state.integers(2**31 - 1))
-        try:
-            return int(check_random_state(self.random_state).randint(2**31 - 1))
-        except (TypeError, ValueError) as error:
-            raise InvalidInputError(
-                f"'random_state' of {type(self).__name__} must be a seed or a generator of numbers: {error}."
-            ) from error
+        return draw_seed(self.random_state, type(self).__name__)
 
     def _check_input(self, X: ArrayLike, method: str) -> Tensor:
         self._check_is_fitted(method)

@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from torchsdm.baselines import (
+    APS,
+    RAPS,
+    CosineNeighborVote,
+    CrossEntropyClassifier,
+    MahalanobisThreshold,
+    NearestNeighborThreshold,
+    NoReject,
+    RiskControlledAbstention,
+    SDMRule,
+    SoftmaxThreshold,
+    TemperatureScaling,
+    VBLLClassifier,
+)
 from torchsdm.baselines.base import LogitModel, SelectiveClassifier
-from torchsdm.baselines.conformal import APS, RAPS
-from torchsdm.baselines.cross_entropy import CrossEntropyClassifier
-from torchsdm.baselines.neighbors import CosineNeighborVote, MahalanobisThreshold, NearestNeighborThreshold
-from torchsdm.baselines.risk_control import RiskControlledAbstention
-from torchsdm.baselines.sdm_rules import RULES, SDMRule
-from torchsdm.baselines.softmax import NoReject, SoftmaxThreshold
-from torchsdm.baselines.temperature import TemperatureScaling
-from torchsdm.baselines.vbll import VBLLClassifier
+from torchsdm.baselines.sdm_rules import RULES
 from torchsdm.data import LabelledStates
 from torchsdm.ensemble import SDMEnsemble
 from torchsdm.errors import InvalidInputError

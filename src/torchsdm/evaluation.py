@@ -25,6 +25,7 @@ from torchsdm.metrics import (
     ordering_score,
     possible_label_errors,
     rejection_confusion,
+    top_label_calibration,
 )
 from torchsdm.saving import settings_to_json
 from torchsdm.tables import ResultRow, ResultTable
@@ -114,6 +115,7 @@ class Evaluation:
         """A record for each data set and entrant: what its selection did, and how well its score orders inputs.
 
         ``ood_auroc`` and ``ood_fpr_at_95`` tell a data set from the first one, and are None on the first itself.
+        ``top_label_accuracy`` is the smallest accuracy over predictions whose confidence lies in [alpha, 1].
         """
         first = next(iter(self.data_sets))
         return [
@@ -147,6 +149,8 @@ class Evaluation:
         correct, score = decisions.predictions == truth, ordering_score(decisions)
         inside_score = None if inside is None else ordering_score(self.decisions[position, inside])
         counts = rejection_confusion(decisions, truth)
+        cells = top_label_calibration(decisions, truth, self.alpha).values()
+        top_label = [cell.accuracy for cell in cells if cell.accuracy is not None]
         return {
             "dataset": name,
             "model": entrant.model,
@@ -158,6 +162,7 @@ class Evaluation:
             "excess_aurc": excess_aurc(score, correct),
             "coverage_at_alpha": coverage_at_accuracy(score, correct, self.alpha),
             "ece": expected_calibration_error(decisions.confidence, correct),
+            "top_label_accuracy": min(top_label, default=None),
             "ood_auroc": None if inside_score is None else ood_auroc(inside_score, score),
             "ood_fpr_at_95": None if inside_score is None else ood_fpr_at_95(inside_score, score),
             "admitted_correct": counts.admitted_correct,
@@ -169,7 +174,7 @@ class Evaluation:
 
 def _describe(entrant: Entrant) -> dict[str, Any]:
     estimator = entrant.estimator
-    inner = getattr(estimator, "model", None)
+    inner = getattr(estimator, "model_", None)
     seed = getattr(estimator, "random_seed_", getattr(inner, "random_seed_", None))
     return {
         "model": entrant.model,

@@ -134,6 +134,7 @@ def _summaries(evaluation: Evaluation) -> str:
         "excess_aurc": "E-AURC",
         "coverage_at_alpha": "coverage at α in hindsight",
         "ece": "ECE",
+        "top_label_accuracy": "least accuracy of a prediction with confidence in [α, 1]",
         "ood_auroc": "AUROC against the first data set",
         "ood_fpr_at_95": "FPR at 95 %",
         "admitted_correct": "admitted, right",

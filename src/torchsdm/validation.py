@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from sklearn.utils import assert_all_finite
+from sklearn.utils import assert_all_finite, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
@@ -23,6 +23,7 @@ from torchsdm.errors import InvalidInputError, InvalidTypeError, TorchSDMError
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 ArrayLike: TypeAlias = "Array | Tensor | Sequence[Any]"
+RandomState: TypeAlias = "int | np.random.RandomState | np.random.Generator | None"
 
 _ROWS_PER_CHECK = 4096
 
@@ -125,6 +126,25 @@ def check_positive(value: Any, name: str, caller: str, *, integer: bool = False,
     if not (np.isfinite(number) and (number > 0 or (zero and number == 0))):
         bound = "at least 0" if zero else "positive"
         raise InvalidInputError(f"'{name}' of {caller} must be {bound}. Got {value!r}.")
+
+
+def check_share(value: Any, name: str, caller: str) -> None:
+    """Require a share of the data in (0, 1)."""
+    check_positive(value, name, caller)
+    if value >= 1:
+        raise InvalidInputError(f"'{name}' of {caller} must be in (0, 1). Got {value!r}; it is a share of X.")
+
+
+def draw_seed(random_state: RandomState, name: str) -> int:
+    """A seed from what scikit-learn calls a random state; the same number gives the same seed to every estimator."""
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**31 - 1))
+    try:
+        return int(check_random_state(random_state).randint(2**31 - 1))
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"'random_state' of {name} must be a seed or a generator of numbers: {error}."
+        ) from error
 
 
 def check_device(device: Any, caller: str) -> str:

@@ -62,7 +62,7 @@ def test_rules_differ_in_admission_alone(classifier):
         decisions = SDMRule(classifier, rule).fit().decide(TEST.X)
         np.testing.assert_array_equal(decisions.predictions, own.predictions)
         np.testing.assert_array_equal(decisions.similarity, own.similarity)
-    by_rule = {rule: SDMRule(classifier, rule).decide(TEST.X) for rule in RULES}
+    by_rule = {rule: SDMRule(classifier, rule).fit().decide(TEST.X) for rule in RULES}
     assert by_rule["no reject"].admitted.all()
     np.testing.assert_array_equal(by_rule["region"].admitted, own.admitted)
     np.testing.assert_array_equal(by_rule["region lower"].admitted, own.admitted_lower)
@@ -84,6 +84,9 @@ def test_a_rule_fits_a_model_that_is_not_fitted_and_leaves_a_fitted_one(classifi
         warnings.simplefilter("ignore", SDMWarning)
         rule = SDMRule(SDMClassifier(**SMALL), "sdm").fit(TRAIN.X, TRAIN.y)
     assert rule.classes_.tolist() == [0, 1] and rule.predict(TEST.X[:3]).shape == (3,)
+    assert not hasattr(rule.model, "classes_") and SDMRule(classifier).fit().model_ is classifier
+    with pytest.raises(NotFittedError, match="call fit before decide"):
+        SDMRule(classifier).decide(TEST.X)
     with pytest.raises(NotFittedError, match="pass X and y"):
         SDMRule(SDMClassifier(**SMALL)).fit()
     with pytest.raises(InvalidInputError, match="'rule' of SDMRule must be one of"):
@@ -95,7 +98,7 @@ def test_several_alphas_each_have_their_column(classifier):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
         other.recalibrate([0.7, 0.95])
-    rule = SDMRule(other, "softmax")
+    rule = SDMRule(other, "softmax").fit()
     decisions = rule.decide(TEST.X)
     np.testing.assert_array_equal(decisions.admitted_at, decisions.confidence[:, None] >= [0.7, 0.95])
     strict = Evaluation([Entrant("e", "r", rule)], {"inside": labelled(TEST)}, 0.95).decisions[0, "inside"]

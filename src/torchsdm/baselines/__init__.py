@@ -1,1 +1,25 @@
 """The estimators that the paper compares with, and those a user would pick today, behind one interface."""
+
+from torchsdm.baselines.conformal import APS, RAPS
+from torchsdm.baselines.cross_entropy import CrossEntropyClassifier
+from torchsdm.baselines.neighbors import CosineNeighborVote, MahalanobisThreshold, NearestNeighborThreshold
+from torchsdm.baselines.risk_control import RiskControlledAbstention
+from torchsdm.baselines.sdm_rules import SDMRule
+from torchsdm.baselines.softmax import NoReject, SoftmaxThreshold
+from torchsdm.baselines.temperature import TemperatureScaling
+from torchsdm.baselines.vbll import VBLLClassifier
+
+__all__ = [
+    "APS",
+    "RAPS",
+    "CosineNeighborVote",
+    "CrossEntropyClassifier",
+    "MahalanobisThreshold",
+    "NearestNeighborThreshold",
+    "NoReject",
+    "RiskControlledAbstention",
+    "SDMRule",
+    "SoftmaxThreshold",
+    "TemperatureScaling",
+    "VBLLClassifier",
+]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
 from torchsdm.decision import Decisions
 from torchsdm.errors import InvalidInputError, NotFittedError
@@ -53,15 +53,16 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator, ABC):
     alpha : float or sequence of float, default=0.95
         Target accuracy among admitted points, in (0.5, 1].
     model : LogitModel or None
-        What gives the logits. A fitted one is used as it is. With None, X is logits (N, C) already, such as a language
-        model's own of its label words, with columns in the order of the sorted labels; ``fit`` then only calibrates.
+        What gives the logits. A fitted one is used as it is, another is cloned and fitted. With None, X is logits
+        (N, C) already, such as a language model's own of its label words, with columns in the order of the sorted
+        labels; ``fit`` then only calibrates.
     """
 
     def __init__(self, alpha: float | Sequence[float] = 0.95, model: LogitModel | None = None) -> None:
         self.alpha = alpha
         self.model = model
 
-    def fit(self: Self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
+    def fit(self: Self, X: ArrayLike | None = None, y: ArrayLike | None = None) -> Self:
         """Fit the model if need be, and calibrate the rule. With a fitted model, X and y are not needed."""
         caller = f"{type(self).__name__}.fit"
         self.alphas_ = np.sort(np.array(check_alphas(self.alpha, caller)))
@@ -71,10 +72,9 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator, ABC):
             logits = self._check_logits(X, caller)
             check_same_length(len(logits), labels, "y", caller)
         else:
-            if not hasattr(self.model, "classes_"):
-                self.model.fit(X, y)
-            self.classes_ = self.model.classes_
-            logits, numbers = self.model.calibration_logits()
+            self.model_ = self.model if hasattr(self.model, "classes_") else clone(self.model).fit(X, y)
+            self.classes_ = self.model_.classes_
+            logits, numbers = self.model_.calibration_logits()
         self._calibrate(np.asarray(logits, dtype=np.float64), np.asarray(numbers))
         self.is_fitted_ = True
         return self
@@ -84,7 +84,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator, ABC):
         name = type(self).__name__
         if not hasattr(self, "is_fitted_"):
             raise NotFittedError(f"This {name} is not fitted yet: call fit before decide.")
-        logits = self._check_logits(X, f"{name}.decide") if self.model is None else self.model.logits(X)
+        logits = self._check_logits(X, f"{name}.decide") if self.model is None else self.model_.logits(X)
         return self._decide(np.asarray(logits, dtype=np.float64))
 
     def predict(self, X: ArrayLike) -> Array:

@@ -18,22 +18,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import TypeAlias
 
 import numpy as np
-from sklearn.utils import check_random_state
 
 from torchsdm.baselines.base import LogitModel, SelectiveClassifier
 from torchsdm.baselines.softmax import softmax
 from torchsdm.baselines.temperature import fit_temperature
 from torchsdm.decision import Decisions
 from torchsdm.errors import InvalidInputError
-from torchsdm.validation import Array, check_positive, scikit_learn_errors
+from torchsdm.validation import Array, RandomState, check_positive, draw_seed
 
 LAM_GRID = (0.0, 1e-5, 1e-4, 8e-4, 9e-4, 1e-3, 1.5e-3, 2e-3)  #: what RAPS chooses lam from
 TUNING_SHARE = 0.3  #: of the calibration set, to choose lam and k_reg on; the rest is for the threshold
 _SIZE_STRATA = (2, 4, 7, 11, 101)  # first sizes of the strata 0-1, 2-3, 4-6, 7-10, 11-100, 101 and more
-_Seed: TypeAlias = "int | np.random.RandomState | np.random.Generator | None"
 
 
 def uniforms_of(logits: Array, seed: int) -> Array:
@@ -142,7 +139,7 @@ class APS(SelectiveClassifier):
         randomized: bool = True,
         allow_empty_sets: bool = False,
         reference: bool = False,
-        random_state: _Seed = None,
+        random_state: RandomState = None,
     ) -> None:
         super().__init__(alpha, model)
         self.randomized = randomized
@@ -152,7 +149,7 @@ class APS(SelectiveClassifier):
 
     def _calibrate(self, logits: Array, labels: Array) -> None:
         n_tuning = math.ceil(self._tuning_share() * len(logits))
-        self.random_seed_ = self._draw_seed()
+        self.random_seed_ = draw_seed(self.random_state, type(self).__name__)
         self.temperature_ = fit_temperature(logits, labels) if self.reference else 1.0
         u = self._uniforms(logits)
         tune, rest = np.split(np.random.default_rng(self.random_seed_).permutation(len(u)), [n_tuning])
@@ -192,12 +189,6 @@ class APS(SelectiveClassifier):
     def _sets(self, logits: Array, scores: Array, threshold: float) -> Array:
         return prediction_sets(scores, threshold, None if self.allow_empty_sets else logits.argmax(axis=1))
 
-    def _draw_seed(self) -> int:
-        if isinstance(self.random_state, np.random.Generator):
-            return int(self.random_state.integers(2**31 - 1))
-        with scikit_learn_errors():
-            return int(check_random_state(self.random_state).randint(2**31 - 1))
-
 
 class RAPS(APS):
     """Regularised adaptive prediction sets: ``APS`` with a penalty on low ranks, for smaller sets.
@@ -223,7 +214,7 @@ class RAPS(APS):
         randomized: bool = True,
         allow_empty_sets: bool = False,
         reference: bool = False,
-        random_state: _Seed = None,
+        random_state: RandomState = None,
         k_reg: int | None = None,
         lam: float | None = None,
     ) -> None:

@@ -10,29 +10,30 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
 from torch import Tensor
 
 from torchsdm.activation import SOFTMAX_DISTANCE_QUANTILE, SOFTMAX_SIMILARITY, sdm_losses
 from torchsdm.baselines.softmax import softmax
 from torchsdm.data import LabelledStates
-from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError, TrainingError
+from torchsdm.errors import InvalidTypeError, NotFittedError, TrainingError
 from torchsdm.labels import LabelCodes, count_classes
 from torchsdm.matching import DEFAULT_BLOCK_SIZE
 from torchsdm.training import Learner, Part, TrainingData, TrainingSettings, balanced_mean, split_of_round
 from torchsdm.validation import (
     Array,
     ArrayLike,
+    RandomState,
     check_choice,
     check_device,
     check_hidden_states,
     check_label_array,
     check_positive,
     check_same_length,
+    check_share,
+    draw_seed,
 )
 
 Self = TypeVar("Self", bound="RoundsClassifier")
-RandomState = int | np.random.RandomState | np.random.Generator | None
 
 
 class Round(NamedTuple):
@@ -179,7 +180,7 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
             check_positive(self.patience, "patience", caller, integer=True)
         check_positive(self.learning_rate, "learning_rate", caller)
         check_choice(self.standardization, ("scalar", "per_dimension"), "standardization", caller)
-        check_calibration_size(self.calibration_size, caller)
+        check_share(self.calibration_size, "calibration_size", caller)
         check_device(self.device, caller)
 
     def _check_states(self, X: Any, y: Any, caller: str, *, reset: bool = False) -> tuple[Tensor, Array]:
@@ -281,25 +282,6 @@ class CrossEntropyLearner(Learner):
 def blocks(part: Part) -> Iterator[Tensor]:
     """The hidden states of a part, a block of rows at a time."""
     return (part.states(positions) for positions in torch.arange(len(part)).split(DEFAULT_BLOCK_SIZE))
-
-
-def draw_seed(random_state: RandomState, name: str) -> int:
-    """A seed from ``random_state``, the same that ``SDMClassifier`` draws from it."""
-    if isinstance(random_state, np.random.Generator):
-        return int(random_state.integers(2**31 - 1))
-    try:
-        return int(check_random_state(random_state).randint(2**31 - 1))
-    except (TypeError, ValueError) as error:
-        raise InvalidInputError(
-            f"'random_state' of {name} must be a seed or a generator of numbers: {error}."
-        ) from error
-
-
-def check_calibration_size(size: Any, caller: str) -> None:
-    """Require a share in (0, 1)."""
-    check_positive(size, "calibration_size", caller)
-    if size >= 1:
-        raise InvalidInputError(f"'calibration_size' of {caller} must be in (0, 1). Got {size!r}; it is a share of X.")
 
 
 def _pair(calibration: Any, caller: str) -> tuple[Any, Any]:

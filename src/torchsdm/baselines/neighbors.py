@@ -15,7 +15,6 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from torchsdm.baselines.base import LogitModel
-from torchsdm.baselines.cross_entropy import RandomState, check_calibration_size, draw_seed
 from torchsdm.baselines.softmax import softmax
 from torchsdm.decision import Decisions
 from torchsdm.errors import InvalidInputError, NotFittedError, RegionWarning, warn_user
@@ -27,11 +26,14 @@ from torchsdm.training import TrainingData, TrainingSettings, split_of_round
 from torchsdm.validation import (
     Array,
     ArrayLike,
+    RandomState,
     check_alphas,
     check_hidden_states,
     check_label_array,
     check_positive,
     check_same_length,
+    check_share,
+    draw_seed,
 )
 
 Self = TypeVar("Self", bound="CalibratedThreshold")
@@ -131,7 +133,7 @@ class CalibratedThreshold(ClassifierMixin, BaseEstimator, ABC):
 
     def _check_parameters(self, caller: str) -> None:
         check_alphas(self.alpha, caller)
-        check_calibration_size(self.calibration_size, caller)
+        check_share(self.calibration_size, "calibration_size", caller)
 
     def _check_states(self, X: Any, caller: str, *, reset: bool) -> Tensor:
         states = check_hidden_states(self, X, caller, reset=reset)

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
+from torchsdm.baselines.softmax import softmax
 from torchsdm.decision import Decisions, nearest_one
 from torchsdm.ensemble import SDMEnsemble
 from torchsdm.errors import NotFittedError
@@ -43,17 +44,15 @@ class SDMRule(ClassifierMixin, BaseEstimator):
     def fit(self: Self, X: ArrayLike | None = None, y: ArrayLike | None = None) -> Self:
         """Fit the model if it is not fitted yet; the rule itself learns nothing."""
         check_choice(self.rule, RULES, "rule", "SDMRule")
-        if not hasattr(self.model, "models_"):
-            if X is None:
-                raise NotFittedError("'model' of SDMRule is not fitted: pass X and y to fit.")
-            self.model.fit(X, y)
-        self.classes_ = self.model.classes_
+        if not hasattr(self.model, "models_") and X is None:
+            raise NotFittedError("'model' of SDMRule is not fitted: pass X and y to fit.")
+        self.model_ = self.model if hasattr(self.model, "models_") else clone(self.model).fit(X, y)
+        self.classes_ = self.model_.classes_
         return self
 
     def decide(self, X: ArrayLike) -> Decisions:
         """Decide on each input by the rule; ``probabilities`` and ``confidence`` are what the rule looks at."""
-        check_choice(self.rule, RULES, "rule", "SDMRule")
-        decisions = self.model.decide(X)
+        decisions = self._fitted("decide").decide(X)
         if self.rule == "region":
             return replace(decisions, score=decisions.rescaled_similarity)
         if self.rule == "region lower":
@@ -68,7 +67,12 @@ class SDMRule(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: ArrayLike) -> Array:
         """The predicted label of each input, which is the same for every rule."""
-        return self.model.predict(X)
+        return self._fitted("predict").predict(X)
+
+    def _fitted(self, method: str) -> SDMClassifier | SDMEnsemble:
+        if not hasattr(self, "model_"):
+            raise NotFittedError(f"This SDMRule is not fitted yet: call fit before {method}.")
+        return self.model_
 
 
 def _admitted(decisions: Decisions, admitted_at: Array) -> Decisions:
@@ -76,15 +80,9 @@ def _admitted(decisions: Decisions, admitted_at: Array) -> Decisions:
     return replace(decisions, admitted=~np.isnan(alpha), admitted_alpha=alpha, admitted_at=admitted_at)
 
 
-def _softmax(logits: Array) -> Array:
-    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
-    shares: Array = exponentials / exponentials.sum(axis=1, keepdims=True)
-    return shares
-
-
 _PROBABILITIES: dict[str, Callable[[Decisions], Array]] = {
-    "no reject": lambda decisions: _softmax(decisions.logits.astype(np.float64)),
-    "softmax": lambda decisions: _softmax(decisions.logits.astype(np.float64)),
-    "softmax of d·z": lambda decisions: _softmax(decisions.distance_quantile[:, None] * decisions.logits),
+    "no reject": lambda decisions: softmax(decisions.logits),
+    "softmax": lambda decisions: softmax(decisions.logits),
+    "softmax of d·z": lambda decisions: softmax(decisions.distance_quantile[:, None] * decisions.logits),
     "sdm": lambda decisions: decisions.probabilities,
 }

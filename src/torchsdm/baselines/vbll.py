@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torchsdm.adaptor import ExemplarAdaptor
-from torchsdm.baselines.cross_entropy import RandomState, Round, RoundsClassifier, blocks
+from torchsdm.baselines.cross_entropy import Round, RoundsClassifier, blocks
 from torchsdm.data import LabelledStates
 from torchsdm.decision import Decisions
 from torchsdm.errors import MissingExtraError, TrainingError
@@ -19,6 +19,7 @@ from torchsdm.training import Part, TrainingSettings, random_generator
 from torchsdm.validation import (
     Array,
     ArrayLike,
+    RandomState,
     check_alphas,
     check_choice,
     check_device,
