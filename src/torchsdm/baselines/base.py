@@ -72,7 +72,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator, ABC):
             logits = self._check_logits(X, caller)
             check_same_length(len(logits), labels, "y", caller)
         else:
-            self.model_ = self.model if hasattr(self.model, "classes_") else clone(self.model).fit(X, y)
+            self.model_ = self.model if hasattr(self.model, "classes_") else clone(self.model, safe=False).fit(X, y)
             self.classes_ = self.model_.classes_
             logits, numbers = self.model_.calibration_logits()
         self._calibrate(np.asarray(logits, dtype=np.float64), np.asarray(numbers))

@@ -46,7 +46,7 @@ class SDMRule(ClassifierMixin, BaseEstimator):
         check_choice(self.rule, RULES, "rule", "SDMRule")
         if not hasattr(self.model, "models_") and X is None:
             raise NotFittedError("'model' of SDMRule is not fitted: pass X and y to fit.")
-        self.model_ = self.model if hasattr(self.model, "models_") else clone(self.model).fit(X, y)
+        self.model_ = self.model if hasattr(self.model, "models_") else clone(self.model, safe=False).fit(X, y)
         self.classes_ = self.model_.classes_
         return self
 
