@@ -42,6 +42,7 @@ MAX_EXAMPLES = 3  #: of each kind and data set
 MAX_TEXT = 400  #: characters shown of a text
 _EXEMPLARS = 3
 _DPI = 110
+_CURVES = 6  # of a picture; more cannot be told apart
 _ALPHAS = np.round(np.arange(0.70, 1.0, 0.02), 2)
 _PICTURE_ROWS = 20_000  # inputs that pictures which match anew are made from
 
@@ -202,9 +203,11 @@ def _displays(
         for position, entrant in enumerate(evaluation.entrants)
         if not evaluation.decisions[position, name].admitted.all()
     }
-    if curves:
+    names = list(curves)
+    for start in range(0, len(names), _CURVES):
         caption = "Risk against coverage, each estimator by its own score; the mark is what it admits."
-        yield caption, RiskCoverageDisplay.from_predictions(curves, labels, alpha=alpha)
+        some = {key: curves[key] for key in names[start : start + _CURVES]}
+        yield caption, RiskCoverageDisplay.from_predictions(some, labels, alpha=alpha)
     states, truth = np.asarray(data.hidden_states)[:_PICTURE_ROWS], labels[:_PICTURE_ROWS]
     own = classifier.decide(states)
     yield "Accuracy against confidence sdm(z′).", ReliabilityDisplay.from_predictions(own, truth, alpha=alpha)

@@ -128,9 +128,10 @@ def test_records_hold_what_the_loops_say(trained):
     train, calibration = split_of_round(data, SETTINGS, SEED, 0)
     for state in trained[1]:
         record = state.records[-1]
-        with torch.no_grad():
-            exemplars, logits = adaptor_of(state)(data.hidden_states[train.rows])
-            other, other_logits = adaptor_of(state)(data.hidden_states[calibration.rows])
+        # As in training, one pass over all states: products of a gathered part have other last bits on some CPUs.
+        all_exemplars, all_logits = adaptor_of(state).evaluate(data.hidden_states)
+        exemplars, logits = all_exemplars[train.rows], all_logits[train.rows]
+        other, other_logits = all_exemplars[calibration.rows], all_logits[calibration.rows]
         for part, points, z, exclude, name in (
             (train, exemplars, logits, range(len(train)), "train"),
             (calibration, other, other_logits, None, "calibration"),
