@@ -97,7 +97,7 @@ def _results(evaluation: Evaluation) -> str:
     parts = [
         f"<p>Accuracy among admitted inputs, and the admitted share of all inputs, at α = {alpha:g}. "
         f"<b>{REJECTED}</b>: all rejected. <b>{ABSENT}</b>: there was none. <span class='below'>Marked</span>: below "
-        "α. Point at a number for its counts and Wilson's 95 % interval.</p>"
+        "α. Below each: Wilson's 95 % interval. Point at a number for its counts.</p>"
     ]
     rows = evaluation.table.rows
     for name in evaluation.data_sets:
@@ -119,12 +119,12 @@ def _results(evaluation: Evaluation) -> str:
 
 
 def _accuracy_cell(cell: Any, alpha: float) -> str:
-    interval = cell.interval()
     hint = f"{cell.n_correct} of {cell.n_admitted} admitted are right; {cell.n_total} in all"
-    if interval is not None:
-        hint += f"; interval {interval[0]:.3f} to {interval[1]:.3f}"
     mark = " class='below'" if cell.is_below(alpha) else ""
-    return f"<td title='{hint}'><span{mark}>{accuracy_text(cell, alpha)}</span></td><td>{share_text(cell.share)}</td>"
+    interval = cell.interval()
+    band = "" if interval is None else f"<span class='band'>{interval[0]:.2f}–{interval[1]:.2f}</span>"
+    accuracy = f"<span{mark}>{accuracy_text(cell, alpha)}</span>{band}"
+    return f"<td title='{hint}'>{accuracy}</td><td>{share_text(cell.share)}</td>"
 
 
 def _summaries(evaluation: Evaluation) -> str:
