@@ -29,7 +29,10 @@ from torchsdm.evaluation import Entrant
 from torchsdm.validation import check_choice
 
 GROUPS = ("language model", "cnn", "vbll", "sdm", "today")  #: of estimators that ``paper_entrants`` can fit
-_TRAINING = ("n_rounds", "max_epochs", "batch_size", "learning_rate", "device", "standardization", "calibration_size")
+_TRAINING = (
+    *("n_rounds", "max_epochs", "batch_size", "learning_rate", "device"),
+    *("standardization", "calibration_size", "patience"),
+)
 
 
 def paper_entrants(
@@ -39,6 +42,7 @@ def paper_entrants(
     groups: Sequence[str] = GROUPS,
     name: str = "LM",
     regularization_factors: Sequence[float] = (1.0, 50.0),
+    n_hidden: int = 795,
 ) -> list[Entrant]:
     """Fit the paper's estimators on the data that a classifier was fitted on, with its settings of training.
 
@@ -57,6 +61,8 @@ def paper_entrants(
         What the language model is called.
     regularization_factors : sequence of float
         Of the KL term of the Bayesian last layers.
+    n_hidden : int
+        Width of their network; the paper's 795 has about as many weights as its adaptors of 1,000 filters.
     """
     for group in groups:
         check_choice(group, GROUPS, "groups", "paper_entrants")
@@ -69,7 +75,7 @@ def paper_entrants(
     entrants: list[Entrant] = []
     if "language model" in groups and training.label_logits is not None:
         for estimator, rule in _rules(alpha, None, seed):
-            estimator.fit(training.label_logits, y)
+            estimator.fit(training.label_logits_of(classifier.classes_.tolist()), y)
             entrants.append(Entrant(name, rule, estimator, "label_logits"))
     if "cnn" in groups:
         cnn = CrossEntropyClassifier(n_filters=classifier.n_filters, random_state=seed, **settings).fit(X, y)
@@ -79,7 +85,7 @@ def paper_entrants(
     if "vbll" in groups:
         for kind in ("discriminative", "generative"):
             for factor in regularization_factors:
-                vbll = VBLLClassifier(kind, alpha, factor, random_state=seed, **settings).fit(X, y)
+                vbll = VBLLClassifier(kind, alpha, factor, n_hidden, random_state=seed, **settings).fit(X, y)
                 entrants.append(Entrant(f"{name} + {kind} VBLL, KL × {factor:g}", "VBLL ≥ α", vbll))
     if "sdm" in groups:
         entrants += [Entrant(f"{name} + SDM", _LABELS[rule], SDMRule(classifier, rule).fit()) for rule in RULES]
@@ -117,4 +123,5 @@ def _today(training: LabelledStates, classifier: SDMClassifier, seed: int) -> It
     yield "logistic regression", "Mahalanobis", MahalanobisThreshold(alpha, random_state=seed).fit(X, y)
     yield "logistic regression", "k-th neighbour", NearestNeighborThreshold(alpha, random_state=seed).fit(X, y)
     yield "cosine neighbours", "vote", CosineNeighborVote(alpha, random_state=seed).fit(X, y)
-    yield "SDM", "MAPIE risk control", RiskControlledAbstention(alpha, classifier).fit(X, y)
+    if alpha < 1:  # no finite sample can show that everything is right
+        yield "SDM", "MAPIE risk control", RiskControlledAbstention(alpha, classifier).fit(X, y)

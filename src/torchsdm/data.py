@@ -35,7 +35,8 @@ class LabelledStates:
         Of any type that scikit-learn accepts; None where the states have none.
     ids, texts : (N,), optional
     label_logits : (N, C), optional
-        What the language model itself says of each label, in the order of its label words.
+        What the language model itself says of each label: in the order of the prompt's label words where ``origin``
+        knows them, else in the order of the sorted labels.
     origin : mapping, optional
         The language model, prompt and documents that the states were made from.
     """
@@ -49,6 +50,24 @@ class LabelledStates:
 
     def __len__(self) -> int:
         return len(self.hidden_states)
+
+    def label_logits_of(self, classes: Sequence[Any]) -> ArrayLike | None:
+        """The label logits with their columns in the order of classes; None where there are none."""
+        if self.label_logits is None or self.origin is None:
+            return self.label_logits
+        known = [label for label, _ in self.origin["prompt"]["label_words"]]
+        if sorted(map(repr, known)) != sorted(map(repr, classes)):
+            raise InvalidInputError(
+                f"The prompt has words for the labels {known!r}, and the classes are {list(classes)!r}: the language "
+                "model's own logits cannot be compared. Give label words for the classes and extract anew."
+            )
+        order = [known.index(label) for label in classes]
+        logits: ArrayLike = (
+            self.label_logits[:, order]
+            if isinstance(self.label_logits, Tensor)
+            else np.asarray(self.label_logits)[:, order]
+        )
+        return logits
 
     @property
     def states_origin(self) -> dict[str, Any] | None:

@@ -19,6 +19,10 @@ from torchsdm.signals import Signals
 from torchsdm.validation import Array
 
 _ABSENT: Any = None  # of a field that an estimator does not fill
+_OF_ONE_ALPHA = (
+    *("set_sizes", "confidence_lower", "confidence_upper", "distance_quantile_lower", "distance_quantile_upper"),
+    *("rescaled_similarity_lower", "dkw_epsilon"),
+)
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,10 @@ class Decisions:
         )
 
     def at(self, alpha: float) -> Decisions:
-        """The same rows, admitted or not at one of the alphas asked for."""
+        """The same rows, admitted or not at one of the alphas asked for.
+
+        Of several alphas, what else depends on alpha (bands, lower values, set sizes) is left out.
+        """
         columns = np.flatnonzero(np.isclose(self.alphas, alpha, rtol=0, atol=1e-9))
         if len(columns) == 0:
             known = ", ".join(f"{value:g}" for value in self.alphas)
@@ -119,6 +126,7 @@ class Decisions:
         if len(self.alphas) == 1:
             return self
         changed: dict[str, Any] = {"alphas": self.alphas[columns]}
+        changed |= dict.fromkeys(_OF_ONE_ALPHA)  # known for one alpha of each row, which may be another
         for kind in ("admitted", "admitted_lower"):
             admitted_at = getattr(self, f"{kind}_at")
             if admitted_at is not None:

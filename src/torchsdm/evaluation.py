@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +19,7 @@ from torchsdm.decision import Decisions
 from torchsdm.errors import InvalidInputError
 from torchsdm.metrics import (
     aurc,
+    check_known_labels,
     coverage_at_accuracy,
     excess_aurc,
     expected_calibration_error,
@@ -27,7 +30,6 @@ from torchsdm.metrics import (
     rejection_confusion,
     top_label_calibration,
 )
-from torchsdm.saving import settings_to_json
 from torchsdm.tables import ResultRow, ResultTable
 from torchsdm.validation import Array, check_alpha, check_choice, check_label_array
 
@@ -51,7 +53,10 @@ class Entrant:
     def decide(self, data: LabelledStates) -> Decisions:
         """Its decisions on labelled states."""
         check_choice(self.reads, INPUTS, "reads", "Entrant")
-        values = getattr(data, self.reads)
+        if self.reads == "hidden_states":
+            values: Any = data.hidden_states
+        else:
+            values = None if data.label_logits is None else data.label_logits_of(self.estimator.classes_.tolist())
         if values is None:
             raise InvalidInputError(f"{self.model}, {self.name} reads label logits, and the data have none.")
         decisions: Decisions = self.estimator.decide(values)
@@ -91,6 +96,8 @@ class Evaluation:
             for name, data in self.data_sets.items()
             for position, entrant in enumerate(self.entrants)
         }
+        for (_, name), decisions in decided.items():
+            check_known_labels(decisions, self.data_sets[name].labels, f"Evaluation ({name})")
         object.__setattr__(self, "decisions", decided)
 
     @property
@@ -130,7 +137,7 @@ class Evaluation:
 
     def facts(self) -> dict[str, Any]:
         """Where the numbers come from: versions, fingerprints of the data, settings and seeds of the estimators."""
-        return {
+        facts = {
             "torchsdm": __version__,
             "python": platform.python_version(),
             **{name: _version(name) for name in _PACKAGES},
@@ -142,6 +149,8 @@ class Evaluation:
             "entrants": [_describe(entrant) for entrant in self.entrants],
             "settings": dict(self.settings),
         }
+        plain: dict[str, Any] = _plain(facts)
+        return plain
 
     def _summary(self, position: int, name: str, inside: str | None) -> dict[str, Any]:
         entrant, decisions = self.entrants[position], self.decisions[position, name]
@@ -188,23 +197,33 @@ def _describe(entrant: Entrant) -> dict[str, Any]:
 
 
 def _settings(estimator: Any) -> dict[str, Any]:
-    """Plain constructor parameters; those that are objects by their class."""
+    """Constructor parameters; those that are estimators themselves by their class."""
     if not hasattr(estimator, "get_params"):
         return {}
     parameters = estimator.get_params(deep=False)
-    plain = {name: value for name, value in parameters.items() if _is_plain(value)}
-    others = {name: type(value).__name__ for name, value in parameters.items() if name not in plain}
-    return {**(settings_to_json(plain) if "alpha" in plain else plain), **others}
+    return {name: type(value).__name__ if hasattr(value, "get_params") else value for name, value in parameters.items()}
 
 
-def _is_plain(value: Any) -> bool:
+def _plain(value: Any) -> Any:
+    """A tree of values as strict JSON can hold it; what it cannot is written out."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (np.ndarray, np.generic)):
+        value = value.tolist()
     if isinstance(value, (list, tuple)):
-        return all(_is_plain(item) for item in value)
-    return value is None or isinstance(value, (str, int, float, bool, np.generic))
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, (str, bool, int)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return str(value)
 
 
 def _data_fingerprint(data: LabelledStates) -> str:
-    return fingerprint(torch.as_tensor(data.hidden_states), check_label_array(data.labels, "Evaluation"))
+    """Of hidden states, labels and, where there are any, label logits."""
+    labels = check_label_array(data.labels, "Evaluation")
+    parts = [fingerprint(torch.as_tensor(data.hidden_states), labels)]
+    if data.label_logits is not None:
+        parts.append(fingerprint(torch.as_tensor(data.label_logits), labels))
+    return parts[0] if len(parts) == 1 else hashlib.sha256("".join(parts).encode()).hexdigest()
 
 
 def _version(package: str) -> str | None:

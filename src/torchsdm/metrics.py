@@ -15,6 +15,7 @@ import numpy as np
 
 from torchsdm.decision import Decisions
 from torchsdm.errors import InvalidInputError
+from torchsdm.labels import LabelCodes
 from torchsdm.validation import Array, check_label_array, check_same_length
 
 
@@ -64,7 +65,7 @@ class SelectiveAccuracy:
 
 def selective_accuracy(decisions: Decisions, labels: Any) -> SelectiveAccuracy:
     """Accuracy among admitted inputs, class-conditional for each y, prediction-conditional for each ŷ, and marginal."""
-    truth = _check_labels(decisions, labels, "selective_accuracy")
+    truth = check_known_labels(decisions, labels, "selective_accuracy")
     correct = decisions.predictions == truth
 
     def cell(stratum: Array) -> Cell:
@@ -83,6 +84,8 @@ def wilson_interval(successes: int, n: int, level: float = 0.95) -> tuple[float,
     """Wilson's score interval for a share: (p + z²/2n ± z √(p(1 − p)/n + z²/4n²)) / (1 + z²/n)."""
     if not 0 <= successes <= n or n <= 0:
         raise InvalidInputError(f"'successes' of wilson_interval must be in 0..n with n > 0. Got {successes} of {n}.")
+    if not 0 < level < 1:
+        raise InvalidInputError(f"'level' of wilson_interval must be in (0, 1). Got {level!r}.")
     z = NormalDist().inv_cdf((1 + level) / 2)
     p = successes / n
     centre = p + z * z / (2 * n)
@@ -98,7 +101,7 @@ def ordering_score(decisions: Decisions) -> Array:
 
 def risk_coverage_curve(score: Array, correct: Array) -> tuple[Array, Array]:
     """Coverage and risk when inputs are admitted from the highest score down, one step for each distinct score."""
-    score, correct = np.asarray(score, dtype=np.float64), np.asarray(correct, dtype=bool)
+    score, correct = _check_score(score, "risk_coverage_curve"), np.asarray(correct, dtype=bool)
     if len(score) == 0 or len(score) != len(correct):
         raise InvalidInputError(
             f"'score' and 'correct' of risk_coverage_curve must be of one length above 0. Got {len(score)} and "
@@ -124,7 +127,7 @@ def excess_aurc(score: Array, correct: Array) -> float:
     """E-AURC: the area beyond that of a score which puts every correct input before every wrong one."""
     n, n_wrong = len(correct), int((~np.asarray(correct, dtype=bool)).sum())
     best = sum(k / (n - n_wrong + k) for k in range(1, n_wrong + 1)) / n
-    return aurc(score, correct) - best
+    return max(0.0, aurc(score, correct) - best)  # rounding may fall below
 
 
 def coverage_at_accuracy(score: Array, correct: Array, alpha: float) -> float:
@@ -144,7 +147,7 @@ def ood_auroc(score_in: Array, score_out: Array) -> float:
 def ood_fpr_at_95(score_in: Array, score_out: Array) -> float:
     """Share of outside inputs that pass a threshold which 95 % of in-distribution inputs reach."""
     _in_and_out(score_in, score_out, "ood_fpr_at_95")
-    ordered = np.sort(np.asarray(score_in, dtype=np.float64))
+    ordered = np.sort(_check_score(score_in, "ood_fpr_at_95"))
     threshold = ordered[int(np.floor(0.05 * len(ordered)))]  # at least 95 % are this high
     return float((np.asarray(score_out, dtype=np.float64) >= threshold).mean())
 
@@ -163,7 +166,9 @@ class ReliabilityBins:
 
 def reliability_bins(confidence: Array, correct: Array, n_bins: int = 15) -> ReliabilityBins:
     """Bins ((b − 1)/B, b/B], the first with its lower edge."""
-    confidence, correct = np.asarray(confidence, dtype=np.float64), np.asarray(correct, dtype=bool)
+    confidence, correct = _check_score(confidence, "reliability_bins"), np.asarray(correct, dtype=bool)
+    if len(confidence) == 0:
+        raise InvalidInputError("'confidence' of reliability_bins must not be empty.")
     number = np.clip(np.ceil(confidence * n_bins).astype(int) - 1, 0, n_bins - 1)
     present = np.unique(number)
     return ReliabilityBins(
@@ -182,7 +187,7 @@ def expected_calibration_error(confidence: Array, correct: Array, n_bins: int = 
 
 def top_label_calibration(decisions: Decisions, labels: Any, alpha: float) -> dict[Any, Cell]:
     """The paper's Quantity I: for each prediction, accuracy where its confidence lies in the single bin [alpha, 1]."""
-    truth = _check_labels(decisions, labels, "top_label_calibration")
+    truth = check_known_labels(decisions, labels, "top_label_calibration")
     in_bin = decisions.confidence >= alpha
     cells = {}
     for label in decisions.classes.tolist():
@@ -205,7 +210,7 @@ class RejectionConfusion:
 
 def rejection_confusion(decisions: Decisions, labels: Any) -> RejectionConfusion:
     """What the selection did to right and wrong predictions."""
-    correct = decisions.predictions == _check_labels(decisions, labels, "rejection_confusion")
+    correct = decisions.predictions == check_known_labels(decisions, labels, "rejection_confusion")
     counts = [
         int((chosen & right).sum())
         for chosen in (decisions.admitted, ~decisions.admitted)
@@ -216,19 +221,28 @@ def rejection_confusion(decisions: Decisions, labels: Any) -> RejectionConfusion
 
 def possible_label_errors(decisions: Decisions, labels: Any) -> Array:
     """Rows that are admitted and disagree with their given label, the most confident first: look at the label."""
-    truth = _check_labels(decisions, labels, "possible_label_errors")
+    truth = check_known_labels(decisions, labels, "possible_label_errors")
     rows = np.flatnonzero(decisions.admitted & (decisions.predictions != truth))
     order = np.argsort(-ordering_score(decisions)[rows], kind="stable")
     chosen: Array = rows[order]
     return chosen
 
 
-def _check_labels(decisions: Decisions, labels: Any, caller: str) -> Array:
+def check_known_labels(decisions: Decisions, labels: Any, caller: str) -> Array:
+    """True labels, one for each decision, all of which must be classes: any other would count as a mistake."""
     truth = check_label_array(labels, caller)
     check_same_length(len(decisions), truth, "labels", caller)
     if len(truth) == 0:
         raise InvalidInputError(f"'labels' of {caller} must not be empty.")
+    LabelCodes(decisions.classes).encode(truth, caller)
     return truth
+
+
+def _check_score(score: Any, caller: str) -> Array:
+    values = np.asarray(score, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise InvalidInputError(f"'score' of {caller} must be finite. Got NaN or infinity.")
+    return values
 
 
 def _in_and_out(
@@ -236,5 +250,5 @@ def _in_and_out(
 ) -> tuple[Array, Array]:
     if len(score_in) == 0 or len(score_out) == 0:
         raise InvalidInputError(f"{caller} needs scores of both kinds. Got {len(score_in)} and {len(score_out)}.")
-    score = np.concatenate([np.asarray(score_in, dtype=np.float64), np.asarray(score_out, dtype=np.float64)])
+    score = np.concatenate([_check_score(score_in, caller), _check_score(score_out, caller)])
     return score, np.repeat([1, 0], [len(score_in), len(score_out)])

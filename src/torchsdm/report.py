@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from torchsdm.data import LabelledStates
 from torchsdm.decision import Decisions
 from torchsdm.ensemble import SDMEnsemble
-from torchsdm.errors import InvalidTypeError
+from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimator import SDMClassifier
 from torchsdm.evaluation import Evaluation
 from torchsdm.explanation import Explanation
@@ -36,7 +37,7 @@ from torchsdm.plots import (
 )
 from torchsdm.region import HighReliabilityRegion
 from torchsdm.tables import ABSENT, REJECTED, accuracy_text, share_text
-from torchsdm.validation import Array, check_label_array, check_path
+from torchsdm.validation import Array, ArrayLike, check_label_array, check_path
 
 MAX_EXAMPLES = 3  #: of each kind and data set
 MAX_TEXT = 400  #: characters shown of a text
@@ -72,6 +73,13 @@ def write_report(
 
 def render_report(evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, *, title: str) -> str:
     """The page as a string."""
+    alphas = [region.alpha for region in classifier.models_[0].calibration.regions]
+    if not any(np.isclose(alpha, evaluation.alpha, rtol=0, atol=1e-9) for alpha in alphas):
+        known = ", ".join(f"{alpha:g}" for alpha in alphas)
+        raise InvalidInputError(
+            f"'classifier' of write_report must have a region for the evaluation's alpha, {evaluation.alpha:g}. "
+            f"Got {known}; call recalibrate first."
+        )
     sections = [
         ("Results", _results(evaluation)),
         ("Region", _region(classifier)),
@@ -208,17 +216,34 @@ def _displays(
         caption = "Risk against coverage, each estimator by its own score; the mark is what it admits."
         some = {key: curves[key] for key in names[start : start + _CURVES]}
         yield caption, RiskCoverageDisplay.from_predictions(some, labels, alpha=alpha)
-    states, truth = np.asarray(data.hidden_states)[:_PICTURE_ROWS], labels[:_PICTURE_ROWS]
-    own = classifier.decide(states)
-    yield "Accuracy against confidence sdm(z′).", ReliabilityDisplay.from_predictions(own, truth, alpha=alpha)
+    rows = _sample(len(data))
+    states, truth = _take(data.hidden_states, rows), labels[rows]
+    of_all = "" if len(rows) == len(data) else f" {len(rows):,} of {len(data):,} inputs, drawn at random."
+    own = classifier.decide(states).at(alpha)
+    yield f"Accuracy against confidence sdm(z′).{of_all}", ReliabilityDisplay.from_predictions(own, truth, alpha=alpha)
     if isinstance(classifier, SDMClassifier):
-        caption = "The partition: rescaled similarity q′ against confidence, by true class; the region is shaded."
-        yield caption, PartitionDisplay.from_predictions(own, truth, region=classifier.region_)
-        caption = "Distance to the nearest training example, against that of calibration points."
+        region = next(region for region in classifier.regions_ if abs(region.alpha - alpha) < 1e-9)
+        caption = (
+            f"The partition: rescaled similarity q′ against confidence, by true class; the region is shaded.{of_all}"
+        )
+        yield caption, PartitionDisplay.from_predictions(own, truth, region=region)
+        caption = f"Distance to the nearest training example, against that of calibration points.{of_all}"
         ecdfs = classifier.model_.calibration.ecdfs
         yield caption, DistanceDisplay.from_predictions(own, ecdfs=ecdfs, name=name)
-    caption = "Accuracy and admitted share across α."
+    caption = f"Accuracy and admitted share across α.{of_all}"
     yield caption, AlphaDisplay.from_estimator(classifier, states, truth, alphas=_ALPHAS)
+
+
+def _sample(n: int) -> Array:
+    """Row numbers that pictures are made from: all, or as many as they may hold, drawn at random."""
+    if n <= _PICTURE_ROWS:
+        return np.arange(n)
+    return np.sort(np.random.default_rng(0).choice(n, _PICTURE_ROWS, replace=False))
+
+
+def _take(states: ArrayLike, rows: Array) -> Any:
+    """Some rows of hidden states, of whatever type they are."""
+    return states[torch.from_numpy(rows)] if isinstance(states, torch.Tensor) else np.asarray(states)[rows]
 
 
 def _figure(caption: str, display: Any) -> str:
@@ -278,8 +303,7 @@ _KINDS = (
 def _examples(evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble) -> Iterator[str]:
     yield "<p>+ marks a training example that vouches for the answer: right, and predicted like the input.</p>"
     for name, data in evaluation.data_sets.items():
-        states = np.asarray(data.hidden_states)
-        decisions = classifier.decide(states)
+        decisions = classifier.decide(data.hidden_states).at(evaluation.alpha)
         truth = check_label_array(data.labels, "render_report")
         right = decisions.predictions == truth
         yield f"<h3>{_escape(name)}</h3>"
@@ -290,7 +314,7 @@ def _examples(evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble) -
             if len(rows) == 0:
                 continue
             shown = rows[:MAX_EXAMPLES]
-            explained = classifier.explain(states[shown], k=_EXEMPLARS)
+            explained = classifier.explain(_take(data.hidden_states, shown), k=_EXEMPLARS)
             cards = "".join(_card(data, truth, int(row), one) for row, one in zip(shown, explained, strict=True))
             yield f"<h4>{_escape(kind.caption)} <small>{len(shown)} of {len(rows)}</small></h4>{cards}"
 

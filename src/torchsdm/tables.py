@@ -33,8 +33,8 @@ class ResultRow:
     def of(
         cls, decisions: Decisions, labels: Any, alpha: float, *, dataset: str = "", model: str = "", estimator: str = ""
     ) -> ResultRow:
-        """The row of decisions on labelled inputs."""
-        return cls(dataset, model, estimator, float(alpha), selective_accuracy(decisions, labels))
+        """The row of decisions on labelled inputs, as admitted at alpha."""
+        return cls(dataset, model, estimator, float(alpha), selective_accuracy(decisions.at(alpha), labels))
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class ResultTable:
     def to_markdown(self, *, intervals: bool = False, digits: int = 2) -> str:
         """A table in Markdown."""
         lines = [self._header(), *self._cells(_plain_accuracy, intervals, digits)]
-        escaped = [[value.replace("|", "\\|") for value in line] for line in lines]
+        escaped = [[_markdown(value) for value in line] for line in lines]
         rule = ["---"] * len(escaped[0])
         return "\n".join("| " + " | ".join(line) + " |" for line in [escaped[0], rule, *escaped[1:]])
 
@@ -72,8 +72,8 @@ class ResultTable:
         """A booktabs table as the paper's; what falls below alpha is in a box (needs booktabs, xcolor and graphicx)."""
         labels = list(self.rows[0].accuracy.by_class)
         n_strata = 2 * len(labels) + 1
-        groups = [f"$y={_latex(str(label))}$" for label in labels]
-        groups += [f"$\\hat{{y}}={_latex(str(label))}$" for label in labels] + ["Marginal"]
+        groups = [f"$y=$ {_latex(str(label))}" for label in labels]
+        groups += [f"$\\hat{{y}}=$ {_latex(str(label))}" for label in labels] + ["Marginal"]
         head = [
             "\\begin{tabular}{lll" + "cc" * n_strata + "}",
             "\\toprule",
@@ -89,7 +89,8 @@ class ResultTable:
                 body.append("\\midrule")
             previous = (row.dataset, row.model)
             names = [_latex(name) for name in cells[:3]]
-            body.append(" & ".join([*names, *cells[3:]]) + " \\\\")
+            values = [value.replace("<", "$<$").replace(">", "$>$") for value in cells[3:]]
+            body.append(" & ".join([*names, *values]) + " \\\\")
         return "\n".join([*head, *body, "\\bottomrule", "\\end{tabular}"])
 
     def to_csv(self) -> str:
@@ -164,16 +165,25 @@ def accuracy_text(cell: Cell, alpha: float, digits: int = 2) -> str:
         return ABSENT
     if cell.accuracy is None:
         return REJECTED
-    limits = [limit for limit in (alpha, 1.0) if cell.accuracy < limit]
-    while digits < _MOST_DIGITS and any(round(cell.accuracy, digits) >= limit for limit in limits):
+    while digits < _MOST_DIGITS and _is_moved(cell.accuracy, digits, (0.0, alpha, 1.0)):
         digits += 1
     return f"{cell.accuracy:.{digits}f}"
 
 
+def _is_moved(value: float, digits: int, limits: Sequence[float]) -> bool:
+    """Whether rounding brings a value onto or across one of the limits that it does not lie on."""
+    rounded = round(value, digits)
+    return any(
+        (value < limit <= rounded) or (value > limit > rounded) or (value > limit == 0 == rounded) for limit in limits
+    )
+
+
 def share_text(share: float, digits: int = 2) -> str:
-    """A share in so many digits; a small one that is not 0 does not become 0."""
+    """A share in so many digits; what is neither nothing nor all is not rounded to it."""
     smallest = 10.0**-digits
-    return f"<{smallest:.{digits}f}" if 0 < share < smallest / 2 else f"{share:.{digits}f}"
+    if 0 < share < smallest / 2:
+        return f"<{smallest:.{digits}f}"
+    return f">{1 - smallest:.{digits}f}" if 1 - smallest / 2 <= share < 1 else f"{share:.{digits}f}"
 
 
 def _plain_accuracy(cell: Cell, alpha: float, digits: int, intervals: bool) -> str:
@@ -190,11 +200,16 @@ def _latex_accuracy(cell: Cell, alpha: float, digits: int, intervals: bool) -> s
     return f"\\colorbox{{red!10}}{{{text}}}" if cell.is_below(alpha) else text
 
 
+def _markdown(text: str) -> str:
+    """Plain text for a cell of a table in Markdown."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
 def _latex(text: str) -> str:
     """Plain text for LaTeX."""
     special = {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
     special |= {character: f"\\{character}" for character in "&%$#_{}"}
-    special |= {"≥": "$\\ge$", "α": "$\\alpha$", "′": "$'$", "·": "$\\cdot$", "×": "$\\times$"}
+    special |= {"≥": "$\\ge$", "α": "$\\alpha$", "′": "$'$", "·": "$\\cdot$", "×": "$\\times$", "<": "$<$", ">": "$>$"}
     return "".join(special.get(character, character) for character in text)
 
 

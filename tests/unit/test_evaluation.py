@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+import torch
 
 from conftest import make_blobs
 from torchsdm import LabelledStates, SDMClassifier, SDMEnsemble
@@ -74,6 +75,7 @@ def test_rules_differ_in_admission_alone(classifier):
             "softmax of d·z": softmax_row(d * z)[y_hat],
             "sdm": softmax_row(np.log(2 + own.similarity[row]) * d * z)[y_hat],
         }
+        assert by_rule["softmax"].confidence_lower is None and by_rule["softmax"].admitted_lower is None
         for rule, confidence in expected.items():
             assert by_rule[rule].confidence[row] == pytest.approx(confidence, rel=1e-6)
             assert by_rule[rule].admitted[row] == (by_rule[rule].confidence[row] >= 0.9)
@@ -157,6 +159,29 @@ def test_what_cannot_be_evaluated(classifier):
         Evaluation([entrant], {"a": labelled(TEST)}, 0.05)
     with pytest.raises(InvalidInputError, match="reads label logits"):
         Evaluation([Entrant("LM", "softmax", None, "label_logits")], {"a": labelled(TEST)}, 0.9)
+
+
+def test_label_logits_are_put_in_the_order_of_the_classes():
+    words = {"prompt": {"label_words": [["yes & so", "Yes"], ["no <b>", "No"]]}}  # not the sorted order
+    logits = np.stack([TEST.X[:, 0], -TEST.X[:, 0]], axis=1)  # "yes" first
+    data = LabelledStates(TEST.X, NAMES[TEST.y], label_logits=logits, origin=words)
+    np.testing.assert_array_equal(data.label_logits_of(["no <b>", "yes & so"]), logits[:, ::-1])
+    softmax = SoftmaxThreshold(0.9).fit(data.label_logits_of(["no <b>", "yes & so"]), NAMES[TEST.y])
+    evaluation = Evaluation([Entrant("LM", "softmax", softmax, "label_logits")], {"test": data}, 0.9)
+    assert evaluation.summaries()[0]["accuracy"] > 0.9
+    with pytest.raises(InvalidInputError, match="cannot be compared"):
+        data.label_logits_of(["no", "yes"])
+
+
+def test_facts_hold_what_json_cannot_as_text(classifier):
+    entrant = Entrant("SDM", "region", SDMRule(classifier).fit())
+    settings = {"n": np.int64(3), "when": np.datetime64("2026-01-01"), "inf": float("inf")}
+    first, second = (
+        Evaluation([entrant], {"a": labelled(TEST, label_logits=logits)}, 0.9, settings).facts()
+        for logits in (TEST.X, -TEST.X)
+    )
+    assert json.loads(json.dumps(first, allow_nan=False))["settings"]["n"] == 3
+    assert first["data"]["a"]["fingerprint"] != second["data"]["a"]["fingerprint"]
 
 
 # --- The paper's entrants --------------------------------------------------------------------------------------------
@@ -268,3 +293,20 @@ def test_an_ensemble_without_a_region_has_a_page_too(classifier, evaluation):
         Evaluation([entrant], {"inside": labelled(TEST)}, 0.9)
     small = Evaluation([entrant], {"inside": labelled(TEST)}, 1.0)
     assert "Round 1" in Page(render_report(small, ensemble, title="t")).text
+    with pytest.raises(InvalidInputError, match=r"must have a region for the evaluation's alpha, 0\.9\. Got 1"):
+        render_report(evaluation, ensemble, title="t")
+
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+def test_a_page_of_several_alphas_half_precision_and_dollars(monkeypatch):
+    names = np.array(["$0-$50", "$_$"])
+    several = SDMClassifier(**{**SMALL, "alpha": (0.7, 0.95)}).fit(TRAIN.X, names[TRAIN.y])
+    data = LabelledStates(torch.from_numpy(TEST.X).bfloat16(), names[TEST.y])
+    rule = SDMRule(several).fit()
+    evaluation = Evaluation([Entrant("m $x$", "r", rule)], {"d $y$": data}, 0.95)
+    monkeypatch.setattr("torchsdm.report._PICTURE_ROWS", 100)
+    text = Page(render_report(evaluation, several, title="t")).text
+    decisions = rule.decide(data.hidden_states).at(0.95)
+    wrong = int((decisions.admitted & (decisions.predictions != names[TEST.y])).sum())
+    assert f"{wrong} admitted against their given label" in text and "100 of 300 inputs, drawn at random" in text
+    assert decisions.dkw_epsilon is None and "dkw_epsilon" not in decisions.to_dicts()[0]

@@ -71,6 +71,24 @@ def test_an_accuracy_of_alpha_is_not_below_it():
     assert not Cell(20, 20, 19, 1.0).is_below(0.95) and Cell(20, 20, 18, 1.0).is_below(0.95)
 
 
+@pytest.mark.parametrize("labels", [[0, 1, 1, 0, 0, 1], ["a", "b", "b", "a", "a", "z"]])
+def test_labels_that_are_no_classes_are_refused_not_counted_as_mistakes(labels):
+    with pytest.raises(InvalidInputError, match="must hold labels seen in fit"):
+        selective_accuracy(decisions_of(PREDICTED, ADMITTED), labels)
+
+
+def test_scores_that_are_no_numbers_are_refused():
+    for measure in (aurc, excess_aurc):
+        with pytest.raises(InvalidInputError, match="must be finite"):
+            measure(np.array([np.nan, 1.0]), np.array([True, False]))
+    with pytest.raises(InvalidInputError, match="must be finite"):
+        ood_auroc([1.0, np.nan], [0.0])
+    with pytest.raises(InvalidInputError, match="must not be empty"):
+        expected_calibration_error(np.array([]), np.array([]))
+    with pytest.raises(InvalidInputError, match="'level' of wilson_interval"):
+        wilson_interval(5, 10, 95)
+
+
 def test_labels_must_fit():
     with pytest.raises(InvalidInputError, match="one value for each of 6"):
         selective_accuracy(decisions_of(PREDICTED, ADMITTED), TRUTH[:5])

@@ -62,7 +62,7 @@ def test_markdown_has_as_many_columns_in_every_line(table):
     lines = table.to_markdown().splitlines()
     assert len({line.count("|") for line in lines}) == 1 and set(lines[1]) == set("|- ")
     assert "| 0.93↓ |" in lines[2]
-    assert "a\\|b" in ResultTable([row("a|b")]).to_markdown()
+    assert "a\\|b c" in ResultTable([row("a|b\nc")]).to_markdown()
 
 
 def test_latex_is_escaped_and_balanced(table):
@@ -92,6 +92,7 @@ def test_csv_json_and_pandas_hold_all_digits(table):
         (Cell(1000, 1000, 999, 1.0), "0.999"),  # not 1.00
         (Cell(1000, 1000, 1000, 1.0), "1.00"),
         (Cell(10**6, 10**6, 949_999, 1.0), "0.949999"),
+        (Cell(3000, 3000, 1, 1.0), "0.0003"),  # not nothing
         (Cell(5, 0, 0, 0.0), "R"),
         (Cell(0, 0, 0, 0.0), "-"),
     ],
@@ -102,6 +103,11 @@ def test_rounding_lifts_nothing_over_a_limit(cell, expected):
 
 def test_a_small_share_is_not_none():
     assert [share_text(share) for share in (0.0, 0.004, 0.006, 0.5, 1.0)] == ["0.00", "<0.01", "0.01", "0.50", "1.00"]
+    assert share_text(0.99999) == ">0.99"
+    small = ResultRow(
+        "d", "m", "e", 0.9, SelectiveAccuracy({0: Cell(9, 1, 1, 1e-4)}, {0: Cell(9, 1, 1, 1e-4)}, Cell(9, 1, 1, 1e-4))
+    )
+    assert "$<$0.01" in ResultTable([small]).to_latex() and "&lt;0.01" in ResultTable([small]).to_markdown()
 
 
 def test_rows_of_decisions():

@@ -84,7 +84,8 @@ class CalibratedThreshold(ClassifierMixin, BaseEstimator, ABC):
         self.classes_, class_numbers = count_classes(labels, caller)
         data = TrainingData(states, torch.from_numpy(class_numbers.astype(np.int64)))
         settings = TrainingSettings(len(self.classes_), calibration_size=float(self.calibration_size))
-        train, calibration = split_of_round(data, settings, draw_seed(self.random_state, type(self).__name__), 0)
+        self.random_seed_ = draw_seed(self.random_state, type(self).__name__)
+        train, calibration = split_of_round(data, settings, self.random_seed_, 0)
         self.training_rows_, self.calibration_rows_ = train.rows.numpy(), calibration.rows.numpy()
         self._learn(train.states(slice(None)), train.labels, caller)
         answers = self._answer(calibration.states(slice(None)))
@@ -315,7 +316,9 @@ class CosineNeighborVote(CalibratedThreshold):
     def _answer(self, states: Tensor) -> Answers:
         k, n_classes = self.n_neighbors, len(self.classes_)
         nearest = self._support.neighbors(_normalise(states), k)[1]  # (N, k); near in angle is near on the sphere
-        votes = torch.nn.functional.one_hot(self._support.labels[nearest], n_classes).sum(dim=1).numpy()  # (N, C)
+        labels = self._support.labels[nearest]  # (N, k)
+        counts = torch.zeros(len(states), n_classes, dtype=torch.int64)
+        votes = counts.scatter_add_(1, labels, torch.ones_like(labels)).numpy()  # (N, C)
         probabilities = (votes + 1) / (k + n_classes)
         return Answers(np.log(probabilities), probabilities, votes.max(axis=1) / k)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
@@ -17,6 +17,12 @@ from torchsdm.estimator import SDMClassifier
 from torchsdm.validation import Array, ArrayLike, check_choice
 
 Self = TypeVar("Self", bound="SDMRule")
+
+# What belongs to sdm(z') and its region, and would contradict another confidence.
+_OF_THE_REGION = (
+    *("confidence_lower", "confidence_upper", "admitted_lower", "admitted_lower_alpha", "admitted_lower_at"),
+    "rescaled_similarity_lower",
+)
 
 RULES = ("no reject", "softmax", "softmax of d·z", "sdm", "region", "region lower")  #: what ``SDMRule`` knows
 
@@ -57,13 +63,18 @@ class SDMRule(ClassifierMixin, BaseEstimator):
             return replace(decisions, score=decisions.rescaled_similarity)
         if self.rule == "region lower":
             lower = decisions.admitted_lower_at
-            return replace(_admitted(decisions, lower), score=decisions.rescaled_similarity_lower)
+            return replace(_admitted(decisions, lower), score=decisions.rescaled_similarity)
         probabilities = _PROBABILITIES[self.rule](decisions)
         y_hat = decisions.logits.argmax(axis=1)[:, None]
         confidence = np.take_along_axis(probabilities, y_hat, axis=1)[:, 0]
         is_high = confidence[:, None] >= decisions.alphas  # (N, A)
         admitted_at = np.ones_like(is_high) if self.rule == "no reject" else is_high
-        return replace(_admitted(decisions, admitted_at), probabilities=probabilities, confidence=confidence)
+        others: dict[str, Any] = dict.fromkeys(_OF_THE_REGION) if self.rule != "sdm" else {}
+        return replace(_admitted(decisions, admitted_at), probabilities=probabilities, confidence=confidence, **others)
+
+    def predict_proba(self, X: ArrayLike) -> Array:
+        """What the rule looks at as the probabilities of the classes (N, C)."""
+        return self.decide(X).probabilities
 
     def predict(self, X: ArrayLike) -> Array:
         """The predicted label of each input, which is the same for every rule."""

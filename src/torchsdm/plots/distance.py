@@ -120,8 +120,10 @@ class DistanceDisplay:
         self._plot_calibration(ax)
         if len(self.similar_distances):
             share = len(self.similar_distances) / len(self.distances)
-            ax.ecdf(self.similar_distances, color=BLACK, linewidth=2.4, label=f"{self.name}, q > 0 ({share:.0%})")
-        ax.ecdf(self.distances, color=BLACK, linewidth=1.6, linestyle=(0, (1, 1)), label=f"{self.name}, all")
+            ax.ecdf(
+                self.similar_distances, color=BLACK, linewidth=2.4, label=f"{shown(self.name, 60)}, q > 0 ({share:.0%})"
+            )
+        ax.ecdf(self.distances, color=BLACK, linewidth=1.6, linestyle=(0, (1, 1)), label=f"{shown(self.name, 60)}, all")
         if np.isfinite(self.largest_distance):
             ax.axvline(self.largest_distance, color=GREY, linewidth=1, linestyle="--", label="beyond every class")
         if np.isfinite(self.rejection_distance):
@@ -133,7 +135,7 @@ class DistanceDisplay:
         ax.set_xlabel("distance to the nearest training example")
         ax.set_ylabel("share at most so far")
         ax.set_title(
-            f"{self.name}, beyond every calibration point: {self.share_beyond:.1%}\n"
+            f"{shown(self.name, 60)}, beyond every calibration point: {self.share_beyond:.1%}\n"
             f"beyond all those of some class (d = 0, rejected): {self.share_rejected:.1%}",
             loc="left",
             fontsize=SMALL + 1,

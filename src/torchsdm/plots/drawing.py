@@ -96,4 +96,5 @@ def tidy(ax: Any) -> None:
 def shown(label: Any, longest: int = 18) -> str:
     """A class as it is named in a picture."""
     text = str(label)
-    return text if len(text) <= longest else text[: longest - 1] + "…"
+    short = text if len(text) <= longest else text[: longest - 1] + "…"
+    return short.replace("$", "\\$")  # else matplotlib would set it as mathematics

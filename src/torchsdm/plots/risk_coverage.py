@@ -11,7 +11,7 @@ import numpy as np
 from torchsdm.decision import Decisions
 from torchsdm.errors import InvalidInputError
 from torchsdm.metrics import ordering_score, risk_coverage_curve
-from torchsdm.plots.drawing import BLACK, GREY, axes_for, legend_above, series_style, tidy
+from torchsdm.plots.drawing import BLACK, GREY, axes_for, legend_above, series_style, shown, tidy
 from torchsdm.plots.inputs import admission, decide, judge
 from torchsdm.validation import Array
 
@@ -123,12 +123,11 @@ class RiskCoverageDisplay:
             style = series_style(position)
             marker = style.pop("marker")
             x, y = np.append(0.0, curve.coverage), np.append(curve.risk[0], curve.risk)
+            name = shown(curve.name, 80)
             if np.isnan(curve.admitted_risk):
-                label, marker = f"{curve.name}: nothing admitted", None
+                label, marker = f"{name}: nothing admitted", None
             else:
-                label = (
-                    f"{curve.name}: {curve.admitted_share:.1%} admitted (mark), {curve.admitted_risk:.1%} of them wrong"
-                )
+                label = f"{name}: {curve.admitted_share:.1%} admitted (mark), {curve.admitted_risk:.1%} of them wrong"
             ax.plot(x, y, drawstyle="steps-pre", linewidth=1.6, **style)
             ax.plot([], [], label=label, marker=marker, markeredgecolor=BLACK, markersize=8, **style)
             if marker is not None:
