@@ -18,6 +18,10 @@ from torchsdm.hidden_states.prompts import PROMPTS, TaskPrompt, task_prompt
 from torchsdm.hidden_states.segments import SEGMENTS
 
 _EXIT_BAD_INPUT = 1
+_OPTIONS = {
+    "Documents(..., problems='skip')": "--skip-problems",
+    "Documents(..., repeated='drop' or 'keep')": "--drop-repeated drops them",
+}
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -137,7 +141,7 @@ def main() -> None:
     except TorchSDMError as error:
         if is_debugging:
             raise
-        click.echo(f"sdm: {error}", err=True)
+        click.echo(f"sdm: {_in_options(str(error))}", err=True)
         sys.exit(_EXIT_BAD_INPUT)
 
 
@@ -174,4 +178,11 @@ def _sentence(summary: dict[str, Any], source: Documents) -> str:
 
 
 def _show_warning(message: Any, category: Any, *_: Any) -> None:
-    click.echo(f"sdm: warning: {message}", err=True)
+    click.echo(f"sdm: warning: {_in_options(str(message))}", err=True)
+
+
+def _in_options(message: str) -> str:
+    """A message of the library with its arguments as options of the command."""
+    for argument, option in _OPTIONS.items():
+        message = message.replace(argument, option)
+    return message

@@ -43,6 +43,7 @@ MAX_EXAMPLES = 3  #: of each kind and data set
 MAX_TEXT = 400  #: characters shown of a text
 _EXEMPLARS = 3
 _DPI = 110
+_PARTITIONS = 12  # classes with a panel each; with more the partition is left out
 _CURVES = 6  # of a picture; more cannot be told apart
 _ALPHAS = np.round(np.arange(0.70, 1.0, 0.02), 2)
 _PICTURE_ROWS = 20_000  # inputs that pictures which match anew are made from
@@ -221,12 +222,13 @@ def _displays(
     of_all = "" if len(rows) == len(data) else f" {len(rows):,} of {len(data):,} inputs, drawn at random."
     own = classifier.decide(states).at(alpha)
     yield f"Accuracy against confidence sdm(z′).{of_all}", ReliabilityDisplay.from_predictions(own, truth, alpha=alpha)
-    if isinstance(classifier, SDMClassifier):
+    if isinstance(classifier, SDMClassifier) and len(own.classes) <= _PARTITIONS:
         region = next(region for region in classifier.regions_ if abs(region.alpha - alpha) < 1e-9)
         caption = (
             f"The partition: rescaled similarity q′ against confidence, by true class; the region is shaded.{of_all}"
         )
         yield caption, PartitionDisplay.from_predictions(own, truth, region=region)
+    if isinstance(classifier, SDMClassifier):
         caption = f"Distance to the nearest training example, against that of calibration points.{of_all}"
         ecdfs = classifier.model_.calibration.ecdfs
         yield caption, DistanceDisplay.from_predictions(own, ecdfs=ecdfs, name=name)

@@ -104,13 +104,15 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         held_out = None if calibration is None else _calibration_documents(calibration, f"{caller} (calibration)")
         directory = None if states_directory is None else check_path(states_directory, "states_directory", caller)
         extractor = self._make_extractor()
+        origin = extractor.origin()
+        extractor.keep_prompt(origin)
         states, labels, names, texts = _labelled_states(extractor, documents, directory, "training")
         own_calibration = None
         if held_out is not None:
             own_calibration = LabelledStates(*_labelled_states(extractor, held_out, directory, "calibration"))
         classifier = SDMClassifier() if self.classifier is None else clone(self.classifier)
         classifier.fit(states, labels, ids=names, texts=texts, calibration=own_calibration)
-        classifier.states_origin_ = extractor.origin()
+        classifier.states_origin_ = origin
         self.extractor_, self.classifier_ = extractor, classifier
         return self
 

@@ -104,6 +104,20 @@ def test_settings_of_the_extractor_are_kept_with_the_model(directory, tmp_path):
         classifier.decide(TEXTS[:1])
 
 
+def test_a_chat_template_that_writes_the_time_is_rendered_once(tmp_path):
+    model, tokenizer = tiny_models.phi3()
+    tokenizer.chat_template = "{{ strftime_now('%H:%M:%S.%f') }}: {{ messages[0]['content'] }}"
+    backbone = str(tiny_models.save_model(tmp_path / "lm", model, tokenizer))
+    classifier = SDMTextClassifier(backbone, "Is it good? {document}", SDMClassifier(**SMALL))
+    quietly(lambda: classifier.fit(TEXTS, LABELS))
+    first = classifier(TEXTS[:3])
+    assert classifier(TEXTS[:3]) == first
+    classifier.save(tmp_path / "model")
+    assert SDMTextClassifier.load(tmp_path / "model")(TEXTS[:3]) == first
+    other = HiddenStateExtractor(backbone, "Is it good? {document}")
+    assert other.origin() != other.origin()  # else this test would say nothing
+
+
 def test_updates_by_text(fitted, tmp_path):
     fitted.save(tmp_path / "model")
     classifier = SDMTextClassifier.load(tmp_path / "model")

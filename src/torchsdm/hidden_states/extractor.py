@@ -232,6 +232,10 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
             },
         }
 
+    def keep_prompt(self, origin: Mapping[str, Any]) -> None:
+        """Use the prompt as it was rendered for an origin from now on; a chat template may write the date."""
+        self._stored_prompt = origin["prompt"]
+
     @classmethod
     def from_origin(
         cls, origin: Mapping[str, Any], *, model: str | Path | Backbone | None = None, **options: Any
@@ -261,7 +265,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
             revision=made_with["revision"] if model is None else None,
             **options,
         )
-        extractor._stored_prompt = prompt
+        extractor.keep_prompt(origin)
         return extractor
 
     def __getstate__(self) -> dict[str, Any]:
