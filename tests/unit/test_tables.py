@@ -119,6 +119,16 @@ def test_rows_of_decisions():
     assert "d" in ResultTable([made]).to_text()
 
 
+def test_a_row_is_of_one_of_several_alphas():
+    decisions = Decisions.of_probabilities(
+        np.array(["n", "p"]), [0.6, 0.9], np.eye(2), np.array([[0.9, 0.1], [0.3, 0.7]]), np.array([[1, 1], [1, 0]]) > 0
+    )
+    assert ResultRow.of(decisions, ["n", "p"], 0.6).accuracy.marginal.n_admitted == 2
+    assert ResultRow.of(decisions, ["n", "p"], 0.9).accuracy.marginal.n_admitted == 1
+    with pytest.raises(InvalidInputError, match="must be one of those asked for"):
+        ResultRow.of(decisions, ["n", "p"], 0.7)
+
+
 def test_what_no_table_can_hold():
     with pytest.raises(InvalidInputError, match="at least one row"):
         ResultTable([])
