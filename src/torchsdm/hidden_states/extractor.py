@@ -80,7 +80,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
     Notes
     -----
     In float32, the states of a document differ between batches by rounding alone: by less than 1e-4 of the states'
-    standard deviation. In bfloat16, by some per cent of it.
+    standard deviation. In bfloat16, whose rounding is 65,536 times as coarse, they may differ by more.
     """
 
     def __init__(
