@@ -117,14 +117,30 @@ def blobs() -> Blobs:
     return make_blobs(seed=0, n=400, distance=3.0)
 
 
-# --- Conformance files -----------------------------------------------------------------------------------------------
+# --- Files that are no part of the repository ------------------------------------------------------------------------
+
+
+def shared_folder(name: str) -> Path:
+    """$TORCHSDM_SHARED/name, or that of a folder beside the repository; the test is skipped where there is none."""
+    folder = Path(os.environ.get("TORCHSDM_SHARED") or REPOSITORY / "../shared") / name
+    if not folder.is_dir():
+        pytest.skip(f"no files at {folder}; set TORCHSDM_SHARED to the folder that holds {name!r}")
+    return folder
 
 
 @pytest.fixture(scope="session")
 def conformance() -> Path:
-    """The folder of conformance files: $TORCHSDM_SHARED/conformance, or that of a folder beside the repository."""
-    shared = Path(os.environ.get("TORCHSDM_SHARED") or REPOSITORY / "../shared")
-    folder = shared / "conformance"
-    if not folder.is_dir():
-        pytest.skip(f"no conformance files at {folder}; set TORCHSDM_SHARED to the folder that holds 'conformance'")
-    return folder
+    """The folder of conformance files."""
+    return shared_folder("conformance")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of the paper's data sets."""
+    return shared_folder("data")
+
+
+@pytest.fixture(scope="session")
+def shared_paper() -> Path:
+    """The folder of the paper's source."""
+    return shared_folder("paper")

@@ -2,7 +2,8 @@
 
 A directory holds ``current.safetensors`` (the running round after its last finished epoch) and one
 ``round-NNN.safetensors`` per finished round. Each file is replaced in one step, so a kill at any moment leaves a usable
-state. Every file carries the fingerprint of data and settings; another fit is refused, not mixed in.
+state. Every file carries the fingerprint of data and settings; another fit is refused, not mixed in. The networks of
+``torchsdm.baselines`` store finished rounds only.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from torchsdm.files import replace_file
 from torchsdm.history import EpochRecord
 from torchsdm.training import RoundResult, RoundState
 
-_CURRENT = "current.safetensors"
+CURRENT = "current.safetensors"  #: the round that is running
 _FACTS = {"fingerprint", "seed", "number", "best_epoch", "best_loss", "records"}
 
 
-class Checkpoints:
-    """Reads and writes the checkpoint directory of one fit."""
+class CheckpointFiles:
+    """The checkpoint directory of one fit: files of facts and tensors, under the fingerprint of data and settings."""
 
     def __init__(self, directory: str | Path, fingerprint: str) -> None:
         self.directory = Path(directory)
@@ -35,10 +36,41 @@ class Checkpoints:
     @staticmethod
     def stored_seed(directory: str | Path) -> int | None:
         """The seed of the fit that a directory belongs to, where it holds one."""
-        for name in (_CURRENT, _round_name(0)):
+        for name in (CURRENT, round_name(0)):
             if (path := Path(directory) / name).exists():
                 return int(_read(path)[0]["seed"])
         return None
+
+    def make_directory(self) -> None:
+        """Make the directory, or say that it cannot be one."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"{self.directory} cannot be used as a checkpoint directory: {error}.") from error
+
+    def write(self, name: str, facts: dict[str, Any], tensors: dict[str, Tensor], seed: int) -> None:
+        """Write a file in one step."""
+        self.make_directory()
+        header = {"fingerprint": self.fingerprint, "seed": seed, **facts}
+        tensors = {key: tensor.clone() for key, tensor in tensors.items()}  # safetensors refuses shared memory
+        replace_file(self.directory / name, save(tensors, {"facts": json.dumps(header)}))
+
+    def read(self, name: str) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+        """Facts and tensors of a file, None where there is none; that of another fit is refused."""
+        path = self.directory / name
+        if not path.exists():
+            return None
+        facts, tensors = _read(path)
+        if facts.get("fingerprint") != self.fingerprint:
+            raise CheckpointError(
+                f"{path} belongs to a fit on other data or with other settings. Use another checkpoint directory, or "
+                "remove this one to start anew."
+            )
+        return facts, tensors
+
+
+class Checkpoints(CheckpointFiles):
+    """Stores the rounds of an SDM fit: the running one after every epoch, and the best model of finished ones."""
 
     def save_epoch(self, state: RoundState, seed: int) -> None:
         """Store the running round after a finished epoch."""
@@ -56,7 +88,7 @@ class Checkpoints:
             **_prefixed("best", state.best_adaptor),
             **_prefixed("optimizer", state.optimizer),
         }
-        self._write(_CURRENT, facts, tensors, seed)
+        self.write(CURRENT, facts, tensors, seed)
 
     def save_round(self, result: RoundResult, seed: int) -> None:
         """Store the best model of a finished round."""
@@ -66,26 +98,24 @@ class Checkpoints:
             "best_loss": result.best_loss,
             "records": [asdict(record) for record in result.records],
         }
-        self._write(_round_name(result.number), facts, _prefixed("adaptor", result.adaptor), seed)
+        self.write(round_name(result.number), facts, _prefixed("adaptor", result.adaptor), seed)
 
     def load_round(self, number: int) -> RoundResult | None:
         """The best model of a finished round, if that round is finished."""
-        path = self.directory / _round_name(number)
-        if not path.exists():
+        stored = self.read(round_name(number))
+        if stored is None:
             return None
-        facts, tensors = self._read(path)
+        facts, tensors = stored
         return RoundResult(
             facts["number"], facts["best_epoch"], facts["best_loss"], _part(tensors, "adaptor"), _records(facts)
         )
 
     def load_epoch(self, number: int) -> RoundState | None:
         """The state of a round after its last finished epoch, if that round had begun."""
-        path = self.directory / _CURRENT
-        if not path.exists():
+        stored = self.read(CURRENT)
+        if stored is None or stored[0]["number"] != number:
             return None
-        facts, tensors = self._read(path)
-        if facts["number"] != number:
-            return None
+        facts, tensors = stored
         return RoundState(
             number=number,
             epoch=facts["epoch"],
@@ -99,23 +129,10 @@ class Checkpoints:
             records=list(_records(facts)),
         )
 
-    def _write(self, name: str, facts: dict[str, Any], tensors: dict[str, Tensor], seed: int) -> None:
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CheckpointError(f"{self.directory} cannot be used as a checkpoint directory: {error}.") from error
-        header = {"fingerprint": self.fingerprint, "seed": seed, **facts}
-        tensors = {key: tensor.clone() for key, tensor in tensors.items()}  # safetensors refuses shared memory
-        replace_file(self.directory / name, save(tensors, {"facts": json.dumps(header)}))
 
-    def _read(self, path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        facts, tensors = _read(path)
-        if facts.get("fingerprint") != self.fingerprint:
-            raise CheckpointError(
-                f"{path} belongs to a fit on other data or with other settings. Use another checkpoint directory, or "
-                "remove this one to start anew."
-            )
-        return facts, tensors
+def round_name(number: int) -> str:
+    """The file of a finished round."""
+    return f"round-{number:03d}.safetensors"
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -128,10 +145,6 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise CheckpointError(f"{path} is damaged ({error}). Remove it to start that round anew.") from error
     return facts, tensors
-
-
-def _round_name(number: int) -> str:
-    return f"round-{number:03d}.safetensors"
 
 
 def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

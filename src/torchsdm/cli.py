@@ -11,6 +11,8 @@ from typing import Any
 import click
 
 from torchsdm._version import __version__
+from torchsdm.commands.options import log_to_terminal
+from torchsdm.commands.reproduce import reproduce
 from torchsdm.documents import Documents
 from torchsdm.errors import InvalidInputError, TorchSDMError
 from torchsdm.hidden_states.extractor import HiddenStateExtractor
@@ -29,6 +31,7 @@ _OPTIONS = {
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def sdm(debug: bool) -> None:
     """Which answers of a language model may be acted on."""
+    log_to_terminal()
 
 
 @sdm.command()
@@ -130,6 +133,9 @@ def embed(
     counts = extractor.extract_to(output, source, shard_size=shard_size)
     summary = {**counts, "skipped": source.report.n_problems, "output": str(output)}
     click.echo(json.dumps(summary) if as_json else _sentence(summary, source))
+
+
+sdm.add_command(reproduce)
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from torchsdm.baselines import (
@@ -26,7 +27,7 @@ from torchsdm.ensemble import SDMEnsemble
 from torchsdm.errors import InvalidInputError
 from torchsdm.estimator import SDMClassifier
 from torchsdm.evaluation import Entrant
-from torchsdm.validation import check_choice
+from torchsdm.validation import check_choice, check_path
 
 GROUPS = ("language model", "cnn", "vbll", "sdm", "today")  #: of estimators that ``paper_entrants`` can fit
 _TRAINING = (
@@ -43,6 +44,7 @@ def paper_entrants(
     name: str = "LM",
     regularization_factors: Sequence[float] = (1.0, 50.0),
     n_hidden: int = 795,
+    checkpoint: str | Path | None = None,
 ) -> list[Entrant]:
     """Fit the paper's estimators on the data that a classifier was fitted on, with its settings of training.
 
@@ -63,11 +65,16 @@ def paper_entrants(
         Of the KL term of the Bayesian last layers.
     n_hidden : int
         Width of their network; the paper's 795 has about as many weights as its adaptors of 1,000 filters.
+    checkpoint : path or None
+        A directory in which each network that is trained gets a checkpoint directory of its own: 'cnn',
+        'vbll-discriminative-1' and so on, the number being the factor of the KL term. Called again after an
+        interruption with the same data and settings, training goes on after the last finished round.
     """
     for group in groups:
         check_choice(group, GROUPS, "groups", "paper_entrants")
     if len(classifier.regions_) != 1:
         raise InvalidInputError("'classifier' of paper_entrants must have one alpha. Call recalibrate with one first.")
+    directory = None if checkpoint is None else check_path(checkpoint, "checkpoint", "paper_entrants")
     alpha = classifier.region_.alpha
     seed = classifier.random_seed_
     settings = {key: getattr(classifier, key) for key in _TRAINING}
@@ -76,27 +83,60 @@ def paper_entrants(
     if "language model" in groups and training.label_logits is not None:
         for estimator, rule in _rules(alpha, None, seed):
             estimator.fit(training.label_logits_of(classifier.classes_.tolist()), y)
-            entrants.append(Entrant(name, rule, estimator, "label_logits"))
+            entrants.append(Entrant(name, rule, estimator, "label_logits", group="language model"))
     if "cnn" in groups:
-        cnn = CrossEntropyClassifier(n_filters=classifier.n_filters, random_state=seed, **settings).fit(X, y)
+        folder = None if directory is None else directory / "cnn"
+        cnn = CrossEntropyClassifier(classifier.n_filters, random_state=seed, checkpoint=folder, **settings).fit(X, y)
         entrants += [
-            Entrant(f"{name} + CNN", rule, estimator.fit(X, y)) for estimator, rule in _rules(alpha, cnn, seed)
+            Entrant(f"{name} + CNN", rule, estimator.fit(X, y), group="cnn")
+            for estimator, rule in _rules(alpha, cnn, seed)
         ]
     if "vbll" in groups:
         for kind in ("discriminative", "generative"):
             for factor in regularization_factors:
-                vbll = VBLLClassifier(kind, alpha, factor, n_hidden, random_state=seed, **settings).fit(X, y)
-                entrants.append(Entrant(f"{name} + {kind} VBLL, KL × {factor:g}", "VBLL ≥ α", vbll))
+                folder = None if directory is None else directory / f"vbll-{kind}-{factor:g}"
+                vbll = VBLLClassifier(
+                    kind, alpha, factor, n_hidden, random_state=seed, checkpoint=folder, **settings
+                ).fit(X, y)
+                entrants.append(Entrant(f"{name} + {kind} VBLL, KL × {factor:g}", "VBLL ≥ α", vbll, group="vbll"))
     if "sdm" in groups:
-        entrants += [Entrant(f"{name} + SDM", _LABELS[rule], SDMRule(classifier, rule).fit()) for rule in RULES]
+        entrants += [
+            Entrant(f"{name} + SDM", _LABELS[rule], SDMRule(classifier, rule).fit(), group="sdm") for rule in RULES
+        ]
         if hasattr(classifier, "round_models_"):
             ensemble = SDMRule(SDMEnsemble.from_classifier(classifier), "region lower").fit()
-            entrants.append(Entrant(f"{name} + SDM, {classifier.n_rounds} rounds", "SDM_HR lower, all agree", ensemble))
+            model = f"{name} + SDM, {classifier.n_rounds} rounds"
+            entrants.append(Entrant(model, "SDM_HR lower, all agree", ensemble, group="sdm"))
     if "today" in groups:
         entrants += [
-            Entrant(f"{name} + {model}", rule, fitted) for model, rule, fitted in _today(training, classifier, seed)
+            Entrant(f"{name} + {model}", rule, fitted, group="today")
+            for model, rule, fitted in _today(training, classifier, seed)
         ]
     return entrants
+
+
+def classifier_entrants(classifier: SDMClassifier | SDMEnsemble, *, name: str = "LM") -> list[Entrant]:
+    """Estimators that stand on a fitted classifier alone, such as one that was loaded: nothing is trained.
+
+    The rules over it, and temperature scaling, APS and RAPS over its logits, calibrated on its calibration set. Of an
+    ensemble, which has no logits of its own, its rule.
+
+    Parameters
+    ----------
+    classifier : SDMClassifier or SDMEnsemble
+        With one alpha.
+    name : str
+        What the language model is called.
+    """
+    model = f"{name} + SDM"
+    if isinstance(classifier, SDMEnsemble):
+        rules = {"no reject": "no reject", "region lower": "SDM_HR lower, all agree"}
+        return [Entrant(model, label, SDMRule(classifier, rule).fit(), group="sdm") for rule, label in rules.items()]
+    alpha, seed = classifier.region_.alpha, classifier.random_seed_
+    entrants = [Entrant(model, label, SDMRule(classifier, rule).fit(), group="sdm") for rule, label in _LABELS.items()]
+    over_logits = list(_rules(alpha, classifier, seed))[2:]  # the first two are rules of their own above
+    calibrated = [Entrant(model, rule, estimator.fit(), group="logits") for estimator, rule in over_logits]
+    return [*entrants[:2], *calibrated, *entrants[2:]]
 
 
 _LABELS = {

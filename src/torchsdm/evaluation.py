@@ -49,6 +49,8 @@ class Entrant:
     """Anything fitted that has ``decide``."""
     reads: str = "hidden_states"
     """What it is given of the data: hidden states, or the language model's own label logits."""
+    group: str = ""
+    """The group of estimators it belongs to: one of ``comparison.GROUPS``, or a name of your own."""
 
     def decide(self, data: LabelledStates) -> Decisions:
         """Its decisions on labelled states."""

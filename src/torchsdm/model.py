@@ -103,6 +103,11 @@ class Calibration:
         return self.ecdfs.distance_quantile(self.nearest_distance)
 
     @property
+    def confidence(self) -> Tensor:
+        """sdm(z') of the prediction of the calibration points (N,)."""
+        return _probabilities(self.logits, self.similarity, self.distance_quantile).amax(dim=1)
+
+    @property
     def scores(self) -> CalibrationScores:
         """What decisions need of it."""
         return CalibrationScores(self.rescaled_similarity, self.labels)

@@ -43,6 +43,7 @@ MAX_EXAMPLES = 3  #: of each kind and data set
 MAX_TEXT = 400  #: characters shown of a text
 _EXEMPLARS = 3
 _DPI = 110
+_COLOURS = 128  # of a picture
 _PARTITIONS = 12  # classes with a panel each; with more the partition is left out
 _CURVES = 6  # of a picture; more cannot be told apart
 _ALPHAS = np.round(np.arange(0.70, 1.0, 0.02), 2)
@@ -50,7 +51,12 @@ _PICTURE_ROWS = 20_000  # inputs that pictures which match anew are made from
 
 
 def write_report(
-    path: str | Path, evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, *, title: str = "Evaluation"
+    path: str | Path,
+    evaluation: Evaluation,
+    classifier: SDMClassifier | SDMEnsemble,
+    *,
+    title: str = "Evaluation",
+    texts: bool = True,
 ) -> None:
     """Write an evaluation as one HTML file.
 
@@ -62,6 +68,8 @@ def write_report(
     classifier : SDMClassifier or SDMEnsemble
         The fitted classifier whose region, history and examples are shown.
     title : str
+    texts : bool
+        Whether texts are quoted; without them the page can be passed on where the data may not.
     """
     target = check_path(path, "path", "write_report")
     if not isinstance(classifier, (SDMClassifier, SDMEnsemble)):
@@ -69,10 +77,12 @@ def write_report(
         raise InvalidTypeError(
             f"'classifier' of write_report must be a fitted SDMClassifier or SDMEnsemble. Got {kind}."
         )
-    replace_file(target, render_report(evaluation, classifier, title=title).encode())
+    replace_file(target, render_report(evaluation, classifier, title=title, texts=texts).encode())
 
 
-def render_report(evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, *, title: str) -> str:
+def render_report(
+    evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, *, title: str, texts: bool = True
+) -> str:
     """The page as a string."""
     alphas = [region.alpha for region in classifier.models_[0].calibration.regions]
     if not any(np.isclose(alpha, evaluation.alpha, rtol=0, atol=1e-9) for alpha in alphas):
@@ -86,7 +96,7 @@ def render_report(evaluation: Evaluation, classifier: SDMClassifier | SDMEnsembl
         ("Region", _region(classifier)),
         ("Ordering and calibration", _summaries(evaluation)),
         ("Pictures", "".join(_pictures(evaluation, classifier))),
-        ("Examples", "".join(_examples(evaluation, classifier))),
+        ("Examples", "".join(_examples(evaluation, classifier, texts))),
         ("Where the numbers come from", _facts(evaluation, classifier)),
     ]
     links = " · ".join(f'<a href="#{_anchor(name)}">{_escape(name)}</a>' for name, _ in sections)
@@ -256,9 +266,18 @@ def _figure(caption: str, display: Any) -> str:
     file = io.BytesIO()
     figure.savefig(file, format="png", bbox_inches="tight", dpi=_DPI)
     plt.close(figure)
-    data = base64.b64encode(file.getvalue()).decode()
+    data = base64.b64encode(_in_few_colours(file)).decode()
     text = _escape(caption)
     return f"<figure><img alt='{text}' src='data:image/png;base64,{data}'><figcaption>{text}</figcaption></figure>"
+
+
+def _in_few_colours(picture: io.BytesIO) -> bytes:
+    """The picture with a palette, which takes a third of the bytes and looks the same."""
+    from PIL import Image  # comes with matplotlib
+
+    smaller = io.BytesIO()
+    Image.open(picture).convert("RGB").quantize(_COLOURS).save(smaller, format="png", optimize=True)
+    return smaller.getvalue()
 
 
 # --- Examples --------------------------------------------------------------------------------------------------------
@@ -302,7 +321,7 @@ _KINDS = (
 )
 
 
-def _examples(evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble) -> Iterator[str]:
+def _examples(evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, texts: bool) -> Iterator[str]:
     yield "<p>+ marks a training example that vouches for the answer: right, and predicted like the input.</p>"
     for name, data in evaluation.data_sets.items():
         decisions = classifier.decide(data.hidden_states).at(evaluation.alpha)
@@ -317,18 +336,18 @@ def _examples(evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble) -
                 continue
             shown = rows[:MAX_EXAMPLES]
             explained = classifier.explain(_take(data.hidden_states, shown), k=_EXEMPLARS)
-            cards = "".join(_card(data, truth, int(row), one) for row, one in zip(shown, explained, strict=True))
+            cards = "".join(_card(data, truth, int(row), one, texts) for row, one in zip(shown, explained, strict=True))
             yield f"<h4>{_escape(kind.caption)} <small>{len(shown)} of {len(rows)}</small></h4>{cards}"
 
 
-def _card(data: LabelledStates, truth: Array, row: int, explanation: Explanation) -> str:
+def _card(data: LabelledStates, truth: Array, row: int, explanation: Explanation, texts: bool) -> str:
     decision = explanation.decision
-    text = None if data.texts is None else str(data.texts[row])
+    text = None if data.texts is None or not texts else str(data.texts[row])
     identity = row if data.ids is None else data.ids[row]
     verdict = "admitted" if decision["admitted"] else "rejected"
     exemplars = "".join(
         f"<li>{'+' if point.is_match else '−'} <b>{_escape(point.label)}</b> (predicted {_escape(point.prediction)}), "
-        f"distance {point.distance:.4g}, id {_escape(point.id)}{_quoted(point.text)}</li>"
+        f"distance {point.distance:.4g}, id {_escape(point.id)}{_quoted(point.text if texts else None)}</li>"
         for point in explanation.exemplars
     )
     return (

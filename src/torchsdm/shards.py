@@ -9,9 +9,9 @@ model, prompt or input) is refused, not mixed in.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -174,9 +174,7 @@ class StoredShards:
         directory = Path(directory)
         stored = cls(directory, _read_manifest(directory / MANIFEST_NAME))
         for shard in stored.manifest["shards"]:
-            problem = stored.problem_of(shard, with_digest=verify)
-            if problem is not None:
-                raise ModelFileError(f"{problem} Run the extraction again: it goes on from the shard before.")
+            stored._check(shard, with_digest=verify)
         return stored
 
     def problem_of(self, shard: Mapping[str, Any], *, with_digest: bool = False) -> str | None:
@@ -185,6 +183,11 @@ class StoredShards:
             file_problem(self.directory, shard[kind], with_digest=with_digest) for kind in ("states", "examples")
         )
         return next((problem for problem in problems if problem is not None), None)
+
+    def _check(self, shard: Mapping[str, Any], *, with_digest: bool) -> None:
+        problem = self.problem_of(shard, with_digest=with_digest)
+        if problem is not None:
+            raise ModelFileError(f"{problem} Run the extraction again: it goes on from the shard before.")
 
     @property
     def n_finished_rows(self) -> int:
@@ -199,35 +202,60 @@ class StoredShards:
                 "there. Run the extraction again; it goes on where it stopped."
             )
 
-    def examples(self) -> Iterator[dict[str, Any]]:
-        """The examples of all rows, in order."""
+    def shard_examples(self) -> Iterator[list[dict[str, Any]]]:
+        """The examples of each shard in turn."""
         for shard in self.manifest["shards"]:
             path = self.directory / shard["examples"]["file"]
             try:
                 with open(path, encoding="utf-8") as lines:
-                    yield from (json.loads(line) for line in lines)
+                    examples = [json.loads(line) for line in lines]
+                _check_rows(path.name, examples, shard)
             except (OSError, ValueError) as error:
                 raise ModelFileError(f"{path} is damaged: {error}.") from error
+            yield examples
+
+    def examples(self) -> Iterator[dict[str, Any]]:
+        """The examples of all rows, in order."""
+        return chain.from_iterable(self.shard_examples())
+
+    def shard_tensors(self, *, verify: bool = False) -> Iterator[dict[str, Array]]:
+        """The tensors of each shard in turn; with ``verify``, the digests of its files are checked first.
+
+        All shards have the same tensors, each of one type and of rows of one shape.
+        """
+        expected: dict[str, Any] | None = None
+        for shard in self.manifest["shards"]:
+            if verify:
+                self._check(shard, with_digest=True)
+            path = self.directory / shard["states"]["file"]
+            try:
+                with safe_open(path, framework="pt") as archive:
+                    tensors = {key: archive.get_tensor(key).numpy() for key in archive.keys()}  # noqa: SIM118
+                for key, tensor in tensors.items():
+                    _check_rows(key, tensor, shard)
+                found = {key: (str(tensor.dtype), *tensor.shape[1:]) for key, tensor in tensors.items()}
+                if found != (expected := expected or found):
+                    raise ValueError(f"it holds {found} where the first shard holds {expected}")
+            except (SafetensorError, OSError, TypeError, ValueError) as error:  # TypeError: a type that NumPy lacks
+                raise ModelFileError(f"{path} is damaged and cannot be read: {error}.") from error
+            yield tensors
 
     def tensors(self) -> dict[str, Array]:
         """The tensors of all rows, joined."""
         joined: dict[str, Array] = {}
         start = 0
-        for shard in self.manifest["shards"]:
-            path = self.directory / shard["states"]["file"]
-            try:
-                with safe_open(path, framework="pt") as archive:
-                    for key in archive.keys():  # noqa: SIM118
-                        block = archive.get_tensor(key)
-                        if len(block) != shard["rows"]:
-                            raise ValueError(f"{key} has {len(block)} rows, not {shard['rows']}")
-                        if key not in joined:
-                            joined[key] = np.empty((self.n_finished_rows, *block.shape[1:]), dtype=block.numpy().dtype)
-                        joined[key][start : start + len(block)] = block
-            except (SafetensorError, OSError, ValueError) as error:
-                raise ModelFileError(f"{path} is damaged and cannot be read: {error}.") from error
+        for shard, tensors in zip(self.manifest["shards"], self.shard_tensors(), strict=True):
+            for key, block in tensors.items():
+                if key not in joined:
+                    joined[key] = np.empty((self.n_finished_rows, *block.shape[1:]), dtype=block.dtype)
+                joined[key][start : start + len(block)] = block
             start += int(shard["rows"])
         return joined
+
+
+def _check_rows(what: str, values: Sized, shard: Mapping[str, Any]) -> None:
+    if len(values) != shard["rows"]:
+        raise ValueError(f"{what} has {len(values)} rows, not {shard['rows']}")
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torchsdm.decision import Decisions
 from torchsdm.errors import InvalidInputError, MissingExtraError
@@ -17,6 +17,31 @@ REJECTED = "R"  #: stands for an accuracy where all inputs of the stratum were r
 ABSENT = "-"  #: where the data have no such input
 _MOST_DIGITS = 8
 BELOW = "↓"  #: behind an accuracy that falls short of alpha
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Rows of texts under named columns."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def to_text(self) -> str:
+        """For a terminal."""
+        lines = [self.columns, *self.rows]
+        widths = [max(len(line[column]) for line in lines) for column in range(len(self.columns))]
+        padded = ["  ".join(value.ljust(width) for value, width in zip(line, widths, strict=True)) for line in lines]
+        return "\n".join(line.rstrip() for line in [padded[0], "-" * len(padded[0]), *padded[1:]])
+
+    def to_markdown(self) -> str:
+        """A table in Markdown."""
+        lines = [
+            self.columns,
+            ["---"] * len(self.columns),
+            *([markdown_text(value) for value in row] for row in self.rows),
+        ]
+        lines[0] = [markdown_text(value) for value in self.columns]
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 @dataclass(frozen=True)
@@ -35,6 +60,28 @@ class ResultRow:
     ) -> ResultRow:
         """The row of decisions on labelled inputs, as admitted at alpha."""
         return cls(dataset, model, estimator, float(alpha), selective_accuracy(decisions.at(alpha), labels))
+
+
+class Stratum(NamedTuple):
+    """Inputs of one true class, of one prediction, or all, in a row of results."""
+
+    kind: str
+    label: Any
+    cell: Cell
+
+    @property
+    def name(self) -> str:
+        """As in the head of a table."""
+        return {"class": f"y={self.label}", "prediction": f"ŷ={self.label}"}.get(self.kind, "all")
+
+
+def strata(row: ResultRow) -> Iterator[Stratum]:
+    """The strata of a row, in the order of a table's columns."""
+    for label, cell in row.accuracy.by_class.items():
+        yield Stratum("class", label, cell)
+    for label, cell in row.accuracy.by_prediction.items():
+        yield Stratum("prediction", label, cell)
+    yield Stratum("all", None, row.accuracy.marginal)
 
 
 @dataclass(frozen=True)
@@ -56,17 +103,11 @@ class ResultTable:
 
     def to_text(self, *, intervals: bool = False, digits: int = 2) -> str:
         """For a terminal; with Wilson's 95 % intervals if asked for."""
-        lines = [self._header(), *self._cells(_plain_accuracy, intervals, digits)]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-        padded = ["  ".join(value.ljust(width) for value, width in zip(line, widths, strict=True)) for line in lines]
-        return "\n".join(line.rstrip() for line in [padded[0], "-" * len(padded[0]), *padded[1:]])
+        return self.grid(intervals=intervals, digits=digits).to_text()
 
     def to_markdown(self, *, intervals: bool = False, digits: int = 2) -> str:
         """A table in Markdown."""
-        lines = [self._header(), *self._cells(_plain_accuracy, intervals, digits)]
-        escaped = [[_markdown(value) for value in line] for line in lines]
-        rule = ["---"] * len(escaped[0])
-        return "\n".join("| " + " | ".join(line) + " |" for line in [escaped[0], rule, *escaped[1:]])
+        return self.grid(intervals=intervals, digits=digits).to_markdown()
 
     def to_latex(self, *, intervals: bool = False, digits: int = 2) -> str:
         """A booktabs table as the paper's; what falls below alpha is in a box (needs booktabs, xcolor and graphicx)."""
@@ -95,12 +136,7 @@ class ResultTable:
 
     def to_csv(self) -> str:
         """One line for each row and stratum, with all digits."""
-        file = io.StringIO()
-        records = self.to_dicts()
-        writer = csv.DictWriter(file, fieldnames=list(records[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(records)
-        return file.getvalue()
+        return csv_text(self.to_dicts())
 
     def to_json(self) -> str:
         """The same records as in CSV, as strict JSON."""
@@ -134,29 +170,40 @@ class ResultTable:
                 "is_below_alpha": cell.is_below(row.alpha),
             }
             for row in self.rows
-            for stratum, label, cell in _strata(row)
+            for stratum, label, cell in strata(row)
         ]
 
     def __str__(self) -> str:
         return self.to_text()
 
+    def grid(self, *, intervals: bool = False, digits: int = 2) -> Grid:
+        """The table as texts."""
+        return Grid(self._header(), self._cells(_plain_accuracy, intervals, digits))
+
     def _header(self) -> list[str]:
-        strata = [
-            {"class": f"y={label}", "prediction": f"ŷ={label}"}.get(stratum, "all")
-            for stratum, label, _ in _strata(self.rows[0])
-        ]
-        return ["dataset", "model", "estimator", *(name for stratum in strata for name in (stratum, "share"))]
+        names = [stratum.name for stratum in strata(self.rows[0])]
+        return ["dataset", "model", "estimator", *(name for stratum in names for name in (stratum, "share"))]
 
     def _cells(self, accuracy: Callable[..., str], intervals: bool, digits: int) -> list[list[str]]:
         return [
             [row.dataset, row.model, row.estimator]
             + [
                 text
-                for _, _, cell in _strata(row)
+                for _, _, cell in strata(row)
                 for text in (accuracy(cell, row.alpha, digits, intervals), share_text(cell.share, digits))
             ]
             for row in self.rows
         ]
+
+
+def csv_text(records: Sequence[dict[str, Any]]) -> str:
+    """Records as CSV; nothing where there are none."""
+    file = io.StringIO()
+    if records:
+        writer = csv.DictWriter(file, fieldnames=list(records[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
+    return file.getvalue()
 
 
 def accuracy_text(cell: Cell, alpha: float, digits: int = 2) -> str:
@@ -165,12 +212,12 @@ def accuracy_text(cell: Cell, alpha: float, digits: int = 2) -> str:
         return ABSENT
     if cell.accuracy is None:
         return REJECTED
-    while digits < _MOST_DIGITS and _is_moved(cell.accuracy, digits, (0.0, alpha, 1.0)):
+    while digits < _MOST_DIGITS and is_moved(cell.accuracy, digits, (0.0, alpha, 1.0)):
         digits += 1
     return f"{cell.accuracy:.{digits}f}"
 
 
-def _is_moved(value: float, digits: int, limits: Sequence[float]) -> bool:
+def is_moved(value: float, digits: int, limits: Sequence[float]) -> bool:
     """Whether rounding brings a value onto or across one of the limits that it does not lie on."""
     rounded = round(value, digits)
     return any(
@@ -200,7 +247,7 @@ def _latex_accuracy(cell: Cell, alpha: float, digits: int, intervals: bool) -> s
     return f"\\colorbox{{red!10}}{{{text}}}" if cell.is_below(alpha) else text
 
 
-def _markdown(text: str) -> str:
+def markdown_text(text: str) -> str:
     """Plain text for a cell of a table in Markdown."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
@@ -209,13 +256,14 @@ def _latex(text: str) -> str:
     """Plain text for LaTeX."""
     special = {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
     special |= {character: f"\\{character}" for character in "&%$#_{}"}
-    special |= {"≥": "$\\ge$", "α": "$\\alpha$", "′": "$'$", "·": "$\\cdot$", "×": "$\\times$", "<": "$<$", ">": "$>$"}
+    special |= {
+        "≥": "$\\ge$",
+        "α": "$\\alpha$",
+        "′": "$'$",
+        "·": "$\\cdot$",
+        "×": "$\\times$",
+        "<": "$<$",
+        ">": "$>$",
+        "∞": "$\\infty$",
+    }
     return "".join(special.get(character, character) for character in text)
-
-
-def _strata(row: ResultRow) -> Iterator[tuple[str, Any, Cell]]:
-    for label, cell in row.accuracy.by_class.items():
-        yield "class", label, cell
-    for label, cell in row.accuracy.by_prediction.items():
-        yield "prediction", label, cell
-    yield "all", None, row.accuracy.marginal

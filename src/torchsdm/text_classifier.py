@@ -156,7 +156,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         classifier = self._fitted("add_exemplars")
         documents = _documents(X, "SDMTextClassifier.add_exemplars", labels=y, ids=ids, answers=answers)
         _require_labels(documents, "SDMTextClassifier.add_exemplars")
-        states = self._checked_extractor().extract(documents).hidden_states
+        states = self.checked_extractor().extract(documents).hidden_states
         rows = list(documents)
         names = [row.id for row in rows] if ids is not None or documents.has_ids else None
         classifier.add_exemplars(
@@ -223,10 +223,26 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
                 f"{directory} holds a classifier of hidden states that does not know its language model. "
                 f"Load it with {kind.__name__}.load."
             )
+        return cls.around(classifier, model=model, device=device, **options)
+
+    @classmethod
+    def around(
+        cls: type[Self],
+        classifier: SDMClassifier | SDMEnsemble,
+        *,
+        model: str | Path | Backbone | None = None,
+        device: str | None = None,
+        **options: Any,
+    ) -> Self:
+        """A text classifier around one that was fitted on states and knows the language model they are from."""
+        if classifier.states_origin_ is None:
+            raise InvalidInputError(
+                "'classifier' of SDMTextClassifier.around must know its language model. It does not."
+            )
         extractor = HiddenStateExtractor.from_origin(classifier.states_origin_, model=model, device=device, **options)
-        loaded = cls(extractor, classifier=clone(classifier))
-        loaded.extractor_, loaded.classifier_ = extractor, classifier
-        return loaded
+        made = cls(extractor, classifier=clone(classifier))
+        made.extractor_, made.classifier_ = extractor, classifier
+        return made
 
     def model_card(self) -> str:
         """A model card for this model, in Markdown."""
@@ -246,11 +262,15 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
             raise NotFittedError(f"This SDMTextClassifier is not fitted yet: call fit before {method}.")
         return self.classifier_
 
+    def states(self, X: Any, *, answers: Any = None) -> Array:
+        """The hidden states of texts, as the classifier takes them."""
+        return self._states(X, answers, "states")
+
     def _states(self, X: Any, answers: Any, method: str) -> Array:
         documents = _documents(X, f"SDMTextClassifier.{method}", answers=answers, repeated="keep")
-        return self._checked_extractor().extract(documents).hidden_states
+        return self.checked_extractor().extract(documents).hidden_states
 
-    def _checked_extractor(self) -> HiddenStateExtractor:
+    def checked_extractor(self) -> HiddenStateExtractor:
         """The extractor, if it still makes the hidden states that the classifier was fitted on."""
         for what, fitted, now in differences(self.classifier_.states_origin_, self.extractor_.origin()):
             raise BackboneError(

@@ -19,7 +19,7 @@ SOURCE = REPOSITORY / "src" / "torchsdm"
 # A module imports only from modules before it. docs/reference/index.md shows such an order too.
 ORDER = [
     "_version",
-    *("errors", "validation", "numerics", "compilation", "files"),
+    *("errors", "validation", "numerics", "compilation", "files", "settings"),
     *("shards", "data", "labels", "document_sources", "documents"),
     "hidden_states",
     *(f"hidden_states.{name}" for name in ("prompts", "segments", "tokens", "batches", "pooling", "model_source")),
@@ -40,6 +40,10 @@ ORDER = [
     *(f"plots.{name}" for name in ("training_history", "distance", "alpha")),
     "plots",
     *("evaluation", "comparison", "report"),
+    "experiments",
+    *(f"experiments.{name}" for name in ("specification", "sources", "states", "paper", "claims", "studies", "run")),
+    "experiments.results_page",
+    *("commands", "commands.options", "commands.reproduce"),
     "cli",
     "__init__",
 ]

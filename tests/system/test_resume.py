@@ -40,8 +40,23 @@ FITTING = """
 """
 
 
-def run(checkpoint: Path, model: Path, settings: dict) -> subprocess.Popen:
-    code = textwrap.dedent(FITTING).format(settings=settings)
+FITTING_THE_BASELINE = """
+    import sys
+    import numpy as np
+    import torch
+    torch.set_num_threads(1)
+    from sklearn.datasets import make_blobs
+    from torchsdm.baselines import CrossEntropyClassifier
+    X, y = make_blobs(300, n_features=6, centers=3, cluster_std=3.0, random_state=1)
+    model = CrossEntropyClassifier(**{settings!r}, checkpoint=sys.argv[1]).fit(X, y)
+    weights = {{f"weights.{{name}}": value.numpy() for name, value in model.network_.state_dict().items()}}
+    best = [model.best_round_, model.best_epoch_]
+    np.savez(sys.argv[2], logits=model.logits(X), losses=model.calibration_losses_, best=best, **weights)
+"""
+
+
+def run(checkpoint: Path, model: Path, settings: dict, code: str = FITTING) -> subprocess.Popen:
+    code = textwrap.dedent(code).format(settings=settings)
     return subprocess.Popen(
         [sys.executable, "-c", code, str(checkpoint), str(model)], stdout=subprocess.PIPE, text=True
     )
@@ -81,6 +96,26 @@ def test_resume_is_identical(blow, tmp_path):
     assert interruptions >= 2
     assert run(checkpoint, tmp_path / "resumed", SETTINGS).wait() == 0
     assert_identical(tmp_path / "straight", tmp_path / "resumed")
+
+
+def test_a_killed_baseline_goes_on_after_its_last_finished_round(tmp_path):
+    settings = {"n_filters": 16, "n_rounds": 3, "max_epochs": 150, "learning_rate": 1e-3, "random_state": 3}
+    straight = run(tmp_path / "c0", tmp_path / "straight.npz", settings, FITTING_THE_BASELINE)
+    assert straight.wait() == 0
+    checkpoint = tmp_path / "c1"
+    killed = run(checkpoint, tmp_path / "resumed.npz", settings, FITTING_THE_BASELINE)
+    while killed.poll() is None and not epochs_done(checkpoint)[0]:
+        time.sleep(0.005)
+    killed.send_signal(signal.SIGKILL)
+    assert killed.wait() == -9
+    times = {path: path.stat().st_mtime_ns for path in checkpoint.glob("round-*")}
+    assert 0 < len(times) < 3
+    assert run(checkpoint, tmp_path / "resumed.npz", settings, FITTING_THE_BASELINE).wait() == 0
+    assert {path: path.stat().st_mtime_ns for path in times} == times  # finished rounds are read, not trained again
+    first, second = np.load(tmp_path / "straight.npz"), np.load(tmp_path / "resumed.npz")
+    assert first.files == second.files and any(name.startswith("weights.") for name in first.files)
+    for name in first.files:
+        assert first[name].dtype == second[name].dtype and first[name].tobytes() == second[name].tobytes(), name
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The cross-entropy baseline: its steps, its choice of the epoch, replays, what it shares with ours, and bad input."""
+"""The cross-entropy baseline: its steps, its choice of the epoch, replays, checkpoints, and bad input."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from torchsdm import LabelledStates, SDMClassifier
 from torchsdm.baselines import cross_entropy
 from torchsdm.baselines.base import LogitModel
 from torchsdm.baselines.cross_entropy import CrossEntropyClassifier, CrossEntropyLearner
-from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError, TrainingError
+from torchsdm.checkpoint import Checkpoints
+from torchsdm.errors import CheckpointError, InvalidInputError, InvalidTypeError, NotFittedError, TrainingError
 from torchsdm.training import TrainingData, TrainingSettings, random_generator, split_of_round
 
 QUICK = {"n_filters": 8, "n_rounds": 3, "max_epochs": 5, "batch_size": 16, "learning_rate": 1e-2, "random_state": 0}
@@ -159,6 +160,23 @@ def test_patience_ends_rounds_early(data):
         assert end == next((epoch + 1 for epoch, n in enumerate(since_best) if n >= 2), 12)
 
 
+def test_of_equal_losses_the_earliest_is_kept(data, monkeypatch, tmp_path):
+    original = CrossEntropyLearner.train_epoch
+    losses = [[3.0, 2.0, 2.0], [2.0, 2.0, 2.0], [5.0, 4.0, 2.0]]
+
+    def train_epoch(learner, number):
+        original(learner, number)
+        return losses[learner.number][number - 1]
+
+    two_epochs = CrossEntropyClassifier(**{**QUICK, "n_rounds": 1, "max_epochs": 2})
+    monkeypatch.setattr(CrossEntropyLearner, "train_epoch", train_epoch)
+    for checkpoint in (None, tmp_path, tmp_path):  # trained; trained and stored; read
+        model = CrossEntropyClassifier(**{**QUICK, "max_epochs": 3}, checkpoint=checkpoint).fit(*data)
+        assert (model.best_round_, model.best_epoch_) == (0, 2)
+        np.testing.assert_array_equal(model.calibration_losses_, losses)
+        np.testing.assert_array_equal(model.logits(data[0]), two_epochs.fit(*data).logits(data[0]))
+
+
 # --- Parts -----------------------------------------------------------------------------------------------------------
 
 
@@ -237,6 +255,142 @@ def test_logits_do_not_depend_on_the_batch(size):
     np.testing.assert_array_equal(np.concatenate(parts), model.logits(X))
 
 
+# --- Checkpoints -----------------------------------------------------------------------------------------------------
+
+OTHER = "safetensors belongs to a fit on other data or with other settings. Use another checkpoint directory"
+
+
+class Killed(BaseException):
+    """Stands for a kill at any place."""
+
+
+def fit_until_killed(model, data, rounds):
+    """Die in the second epoch after as many rounds were finished."""
+    original = CrossEntropyLearner.train_epoch
+
+    def train_epoch(learner, number):
+        if (learner.number, number) == (rounds, 2):
+            raise Killed
+        return original(learner, number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CrossEntropyLearner, "train_epoch", train_epoch)
+        with pytest.raises(Killed):
+            model.fit(*data)
+
+
+def assert_identical(a, b, X):
+    left, right = a.network_.state_dict(), b.network_.state_dict()
+    assert left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+    assert (a.random_seed_, a.best_round_, a.best_epoch_) == (b.random_seed_, b.best_round_, b.best_epoch_)
+    np.testing.assert_array_equal(a.calibration_losses_, b.calibration_losses_)
+    np.testing.assert_array_equal(a.training_rows_, b.training_rows_)
+    np.testing.assert_array_equal(a.calibration_logits()[0], b.calibration_logits()[0])
+    np.testing.assert_array_equal(a.logits(X), b.logits(X))
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 2])
+@pytest.mark.parametrize("change", [{}, {"learning_rate": 0.3, "max_epochs": 12, "patience": 2}], ids=["", "patience"])
+def test_an_interrupted_fit_called_again_goes_on_with_the_same_bits(data, tmp_path, monkeypatch, rounds, change):
+    settings, trained = {**QUICK, **change}, set()
+    expected = CrossEntropyClassifier(**settings).fit(*data)
+    fit_until_killed(CrossEntropyClassifier(**settings, checkpoint=tmp_path), data, rounds)
+    assert len(list(tmp_path.iterdir())) == rounds
+    original = CrossEntropyLearner.train_epoch
+    monkeypatch.setattr(
+        CrossEntropyLearner, "train_epoch", lambda self, n: (trained.add(self.number), original(self, n))[1]
+    )
+    assert_identical(CrossEntropyClassifier(**settings, checkpoint=tmp_path).fit(*data), expected, data[0])
+    assert trained == set(range(rounds, 3))  # no finished round is trained again
+    trained.clear()
+    assert_identical(CrossEntropyClassifier(**settings, checkpoint=str(tmp_path)).fit(*data), expected, data[0])
+    assert not trained
+
+
+@pytest.mark.parametrize("random_state", [None, np.random.RandomState(1)])
+def test_an_unseeded_fit_takes_up_the_stored_seed(data, tmp_path, monkeypatch, random_state):
+    settings = {**QUICK, "random_state": random_state}
+    fit_until_killed(CrossEntropyClassifier(**settings, checkpoint=tmp_path), data, 1)
+    resumed = CrossEntropyClassifier(**settings, checkpoint=tmp_path).fit(*data)
+    monkeypatch.setattr(cross_entropy, "draw_seed", lambda *_: Checkpoints.stored_seed(tmp_path))
+    assert_identical(resumed, CrossEntropyClassifier(**settings).fit(*data), data[0])
+
+
+def test_more_rounds_may_follow(fitted, data, tmp_path):
+    CrossEntropyClassifier(**{**QUICK, "n_rounds": 1}, checkpoint=tmp_path).fit(*data)
+    assert_identical(CrossEntropyClassifier(**QUICK, checkpoint=tmp_path).fit(*data), fitted[0], data[0])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"n_filters": 7},
+        {"max_epochs": 6},
+        {"batch_size": 8},
+        {"learning_rate": 2e-2},
+        {"random_state": 1},
+        {"standardization": "per_dimension"},
+        {"calibration_size": 0.4},
+        {"patience": 4},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_checkpoint_with_other_settings_is_refused(fitted, data, tmp_path, change):
+    fit_until_killed(CrossEntropyClassifier(**QUICK, checkpoint=tmp_path), data, 1)
+    with pytest.raises(CheckpointError, match=OTHER):
+        CrossEntropyClassifier(**{**QUICK, **change}, checkpoint=tmp_path).fit(*data)
+    assert_identical(CrossEntropyClassifier(**QUICK, checkpoint=tmp_path).fit(*data), fitted[0], data[0])
+
+
+def test_a_checkpoint_of_other_data_is_refused(data, tmp_path):
+    (X, y), moved = data, data[0].copy()
+    moved[7, 2] += 1e-3
+    names = np.array(["a", "b", "c"])
+    model = CrossEntropyClassifier(**{**QUICK, "n_rounds": 1}, checkpoint=tmp_path / "split").fit(X, y)
+    for others in ((moved, y), (X, np.roll(y, 1)), (X, names[y]), (X, y, (X, y))):
+        with pytest.raises(CheckpointError, match=OTHER):
+            model.fit(*others)
+    given = model.set_params(checkpoint=tmp_path / "given").fit(X, y, (X[:60], y[:60]))
+    for calibration in (None, (moved[:60], y[:60]), (X[:60], np.roll(y[:60], 1)), (X[:59], y[:59])):
+        with pytest.raises(CheckpointError, match=OTHER):
+            given.fit(X, y, calibration)
+    given.fit(X, y, LabelledStates(X[:60], y[:60]))
+
+
+def test_a_fit_of_ours_in_its_first_round_is_not_mixed_with(data, tmp_path, monkeypatch):
+    original = Checkpoints.save_epoch
+
+    def save_epoch(self, state, seed):
+        original(self, state, seed)
+        raise Killed
+
+    monkeypatch.setattr(Checkpoints, "save_epoch", save_epoch)
+    with pytest.raises(Killed):
+        SDMClassifier(alpha=0.8, **QUICK, checkpoint=tmp_path).fit(*data)
+    with pytest.raises(CheckpointError, match=f"current.{OTHER}"):
+        CrossEntropyClassifier(**QUICK, checkpoint=tmp_path).fit(*data)
+    assert [path.name for path in tmp_path.iterdir()] == ["current.safetensors"]
+
+
+@pytest.mark.parametrize("random_state", [0, None])
+def test_a_damaged_checkpoint_is_named(data, tmp_path, random_state):
+    model = CrossEntropyClassifier(**{**QUICK, "random_state": random_state}, checkpoint=tmp_path).fit(*data)
+    expected, path = copy.deepcopy(model), tmp_path / "round-000.safetensors"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(CheckpointError, match=r"round-000.safetensors is damaged .* Remove it to start that round"):
+        model.fit(*data)
+    if random_state is not None:
+        path.unlink()
+        assert_identical(model.fit(*data), expected, data[0])
+
+
+def test_a_checkpoint_that_is_no_directory_is_refused_before_training(data, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(CrossEntropyLearner, "train_epoch", lambda *_: pytest.fail("trained"))
+    with pytest.raises(CheckpointError, match="cannot be used as a checkpoint directory"):
+        CrossEntropyClassifier(**QUICK, checkpoint=tmp_path / "file").fit(*data)
+
+
 # --- The interface ---------------------------------------------------------------------------------------------------
 
 
@@ -276,6 +430,7 @@ def test_the_defaults_are_the_papers():
         "standardization": "scalar",
         "calibration_size": 0.5,
         "patience": None,
+        "checkpoint": None,
     }
 
 
@@ -295,6 +450,7 @@ def test_the_defaults_are_the_papers():
         ({"calibration_size": 1.0}, "'calibration_size' of CrossEntropyClassifier.fit must be in (0, 1). Got 1.0"),
         ({"device": "abacus"}, "'device'"),
         ({"random_state": "x"}, "'random_state' of CrossEntropyClassifier"),
+        ({"checkpoint": 3}, "'checkpoint' of CrossEntropyClassifier.fit must be a path. Got 3"),
     ],
 )
 def test_bad_parameters_are_named(data, change, message):

@@ -13,9 +13,10 @@ import torch
 
 from conftest import make_blobs
 from torchsdm import LabelledStates, SDMClassifier, SDMEnsemble
+from torchsdm.baselines.cross_entropy import RoundsClassifier
 from torchsdm.baselines.sdm_rules import RULES, SDMRule
 from torchsdm.baselines.softmax import SoftmaxThreshold
-from torchsdm.comparison import paper_entrants
+from torchsdm.comparison import GROUPS, paper_entrants
 from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError, SDMWarning
 from torchsdm.evaluation import Entrant, Evaluation
 from torchsdm.metrics import aurc, ood_auroc
@@ -197,6 +198,8 @@ def test_all_of_the_papers_estimators_can_be_fitted_and_decide(classifier):
     assert models.count("LM") == 5 and models.count("LM + CNN") == 5 and models.count("LM + SDM") == len(RULES) + 1
     assert sum("VBLL" in model for model in models) == 2 and "LM + SDM, 2 rounds" in models
     assert {entrant.name for entrant in entrants} >= {"APS", "RAPS", "Mahalanobis", "vote", "MAPIE risk control"}
+    sizes = dict(zip(GROUPS, (5, 5, 2, len(RULES) + 1, 4), strict=True))
+    assert [entrant.group for entrant in entrants] == [group for group in GROUPS for _ in range(sizes[group])]
     evaluation = Evaluation(entrants, {"test": test}, 0.9)
     for row in evaluation.table.rows:
         marginal = row.accuracy.marginal
@@ -204,6 +207,32 @@ def test_all_of_the_papers_estimators_can_be_fitted_and_decide(classifier):
         if row.estimator == "no reject":
             assert marginal.share == 1.0
     assert all(np.isfinite(record["aurc"]) for record in evaluation.summaries())
+
+
+def test_each_network_of_the_entrants_has_a_checkpoint_of_its_own(classifier, tmp_path, monkeypatch):
+    def entrants(checkpoint):
+        return paper_entrants(
+            labelled(TRAIN), classifier, groups=("cnn", "vbll", "sdm"), n_hidden=8, checkpoint=checkpoint
+        )
+
+    plain, first = entrants(None), entrants(str(tmp_path / "c"))
+    folders = {path.name: sorted(file.name for file in path.iterdir()) for path in (tmp_path / "c").iterdir()}
+    vbll = [f"vbll-{kind}-{factor}" for kind in ("discriminative", "generative") for factor in (1, 50)]
+    assert folders == {name: ["round-000.safetensors", "round-001.safetensors"] for name in ("cnn", *vbll)}
+    monkeypatch.setattr(RoundsClassifier, "_train_round", lambda *_: pytest.fail("trained again"))
+    again = entrants(tmp_path / "c")
+    data = labelled(TEST)
+    for one, two, three in zip(plain, first, again, strict=True):
+        assert (one.model, one.name) == (two.model, two.name) == (three.model, three.name)
+        expected = one.decide(data).probabilities
+        np.testing.assert_array_equal(two.decide(data).probabilities, expected)
+        np.testing.assert_array_equal(three.decide(data).probabilities, expected)
+    with pytest.raises(InvalidTypeError, match="'checkpoint' of paper_entrants must be a path"):
+        entrants(3)
+
+
+def test_an_entrant_has_no_group_unless_it_is_given_one(evaluation):
+    assert evaluation.entrants[0].group == "" and Entrant("m", "r", None, group="mine").group == "mine"
 
 
 def test_entrants_want_one_alpha_and_known_groups(classifier):

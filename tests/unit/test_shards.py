@@ -21,7 +21,9 @@ import torch
 from safetensors.torch import save_file
 
 from torchsdm import read_states
-from torchsdm.errors import CheckpointError, ModelFileError, TorchSDMError
+from torchsdm.data import has_states, state_blocks
+from torchsdm.errors import CheckpointError, InvalidInputError, ModelFileError, TorchSDMError
+from torchsdm.files import describe_file
 from torchsdm.shards import MANIFEST_NAME, ShardWriter, StoredShards, stored_origin
 
 needs_posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX")
@@ -181,6 +183,143 @@ def test_rows_that_do_not_match_their_examples_are_refused(tmp_path):
         with pytest.raises(TorchSDMError, match=r"\b2\b.*\b3\b|\b3\b.*\b2\b"):
             writer.write({"hidden_states": STATES[:2]}, examples()[:3], {})
         assert writer.n_finished == 0
+
+
+# --- Blocks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "lengths"), [(1, [1] * 7), (2, [2, 1, 2, 1, 1]), (3, [3, 3, 1]), (7, [3, 3, 1]), (1000, [3, 3, 1])]
+)
+def test_blocks_are_the_whole(tmp_path, size, lengths):
+    with writer_of(tmp_path / "a") as writer:
+        write_on(writer, tensors={"hidden_states": STATES, "label_logits": LOGITS})
+    blocks = list(state_blocks(tmp_path / "a", size))
+    assert [len(block) for block in blocks] == lengths
+    assert np.array_equal(np.concatenate([block.hidden_states for block in blocks]), STATES)
+    assert np.array_equal(np.concatenate([block.label_logits for block in blocks]), LOGITS)
+    assert [label for block in blocks for label in block.labels.tolist()] == LABELS
+    assert [name for block in blocks for name in block.ids] == IDS
+    assert [text for block in blocks for text in block.texts] == TEXTS
+    assert all(block.origin == ORIGIN for block in blocks)
+    assert all(block.hidden_states.dtype == np.float32 for block in blocks)
+
+
+def test_blocks_need_neither_labels_nor_texts(tmp_path):
+    with writer_of(tmp_path / "a") as writer:
+        write_on(writer, rows=[{"id": name} for name in IDS])
+    for block in state_blocks(str(tmp_path / "a"), 2):
+        assert block.labels is None and block.texts is None and block.label_logits is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_blocks_of_several_positions_keep_their_dtype(tmp_path, dtype):
+    states = torch.arange(N_ROWS * 6, dtype=dtype).reshape(N_ROWS, 3, 2)
+    with writer_of(tmp_path / "a") as writer:
+        write_on(writer, tensors={"hidden_states": states})
+    blocks = [block.hidden_states for block in state_blocks(tmp_path / "a", 2)]
+    assert blocks[0].shape == (2, 3, 2) and {block.dtype for block in blocks} == {states.numpy().dtype}
+    assert np.array_equal(np.concatenate(blocks), states)
+
+
+def test_a_directory_of_shards_has_states(unfinished):
+    assert has_states(unfinished) is True and has_states(str(unfinished), "h") is True
+
+
+def test_the_tensors_of_each_shard_are_those_of_the_whole(finished):
+    stored = StoredShards.open(finished)
+    shards = list(stored.shard_tensors())
+    assert [len(shard["hidden_states"]) for shard in shards] == [3, 3, 1]
+    whole = stored.tensors()["hidden_states"]
+    assert np.array_equal(np.concatenate([shard["hidden_states"] for shard in shards]), whole)
+    assert [len(shard) for shard in stored.shard_examples()] == [3, 3, 1]
+    assert list(stored.examples()) == examples()
+
+
+def test_blocks_of_an_unfinished_run_are_refused(unfinished):
+    with pytest.raises(ModelFileError, match=r"is not finished: 6 of 7 rows are there"):
+        next(state_blocks(unfinished))
+
+
+def test_blocks_of_a_directory_of_something_else_are_refused(tmp_path):
+    with pytest.raises(ModelFileError, match=r"manifest.json is missing: .* holds no hidden states"):
+        next(state_blocks(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["shard-00001.safetensors", "shard-00002.jsonl"])
+def test_a_missing_or_truncated_shard_is_said_before_the_first_block(finished, name):
+    path = finished / name
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(ModelFileError, match=rf"{name} is truncated or damaged.*Run the extraction again"):
+        next(state_blocks(finished, 1))
+    path.unlink()
+    with pytest.raises(ModelFileError, match=rf"{name} is missing"):
+        next(state_blocks(finished, 1))
+
+
+@pytest.mark.parametrize("name", ["shard-00001.safetensors", "shard-00001.jsonl"])
+def test_a_flipped_bit_is_noticed_before_the_first_block_of_its_shard(finished, name):
+    path = finished / name
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+    blocks = state_blocks(finished, 2)
+    assert [len(next(blocks)) for _ in range(2)] == [2, 1]
+    with pytest.raises(ModelFileError, match=rf"{name} is damaged: its contents are not what was written. Run the"):
+        next(blocks)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"hidden_states": STATES[3:6, :2]},
+        {"hidden_states": STATES[3:6].double()},
+        {"hidden_states": STATES[3:6], "label_logits": LOGITS[3:6]},
+        {"others": STATES[3:6]},
+        {"hidden_states": STATES[3:6].bfloat16()},
+    ],
+    ids=["width", "dtype", "more", "others", "bfloat16"],
+)
+def test_shards_that_are_not_alike_are_refused(tmp_path, odd):
+    with writer_of(tmp_path / "a") as writer:
+        write_on(writer, n_shards=1)
+        writer.write(odd, examples()[3:6], {"tokens": 3})
+        write_on(writer)
+    for attempt in (lambda: read_states(tmp_path / "a"), lambda: list(state_blocks(tmp_path / "a"))):
+        with pytest.raises(ModelFileError, match=r"shard-00001.safetensors is damaged and cannot be read"):
+            attempt()
+
+
+def test_a_shard_of_fewer_examples_than_rows_is_refused(finished):
+    path = finished / "shard-00001.jsonl"
+    path.write_text("".join(path.read_text(encoding="utf-8").splitlines(keepends=True)[:1]), encoding="utf-8")
+    change_manifest(finished, lambda stored: stored["shards"][1].update(examples=describe_file(path)))
+    for attempt in (lambda: read_states(finished), lambda: list(state_blocks(finished))):
+        with pytest.raises(ModelFileError, match=r"shard-00001.jsonl is damaged: .* has 1 rows, not 3"):
+            attempt()
+
+
+@pytest.mark.parametrize("n_rows", [2, 4])
+def test_a_shard_of_other_rows_than_examples_is_refused(finished, n_rows):
+    path = finished / "shard-00001.safetensors"
+    save_file({"hidden_states": STATES[:n_rows].contiguous()}, path)
+    change_manifest(finished, lambda stored: stored["shards"][1].update(states=describe_file(path)))
+    for attempt in (lambda: read_states(finished), lambda: list(state_blocks(finished))):
+        with pytest.raises(ModelFileError, match=rf"shard-00001.safetensors .*hidden_states has {n_rows} rows, not 3"):
+            attempt()
+
+
+def test_shards_without_states_or_without_rows_are_refused(tmp_path):
+    with writer_of(tmp_path / "others") as writer:
+        write_on(writer, tensors={"others": STATES})
+    for attempt in (lambda path: read_states(path), lambda path: next(state_blocks(path))):
+        with pytest.raises(InvalidInputError, match="others: no 'hidden_states' found"):
+            attempt(tmp_path / "others")
+    with writer_of(tmp_path / "empty", n_rows=0):
+        pass
+    with pytest.raises(InvalidInputError, match="empty: no 'hidden_states' found"):
+        read_states(tmp_path / "empty")
+    assert list(state_blocks(tmp_path / "empty")) == []
 
 
 # --- Resuming --------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from torchsdm import Decisions
 from torchsdm.errors import InvalidInputError
 from torchsdm.metrics import Cell, SelectiveAccuracy
-from torchsdm.tables import ResultRow, ResultTable, accuracy_text, share_text
+from torchsdm.tables import ResultRow, ResultTable, accuracy_text, csv_text, is_moved, share_text
 
 
 def row(estimator="SDM_HR", dataset="reviews", model="phi & co_1"):
@@ -99,6 +99,40 @@ def test_csv_json_and_pandas_hold_all_digits(table):
 )
 def test_rounding_lifts_nothing_over_a_limit(cell, expected):
     assert accuracy_text(cell, 0.95) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "limit", "moved"),
+    [
+        (0.9496, 3, 0.95, True),  # from below onto it
+        (0.9494, 3, 0.95, False),  # stays below
+        (0.95, 3, 0.95, False),  # lies on it
+        (0.9504, 3, 0.95, False),  # from above onto it: it still is not below
+        (0.9504, 2, 0.9503, True),  # from above across it
+        (0.9496, 2, 0.9498, True),  # from below across it
+        (0.9504, 2, 0.97, False),  # far from it
+        (0.9996, 3, 1.0, True),
+        (0.9994, 3, 1.0, False),
+        (1.0, 3, 1.0, False),
+        (0.0004, 3, 0.0, True),  # something is not nothing
+        (0.0006, 3, 0.0, False),
+        (0.0, 3, 0.0, False),
+    ],
+)
+def test_a_value_is_moved_where_rounding_takes_it_to_another_side(value, digits, limit, moved):
+    assert is_moved(value, digits, (limit,)) is moved
+    assert is_moved(value, digits, (0.5, limit, 0.6)) is moved
+    assert is_moved(value, digits, ()) is False
+
+
+def test_csv_of_records_is_read_back_as_it_was():
+    assert csv_text([]) == ""
+    records = [{"a": 'one, "two"', "b": None, "c": 0.1}, {"a": "new\nline", "b": "", "c": 1 / 3}]
+    text = csv_text(records)
+    assert text.startswith("a,b,c\n") and "\r" not in text and text.endswith("\n")
+    read = list(csv.DictReader(io.StringIO(text, newline="")))
+    assert [line["a"] for line in read] == ['one, "two"', "new\nline"] and [line["b"] for line in read] == ["", ""]
+    assert [float(line["c"]) for line in read] == [0.1, 1 / 3]
 
 
 def test_a_small_share_is_not_none():

@@ -17,9 +17,17 @@ from torch import nn
 from conftest import make_blobs
 from torchsdm.baselines import vbll as baseline
 from torchsdm.baselines.base import LogitModel
+from torchsdm.baselines.cross_entropy import CrossEntropyClassifier
 from torchsdm.baselines.softmax import NoReject
 from torchsdm.baselines.vbll import VBLLClassifier, VBLLLearner, VBLLNetwork
-from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError, NotFittedError, TrainingError
+from torchsdm.errors import (
+    CheckpointError,
+    InvalidInputError,
+    InvalidTypeError,
+    MissingExtraError,
+    NotFittedError,
+    TrainingError,
+)
 from torchsdm.training import TrainingData, TrainingSettings, random_generator, split_of_round
 
 vbll = pytest.importorskip("vbll")
@@ -291,6 +299,41 @@ def test_global_randomness_is_given_back_after_an_error_too(data, monkeypatch):
     with pytest.raises(TrainingError):
         VBLLClassifier(**QUICK).fit(*data)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_interrupted_fit_called_again_goes_on_with_the_same_bits(fitted, data, tmp_path, monkeypatch):
+    model, trained, original = fitted[0], [], VBLLLearner.train_epoch
+
+    def train_epoch(learner, number):
+        if (learner.number, number) == (1, 2) and not trained:
+            raise KeyboardInterrupt
+        return original(learner, number)
+
+    monkeypatch.setattr(VBLLLearner, "train_epoch", train_epoch)
+    with pytest.raises(KeyboardInterrupt):
+        VBLLClassifier(model.kind, **QUICK, checkpoint=tmp_path).fit(*data)
+    assert [path.name for path in tmp_path.iterdir()] == ["round-000.safetensors"]
+    monkeypatch.setattr(VBLLLearner, "train_epoch", lambda self, n: (trained.append(self.number), original(self, n))[1])
+    resumed = VBLLClassifier(model.kind, **QUICK, checkpoint=tmp_path).fit(*data)
+    read = VBLLClassifier(model.kind, 0.7, **QUICK, checkpoint=tmp_path).fit(*data)  # alpha changes no weights
+    assert trained == [1] * 6 and read.alphas_.tolist() == [0.7]
+    for again in (resumed, read):
+        for name, value in model.network_.state_dict().items():
+            assert torch.equal(again.network_.state_dict()[name], value), name
+        assert (again.best_round_, again.best_epoch_) == (model.best_round_, model.best_epoch_)
+        np.testing.assert_array_equal(again.calibration_losses_, model.calibration_losses_)
+        np.testing.assert_array_equal(again.logits(data[0]), model.logits(data[0]))
+        assert again.network_.last.regularization_weight == model.network_.last.regularization_weight
+
+
+@pytest.mark.parametrize("change", [{"kind": "generative"}, {"regularization_factor": 50}, {"n_hidden": 11}])
+def test_a_checkpoint_of_another_fit_is_refused(data, tmp_path, change):
+    quick = {**QUICK, "n_rounds": 1, "max_epochs": 1, "checkpoint": tmp_path}
+    VBLLClassifier(**quick).fit(*data)
+    with pytest.raises(CheckpointError, match="other data or with other settings"):
+        VBLLClassifier(**{**quick, **change}).fit(*data)
+    with pytest.raises(CheckpointError, match="other data or with other settings"):
+        CrossEntropyClassifier(quick.pop("n_hidden"), **quick).fit(*data)
 
 
 # --- Decisions -------------------------------------------------------------------------------------------------------

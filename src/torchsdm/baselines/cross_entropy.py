@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import copy
+import dataclasses
+import hashlib
+import json
+import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -14,7 +18,8 @@ from torch import Tensor
 
 from torchsdm.activation import SOFTMAX_DISTANCE_QUANTILE, SOFTMAX_SIMILARITY, sdm_losses
 from torchsdm.baselines.softmax import softmax
-from torchsdm.data import LabelledStates
+from torchsdm.checkpoint import CURRENT, CheckpointFiles, round_name
+from torchsdm.data import LabelledStates, fingerprint
 from torchsdm.errors import InvalidTypeError, NotFittedError, TrainingError
 from torchsdm.labels import LabelCodes, count_classes
 from torchsdm.matching import DEFAULT_BLOCK_SIZE
@@ -27,6 +32,7 @@ from torchsdm.validation import (
     check_device,
     check_hidden_states,
     check_label_array,
+    check_path,
     check_positive,
     check_same_length,
     check_share,
@@ -43,15 +49,40 @@ class Round(NamedTuple):
     train_epoch: Callable[[int], float]
 
 
-class Epoch(NamedTuple):
-    """The network after an epoch, its loss over the calibration part, and the parts of its round."""
+class FinishedRound(NamedTuple):
+    """A finished round: its best epoch, the weights after it, and the calibration loss after each of its epochs."""
 
-    loss: float
-    round: int
     number: int
-    network: Any
-    train: Part
-    calibration: Part
+    best_epoch: int
+    losses: list[float]
+    weights: dict[str, Tensor]
+
+    @property
+    def best_loss(self) -> float:
+        """The calibration loss after the best epoch."""
+        return self.losses[self.best_epoch - 1]
+
+
+class RoundCheckpoints(CheckpointFiles):
+    """Stores the finished rounds of a fit."""
+
+    def save_round(self, result: FinishedRound, seed: int) -> None:
+        """Store a finished round."""
+        facts = {
+            "number": result.number,
+            "best_epoch": result.best_epoch,
+            "best_loss": result.best_loss,
+            "records": result.losses,
+        }
+        self.write(round_name(result.number), facts, result.weights, seed)
+
+    def load_round(self, number: int) -> FinishedRound | None:
+        """A finished round, if it is stored."""
+        stored = self.read(round_name(number))
+        if stored is None:
+            return None
+        facts, weights = stored
+        return FinishedRound(facts["number"], facts["best_epoch"], facts["records"], weights)
 
 
 class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
@@ -75,6 +106,7 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
     standardization: str
     calibration_size: float
     patience: int | None
+    checkpoint: str | Path | None
 
     def fit(
         self: Self,
@@ -102,17 +134,21 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
             given_states, given_labels = self._check_states(*_pair(calibration, caller), f"{caller} (calibration)")
             given_numbers = LabelCodes(classes).encode(given_labels, f"{caller} (calibration)")
             data = TrainingData(data.hidden_states, data.labels, given_states, given_numbers)
-        self.random_seed_ = draw_seed(self.random_state, type(self).__name__)
+        self.random_seed_ = self._draw_seed()
         settings, losses = self._settings(len(classes)), np.full((self.n_rounds, self.max_epochs), np.nan)
+        store = self._checkpoints(data, classes, settings)
         # Whatever gradient or precision context the caller is in, training is the same.
         with torch.inference_mode(False), torch.enable_grad(), torch.autocast(settings.device_type, enabled=False):
-            best = min(self._epochs(data, settings, losses), key=lambda epoch: epoch.loss)
+            best = min(self._rounds(data, settings, store, losses), key=lambda result: result.best_loss)
+            train_part, calibration_part = split_of_round(data, settings, self.random_seed_, best.number)
+            network = self._begin(train_part, calibration_part, settings, best.number).network
+            network.load_state_dict(best.weights)
         self.classes_ = classes
-        self.network_ = best.network
-        self.calibration_losses_, self.best_round_, self.best_epoch_ = losses, best.round, best.number
-        self.training_rows_, self.calibration_rows_ = best.train.rows.numpy(), best.calibration.rows.numpy()
-        self._calibration_logits = np.concatenate([self._logits(block) for block in blocks(best.calibration)])
-        self._calibration_labels = best.calibration.labels.numpy()
+        self.network_ = network
+        self.calibration_losses_, self.best_round_, self.best_epoch_ = losses, best.number, best.best_epoch
+        self.training_rows_, self.calibration_rows_ = train_part.rows.numpy(), calibration_part.rows.numpy()
+        self._calibration_logits = np.concatenate([self._logits(block) for block in blocks(calibration_part)])
+        self._calibration_labels = calibration_part.labels.numpy()
         return self
 
     def logits(self, X: ArrayLike) -> Array:
@@ -143,22 +179,65 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
     def _logits(self, states: Tensor) -> Array:
         """Logits (N, C) of checked states."""
 
-    def _epochs(self, data: TrainingData, settings: TrainingSettings, losses: Array) -> Iterator[Epoch]:
-        """Every epoch of every round; its calibration loss is also written to ``losses`` (J, epochs)."""
+    def _rounds(
+        self, data: TrainingData, settings: TrainingSettings, store: RoundCheckpoints | None, losses: Array
+    ) -> Iterator[FinishedRound]:
+        """Every round, loaded or trained; its calibration losses are also written to ``losses`` (J, epochs)."""
         for number in range(self.n_rounds):
-            parts = split_of_round(data, settings, self.random_seed_, number)
-            network, train_epoch = self._begin(*parts, settings, number)
-            for epoch in range(1, self.max_epochs + 1):
-                loss = losses[number, epoch - 1] = train_epoch(epoch)
-                if not np.isfinite(loss):
-                    raise TrainingError(
-                        f"The calibration loss became {loss} in epoch {epoch} of round {number + 1}. Lower "
-                        f"learning_rate (now {settings.learning_rate:g})."
-                    )
-                yield Epoch(loss, number, epoch, copy.deepcopy(network), *parts)
-                best_epoch = 1 + int(np.nanargmin(losses[number]))
-                if settings.patience is not None and epoch - best_epoch >= settings.patience:
-                    break
+            result = store.load_round(number) if store else None
+            if result is None:
+                result = self._train_round(data, settings, number)
+                if store:
+                    store.save_round(result, self.random_seed_)
+            losses[number, : len(result.losses)] = result.losses
+            yield result
+
+    def _train_round(self, data: TrainingData, settings: TrainingSettings, number: int) -> FinishedRound:
+        """Train a round; its best epoch is the earliest where several are equal."""
+        parts = split_of_round(data, settings, self.random_seed_, number)
+        network, train_epoch = self._begin(*parts, settings, number)
+        losses: list[float] = []
+        best_epoch, weights = 0, {}
+        for epoch in range(1, settings.max_epochs + 1):
+            loss = train_epoch(epoch)
+            if not np.isfinite(loss):
+                raise TrainingError(
+                    f"The calibration loss became {loss} in epoch {epoch} of round {number + 1}. Lower "
+                    f"learning_rate (now {settings.learning_rate:g})."
+                )
+            losses.append(loss)
+            best_epoch = 1 + int(np.argmin(losses))
+            if best_epoch == epoch:
+                weights = {name: value.clone() for name, value in network.state_dict().items()}
+            if settings.patience is not None and epoch - best_epoch >= settings.patience:
+                break
+        return FinishedRound(number, best_epoch, losses, weights)
+
+    def _draw_seed(self) -> int:
+        """A seed from ``random_state``; one that is no number would give another seed to a fit that is resumed."""
+        if self.checkpoint is not None and not isinstance(self.random_state, numbers.Integral):
+            stored = RoundCheckpoints.stored_seed(self.checkpoint)
+            if stored is not None:
+                return stored
+        return draw_seed(self.random_state, type(self).__name__)
+
+    def _checkpoints(self, data: TrainingData, classes: Array, settings: TrainingSettings) -> RoundCheckpoints | None:
+        """The checkpoint directory, where one is wanted, under the fingerprint of data, settings and seed."""
+        if self.checkpoint is None:
+            return None
+        fixed = {**self._identity(settings), "seed": self.random_seed_}
+        fixed["data"] = fingerprint(data.hidden_states, classes[data.labels.numpy()])
+        if data.calibration_states is not None and data.calibration_labels is not None:
+            fixed["calibration"] = fingerprint(data.calibration_states, classes[data.calibration_labels.numpy()])
+        digest = hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
+        store = RoundCheckpoints(self.checkpoint, digest)
+        store.make_directory()  # now, rather than after a round of hours
+        store.read(CURRENT)  # of an SDM fit in its first round, which is refused like its finished rounds
+        return store
+
+    def _identity(self, settings: TrainingSettings) -> dict[str, Any]:
+        """The settings that must be the same for a round to be taken up; the number of rounds may grow."""
+        return {"class": type(self).__name__, **dataclasses.asdict(settings), "block_size": None}
 
     def _settings(self, n_classes: int) -> TrainingSettings:
         return TrainingSettings(
@@ -181,6 +260,8 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
         check_positive(self.learning_rate, "learning_rate", caller)
         check_choice(self.standardization, ("scalar", "per_dimension"), "standardization", caller)
         check_share(self.calibration_size, "calibration_size", caller)
+        if self.checkpoint is not None:
+            check_path(self.checkpoint, "checkpoint", caller)
         check_device(self.device, caller)
 
     def _check_states(self, X: Any, y: Any, caller: str, *, reset: bool = False) -> tuple[Tensor, Array]:
@@ -221,6 +302,9 @@ class CrossEntropyClassifier(RoundsClassifier):
         Share of X that each round sets aside.
     patience : int, optional
         Epochs without a better calibration loss after which a round ends; by default none ends early.
+    checkpoint : path or None
+        A directory in which training leaves the best epoch of every finished round. An interrupted ``fit`` called again
+        with the same data and settings goes on after the last finished round, with identical results.
 
     Attributes
     ----------
@@ -246,6 +330,7 @@ class CrossEntropyClassifier(RoundsClassifier):
         standardization: str = "scalar",
         calibration_size: float = 0.5,
         patience: int | None = None,
+        checkpoint: str | Path | None = None,
     ) -> None:
         self.n_filters = n_filters
         self.n_rounds = n_rounds
@@ -257,6 +342,7 @@ class CrossEntropyClassifier(RoundsClassifier):
         self.standardization = standardization
         self.calibration_size = calibration_size
         self.patience = patience
+        self.checkpoint = checkpoint
 
     def _begin(self, train: Part, calibration: Part, settings: TrainingSettings, number: int) -> Round:
         learner = CrossEntropyLearner(train, calibration, settings, self.random_seed_, number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -64,6 +65,10 @@ class VBLLClassifier(RoundsClassifier):
         1e-4 that spares the last layer.
     standardization, calibration_size, patience
         As in ``CrossEntropyClassifier``.
+    checkpoint : path or None
+        A directory in which training leaves the best epoch of every finished round. An interrupted ``fit`` called again
+        with the same data and settings goes on after the last finished round, with identical results. ``alpha`` may be
+        another: it changes no weights.
 
     Notes
     -----
@@ -89,6 +94,7 @@ class VBLLClassifier(RoundsClassifier):
         standardization: str = "scalar",
         calibration_size: float = 0.5,
         patience: int | None = None,
+        checkpoint: str | Path | None = None,
     ) -> None:
         self.kind = kind
         self.alpha = alpha
@@ -103,6 +109,7 @@ class VBLLClassifier(RoundsClassifier):
         self.standardization = standardization
         self.calibration_size = calibration_size
         self.patience = patience
+        self.checkpoint = checkpoint
 
     def fit(
         self: Self,
@@ -135,6 +142,13 @@ class VBLLClassifier(RoundsClassifier):
         weight = float(self.regularization_factor) / len(train)
         learner = VBLLLearner(train, calibration, settings, self.random_seed_, number, self.kind, weight)
         return Round(learner.network, learner.train_epoch)
+
+    def _identity(self, settings: TrainingSettings) -> dict[str, Any]:
+        return {
+            **super()._identity(settings),
+            "kind": self.kind,
+            "regularization_factor": float(self.regularization_factor),
+        }
 
     def _probabilities(self, states: Tensor) -> Array:
         probabilities: Array = self.network_.probabilities(self.network_.encode(states)).cpu().numpy()

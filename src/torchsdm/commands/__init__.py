@@ -1,0 +1,1 @@
+"""The verbs of the command ``sdm``, a module each: parse, call, print."""

@@ -1,0 +1,81 @@
+"""Options that several verbs share, and how they speak to a person."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+MODEL_HELP = (
+    "Language model: a directory, a .gguf file, package:NAME for a model inside an installed package, or a name on the "
+    "Hugging Face hub."
+)
+
+
+def document_options(command: Command) -> Command:
+    """Where text, label, id and answer stand in a file."""
+    for option in (
+        click.option("--answer", help="Column of the answer that is judged. Default: 'answer', where there is one."),
+        click.option(
+            "--id", "id_", help="Column of the id. Default: 'id', where there is one; else rows are numbered."
+        ),
+        click.option("--label", help="Column of the label. Default: 'label', where there is one."),
+        click.option("--text", default="text", show_default=True, help="Column or key of the text."),
+    ):
+        command = option(command)
+    return command
+
+
+def column_options(command: Command) -> Command:
+    """The same for a file that may hold states instead."""
+    states = click.option(
+        "--states", default="hidden_states", show_default=True, help="Key of states, if it holds any."
+    )
+    return document_options(states(command))
+
+
+def language_model_options(command: Command) -> Command:
+    """Where the language model of a saved classifier is now, and on what it runs."""
+    for option in (
+        click.option("--batch-tokens", default=4096, show_default=True, help="Tokens run through it at once."),
+        click.option("--device", help="A torch device. Default: the CPU."),
+        click.option("-m", "--model", "language_model", help="Where the language model is now, if not where it was."),
+    ):
+        command = option(command)
+    return command
+
+
+def json_option(command: Command) -> Command:
+    """``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")(command)
+
+
+def output_option(what: str, *, is_required: bool = False) -> Callable[[Command], Command]:
+    """``--output``."""
+    return click.option("-o", "--output", required=is_required, type=click.Path(path_type=Path), help=what)
+
+
+def say(result: dict[str, Any], text: str, as_json: bool) -> None:
+    """Print a result: for a person, or as one line of JSON."""
+    click.echo(json.dumps(result, allow_nan=False, ensure_ascii=False) if as_json else text)
+
+
+def log_to_terminal() -> None:
+    """The library's messages on the error stream, a line each."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("sdm: %(message)s"))
+    library = logging.getLogger("torchsdm")
+    library.handlers, library.propagate = [handler], False
+    library.setLevel(logging.INFO)
+
+
+def is_terminal() -> bool:
+    """Whether a person sees progress."""
+    return sys.stderr.isatty()

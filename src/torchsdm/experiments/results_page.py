@@ -1,0 +1,182 @@
+"""A page of Markdown from the results of several runs: what was run, what became of the claims, the main tables."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from torchsdm.errors import InvalidInputError
+from torchsdm.experiments.claims import similarity_rises
+from torchsdm.experiments.run import RESULT_NAME
+from torchsdm.files import replace_file
+from torchsdm.tables import Grid, markdown_text
+
+_NEEDED = (
+    *("title", "model", "command", "alpha", "settings", "data", "states", "region", "sections", "claims", "seconds"),
+    "machine",
+)
+_MARKS = {"held": "held", "not held": "**not held**", "not looked at": "–"}
+_DEFAULTS = {"n_rounds": "?", "max_epochs": "?"}  # of results that do not say
+_SHOWN = ("Main table", "Calibration set", "Beside the paper")  # of the study of estimators; all else is in its report
+
+
+def read_results(folder: str | Path) -> dict[str, dict[str, Any]]:
+    """The results of all finished runs in a folder, by the name of the run."""
+    folder = Path(folder)
+    results = {}
+    for path in sorted(folder.glob(f"*/{RESULT_NAME}")):
+        try:
+            result = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InvalidInputError(f"{path} cannot be read as a result: {error}.") from error
+        missing = [name for name in _NEEDED if not isinstance(result, dict) or name not in result]
+        if missing:
+            raise InvalidInputError(f"{path} is no result of an experiment: {missing[0]!r} is missing.")
+        results[path.parent.name] = result
+    if not results:
+        raise InvalidInputError(f"{folder} holds no finished run: no {RESULT_NAME} is in a folder of it.")
+    return results
+
+
+def write_results_page(page: str | Path, folder: str | Path) -> None:
+    """Write the page, and the reports of the runs to a folder beside it that bears its name."""
+    page, folder = Path(page), Path(folder)
+    results = read_results(folder)
+    reports = page.with_suffix("")
+    links = {}
+    try:
+        for run in results:
+            report = folder / run / "report.html"
+            if report.is_file():
+                reports.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(report, reports / f"{run}.html")
+                links[run] = quote(f"{reports.name}/{run}.html")
+        page.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(page, results_page(results, links).encode())
+    except OSError as error:
+        raise InvalidInputError(f"{page} cannot be written: {error}.") from error
+
+
+def results_page(results: Mapping[str, Mapping[str, Any]], links: Mapping[str, str]) -> str:
+    """The page as Markdown; ``links`` are those of the reports, by run."""
+    machines = dict.fromkeys(_machine(result["machine"]) for result in results.values())
+    parts = [
+        "# Results",
+        "<!-- Written by `sdm reproduce --page`; changes belong into the runs. -->",
+        "The paper's experiments with the language models named. Where they know less than the paper's, the numbers "
+        "differ; what has to be the same is the behaviour: what is admitted is right at the stated rate, or nothing is "
+        "admitted. Each claim of the paper is reported as held or not held, with its numbers.",
+        f"Run on {'; and on '.join(machines)}.",
+        "## Runs",
+        _runs(results, links).to_markdown(),
+        "Times are minutes, added up over interruptions: extracting hidden states, training all rounds of the SDM "
+        "classifier, and everything else (the networks it is compared with, evaluation, report).",
+        "## Claims",
+        _claims(results).to_markdown(),
+        *_across_runs(results),
+        *(part for run, result in results.items() for part in _run(run, result, links.get(run))),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _runs(results: Mapping[str, Mapping[str, Any]], links: Mapping[str, str]) -> Grid:
+    rows = []
+    for run, result in results.items():
+        training = {**_DEFAULTS, **result["settings"]["training"]}
+        region, seconds = result["region"], result["seconds"]
+        rest = sum(value for step, value in seconds.items() if step not in ("hidden states", "training"))
+        q_min = region["min_rescaled_similarity"]
+        rows.append(
+            [
+                f"[{run}](#{_anchor(f'Run {run}')})",
+                result["model"]["name"],
+                f"{result['data'][0]['n']:,}",
+                f"{training['n_rounds']} × {training['max_epochs']}",
+                f"{result['alpha']:g}",
+                f"{region['calibration_accuracy']:.3f}",
+                "∞" if q_min is None else f"{q_min:.4g}",
+                *(f"{value / 60:.1f}" for value in (seconds.get("hidden states", 0), seconds["training"], rest)),
+                f"[report]({links[run]})" if run in links else "–",
+            ]
+        )
+    columns = ["run", "model", "pool", "rounds × epochs", "α", "calibration accuracy", "q′_min"]
+    return Grid([*columns, "states", "training", "rest", "report"], rows)
+
+
+def _claims(results: Mapping[str, Mapping[str, Any]]) -> Grid:
+    statements: dict[str, str] = {}
+    for result in results.values():
+        for claim in result["claims"]:
+            statements.setdefault(claim["key"], claim["statement"])
+    verdicts = {run: {claim["key"]: claim["verdict"] for claim in result["claims"]} for run, result in results.items()}
+    rows = [
+        [f"({key}) {statement}", *(_MARKS[verdicts[run].get(key, "not looked at")] for run in results)]
+        for key, statement in statements.items()
+    ]
+    return Grid(["claim", *results], rows)
+
+
+def _across_runs(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Claim (d) over runs: the paper makes it of several models and tasks."""
+    alpha = Counter(result["alpha"] for result in results.values()).most_common(1)[0][0]
+    points: dict[tuple[float, float], tuple[str, float, float]] = {}
+    for run, result in results.items():
+        q_min = result["region"]["min_rescaled_similarity"]
+        q = float("inf") if q_min is None else float(q_min)
+        accuracy = float(result["region"]["calibration_accuracy"])
+        if result["alpha"] == alpha:  # q'_min of another alpha cannot be compared
+            points.setdefault((accuracy, q), (run, accuracy, q))  # several studies train the very same classifier
+    claim = similarity_rises(list(points.values()))
+    return [f"Claim (d) across these runs: **{claim.verdict}**.", _list(claim.evidence)]
+
+
+def _machine(machine: Mapping[str, Any]) -> str:
+    where = machine.get("device", "cpu")
+    versions = f"torch {machine['torch']}, Python {machine['python']}"
+    return f"{machine['threads']} threads of {machine['processor']}, device {where}, {versions}"
+
+
+def _run(run: str, result: Mapping[str, Any], link: str | None) -> list[str]:
+    data = Grid(
+        ["data set", "role", "inputs", "remark"],
+        [[one["name"], one["role"], f"{one['n']:,}", one["remark"]] for one in result["data"]],
+    )
+    parts = [f"## Run {run}", f"{result['title']}, with {result['model']['name']}."]
+    if result["command"]:
+        parts.append(f"```\n{result['command']}\n```")
+    parts.append(data.to_markdown())
+    if result["states"] is not None:
+        states = result["states"]
+        parts.append(
+            f"States of {states['dimensions']:,} dimensions from {states['tokens']:,} tokens; "
+            f"{states['documents_cut']:,} of {states['documents']:,} texts were longer than the model takes and cut."
+        )
+    if result["region"]["explanation"]:
+        parts.append(result["region"]["explanation"])
+    for section in result["sections"]:
+        if section["study"] not in ("estimators", "paper") or section["title"] in _SHOWN:
+            parts += [
+                f"### {section['title']}",
+                section["text"],
+                Grid(section["columns"], section["rows"]).to_markdown(),
+            ]
+    for claim in result["claims"]:
+        parts += [f"({claim['key']}) {claim['statement']} **{claim['verdict']}**", _list(claim["evidence"])]
+    if link is not None:
+        parts.append(f"All estimators, pictures and examples: [report]({link}).")
+    return [part for part in parts if part]
+
+
+def _list(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {markdown_text(line)}" for line in lines)
+
+
+def _anchor(heading: str) -> str:
+    """The anchor that Markdown gives a heading."""
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())

@@ -1,0 +1,271 @@
+"""The texts of an experiment: from a folder or the hub, drawn, relabelled, with their words shuffled."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from torchsdm.data import LabelledStates, read_states
+from torchsdm.documents import Document, Documents
+from torchsdm.errors import InvalidInputError, MissingExtraError
+from torchsdm.experiments.specification import DataSet, Experiment, HubData
+from torchsdm.validation import as_float_tensor, as_list, check_finite, check_label_array, check_path, check_same_length
+
+FOLDER_VARIABLE = "TORCHSDM_DATA"  #: environment variable that names the folder of data sets
+_ENDINGS = ("", ".jsonl.gz", ".jsonl", ".csv", ".tsv", ".parquet")
+_STATES_ENDINGS = ("", ".jsonl.gz", ".jsonl", ".npz", ".safetensors", ".parquet")
+_Answer: TypeAlias = Literal["answer", False]  # the column of another model's answers, if the prompt asks for one
+_SEED = 0  # of drawing and shuffling: the same documents for every model and variant
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The documents of a data set, and where they are from."""
+
+    data: DataSet
+    documents: tuple[Document, ...]
+    source: str
+    n_dropped: int = 0
+    """Copies of texts that were left out of a pool."""
+
+    def facts(self) -> dict[str, Any]:
+        """What a result says of the data."""
+        counts = Counter(str(document.label) for document in self.documents)
+        return {
+            "name": self.data.name,
+            "role": self.data.role,
+            "source": self.source,
+            "n": len(self.documents),
+            "labels": dict(sorted(counts.items())),
+            "copies_left_out": self.n_dropped,
+            "remark": self.data.remark,
+        }
+
+
+def read_texts(experiment: Experiment, folder: str | Path | None = None) -> dict[str, Texts]:
+    """The texts of the pool and of each test set, by name.
+
+    Parameters
+    ----------
+    experiment : Experiment
+    folder : path, optional
+        Where the data sets are; by default what ``TORCHSDM_DATA`` says, and the hub for what is not there.
+    """
+    folders = data_folders(experiment, folder)
+    answer: _Answer = "answer" if "answer" in experiment.prompt.fields else False
+    read = [data for data in (experiment.pool, *experiment.tests) if data.shuffle is None]
+    texts = {data.name: _read(data, folders, answer) for data in read}
+    for data in experiment.tests:
+        if data.shuffle is not None:
+            base = texts[data.shuffle]
+            documents = _relabelled(shuffled_words(base.documents), data)
+            texts[data.name] = Texts(data, documents, f"{base.source}, words shuffled")
+    drawn = {name: replace(one, documents=_drawn(one.documents, one.data)) for name, one in texts.items()}
+    _check_labels(drawn, experiment)
+    return {data.name: drawn[data.name] for data in (experiment.pool, *experiment.tests)}
+
+
+def read_computed_states(data: DataSet, folders: Sequence[Path]) -> tuple[LabelledStates, str]:
+    """The states of a data set that were computed elsewhere, and the file they are from."""
+    path = _find(data, folders, _STATES_ENDINGS)
+    if path is None:
+        raise InvalidInputError(_missing(data, folders, _STATES_ENDINGS))
+    read = read_states(path, states=str(data.states), labels=data.label, ids="id", texts=data.text)
+    states = as_float_tensor(read.hidden_states, str(data.states), str(path)).float()
+    check_finite(states, str(data.states), str(path))
+    rows = _draw(len(states), data.n).tolist()
+
+    def drawn(values: Any, name: str) -> list[Any]:
+        values = as_list(values, name, str(path))
+        check_same_length(len(states), values, name, str(path))
+        return [values[row] for row in rows]
+
+    labels = drawn(read.labels, data.label) if data.relabel is None else [data.relabel] * len(rows)
+    ids = rows if read.ids is None else drawn(read.ids, "id")
+    texts = None if read.texts is None else drawn(read.texts, data.text)
+    return LabelledStates(states.numpy()[rows], check_label_array(labels, str(path)), ids, texts), str(path)
+
+
+def data_folders(experiment: Experiment, folder: str | Path | None) -> list[Path]:
+    """Where data are looked for: the folder given or set, then beside a user's own file."""
+    chosen = folder if folder is not None else os.environ.get(FOLDER_VARIABLE) or None
+    folders = [] if chosen is None else [check_path(chosen, "data", "an experiment").expanduser()]
+    for path in folders:
+        if not path.is_dir():
+            raise InvalidInputError(
+                f"{path} is not a folder of data sets. Name another with --data or {FOLDER_VARIABLE}."
+            )
+    return [*folders, *experiment.folders]
+
+
+def shuffled_words(documents: Sequence[Document]) -> tuple[Document, ...]:
+    """The documents with the words of each in another order, where it has one."""
+    generator = random.Random(_SEED)
+    return tuple(
+        replace(document, id=f"{document.id}-shuf", text=_shuffled(document.text, generator)) for document in documents
+    )
+
+
+def _shuffled(text: str, generator: random.Random) -> str:
+    words = text.split()
+    order = list(words)
+    while len(set(words)) > 1 and order == words:
+        generator.shuffle(order)
+    return " ".join(order)
+
+
+def _read(data: DataSet, folders: Sequence[Path], answer: _Answer) -> Texts:
+    path = _find(data, folders, _ENDINGS)
+    is_pool = data.role == "pool"  # copies there would fall into training and calibration set alike
+    repeated = "drop" if is_pool else "keep"
+    if path is not None:
+        documents = Documents(path, text=data.text, label=data.label, answer=answer, repeated=repeated)
+    elif data.hub is not None:
+        rows = _hub_rows(data, data.hub, folders, answer)
+        documents = Documents(rows, label="label", answer=answer, repeated=repeated)
+        documents.name = _hub_name(data.hub)
+    else:
+        raise InvalidInputError(_missing(data, folders, _ENDINGS))
+    n_dropped = len(documents.report.repeated) if is_pool else 0
+    return Texts(data, _relabelled(tuple(documents), data), documents.name, n_dropped)
+
+
+def _find(data: DataSet, folders: Sequence[Path], endings: Sequence[str]) -> Path | None:
+    if data.file is None:
+        return None
+    candidates = (folder / f"{data.file}{ending}" for folder in _places(data.file, folders) for ending in endings)
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _missing(data: DataSet, folders: Sequence[Path], endings: Sequence[str]) -> str:
+    """Where the file of a data set was looked for, and what to do."""
+    places = " or ".join(str(folder) for folder in _places(str(data.file), folders))
+    looked = f"{data.file} is not in {places}" if places else f"no folder is named in which {data.file} may be"
+    listed = ", ".join(ending for ending in endings if ending)
+    return (
+        f"The data set {data.name!r} is not there: {looked} (as {listed}). Name a folder that has it with --data or "
+        f"{FOLDER_VARIABLE}; each line holds id, {data.states or data.text} and {data.label}."
+    )
+
+
+def _places(file: str, folders: Sequence[Path]) -> Sequence[Path]:
+    """The folders a file may be in; a whole path is where it says."""
+    return [Path(file).parent] if Path(file).is_absolute() else folders
+
+
+def _relabelled(documents: tuple[Document, ...], data: DataSet) -> tuple[Document, ...]:
+    if data.relabel is None:
+        return documents
+    return tuple(replace(document, label=data.relabel) for document in documents)
+
+
+def _drawn(documents: tuple[Document, ...], data: DataSet) -> tuple[Document, ...]:
+    """As many documents as are wanted, in the order of the draw, so that a smaller draw begins a larger one."""
+    return tuple(documents[row] for row in _draw(len(documents), data.n))
+
+
+def _draw(n: int, wanted: int | None) -> Any:
+    """Row numbers in a random order that is the same every time; the first so many, or all."""
+    return np.random.default_rng(_SEED).permutation(n)[:wanted]
+
+
+def _check_labels(texts: Mapping[str, Texts], experiment: Experiment) -> None:
+    """Refuse, before any language model is run, labels that cannot be trained on or compared."""
+    where = f"experiment {experiment.name}"
+    pool = texts["pool"]
+    known = sorted({document.label for document in pool.documents}, key=repr)
+    if len(known) < 2 or len({isinstance(label, str) for label in known}) > 1:
+        raise InvalidInputError(
+            f"{where}: the labels of the pool must be two or more, all strings or all numbers. "
+            f"Got {known!r} in {len(pool.documents)} documents of {pool.source}."
+        )
+    for one in texts.values():
+        for document in one.documents:
+            if document.label not in known:
+                raise InvalidInputError(
+                    f"{where}: {one.source}, {document.place} has the label {document.label!r}, which "
+                    f"is none of the pool's: {known!r}."
+                )
+    words = experiment.prompt.words
+    is_compared = "estimators" in experiment.studies and "language model" in experiment.groups
+    if words and is_compared and sorted(map(repr, words)) != list(map(repr, known)):
+        raise InvalidInputError(
+            f"{where}: the prompt has words for the labels {list(words)!r}, and the pool has {known!r}. Give words for "
+            "these, or none, or leave 'language model' out of groups."
+        )
+
+
+# --- The hub ---------------------------------------------------------------------------------------------------------
+
+
+def _hub_rows(data: DataSet, hub: HubData, folders: Sequence[Path], answer: _Answer) -> list[dict[str, Any]]:
+    """The rows of a data set on the hub, as the experiment wants them."""
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise MissingExtraError("datasets", "hf", "Reading a data set from the hub") from error
+    try:
+        loaded = [(split, load_dataset(hub.name, hub.config, split=split)) for split in _splits(hub)]
+    except Exception as error:  # whatever the many layers below raise: no network, no such name, an offline mode
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        looked = f"{_missing(data, folders, _ENDINGS)} " if data.file is not None else ""
+        raise InvalidInputError(f"{looked}The hub does not give {hub.name} for {data.name!r}: {reason}") from error
+    columns = {"text": hub.text, "label": hub.label, **({"answer": answer} if answer else {})}
+    for split, dataset in loaded:
+        for column in columns.values():
+            if column not in dataset.column_names:
+                raise InvalidInputError(
+                    f"{hub.name} on the hub ({split}) has no column {column!r}. Got {', '.join(dataset.column_names)}."
+                )
+    rows = [
+        {"id": f"{split}-{number}", **{part: row[column] for part, column in columns.items()}}
+        for split, dataset in loaded
+        for number, row in enumerate(dataset)
+    ]
+    chosen = chosen_rows(rows, hub)
+    if not chosen:
+        raise InvalidInputError(f"{_hub_name(hub)} has {len(rows)} rows, and none that is asked for.")
+    return chosen
+
+
+def _splits(hub: HubData) -> list[str]:
+    return [hub.split] if isinstance(hub.split, str) else hub.split
+
+
+def _hub_name(hub: HubData) -> str:
+    return f"{hub.name} on the hub ({', '.join(_splits(hub))})"
+
+
+def chosen_rows(rows: list[dict[str, Any]], hub: HubData) -> list[dict[str, Any]]:
+    """Rows of a hub's data set with new labels, shuffled, balanced and cut, as far as that is asked for."""
+    if hub.labels is not None:
+        there = {str(row["label"]) for row in rows}
+        if not there.issuperset(hub.labels):
+            raise InvalidInputError(
+                f"{_hub_name(hub)} has the labels {sorted(there)!r}. Got {sorted(hub.labels)!r} to be renamed."
+            )
+        rows = [{**row, "label": hub.labels[str(row["label"])]} for row in rows if str(row["label"]) in hub.labels]
+    if hub.seed is not None:
+        rows = [rows[number] for number in np.random.default_rng(hub.seed).permutation(len(rows))]
+    if hub.balance:
+        fewest = min(Counter(row["label"] for row in rows).values(), default=0)
+        seen: Counter[Any] = Counter()
+        balanced = []
+        for row in rows:
+            seen[row["label"]] += 1
+            if seen[row["label"]] <= fewest:
+                balanced.append(row)
+        rows = balanced
+    if hub.rows is None:
+        return rows
+    first, end = hub.rows
+    if end > len(rows):
+        raise InvalidInputError(f"{_hub_name(hub)} has {len(rows)} such rows. Got rows = {hub.rows!r}.")
+    return rows[first:end]

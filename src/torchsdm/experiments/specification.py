@@ -1,0 +1,338 @@
+"""An experiment as a small file in TOML: which texts, which question, how to train, what to look at.
+
+The file names everything that makes a difference to the result, so that whoever has the texts and the language model
+can repeat it. Keys that are not known are refused with those that are: a misspelt setting is never silently ignored.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from torchsdm.comparison import GROUPS
+from torchsdm.errors import InvalidInputError, InvalidTypeError
+from torchsdm.estimator import SDMClassifier
+from torchsdm.files import strict_json
+from torchsdm.hidden_states.extractor import HiddenStateExtractor
+from torchsdm.hidden_states.prompts import TaskPrompt, task_prompt
+from torchsdm.settings import as_table, filled, parse_toml, read_settings, refuse_unknown
+from torchsdm.validation import check_alpha, check_choice, check_positive, check_share, draw_seed
+
+FULL = "full"  #: the variant that an experiment is without any of its own: as in the paper
+ROLES = ("in distribution", "shifted", "shuffled")  #: of a test set, which say what is expected of an estimator on it
+STUDIES = ("estimators", "ablation", "sample size", "ensemble", "updatability", "alphas")  #: what may be looked at
+_FOLDER = resources.files("torchsdm.experiments") / "files"
+
+
+@dataclass(frozen=True)
+class HubData:
+    """Rows of a data set on the Hugging Face hub."""
+
+    name: str
+    split: str | list[str]
+    """One split, or several that are put one after the other."""
+    config: str | None = None
+    text: str = "text"
+    label: str = "label"
+    labels: Mapping[str, int | str] | None = None
+    """New labels by old ones, written as strings; rows with a label that is not named are left out."""
+    balance: bool = False
+    """Take as many rows of each label as the rarest has, the first of them."""
+    seed: int | None = None
+    """Shuffles the rows, before any are taken."""
+    rows: list[int] | None = None
+    """First row and the one after the last."""
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Labelled texts, or states that were computed elsewhere."""
+
+    name: str
+    role: str = "pool"
+    file: str | None = None
+    """Path in the data folder, such as ``sentiment/pool``, with or without its ending; or beside the experiment."""
+    hub: HubData | None = None
+    """Where the texts are on the hub, if they are not in the folder."""
+    shuffle: str | None = None
+    """The test set whose texts these are with their words shuffled."""
+    relabel: int | str | None = None
+    """One label for all, in place of their own."""
+    text: str = "text"
+    label: str = "label"
+    states: str | None = None
+    """The key of hidden states in the file, which then needs no language model."""
+    n: int | None = None
+    """Use so many, if there are, drawn at random; smaller draws are part of larger ones."""
+    remark: str = ""
+    """How they differ from the paper's."""
+
+
+@dataclass(frozen=True)
+class Updates:
+    """How updatability is looked at."""
+
+    data: str | None = None
+    """The test set of which a part is added to the support; by default the first that is shifted."""
+    share: float = 0.5
+    """The part that is added; what is left is decided on before and after."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment, all of its settings known."""
+
+    name: str
+    title: str
+    pool: DataSet
+    """What training and calibration sets are drawn from."""
+    tests: tuple[DataSet, ...]
+    prompt: TaskPrompt
+    models: tuple[str, ...] = ()
+    """The paper's language models, by their names on the hub."""
+    studies: tuple[str, ...] = ("estimators",)
+    groups: tuple[str, ...] = GROUPS
+    """Of estimators that are compared."""
+    classes: Mapping[str, str] = field(default_factory=dict)
+    """What the labels mean."""
+    training: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters of ``SDMClassifier``; the networks that it is compared with are trained alike."""
+    extraction: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters of ``HiddenStateExtractor``."""
+    n_hidden: int = 795
+    """Width of the Bayesian networks that are compared."""
+    alphas: tuple[float, ...] = ()
+    """For the study 'alphas'."""
+    updates: Updates = field(default_factory=Updates)
+    variant: str = FULL
+    folders: tuple[Path, ...] = ()
+    """Where the file and its task's lie, those that are a user's own; data are looked for there, too."""
+
+    @property
+    def alpha(self) -> float:
+        """The accuracy that is asked for."""
+        return float(self.training.get("alpha", 0.95))
+
+    def test(self, role: str) -> list[DataSet]:
+        """The test sets of a role."""
+        return [data for data in self.tests if data.role == role]
+
+
+def experiment_names() -> list[str]:
+    """The experiments that come with torchsdm."""
+    return sorted(entry.name.removesuffix(".toml") for entry in _FOLDER.iterdir() if entry.name.endswith(".toml"))
+
+
+def experiment_source(name: str) -> str:
+    """The file of an experiment by its name, or at a path."""
+    path = Path(name)
+    if path.suffix == ".toml":
+        return read_settings(path)
+    if name not in experiment_names():
+        known = ", ".join(experiment_names())
+        raise InvalidInputError(
+            f"There is no experiment {name!r}. Known are {known}; or give a .toml file of your own."
+        )
+    return (_FOLDER / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def load_experiment(
+    name: str, *, variant: str = FULL, task: str | None = None, changes: Mapping[str, Any] | None = None
+) -> Experiment:
+    """Read an experiment.
+
+    Parameters
+    ----------
+    name : str
+        One of ``experiment_names()``, or the path of a ``.toml`` file.
+    variant : str
+        'full', or one of the variants that the file defines.
+    task : str, optional
+        The experiment whose data, prompt and training are used, in place of the one that the file names.
+    changes : mapping, optional
+        Settings by dotted key, such as ``{"training.alpha": 0.9}``, which go before those of the file and variant.
+    """
+    table, folders = _with_task(name, task)
+    variants = as_table(table.pop("variants", {}), f"{name}: variants")
+    if FULL in variants:
+        raise InvalidInputError(f"{name}: {FULL!r} is the experiment without a variant. Call this one by another name.")
+    if variant != FULL:
+        check_choice(variant, [FULL, *variants], "variant", f"experiment {name}")
+        table = _changed(table, variants[variant], f"{name}: variants.{variant}")
+    for key, value in (changes or {}).items():
+        table = _changed(table, _nested(key.split("."), value), name)
+    try:
+        strict_json(table)  # as which settings are kept beside results
+    except (TypeError, ValueError) as error:
+        raise InvalidTypeError(
+            f"{name} must hold texts, finite numbers, true and false: {error}. Write a date in quotes."
+        ) from error
+    return _experiment(Path(name).stem, table, variant, folders)
+
+
+# --- Tables into one -------------------------------------------------------------------------------------------------
+
+
+def _read(name: str) -> dict[str, Any]:
+    table = parse_toml(experiment_source(name), name)
+    refuse_unknown(table, {*_SETTINGS, "task", "variants"}, name)
+    return table
+
+
+def _with_task(name: str, task: str | None) -> tuple[dict[str, Any], tuple[Path, ...]]:
+    """The table over that of the experiment whose task it has, if it has one, and the folders of a user's own files."""
+    table = _read(name)
+    own = table.pop("task", None)
+    if not isinstance(own, str | None):
+        raise InvalidTypeError(f"{name}: 'task' must be the name of an experiment, or a .toml file. Got {own!r}.")
+    if task is not None and own is None and "pool" in table:
+        raise InvalidInputError(f"{name} has data of its own, and cannot have those of {task!r}.")
+    if own is not None and own.endswith(".toml"):
+        own = str(Path(name).parent / own)
+    base = task if task is not None else own
+    if base is None:
+        return table, _folders(name)
+    inherited = _read(base)
+    if "task" in inherited:
+        raise InvalidInputError(
+            f"{name} has the task of {base}, which has that of {inherited['task']!r} itself. Name one that has its own."
+        )
+    return _merged(inherited, table), _folders(name, base)
+
+
+def _folders(*names: str) -> tuple[Path, ...]:
+    paths = [Path(name) for name in names]
+    return tuple(dict.fromkeys(path.parent.absolute() for path in paths if path.suffix == ".toml"))
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables, the second's values going before the first's; texts are where one says, never partly elsewhere."""
+    hub = over.get("hub")
+    is_elsewhere = "file" in over or "shuffle" in over or (isinstance(hub, Mapping) and "name" in hub)
+    merged = {key: value for key, value in base.items() if not (is_elsewhere and key in ("file", "hub", "shuffle"))}
+    for key, value in over.items():
+        both_tables = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merged(merged[key], value) if both_tables else value
+    return merged
+
+
+def _nested(keys: Sequence[str], value: Any) -> dict[str, Any]:
+    return {keys[0]: value if len(keys) == 1 else _nested(keys[1:], value)}
+
+
+def _changed(table: Mapping[str, Any], changes: Any, where: str) -> dict[str, Any]:
+    """The table with changes, in which ``pool = 500`` and ``tests = 200`` are numbers of documents."""
+    changes = as_table(changes, where)
+    if isinstance(changes.get("pool"), int):
+        changes["pool"] = {"n": changes["pool"]}
+    if isinstance(changes.get("tests"), int):
+        changes["tests"] = {
+            name: {"n": changes["tests"]} for name in as_table(table.get("tests", {}), f"{where}: tests")
+        }
+    return _merged(table, changes)
+
+
+# --- A table into an experiment --------------------------------------------------------------------------------------
+
+_SETTINGS = {one.name for one in fields(Experiment)} - {"name", "variant", "folders"}
+_OF_THE_RUN = {"model", "prompt", "verbose", "checkpoint", "keep_rounds"}  # parameters that no experiment may choose
+
+
+def _experiment(name: str, table: dict[str, Any], variant: str, folders: tuple[Path, ...]) -> Experiment:
+    refuse_unknown(table, _SETTINGS, name)
+    tests = as_table(table.get("tests", {}), f"{name}: tests")
+    if not tests or "pool" in tests:
+        raise InvalidInputError(f"{name} needs a test set that is not called 'pool'. Add a table [tests.NAME].")
+    for key, kind in (("training", SDMClassifier), ("extraction", HiddenStateExtractor)):
+        known = set(inspect.signature(kind).parameters) - _OF_THE_RUN
+        refuse_unknown(as_table(table.get(key, {}), f"{name}: {key}"), known, f"{name}: {key}")
+    made = {
+        "pool": _pool(table.get("pool", {}), f"{name}: pool"),
+        "tests": tuple(_test(key, value, f"{name}: tests.{key}") for key, value in tests.items()),
+        "prompt": _prompt(table.get("prompt"), f"experiment {name}"),
+        "updates": filled(Updates, table.get("updates", {}), f"{name}: updates"),
+    }
+    plain = {key: value for key, value in table.items() if key not in made}
+    experiment = filled(Experiment, plain, name, name=name, variant=variant, folders=folders, **made)
+    _check(experiment)
+    return experiment
+
+
+def _check(experiment: Experiment) -> None:
+    """Refuse what would fail, or mean nothing, after hours of work."""
+    where = f"experiment {experiment.name}"
+    for alpha in (experiment.training.get("alpha", 0.95), *experiment.alphas):
+        check_alpha(alpha, where)
+    SDMClassifier(**experiment.training)._check_parameters(where)
+    draw_seed(experiment.training.get("random_state"), where)
+    check_positive(experiment.n_hidden, "n_hidden", where, integer=True)
+    for study in experiment.studies:
+        check_choice(study, STUDIES, "studies", where)
+    for group in experiment.groups:
+        check_choice(group, GROUPS, "groups", where)
+    with_texts = [data.name for data in experiment.tests if data.shuffle is None and data.states is None]
+    for data in experiment.tests:
+        if data.shuffle is not None:
+            check_choice(data.shuffle, with_texts, f"tests.{data.name}.shuffle", where)
+    if experiment.updates.data is not None:
+        check_choice(experiment.updates.data, [data.name for data in experiment.tests], "updates.data", where)
+    check_share(experiment.updates.share, "updates.share", where)
+    if "updatability" in experiment.studies and experiment.updates.data is None and not experiment.test("shifted"):
+        raise InvalidInputError(
+            f"{where} has the study 'updatability', which needs a 'shifted' test set, or updates.data."
+        )
+    if "alphas" in experiment.studies and not experiment.alphas:
+        raise InvalidInputError(f"{where} has the study 'alphas' and names none. Add alphas = [0.9, 0.95].")
+
+
+def _pool(table: Any, where: str) -> DataSet:
+    return _data_set(table, where, name="pool", role="pool", shuffle=None)
+
+
+def _test(name: str, table: Any, where: str) -> DataSet:
+    values = as_table(table, where)
+    check_choice(values.get("role"), ROLES, "role", where)
+    if "shuffle" in values:
+        kept = {"role", "shuffle", "relabel", "n", "remark"}  # all else is of the set that is shuffled
+        refuse_unknown(values, kept, f"{where}, which shuffles {values['shuffle']!r}")
+    return _data_set(values, where, name=name)
+
+
+def _data_set(table: Any, where: str, **ours: Any) -> DataSet:
+    values = as_table(table, where)
+    if "hub" in values:
+        values["hub"] = _hub_data(values["hub"], f"{where}.hub")
+    data = filled(DataSet, values, where, **ours)
+    if data.file is None and data.hub is None and data.shuffle is None:
+        raise InvalidInputError(f"{where}: no 'file', 'hub' or 'shuffle' says where the texts are.")
+    if data.states is not None and (data.file is None or data.hub is not None):
+        raise InvalidInputError(f"{where}: 'states' are in a 'file', and not on the hub.")
+    if data.n is not None:
+        check_positive(data.n, "n", where, integer=True)
+    return data
+
+
+def _hub_data(table: Any, where: str) -> HubData:
+    hub = filled(HubData, table, where)
+    if hub.rows is not None and not (len(hub.rows) == 2 and 0 <= hub.rows[0] < hub.rows[1]):
+        raise InvalidInputError(f"{where}: 'rows' must be the first and the one after the last. Got {hub.rows!r}.")
+    if hub.seed is not None:
+        check_positive(hub.seed, "seed", where, integer=True, zero=True)
+    return hub
+
+
+def _prompt(prompt: Any, where: str) -> TaskPrompt:
+    """A prompt by name, as a template, or as a table of template, label words and system message."""
+    if not isinstance(prompt, Mapping):
+        return task_prompt(prompt, where)
+    refuse_unknown(prompt, {"template", "label_words", "system"}, f"{where}: prompt")
+    if "template" not in prompt:
+        raise InvalidInputError(f"{where}: 'prompt.template' is missing.")
+    words = prompt.get("label_words", {})
+    if isinstance(words, Mapping):  # keys of TOML are strings, and most labels are numbers
+        words = {int(label) if str(label).isdecimal() else label: word for label, word in words.items()}
+    return TaskPrompt(prompt["template"], words, prompt.get("system"))

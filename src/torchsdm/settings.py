@@ -1,0 +1,109 @@
+"""Settings in TOML: reading them, and dataclasses filled from tables, with the types that their fields say."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+from torchsdm.errors import InvalidInputError, InvalidTypeError
+
+_Filled = TypeVar("_Filled")
+_WORDS = {
+    str: ("a string", "strings"),
+    int: ("an integer", "integers"),
+    float: ("a number", "numbers"),
+    bool: ("true or false", "truth values"),
+}
+
+
+def read_settings(path: Path) -> str:
+    """The text of a file of settings."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(f"{path} cannot be read as settings: {error}.") from error
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """TOML as nested tables."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInputError(f"{where} is not valid TOML: {error}.") from error
+
+
+def parse_value(text: str) -> Any:
+    """A value as it is written in TOML; what is none is taken as a string."""
+    try:  # in a list, where neither a comment nor a second line can end it
+        values = tomllib.loads(f"values = [{text}]")["values"]
+    except tomllib.TOMLDecodeError:
+        return text
+    return values[0] if len(values) == 1 else text
+
+
+def filled(kind: type[_Filled], table: Any, where: str, **ours: Any) -> _Filled:
+    """A dataclass from a table whose keys are its fields, but for those that are ours."""
+    values = as_table(table, where)
+    hints = {name: hint for name, hint in get_type_hints(kind).items() if name not in ours}
+    refuse_unknown(values, set(hints), where)
+    for one in fields(kind):  # type: ignore[arg-type]  # a dataclass
+        has_default = one.default is not MISSING or one.default_factory is not MISSING
+        if not has_default and one.name not in {*values, *ours}:
+            raise InvalidInputError(f"{where}: {one.name!r} is missing.")
+    for name, value in values.items():
+        if not _is_a(value, hints[name]):
+            raise InvalidTypeError(f"{where}: {name!r} must be {_described(hints[name])}. Got {value!r}.")
+        if isinstance(value, list):
+            if not 0 < len(set(value)) == len(value):
+                raise InvalidInputError(f"{where}: {name!r} must name one or more, each once. Got {value!r}.")
+            values[name] = tuple(value) if get_origin(hints[name]) is tuple else value
+    return kind(**values, **ours)
+
+
+def _is_a(value: Any, hint: Any) -> bool:
+    """Whether a value of TOML is what an annotation says; an integer is a number, and true is none."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_is_a(value, part) for part in parts)
+    if origin in (list, tuple):
+        return isinstance(value, list) and all(_is_a(one, parts[0]) for one in value)
+    if origin is Mapping:
+        return isinstance(value, Mapping) and all(_is_a(one, parts[1]) for one in value.values())
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return hint is Any or (isinstance(value, hint) and isinstance(value, bool) == (hint is bool))
+
+
+def _described(hint: Any, *, several: bool = False) -> str:
+    """An annotation in words."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return " or ".join(_described(part, several=several) for part in parts if part is not NoneType)
+    if origin in (list, tuple):
+        return f"a list of {_described(parts[0], several=True)}"
+    if origin is Mapping:
+        return f"a table of {_described(parts[1], several=True)}"
+    return _WORDS[hint][several]
+
+
+def as_table(value: Any, where: str) -> dict[str, Any]:
+    """A table, or an error that says where one is wanted."""
+    if not isinstance(value, Mapping):
+        raise InvalidTypeError(f"{where} must be a table. Got {value!r}.")
+    return dict(value)
+
+
+def refuse_unknown(table: Mapping[str, Any], known: set[str], where: str) -> None:
+    """Refuse a key that is not known, and name those that are."""
+    for key in table:
+        if key not in known:
+            raise InvalidInputError(f"{where}: there is no setting {key!r}. Known are {', '.join(sorted(known))}.")
