@@ -15,7 +15,7 @@ from torchsdm.activation import (
     sdm_loss,
 )
 from torchsdm.adaptor import ExemplarAdaptor, IdentityAdaptor
-from torchsdm.data import LabelledStates, read_states
+from torchsdm.data import LabelledStates
 from torchsdm.decision import Decisions
 from torchsdm.documents import Documents
 from torchsdm.ecdf import ClassEcdfs
@@ -28,6 +28,7 @@ from torchsdm.hidden_states.prompts import TaskPrompt, register_prompt
 from torchsdm.history import History
 from torchsdm.region import HighReliabilityRegion, find_high_reliability_region
 from torchsdm.sample_size import dkw_epsilon, effective_sample_sizes
+from torchsdm.state_files import read_states, state_blocks
 from torchsdm.support import SupportSet
 from torchsdm.text_classifier import SDMTextClassifier
 
@@ -61,4 +62,5 @@ __all__ = [
     "sdm_activation",
     "sdm_log_activation",
     "sdm_loss",
+    "state_blocks",
 ]

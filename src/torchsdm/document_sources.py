@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from torchsdm.data import json_lines, text_lines
 from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError
+from torchsdm.lines import json_lines, text_lines
 from torchsdm.validation import as_list, check_same_length
 
 Row: TypeAlias = "tuple[int, Mapping[str, Any]]"  # line or row number, counted from 1, and the values by column

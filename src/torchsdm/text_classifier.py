@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
-from torchsdm.data import LabelledStates, read_states
+from torchsdm.data import LabelledStates
 from torchsdm.decision import Decisions
 from torchsdm.documents import Document, Documents
 from torchsdm.ensemble import SDMEnsemble
@@ -21,6 +21,7 @@ from torchsdm.hidden_states.prompts import TaskPrompt
 from torchsdm.hub import HubModel
 from torchsdm.persistence import stored_kind
 from torchsdm.shards import differences, shortened
+from torchsdm.state_files import read_states
 from torchsdm.validation import Array, ArrayLike, check_path
 
 Self = TypeVar("Self", bound="SDMTextClassifier")

@@ -20,7 +20,7 @@ SOURCE = REPOSITORY / "src" / "torchsdm"
 ORDER = [
     "_version",
     *("errors", "validation", "numerics", "compilation", "files", "settings"),
-    *("shards", "data", "labels", "document_sources", "documents"),
+    *("shards", "lines", "data", "state_files", "labels", "document_sources", "documents"),
     "hidden_states",
     *(f"hidden_states.{name}" for name in ("prompts", "segments", "tokens", "batches", "pooling", "model_source")),
     *(f"hidden_states.{name}" for name in ("backbone", "extraction", "extractor")),

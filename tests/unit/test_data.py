@@ -17,8 +17,9 @@ from safetensors.numpy import save_file
 from safetensors.torch import save_file as torch_save_file
 
 from torchsdm import LabelledStates, SDMClassifier, data, read_states
-from torchsdm.data import fingerprint, has_states, state_blocks, stratified_split
+from torchsdm.data import fingerprint, stratified_split
 from torchsdm.errors import InvalidInputError, InvalidTypeError, SDMWarning, TorchSDMError
+from torchsdm.state_files import has_states, state_blocks
 
 STATES = np.array([[1.0, 2.5, -3.0], [0.25, 1e-7, 5.0], [7.0, 8.0, 9.0]], dtype=np.float32)
 LABELS = ["yes", "no", "yes"]

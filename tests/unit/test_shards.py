@@ -21,10 +21,10 @@ import torch
 from safetensors.torch import save_file
 
 from torchsdm import read_states
-from torchsdm.data import has_states, state_blocks
 from torchsdm.errors import CheckpointError, InvalidInputError, ModelFileError, TorchSDMError
 from torchsdm.files import describe_file
 from torchsdm.shards import MANIFEST_NAME, ShardWriter, StoredShards, stored_origin
+from torchsdm.state_files import has_states, state_blocks
 
 needs_posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX")
 
