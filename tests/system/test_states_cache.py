@@ -13,15 +13,15 @@ import pytest
 
 import tiny_models
 from torchsdm import Documents, HiddenStateExtractor
-from torchsdm.experiments import states as states_module
-from torchsdm.experiments.states import StatesCache
+from torchsdm.hidden_states import states_cache as states_module
+from torchsdm.hidden_states.states_cache import StatesCache
 
 N_DOCUMENTS, BLOCK = 200, 8
 PROGRAM = f"""
 import sys
 from pathlib import Path
 from torchsdm import Documents, HiddenStateExtractor
-from torchsdm.experiments import states
+from torchsdm.hidden_states import states_cache as states
 
 states.BLOCK = {BLOCK}
 model, texts, directory = sys.argv[1:]

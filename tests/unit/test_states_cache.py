@@ -16,9 +16,9 @@ import tiny_models
 from torchsdm import Backbone, Documents, HiddenStateExtractor, TaskPrompt
 from torchsdm.documents import Document
 from torchsdm.errors import CheckpointError, InvalidInputError
-from torchsdm.experiments import states as states_module
-from torchsdm.experiments.states import StatesCache
+from torchsdm.hidden_states import states_cache as states_module
 from torchsdm.hidden_states.model_source import cache_directory
+from torchsdm.hidden_states.states_cache import StatesCache
 
 PROMPT = TaskPrompt("Is it good? {document} ", ["No", "Yes"])
 WORDS = tiny_models.TEXT.split()

@@ -28,10 +28,10 @@ from torchsdm.experiments.claims import REGION
 from torchsdm.experiments.paper import paper_model, printed_rows
 from torchsdm.experiments.sources import data_folders, read_computed_states, read_texts
 from torchsdm.experiments.specification import FULL, Experiment
-from torchsdm.experiments.states import StatesCache
 from torchsdm.experiments.studies import FUNCTIONS, Findings, Prepared, Section
 from torchsdm.files import replace_file, strict_json
 from torchsdm.hidden_states.extractor import HiddenStateExtractor
+from torchsdm.hidden_states.states_cache import StatesCache
 from torchsdm.report import write_report
 from torchsdm.tables import Grid, ResultRow, ResultTable, accuracy_text, csv_text, share_text, strata
 
