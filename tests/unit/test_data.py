@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from safetensors.torch import save_file as torch_save_file
 
 from torchsdm import LabelledStates, SDMClassifier, data, read_states
-from torchsdm.data import fingerprint, stratified_split
+from torchsdm.data import fingerprint, join_states, stratified_split
 from torchsdm.errors import InvalidInputError, InvalidTypeError, SDMWarning, TorchSDMError
 from torchsdm.state_files import has_states, state_blocks
 
@@ -850,3 +850,19 @@ def test_a_fingerprint_of_many_rows_sees_the_last(monkeypatch):
 
 def test_labelled_states_know_their_length():
     assert len(LabelledStates(STATES, LABELS)) == 3
+
+
+def test_blocks_joined_are_the_whole():
+    states = np.arange(24, dtype=np.float32).reshape(6, 4)
+    whole = LabelledStates(states, np.array(list("aabbab")), list(range(6)), [f"t{i}" for i in range(6)], states[:, :2])
+    parts = [
+        LabelledStates(states[rows], whole.labels[rows], whole.ids[rows], whole.texts[rows], states[rows, :2])
+        for rows in (slice(0, 1), slice(1, 4), slice(4, 6))
+    ]
+    joined = join_states(parts)
+    for name in ("hidden_states", "labels", "ids", "texts", "label_logits"):
+        np.testing.assert_array_equal(getattr(joined, name), getattr(whole, name))
+    tensors = join_states([LabelledStates(torch.from_numpy(states), None)] * 2)
+    assert tensors.hidden_states.shape == (12, 4) and tensors.labels is None and tensors.ids is None
+    with pytest.raises(InvalidInputError, match="at least one block"):
+        join_states([])

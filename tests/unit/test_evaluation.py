@@ -16,7 +16,8 @@ from torchsdm import LabelledStates, SDMClassifier, SDMEnsemble
 from torchsdm.baselines.cross_entropy import RoundsClassifier
 from torchsdm.baselines.sdm_rules import RULES, SDMRule
 from torchsdm.baselines.softmax import SoftmaxThreshold
-from torchsdm.comparison import GROUPS, paper_entrants
+from torchsdm.baselines.temperature import TemperatureScaling
+from torchsdm.comparison import GROUPS, classifier_entrants, paper_entrants
 from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError, SDMWarning
 from torchsdm.evaluation import Entrant, Evaluation
 from torchsdm.metrics import aurc, ood_auroc
@@ -339,3 +340,29 @@ def test_a_page_of_several_alphas_half_precision_and_dollars(monkeypatch):
     wrong = int((decisions.admitted & (decisions.predictions != names[TEST.y])).sum())
     assert f"{wrong} admitted against their given label" in text and "100 of 300 inputs, drawn at random" in text
     assert decisions.dkw_epsilon is None and "dkw_epsilon" not in decisions.to_dicts()[0]
+
+
+def test_estimators_over_a_classifier_alone_are_calibrated_on_its_calibration_set(classifier):
+    entrants = {entrant.name: entrant for entrant in classifier_entrants(classifier, name="LM")}
+    assert list(entrants) == [
+        *("no reject", "softmax(z′) ≥ α", "temperature ≥ α", "APS", "RAPS"),
+        *("softmax(d·z′) ≥ α", "sdm(z′) ≥ α", "SDM_HR", "SDM_HR lower"),
+    ]
+    logits, labels = classifier.calibration_logits()
+    blobs = make_blobs(seed=8, n=50, distance=3.0)
+    alone = TemperatureScaling(classifier.region_.alpha).fit(logits, classifier.classes_[labels])
+    ours = entrants["temperature ≥ α"].estimator.decide(blobs.X)
+    np.testing.assert_allclose(ours.probabilities, alone.decide(classifier.logits(blobs.X)).probabilities)
+    np.testing.assert_array_equal(
+        entrants["SDM_HR"].estimator.decide(blobs.X).admitted, classifier.decide(blobs.X).admitted
+    )
+    ensemble = SDMEnsemble.from_classifier(classifier)
+    of_rounds = classifier_entrants(ensemble)
+    assert [entrant.name for entrant in of_rounds] == ["no reject", "SDM_HR lower, all agree"]
+    np.testing.assert_array_equal(of_rounds[1].decide(labelled(blobs)).admitted, ensemble.decide(blobs.X).admitted)
+
+
+def test_a_page_without_texts_quotes_none(evaluation, classifier):
+    assert "<blockquote>" in render_report(evaluation, classifier, title="with")
+    without = render_report(evaluation, classifier, title="without", texts=False)
+    assert "<blockquote>" not in without and "nearest" in without.lower()

@@ -206,3 +206,14 @@ def test_what_it_refuses(directory, tmp_path, fitted):
         SDMTextClassifier.load(tmp_path / "m")
     with pytest.raises(ModelFileError, match="missing"):
         SDMTextClassifier.load(tmp_path)
+
+
+def test_around_a_classifier_that_knows_its_language_model(fitted, directory):
+    made = SDMTextClassifier.around(fitted.classifier_, batch_tokens=64)
+    queries = ["the music was fine", "a sad sad end"]
+    np.testing.assert_array_equal(made.states(queries), fitted.states(queries))
+    np.testing.assert_array_equal(made.decide(queries).admitted, fitted.decide(queries).admitted)
+    assert made.extractor_.batch_tokens == 64 and made.classifier_ is fitted.classifier_
+    stranger = quietly(lambda: SDMClassifier(**SMALL).fit(np.eye(60), LABELS))
+    with pytest.raises(InvalidInputError, match="must know its language model"):
+        SDMTextClassifier.around(stranger)
