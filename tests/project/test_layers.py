@@ -43,7 +43,10 @@ ORDER = [
     "experiments",
     *(f"experiments.{name}" for name in ("specification", "sources", "paper", "claims", "studies", "run")),
     "experiments.results_page",
-    *("commands", "commands.options", "commands.reproduce"),
+    "demonstration",
+    *(f"commands.{name}" for name in ("options", "inputs", "training_data", "embed", "train", "predict", "evaluate")),
+    *(f"commands.{name}" for name in ("explain", "update", "report", "reproduce", "demo", "doctor")),
+    *("web", "web.service", "commands.serve", "commands"),
     "cli",
     "__init__",
 ]

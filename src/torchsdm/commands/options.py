@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+
+from torchsdm.errors import InvalidInputError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -57,9 +59,25 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")(command)
 
 
-def output_option(what: str, *, is_required: bool = False) -> Callable[[Command], Command]:
-    """``--output``."""
-    return click.option("-o", "--output", required=is_required, type=click.Path(path_type=Path), help=what)
+def output_option(what: str, *, is_directory: bool = True, **settings: Any) -> Callable[[Command], Command]:
+    """``--output``; one that cannot be written is refused before any work is done."""
+
+    def checked(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
+        if path is not None:
+            _check_output(path, is_directory)
+        return path
+
+    return click.option("-o", "--output", type=click.Path(path_type=Path), callback=checked, help=what, **settings)
+
+
+def _check_output(path: Path, is_directory: bool) -> None:
+    kind = "directory" if is_directory else "file"
+    if not path.name or (path.exists() and not (path.is_dir() if is_directory else path.is_file())):
+        raise InvalidInputError(f"--output must be a {kind}. Got {str(path)!r}, which is none.")
+    parents = path.absolute().parents
+    parent = next(one for one in parents if one.exists()) if is_directory else parents[0]  # directories are made
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise InvalidInputError(f"{path} cannot be written: {parent} is no directory that can be written to.")
 
 
 def say(result: dict[str, Any], text: str, as_json: bool) -> None:
@@ -74,8 +92,3 @@ def log_to_terminal() -> None:
     library = logging.getLogger("torchsdm")
     library.handlers, library.propagate = [handler], False
     library.setLevel(logging.INFO)
-
-
-def is_terminal() -> bool:
-    """Whether a person sees progress."""
-    return sys.stderr.isatty()

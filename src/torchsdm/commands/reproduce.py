@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from torchsdm.commands.options import output_option
 from torchsdm.errors import InvalidInputError
 from torchsdm.experiments.results_page import write_results_page
 from torchsdm.experiments.run import run_experiment, run_name
@@ -34,9 +35,7 @@ from torchsdm.tables import Grid
 @click.option("--task", help="Use the data, prompt and training of this experiment.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change a setting, as training.alpha=0.9.")
 @click.option("--name", help="What the language model is called in tables.")
-@click.option(
-    "-o", "--output", default="runs", show_default=True, type=click.Path(path_type=Path), help="Folder of runs."
-)
+@output_option("Folder of runs.", default="runs", show_default=True)
 @click.option("--run", help="Folder of this run in the folder of runs. Default: by experiment, model and variant.")
 @click.option("--page", type=click.Path(path_type=Path), help="Write a page of Markdown on all runs in the folder.")
 @click.option("--no-texts", is_flag=True, help="Quote no texts in the report, for data that may not be passed on.")

@@ -1,0 +1,690 @@
+"""``sdm`` as a person runs it: every verb on every kind of input, in pipes, killed, and given nonsense."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import tiny_models
+from torchsdm import SDMClassifier, read_states
+from torchsdm.cli import main, sdm
+from torchsdm.commands import inputs
+from torchsdm.comparison import classifier_entrants
+from torchsdm.evaluation import Evaluation
+from torchsdm.text_classifier import SDMTextClassifier
+
+SDM = [sys.executable, "-c", "from torchsdm.cli import main; main()"]
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+QUICK = ("--rounds", 1, "--epochs", 8, "--filters", 16, "--learning-rate", 0.01, "--seed", 0)
+WORDS = {"pos": ["great", "lovely", "superb", "bright", "funny"], "neg": ["awful", "dull", "poor", "weak", "sad"]}
+THINGS = ["film", "plot", "actor", "scene", "score"]
+
+
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+    @property
+    def rows(self):
+        return [strict(line) for line in self.stdout.splitlines()]
+
+
+def strict(text):
+    def refuse(name):
+        raise AssertionError(f"{name} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def call(*arguments, stdin=b""):
+    """The command in this process, which spares the seconds that imports take; it ends as the real one does."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["sdm", *map(str, arguments)])
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        patch.setattr(sys, "stdout", out)
+        patch.setattr(sys, "stderr", err)
+        patch.setattr(warnings, "showwarning", warnings.showwarning)
+        try:
+            main()
+            status = 0
+        except SystemExit as leaving:
+            status = int(leaving.code or 0)
+    return Done(status, out.getvalue(), err.getvalue())
+
+
+def good(*arguments, **options):
+    done = call(*arguments, **options)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def process(*arguments, **options):
+    return subprocess.Popen([*SDM, *map(str, arguments)], env={**os.environ, **ONE_THREAD}, **options)
+
+
+def sentence(label, rng):
+    words = [*rng.choice(WORDS[label], 2), *rng.choice(THINGS, 2)]
+    return f"the {words[2]} was {words[0]} and the {words[3]} was {words[1]} {rng.integers(10**6)}"
+
+
+def write_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@dataclass(frozen=True)
+class World:
+    folder: Path
+    language_model: Path
+
+    def __truediv__(self, name):
+        return self.folder / name
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Reviews and states in every format, a model over texts and one over states."""
+    folder = tmp_path_factory.mktemp("world")
+    rng = np.random.default_rng(0)
+    labels = ["pos", "neg"] * 100
+    rows = [{"id": f"r{i}", "text": sentence(label, rng), "label": label} for i, label in enumerate(labels)]
+    write_lines(folder / "train.jsonl", rows[:160])
+    test = rows[160:]
+    write_lines(folder / "test.jsonl", test)
+    (folder / "test.jsonl.gz").write_bytes(gzip.compress((folder / "test.jsonl").read_bytes()))
+    write_lines(folder / "unlabelled.jsonl", [{"id": row["id"], "text": row["text"]} for row in test])
+    for name, delimiter in (("test.csv", ","), ("test.tsv", "\t")):
+        with open(folder / name, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, ["id", "text", "label"], delimiter=delimiter)
+            writer.writeheader()
+            writer.writerows(test)
+    y = np.arange(200) % 2
+    x = (rng.normal(size=(200, 6)) + 2.0 * y[:, None]).astype(np.float32)
+    ids = np.arange(1000, 1200)
+    np.savez(folder / "train.npz", hidden_states=x[:160], labels=y[:160], ids=ids[:160])
+    np.savez(folder / "test.npz", hidden_states=x[160:], labels=y[160:], ids=ids[160:])
+    save_file({"hidden_states": x[160:], "labels": y[160:], "ids": ids[160:]}, folder / "test.safetensors")
+    write_lines(
+        folder / "states.jsonl",
+        [
+            {"id": int(i), "hidden_states": row.tolist(), "label": int(label)}
+            for i, row, label in zip(ids[160:], x[160:], y[160:], strict=True)
+        ],
+    )
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.Table.from_pylist(test), folder / "test.parquet")
+    states = {"id": ids[160:], "hidden_states": list(x[160:]), "label": y[160:]}
+    parquet.write_table(pyarrow.table(states), folder / "states.parquet")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHSDM_CACHE", str(folder / "cache"))
+        language_model = tiny_models.save_model(folder / "bert", *tiny_models.bert())
+        good("train", folder / "train.jsonl", "-o", folder / "texts", "-m", language_model, "-a", 0.8, *QUICK)
+        good("train", folder / "train.npz", "-o", folder / "states", "-a", 0.8, *QUICK)
+        good("embed", folder / "test.jsonl", "-o", folder / "shards", "-m", language_model)
+        yield World(folder, language_model)
+
+
+TEXTS = ["test.jsonl", "test.jsonl.gz", "test.csv", "test.tsv", "test.parquet", "shards"]
+STATES = ["test.npz", "test.safetensors", "states.jsonl", "states.parquet"]
+EVERY_INPUT = [("texts", name) for name in TEXTS] + [("states", name) for name in STATES]
+
+
+def decisions(world, model):
+    """What the library decides on the test set."""
+    if model == "states":
+        return SDMClassifier.load(world / model).decide(np.load(world / "test.npz")["hidden_states"])
+    texts = [strict(line)["text"] for line in (world / "test.jsonl").read_text().splitlines()]
+    return SDMTextClassifier.load(world / model).decide(texts)
+
+
+# --- predict ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("model", "source"), EVERY_INPUT)
+def test_predict_gives_what_the_library_decides_in_input_order(world, model, source):
+    rows = good("predict", world / model, world / source).rows
+    expected = decisions(world, model).to_dicts()
+    assert [row["id"] for row in rows] == (
+        [*range(1160, 1200)] if model == "states" else [f"r{i}" for i in range(160, 200)]
+    )
+    signals = ("confidence", "confidence_lower", "similarity", "distance_quantile", "distance_quantile_lower")
+    signals += ("rescaled_similarity", "rescaled_similarity_lower")
+    for row, one in zip(rows, expected, strict=True):
+        assert row["label"] == one["predictions"]
+        assert (row["admitted"], row["admitted_lower"]) == (one["admitted"], one["admitted_lower"])
+        assert [row[name] for name in signals] == pytest.approx([one[name] for name in signals], rel=1e-4, abs=1e-5)
+        assert row["probabilities"] == pytest.approx(one["probabilities"], rel=1e-4, abs=1e-5)
+        assert row["magnitude"] == pytest.approx(max(one["logits"].values()), rel=1e-4, abs=1e-5)
+        distances = [point["distance"] for point in row["exemplars"]]
+        assert len(distances) == 3 and distances == sorted(distances)
+    assert (
+        any(row["similarity"] > 0 for row in rows) and len({row["confidence"] for row in rows}) > 10
+    )  # all alike says little
+    if model == "states":  # of texts a random language model may leave nothing to admit
+        assert any(row["admitted"] for row in rows)
+
+
+@pytest.mark.parametrize(("model", "source"), [("texts", "test.jsonl"), *(("states", name) for name in STATES)])
+def test_the_size_of_blocks_changes_nothing(world, model, source, monkeypatch):
+    whole = good("predict", world / model, world / source).rows
+    monkeypatch.setattr(inputs, "BLOCK", 7)
+    blocks = good("predict", world / model, world / source).rows
+    assert [(row["id"], row["label"], row["admitted"]) for row in blocks] == [
+        (row["id"], row["label"], row["admitted"]) for row in whole
+    ]
+    for row, other in zip(blocks, whole, strict=True):
+        assert row["magnitude"] == pytest.approx(other["magnitude"], rel=1e-4)
+        if model == "states":  # the last bits of a text's states depend on its batch, and near copies tell them apart
+            assert row["confidence"] == pytest.approx(other["confidence"], rel=1e-4)
+            assert [one["id"] for one in row["exemplars"]] == [one["id"] for one in other["exemplars"]]
+
+
+def test_predict_writes_a_file_in_one_step_and_says_how_many(world, tmp_path):
+    target = tmp_path / "decisions.jsonl"
+    target.write_text("old")
+    link = tmp_path / "link"
+    link.symlink_to(target)
+    bad = write_lines(tmp_path / "bad.jsonl", [{"hidden_states": [0.0] * 6}, {"hidden_states": [0.0] * 5}])
+    assert call("predict", world / "states", bad, "-o", target).returncode == 1
+    assert target.read_text() == "old"
+    (summary,) = good("predict", world / "states", world / "test.npz", "-o", link, "--json").rows
+    rows = [strict(line) for line in target.read_text(encoding="utf-8").splitlines()]
+    assert summary == {"inputs": 40, "admitted": sum(row["admitted"] for row in rows), "output": str(link)}
+    assert link.is_symlink() and sorted(path.name for path in tmp_path.iterdir()) == [
+        "bad.jsonl",
+        "decisions.jsonl",
+        "link",
+    ]
+
+
+def test_predict_gives_texts_and_exemplars_only_as_asked(world):
+    none = good("predict", world / "texts", world / "test.csv", "-k", 0).rows
+    assert all("exemplars" not in row for row in none)
+    some = good("predict", world / "texts", world / "test.csv", "-k", 2, "--texts").rows
+    assert all(len(row["exemplars"]) == 2 and "the" in row["exemplars"][0]["text"] for row in some)
+    assert [row["confidence"] for row in none] == pytest.approx([row["confidence"] for row in some])
+
+
+def test_standard_input_is_read_in_a_real_pipe_and_a_closed_one_ends_quietly(world):
+    content = (world / "states.jsonl").read_bytes()
+    piped = process(
+        "predict", world / "states", "-", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    out, err = piped.communicate(content)
+    assert piped.returncode == 0 and err == b""  # no progress either
+    assert [strict(line)["id"] for line in out.splitlines()] == list(range(1160, 1200))
+    closed = process(
+        "predict",
+        world / "states",
+        "-",
+        "-k",
+        100,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    closed.stdout.close()  # as head -1 does
+    _, err = closed.communicate(content)
+    assert closed.returncode == 1 and err == b""
+
+
+# --- the other verbs -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("model", "source"), EVERY_INPUT)
+def test_evaluate_prints_the_table_of_the_library(world, model, source):
+    done = good("evaluate", world / model, f"held={world / source}", "--json")
+    classifier = SDMClassifier.load(world / model)
+    held = read_states(world / ("test.npz" if model == "states" else "shards"))
+    name = "states" if model == "states" else "bert"
+    expected = Evaluation(classifier_entrants(classifier, name=name), {"held": held}, 0.8).table
+    assert strict(done.stdout) == strict(expected.to_json())
+    if source in ("test.npz", "test.jsonl"):
+        chosen = ("--estimator", "SDM_HR", "--estimator", "softmax(z")
+        rows = [
+            line
+            for line in good("evaluate", world / model, world / source, *chosen).stdout.splitlines()
+            if name in line
+        ]
+        assert len(rows) == 3  # SDM_HR, its lower bound, softmax
+        for form, sign in (("markdown", "|"), ("latex", "&"), ("csv", ",")):
+            assert sign in good("evaluate", world / model, world / source, "--format", form, "--intervals").stdout
+
+
+def test_evaluate_takes_another_alpha_and_leaves_the_model(world):
+    before = contents(world / "states")
+    assert "0.95" not in good("evaluate", world / "states", world / "test.npz", "--json").stdout
+    rows = strict(good("evaluate", world / "states", world / "test.npz", "--alpha", 0.95, "--json").stdout)
+    assert rows != strict(good("evaluate", world / "states", world / "test.npz", "--json").stdout)
+    assert contents(world / "states") == before
+
+
+@pytest.mark.parametrize(("model", "source"), EVERY_INPUT)
+def test_explain_is_the_library_s_explanation(world, model, source):
+    wanted = "r161" if model == "texts" else "1161"
+    (row,) = good("explain", world / model, world / source, "--only", wanted, "-k", 2, "--json").rows
+    assert str(row["id"]) == wanted and len(row["exemplars"]) == 2
+    if model == "states":
+        state = np.load(world / "test.npz")["hidden_states"][1:2]
+        (expected,) = SDMClassifier.load(world / model).explain(state, 2)
+        assert [one["id"] for one in row["exemplars"]] == [one.id for one in expected.exemplars]
+    shown = good("explain", world / model, world / source, "--first", 3).stdout
+    assert shown.count("\nid ") + shown.startswith("id ") == 3
+
+
+def test_explain_takes_a_text_from_the_command_line(world):
+    (row,) = good("explain", world / "texts", "--say", "the film was great", "--json").rows
+    (expected,) = SDMTextClassifier.load(world / "texts").explain(["the film was great"])
+    assert row["exemplars"][0]["text"] == expected.exemplars[0].text and row["text"] == "the film was great"
+
+
+def contents(directory):
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+
+
+@pytest.mark.parametrize(("model", "source"), EVERY_INPUT)
+def test_update_adds_what_the_library_adds(world, model, source, tmp_path):
+    before = contents(world / model)
+    (summary,) = good("update", world / model, "--add", world / source, "-o", tmp_path / "more", "--json").rows
+    assert contents(world / model) == before
+    assert (summary["added"], summary["n_support"]) == (40, 120)
+    expected = SDMClassifier.load(world / model)
+    held = read_states(world / ("test.npz" if model == "states" else "shards"))
+    expected.add_exemplars(held.hidden_states, held.labels, ids=list(np.asarray(held.ids).tolist())).recalibrate()
+    states = np.load(world / "test.npz")["hidden_states"] if model == "states" else held.hidden_states
+    changed = SDMClassifier.load(tmp_path / "more").decide(states)
+    assert changed.similarity.tolist() == expected.decide(states).similarity.tolist()
+    assert changed.admitted.tolist() == expected.decide(states).admitted.tolist()
+
+
+def test_update_removes_and_relabels_in_place(world, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(world / "states", model)
+    expected = SDMClassifier.load(model)
+    first, second, *_ = expected.models_[0].examples.all()[0]
+    old = dict(zip(*expected.models_[0].examples.all(), strict=True))
+    (summary,) = good("update", model, "--remove", first, "--remove", first, "--relabel", f"{second}=1", "--json").rows
+    assert (summary["removed"], summary["relabelled"], summary["n_support"]) == (1, 1, len(old) - 1)
+    expected.remove_exemplars([first]).relabel_exemplars([second], [1]).recalibrate()
+    states = np.load(world / "test.npz")["hidden_states"]
+    assert SDMClassifier.load(model).decide(states).to_dicts() == expected.decide(states).to_dicts()
+    assert call("update", model, "--remove", first).returncode == 1  # it is gone
+
+
+def test_recalibrate_is_the_library_s_and_leaves_the_model_with_output(world, tmp_path):
+    before = contents(world / "states")
+    (summary,) = good("recalibrate", world / "states", "-a", 0.7, "-a", 0.9, "-o", tmp_path / "new", "--json").rows
+    assert contents(world / "states") == before
+    expected = SDMClassifier.load(world / "states").recalibrate([0.7, 0.9])
+    for one, region in zip(summary["regions"], expected.models_[0].calibration.regions, strict=True):
+        assert (one["alpha"], one["found"]) == (region.alpha, region.found)
+    states = np.load(world / "test.npz")["hidden_states"]
+    assert SDMClassifier.load(tmp_path / "new").decide(states).to_dicts() == expected.decide(states).to_dicts()
+
+
+def test_report_is_one_page_and_quotes_no_text_if_asked(world, tmp_path):
+    pytest.importorskip("matplotlib")
+    texts = [strict(line)["text"] for name in ("train", "test") for line in (world / f"{name}.jsonl").open()]
+    page, quiet = tmp_path / "page.html", tmp_path / "quiet.html"
+    (summary,) = good("report", world / "texts", world / "test.jsonl", "-o", page, "--json").rows
+    assert summary == {"report": str(page), "inputs": {"test": 40}}
+    assert any(text in page.read_text(encoding="utf-8") for text in texts)
+    good("report", world / "texts", f"held={world / 'shards'}", "-o", quiet, "--no-texts")
+    assert not any(text in quiet.read_text(encoding="utf-8") for text in texts)
+
+
+def test_doctor_names_versions_and_extras_and_finds_damage(world, tmp_path):
+    found = strict(good("doctor", world / "texts", "--json").stdout)
+    assert {"torchsdm", "python", "devices", "extras"} <= set(found)
+    assert found["model"]["settings"]["alpha"] == 0.8 and found["model"]["settings"]["n_filters"] == 16
+    assert found["model"]["language_model"]["state"] == "as it was"
+    assert "sound" in good("doctor", world / "states").stdout
+    for damage in ("cut", "flipped", "gone"):
+        model = tmp_path / damage
+        shutil.copytree(world / "states", model)
+        file = next(model.glob("support-exemplars-*"))
+        content = file.read_bytes()
+        file.unlink()
+        if damage != "gone":
+            file.write_bytes(content[:-9] if damage == "cut" else content[:-1] + bytes([content[-1] ^ 1]))
+        done = call("doctor", model)
+        assert done.returncode == 1 and file.name in done.stderr and done.stderr.count("\n") == 1
+
+
+# --- training --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", TEXTS + STATES)
+def test_train_takes_every_format(world, source, tmp_path):
+    model = ("-m", world.language_model) if source in TEXTS and source != "shards" else ()
+    (summary,) = good("train", world / source, "-o", tmp_path / "model", *model, *QUICK, "--json").rows
+    assert summary["n_support"] + summary["n_calibration"] == 40 and summary["seed"] == 0
+    assert not (tmp_path / "model.training").exists()
+    reader = world / ("test.npz" if source in STATES else "shards")
+    good("predict", tmp_path / "model", reader)
+
+
+def test_train_reads_standard_input_and_embed_too(world, tmp_path):
+    content = (world / "test.jsonl").read_bytes()
+    good("embed", "-", "-o", tmp_path / "shards", "-m", world.language_model, stdin=content)
+    assert np.array_equal(read_states(tmp_path / "shards").hidden_states, read_states(world / "shards").hidden_states)
+    good("train", "-", "-o", tmp_path / "model", "-m", world.language_model, *QUICK, stdin=content)
+    rows = good("predict", tmp_path / "model", "-", stdin=(world / "unlabelled.jsonl").read_bytes()).rows
+    assert [row["id"] for row in rows] == [f"r{i}" for i in range(160, 200)]
+
+
+def test_training_killed_goes_on_to_the_same_model(world, tmp_path):
+    settings = ("--rounds", 2, "--epochs", 150, "--filters", 16, "--learning-rate", 0.01, "--seed", 3)
+    good("train", world / "train.npz", "-o", tmp_path / "whole", *settings)
+    broken, checkpoint = tmp_path / "broken", tmp_path / "broken.training"
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    running = process("train", world / "train.npz", "-o", broken, *settings, **quiet)
+    until = time.monotonic() + 60
+    while running.poll() is None and not any(checkpoint.glob("*")) and time.monotonic() < until:
+        time.sleep(0.001)
+    time.sleep(0.05)
+    running.send_signal(signal.SIGKILL)
+    assert running.wait() == -signal.SIGKILL and any(checkpoint.glob("*")) and not broken.exists()
+    good("train", world / "train.npz", "-o", broken, *settings)
+    assert not checkpoint.exists()
+    whole, resumed = contents(tmp_path / "whole"), contents(broken)
+    assert [name for name in whole if name.endswith(".safetensors")] == [
+        name for name in resumed if name.endswith(".safetensors")
+    ]
+    assert {name: whole[name] for name in whole if "config" not in name} == {
+        name: resumed[name] for name in resumed if "config" not in name
+    }
+
+
+def test_an_option_goes_before_the_config_file_and_that_before_the_default(world, tmp_path):
+    config = tmp_path / "settings.toml"
+    config.write_text(
+        "[train]\nalpha = 0.7\nfilters = 8\nrounds = 1\nepochs = 2\nseed = 5\n\n[predict]\nexemplars = 1\n"
+    )
+    model = tmp_path / "model"
+    good("--config", config, "train", world / "train.npz", "-o", model, "--filters", 12)
+    stored = SDMClassifier.load(model).get_params()
+    names = ("alpha", "n_filters", "n_rounds", "max_epochs", "random_state", "batch_size")
+    assert [stored[name] for name in names] == [0.7, 12, 1, 2, 5, 50]
+    config.write_text("[train]\nalpha = [0.7, 0.8]\nrounds = 1\nepochs = 2\n[predict]\nexemplars = 1\n")
+    good("--config", config, "train", world / "train.npz", "-o", model)
+    assert SDMClassifier.load(model).get_params()["alpha"] == [0.7, 0.8]
+    for more, expected in (((), 1), (("-k", 2), 2)):
+        rows = good("--config", config, "predict", model, world / "test.npz", *more).rows
+        assert {len(row["exemplars"]) for row in rows} == {expected}
+
+
+# --- help and completion ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", sorted(sdm.commands))
+def test_the_help_of_every_verb_has_an_example(verb):
+    done = good(verb, "--help")
+    assert "Example" in done.stdout and f"sdm {verb}" in done.stdout
+
+
+def test_completion_is_printed():
+    done = subprocess.run([*SDM], env={**os.environ, "_SDM_COMPLETE": "bash_source"}, capture_output=True, text=True)
+    assert done.returncode == 0 and "_SDM_COMPLETE=bash_complete" in done.stdout
+
+
+# --- nonsense --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bad(world):
+    """Files and folders that nothing can be made of."""
+    folder = world / "bad"
+    folder.mkdir()
+    lines = (world / "train.jsonl").read_text().splitlines()
+    garbage = np.random.default_rng(1).bytes(300)
+    for ending in ("jsonl", "csv", "npz", "safetensors", "parquet"):
+        (folder / f"garbage.{ending}").write_bytes(b"\xff" + garbage)
+        (folder / f"empty.{ending}").write_bytes(b"")
+    (folder / "broken.jsonl").write_text("\n".join([*lines[:2], '{"text": bro', *lines[3:6]]))
+    (folder / "unlabelled.jsonl").write_text("\n".join([lines[0], '{"id": "x", "text": "fine"}', *lines[2:6]]))
+    (folder / "another.jsonl").write_text('{"text": "fine", "label": "maybe"}\n')
+    (folder / "twice.jsonl").write_text("\n".join([lines[0], lines[0]]))
+    (folder / "notes.txt").write_text("fine")
+    (folder / "no-model").mkdir()
+    data = dict(np.load(world / "train.npz"))
+    states = data["hidden_states"]
+    holed = states.copy()
+    holed[30, 2] = np.nan
+    for name, changed in {
+        "narrow": {"hidden_states": states[:, :4]},
+        "holed": {"hidden_states": holed},
+        "complex": {"hidden_states": states.astype(complex)},
+        "words": {"hidden_states": states.astype(str)},
+        "flat": {"hidden_states": states[:, 0]},
+        "none": {"hidden_states": states[:0], "labels": data["labels"][:0], "ids": data["ids"][:0]},
+        "unknown": {"labels": data["labels"] + 7},
+        "wide-labels": {"labels": np.ones((160, 2), int)},
+        "wide-ids": {"ids": np.ones((160, 2), int)},
+        "odd-ids": {"ids": np.arange(160) / 2},
+        "short": {"labels": data["labels"][:5]},
+    }.items():
+        np.savez(folder / f"{name}.npz", **{**data, **changed})
+    (folder / "half.jsonl").write_text(
+        '{"hidden_states": [0, 1, 2, 3, 4, 5], "label": 1}\n{"hidden_states": [0, 1, 2, 3, 4, 5], "label": null}\n'
+    )
+    for name, content in {
+        "verb": "[fly]\na = 1\n",
+        "option": "[train]\nwings = 2\n",
+        "type": "[train]\nrounds = 'many'\n",
+        "list": "[train]\nrounds = [1, 2]\n",
+        "part": "[train]\nrounds = 1.5\n",
+        "syntax": "[train\n",
+    }.items():
+        (folder / f"{name}.toml").write_text(content)
+    shutil.copytree(world / "states", folder / "cut")
+    config = folder / "cut" / "config.json"
+    config.write_bytes(config.read_bytes()[:500])
+    return folder
+
+
+def refused(done, expected):
+    assert done.returncode == 1, done.stdout
+    assert expected in done.stderr and done.stderr.startswith("sdm: ")
+    assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr and done.stdout == ""
+
+
+VERBS = {
+    "embed": ("embed", "FILE", "-o", "OUT", "-m", "BERT"),
+    "train": ("train", "FILE", "-o", "OUT", "-m", "BERT", *QUICK),
+    "predict": ("predict", "TEXTS", "FILE"),
+    "evaluate": ("evaluate", "TEXTS", "FILE"),
+    "explain": ("explain", "TEXTS", "FILE"),
+    "update": ("update", "TEXTS", "--add", "FILE", "-o", "OUT"),
+    "report": ("report", "TEXTS", "FILE", "-o", "PAGE"),
+}
+
+
+def run_bad(world, folder, arguments, file="", **options):
+    places = {
+        "FILE": file,
+        "OUT": folder / "out",
+        "PAGE": folder / "page.html",
+        "BERT": world.language_model,
+        "TEXTS": world / "texts",
+        "STATES": world / "states",
+        "TRAIN": world / "train.npz",
+        "REVIEWS": world / "train.jsonl",
+        "BAD": world / "bad",
+    }
+    done = call(
+        *[
+            Path(str(one).replace("BAD", str(places["BAD"]))) if "BAD/" in str(one) else places.get(one, one)
+            for one in arguments
+        ],
+        **options,
+    )
+    assert not (folder / "out").exists() and not (folder / "page.html").exists()
+    return done
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("nowhere.jsonl", "nowhere.jsonl"),
+        ("notes.txt", "notes.txt"),
+        ("no-model", "no-model"),
+        ("broken.jsonl", "broken.jsonl, line 3"),
+        *((f"empty.{ending}", "empty") for ending in ("jsonl", "csv", "npz", "safetensors", "parquet")),
+        *((f"garbage.{ending}", "garbage") for ending in ("jsonl", "csv", "npz", "safetensors", "parquet")),
+    ],
+)
+def test_a_bad_file_is_one_sentence_in_every_verb(verb, file, expected, world, bad, tmp_path):
+    refused(run_bad(world, tmp_path, VERBS[verb], bad / file), expected)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(
+    ("content", "expected"), [(b"", "standard input is empty"), (b'{"text": "a", "label": 1}\n{', "line 2")]
+)
+def test_bad_standard_input_is_one_sentence_in_every_verb(verb, content, expected, world, tmp_path):
+    done = run_bad(world, tmp_path, VERBS[verb], "-", stdin=content)
+    refused(done, expected)
+    assert "/tmp" not in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["train", "predict", "evaluate", "explain", "update", "report"])
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("narrow.npz", "4 features"),
+        ("holed.npz", "row 31: the states hold NaN"),
+        ("complex.npz", "rows of numbers"),
+        ("words.npz", "rows of numbers"),
+        ("flat.npz", "rows of numbers"),
+        ("none.npz", ""),
+        ("short.npz", "labels"),
+        ("wide-ids.npz", "ids must be one for each row"),
+        ("wide-labels.npz", "labels must be one for each row"),
+        ("odd-ids.npz", "row 1: an id must be text or an integer"),
+    ],
+)
+def test_bad_states_are_one_sentence_in_every_verb(verb, file, expected, world, bad, tmp_path, monkeypatch):
+    if (verb, file) == ("train", "narrow.npz"):
+        pytest.skip("nothing is wrong with them")
+    monkeypatch.setattr(inputs, "BLOCK", 7)  # rows are counted over all blocks
+    arguments = [{"TEXTS": "STATES"}.get(one, one) for one in VERBS[verb] if one not in ("-m", "BERT")]
+    done = run_bad(world, tmp_path, arguments, bad / file)
+    if done.stdout:  # of the rows before
+        done = Done(done.returncode, "", done.stderr)
+    refused(done, expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("train", "BAD/unlabelled.jsonl", "-o", "OUT", "-m", "BERT"), "no label: line 2"),
+        (("evaluate", "TEXTS", "BAD/unlabelled.jsonl"), "no label: line 2"),
+        (("evaluate", "STATES", "BAD/half.jsonl"), "row 2: no label"),
+        (("evaluate", "TEXTS", "BAD/another.jsonl"), "'maybe' is none of the model's"),
+        (("evaluate", "STATES", "BAD/unknown.npz"), "is none of the model's"),
+        (("train", "REVIEWS", "-o", "OUT"), "name a language model"),
+        (("train", "TRAIN", "-o", "OUT", "-m", "BERT"), "leave --model out"),
+        (("train", "TRAIN", "-o", "OUT", "--alpha", 2), "(0.5, 1]"),
+        (("train", "TRAIN", "-o", "OUT", "--label", "zz"), "'zz'"),
+        (("train", "TRAIN", "-o", "OUT", "--id", "zz"), "'zz' for the ids"),
+        (("train", "REVIEWS", "-o", "OUT", "-m", "BERT", "--text", "zz"), "no column 'zz'"),
+        (("train", "TRAIN", "-o", "BAD/notes.txt"), "--output must be a directory"),
+        (("train", "TRAIN", "-o", "BAD/notes.txt/model"), "cannot be written"),
+        (("train", "TRAIN", "-o", ""), "--output must be a directory"),
+        (("predict", "BAD/no-model", "TRAIN"), "holds no torchsdm model"),
+        (("predict", "BAD/notes.txt", "TRAIN"), "is not a directory"),
+        (("predict", "BAD/cut", "TRAIN"), "is damaged"),
+        (("predict", "STATES", "REVIEWS"), "was trained on states alone"),
+        (("predict", "STATES", "TRAIN", "-k", -1), "--exemplars"),
+        (("predict", "STATES", "TRAIN", "--label", "zz"), "'zz' for the labels"),
+        (("predict", "STATES", "TRAIN", "--states", "zz"), "--states"),
+        (("predict", "STATES", "TRAIN", "-o", "BAD/no-model"), "--output must be a file"),
+        (("predict", "STATES", "TRAIN", "-o", "BAD/nowhere/file"), "cannot be written"),
+        (("report", "STATES", "TRAIN", "-o", "BAD/nowhere/page.html"), "cannot be written"),
+        (("explain", "STATES", "--say", "fine"), "cannot read texts"),
+        (("explain", "STATES", "TRAIN", "--only", "zz"), "no input with the id 'zz'"),
+        (("explain", "STATES", "TRAIN", "--only", "zz", "--first", 3), "no input with the id 'zz'"),
+        (("explain", "STATES", "TRAIN", "-k", 0), "at least 1"),
+        (("explain", "STATES"), "Give either"),
+        (("evaluate", "STATES", "TRAIN", "TRAIN"), "one name"),
+        (("evaluate", "STATES", "TRAIN", "--alpha", 2), "(0.5, 1]"),
+        (("evaluate", "STATES", "TRAIN", "--training", "TRAIN", "--groups", "zz"), "--groups"),
+        (("update", "STATES"), "Nothing to do"),
+        (("update", "STATES", "--remove", "zz", "-o", "OUT"), "'zz'"),
+        (("update", "STATES", "--relabel", "zz", "-o", "OUT"), "ID=LABEL"),
+        (("update", "STATES", "--relabel", "1=0", "--relabel", "1=1", "-o", "OUT"), "twice"),
+        (("update", "TEXTS", "--add", "BAD/twice.jsonl", "-o", "OUT"), "line 2"),
+        (("update", "TEXTS", "--add", "REVIEWS", "-o", "OUT"), "'ids'"),
+        (("recalibrate", "STATES", "--alpha", 2, "-o", "OUT"), "(0.5, 1]"),
+        (("--config", "BAD/verb.toml", "train", "TRAIN", "-o", "OUT"), "no verb 'fly'"),
+        (("--config", "BAD/option.toml", "train", "TRAIN", "-o", "OUT"), "no option 'wings'"),
+        (("--config", "BAD/type.toml", "train", "TRAIN", "-o", "OUT"), "must be an integer. Got 'many'"),
+        (("--config", "BAD/list.toml", "train", "TRAIN", "-o", "OUT"), "must be an integer. Got [1, 2]"),
+        (("--config", "BAD/part.toml", "train", "TRAIN", "-o", "OUT"), "must be an integer. Got 1.5"),
+        (("--config", "BAD/syntax.toml", "doctor"), "not valid TOML"),
+        (("--config", "BAD/nowhere.toml", "doctor"), "cannot be read"),
+        (("doctor", "BAD/no-model"), "holds no torchsdm model"),
+        (("reproduce", "zzz"), "no experiment 'zzz'"),
+        (("demo", "-o", "BAD/notes.txt"), "--output must be a directory"),
+    ],
+)
+def test_nonsense_is_one_sentence(arguments, expected, world, bad, tmp_path):
+    before = contents(world / "states")
+    refused(run_bad(world, tmp_path, arguments), expected)
+    assert contents(world / "states") == before
+
+
+def test_states_of_another_language_model_are_refused(world, tmp_path):
+    other = tiny_models.save_model(tmp_path / "other", *tiny_models.bert(seed=1))
+    good("embed", world / "test.jsonl", "-o", tmp_path / "shards", "-m", other)
+    refused(call("predict", world / "texts", tmp_path / "shards"), "states of another model")
+    refused(call("predict", world / "texts", world / "test.jsonl", "-m", other), "fitted with another")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_what_is_no_file_is_not_replaced_by_one(world, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for verb in ("predict", "report"):
+        refused(call(verb, world / "states", world / "test.npz", "-o", pipe), "--output must be a file")
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("fly",), ("predict",), ("predict", "a", "b", "--wings"), ("recalibrate", "a", "--alpha", "x")]
+)
+def test_a_wrong_command_line_ends_with_2(arguments):
+    done = call(*arguments)
+    assert done.returncode == 2 and "Error: " in done.stderr and "Traceback" not in done.stderr
+
+
+def test_an_error_that_nobody_foresaw_is_one_sentence_too(world, monkeypatch):
+    def fail(*_, **__):
+        raise ZeroDivisionError("so\nit goes")
+
+    monkeypatch.setattr(SDMClassifier, "explain", fail)
+    refused(call("predict", world / "states", world / "test.npz"), "ZeroDivisionError: so it goes. ")
+    with pytest.raises(ZeroDivisionError):
+        call("--debug", "predict", world / "states", world / "test.npz")

@@ -1,0 +1,207 @@
+"""``sdm serve`` as a server of its own: its answers are the library's, and wrong requests are told so."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+import tiny_models
+from torchsdm import SDMClassifier
+from torchsdm.text_classifier import SDMTextClassifier
+
+pytest.importorskip("fastapi")
+pytest.importorskip("uvicorn")
+
+SDM = [sys.executable, "-c", "from torchsdm.cli import main; main()"]
+TEXTS = [f"the film {number} was {'great and lovely' if number % 2 else 'awful and dull'}" for number in range(80)]
+RNG = np.random.default_rng(0)
+STATES = (RNG.normal(size=(80, 4)) + 2.0 * (np.arange(80) % 2)[:, None]).astype(np.float32)
+
+
+def settings():
+    return SDMClassifier(0.8, n_filters=8, n_rounds=1, max_epochs=5, learning_rate=0.01, random_state=0)
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
+
+
+@contextmanager
+def server(model, *options):
+    """The address of a server in a process of its own, which is stopped whatever happens."""
+    port = free_port()
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    command = [*SDM, "serve", str(model), "--port", str(port), *options]
+    running = subprocess.Popen(command, env={**os.environ, **threads}, stderr=subprocess.PIPE, text=True)
+    try:
+        until = time.monotonic() + 60
+        while ask(f"http://127.0.0.1:{port}/health")[0] != 200:
+            assert running.poll() is None and time.monotonic() < until, "it did not start"
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        running.terminate()
+        try:
+            running.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            running.kill()
+            running.communicate()
+
+
+def ask(address, body=None):
+    """Status and JSON of an answer; 0 where nobody answers. A body that is not bytes is sent as JSON."""
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    request = urllib.request.Request(address, data, {"content-type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+    except OSError:
+        return 0, None
+
+
+@pytest.fixture(scope="module")
+def text_model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("service")
+    language_model = tiny_models.save_model(folder / "bert", *tiny_models.bert())
+    SDMTextClassifier(language_model, classifier=settings()).fit(TEXTS, [n % 2 for n in range(80)]).save(
+        folder / "model"
+    )
+    return folder / "model"
+
+
+@pytest.fixture(scope="module")
+def texts(text_model):
+    with server(text_model, "--max-inputs", "4") as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def states_model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("service") / "model"
+    settings().fit(STATES, np.arange(80) % 2).save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def states(states_model):
+    with server(states_model) as address:
+        yield address
+
+
+def plain(value):
+    return json.loads(json.dumps(value))
+
+
+def close(answer, expected):
+    """Equal, but for the last digits of numbers: another process may round otherwise."""
+    if isinstance(expected, dict):
+        return answer.keys() == expected.keys() and all(close(answer[key], expected[key]) for key in expected)
+    if isinstance(expected, list):
+        return len(answer) == len(expected) and all(map(close, answer, expected))
+    if isinstance(expected, float):
+        return answer == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    return answer == expected
+
+
+def test_decisions_on_texts_are_the_library_s(texts, text_model):
+    status, answer = ask(f"{texts}/decide", {"texts": TEXTS[:4]})
+    expected = SDMTextClassifier.load(text_model).decide(TEXTS[:4]).to_dicts()
+    assert status == 200 and close(answer, {"decisions": plain(expected)})
+
+
+def test_explanations_of_texts_are_the_library_s(texts, text_model):
+    status, answer = ask(f"{texts}/explain", {"texts": TEXTS[:2], "k": 3})
+    expected = [one.to_dict() for one in SDMTextClassifier.load(text_model).explain(TEXTS[:2], 3)]
+    assert status == 200 and close(answer, {"explanations": plain(expected)})
+    assert len(answer["explanations"][0]["exemplars"]) == 3
+
+
+def test_decisions_and_explanations_of_states_are_the_library_s(states, states_model):
+    model = SDMClassifier.load(states_model)
+    status, answer = ask(f"{states}/decide", {"hidden_states": STATES.tolist()})
+    assert status == 200 and close(answer, {"decisions": plain(model.decide(STATES).to_dicts())})
+    status, answer = ask(f"{states}/explain", {"hidden_states": STATES[:2].tolist()})
+    assert status == 200
+    assert close(answer, {"explanations": plain([one.to_dict() for one in model.explain(STATES[:2])])})
+
+
+def test_the_model_says_what_it_is(texts, states, text_model):
+    status, answer = ask(f"{texts}/model")
+    assert status == 200 and answer["language_model"] == str(text_model.with_name("bert"))
+    assert answer["classes"] == [0, 1] and answer["regions"][0]["alpha"] == 0.8
+    assert ask(f"{states}/model")[1] | {"regions": []} == {
+        "classes": [0, 1],
+        "regions": [],
+        "n_features": 4,
+        "language_model": None,
+    }
+
+
+@pytest.mark.parametrize("route", ["decide", "explain"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[1]",
+        b"null",
+        b"\xff",
+        b'{"hidden_states": [[NaN, 0, 0, 0]]}',
+        {},
+        {"texts": []},
+        {"texts": "one"},
+        {"texts": None},
+        {"texts": ["a"] * 5},
+        {"texts": [1]},
+        {"texts": [None]},
+        {"texts": [""]},
+        {"texts": ["a"], "wings": 2},
+        {"texts": ["a"], "hidden_states": [[1]]},
+        {"texts": ["a"], "answers": ["b", "c"]},
+        {"texts": ["a"], "answers": 1},
+        {"hidden_states": [[1, 2]]},
+        {"hidden_states": [1, 2]},
+        {"hidden_states": [[1], [1, 2]]},
+        {"hidden_states": [["a"]]},
+        {"hidden_states": [{}]},
+    ],
+)
+def test_a_wrong_request_is_told_in_one_sentence(texts, route, body):
+    status, answer = ask(f"{texts}/{route}", body)
+    assert 400 <= status < 500 and list(answer) == ["error"]
+    assert isinstance(answer["error"], str) and answer["error"].endswith(".") and "\n" not in answer["error"]
+
+
+@pytest.mark.parametrize("k", [0, -1, "x", None, 1.5, [1], True])
+def test_a_wrong_number_of_exemplars_is_told_in_one_sentence(states, k):
+    status, answer = ask(f"{states}/explain", {"hidden_states": STATES[:1].tolist(), "k": k})
+    assert status == 422 and "'k'" in answer["error"]
+
+
+def test_texts_for_a_model_of_states_and_unknown_routes_are_refused(states):
+    status, answer = ask(f"{states}/decide", {"texts": ["a"]})
+    assert status == 422 and "send hidden_states" in answer["error"]
+    assert ask(f"{states}/nowhere")[0] == 404 and ask(f"{states}/decide")[0] == 405
+    assert ask(f"{states}/health") == (200, {"status": "ok"})  # after all of that
+
+
+def test_a_port_in_use_is_one_sentence(states_model):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        command = [*SDM, "serve", str(states_model), "--port", str(taken.getsockname()[1])]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stderr.startswith("sdm: 127.0.0.1, port ")
+    assert done.stderr.count("\n") == 1 and "cannot be listened on" in done.stderr
