@@ -18,7 +18,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import transformers
 from safetensors.numpy import save_file
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import tiny_models
 from torchsdm import SDMClassifier, read_states
@@ -30,9 +33,11 @@ from torchsdm.text_classifier import SDMTextClassifier
 
 SDM = [sys.executable, "-c", "from torchsdm.cli import main; main()"]
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-QUICK = ("--rounds", 1, "--epochs", 8, "--filters", 16, "--learning-rate", 0.01, "--seed", 0)
+QUICK = ("--rounds", 1, "--epochs", 20, "--filters", 16, "--learning-rate", 0.01, "--seed", 0)
 WORDS = {"pos": ["great", "lovely", "superb", "bright", "funny"], "neg": ["awful", "dull", "poor", "weak", "sad"]}
 THINGS = ["film", "plot", "actor", "scene", "score"]
+
+LETTERS = list("abcdefghijklmnopqrstuvwxyz")
 
 
 @dataclass(frozen=True)
@@ -81,8 +86,36 @@ def process(*arguments, **options):
 
 
 def sentence(label, rng):
-    words = [*rng.choice(WORDS[label], 2), *rng.choice(THINGS, 2)]
-    return f"the {words[2]} was {words[0]} and the {words[3]} was {words[1]} {rng.integers(10**6)}"
+    """A sentence that has no near copy: at a distance of almost 0 the last bits of states would decide."""
+    praise, blame = (" and ".join(rng.choice(WORDS[name], 5)) for name in ("pos", "neg"))
+    name = "".join(rng.choice(LETTERS, 4))
+    return f"the {rng.choice(THINGS)} {name} was {praise if label == 'pos' else blame}"
+
+
+def language_model(directory):
+    """A tiny encoder whose vocabulary is given: a trained one would differ from run to run, and the states with it."""
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words = [*WORDS["pos"], *WORDS["neg"], *THINGS, "the", "was", "and"]
+    vocabulary = [*specials, *words, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+    tokenizer = Tokenizer(models.WordPiece({word: n for n, word in enumerate(vocabulary)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    around = [("[CLS]", 2), ("[SEP]", 3)]
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=around)
+    names = {f"{name.lower()[1:-1]}_token": name for name in specials}
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+    config = transformers.BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = transformers.BertModel(config).eval()
+    return tiny_models.save_model(directory, model, fast)
 
 
 def write_lines(path, rows):
@@ -137,11 +170,11 @@ def world(tmp_path_factory):
     parquet.write_table(pyarrow.table(states), folder / "states.parquet")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCHSDM_CACHE", str(folder / "cache"))
-        language_model = tiny_models.save_model(folder / "bert", *tiny_models.bert())
-        good("train", folder / "train.jsonl", "-o", folder / "texts", "-m", language_model, "-a", 0.8, *QUICK)
+        bert = language_model(folder / "bert")
+        good("train", folder / "train.jsonl", "-o", folder / "texts", "-m", bert, "-a", 0.8, *QUICK)
         good("train", folder / "train.npz", "-o", folder / "states", "-a", 0.8, *QUICK)
-        good("embed", folder / "test.jsonl", "-o", folder / "shards", "-m", language_model)
-        yield World(folder, language_model)
+        good("embed", folder / "test.jsonl", "-o", folder / "shards", "-m", bert)
+        yield World(folder, bert)
 
 
 TEXTS = ["test.jsonl", "test.jsonl.gz", "test.csv", "test.tsv", "test.parquet", "shards"]
@@ -177,11 +210,7 @@ def test_predict_gives_what_the_library_decides_in_input_order(world, model, sou
         assert row["magnitude"] == pytest.approx(max(one["logits"].values()), rel=1e-4, abs=1e-5)
         distances = [point["distance"] for point in row["exemplars"]]
         assert len(distances) == 3 and distances == sorted(distances)
-    assert (
-        any(row["similarity"] > 0 for row in rows) and len({row["confidence"] for row in rows}) > 10
-    )  # all alike says little
-    if model == "states":  # of texts a random language model may leave nothing to admit
-        assert any(row["admitted"] for row in rows)
+    assert sum(row["admitted"] for row in rows) > 0, "nothing admitted: the test says little"
 
 
 @pytest.mark.parametrize(("model", "source"), [("texts", "test.jsonl"), *(("states", name) for name in STATES)])
