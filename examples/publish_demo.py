@@ -31,6 +31,26 @@ def draw(cells: dict[tuple[str, str], dict], path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
+def table(records: list[dict]) -> str:
+    """For each rule what it admits, how much of that is right, and the lowest of that over classes and predictions."""
+    lines = [
+        "| inputs | rule | admitted | right among them | lowest for a class or prediction |",
+        "|---|---|--:|--:|--:|",
+    ]
+    for name in SETS:
+        for rule in dict.fromkeys(one["estimator"] for one in records):
+            cells = [one for one in records if (one["dataset"], one["estimator"]) == (name, rule)]
+            whole = next(one for one in cells if one["stratum"] == "all")
+            lowest = min((one for one in cells if one["n_admitted"]), key=lambda one: one["accuracy"], default=None)
+            right = ["–", "–"]
+            if lowest is not None:
+                counts = f"{lowest['accuracy']:.0%} ({lowest['n_correct']} of {lowest['n_admitted']})"
+                right = [f"{whole['accuracy']:.1%}", counts]
+            admitted = f"{whole['share']:.1%}"
+            lines.append(f"| {name} | {rule} | {admitted} | {' | '.join(right)} |")
+    return "\n".join(lines)
+
+
 def main(folder: Path) -> None:
     plt.rcParams["svg.hashsalt"] = "torchsdm"  # the same picture from the same numbers
     records = json.loads((folder / "result.json").read_text(encoding="utf-8"))["table"]
@@ -38,8 +58,7 @@ def main(folder: Path) -> None:
     draw(cells, PICTURE)
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
-    table = (folder / "table.md").read_text(encoding="utf-8")
-    PAGE.write_text(f"{before}{BEGIN}\n\n{table}\n{END}{after}", encoding="utf-8")
+    PAGE.write_text(f"{before}{BEGIN}\n\n{table(records)}\n\n{END}{after}", encoding="utf-8")
     print(f"{PAGE} and {PICTURE} show {folder}")
 
 
