@@ -68,6 +68,8 @@ def sdm(context: click.Context, config: Path | None, debug: bool) -> None:
 
 for verb in (embed, train, predict, evaluate, explain, update, recalibrate, report, reproduce, serve, demo, doctor):
     sdm.add_command(verb)
+for command in (sdm, *sdm.commands.values()):  # click keeps the lines of what follows this character
+    command.help = (command.help or "").replace("\\b\n", "\b\n")
 
 
 def main() -> None:

@@ -717,3 +717,8 @@ def test_an_error_that_nobody_foresaw_is_one_sentence_too(world, monkeypatch):
     refused(call("predict", world / "states", world / "test.npz"), "ZeroDivisionError: so it goes. ")
     with pytest.raises(ZeroDivisionError):
         call("--debug", "predict", world / "states", world / "test.npz")
+
+
+def test_examples_in_the_help_stand_line_by_line():
+    assert "  sdm predict model new.jsonl -o decisions.jsonl\n" in good("predict", "--help").stdout
+    assert "\\b" not in good("--help").stdout
