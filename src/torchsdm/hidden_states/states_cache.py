@@ -182,7 +182,7 @@ def _read(path: Path) -> tuple[ExtractedStates, float] | None:
             arrays: dict[str, Any] = {name: archive.get_tensor(name) for name in archive.keys()}  # noqa: SIM118
             facts = archive.metadata()
         digest = _content_digest(arrays)
-        if facts.get("sha256", digest) != digest:  # blocks of the first days have none
+        if facts["sha256"] != digest:
             return None
         return ExtractedStates(**{"label_logits": None, **arrays}), float(facts["seconds"])
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError):
