@@ -491,7 +491,7 @@ def test_an_unknown_experiment_in_a_process_of_its_own(tmp_path):
             "The data set 'Later' is not there: none is not in",
         ),
         (["TINY", "-m", "MODEL", "--set", "tests.Later.relabel=7"], "has the label 7, which is none of the pool's"),
-        (["TINY", "-m", "MODEL", "-o", "FILE"], "cannot be written"),
+        (["TINY", "-m", "MODEL", "-o", "FILE"], "must be a directory"),
         (["--page", "page.md"], "holds no finished run"),
         (["--show"], "Name"),
     ],
