@@ -598,25 +598,30 @@ def test_bad_standard_input_is_one_sentence_in_every_verb(verb, content, expecte
     assert "/tmp" not in done.stderr
 
 
-@pytest.mark.parametrize("verb", ["train", "predict", "evaluate", "explain", "update", "report"])
+BAD_STATES = {
+    "narrow.npz": "4 features",
+    "holed.npz": "row 31: the states hold NaN",
+    "complex.npz": "rows of numbers",
+    "words.npz": "rows of numbers",
+    "flat.npz": "rows of numbers",
+    "none.npz": "",
+    "short.npz": "labels",
+    "wide-ids.npz": "ids must be one for each row",
+    "wide-labels.npz": "labels must be one for each row",
+    "odd-ids.npz": "row 1: an id must be text or an integer",
+}
+
+
 @pytest.mark.parametrize(
-    ("file", "expected"),
+    ("verb", "file", "expected"),
     [
-        ("narrow.npz", "4 features"),
-        ("holed.npz", "row 31: the states hold NaN"),
-        ("complex.npz", "rows of numbers"),
-        ("words.npz", "rows of numbers"),
-        ("flat.npz", "rows of numbers"),
-        ("none.npz", ""),
-        ("short.npz", "labels"),
-        ("wide-ids.npz", "ids must be one for each row"),
-        ("wide-labels.npz", "labels must be one for each row"),
-        ("odd-ids.npz", "row 1: an id must be text or an integer"),
+        (verb, file, expected)
+        for verb in ("train", "predict", "evaluate", "explain", "update", "report")
+        for file, expected in BAD_STATES.items()
+        if (verb, file) != ("train", "narrow.npz")  # of another width than a model's, which it does not have yet
     ],
 )
 def test_bad_states_are_one_sentence_in_every_verb(verb, file, expected, world, bad, tmp_path, monkeypatch):
-    if (verb, file) == ("train", "narrow.npz"):
-        pytest.skip("nothing is wrong with them")
     monkeypatch.setattr(inputs, "BLOCK", 7)  # rows are counted over all blocks
     arguments = [{"TEXTS": "STATES"}.get(one, one) for one in VERBS[verb] if one not in ("-m", "BERT")]
     done = run_bad(world, tmp_path, arguments, bad / file)
