@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor
 
 from torchsdm.adaptor import restore_adaptor
-from torchsdm.checkpoint import Checkpoints
+from torchsdm.checkpoint import resumable_seed
 from torchsdm.data import LabelledStates, fingerprint
 from torchsdm.decision import Decisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError
@@ -41,7 +40,6 @@ from torchsdm.validation import (
     check_positive,
     check_same_length,
     check_share,
-    draw_seed,
 )
 
 Self = TypeVar("Self", bound="BaseSDMClassifier")
@@ -280,12 +278,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         return self.data_fingerprint_ + fingerprint(states, class_numbers.numpy())
 
     def _draw_seed(self) -> int:
-        """A seed from ``random_state``; one that is no number would give another seed to a fit that is resumed."""
-        if self.checkpoint is not None and not isinstance(self.random_state, numbers.Integral):
-            stored = Checkpoints.stored_seed(self.checkpoint)
-            if stored is not None:
-                return stored
-        return draw_seed(self.random_state, type(self).__name__)
+        return resumable_seed(self.random_state, self.checkpoint, type(self).__name__)
 
     def _check_input(self, X: ArrayLike, method: str) -> Tensor:
         self._check_is_fitted(method)

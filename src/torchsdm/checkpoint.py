@@ -9,6 +9,7 @@ state. Every file carries the fingerprint of data and settings; another fit is r
 from __future__ import annotations
 
 import json
+import numbers
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from torchsdm.errors import CheckpointError
 from torchsdm.files import replace_file
 from torchsdm.history import EpochRecord
 from torchsdm.training import RoundResult, RoundState
+from torchsdm.validation import RandomState, draw_seed
 
 CURRENT = "current.safetensors"  #: the round that is running
 _FACTS = {"fingerprint", "seed", "number", "best_epoch", "best_loss", "records"}
@@ -67,6 +69,15 @@ class CheckpointFiles:
                 "remove this one to start anew."
             )
         return facts, tensors
+
+
+def resumable_seed(random_state: RandomState, directory: str | Path | None, name: str) -> int:
+    """A seed from ``random_state``; one that is no number would give another seed to a fit that is resumed."""
+    if directory is not None and not isinstance(random_state, numbers.Integral):
+        stored = CheckpointFiles.stored_seed(directory)
+        if stored is not None:
+            return stored
+    return draw_seed(random_state, name)
 
 
 class Checkpoints(CheckpointFiles):

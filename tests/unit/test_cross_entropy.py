@@ -312,7 +312,7 @@ def test_an_unseeded_fit_takes_up_the_stored_seed(data, tmp_path, monkeypatch, r
     settings = {**QUICK, "random_state": random_state}
     fit_until_killed(CrossEntropyClassifier(**settings, checkpoint=tmp_path), data, 1)
     resumed = CrossEntropyClassifier(**settings, checkpoint=tmp_path).fit(*data)
-    monkeypatch.setattr(cross_entropy, "draw_seed", lambda *_: Checkpoints.stored_seed(tmp_path))
+    monkeypatch.setattr(cross_entropy, "resumable_seed", lambda *_: Checkpoints.stored_seed(tmp_path))
     assert_identical(resumed, CrossEntropyClassifier(**settings).fit(*data), data[0])
 
 

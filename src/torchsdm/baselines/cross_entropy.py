@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from torchsdm.activation import SOFTMAX_DISTANCE_QUANTILE, SOFTMAX_SIMILARITY, sdm_losses
 from torchsdm.baselines.softmax import softmax
-from torchsdm.checkpoint import CURRENT, CheckpointFiles, round_name
+from torchsdm.checkpoint import CURRENT, CheckpointFiles, resumable_seed, round_name
 from torchsdm.data import LabelledStates, fingerprint
 from torchsdm.errors import InvalidTypeError, NotFittedError, TrainingError
 from torchsdm.labels import LabelCodes, count_classes
@@ -36,7 +35,6 @@ from torchsdm.validation import (
     check_positive,
     check_same_length,
     check_share,
-    draw_seed,
 )
 
 Self = TypeVar("Self", bound="RoundsClassifier")
@@ -214,12 +212,7 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
         return FinishedRound(number, best_epoch, losses, weights)
 
     def _draw_seed(self) -> int:
-        """A seed from ``random_state``; one that is no number would give another seed to a fit that is resumed."""
-        if self.checkpoint is not None and not isinstance(self.random_state, numbers.Integral):
-            stored = RoundCheckpoints.stored_seed(self.checkpoint)
-            if stored is not None:
-                return stored
-        return draw_seed(self.random_state, type(self).__name__)
+        return resumable_seed(self.random_state, self.checkpoint, type(self).__name__)
 
     def _checkpoints(self, data: TrainingData, classes: Array, settings: TrainingSettings) -> RoundCheckpoints | None:
         """The checkpoint directory, where one is wanted, under the fingerprint of data, settings and seed."""
