@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import torch
 from measure import Figure, judged, seconds
 
-from torchsdm.training import Learner, TrainingData, TrainingSettings, split_of_round
+from torchsdm.training.data import TrainingData, TrainingSettings, split_of_round
+from torchsdm.training.round import Learner
 
 N, D, M, EPOCHS = 18_000, 6_144, 1_000, 5
 

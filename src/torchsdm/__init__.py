@@ -5,32 +5,30 @@ Similarity-Distance-Magnitude activations over frozen hidden states. Start with 
 """
 
 from torchsdm._version import __version__
-from torchsdm.activation import (
+from torchsdm.core import (
+    ClassEcdfs,
+    Decisions,
+    ExemplarAdaptor,
+    HighReliabilityRegion,
+    IdentityAdaptor,
     SDMActivation,
     SDMLogActivation,
     SDMLoss,
+    dkw_epsilon,
+    effective_sample_sizes,
+    find_high_reliability_region,
     rescaled_similarity,
     sdm_activation,
     sdm_log_activation,
     sdm_loss,
 )
-from torchsdm.adaptor import ExemplarAdaptor, IdentityAdaptor
-from torchsdm.data import LabelledStates
-from torchsdm.decision import Decisions
 from torchsdm.documents import Documents
-from torchsdm.ecdf import ClassEcdfs
-from torchsdm.ensemble import SDMEnsemble
-from torchsdm.estimator import SDMClassifier
-from torchsdm.explanation import Explanation
-from torchsdm.hidden_states.backbone import Backbone
-from torchsdm.hidden_states.extractor import HiddenStateExtractor
-from torchsdm.hidden_states.prompts import TaskPrompt, register_prompt
-from torchsdm.history import History
-from torchsdm.region import HighReliabilityRegion, find_high_reliability_region
-from torchsdm.sample_size import dkw_epsilon, effective_sample_sizes
-from torchsdm.state_files import read_states, state_blocks
-from torchsdm.support import SupportSet
-from torchsdm.text_classifier import SDMTextClassifier
+from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier
+from torchsdm.hidden_states import Backbone, HiddenStateExtractor, TaskPrompt, register_prompt
+from torchsdm.matching import SupportSet
+from torchsdm.model import Explanation
+from torchsdm.states import LabelledStates, read_states, state_blocks
+from torchsdm.training import History
 
 __all__ = [
     "Backbone",

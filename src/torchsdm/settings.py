@@ -13,7 +13,6 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 
 _Filled = TypeVar("_Filled")

@@ -25,11 +25,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import tiny_models
 from torchsdm import SDMClassifier, read_states
-from torchsdm.cli import main, sdm
-from torchsdm.commands import inputs
-from torchsdm.comparison import classifier_entrants
-from torchsdm.evaluation import Evaluation
-from torchsdm.text_classifier import SDMTextClassifier
+from torchsdm.application import inputs
+from torchsdm.cli.command import main, sdm
+from torchsdm.estimators.text_classifier import SDMTextClassifier
+from torchsdm.evaluation.entrants import classifier_entrants
+from torchsdm.evaluation.evaluation import Evaluation
 
 SDM = [sys.executable, "-c", "from torchsdm.cli import main; main()"]
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from torchsdm import demonstration
 from torchsdm.errors import TorchSDMError
+from torchsdm.experiments import demonstration
 
 
 @pytest.fixture

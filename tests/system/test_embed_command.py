@@ -21,7 +21,7 @@ import pytest
 
 import tiny_models
 from torchsdm import read_states
-from torchsdm.cli import main
+from torchsdm.cli.command import main
 from torchsdm.errors import TorchSDMError
 from torchsdm.hidden_states.model_source import converted, find_model
 

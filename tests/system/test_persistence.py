@@ -19,9 +19,10 @@ import pytest
 import torch
 from sklearn.datasets import make_blobs
 
-from torchsdm import Decisions, SDMClassifier, SDMEnsemble, persistence
+from torchsdm import Decisions, SDMClassifier, SDMEnsemble
 from torchsdm.errors import ModelFileError, TorchSDMError
-from torchsdm.persistence import CONFIG_NAME
+from torchsdm.storage import directory as persistence
+from torchsdm.storage.directory import CONFIG_NAME
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 
@@ -122,7 +123,7 @@ def test_the_support_is_memory_mapped(data, tmp_path):
     classifier.add_exemplars(wide, np.repeat(y, 100))
     classifier.save(tmp_path / "model")
     code = f"""
-        from torchsdm.persistence import open_model
+        from torchsdm.storage.directory import open_model
         def rss():  # anonymous memory, not pages of mapped files
             return int(next(l for l in open("/proc/self/status") if l.startswith("RssAnon")).split()[1]) * 1024
         stored = open_model({str(tmp_path / "model")!r}, "SDMClassifier", verify=False)
@@ -286,7 +287,7 @@ def test_a_failed_save_leaves_the_old_model(saved, classifier, data, monkeypatch
 
     for step in ("save_file", "_write_table", "strict_json"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"torchsdm.persistence.{step}", full_disk)
+            patch.setattr(f"torchsdm.storage.directory.{step}", full_disk)
             with pytest.raises(OSError, match="No space"):
                 other.save(saved)
         assert_same_decisions(SDMClassifier.load(saved).decide(X), expected)

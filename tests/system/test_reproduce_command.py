@@ -22,8 +22,8 @@ import pytest
 
 import tiny_models
 from torchsdm import HiddenStateExtractor, SDMClassifier
-from torchsdm.cli import main
-from torchsdm.comparison import GROUPS
+from torchsdm.cli.command import main
+from torchsdm.evaluation.entrants import GROUPS
 from torchsdm.experiments.specification import STUDIES, experiment_names, load_experiment
 
 SDM = [sys.executable, "-c", "from torchsdm.cli import main; main()"]
@@ -174,7 +174,7 @@ def run(monkeypatch, capsys, tmp_path):
 @pytest.fixture
 def no_pictures(monkeypatch):
     """Reports without their pictures, which take most of the time; those of the whole run are looked at."""
-    monkeypatch.setattr("torchsdm.report._pictures", lambda *_: iter(()))
+    monkeypatch.setattr("torchsdm.evaluation.report._pictures", lambda *_: iter(()))
 
 
 def refuse(constant):
@@ -339,7 +339,7 @@ def test_again_it_extracts_and_trains_nothing_and_says_the_same(whole, place, ru
     monkeypatch.chdir(home)
     monkeypatch.setenv("TORCHSDM_CACHE", str(home / "cache"))
     monkeypatch.setattr(HiddenStateExtractor, "extract", lambda *_, **__: pytest.fail("extracted again"))
-    monkeypatch.setattr("torchsdm.training.Learner._steps", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr("torchsdm.training.round.Learner._steps", lambda *_, **__: pytest.fail("trained again"))
     done = run(*place.arguments("--json", "--no-texts"))
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout, parse_constant=refuse)

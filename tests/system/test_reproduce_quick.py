@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torchsdm.comparison import GROUPS
+from torchsdm.evaluation.entrants import GROUPS
 from torchsdm.experiments.run import run_experiment
 from torchsdm.experiments.specification import load_experiment
 

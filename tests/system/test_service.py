@@ -17,7 +17,7 @@ import pytest
 
 import tiny_models
 from torchsdm import SDMClassifier
-from torchsdm.text_classifier import SDMTextClassifier
+from torchsdm.estimators.text_classifier import SDMTextClassifier
 
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")

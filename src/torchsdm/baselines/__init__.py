@@ -1,10 +1,11 @@
 """The estimators that the paper compares with, and those a user would pick today, behind one interface."""
 
+from torchsdm.baselines.base import LogitModel, SelectiveClassifier
 from torchsdm.baselines.conformal import APS, RAPS
 from torchsdm.baselines.cross_entropy import CrossEntropyClassifier
 from torchsdm.baselines.neighbors import CosineNeighborVote, MahalanobisThreshold, NearestNeighborThreshold
 from torchsdm.baselines.risk_control import RiskControlledAbstention
-from torchsdm.baselines.sdm_rules import SDMRule
+from torchsdm.baselines.sdm_rules import RULES, SDMRule
 from torchsdm.baselines.softmax import NoReject, SoftmaxThreshold
 from torchsdm.baselines.temperature import TemperatureScaling
 from torchsdm.baselines.vbll import VBLLClassifier
@@ -12,13 +13,16 @@ from torchsdm.baselines.vbll import VBLLClassifier
 __all__ = [
     "APS",
     "RAPS",
+    "RULES",
     "CosineNeighborVote",
     "CrossEntropyClassifier",
+    "LogitModel",
     "MahalanobisThreshold",
     "NearestNeighborThreshold",
     "NoReject",
     "RiskControlledAbstention",
     "SDMRule",
+    "SelectiveClassifier",
     "SoftmaxThreshold",
     "TemperatureScaling",
     "VBLLClassifier",

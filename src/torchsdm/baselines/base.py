@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
-from torchsdm.decision import Decisions
+from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError, NotFittedError
 from torchsdm.labels import count_classes
 from torchsdm.validation import (

@@ -24,7 +24,7 @@ import numpy as np
 from torchsdm.baselines.base import LogitModel, SelectiveClassifier
 from torchsdm.baselines.softmax import softmax
 from torchsdm.baselines.temperature import fit_temperature
-from torchsdm.decision import Decisions
+from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError
 from torchsdm.validation import Array, RandomState, check_positive, draw_seed
 

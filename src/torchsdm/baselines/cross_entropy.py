@@ -15,14 +15,25 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor
 
-from torchsdm.activation import SOFTMAX_DISTANCE_QUANTILE, SOFTMAX_SIMILARITY, sdm_losses
 from torchsdm.baselines.softmax import softmax
-from torchsdm.checkpoint import CURRENT, CheckpointFiles, resumable_seed, round_name
-from torchsdm.data import LabelledStates, fingerprint
+from torchsdm.core import SOFTMAX_DISTANCE_QUANTILE, SOFTMAX_SIMILARITY, sdm_losses
 from torchsdm.errors import InvalidTypeError, NotFittedError, TrainingError
 from torchsdm.labels import LabelCodes, count_classes
 from torchsdm.matching import DEFAULT_BLOCK_SIZE
-from torchsdm.training import Learner, Part, TrainingData, TrainingSettings, balanced_mean, split_of_round
+from torchsdm.states import LabelledStates
+from torchsdm.training import (
+    CURRENT,
+    CheckpointFiles,
+    Learner,
+    Part,
+    TrainingData,
+    TrainingSettings,
+    balanced_mean,
+    fingerprint,
+    resumable_seed,
+    round_name,
+    split_of_round,
+)
 from torchsdm.validation import (
     Array,
     ArrayLike,

@@ -16,12 +16,11 @@ from torch import Tensor
 
 from torchsdm.baselines.base import LogitModel
 from torchsdm.baselines.softmax import softmax
-from torchsdm.decision import Decisions
+from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError, NotFittedError, RegionWarning, warn_user
 from torchsdm.labels import count_classes
-from torchsdm.matching import DEFAULT_BLOCK_SIZE
+from torchsdm.matching import DEFAULT_BLOCK_SIZE, SupportSet
 from torchsdm.numerics import canonical_sum, exact_sqrt, invariant_linear, pair_distances
-from torchsdm.support import SupportSet
 from torchsdm.training import TrainingData, TrainingSettings, split_of_round
 from torchsdm.validation import (
     Array,

@@ -10,7 +10,7 @@ import numpy as np
 
 from torchsdm.baselines.base import LogitModel, SelectiveClassifier
 from torchsdm.baselines.softmax import softmax
-from torchsdm.decision import Decisions
+from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError, MissingExtraError, RegionWarning, warn_user
 from torchsdm.validation import Array, check_positive
 

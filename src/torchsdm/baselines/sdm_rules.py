@@ -10,10 +10,9 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
 from torchsdm.baselines.softmax import softmax
-from torchsdm.decision import Decisions, nearest_one
-from torchsdm.ensemble import SDMEnsemble
+from torchsdm.core import Decisions, nearest_one
 from torchsdm.errors import NotFittedError
-from torchsdm.estimator import SDMClassifier
+from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.validation import Array, ArrayLike, check_choice
 
 Self = TypeVar("Self", bound="SDMRule")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from torchsdm.baselines.base import SelectiveClassifier
-from torchsdm.decision import Decisions
+from torchsdm.core import Decisions
 from torchsdm.validation import Array
 
 

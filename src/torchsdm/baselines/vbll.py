@@ -10,13 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchsdm.adaptor import ExemplarAdaptor
 from torchsdm.baselines.cross_entropy import Round, RoundsClassifier, blocks
-from torchsdm.data import LabelledStates
-from torchsdm.decision import Decisions
+from torchsdm.core import Decisions, ExemplarAdaptor
 from torchsdm.errors import MissingExtraError, TrainingError
 from torchsdm.numerics import canonical_sum, exact_sqrt, invariant_linear
-from torchsdm.training import Part, TrainingSettings, random_generator
+from torchsdm.states import LabelledStates
+from torchsdm.training import Part, TrainingSettings, Use, random_generator
 from torchsdm.validation import (
     Array,
     ArrayLike,
@@ -35,7 +34,6 @@ WEIGHT_DECAY = 1e-4  #: of AdamW, for all but the last layer
 MAX_GRADIENT_NORM = 1.0
 N_DRAWS = 20  #: that a discriminative predictive is the mean of, as in the vbll package
 
-_WEIGHTS, _SHUFFLE, _DRAWS = range(3, 6)  # uses of randomness within a round, after those of torchsdm.training
 _BLOCK_ELEMENTS = 1 << 22  # float64 terms of the last layer that are held at once (32 MB)
 
 
@@ -243,8 +241,8 @@ class VBLLLearner:
         regularization_weight: float,
     ) -> None:
         self.train, self.calibration, self.settings, self.seed, self.number = train, calibration, settings, seed, number
-        draws = random_generator(seed, number, _DRAWS).standard_normal((N_DRAWS, settings.n_classes))
-        torch.default_generator.manual_seed(int(random_generator(seed, number, _WEIGHTS).integers(2**63)))
+        draws = random_generator(seed, number, Use.VBLL_DRAWS).standard_normal((N_DRAWS, settings.n_classes))
+        torch.default_generator.manual_seed(int(random_generator(seed, number, Use.VBLL_WEIGHTS).integers(2**63)))
         width = train.hidden_states.shape[-1]
         self.network = VBLLNetwork(width, settings.n_classes, settings.n_filters, kind, regularization_weight, draws)
         per_dimension = settings.standardization == "per_dimension"
@@ -262,7 +260,7 @@ class VBLLLearner:
     def train_epoch(self, number: int) -> float:
         """Train an epoch; the mean of -log p(y | x) over the calibration part after it."""
         order = torch.from_numpy(
-            random_generator(self.seed, self.number, _SHUFFLE, number).permutation(len(self.train))
+            random_generator(self.seed, self.number, Use.VBLL_SHUFFLE, number).permutation(len(self.train))
         )
         for batch in order.split(self.settings.batch_size):
             self._step(self.train.states(batch), self.train.labels[batch], number)

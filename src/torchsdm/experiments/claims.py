@@ -12,8 +12,7 @@ from itertools import combinations, permutations
 
 import numpy as np
 
-from torchsdm.evaluation import Entrant, Evaluation
-from torchsdm.tables import ResultRow, is_moved, strata
+from torchsdm.evaluation import Entrant, Evaluation, ResultRow, is_moved, strata
 from torchsdm.validation import Array
 
 ADAPTOR_GROUPS = ("cnn", "vbll", "sdm")  #: estimators over something trained

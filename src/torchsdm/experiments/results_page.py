@@ -12,10 +12,10 @@ from typing import Any
 from urllib.parse import quote
 
 from torchsdm.errors import InvalidInputError
+from torchsdm.evaluation import Grid, markdown_text
 from torchsdm.experiments.claims import similarity_rises
 from torchsdm.experiments.run import RESULT_NAME
 from torchsdm.files import replace_file
-from torchsdm.tables import Grid, markdown_text
 
 _NEEDED = (
     *("title", "model", "command", "alpha", "settings", "data", "states", "region", "sections", "claims", "seconds"),

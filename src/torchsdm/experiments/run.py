@@ -21,19 +21,17 @@ import numpy as np
 import torch
 
 from torchsdm._version import __version__
-from torchsdm.data import LabelledStates
 from torchsdm.errors import CheckpointError, InvalidInputError
-from torchsdm.estimator import SDMClassifier
+from torchsdm.estimators import SDMClassifier
+from torchsdm.evaluation import Grid, ResultRow, ResultTable, accuracy_text, csv_text, share_text, strata, write_report
 from torchsdm.experiments.claims import REGION
 from torchsdm.experiments.paper import paper_model, printed_rows
 from torchsdm.experiments.sources import data_folders, read_computed_states, read_texts
 from torchsdm.experiments.specification import FULL, Experiment
 from torchsdm.experiments.studies import FUNCTIONS, Findings, Prepared, Section
 from torchsdm.files import replace_file, strict_json
-from torchsdm.hidden_states.extractor import HiddenStateExtractor
-from torchsdm.hidden_states.states_cache import StatesCache
-from torchsdm.report import write_report
-from torchsdm.tables import Grid, ResultRow, ResultTable, accuracy_text, csv_text, share_text, strata
+from torchsdm.hidden_states import HiddenStateExtractor, StatesCache
+from torchsdm.states import LabelledStates
 
 logger = logging.getLogger(__name__)
 

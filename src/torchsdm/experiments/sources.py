@@ -12,11 +12,10 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from torchsdm.data import LabelledStates
 from torchsdm.documents import Document, Documents
 from torchsdm.errors import InvalidInputError, MissingExtraError
 from torchsdm.experiments.specification import DataSet, Experiment, HubData
-from torchsdm.state_files import read_states
+from torchsdm.states import LabelledStates, read_states
 from torchsdm.validation import as_float_tensor, as_list, check_finite, check_label_array, check_path, check_same_length
 
 FOLDER_VARIABLE = "TORCHSDM_DATA"  #: environment variable that names the folder of data sets

@@ -13,12 +13,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from torchsdm.comparison import GROUPS
 from torchsdm.errors import InvalidInputError, InvalidTypeError
-from torchsdm.estimator import SDMClassifier
+from torchsdm.estimators import SDMClassifier
+from torchsdm.evaluation import GROUPS
 from torchsdm.files import strict_json
-from torchsdm.hidden_states.extractor import HiddenStateExtractor
-from torchsdm.hidden_states.prompts import TaskPrompt, task_prompt
+from torchsdm.hidden_states import HiddenStateExtractor, TaskPrompt, task_prompt
 from torchsdm.settings import as_table, filled, parse_toml, read_settings, refuse_unknown
 from torchsdm.validation import check_alpha, check_choice, check_positive, check_share, draw_seed
 

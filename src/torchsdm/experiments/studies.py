@@ -11,16 +11,13 @@ from typing import Any
 import numpy as np
 
 from torchsdm.baselines import SDMRule
-from torchsdm.comparison import paper_entrants
-from torchsdm.data import LabelledStates
-from torchsdm.decision import Decisions
-from torchsdm.ensemble import SDMEnsemble
+from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError
-from torchsdm.estimator import SDMClassifier
-from torchsdm.evaluation import Entrant, Evaluation
+from torchsdm.estimators import SDMClassifier, SDMEnsemble
+from torchsdm.evaluation import Entrant, Evaluation, Grid, ResultRow, ResultTable, paper_entrants
 from torchsdm.experiments.claims import REGION, Claim, all_hold, paper_claims
 from torchsdm.experiments.specification import Experiment
-from torchsdm.tables import Grid, ResultRow, ResultTable
+from torchsdm.states import LabelledStates
 from torchsdm.validation import Array
 
 _MAIN = (

@@ -1,1 +1,21 @@
-"""From text to hidden states: a frozen language model, a prompt, and what is kept of its states."""
+"""From text to hidden state: prompts, tokens, language models, pooling. The only room that imports transformers."""
+
+from torchsdm.hidden_states._segments import SEGMENTS
+from torchsdm.hidden_states.backbone import Backbone
+from torchsdm.hidden_states.extractor import HiddenStateExtractor
+from torchsdm.hidden_states.model_source import cache_directory, find_model
+from torchsdm.hidden_states.prompts import PROMPTS, TaskPrompt, register_prompt, task_prompt
+from torchsdm.hidden_states.states_cache import StatesCache
+
+__all__ = [
+    "PROMPTS",
+    "SEGMENTS",
+    "Backbone",
+    "HiddenStateExtractor",
+    "StatesCache",
+    "TaskPrompt",
+    "cache_directory",
+    "find_model",
+    "register_prompt",
+    "task_prompt",
+]

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from torchsdm.documents import Document
 from torchsdm.errors import BackboneError, InvalidInputError
+from torchsdm.hidden_states._batches import MAX_PADDING, batches_by_length
+from torchsdm.hidden_states._pooling import pool
+from torchsdm.hidden_states._tokens import PromptEncoder, TokenSequence
 from torchsdm.hidden_states.backbone import Backbone
-from torchsdm.hidden_states.batches import MAX_PADDING, batches_by_length
-from torchsdm.hidden_states.pooling import pool
-from torchsdm.hidden_states.tokens import PromptEncoder, TokenSequence
 from torchsdm.validation import Array
 
 

@@ -16,13 +16,13 @@ from tqdm.auto import tqdm
 from torchsdm._version import __version__
 from torchsdm.documents import Document, Documents
 from torchsdm.errors import BackboneError, InvalidInputError, InvalidTypeError
+from torchsdm.hidden_states._pooling import DECODER_PARTS, ENCODER_PARTS, PARTS
+from torchsdm.hidden_states._segments import SEGMENTS
+from torchsdm.hidden_states._tokens import PromptEncoder
 from torchsdm.hidden_states.backbone import Backbone, resolve_dtype
 from torchsdm.hidden_states.extraction import ExtractedStates, Extraction
-from torchsdm.hidden_states.pooling import DECODER_PARTS, ENCODER_PARTS, PARTS
 from torchsdm.hidden_states.prompts import TaskPrompt, task_prompt
-from torchsdm.hidden_states.segments import SEGMENTS
-from torchsdm.hidden_states.tokens import PromptEncoder
-from torchsdm.shards import ShardWriter, stored_origin
+from torchsdm.states import ShardWriter, stored_origin
 from torchsdm.validation import Array, check_choice, check_device, check_path, check_positive
 
 _BLOCK = 1024  # documents whose tokens are held and sorted by length at once

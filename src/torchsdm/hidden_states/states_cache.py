@@ -22,7 +22,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from tqdm.auto import tqdm
 
-from torchsdm.data import LabelledStates
 from torchsdm.documents import Document, Documents
 from torchsdm.errors import CheckpointError, InvalidInputError
 from torchsdm.files import replace_file, strict_json
@@ -31,6 +30,7 @@ from torchsdm.hidden_states.extraction import ExtractedStates
 from torchsdm.hidden_states.extractor import HiddenStateExtractor
 from torchsdm.hidden_states.model_source import cache_directory, find_model
 from torchsdm.hidden_states.prompts import TaskPrompt, task_prompt
+from torchsdm.states import LabelledStates
 from torchsdm.validation import Array
 
 BLOCK = 512  #: documents that are extracted and stored together

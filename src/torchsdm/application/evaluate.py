@@ -1,0 +1,99 @@
+"""The evaluation of a saved model beside other estimators."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torchsdm.application.inputs import Columns
+from torchsdm.application.saved_model import SavedModel
+from torchsdm.application.training import read_training
+from torchsdm.errors import InvalidInputError
+from torchsdm.estimators import SDMClassifier, SDMEnsemble
+from torchsdm.evaluation import Entrant, Evaluation, classifier_entrants, paper_entrants
+from torchsdm.states import LabelledStates, join_states
+
+_TRAINED = ("language model", "cnn", "vbll", "today")  # groups that need the training data
+
+
+def evaluate_model(
+    saved: SavedModel,
+    data: Sequence[str],
+    columns: Columns,
+    alpha: float | None,
+    estimators: Sequence[str],
+    training: str | None,
+    groups: str,
+) -> Evaluation:
+    """The evaluation of a saved model, beside other estimators, on data given as PATH or NAME=PATH."""
+    sets = dict(_named(one) for one in data)
+    if len(sets) < len(data):
+        raise InvalidInputError("Two data sets have one name. Give them names: NAME=DATA.")
+    classifier = saved.classifier
+    if alpha is not None or len(classifier.models_[0].calibration.regions) > 1:
+        classifier = copy.copy(classifier)
+        first = classifier.models_[0].calibration.regions[0].alpha
+        classifier.recalibrate(alpha if alpha is not None else first)
+    wanted = groups.split(",")
+    if training is not None:
+        _check_groups(classifier, wanted)
+    states = {name: join_states(list(saved.blocks(path, columns, needs_labels=True))) for name, path in sets.items()}
+    _check_labels(states, classifier.classes_.tolist())
+    chosen_alpha = classifier.models_[0].calibration.regions[0].alpha
+    name = _language_model_name(saved)
+    entrants = classifier_entrants(classifier, name=name)
+    if training is not None:
+        extractor = None if saved.text_classifier is None else saved.text_classifier.checked_extractor()
+        entrants += paper_entrants(read_training(training, columns, extractor), classifier, groups=wanted, name=name)
+    entrants = _chosen(entrants, estimators)
+    return Evaluation(entrants, states, chosen_alpha, {"model": str(saved.path)})
+
+
+def _named(text: str) -> tuple[str, str]:
+    """NAME=PATH, or a path whose name is the data set's."""
+    name, separator, path = text.partition("=")
+    if separator and name and not Path(text).exists():
+        return name, path
+    return ("standard input" if text == "-" else Path(text).name.partition(".")[0] or text), text
+
+
+def _check_groups(classifier: SDMClassifier | SDMEnsemble, groups: Sequence[str]) -> None:
+    if isinstance(classifier, SDMEnsemble):
+        raise InvalidInputError("--training is for a single classifier; an ensemble is compared by its own rule.")
+    for group in groups:
+        if group not in _TRAINED:
+            raise InvalidInputError(f"--groups takes {', '.join(_TRAINED)}. Got {group!r}.")
+
+
+def _chosen(entrants: list[Entrant], names: Sequence[str]) -> list[Entrant]:
+    if not names:
+        return entrants
+    for name in names:
+        if not any(name.lower() in f"{entrant.model} {entrant.name}".lower() for entrant in entrants):
+            known = ", ".join(dict.fromkeys(entrant.name for entrant in entrants))
+            raise InvalidInputError(f"--estimator {name!r} is none of: {known}.")
+    return [
+        entrant
+        for entrant in entrants
+        if any(name.lower() in f"{entrant.model} {entrant.name}".lower() for name in names)
+    ]
+
+
+def _check_labels(states: dict[str, LabelledStates], classes: list[Any]) -> None:
+    """Labels that the model does not know cannot be got right: say so before anything is computed."""
+    for name, data in states.items():
+        for row, label in enumerate(data.labels if data.labels is not None else []):
+            value = label.item() if hasattr(label, "item") else label
+            if value not in classes:
+                place = "" if data.ids is None else f" (id {data.ids[row]!r})"
+                raise InvalidInputError(
+                    f"{name}, row {row + 1}{place}: the label {value!r} is none of the model's: {classes!r}."
+                )
+
+
+def _language_model_name(saved: SavedModel) -> str:
+    origin = saved.classifier.states_origin_
+    reference = None if origin is None else origin["model"]["reference"]
+    return "states" if reference is None else Path(str(reference).rpartition(":")[2]).name

@@ -1,0 +1,112 @@
+"""What verbs read: a saved model, and texts or states in blocks, from files or standard input."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchsdm.documents import Document, Documents
+from torchsdm.errors import InvalidInputError
+from torchsdm.hidden_states import HiddenStateExtractor
+from torchsdm.states import LabelledStates, shortened
+from torchsdm.validation import is_storable_id
+
+STANDARD_INPUT = "-"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Where things stand in a file."""
+
+    text: str = "text"
+    label: str | None = None
+    id: str | None = None
+    answer: str | None = None
+    states: str = "hidden_states"
+
+
+def checked(
+    block: LabelledStates, path: Path, columns: Columns, first: int = 0, *, needs_labels: bool
+) -> LabelledStates:
+    """A block whose states are finite numbers and whose labels and ids are plain, one for each row; else a sentence."""
+    for what, column, values in (("labels", columns.label, block.labels), ("ids", columns.id, block.ids)):
+        if values is None and column is not None:
+            raise InvalidInputError(f"{path} has no {column!r} for the {what}.")
+        if getattr(values, "ndim", 1) != 1:
+            raise InvalidInputError(f"{path}: {what} must be one for each row. Got more.")
+    if needs_labels and block.labels is None:
+        raise InvalidInputError(f"{path} has no labels. Name their column: --label NAME.")
+    states = block.hidden_states if isinstance(block.hidden_states, Tensor) else np.asarray(block.hidden_states)
+    is_real = not states.is_complex() if isinstance(states, Tensor) else states.dtype.kind in "fiub"
+    if not is_real or states.ndim not in (2, 3):
+        raise InvalidInputError(
+            f"{path}: states must be rows of numbers. Got {states.dtype} of shape {tuple(states.shape)}."
+        )
+    finite = torch.isfinite(states).numpy() if isinstance(states, Tensor) else np.isfinite(states)
+    ids = block.ids.tolist() if isinstance(block.ids, (np.ndarray, Tensor)) else block.ids
+    labels: Any = block.labels if needs_labels else None
+    for number, is_finite in enumerate(map(np.all, finite)):
+        place = f"{path}, row {first + number + 1}"
+        if not is_finite:
+            raise InvalidInputError(f"{place}: the states hold NaN or infinity.")
+        if ids is not None and not is_storable_id(ids[number]):
+            raise InvalidInputError(f"{place}: an id must be text or an integer. Got {shortened(ids[number])}.")
+        if labels is not None and labels[number] is None:
+            raise InvalidInputError(f"{place}: no label.")
+    return replace(block, ids=ids)
+
+
+def open_documents(path: Path, columns: Columns, *, with_labels: bool) -> Documents:
+    """The texts of a file, all of them checked before the first is used."""
+    return Documents(
+        path,
+        text=columns.text,
+        label=columns.label if columns.label is not None or with_labels else False,
+        id=columns.id,
+        answer=columns.answer,
+        repeated="keep",
+    )
+
+
+def labelled(extractor: HiddenStateExtractor, block: list[Document]) -> LabelledStates:
+    """The states of a block of documents."""
+    has_answers = any(document.answer is not None for document in block)
+    answers = [document.answer for document in block] if has_answers else None
+    extracted = extractor.extract(Documents([document.text for document in block], answers=answers, repeated="keep"))
+    labels = [document.label for document in block]
+    return LabelledStates(
+        extracted.hidden_states,
+        None if all(label is None for label in labels) else np.array(labels),
+        [document.id for document in block],
+        [document.text for document in block],
+        extracted.label_logits,
+    )
+
+
+@contextmanager
+def readable(source: str) -> Iterator[Path]:
+    """The path of an input; standard input is read to its end into a file first, as lines of JSON."""
+    if source != STANDARD_INPUT:
+        if not Path(source).exists():
+            raise InvalidInputError(f"There is no file {source!r}.")
+        yield Path(source)
+        return
+    with tempfile.TemporaryDirectory(prefix="sdm-") as folder:
+        path = Path(folder) / "standard-input.jsonl"
+        with open(path, "wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        try:
+            yield path
+        except InvalidInputError as error:
+            error.args = (str(error).replace(str(path), "standard input"),)
+            raise

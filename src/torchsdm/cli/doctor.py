@@ -1,0 +1,117 @@
+"""``sdm doctor``: what is installed, what is missing, and whether a model directory is sound."""
+
+from __future__ import annotations
+
+import platform
+import re
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from torchsdm._version import __version__
+from torchsdm.application import SavedModel, region_lines, summary
+from torchsdm.cli._options import json_option, say
+from torchsdm.errors import TorchSDMError
+from torchsdm.hidden_states import cache_directory, find_model
+
+_REQUIREMENT = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)[^;]*;.*extra == ['\"](?P<extra>\w+)['\"]")
+_FOR_USERS = ("hf", "baselines", "report", "serve", "ray")  # extras; the others are for developers
+
+
+@click.command()
+@click.argument("model", metavar="[MODEL]", required=False)
+@json_option
+def doctor(model: str | None, as_json: bool) -> None:
+    r"""Say what is installed and what is missing, and check a MODEL directory: every file by its digest.
+
+    \b
+    Examples:
+      sdm doctor
+      sdm doctor model
+    """
+    found: dict[str, Any] = {
+        "torchsdm": __version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "packages": {name: _version(name) for name in ("torch", "numpy", "numba", "scikit-learn", "safetensors")},
+        "devices": devices(),
+        "threads": torch.get_num_threads(),
+        "extras": {name: extra(name) for name in _FOR_USERS},
+        "cache": {"directory": str(cache_directory()), "bytes": _size(cache_directory())},
+    }
+    if model is not None:
+        found["model"] = _model(model)
+    say(found, "\n".join(_lines(found)), as_json)
+
+
+def devices() -> list[str]:
+    """Torch devices that can be used here."""
+    names = ["cpu"]
+    names += [f"cuda:{number} ({torch.cuda.get_device_name(number)})" for number in range(torch.cuda.device_count())]
+    return [*names, "mps"] if torch.backends.mps.is_available() else names
+
+
+def extra(name: str) -> dict[str, Any]:
+    """The packages of an extra with their versions, None for what is missing."""
+    found = (_REQUIREMENT.match(one) for one in requires("torchsdm") or [])
+    packages = {match["name"]: _version(match["name"]) for match in found if match and match["extra"] == name}
+    is_complete = all(value is not None for value in packages.values())
+    return {"packages": packages, "install": None if is_complete else f"pip install 'torchsdm[{name}]'"}
+
+
+def _model(path: str) -> dict[str, Any]:
+    """What a model directory holds, all of its files checked, and whether its language model is where it was."""
+    saved = SavedModel.load(path, verify=True)
+    origin = saved.classifier.states_origin_
+    parameters = {name: value for name, value in saved.classifier.get_params().items() if name != "checkpoint"}
+    facts = {**summary(saved.classifier, Path(path)), "settings": parameters}
+    if origin is None:
+        return {**facts, "language_model": None}
+    reference = origin["model"]["reference"]
+    try:
+        is_same = (
+            find_model(str(reference), origin["model"]["revision"]).fingerprint() == origin["model"]["fingerprint"]
+        )
+        state = "as it was" if is_same else "CHANGED: decisions on texts will be refused"
+    except TorchSDMError as error:
+        state = f"not found: {error}"
+    return {**facts, "language_model": {"reference": reference, "state": state, "prompt": origin["prompt"]["template"]}}
+
+
+def _lines(found: dict[str, Any]) -> list[str]:
+    lines = [f"torchsdm {found['torchsdm']}, Python {found['python']}, {found['system']}"]
+    lines.append(", ".join(f"{name} {number}" for name, number in found["packages"].items()))
+    lines.append(f"devices: {', '.join(found['devices'])}; {found['threads']} threads")
+    for name, one in found["extras"].items():
+        listed = ", ".join(f"{package} {number or 'MISSING'}" for package, number in one["packages"].items())
+        lines.append(f"extra {name}: {listed}" + (f"  ->  {one['install']}" if one["install"] else ""))
+    lines.append(f"cache: {found['cache']['directory']} ({found['cache']['bytes'] / 1e6:,.0f} MB; may be removed)")
+    if "model" in found:
+        model = found["model"]
+        lines.append(
+            f"model {model['model']}: sound. {model['kind']}, classes {', '.join(map(str, model['classes']))}, "
+            f"{model['n_support']} training and {model['n_calibration']} calibration points, seed {model['seed']}"
+        )
+        lines += region_lines(model)
+        lines.append("settings: " + ", ".join(f"{name}={value!r}" for name, value in model["settings"].items()))
+        known = model["language_model"]
+        lines.append(
+            "language model: none, it decides on states"
+            if known is None
+            else f"language model {known['reference']}: {known['state']}"
+        )
+    return lines
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _size(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())

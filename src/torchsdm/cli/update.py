@@ -1,0 +1,127 @@
+"""``sdm update`` and ``sdm recalibrate``: changing a saved model without training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from torchsdm.application import Columns, SavedModel, region_lines, summary
+from torchsdm.cli._options import column_options, json_option, language_model_options, output_option, say
+from torchsdm.errors import InvalidInputError
+from torchsdm.states import join_states
+
+
+@click.command()
+@click.argument("model", metavar="MODEL")
+@click.option("--add", metavar="FILE", help="Labelled texts or states to add to the support.")
+@click.option("--remove", multiple=True, metavar="ID", help="Take an example out of the support; may be given again.")
+@click.option("--relabel", multiple=True, metavar="ID=LABEL", help="Give an example another label; may be given again.")
+@click.option(
+    "--recalibrate/--no-recalibrate", default=True, show_default=True, help="Find the region anew afterwards."
+)
+@output_option("Directory for the changed model. Default: MODEL itself, replaced in one step.")
+@column_options
+@language_model_options
+@json_option
+def update(
+    model: str,
+    add: str | None,
+    remove: tuple[str, ...],
+    relabel: tuple[str, ...],
+    recalibrate: bool,
+    output: Path | None,
+    text: str,
+    label: str | None,
+    id_: str | None,
+    answer: str | None,
+    states: str,
+    language_model: str | None,
+    device: str | None,
+    batch_tokens: int,
+    as_json: bool,
+) -> None:
+    r"""Add examples to the support of a saved MODEL, remove or relabel some, without training.
+
+    A label that is none of the model's classes is welcome: whatever is near such an example loses similarity.
+
+    \b
+    Examples:
+      sdm update model --add checked.jsonl
+      sdm update model --remove 1041 --relabel 977=positive -o corrected
+    """
+    if add is None and not remove and not relabel:
+        raise InvalidInputError("Nothing to do: give --add, --remove or --relabel.")
+    saved = SavedModel.load(model, language_model=language_model, device=device, batch_tokens=batch_tokens)
+    classifier = saved.classifier
+    removed, relabelled = dict.fromkeys(remove), dict(map(_pair, relabel))
+    if len(relabelled) < len(relabel):
+        raise InvalidInputError("--relabel names an id twice.")
+    counts = {"added": 0, "removed": len(removed), "relabelled": len(relabelled)}
+    known = {str(name): name for one in classifier.models_ for name in one.examples.all()[0]}
+    if removed:
+        classifier.remove_exemplars([known.get(name, name) for name in removed])
+    if relabelled:
+        labels = {str(one): one for one in classifier.classes_.tolist()}
+        classifier.relabel_exemplars(
+            [known.get(name, name) for name in relabelled], [labels.get(value, value) for value in relabelled.values()]
+        )
+    if add is not None:
+        data = join_states(list(saved.blocks(add, Columns(text, label, id_, answer, states), needs_labels=True)))
+        classifier.add_exemplars(
+            data.hidden_states,
+            [] if data.labels is None else data.labels,
+            ids=_new_ids(data.ids, known),
+            texts=data.texts,
+        )
+        counts["added"] = len(data)
+    if recalibrate:
+        classifier.recalibrate()
+    classifier.save(output or model)
+    result = {**counts, **summary(classifier, Path(output or model))}
+    done = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    say(
+        result,
+        "\n".join([f"{output or model}: {done}; {result['n_support']} in the support.", *region_lines(result)]),
+        as_json,
+    )
+
+
+@click.command()
+@click.argument("model", metavar="MODEL")
+@click.option(
+    "-a", "--alpha", "alphas", multiple=True, type=float, help="Accuracy among the admitted; may be given again."
+)
+@click.option("--min-class-count", type=int, help="Calibration points of each class that a region needs.")
+@output_option("Directory for the changed model. Default: MODEL itself, replaced in one step.")
+@json_option
+def recalibrate(
+    model: str, alphas: tuple[float, ...], min_class_count: int | None, output: Path | None, as_json: bool
+) -> None:
+    r"""Find the region of a saved MODEL anew: for another alpha, or after updates.
+
+    \b
+    Example:
+      sdm recalibrate model --alpha 0.9 --alpha 0.95
+    """
+    saved = SavedModel.load(model)
+    alpha: Any = None if not alphas else alphas[0] if len(alphas) == 1 else list(alphas)
+    saved.classifier.recalibrate(alpha, min_class_count=min_class_count)
+    saved.classifier.save(output or model)
+    result = summary(saved.classifier, Path(output or model))
+    say(result, "\n".join(region_lines(result)), as_json)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, separator, value = text.rpartition("=")
+    if not separator or not name or not value:
+        raise InvalidInputError(f"--relabel takes ID=LABEL. Got {text!r}.")
+    return name, value
+
+
+def _new_ids(ids: Any, known: dict[str, Any]) -> list[Any] | None:
+    """The ids of what is added; None, for new ones, where rows were merely numbered and the numbers are taken."""
+    names = list(ids)
+    is_numbered = names == list(range(len(names)))
+    return None if is_numbered and any(str(name) in known for name in names) else names

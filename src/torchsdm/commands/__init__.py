@@ -1,1 +1,0 @@
-"""The verbs of the command ``sdm``, a module each: parse, call, print."""

@@ -1,0 +1,52 @@
+"""The paper's section 3 as pure functions of tensors: adaptor, signals, activation, region, decision.
+
+Nothing here touches files, the clock or global random state.
+"""
+
+from torchsdm.core.activation import (
+    SOFTMAX_DISTANCE_QUANTILE,
+    SOFTMAX_SIMILARITY,
+    SDMActivation,
+    SDMLogActivation,
+    SDMLoss,
+    log_activation,
+    rescaled_similarity,
+    sdm_activation,
+    sdm_log_activation,
+    sdm_loss,
+    sdm_losses,
+)
+from torchsdm.core.adaptor import Adaptor, ExemplarAdaptor, IdentityAdaptor, make_adaptor, restore_adaptor
+from torchsdm.core.decision import CalibrationScores, Decisions, decide, nearest_one
+from torchsdm.core.region import HighReliabilityRegion, find_high_reliability_region
+from torchsdm.core.sample_size import dkw_epsilon, effective_sample_sizes
+from torchsdm.core.signals import ClassEcdfs, Signals
+
+__all__ = [
+    "SOFTMAX_DISTANCE_QUANTILE",
+    "SOFTMAX_SIMILARITY",
+    "Adaptor",
+    "CalibrationScores",
+    "ClassEcdfs",
+    "Decisions",
+    "ExemplarAdaptor",
+    "HighReliabilityRegion",
+    "IdentityAdaptor",
+    "SDMActivation",
+    "SDMLogActivation",
+    "SDMLoss",
+    "Signals",
+    "decide",
+    "dkw_epsilon",
+    "effective_sample_sizes",
+    "find_high_reliability_region",
+    "log_activation",
+    "make_adaptor",
+    "nearest_one",
+    "rescaled_similarity",
+    "restore_adaptor",
+    "sdm_activation",
+    "sdm_log_activation",
+    "sdm_loss",
+    "sdm_losses",
+]

@@ -1,0 +1,240 @@
+"""Algorithm 1: the high-reliability region, and the selection rule (Eq. 9).
+
+For a candidate t, the smallest rescaled similarity admitted, let n_c be the calibration points of class c with q' >= t
+and b_c those of them whose probability of the true class is below alpha. The threshold psi_c is the element at index
+k(n_c) = min(floor((1 - alpha) n_c), n_c - 1) of the sorted probabilities, so
+
+    psi_c >= alpha   if and only if   b_c <= k(n_c).
+
+Two counts per class replace the eCDFs, and both change only at the class's own points. One sort and one pass over the
+points (``candidates``) therefore find the first candidate at which every class holds: O(n log n), whatever the number
+of classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchsdm.errors import InvalidInputError
+from torchsdm.validation import (
+    Array,
+    ArrayLike,
+    as_float_tensor,
+    as_integer_tensor,
+    as_tensor,
+    check_alpha,
+    check_positive,
+    check_shape,
+)
+
+_ALPHA_STEPS = 20  # halvings of [0.5, 1] in the search for the largest alpha: to 5e-7
+
+
+@dataclass(frozen=True)
+class HighReliabilityRegion:
+    """Where the conditional accuracies hold on the calibration set."""
+
+    alpha: float
+    min_rescaled_similarity: float
+    """q'_min; infinite where no region was found."""
+    thresholds: Tensor
+    """psi (C,), float64; infinite where no region was found."""
+    class_counts: Tensor
+    """Calibration points of each class that the region rests on (C,), int64; zeros where none was found."""
+    failed_classes: tuple[int, ...] = ()
+    """Where no region was found: the classes below alpha at the candidate that reaches the largest alpha."""
+    largest_alpha: float | None = None
+    """Where no region was found: the largest alpha that has one, or None where no alpha above 0.5 has."""
+    largest_alpha_counts: tuple[int, ...] = ()
+    """Calibration points of each class that the region of ``largest_alpha`` rests on; few make it worthless."""
+
+    @property
+    def found(self) -> bool:
+        """Whether there is a region; without one everything is rejected."""
+        return math.isfinite(self.min_rescaled_similarity)
+
+    @property
+    def scarce_classes(self) -> tuple[int, ...]:
+        """Classes with fewer than 1 / (1 - alpha) points in the region: their threshold is a mere minimum."""
+        if not self.found:
+            return ()
+        return tuple(torch.nonzero(self.class_counts * (1 - self.alpha) < 1 - 1e-9).squeeze(1).tolist())
+
+    def admits(self, rescaled_similarity: ArrayLike, predictions: ArrayLike, confidence: ArrayLike) -> Tensor:
+        """Selection rule (Eq. 9): admitted (N,) where ``q' >= q'_min and sdm(z')_yhat >= psi_yhat``."""
+        caller = "HighReliabilityRegion.admits"
+        q_rescaled = as_tensor(rescaled_similarity, "rescaled_similarity", caller).double()
+        y_hat = as_integer_tensor(predictions, "predictions", caller).to(q_rescaled.device)
+        p = as_tensor(confidence, "confidence", caller).double().to(q_rescaled.device)
+        thresholds = self.thresholds.to(q_rescaled.device)
+        if not self.found:
+            return torch.zeros_like(y_hat, dtype=torch.bool)
+        return (q_rescaled >= self.min_rescaled_similarity) & (p >= thresholds[y_hat])
+
+    def explain(self, class_names: Sequence[Any] | None = None) -> str | None:
+        """What a user should know before relying on the region, or None where there is nothing to say."""
+
+        def named(classes: Sequence[int]) -> str:
+            return ", ".join(repr(c if class_names is None else class_names[c]) for c in classes)
+
+        if not self.found:
+            if self.largest_alpha is None:
+                remedy = "No alpha above 0.5 has a region either: the model is too weak or the data too few."
+            else:
+                reached = math.floor(self.largest_alpha * 1e4 + 1e-9) / 1e4
+                if reached <= 0.5:
+                    reached = math.floor(self.largest_alpha * 1e7) / 1e7
+                advice = (
+                    f"recalibrate(alpha={reached:.7g}) would find it" if reached > 0.5 else "it is hardly above 0.5"
+                )
+                counts = ", ".join(str(count) for count in self.largest_alpha_counts)
+                remedy = (
+                    f"The largest alpha that has one is {reached:.7g} (resting on {counts} calibration points of the "
+                    f"classes): {advice}."
+                )
+            classes = f" Class {named(self.failed_classes)} stays below alpha." if self.failed_classes else ""
+            return f"No high-reliability region at alpha={self.alpha:g}; everything is rejected.{classes} {remedy}"
+        if self.scarce_classes and self.alpha == 1.0:
+            return (
+                "At alpha=1 every threshold is a mere minimum of the calibration points, however many there are: a new "
+                "point may well lie below it."
+            )
+        if self.scarce_classes:
+            counts = ", ".join(str(int(self.class_counts[c])) for c in self.scarce_classes)
+            needed = f"{math.ceil(1 / (1 - self.alpha) - 1e-9)} are"
+            return (
+                f"The region at alpha={self.alpha:g} rests on few calibration points of class "
+                f"{named(self.scarce_classes)} ({counts}, where {needed} needed): the threshold is a mere minimum. "
+                "Use more calibration data, or let such regions fail with min_class_count."
+            )
+        return None
+
+
+def find_high_reliability_region(
+    rescaled_similarity: ArrayLike,
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    alpha: float,
+    min_class_count: int = 0,
+) -> HighReliabilityRegion:
+    """Algorithm 1 over the calibration set.
+
+    Parameters
+    ----------
+    rescaled_similarity : (N,)
+        q' of the calibration points.
+    probabilities : (N, C)
+        sdm(z') of the calibration points; the probability of the *true* class is what the thresholds are taken from.
+    labels : (N,)
+        True classes.
+    alpha : float
+        Target accuracy in (0.5, 1].
+    min_class_count : int
+        Candidates that leave fewer points of some class fail. 0, as in the paper: one point is enough.
+    """
+    caller = "find_high_reliability_region"
+    alpha = check_alpha(alpha, caller)
+    check_positive(min_class_count, "min_class_count", caller, integer=True, zero=True)
+    p = as_float_tensor(probabilities, "probabilities", caller).detach().double()
+    check_shape(p, (None, None), "probabilities", caller)
+    n, n_classes = p.shape
+    q_rescaled = as_tensor(rescaled_similarity, "rescaled_similarity", caller).detach().double().to(p.device)
+    y = as_integer_tensor(labels, "labels", caller).to(p.device)
+    check_shape(q_rescaled, (n,), "rescaled_similarity", caller)
+    check_shape(y, (n,), "labels", caller)
+    if n and not 0 <= int(y.min()) <= int(y.max()) < n_classes:
+        raise InvalidInputError(
+            f"'labels' of {caller} must lie in 0..{n_classes - 1}. Got {int(y.min())}..{int(y.max())}."
+        )
+    if bool(torch.isnan(p.sum())) or bool(torch.isnan(q_rescaled.sum())):  # a sum with NaN in it is NaN
+        raise InvalidInputError(f"'probabilities' and 'rescaled_similarity' of {caller} must not hold NaN.")
+
+    points = _SortedPoints.of(q_rescaled, p.gather(1, y.unsqueeze(1)).squeeze(1), y, n_classes)
+    holds, fewest_failing = points.best_candidates(alpha, min_class_count)
+    if not holds:
+        return _no_region(points, alpha, min_class_count, fewest_failing)
+    return points.region(holds, alpha)
+
+
+@dataclass(frozen=True)
+class _SortedPoints:
+    """Calibration points with q' > 0, in descending order of it: the points of a candidate are the first so many."""
+
+    rescaled_similarity: Array  # (n,)
+    truth: Array  # (n,) probability of the true class
+    labels: Array  # (n,)
+    n_classes: int
+
+    @classmethod
+    def of(cls, q_rescaled: Tensor, truth: Tensor, labels: Tensor, n_classes: int) -> _SortedPoints:
+        q, p, y = (tensor.cpu().numpy() for tensor in (q_rescaled, truth, labels))
+        order = np.argsort(-q)
+        order = order[: np.count_nonzero(q > 0)]
+        return cls(q[order], p[order], y[order], n_classes)
+
+    def best_candidates(self, alpha: float, min_class_count: int) -> tuple[int, int]:
+        """How many points the first candidate has at which no class fails (0 if there is none), and the best one."""
+        from torchsdm.core._candidates import best_candidates
+
+        holds, best = best_candidates(
+            self.rescaled_similarity, self.truth, self.labels, self.n_classes, alpha, int(min_class_count)
+        )
+        return int(holds), int(best)
+
+    def region(self, n: int, alpha: float) -> HighReliabilityRegion:
+        """The region that the candidate with n points makes."""
+        thresholds = torch.full((self.n_classes,), torch.inf, dtype=torch.float64)
+        counts = self.class_counts(n)
+        by_class = self.truth[:n][np.argsort(self.labels[:n], kind="stable")]
+        for c, values in enumerate(np.split(by_class, counts.cumsum()[:-1])):
+            if len(values):
+                index = threshold_index(len(values), alpha)
+                thresholds[c] = np.partition(values, index)[index]
+        return HighReliabilityRegion(
+            alpha, float(self.rescaled_similarity[n - 1]), thresholds, torch.from_numpy(counts)
+        )
+
+    def class_counts(self, n: int) -> Array:
+        """How many of the first n points each class has (C,)."""
+        return np.bincount(self.labels[:n], minlength=self.n_classes).astype(np.int64)
+
+
+def threshold_index(n: int, alpha: float) -> int:
+    """Index of psi among n sorted values: floor((1 - alpha) n), counted from 0, at most the last.
+
+    (1 - alpha) n is rounded to 1e-9 first, so that alpha = 0.9 with n = 10 takes element 1.
+    """
+    return min(int((1 - alpha) * n + 0.5e-9), n - 1)
+
+
+def _no_region(points: _SortedPoints, alpha: float, min_class_count: int, fewest_failing: int) -> HighReliabilityRegion:
+    """Say which classes fail and which alpha would have been reached.
+
+    Whatever holds for an alpha holds for every smaller one, so halving finds the largest.
+    """
+    nothing = torch.full((points.n_classes,), torch.inf, dtype=torch.float64)
+    no_counts = torch.zeros(points.n_classes, dtype=torch.int64)
+    if not fewest_failing:  # no point with q' > 0
+        return HighReliabilityRegion(alpha, math.inf, nothing, no_counts, tuple(range(points.n_classes)))
+    low, high, reached = 0.5, alpha, 0
+    for _ in range(_ALPHA_STEPS):
+        middle = (low + high) / 2
+        holds, _ = points.best_candidates(middle, min_class_count)
+        low, high, reached = (middle, high, holds) if holds else (low, middle, reached)
+    tidy = round(high, 6)  # the largest alpha is often a round number that halving only comes near
+    if low < tidy < alpha and (holds := points.best_candidates(tidy, min_class_count)[0]):
+        low, reached = tidy, holds
+    nearest = points.region(reached or fewest_failing, alpha)
+    below = (nearest.thresholds < alpha) | (nearest.class_counts < max(1, min_class_count))
+    failed = tuple(torch.nonzero(below).squeeze(1).tolist())
+    if not reached:
+        return HighReliabilityRegion(alpha, math.inf, nothing, no_counts, failed)
+    largest_counts = tuple(points.class_counts(reached).tolist())
+    return HighReliabilityRegion(alpha, math.inf, nothing, no_counts, failed, low, largest_counts)

@@ -1,0 +1,114 @@
+"""The signals of a point: similarity q, and the distance quantile d from class-wise eCDFs (Eq. 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchsdm.errors import EmptyClassWarning, InvalidInputError, warn_user
+from torchsdm.matching import Match
+from torchsdm.validation import ArrayLike, as_integer_tensor, as_tensor, check_shape
+
+
+@dataclass(frozen=True)
+class ClassEcdfs:
+    """Sorted nearest distances of each true class, over the points with q > 0.
+
+    Points with q = 0 are out of distribution and left out; misclassified ones stay. A class without points makes every
+    distance quantile 0: nothing is known of its distances, so nothing can be called near.
+    """
+
+    sorted_distances: tuple[Tensor, ...]
+    """One float64 tensor per class, ascending."""
+
+    @classmethod
+    def fit(
+        cls,
+        nearest_distance: ArrayLike,
+        similarity: ArrayLike,
+        labels: ArrayLike,
+        n_classes: int,
+        *,
+        class_names: Sequence[Any] | None = None,
+        warn: bool = True,
+    ) -> ClassEcdfs:
+        """Collect the distances (N,) by true label (N,), where similarity (N,) is positive.
+
+        A class left without points is named in an ``EmptyClassWarning`` unless ``warn`` is false.
+        """
+        caller = "ClassEcdfs.fit"
+        distance = as_tensor(nearest_distance, "nearest_distance", caller).double()
+        q = as_tensor(similarity, "similarity", caller).to(distance.device)
+        y = as_integer_tensor(labels, "labels", caller).to(distance.device)
+        check_shape(distance, (None,), "nearest_distance", caller)
+        check_shape(q, tuple(distance.shape), "similarity", caller)
+        check_shape(y, tuple(distance.shape), "labels", caller)
+        if bool(torch.isnan(distance).any()) or bool((distance < 0).any()):
+            raise InvalidInputError(f"'nearest_distance' of {caller} must be distances. Got NaN or negative values.")
+        in_distribution = q > 0
+        ecdfs = cls(tuple(distance[in_distribution & (y == c)].sort().values for c in range(n_classes)))
+        if warn and ecdfs.empty_classes:
+            names = [repr(c if class_names is None else class_names[c]) for c in ecdfs.empty_classes]
+            warn_user(
+                f"No calibration point with q > 0 for class {', '.join(names)}: every distance quantile is 0 and "
+                "nothing can be admitted. More data of the class or longer training may help.",
+                EmptyClassWarning,
+            )
+        return ecdfs
+
+    @property
+    def n_classes(self) -> int:
+        """How many classes there are."""
+        return len(self.sorted_distances)
+
+    @property
+    def empty_classes(self) -> list[int]:
+        """Classes without points."""
+        return [c for c, distances in enumerate(self.sorted_distances) if len(distances) == 0]
+
+    def distance_quantile(self, nearest_distance: ArrayLike, *, skip_empty: bool = False) -> Tensor:
+        """Distance quantile d (Eq. 5): ``min over classes c of 1 - #{x in c : x < d_nearest} / n_c``, float64.
+
+        A distance of 0 gives 1, the largest observed one 1/n_c, anything beyond it 0. A class without points gives 0
+        for everything; with ``skip_empty`` it is left out of the minimum instead, which is for training: there a d of 0
+        everywhere would make every gradient 0, and a class that is not yet predicted could never be learned.
+        """
+        distance = as_tensor(nearest_distance, "nearest_distance", "ClassEcdfs.distance_quantile").double().contiguous()
+        quantile = torch.ones_like(distance)
+        for distances in self.sorted_distances:
+            if len(distances) == 0:
+                if skip_empty:
+                    continue
+                return torch.zeros_like(distance)
+            n_nearer = torch.searchsorted(distances.to(distance.device), distance)  # left: #{x < distance}
+            quantile = torch.minimum(quantile, (len(distances) - n_nearer).double() / len(distances))
+        return quantile
+
+
+@dataclass(frozen=True)
+class Signals:
+    """Similarity q and distance quantile d of each point, with the nearest support point; all (N,)."""
+
+    similarity: Tensor
+    nearest_distance: Tensor
+    nearest_index: Tensor
+    distance_quantile: Tensor
+
+    @classmethod
+    def of(cls, match: Match, ecdfs: ClassEcdfs, *, skip_empty: bool = False) -> Signals:
+        """Rank the nearest distances of a match within the class-wise eCDFs (of those with points: ``skip_empty``)."""
+        return cls(
+            match.similarity,
+            match.nearest_distance,
+            match.nearest_index,
+            ecdfs.distance_quantile(match.nearest_distance, skip_empty=skip_empty),
+        )
+
+    @property
+    def out_of_distribution(self) -> Tensor:
+        """Points with q = 0 or d = 0: too unlike the support, or too far from it."""
+        return (self.similarity == 0) | (self.distance_quantile == 0)

@@ -1,0 +1,197 @@
+"""Where documents come from: files, tables, datasets and lists, all as rows of named values with a line number."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from torchsdm.documents._lines import json_lines, text_lines
+from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError
+from torchsdm.validation import as_list, check_same_length
+
+Row: TypeAlias = "tuple[int, Mapping[str, Any]]"  # line or row number, counted from 1, and the values by column
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rows that can be gone through again and again."""
+
+    name: str
+    unit: str
+    rows: Callable[[], Iterator[Row]]
+    """Starts a new pass."""
+    is_typed: bool = True
+    """Whether values have types; in CSV all are strings."""
+
+    def columns(self) -> list[str]:
+        """The columns of the first row."""
+        first = next(self.rows(), None)
+        if first is None:
+            raise InvalidInputError(f"{self.name} is empty: it holds no document.")
+        return [str(column) for column in first[1]]
+
+    def label_reader(self, column: str | None) -> Callable[[Any], Any]:
+        """How labels are read: a column of integers in a format without types becomes integers."""
+        if self.is_typed or column is None:
+            return lambda label: label
+        labels = (row.get(column) for _, row in self.rows())
+        is_integer = all(_is_integer(label) for label in labels if label is not None and label.strip())
+        return int if is_integer else lambda label: label
+
+
+def open_source(source: Any, beside: dict[str, Any]) -> Source:
+    """The rows of a path, a table, a dataset or a list; ``beside`` holds columns given on their own beside a list."""
+    if isinstance(source, (str, Path)):
+        _refuse_beside(beside, "a file")
+        return _file_source(Path(source))
+    if hasattr(source, "column_names") and isinstance(source, Mapping):  # datasets.DatasetDict
+        splits = ", ".join(repr(name) for name in source)
+        raise InvalidTypeError(f"'source' of Documents must be one split of a dataset. Got {splits}; choose one.")
+    if hasattr(source, "column_names") and hasattr(source, "features"):  # datasets.Dataset
+        _refuse_beside(beside, "a dataset")
+        return Source("the dataset", "row", lambda: _numbered(source))
+    if hasattr(source, "columns") and hasattr(source, "to_dict"):  # pandas.DataFrame
+        _refuse_beside(beside, "a table")
+        names = [str(name) for name in source.columns]
+        _refuse_twins(names, "the table")
+        columns = [source[name] for name in source.columns]
+        return Source(
+            "the table",
+            "row",
+            lambda: _numbered(dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)),
+        )
+    return _list_source(source, beside)
+
+
+def _list_source(source: Any, beside: dict[str, Any]) -> Source:
+    if isinstance(source, (bytes, Mapping)) or not isinstance(source, Iterable):
+        raise InvalidTypeError(
+            "'source' of Documents must be a path, a table, a dataset, or a sequence of strings or mappings. "
+            f"Got {type(source).__name__}."
+        )
+    items = source.tolist() if isinstance(source, np.ndarray) else list(source)
+    if any(isinstance(item, Mapping) for item in items):
+        _refuse_beside(beside, "mappings")
+        strange = [item for item in items if not isinstance(item, Mapping)]
+        if strange:
+            raise InvalidTypeError(f"'source' of Documents must hold mappings or texts, not both. Got {strange[0]!r}.")
+        return Source("the list", "row", lambda: _numbered(items))
+    columns = {name: as_list(values, f"{name}s", "Documents") for name, values in beside.items()}
+    for name, values in columns.items():
+        check_same_length(len(items), values, f"{name}s", "Documents")
+
+    def rows() -> Iterator[Row]:
+        for number, item in enumerate(items, start=1):
+            yield number, {"text": item, **{name: values[number - 1] for name, values in columns.items()}}
+
+    return Source("the list", "row", rows)
+
+
+def _file_source(path: Path) -> Source:
+    suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
+    kind = suffixes[-1] if suffixes else ""
+    readers: dict[str, Callable[[], Iterator[Row]]] = {
+        ".jsonl": lambda: json_lines(path),
+        ".csv": lambda: _csv_rows(path, ","),
+        ".tsv": lambda: _csv_rows(path, "\t"),
+        ".parquet": lambda: _parquet_rows(path),
+    }
+    if not _is_file(path):
+        shown = str(path) if len(str(path)) < 200 else f"{str(path)[:60]}..."
+        raise InvalidInputError(
+            f"'source' of Documents must be a file, a table or a list. Got {shown!r}, which is no file; "
+            "write [text] for one text."
+        )
+    if kind not in readers:
+        raise InvalidInputError(f"'source' of Documents must end in {', '.join(readers)}. Got {path.name!r}.")
+    is_table = kind == ".parquet"
+    return Source(str(path), "row" if is_table else "line", readers[kind], is_typed=kind in (".jsonl", ".parquet"))
+
+
+def _csv_rows(path: Path, delimiter: str) -> Iterator[Row]:
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a document may be longer than the module's default of 128 kB
+    number = 1
+    try:
+        columns: list[str] = []
+        reader = csv.reader(text_lines(path), delimiter=delimiter, strict=True)
+        for values in reader:
+            if len(values) > len(columns) and columns:
+                raise InvalidInputError(f"{path}, line {number}: more than {len(columns)} values; quote the text.")
+            if values and columns:  # without values it is a blank line
+                yield number, dict(zip_longest(columns, values))
+            if not columns:
+                columns = values
+                _refuse_twins(columns, str(path))
+            number = reader.line_num + 1  # a quoted text may run over several lines
+    except csv.Error as error:
+        raise InvalidInputError(f"{path}, line {number}: cannot be read as CSV ({error}).") from error
+
+
+def _parquet_rows(path: Path) -> Iterator[Row]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise MissingExtraError("pyarrow", "report", "Reading Parquet") from error
+    try:
+        number = 0
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=1024):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidInputError(f"{path} cannot be read as Parquet: {error}.") from error
+
+
+def _numbered(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+    return ((number, row) for number, row in enumerate(rows, start=1))
+
+
+def choose_columns(source: Source, names: Mapping[str, str | Literal[False] | None]) -> dict[str, str | None]:
+    """The column of each part: the one named, or without a name one of that very name if there is one."""
+    columns = source.columns()
+    chosen: dict[str, str | None] = {}
+    for part, name in names.items():
+        if name is False:
+            chosen[part] = None
+            continue
+        if name is not None and name not in columns:
+            listed = ", ".join(repr(column) for column in columns[:10])
+            raise InvalidInputError(
+                f"{source.name} has no column {name!r} for the {part}. Got {listed}; name one of them."
+            )
+        chosen[part] = name if name is not None else (part if part in columns else None)
+    return chosen
+
+
+def _refuse_twins(columns: list[str], what: str) -> None:
+    twin = next((name for position, name in enumerate(columns) if name and name in columns[:position]), None)
+    if twin is not None:
+        raise InvalidInputError(f"{what} has two columns {twin!r}. Rename one.")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long to be one
+        return False
+
+
+def _refuse_beside(beside: Mapping[str, Any], what: str) -> None:
+    for name in beside:
+        raise InvalidInputError(
+            f"'{name}s' of Documents goes beside a sequence of strings. Got {what}; use {name}='a column'."
+        )
+
+
+def _is_integer(label: Any) -> bool:
+    text = str(label)
+    return len(text) < 19 and text.isascii() and text.removeprefix("-").isdigit() and str(int(text)) == text

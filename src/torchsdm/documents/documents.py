@@ -1,0 +1,293 @@
+"""Texts to classify, with labels, ids and answers where there are any, from files, tables and lists.
+
+A ``Documents`` is gone through as often as wanted and never held all at once. Its first pass looks for what is missing,
+empty or repeated and says where: nothing is dropped in silence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from torchsdm.documents._sources import choose_columns, open_source
+from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, warn_user
+from torchsdm.validation import check_choice, check_positive, is_storable_id, is_storable_text
+
+_SHOWN = 5  # places named of each kind of problem
+
+
+@dataclass(frozen=True)
+class Document:
+    """One text and what is known of it."""
+
+    text: str
+    id: Any
+    label: Any = None
+    answer: str | None = None
+    """What another model answered to the text, where that is what is judged."""
+    place: str = ""
+    """Where it stands in its source: "line 3" of a file, "row 3" of a table or list, counted from 1."""
+
+
+@dataclass
+class DocumentReport:
+    """What a pass over documents found."""
+
+    n_documents: int = 0
+    """Documents that are used."""
+    problems: dict[str, list[str]] = field(default_factory=dict)
+    """Places of what cannot be used, by kind: missing, empty, unreadable, ids given twice."""
+    repeated: list[str] = field(default_factory=list)
+    """Places of texts that stand earlier in the source too."""
+    contradicted: list[str] = field(default_factory=list)
+    """Places of texts that stand earlier with another label."""
+    label_counts: Counter[Any] = field(default_factory=Counter)
+    fingerprint: str = ""
+    """SHA-256 of all documents that are used."""
+
+    @property
+    def n_problems(self) -> int:
+        """How many documents cannot be used."""
+        return sum(len(places) for places in self.problems.values())
+
+    def explain(self) -> str | None:
+        """The problems in one sentence for each kind; None where there are none."""
+        lines = [f"{kind}: {_places(places)}" for kind, places in self.problems.items()]
+        return "; ".join(lines) or None
+
+    def explain_repeated(self) -> str | None:
+        """The repeated texts in one sentence; None where there are none."""
+        if not self.repeated:
+            return None
+        labels = f"; with another label than before: {_places(self.contradicted)}" if self.contradicted else ""
+        return f"text that stands earlier too: {_places(self.repeated)}{labels}"
+
+
+class Documents:
+    """Texts from a file, a table or a list, checked, to be gone through again and again.
+
+    Parameters
+    ----------
+    source : path, pandas.DataFrame, datasets.Dataset, or a sequence of strings or of mappings
+        A path ends in ``.jsonl``, ``.csv``, ``.tsv`` or ``.parquet``; the first three may be followed by ``.gz``.
+    text : str
+        Name of the column or key that holds the text.
+    label, id, answer : str or False, optional
+        Names of the others. Without a name, 'label', 'id' and 'answer' are used where the source has them; False leaves
+        such a column alone. Without ids, documents are numbered from 0.
+    labels, ids, answers : sequences, optional
+        Labels, ids and answers themselves, beside a sequence of strings.
+    problems : {'raise', 'skip'}
+        Whether a missing or empty document is an error, or left out and counted in ``report``.
+    repeated : {'warn', 'keep', 'drop'}
+        What becomes of a text that stands earlier too: it is kept with a warning, kept, or left out. Copies that fall
+        into both halves of a split make a model look better than it is.
+
+    Examples
+    --------
+    >>> documents = Documents(["A fine film.", "A dull film."], labels=[1, 0])
+    >>> [document.label for document in documents]
+    [1, 0]
+    >>> documents.report.n_documents
+    2
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        *,
+        text: str = "text",
+        label: str | Literal[False] | None = None,
+        id: str | Literal[False] | None = None,
+        answer: str | Literal[False] | None = None,
+        labels: Any = None,
+        ids: Any = None,
+        answers: Any = None,
+        problems: str = "raise",
+        repeated: str = "warn",
+    ) -> None:
+        if not isinstance(text, str):
+            raise InvalidTypeError(f"'text' of Documents must be the name of a column. Got {text!r}.")
+        check_choice(problems, ("raise", "skip"), "problems", "Documents")
+        check_choice(repeated, ("warn", "keep", "drop"), "repeated", "Documents")
+        self._skip, self._drop, self._warn = problems == "skip", repeated == "drop", repeated == "warn"
+        self._needs_answers = bool(answer) or answers is not None
+        beside = {"label": labels, "id": ids, "answer": answers}
+        self._source = open_source(source, {name: values for name, values in beside.items() if values is not None})
+        self.name = self._source.name
+        """The file, or what kind of object the documents are from."""
+        self._columns = choose_columns(self._source, {"text": text, "label": label, "id": id, "answer": answer})
+        names = {"label": label, "id": id}
+        self._unseen = [part for part, name in names.items() if name is None and self._columns[part] is None]
+        self._report: DocumentReport | None = None
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether the source has labels."""
+        return self._columns["label"] is not None
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether the source has ids; else documents are numbered."""
+        return self._columns["id"] is not None
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether the source has answers."""
+        return self._columns["answer"] is not None
+
+    @property
+    def report(self) -> DocumentReport:
+        """What the first pass found; raises if there are problems and they are not to be skipped."""
+        if self._report is None:
+            self._report = self._examine()
+        return self._report
+
+    def __len__(self) -> int:
+        return self.report.n_documents
+
+    def __iter__(self) -> Iterator[Document]:
+        report, digest = self.report, hashlib.sha256()
+        for document, problem, is_repeated in self._examined(DocumentReport()):
+            if problem is None and not (is_repeated and self._drop):
+                digest.update(_document_digest(document))
+                yield document
+        if digest.hexdigest() != report.fingerprint:
+            raise InvalidInputError(f"{self.name} has changed while it was read. Start again.")
+
+    def blocks(self, size: int) -> Iterator[list[Document]]:
+        """The documents in lists of a size, the last one perhaps shorter."""
+        check_positive(size, "size", "Documents.blocks", integer=True)
+        block: list[Document] = []
+        for document in self:
+            block.append(document)
+            if len(block) == size:
+                yield block
+                block = []
+        if block:
+            yield block
+
+    def _examine(self) -> DocumentReport:
+        report, digest = DocumentReport(), hashlib.sha256()
+        for document, problem, is_repeated in self._examined(report):
+            if problem is not None:
+                report.problems.setdefault(problem, []).append(document.place)
+            elif not (is_repeated and self._drop):
+                report.n_documents += 1
+                report.label_counts[document.label] += 1
+                digest.update(_document_digest(document))
+        report.fingerprint = digest.hexdigest()
+        explained = report.explain()
+        if explained is not None and not self._skip:
+            remedy = "Repair them, or leave them out: Documents(..., problems='skip')."
+            raise InvalidInputError(f"{self.name} has {_count(report.n_problems)} unusable. {explained}. {remedy}")
+        if report.n_documents == 0:
+            raise InvalidInputError(
+                f"{self.name} holds no document that can be used{f': {explained}' * bool(explained)}."
+            )
+        if report.repeated and self._warn:
+            remedy = "Leave copies out, or say that they are meant: Documents(..., repeated='drop' or 'keep')."
+            warn_user(f"{self.name}: {report.explain_repeated()}. {remedy}", DataWarning)
+        return report
+
+    def _examined(self, report: DocumentReport) -> Iterator[tuple[Document, str | None, bool]]:
+        """Each document with what is wrong with it, and whether its text stands earlier too (noted in the report)."""
+        seen_ids: set[Any] = set()
+        seen_texts: dict[bytes, Any] = {}
+        to_label = self._source.label_reader(self._columns["label"])
+        for index, (number, row) in enumerate(self._source.rows()):
+            values = {
+                name: _plain(row.get(column), is_typed=self._source.is_typed or name == "text")
+                for name, column in self._columns.items()
+                if column is not None
+            }
+            if not self._needs_answers and not is_storable_text(values.get("answer")):
+                values.pop("answer", None)  # a column that happens to be called so
+            place = f"{self._source.unit} {number}"
+            label = to_label(values["label"]) if values.get("label") is not None else None
+            name = values.get("id", index)
+            late = next((part for part in self._unseen if part in row), None)
+            if late is not None:  # skipped or not: else all the others would be left out
+                raise InvalidInputError(
+                    f"{self.name}, {place}: a {late}, which the first document lacks. Give it one too."
+                )
+            problem = self._problem_of({**values, "label": label}, name, seen_ids)
+            text = values["text"] if problem is None else ""
+            document = Document(text, name, label, values.get("answer"), place)
+            if problem is not None:
+                yield document, problem, False
+                continue
+            seen_ids.add(name)
+            key = _text_digest(document)
+            is_repeated = key in seen_texts
+            if is_repeated:
+                report.repeated.append(place)
+                if seen_texts[key] != label:
+                    report.contradicted.append(place)
+            seen_texts.setdefault(key, label)
+            yield document, None, is_repeated
+
+    def _problem_of(self, values: Mapping[str, Any], name: Any, seen_ids: set[Any]) -> str | None:
+        for key in ("text", "answer"):
+            if key == "answer" and not self._needs_answers:
+                continue
+            value = values[key]
+            if value is None:
+                return f"no {key}"
+            if not isinstance(value, str):
+                return f"{key} that is no text"
+            if not is_storable_text(value):
+                return f"{key} that UTF-8 cannot hold"
+            if not value.strip():
+                return f"empty {key}"
+        if self.has_labels and not _is_storable_label(values["label"]):
+            return "no label" if values["label"] is None else "label that is neither text nor a number"
+        if not is_storable_id(name):
+            return "no id" if name is None else "id that is neither text nor an integer"
+        return "id that stands earlier too" if name in seen_ids else None
+
+
+def _is_storable_label(label: Any) -> bool:
+    if isinstance(label, str):
+        return is_storable_text(label)
+    return isinstance(label, int) or (isinstance(label, float) and math.isfinite(label))
+
+
+def _plain(value: Any, *, is_typed: bool) -> Any:
+    """A Python value; what tables use for a missing one becomes None, and so does a blank where there are no types."""
+    if not is_typed and isinstance(value, str) and not value.strip():
+        return None
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return None if type(value).__name__ in ("NAType", "NaTType") else value
+
+
+def _text_digest(document: Document) -> bytes:
+    return hashlib.blake2b(json.dumps([document.text, document.answer]).encode(), digest_size=16).digest()
+
+
+def _document_digest(document: Document) -> bytes:
+    parts = [document.id, document.text, document.label, document.answer]
+    return hashlib.sha256(json.dumps(parts, default=repr).encode()).digest()
+
+
+def _count(n: int) -> str:
+    return f"{n} document{'s' * (n != 1)}"
+
+
+def _places(places: Sequence[str]) -> str:
+    """'lines 2, 3 and 40 more' for places of one unit."""
+    unit = places[0].partition(" ")[0]
+    numbers = [place.partition(" ")[2] for place in places[:_SHOWN]]
+    rest = len(places) - len(numbers)
+    listed = ", ".join(numbers) + (f" and {rest} more" if rest else "")
+    return f"{unit}{'s' * (len(places) > 1)} {listed}"

@@ -1,0 +1,11 @@
+"""``SDMClassifier``, ``SDMEnsemble`` and ``SDMTextClassifier``: scikit-learn's contract over the rooms above."""
+
+from torchsdm.estimators.classifier import SDMClassifier
+from torchsdm.estimators.ensemble import SDMEnsemble
+from torchsdm.estimators.text_classifier import SDMTextClassifier
+
+__all__ = [
+    "SDMClassifier",
+    "SDMEnsemble",
+    "SDMTextClassifier",
+]

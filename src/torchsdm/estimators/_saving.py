@@ -1,0 +1,145 @@
+"""Saving and loading of fitted estimators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from torchsdm._version import __version__
+from torchsdm.errors import ModelFileError
+from torchsdm.estimators._fitted import FittedState
+from torchsdm.labels import LabelCodes
+from torchsdm.storage import (
+    CONFIG_NAME,
+    HubModel,
+    StoredModel,
+    label_values_from_json,
+    label_values_to_json,
+    load_model_parts,
+    model_card,
+    model_parts,
+    read_model,
+    write_model,
+)
+from torchsdm.training import EpochRecord, History
+from torchsdm.validation import check_device, check_path
+
+Self = TypeVar("Self", bound="Saveable")
+
+_MACHINE_SETTINGS = ("device", "checkpoint")
+
+
+class Saveable(HubModel, FittedState):
+    """``save``, ``load`` and what huggingface_hub makes of them."""
+
+    block_size: int
+    feature_names_in_: Any
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's parameters, as scikit-learn gives them."""
+        parameters: dict[str, Any] = super().get_params(deep)  # type: ignore[misc]
+        return parameters
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to a directory, so that a crash leaves the old model there or the new one."""
+        self._check_is_fitted("save")
+        path = check_path(path, "path", f"{type(self).__name__}.save")
+        prefixes = _file_prefixes(len(self.models_))
+        parts = [model_parts(model, self._codes, prefix) for model, prefix in zip(self.models_, prefixes, strict=True)]
+        config = {
+            "kind": type(self).__name__,
+            "library_version": __version__,
+            "parameters": settings_to_json(self.get_params()),
+            "classes": label_values_to_json(self.classes_, "classes"),
+            "labels_outside": label_values_to_json(np.array(self._codes.outside, dtype=object), "y"),
+            "n_features_in": self.n_features_in_,
+            "input_ndim": self.input_ndim_,
+            "feature_names_in": getattr(self, "feature_names_in_", np.array([])).tolist(),
+            "data_fingerprint": self.data_fingerprint_,
+            "random_seed": self.random_seed_,
+            "states_origin": self.states_origin_,
+            "history": self.history_.to_dicts(),
+            "models": [part.settings for part in parts],
+        }
+        write_model(
+            path,
+            config,
+            {name: content for part in parts for name, content in part.tensors.items()},
+            {name: rows for part in parts for name, rows in part.tables.items()},
+            self.model_card(),
+        )
+
+    @classmethod
+    def load(cls: type[Self], path: str | Path, *, device: str | None = None, verify: bool | None = None) -> Self:
+        """Read a model that ``save`` wrote. The exemplars are memory-mapped.
+
+        Every file's presence and size is checked, and the digest of files up to 64 MB, so that opening does not read
+        all of a large support; ``verify=True`` checks every digest, ``verify=False`` none.
+        """
+        caller = f"{cls.__name__}.load"
+        name = check_device(device, caller)
+        directory = check_path(path, "path", caller)
+        return read_model(directory, cls.__name__, lambda stored: cls._restore(stored, name, device), verify=verify)
+
+    @classmethod
+    def _restore(cls: type[Self], stored: StoredModel, device_name: str, device: str | None) -> Self:
+        config = stored.config
+        try:
+            estimator = cls(**config["parameters"], device=device)
+            estimator.classes_ = label_values_from_json(config["classes"])
+            outside = label_values_from_json(config["labels_outside"])
+            estimator._codes = LabelCodes(estimator.classes_, tuple(outside.tolist()))
+            estimator.n_features_in_ = int(config["n_features_in"])
+            estimator.input_ndim_ = int(config["input_ndim"])
+            if config["feature_names_in"]:
+                estimator.feature_names_in_ = np.array(config["feature_names_in"], dtype=object)
+            estimator.data_fingerprint_ = config["data_fingerprint"]
+            estimator.random_seed_ = config["random_seed"]
+            estimator.states_origin_ = config.get("states_origin")
+            estimator.history_ = History(EpochRecord(**record) for record in config["history"])
+            settings = config["models"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelFileError(f"{stored.directory / CONFIG_NAME} is damaged: {error!r}.") from error
+        estimator.models_ = tuple(
+            load_model_parts(
+                stored,
+                one,
+                estimator._codes,
+                estimator.block_size,
+                device_name,
+                prefix,
+            )
+            for one, prefix in zip(settings, _file_prefixes(len(settings)), strict=True)
+        )
+        return estimator
+
+    def model_card(self) -> str:
+        """A model card for this model, in Markdown."""
+        self._check_is_fitted("model_card")
+        return model_card(
+            type(self).__name__, self.models_, self.n_features_in_, self.data_fingerprint_, self.states_origin_
+        )
+
+
+def _file_prefixes(n_models: int) -> list[str]:
+    """How the file names of each model begin: only the rounds of an ensemble need telling apart."""
+    return [""] if n_models == 1 else [f"round-{number:02d}-" for number in range(n_models)]
+
+
+def settings_to_json(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Constructor parameters that go with a saved model: not the machine's, and as plain values.
+
+    A ``random_state`` that is not a number is left out; the seed that was drawn from it is stored on its own.
+    """
+    plain = {
+        name: value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+        for name, value in parameters.items()
+        if name not in _MACHINE_SETTINGS
+    }
+    if not isinstance(plain.get("random_state"), int):
+        plain["random_state"] = None
+    if not isinstance(plain["alpha"], float):
+        plain["alpha"] = np.asarray(plain["alpha"], dtype=float).tolist()
+    return plain

@@ -1,0 +1,95 @@
+"""``SDMEnsemble``: all J rounds must agree (appendix A.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from torch import Tensor
+
+from torchsdm.core import Decisions
+from torchsdm.errors import InvalidInputError
+from torchsdm.estimators._base import BaseSDMClassifier
+from torchsdm.estimators.classifier import SDMClassifier
+from torchsdm.labels import LabelCodes
+from torchsdm.model import Explanation, SDMModel, explain
+from torchsdm.training import RoundResult
+from torchsdm.validation import Array, ArrayLike, check_positive
+
+
+class SDMEnsemble(BaseSDMClassifier):
+    """The J rounds of ``SDMClassifier`` as one estimator.
+
+    A point is admitted only if all rounds predict the same label and the lower estimator of every round admits it. The
+    prediction is the most frequent one (of several, the smallest label). The row's numbers are those of the least
+    confident among the rounds that agree with it; ``member`` says which.
+
+    Takes the parameters of ``SDMClassifier`` but for ``keep_rounds``.
+    """
+
+    @classmethod
+    def from_classifier(cls, classifier: SDMClassifier) -> SDMEnsemble:
+        """The ensemble of a classifier that was fitted with ``keep_rounds=True``, without training again."""
+        if not hasattr(classifier, "round_models_"):
+            raise InvalidInputError(
+                "'classifier' of SDMEnsemble.from_classifier must be fitted with keep_rounds=True and "
+                "neither updated nor loaded since. Got one without its rounds."
+            )
+        parameters = {k: v for k, v in classifier.get_params().items() if k != "keep_rounds"}
+        ensemble = cls(**parameters)
+        learned = ("classes_", "_codes", "n_features_in_", "input_ndim_", "feature_names_in_", "history_")
+        for name in (*learned, "states_origin_"):
+            if hasattr(classifier, name):
+                setattr(ensemble, name, getattr(classifier, name))
+        ensemble.data_fingerprint_, ensemble.random_seed_ = classifier.data_fingerprint_, classifier.random_seed_
+        ensemble.models_ = classifier.round_models_
+        return ensemble
+
+    def _keep(self, results: list[RoundResult], build: Callable[[RoundResult], SDMModel]) -> None:
+        self.models_ = tuple(build(result) for result in results)
+
+    def predict(self, X: ArrayLike) -> Array:
+        """The label that most rounds predict."""
+        states = self._check_input(X, "predict")
+        votes = np.stack([model.predict(states).numpy() for model in self.models_])  # (J, N)
+        labels: Array = self.classes_[_most_frequent(votes, len(self.classes_))]
+        return labels
+
+    def decide(self, X: ArrayLike) -> Decisions:
+        """Decide on each input by all rounds together."""
+        states = self._check_input(X, "decide")
+        return combine([model.decide(states) for model in self.models_], self._codes)
+
+    def explain(self, X: ArrayLike, k: int = 5) -> list[Explanation]:
+        """Explain each input by the round whose numbers its row has."""
+        states: Tensor = self._check_input(X, "explain")
+        check_positive(k, "k", "SDMEnsemble.explain", integer=True)
+        decisions = self.decide(X)
+        rows = decisions.to_dicts()
+        explanations: list[Explanation | None] = [None] * len(decisions)
+        for member, model in enumerate(self.models_):
+            chosen = np.flatnonzero(decisions.member == member)
+            if len(chosen):
+                for row, explanation in zip(chosen, explain(model, self._codes, states[chosen], k), strict=True):
+                    explanations[row] = explanation.with_decision(rows[row])
+        return [explanation for explanation in explanations if explanation is not None]
+
+
+def combine(members: Sequence[Decisions], codes: LabelCodes) -> Decisions:
+    """Join the decisions of J rounds on the same inputs into one."""
+    votes = np.stack([codes.encode(member.predictions, "SDMEnsemble").numpy() for member in members])  # (J, N)
+    winner = _most_frequent(votes, len(codes.classes))
+    confidence = np.stack([member.confidence for member in members])
+    witness = np.where(votes == winner, confidence, np.inf).argmin(axis=0)  # (N,)
+    unanimous = (votes == winner).all(axis=0)
+    all_admit_at = np.stack([member.admitted_lower_at for member in members]).all(axis=0)  # (N, A)
+    n = len(winner)
+    rows = Decisions.concatenate(members)[witness * n + np.arange(n)]
+    return rows.with_admission(all_admit_at & unanimous[:, None], member=witness)
+
+
+def _most_frequent(votes: Array, n_classes: int) -> Array:
+    """The most frequent class of each column of votes (J, N); of several, the smallest."""
+    counts = np.stack([(votes == c).sum(axis=0) for c in range(n_classes)])  # (C, N)
+    winner: Array = counts.argmax(axis=0)
+    return winner

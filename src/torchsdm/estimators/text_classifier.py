@@ -1,0 +1,325 @@
+"""``SDMTextClassifier``: texts in, decisions out; a language model, a prompt and an SDM classifier in one object."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+
+from torchsdm.core import Decisions
+from torchsdm.documents import Document, Documents
+from torchsdm.errors import BackboneError, InvalidInputError, ModelFileError, NotFittedError
+from torchsdm.estimators.classifier import SDMClassifier
+from torchsdm.estimators.ensemble import SDMEnsemble
+from torchsdm.hidden_states import Backbone, HiddenStateExtractor, TaskPrompt
+from torchsdm.model import Explanation
+from torchsdm.states import LabelledStates, differences, read_states, shortened
+from torchsdm.storage import HubModel, stored_kind
+from torchsdm.validation import Array, ArrayLike, check_path
+
+Self = TypeVar("Self", bound="SDMTextClassifier")
+
+_KINDS: dict[str, type[SDMClassifier | SDMEnsemble]] = {"SDMClassifier": SDMClassifier, "SDMEnsemble": SDMEnsemble}
+
+
+class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
+    """A classifier of texts that admits an answer or rejects it.
+
+    1. ``fit`` runs the language model over the texts and fits an ``SDMClassifier`` on its hidden states;
+    2. ``decide`` answers every text with a label, whether it is admitted, and what that rests on;
+    3. calling the object gives the short form, as a transformers pipeline does;
+    4. ``save_pretrained`` keeps the classifier and what it needs to know of the language model, not its weights.
+
+    For answers of a model that shows no hidden states, use a prompt with ``{answer}`` and pass ``answers``: the texts
+    are then what was asked, and the classifier decides whether the answer is right.
+
+    Parameters
+    ----------
+    model : str, path, Backbone or HiddenStateExtractor
+        The language model, as ``HiddenStateExtractor`` takes it; or an extractor, for settings of its own.
+    prompt : str, TaskPrompt or None
+        The prompt, if ``model`` is not an extractor, which has its own.
+    classifier : SDMClassifier or SDMEnsemble, optional
+        The classifier over hidden states, not yet fitted; by default ``SDMClassifier()`` with the paper's settings.
+
+    Attributes
+    ----------
+    classifier_ : SDMClassifier or SDMEnsemble
+        The fitted classifier.
+    extractor_ : HiddenStateExtractor
+    classes_ : (C,)
+
+    Notes
+    -----
+    It refuses to run with another language model, prompt or setting than it was fitted with: decisions on other hidden
+    states would be meaningless, and would not look so.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | Backbone | HiddenStateExtractor,
+        prompt: str | TaskPrompt | None = None,
+        classifier: SDMClassifier | SDMEnsemble | None = None,
+    ) -> None:
+        self.model = model
+        self.prompt = prompt
+        self.classifier = classifier
+
+    # ---------------------------------------------------------------- fitting
+
+    def fit(
+        self: Self,
+        X: Any,
+        y: Any = None,
+        *,
+        ids: Any = None,
+        answers: Any = None,
+        calibration: Any = None,
+        states_directory: str | Path | None = None,
+    ) -> Self:
+        """Extract hidden states, then fit the classifier.
+
+        Parameters
+        ----------
+        X : sequence of str, or Documents
+            Texts; or documents with labels and ids of their own, from a file, a table or a dataset.
+        y : (N,), optional
+            Labels, where X is a sequence of strings.
+        ids, answers : (N,), optional
+            Names and answers, where X is a sequence of strings.
+        calibration : (texts, labels), (texts, labels, answers) or Documents, optional
+            A calibration set of your own. By default each round splits X.
+        states_directory : path, optional
+            Where to keep the hidden states. An interrupted ``fit`` goes on from there; a later one finds them ready.
+        """
+        caller = "SDMTextClassifier.fit"
+        documents = _documents(X, caller, labels=y, ids=ids, answers=answers)
+        _require_labels(documents, caller)
+        held_out = None if calibration is None else _calibration_documents(calibration, f"{caller} (calibration)")
+        directory = None if states_directory is None else check_path(states_directory, "states_directory", caller)
+        extractor = self._make_extractor()
+        origin = extractor.origin()
+        extractor.keep_prompt(origin)
+        states, labels, names, texts = _labelled_states(extractor, documents, directory, "training")
+        own_calibration = None
+        if held_out is not None:
+            own_calibration = LabelledStates(*_labelled_states(extractor, held_out, directory, "calibration"))
+        classifier = SDMClassifier() if self.classifier is None else clone(self.classifier)
+        classifier.fit(states, labels, ids=names, texts=texts, calibration=own_calibration)
+        classifier.states_origin_ = origin
+        self.extractor_, self.classifier_ = extractor, classifier
+        return self
+
+    # ---------------------------------------------------------------- asking
+
+    def decide(self, X: Any, *, answers: Any = None) -> Decisions:
+        """Decide on each text: the label, whether it is admitted, and all that this rests on."""
+        return self._fitted("decide").decide(self._states(X, answers, "decide"))
+
+    def predict(self, X: Any, *, answers: Any = None) -> Array:
+        """The predicted label of each text, admitted or not; ``decide`` says which may be acted on."""
+        return self._fitted("predict").predict(self._states(X, answers, "predict"))
+
+    def predict_proba(self, X: Any, *, answers: Any = None) -> Array:
+        """sdm(z') of each text (N, C), classes in the order of ``classes_``."""
+        return self._fitted("predict_proba").predict_proba(self._states(X, answers, "predict_proba"))
+
+    def explain(self, X: Any, k: int = 5, *, answers: Any = None) -> list[Explanation]:
+        """For each text its decision, the k nearest training texts, and the calibration points of its partition."""
+        return self._fitted("explain").explain(self._states(X, answers, "explain"), k)
+
+    def __call__(self, inputs: Any, *, answers: Any = None) -> list[dict[str, Any]]:
+        """A dictionary for each text: label, score, whether it is admitted, and the signals, as plain values."""
+        if isinstance(inputs, str):
+            inputs, answers = [inputs], [answers] if isinstance(answers, str) else answers
+        kept = ("admitted", "admitted_lower", "out_of_distribution", "similarity", "distance_quantile")
+        return [
+            {"label": row["predictions"], "score": row["confidence"]} | {name: row[name] for name in kept}
+            for row in self.decide(inputs, answers=answers).to_dicts()
+        ]
+
+    @property
+    def classes_(self) -> Array:
+        """The classes, in the order of the columns of ``predict_proba``."""
+        return self._fitted("classes_").classes_
+
+    # ---------------------------------------------------------------- updating
+
+    def add_exemplars(self: Self, X: Any, y: Any = None, *, ids: Any = None, answers: Any = None) -> Self:
+        """Add labelled texts to the support; see ``SDMClassifier.add_exemplars``."""
+        classifier = self._fitted("add_exemplars")
+        documents = _documents(X, "SDMTextClassifier.add_exemplars", labels=y, ids=ids, answers=answers)
+        _require_labels(documents, "SDMTextClassifier.add_exemplars")
+        states = self.checked_extractor().extract(documents).hidden_states
+        rows = list(documents)
+        names = [row.id for row in rows] if ids is not None or documents.has_ids else None
+        classifier.add_exemplars(
+            states, [row.label for row in rows], ids=names, texts=[_exemplar_text(row) for row in rows]
+        )
+        return self
+
+    def remove_exemplars(self: Self, ids: Sequence[Any] | Array) -> Self:
+        """Take texts out of the support, by id."""
+        self._fitted("remove_exemplars").remove_exemplars(ids)
+        return self
+
+    def relabel_exemplars(self: Self, ids: Sequence[Any] | Array, y: Any) -> Self:
+        """Give texts of the support other labels, by id."""
+        self._fitted("relabel_exemplars").relabel_exemplars(ids, y)
+        return self
+
+    def recalibrate(
+        self: Self, alpha: float | Sequence[float] | None = None, *, min_class_count: int | None = None
+    ) -> Self:
+        """Find the region anew, for another alpha or after updates."""
+        self._fitted("recalibrate").recalibrate(alpha, min_class_count=min_class_count)
+        return self
+
+    # ---------------------------------------------------------------- saving
+
+    def save(self, path: str | Path) -> None:
+        """Write classifier and settings to a directory; the language model's weights stay where they are."""
+        self._fitted("save").save(path)
+
+    @classmethod
+    def load(
+        cls: type[Self],
+        path: str | Path,
+        *,
+        model: str | Path | Backbone | None = None,
+        device: str | None = None,
+        verify: bool | None = None,
+        **options: Any,
+    ) -> Self:
+        """Read a classifier that ``save`` wrote.
+
+        Parameters
+        ----------
+        path : path
+        model : optional
+            Where the language model is now, if not where it was. It is loaded when it is first needed, and refused if
+            it is not the one that the classifier was fitted on.
+        device : str, optional
+            For the language model and the classifier.
+        verify : bool, optional
+            As for ``SDMClassifier.load``.
+        **options
+            Settings of the extractor that make no difference to the states: ``batch_tokens``, ``trust_remote_code``,
+            ``verbose``.
+        """
+        directory = check_path(path, "path", "SDMTextClassifier.load")
+        kind = _KINDS.get(stored_kind(directory))
+        if kind is None:
+            raise ModelFileError(f"{directory} holds no classifier, but a {stored_kind(directory)!r}.")
+        classifier = kind.load(directory, device=device, verify=verify)
+        if classifier.states_origin_ is None:
+            raise ModelFileError(
+                f"{directory} holds a classifier of hidden states that does not know its language model. "
+                f"Load it with {kind.__name__}.load."
+            )
+        return cls.around(classifier, model=model, device=device, **options)
+
+    @classmethod
+    def around(
+        cls: type[Self],
+        classifier: SDMClassifier | SDMEnsemble,
+        *,
+        model: str | Path | Backbone | None = None,
+        device: str | None = None,
+        **options: Any,
+    ) -> Self:
+        """A text classifier around one that was fitted on states and knows the language model they are from."""
+        if classifier.states_origin_ is None:
+            raise InvalidInputError(
+                "'classifier' of SDMTextClassifier.around must know its language model. It does not."
+            )
+        extractor = HiddenStateExtractor.from_origin(classifier.states_origin_, model=model, device=device, **options)
+        made = cls(extractor, classifier=clone(classifier))
+        made.extractor_, made.classifier_ = extractor, classifier
+        return made
+
+    def model_card(self) -> str:
+        """A model card for this model, in Markdown."""
+        return self._fitted("model_card").model_card()
+
+    # ---------------------------------------------------------------- inside
+
+    def _make_extractor(self) -> HiddenStateExtractor:
+        if isinstance(self.model, HiddenStateExtractor):
+            if self.prompt is not None:
+                raise InvalidInputError("'prompt' of SDMTextClassifier must be None where 'model' is an extractor.")
+            return self.model
+        return HiddenStateExtractor(self.model, self.prompt)
+
+    def _fitted(self, method: str) -> SDMClassifier | SDMEnsemble:
+        if not hasattr(self, "classifier_"):
+            raise NotFittedError(f"This SDMTextClassifier is not fitted yet: call fit before {method}.")
+        return self.classifier_
+
+    def states(self, X: Any, *, answers: Any = None) -> Array:
+        """The hidden states of texts, as the classifier takes them."""
+        return self._states(X, answers, "states")
+
+    def _states(self, X: Any, answers: Any, method: str) -> Array:
+        documents = _documents(X, f"SDMTextClassifier.{method}", answers=answers, repeated="keep")
+        return self.checked_extractor().extract(documents).hidden_states
+
+    def checked_extractor(self) -> HiddenStateExtractor:
+        """The extractor, if it still makes the hidden states that the classifier was fitted on."""
+        for what, fitted, now in differences(self.classifier_.states_origin_, self.extractor_.origin()):
+            raise BackboneError(
+                f"This classifier was fitted with another {what}: {shortened(fitted)} then, {shortened(now)} now. Its "
+                "decisions would mean nothing; give it the language model it was fitted on, or fit it anew."
+            )
+        return self.extractor_
+
+
+def _documents(source: Any, caller: str, **columns: Any) -> Documents:
+    given = {name: values for name, values in columns.items() if values is not None}
+    if isinstance(source, Documents):
+        for name in given.keys() - {"repeated"}:
+            raise InvalidInputError(f"'{name}' of {caller} must not be given beside Documents, which have their own.")
+        return source
+    if isinstance(source, (str, Path)):
+        raise InvalidInputError(
+            f"'X' of {caller} must be a sequence of texts or Documents. Got {str(source)[:60]!r}; write [text] for one "
+            "text, Documents(path) for a file."
+        )
+    return Documents(source, **given)
+
+
+def _calibration_documents(calibration: Any, caller: str) -> Documents:
+    if isinstance(calibration, tuple):
+        if len(calibration) not in (2, 3):
+            raise InvalidInputError(f"'calibration' of {caller} must be (texts, labels[, answers]) or Documents.")
+        texts, *columns = calibration
+        calibration = _documents(texts, caller, **dict(zip(("labels", "answers"), columns, strict=False)))
+    documents = _documents(calibration, caller)
+    _require_labels(documents, caller)
+    return documents
+
+
+def _require_labels(documents: Documents, caller: str) -> None:
+    if not documents.has_labels:
+        raise InvalidInputError(f"{caller} needs labels: pass y, or documents that have them.")
+
+
+def _labelled_states(
+    extractor: HiddenStateExtractor, documents: Documents, directory: Path | None, name: str
+) -> tuple[ArrayLike, list[Any], list[Any], list[str]]:
+    """States, labels, ids and texts of documents; the states are kept in a directory if one is given."""
+    states: ArrayLike
+    if directory is not None:
+        extractor.extract_to(directory / name, documents)
+        states = read_states(directory / name).hidden_states
+    else:
+        states = extractor.extract(documents).hidden_states
+    rows = list(documents)
+    return states, [row.label for row in rows], [row.id for row in rows], [_exemplar_text(row) for row in rows]
+
+
+def _exemplar_text(document: Document) -> str:
+    """What ``explain`` shows of a training document."""
+    return document.text if document.answer is None else f"{document.text}\n[answer] {document.answer}"

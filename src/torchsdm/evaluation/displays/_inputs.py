@@ -1,0 +1,93 @@
+"""What the displays share in checking: decisions and their true labels, estimators, alphas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from torchsdm.core import Decisions
+from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError
+from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier
+from torchsdm.labels import LabelCodes
+from torchsdm.validation import Array, check_alpha, check_label_array, check_same_length
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Decisions beside the truth, in class numbers."""
+
+    labels: Array
+    """True classes (N,)."""
+    predictions: Array
+    correct: Array
+
+
+def judge(decisions: Any, y: Any, caller: str) -> Judged:
+    """Compare decisions with true labels, all of which must be classes of the decisions."""
+    check_decisions(decisions, caller)
+    labels = check_label_array(y, caller)
+    check_same_length(len(decisions), labels, "y", caller)
+    codes = LabelCodes(decisions.classes)
+    truth = codes.encode(labels, caller).numpy()
+    predictions = codes.encode(decisions.predictions, caller).numpy()
+    return Judged(truth, predictions, predictions == truth)
+
+
+def check_decisions(decisions: Any, caller: str) -> None:
+    """Require decisions on at least one input."""
+    if not isinstance(decisions, Decisions):
+        raise InvalidTypeError(
+            f"'decisions' of {caller} must be what decide returns, Decisions. Got {type(decisions).__name__}."
+        )
+    if len(decisions) == 0:
+        raise InvalidInputError(f"'decisions' of {caller} must hold at least one input. Got none.")
+
+
+def signal(decisions: Decisions, name: str, caller: str) -> Array:
+    """A field that only the decisions of SDM estimators have."""
+    values: Array | None = getattr(decisions, name)
+    if values is None:
+        raise InvalidInputError(
+            f"'decisions' of {caller} must be of an SDM estimator, with {name}. Got decisions without it."
+        )
+    return values
+
+
+def decide(estimator: Any, X: Any, caller: str) -> Decisions:
+    """The decisions of an estimator."""
+    if not callable(getattr(estimator, "decide", None)):
+        raise InvalidTypeError(
+            f"'estimator' of {caller} must be an estimator of torchsdm, with a method decide. "
+            f"Got {type(estimator).__name__}."
+        )
+    decisions: Decisions = estimator.decide(X)
+    return decisions
+
+
+def sdm_classifier(estimator: Any, caller: str) -> SDMClassifier:
+    """The classifier with the one calibration set that an estimator rests on."""
+    inner = getattr(estimator, "classifier_", estimator)
+    if isinstance(inner, SDMClassifier):
+        return inner
+    if isinstance(inner, SDMTextClassifier):
+        raise NotFittedError(f"This SDMTextClassifier is not fitted yet: call fit before {caller}.")
+    reason = type(inner).__name__
+    if isinstance(inner, SDMEnsemble):
+        reason += ", which has a calibration set for each round; draw one round by from_predictions"
+    raise InvalidTypeError(
+        f"'estimator' of {caller} must be a fitted SDMClassifier or SDMTextClassifier. Got {reason}."
+    )
+
+
+def admission(decisions: Decisions, alpha: float | None, caller: str) -> tuple[float, Array]:
+    """An alpha of the decisions, by default the smallest, and what is admitted at it (N,)."""
+    if alpha is None:
+        return float(decisions.alphas[0]), decisions.admitted_at[:, 0]
+    value = check_alpha(alpha, caller)
+    columns = np.flatnonzero(np.isclose(decisions.alphas, value, rtol=0, atol=1e-9))
+    if len(columns) == 0:
+        known = ", ".join(f"{known:g}" for known in decisions.alphas)
+        raise InvalidInputError(f"'alpha' of {caller} must be one of the decisions' own, {known}. Got {value:g}.")
+    return float(decisions.alphas[columns[0]]), decisions.admitted_at[:, columns[0]]

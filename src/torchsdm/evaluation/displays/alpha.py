@@ -1,0 +1,158 @@
+"""``AlphaDisplay``: what another alpha would admit, and how accurate that would be."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from torchsdm.core import Decisions
+from torchsdm.errors import InvalidTypeError, RegionWarning
+from torchsdm.evaluation.displays._drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    VERMILLION,
+    axes_for,
+    legend_above,
+    panels_within,
+    tidy,
+)
+from torchsdm.evaluation.displays._inputs import decide, judge
+from torchsdm.validation import Array
+
+DEFAULT_ALPHAS = tuple(round(0.6 + 0.01 * step, 2) for step in range(40))  #: 0.6, 0.61, ..., 0.99
+
+
+@dataclass(eq=False, repr=False)
+class AlphaDisplay:
+    """Accuracy among admitted inputs, and the share admitted, for each of a range of alphas.
+
+    A smaller alpha need not admit more: it never raises q'_min, but takes psi at a higher quantile (Algorithm 1). And
+    choosing alpha by such a picture spends the labelled inputs: they no longer say how it will do on new ones.
+
+    Attributes
+    ----------
+    alphas : (A,)
+        Ascending.
+    admitted_share : (A,)
+        Share of all inputs that is admitted.
+    marginal_accuracy : (A,)
+        Share of the admitted that is correct; NaN where nothing is admitted.
+    class_accuracy : (A, C)
+        The same for each true class; NaN where nothing of the class is admitted.
+    lowest_class_accuracy : (A,)
+        The smallest over the classes of which something is admitted; NaN where nothing is.
+    classes : (C,)
+    ax_, axes_, figure_
+        What ``plot`` drew on: the frame, and in it the panel of the accuracies and that of the admitted share.
+    """
+
+    alphas: Array
+    admitted_share: Array
+    marginal_accuracy: Array
+    class_accuracy: Array
+    lowest_class_accuracy: Array
+    classes: Array
+    ax_: Any = field(init=False)
+    axes_: Any = field(init=False)
+    figure_: Any = field(init=False)
+
+    @classmethod
+    def from_estimator(
+        cls, estimator: Any, X: Any, y: Any, *, alphas: float | Sequence[float] | Array = DEFAULT_ALPHAS
+    ) -> AlphaDisplay:
+        """Recalibrate a copy of an estimator for every alpha and decide on labelled inputs; nothing is trained.
+
+        Parameters
+        ----------
+        estimator : SDMClassifier, SDMEnsemble or SDMTextClassifier
+            Fitted; left as it is. For other estimators fit with several alphas and use ``from_predictions``.
+        X, y
+            Inputs and their true labels.
+        alphas : sequence of float, default=0.6, 0.61, ..., 0.99
+            In (0.5, 1]. Alphas without a region admit nothing.
+        """
+        caller = f"{cls.__name__}.from_estimator"
+        if not callable(getattr(estimator, "recalibrate", None)):
+            raise InvalidTypeError(
+                f"'estimator' of {caller} must have a method recalibrate, as SDM estimators do. Got "
+                f"{type(estimator).__name__}; fit it with several alphas and use from_predictions."
+            )
+        other = copy.copy(estimator)
+        if hasattr(other, "classifier_"):  # of texts: the classifier within is what changes
+            other.classifier_ = copy.copy(other.classifier_)
+        with warnings.catch_warnings():  # that some alphas have no region is what the picture shows
+            warnings.simplefilter("ignore", RegionWarning)
+            other.recalibrate(alphas)
+        return cls.from_predictions(decide(other, X, caller), y)
+
+    @classmethod
+    def from_predictions(cls, decisions: Decisions, y: Any) -> AlphaDisplay:
+        """Compare the alphas that decisions were made for, such as those of ``SDMClassifier(alpha=(0.9, 0.95))``."""
+        judged = judge(decisions, y, f"{cls.__name__}.from_predictions")
+        admitted = decisions.admitted_at.astype(np.int64)  # (N, A)
+        of_class = judged.labels[:, None] == np.arange(len(decisions.classes))  # (N, C)
+        n_admitted = admitted.T @ of_class  # (A, N) x (N, C) -> (A, C)
+        n_correct = admitted.T @ (of_class & judged.correct[:, None])
+        class_accuracy = _share(n_correct, n_admitted)
+        lowest = np.where(n_admitted > 0, class_accuracy, np.inf).min(axis=1)
+        return cls(
+            alphas=decisions.alphas,
+            admitted_share=decisions.admitted_at.mean(axis=0),
+            marginal_accuracy=_share(n_correct.sum(axis=1), n_admitted.sum(axis=1)),
+            class_accuracy=class_accuracy,
+            lowest_class_accuracy=np.where(np.isfinite(lowest), lowest, np.nan),
+            classes=decisions.classes,
+        )
+
+    def plot(self, ax: Any = None) -> AlphaDisplay:
+        """Draw the accuracies and below them the admitted share, in a new figure or in the place of axes given."""
+        ax = axes_for(ax, (6, 4.5), f"{type(self).__name__}.plot")
+        strip, panels = panels_within(ax, 2, 1, height_ratios=(3, 2))
+        self._plot_accuracy(panels[0, 0])
+        self._plot_share(panels[1, 0])
+        for panel in panels[:, 0]:
+            tidy(panel)
+        legend_above(strip, 3, panels[0, 0].get_legend_handles_labels()[0])
+        self.ax_, self.axes_, self.figure_ = ax, panels[:, 0], ax.figure
+        return self
+
+    @property
+    def _markers(self) -> dict[str, Any]:
+        return {"markevery": max(1, len(self.alphas) // 10)}
+
+    def _plot_accuracy(self, ax: Any) -> None:
+        lowest_style = {
+            "color": VERMILLION,
+            "markersize": 8,
+            "markerfacecolor": "none",
+            "label": "lowest of the classes",
+        }
+        ax.plot(self.alphas, self.lowest_class_accuracy, "s--", **lowest_style, **self._markers)
+        ax.plot(
+            self.alphas, self.marginal_accuracy, "o-", color=BLUE, markersize=4, label="all admitted", **self._markers
+        )
+        ends = np.array([self.alphas[0], self.alphas[-1]])
+        ax.plot(ends, ends, color=GREY, linewidth=1, linestyle=":", label="target: accuracy = α")
+        if np.isnan(self.marginal_accuracy).all():
+            ax.text(0.5, 0.9, "nothing admitted at any α", transform=ax.transAxes, ha="center", va="center")
+        lowest = np.nanmin([*self.lowest_class_accuracy, self.alphas[0]])
+        ax.set_ylim(max(-0.02, lowest - 0.05), 1.02)
+        ax.set_ylabel("accuracy among admitted")
+
+    def _plot_share(self, ax: Any) -> None:
+        ax.plot(self.alphas, self.admitted_share, "^-", color=GREEN, markersize=5, **self._markers)
+        ax.set_ylim(-0.02, 1.02)
+        ax.set_xlabel("α, the target accuracy")
+        ax.set_ylabel("share admitted")
+
+
+def _share(part: Array, whole: Array) -> Array:
+    """part / whole, NaN where there is no whole."""
+    shares: Array = np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole > 0)
+    return shares

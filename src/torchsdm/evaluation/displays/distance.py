@@ -1,0 +1,173 @@
+"""``DistanceDisplay``: whether new inputs lie as near to the training examples as the calibration set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from torchsdm.core import ClassEcdfs, Decisions
+from torchsdm.errors import InvalidInputError, InvalidTypeError
+from torchsdm.evaluation.displays._drawing import BLACK, GREY, SMALL, axes_for, series_style, shown, tidy
+from torchsdm.evaluation.displays._inputs import check_decisions, decide, sdm_classifier, signal
+from torchsdm.validation import Array
+
+_MOST_NAMED = 10  # classes that are told apart in the legend
+_FAR = 4  # inputs so many times as far as the farthest calibration point make the axis logarithmic
+
+
+@dataclass(eq=False, repr=False)
+class DistanceDisplay:
+    """Distances to the nearest training example: of the calibration set class by class, and of new inputs over them.
+
+    The calibration distances are those of points with q > 0, as in the eCDFs that decisions rest on (Eq. 5); the new
+    inputs are therefore shown twice, those with q > 0, which compare with them, and all.
+
+    An input beyond the farthest calibration point of *some* class has d = 0 and is rejected; one beyond the farthest of
+    *all* classes is also unlike anything that was calibrated on.
+
+    Attributes
+    ----------
+    classes : (C,)
+    calibration_distances : tuple of (n_c,)
+        Ascending, for each true class; empty where a class has no calibration point with q > 0.
+    distances : (N,)
+        Of the inputs, ascending.
+    similar_distances : (n,)
+        Of the inputs with q > 0, ascending.
+    largest_distance : float
+        Of all calibration points; NaN where there is none.
+    rejection_distance : float
+        Beyond it d = 0: the smallest of the classes' largest distances; NaN where a class has none, and d is 0 anyway.
+    share_beyond : float
+        Inputs beyond ``largest_distance``; 1 where there is none.
+    share_rejected : float
+        Inputs with d = 0: beyond the farthest calibration point of some class.
+    name : str
+        Of the inputs.
+    ax_, figure_
+        What ``plot`` drew on.
+    """
+
+    classes: Array
+    calibration_distances: tuple[Array, ...]
+    distances: Array
+    similar_distances: Array
+    largest_distance: float
+    rejection_distance: float
+    share_beyond: float
+    share_rejected: float
+    name: str
+    ax_: Any = field(init=False)
+    figure_: Any = field(init=False)
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, X: Any, y: Any = None, *, name: str = "test set") -> DistanceDisplay:
+        """Compare inputs with the calibration set of a fitted ``SDMClassifier``; y is not used, no labels are needed.
+
+        Parameters
+        ----------
+        estimator : SDMClassifier or SDMTextClassifier
+        X
+            Inputs.
+        y
+            Not used; there for uniformity.
+        name : str, default='test set'
+            What to call the inputs.
+        """
+        caller = f"{cls.__name__}.from_estimator"
+        classifier = sdm_classifier(estimator, caller)
+        decisions = decide(estimator, X, caller)
+        return cls.from_predictions(decisions, ecdfs=classifier.model_.calibration.ecdfs, name=name)
+
+    @classmethod
+    def from_predictions(
+        cls, decisions: Decisions, y: Any = None, *, ecdfs: ClassEcdfs, name: str = "test set"
+    ) -> DistanceDisplay:
+        """Compare the distances of decisions with eCDFs, those of ``classifier.model_.calibration.ecdfs``."""
+        caller = f"{cls.__name__}.from_predictions"
+        check_decisions(decisions, caller)
+        distances = signal(decisions, "nearest_distance", caller).astype(np.float64)
+        similar = signal(decisions, "similarity", caller) > 0
+        if not isinstance(ecdfs, ClassEcdfs):
+            raise InvalidTypeError(f"'ecdfs' of {caller} must be ClassEcdfs. Got {type(ecdfs).__name__}.")
+        if ecdfs.n_classes != len(decisions.classes):
+            raise InvalidInputError(
+                f"'ecdfs' of {caller} must be of the {len(decisions.classes)} classes of the decisions. "
+                f"Got {ecdfs.n_classes}."
+            )
+        known = tuple(values.cpu().numpy() for values in ecdfs.sorted_distances)
+        farthest = [float(values[-1]) for values in known if len(values)]
+        largest = max(farthest, default=np.nan)
+        return cls(
+            classes=decisions.classes,
+            calibration_distances=known,
+            distances=np.sort(distances),
+            similar_distances=np.sort(distances[similar]),
+            largest_distance=largest,
+            rejection_distance=min(farthest) if len(farthest) == len(known) else np.nan,
+            share_beyond=float((~(distances <= largest)).mean()),
+            share_rejected=float((ecdfs.distance_quantile(distances) == 0).double().mean()),
+            name=name,
+        )
+
+    def plot(self, ax: Any = None) -> DistanceDisplay:
+        """Draw the eCDFs, on axes given or new ones, and say how many inputs lie beyond the calibration set."""
+        ax = axes_for(ax, (6, 4), f"{type(self).__name__}.plot")
+        self._plot_calibration(ax)
+        if len(self.similar_distances):
+            share = len(self.similar_distances) / len(self.distances)
+            ax.ecdf(
+                self.similar_distances, color=BLACK, linewidth=2.4, label=f"{shown(self.name, 60)}, q > 0 ({share:.0%})"
+            )
+        ax.ecdf(self.distances, color=BLACK, linewidth=1.6, linestyle=(0, (1, 1)), label=f"{shown(self.name, 60)}, all")
+        if np.isfinite(self.largest_distance):
+            ax.axvline(self.largest_distance, color=GREY, linewidth=1, linestyle="--", label="beyond every class")
+        if np.isfinite(self.rejection_distance):
+            ax.axvline(
+                self.rejection_distance, color=GREY, linewidth=1, linestyle=":", label="beyond some class: d = 0"
+            )
+        self._scale(ax)
+        ax.set_ylim(0, 1.02)
+        ax.set_xlabel("distance to the nearest training example")
+        ax.set_ylabel("share at most so far")
+        ax.set_title(
+            f"{shown(self.name, 60)}, beyond every calibration point: {self.share_beyond:.1%}\n"
+            f"beyond all those of some class (d = 0, rejected): {self.share_rejected:.1%}",
+            loc="left",
+            fontsize=SMALL + 1,
+        )
+        tidy(ax)
+        ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.02), frameon=False, fontsize=SMALL)
+        self.ax_, self.figure_ = ax, ax.figure
+        return self
+
+    def _plot_calibration(self, ax: Any) -> None:
+        each_named = len(self.classes) <= _MOST_NAMED
+        first = True
+        for position, (label, values) in enumerate(zip(self.classes, self.calibration_distances, strict=True)):
+            if each_named:
+                options = series_style(position) | {"linewidth": 1.2, "markersize": 4, "markevery": (0.1, 0.2)}
+                options["label"] = f"class {shown(label)}" if len(values) else f"class {shown(label)}: no points"
+            else:
+                options = {"color": GREY, "linewidth": 0.8, "alpha": 0.6}
+                options["label"] = f"each of {len(self.classes)} classes" if first else None
+            if len(values):
+                ax.ecdf(values, **options)
+                first = False
+            elif each_named:
+                ax.plot([], [], **options)
+
+    def _scale(self, ax: Any) -> None:
+        """A logarithmic axis where inputs lie so far off that a plain one would press the eCDFs into a line."""
+        everything: Sequence[Array] = [*self.calibration_distances, self.distances]
+        values = np.concatenate(everything)
+        if self.distances[-1] > _FAR * self.largest_distance > 0:
+            positive = values[values > 0]
+            ax.set_xscale("log")
+            ax.xaxis.set_major_formatter("{x:g}")
+            ax.set_xlim(positive.min() / 1.1, values.max() * 1.1)
+        else:
+            ax.set_xlim(0, 1.03 * values.max() or 1.0)

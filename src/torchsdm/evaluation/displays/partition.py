@@ -1,0 +1,313 @@
+"""``PartitionDisplay``: where the inputs of each class lie, and which part of that plane is admitted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from torchsdm.core import Decisions, HighReliabilityRegion
+from torchsdm.errors import InvalidInputError, InvalidTypeError
+from torchsdm.evaluation.displays._drawing import (
+    BLACK,
+    BLUE,
+    GREY,
+    PALE,
+    SKY_BLUE,
+    SMALL,
+    VERMILLION,
+    axes_for,
+    legend_above,
+    panels_within,
+    shown,
+    tidy,
+)
+from torchsdm.evaluation.displays._inputs import decide, judge, sdm_classifier, signal
+from torchsdm.validation import Array, check_alpha, check_positive
+
+_N_BINS = 20
+_NEAREST_ONE = 1e-5  # how near to 1 confidences are still told apart
+_CONFIDENCE_TICKS = (0.5, 0.9, 0.99, 0.999, 0.9999, 1.0)
+
+
+@dataclass(eq=False, repr=False)
+class PartitionDisplay:
+    """Rescaled similarity q' against confidence, one panel for each true class, with the high-reliability region.
+
+    A panel shades where a prediction of *its* class is admitted: q' at least q'_min, confidence at least psi of the
+    class (Eq. 9). A wrong prediction is of another class and has the threshold of that one, so that it may be admitted
+    outside the shade or rejected inside; wrong ones that are admitted have a mark of their own.
+
+    Attributes
+    ----------
+    rescaled_similarity, confidence : (N,)
+    labels : (N,)
+        True class numbers.
+    correct, admitted : (N,)
+    classes : (C,)
+    alpha : float
+    min_rescaled_similarity : float
+        q'_min; infinite where there is no region.
+    thresholds : (C,)
+        psi.
+    similarity_edges : (B + 1,)
+        Bins of q': one around 0, then from 1 on a logarithmic scale; there is no q' between 0 and 1.
+    similarity_counts : (C, 2, B)
+        Correct and wrong points of each class in each bin.
+    confidence_edges, confidence_counts
+        The same of the confidence; the bins are narrower near 1.
+    ax_, axes_, figure_
+        What ``plot`` drew on: the frame, and the panels (C,) in it.
+    drawn_
+        Rows of the points that ``plot`` drew.
+    """
+
+    rescaled_similarity: Array
+    confidence: Array
+    labels: Array
+    correct: Array
+    admitted: Array
+    classes: Array
+    alpha: float
+    min_rescaled_similarity: float
+    thresholds: Array
+    similarity_edges: Array
+    similarity_counts: Array
+    confidence_edges: Array
+    confidence_counts: Array
+    ax_: Any = field(init=False)
+    axes_: Any = field(init=False)
+    figure_: Any = field(init=False)
+    drawn_: Any = field(init=False)
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, X: Any, y: Any, *, alpha: float | None = None) -> PartitionDisplay:
+        """Decide on labelled inputs and compare with the region of a fitted ``SDMClassifier``.
+
+        Parameters
+        ----------
+        estimator : SDMClassifier or SDMTextClassifier
+        X, y
+            Inputs and their true labels.
+        alpha : float, optional
+            Which region to draw, if there are several; by default that of the first alpha.
+        """
+        caller = f"{cls.__name__}.from_estimator"
+        regions = sdm_classifier(estimator, caller).regions_
+        chosen = regions[0]
+        if alpha is not None:
+            value = check_alpha(alpha, caller)
+            fitting = [region for region in regions if abs(region.alpha - value) < 1e-9]
+            if not fitting:
+                known = ", ".join(f"{region.alpha:g}" for region in regions)
+                raise InvalidInputError(
+                    f"'alpha' of {caller} must be one of the estimator's own, {known}. Got {value:g}; call recalibrate "
+                    "first."
+                )
+            chosen = fitting[0]
+        return cls.from_predictions(decide(estimator, X, caller), y, region=chosen)
+
+    @classmethod
+    def from_predictions(cls, decisions: Decisions, y: Any, *, region: HighReliabilityRegion) -> PartitionDisplay:
+        """Compare decisions with a region, such as ``classifier.region_``."""
+        caller = f"{cls.__name__}.from_predictions"
+        judged = judge(decisions, y, caller)
+        q_rescaled = signal(decisions, "rescaled_similarity", caller)
+        n_classes = len(decisions.classes)
+        if not isinstance(region, HighReliabilityRegion):
+            raise InvalidTypeError(
+                f"'region' of {caller} must be a HighReliabilityRegion, such as classifier.region_. "
+                f"Got {type(region).__name__}."
+            )
+        if len(region.thresholds) != n_classes:
+            raise InvalidInputError(
+                f"'region' of {caller} must be of the {n_classes} classes of the decisions. "
+                f"Got {len(region.thresholds)}."
+            )
+        similarity_edges = _similarity_edges(q_rescaled)
+        confidence_edges = _from_scale(np.linspace(0, _to_scale(1.0), _N_BINS + 1))
+        confidence_edges[[0, -1]] = 0, 1
+        groups = [
+            [(judged.labels == c) & (judged.correct == right) for right in (True, False)] for c in range(n_classes)
+        ]
+
+        def counts(values: Array, edges: Array) -> Array:
+            return np.array([[np.histogram(values[rows], edges)[0] for rows in pair] for pair in groups])
+
+        return cls(
+            rescaled_similarity=q_rescaled,
+            confidence=decisions.confidence,
+            labels=judged.labels,
+            correct=judged.correct,
+            admitted=region.admits(q_rescaled, judged.predictions, decisions.confidence).numpy(),
+            classes=decisions.classes,
+            alpha=region.alpha,
+            min_rescaled_similarity=region.min_rescaled_similarity,
+            thresholds=region.thresholds.cpu().numpy(),
+            similarity_edges=similarity_edges,
+            similarity_counts=counts(q_rescaled, similarity_edges),
+            confidence_edges=confidence_edges,
+            confidence_counts=counts(decisions.confidence, confidence_edges),
+        )
+
+    def plot(self, ax: Any = None, *, max_points: int = 5000) -> PartitionDisplay:
+        """Draw a panel for each class, in a new figure or in the place of the axes given.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, optional
+        max_points : int, default=5000
+            Points drawn, over all panels. Of more, so many are chosen by lot, always the same ones, each with the same
+            chance; histograms and numbers are of all.
+        """
+        caller = f"{type(self).__name__}.plot"
+        check_positive(max_points, "max_points", caller, integer=True)
+        n_classes = len(self.classes)
+        n_columns = n_classes if n_classes <= 3 else math.ceil(math.sqrt(n_classes))
+        n_rows = math.ceil(n_classes / n_columns)
+        ax = axes_for(ax, (max(6, 2.5 * n_columns), max(4, 2.4 * n_rows + 0.8)), caller)
+        strip, grid = panels_within(ax, n_rows, n_columns, share="xy")
+        panels = grid.ravel()[:n_classes]
+        self.drawn_ = self._choose(max_points)
+        for c, panel in enumerate(panels):
+            self._plot_class(panel, c)
+        self._label(grid, n_classes)
+        self._add_caption(strip)
+        self.ax_, self.axes_, self.figure_ = ax, panels, ax.figure
+        return self
+
+    def _choose(self, max_points: int) -> Array:
+        n = len(self.labels)
+        if n <= max_points:
+            return np.arange(n)
+        return np.sort(np.random.default_rng(0).choice(n, size=max_points, replace=False))
+
+    def _plot_class(self, panel: Any, c: int) -> None:
+        right_end = 1.2 * self.similarity_edges[-1]
+        if math.isfinite(self.min_rescaled_similarity):
+            x, psi = self.min_rescaled_similarity, self.thresholds[c]
+            panel.fill_between([x, max(right_end, 2 * x)], psi, 1, color=PALE, linewidth=0, zorder=0)
+            panel.axvline(x, color=GREY, linewidth=1, linestyle="--", zorder=1)
+            panel.axhline(psi, color=GREY, linewidth=1, linestyle=":", zorder=1)
+            right_end = max(right_end, 2 * x)
+        rows = self.drawn_[self.labels[self.drawn_] == c]
+        correct, admitted = self.correct[rows], self.admitted[rows]
+        for style, chosen in zip(_POINTS, (correct, ~correct & ~admitted, ~correct & admitted), strict=True):
+            points = rows[chosen]
+            panel.plot(
+                self.rescaled_similarity[points], self.confidence[points], linestyle="none", rasterized=True, **style
+            )
+        n_correct, n_wrong = self.similarity_counts[c].sum(axis=1)
+        if n_correct + n_wrong == 0:
+            panel.text(0.5, 0.5, "no inputs", transform=panel.transAxes, ha="center", va="center", fontsize=SMALL)
+        panel.set_xscale("symlog", linthresh=1, linscale=0.5)
+        panel.xaxis.set_major_formatter("{x:,g}")
+        panel.set_xlim(-0.5, right_end)
+        panel.set_yscale("function", functions=(_to_scale, _from_scale))
+        panel.set_yticks(_CONFIDENCE_TICKS, [f"{tick:g}" for tick in _CONFIDENCE_TICKS])
+        panel.set_ylim(*_from_scale(np.array([0.0, 1.04 * _to_scale(1.0)])))
+        self._plot_histograms(panel, c)
+
+    def _plot_histograms(self, panel: Any, c: int) -> None:
+        """Above and beside a panel: shares of the correct and of the wrong points of the class, each adding to 1."""
+        above = panel.inset_axes((0, 1.02, 1, 0.16), sharex=panel)
+        beside = panel.inset_axes((1.02, 0, 0.14, 1), sharey=panel)
+        sides = (
+            (above, self.similarity_edges, self.similarity_counts[c], "vertical"),
+            (beside, self.confidence_edges, self.confidence_counts[c], "horizontal"),
+        )
+        for side, edges, counts, orientation in sides:
+            correct, wrong = (own / max(own.sum(), 1) for own in counts)
+            side.stairs(correct, edges, orientation=orientation, fill=True, color=SKY_BLUE)
+            if wrong.any():
+                side.stairs(wrong, edges, orientation=orientation, color=VERMILLION, linewidth=1.2)
+            side.axis("off")
+        n_correct, n_wrong = self.similarity_counts[c].sum(axis=1)
+        above.set_title(
+            f"class {shown(self.classes[c])}: {n_correct:,} correct, {n_wrong:,} wrong", fontsize=SMALL, pad=2
+        )
+
+    def _label(self, grid: Any, n_classes: int) -> None:
+        n_columns = grid.shape[1]
+        for position, panel in enumerate(grid.ravel()):
+            if position >= n_classes:
+                panel.remove()
+                continue
+            if position % n_columns == 0:
+                panel.set_ylabel("confidence")
+            if position + n_columns >= n_classes:
+                panel.set_xlabel("q′, rescaled similarity")
+                panel.tick_params(labelbottom=True)
+            tidy(panel)
+
+    def _add_caption(self, ax: Any) -> None:
+        from matplotlib.lines import Line2D
+        from matplotlib.patches import Patch
+
+        n_admitted, n = int(self.admitted.sum()), len(self.labels)
+        if math.isfinite(self.min_rescaled_similarity):
+            n_wrong = int((self.admitted & ~self.correct).sum())
+            caption = (
+                f"Region at α = {self.alpha:g}: {n_admitted:,} of {n:,} inputs admitted, {n_wrong:,} of them wrong"
+            )
+        else:
+            caption = f"No region at α = {self.alpha:g}: nothing is admitted"
+        if len(self.drawn_) < n:
+            caption += f"\n{len(self.drawn_):,} of {n:,} points drawn; numbers and histograms are of all"
+        handles: list[Any] = [Line2D([], [], linestyle="none", **style) for style in _POINTS]
+        handles += [
+            Patch(color=SKY_BLUE, label="correct, shares in bins"),
+            Patch(facecolor="none", edgecolor=VERMILLION, linewidth=1.2, label="wrong, shares in bins"),
+        ]
+        if math.isfinite(self.min_rescaled_similarity):
+            handles += [
+                Line2D(
+                    [],
+                    [],
+                    color=GREY,
+                    linewidth=1,
+                    linestyle="--",
+                    label=f"q′ min = {self.min_rescaled_similarity:.3g}",
+                ),
+                Line2D([], [], color=GREY, linewidth=1, linestyle=":", label="ψ of the class"),
+                Patch(color=PALE, label="admitted if so predicted"),
+            ]
+        legend_above(ax, 3, handles, caption)
+
+
+_POINTS: tuple[dict[str, Any], ...] = (
+    {"label": "correct", "marker": "o", "markersize": 3, "color": BLUE, "alpha": 0.5, "markeredgewidth": 0},
+    {"label": "wrong, rejected", "marker": "x", "markersize": 5, "color": VERMILLION, "markeredgewidth": 1.2},
+    {
+        "label": "wrong, admitted",
+        "marker": "X",
+        "markersize": 7.5,
+        "color": VERMILLION,
+        "markeredgecolor": BLACK,
+        "markeredgewidth": 1,
+        "zorder": 3,
+    },
+)
+
+
+def _similarity_edges(q_rescaled: Array) -> Array:
+    """Bins for 0, for the empty stretch up to 1, and from 1 to the largest value on a logarithmic scale."""
+    largest = max(10.0, float(q_rescaled.max()))
+    return np.concatenate([[-0.5, 0.5], np.geomspace(1.0, largest, _N_BINS - 1)])
+
+
+def _to_scale(confidence: Any) -> Any:
+    """-log10(1 - p), which shows 0.9, 0.99 and 0.999 at equal steps, but finite at 1 and a straight line beyond."""
+    missing = np.maximum(1 - np.asarray(confidence, dtype=np.float64), 0) + _NEAREST_ONE
+    beyond = np.maximum(np.asarray(confidence, dtype=np.float64) - 1, 0) / (_NEAREST_ONE * math.log(10))
+    return beyond - np.log10(missing)
+
+
+def _from_scale(position: Any) -> Any:
+    """The inverse of ``_to_scale``."""
+    end = -math.log10(_NEAREST_ONE)
+    position = np.asarray(position, dtype=np.float64)
+    within = 1 + _NEAREST_ONE - 10.0 ** -np.minimum(position, end)
+    return within + np.maximum(position - end, 0) * _NEAREST_ONE * math.log(10)

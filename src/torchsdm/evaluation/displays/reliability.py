@@ -1,0 +1,190 @@
+"""``ReliabilityDisplay``: whether an answer is right as often as its confidence says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from torchsdm.core import Decisions
+from torchsdm.errors import InvalidInputError
+from torchsdm.evaluation.displays._drawing import (
+    BLACK,
+    BLUE,
+    GREY,
+    PALE,
+    VERMILLION,
+    axes_for,
+    legend_above,
+    panels_within,
+    tidy,
+)
+from torchsdm.evaluation.displays._inputs import decide, judge
+from torchsdm.evaluation.metrics import reliability_bins, wilson_interval
+from torchsdm.validation import Array, check_alpha, check_positive
+
+
+@dataclass(eq=False, repr=False)
+class ReliabilityDisplay:
+    """Accuracy against confidence in bins of equal width, and in the single bin [alpha, 1] that matters to a user.
+
+    Attributes
+    ----------
+    edges : (B, 2)
+        The bins that hold inputs, each open on the left.
+    confidence, accuracy : (B,)
+        Mean confidence of a bin, and share of its predictions that is correct.
+    accuracy_lower, accuracy_upper : (B,)
+        Wilson's interval.
+    counts : (B,)
+        Inputs of each bin.
+    alpha : float
+    top_confidence, top_accuracy, top_accuracy_lower, top_accuracy_upper : float
+        The same of the inputs with a confidence of at least alpha; NaN where there is none.
+    top_count : int
+    level : float
+        Of the intervals.
+    ax_, axes_, figure_
+        What ``plot`` drew on: the frame, and in it the panel of the accuracy and that of the counts.
+    """
+
+    edges: Array
+    confidence: Array
+    accuracy: Array
+    accuracy_lower: Array
+    accuracy_upper: Array
+    counts: Array
+    alpha: float
+    top_confidence: float
+    top_accuracy: float
+    top_accuracy_lower: float
+    top_accuracy_upper: float
+    top_count: int
+    level: float
+    ax_: Any = field(init=False)
+    axes_: Any = field(init=False)
+    figure_: Any = field(init=False)
+
+    @classmethod
+    def from_estimator(
+        cls, estimator: Any, X: Any, y: Any, *, n_bins: int = 10, alpha: float | None = None, level: float = 0.95
+    ) -> ReliabilityDisplay:
+        """Compute the bins of an estimator's confidence on labelled inputs.
+
+        Parameters
+        ----------
+        estimator
+            With a method ``decide``.
+        X, y
+            Inputs and their true labels.
+        n_bins : int, default=10
+            Bins between 0 and 1.
+        alpha : float, optional
+            Start of the single bin [alpha, 1]; by default the smallest alpha of the estimator.
+        level : float, default=0.95
+            Of Wilson's intervals.
+        """
+        decisions = decide(estimator, X, f"{cls.__name__}.from_estimator")
+        return cls.from_predictions(decisions, y, n_bins=n_bins, alpha=alpha, level=level)
+
+    @classmethod
+    def from_predictions(
+        cls, decisions: Decisions, y: Any, *, n_bins: int = 10, alpha: float | None = None, level: float = 0.95
+    ) -> ReliabilityDisplay:
+        """Compute the bins of decisions' confidence; see ``from_estimator``."""
+        caller = f"{cls.__name__}.from_predictions"
+        correct = judge(decisions, y, caller).correct
+        check_positive(n_bins, "n_bins", caller, integer=True)
+        check_positive(level, "level", caller)
+        if level >= 1:
+            raise InvalidInputError(f"'level' of {caller} must be in (0, 1). Got {level!r}.")
+        alpha = float(decisions.alphas[0]) if alpha is None else check_alpha(alpha, caller)
+        bins = reliability_bins(decisions.confidence, correct, n_bins)
+        n_correct = np.rint(bins.accuracy * bins.counts).astype(int)
+        intervals = [wilson_interval(int(k), int(n), level) for k, n in zip(n_correct, bins.counts, strict=True)]
+        lower, upper = np.array(intervals).T
+        in_top = decisions.confidence >= alpha
+        n_top = int(in_top.sum())
+        top_lower, top_upper = wilson_interval(int(correct[in_top].sum()), n_top, level) if n_top else (np.nan, np.nan)
+        return cls(
+            edges=bins.edges,
+            confidence=bins.confidence,
+            accuracy=bins.accuracy,
+            accuracy_lower=lower,
+            accuracy_upper=upper,
+            counts=bins.counts,
+            alpha=alpha,
+            top_confidence=float(decisions.confidence[in_top].mean()) if n_top else np.nan,
+            top_accuracy=float(correct[in_top].mean()) if n_top else np.nan,
+            top_accuracy_lower=top_lower,
+            top_accuracy_upper=top_upper,
+            top_count=n_top,
+            level=float(level),
+        )
+
+    def plot(self, ax: Any = None) -> ReliabilityDisplay:
+        """Draw accuracy against confidence and below it the counts, in a new figure or in the place of axes given."""
+        ax = axes_for(ax, (6, 4.5), f"{type(self).__name__}.plot")
+        strip, panels = panels_within(ax, 2, 1, height_ratios=(3, 1))
+        self._plot_accuracy(panels[0, 0])
+        self._plot_counts(panels[1, 0])
+        for panel in panels[:, 0]:
+            panel.set_xlim(0, 1)
+            tidy(panel)
+        legend_above(strip, handles=panels[0, 0].get_legend_handles_labels()[0])
+        self.ax_, self.axes_, self.figure_ = ax, panels[:, 0], ax.figure
+        return self
+
+    @property
+    def _width(self) -> float:
+        return float(self.edges[0, 1] - self.edges[0, 0])
+
+    def _plot_accuracy(self, ax: Any) -> None:
+        ax.axvspan(self.alpha, 1, color=PALE, linewidth=0, zorder=0)
+        ax.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--", label="accuracy = confidence")
+        ax.errorbar(
+            self.confidence,
+            self.accuracy,
+            yerr=_around(self.accuracy, self.accuracy_lower, self.accuracy_upper),
+            fmt="o-",
+            color=BLUE,
+            linewidth=1.2,
+            markersize=5,
+            capsize=3,
+            label=f"bin of width {self._width:.2g} (with {self.level:.0%} interval)",
+        )
+        if self.top_count:
+            interval = f"{self.top_accuracy_lower:.3f} to {self.top_accuracy_upper:.3f}"
+            ax.errorbar(
+                [(self.alpha + 1) / 2],
+                [self.top_accuracy],
+                yerr=_around(self.top_accuracy, self.top_accuracy_lower, self.top_accuracy_upper),
+                xerr=(1 - self.alpha) / 2,
+                fmt="D",
+                color=VERMILLION,
+                markeredgecolor=BLACK,
+                markersize=7,
+                capsize=4,
+                zorder=3,
+                label=f"[{self.alpha:g}, 1]: accuracy {self.top_accuracy:.3f} ({interval}), {self.top_count:,} inputs",
+            )
+        else:
+            ax.plot([], [], " ", label=f"[{self.alpha:g}, 1]: no input is so confident")
+        ax.set_ylim(-0.02, 1.04)
+        ax.set_ylabel("accuracy")
+
+    def _plot_counts(self, ax: Any) -> None:
+        ax.axvspan(self.alpha, 1, color=PALE, linewidth=0, zorder=0)
+        left, right = self.edges.T
+        ax.bar(left, self.counts, right - left, align="edge", color=BLUE, edgecolor="white", linewidth=0.8)
+        ax.set_yscale("log")
+        ax.set_ylim(0.7, 2 * max(self.counts.max(), 5))
+        ax.set_xlabel("confidence")
+        ax.set_ylabel("inputs")
+
+
+def _around(value: Any, lower: Any, upper: Any) -> Array:
+    """Lengths (2, n) of error bars; the rounding of an interval that ends at its value must not make one negative."""
+    lengths: Array = np.maximum(np.array([np.atleast_1d(value - lower), np.atleast_1d(upper - value)]), 0)
+    return lengths

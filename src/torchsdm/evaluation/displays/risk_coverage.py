@@ -1,0 +1,152 @@
+"""``RiskCoverageDisplay``: how wrong the answers are when only the best so many are given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from torchsdm.core import Decisions
+from torchsdm.errors import InvalidInputError
+from torchsdm.evaluation.displays._drawing import BLACK, GREY, axes_for, legend_above, series_style, shown, tidy
+from torchsdm.evaluation.displays._inputs import admission, decide, judge
+from torchsdm.evaluation.metrics import ordering_score, risk_coverage_curve
+from torchsdm.validation import Array
+
+_STEADY = 0.05  # coverage below which a risk rests on too few inputs to scale the axis by
+
+
+@dataclass(frozen=True)
+class RiskCoverageCurve:
+    """Risk against coverage of one estimator, and the point at which it works."""
+
+    name: str
+    coverage: Array
+    """Share of the inputs with a score at least as high, ascending; one entry for each distinct score."""
+    risk: Array
+    """Share of wrong predictions among them."""
+    admitted_share: float
+    admitted_risk: float
+    """Share of wrong predictions among the admitted; NaN where nothing is admitted."""
+
+
+@dataclass(eq=False, repr=False)
+class RiskCoverageDisplay:
+    """Selective risk against coverage, of one estimator or several.
+
+    Inputs are answered from the highest score down (``Decisions.score``, or the confidence where there is none), those
+    of equal score together. The marker is the set that the estimator admits. It lies off the curve where admission is
+    not a threshold on the score, as for SDM. The area under the steps is ``torchsdm.metrics.aurc``.
+
+    Attributes
+    ----------
+    curves : tuple of RiskCoverageCurve
+    alpha : float
+        The target accuracy; the target risk is 1 - alpha.
+    ax_, figure_
+        What ``plot`` drew on.
+    """
+
+    curves: tuple[RiskCoverageCurve, ...]
+    alpha: float
+    ax_: Any = field(init=False)
+    figure_: Any = field(init=False)
+
+    @classmethod
+    def from_estimator(
+        cls, estimator: Any, X: Any, y: Any, *, alpha: float | None = None, name: str | None = None
+    ) -> RiskCoverageDisplay:
+        """Compute the curves of an estimator, or of a mapping from names to estimators, on labelled inputs.
+
+        Parameters
+        ----------
+        estimator : estimator, or mapping of str to estimator
+            With a method ``decide``.
+        X, y
+            Inputs and their true labels.
+        alpha : float, optional
+            The target accuracy whose admitted set is marked; by default the smallest that the estimators have.
+        name : str, optional
+            Name of a single estimator; by default that of its class.
+        """
+        caller = f"{cls.__name__}.from_estimator"
+        if isinstance(estimator, Mapping):
+            decisions = {key: decide(one, X, caller) for key, one in estimator.items()}
+            return cls.from_predictions(decisions, y, alpha=alpha, name=name)
+        name = type(estimator).__name__ if name is None else name
+        return cls.from_predictions(decide(estimator, X, caller), y, alpha=alpha, name=name)
+
+    @classmethod
+    def from_predictions(
+        cls,
+        decisions: Decisions | Mapping[str, Decisions],
+        y: Any,
+        *,
+        alpha: float | None = None,
+        name: str | None = None,
+    ) -> RiskCoverageDisplay:
+        """Compute the curves of decisions, or of a mapping from names to decisions on the same inputs."""
+        caller = f"{cls.__name__}.from_predictions"
+        if isinstance(decisions, Mapping):
+            if name is not None:
+                raise InvalidInputError(
+                    f"'name' of {caller} must be None where a mapping gives the names. Got {name!r}."
+                )
+            if not decisions:
+                raise InvalidInputError(f"'decisions' of {caller} must hold at least one estimator's. Got none.")
+            several = dict(decisions)
+        else:
+            several = {"answers" if name is None else name: decisions}
+        curves, alphas = [], []
+        for key, one in several.items():
+            correct = judge(one, y, caller).correct
+            coverage, risk = risk_coverage_curve(ordering_score(one), correct)
+            target, admitted = admission(one, alpha, caller)
+            admitted_risk = float((~correct[admitted]).mean()) if admitted.any() else np.nan
+            curves.append(RiskCoverageCurve(str(key), coverage, risk, float(admitted.mean()), admitted_risk))
+            alphas.append(target)
+        if len(set(alphas)) > 1:
+            got = ", ".join(f"{target:g}" for target in alphas)
+            raise InvalidInputError(
+                f"'alpha' of {caller} must be given where estimators have different ones. Got {got}."
+            )
+        return cls(tuple(curves), alphas[0])
+
+    def plot(self, ax: Any = None) -> RiskCoverageDisplay:
+        """Draw the curves, the admitted sets and the target risk, on axes given or new ones."""
+        height = 4 + 0.17 * max(0, len(self.curves) - 3)  # each has a line in the legend
+        ax = axes_for(ax, (6, height), f"{type(self).__name__}.plot")
+        highest = 1 - self.alpha
+        for position, curve in enumerate(self.curves):
+            style = series_style(position)
+            marker = style.pop("marker")
+            x, y = np.append(0.0, curve.coverage), np.append(curve.risk[0], curve.risk)
+            name = shown(curve.name, 80)
+            if np.isnan(curve.admitted_risk):
+                label, marker = f"{name}: nothing admitted", None
+            else:
+                label = f"{name}: {curve.admitted_share:.1%} admitted (mark), {curve.admitted_risk:.1%} of them wrong"
+            ax.plot(x, y, drawstyle="steps-pre", linewidth=1.6, **style)
+            ax.plot([], [], label=label, marker=marker, markeredgecolor=BLACK, markersize=8, **style)
+            if marker is not None:
+                point = {"marker": marker, "markersize": 9, "markeredgecolor": BLACK, "color": style["color"]}
+                ax.plot(curve.admitted_share, curve.admitted_risk, linestyle="none", zorder=3, clip_on=False, **point)
+            steady = curve.risk[curve.coverage >= _STEADY]
+            highest = max(highest, steady.max(), np.nan_to_num(curve.admitted_risk))
+        ax.axhline(
+            1 - self.alpha,
+            color=GREY,
+            linewidth=1,
+            linestyle=(0, (1, 1)),
+            label=f"target risk 1 − α = {1 - self.alpha:.3g}",
+        )
+        ax.set_xlim(0, 1)
+        ax.set_ylim(0, min(1.0, 1.08 * highest) if highest > 0 else 0.05)
+        ax.set_xlabel("coverage: share of inputs answered, highest score first")
+        ax.set_ylabel("risk: share wrong among them")
+        tidy(ax)
+        legend_above(ax)
+        self.ax_, self.figure_ = ax, ax.figure
+        return self

@@ -1,0 +1,147 @@
+"""``TrainingHistoryDisplay``: what training did, epoch by epoch and round by round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from torchsdm.errors import InvalidTypeError, NotFittedError
+from torchsdm.evaluation.displays._drawing import (
+    BLACK,
+    BLUE,
+    GREY,
+    SMALL,
+    VERMILLION,
+    axes_for,
+    legend_above,
+    panels_within,
+    tidy,
+)
+from torchsdm.training import History
+from torchsdm.validation import Array
+
+_PANELS = {  # field -> label of the axis
+    "balanced_loss": "balanced loss",
+    "balanced_accuracy": "balanced accuracy",
+    "mean_similarity": "mean q",
+}
+
+
+@dataclass(eq=False, repr=False)
+class TrainingHistoryDisplay:
+    """Balanced loss, balanced accuracy and mean similarity q of training and calibration set, rounds side by side.
+
+    Attributes
+    ----------
+    rounds, epochs : (E,)
+        Round, counted from 0, and epoch, counted from 1, of every record.
+    train, calibration : dict of str to (E,)
+        The values ``balanced_loss``, ``balanced_accuracy`` and ``mean_similarity`` of each set.
+    chosen : int or None
+        Position of the epoch whose model was kept: the smallest calibration loss.
+    ax_, axes_, figure_
+        What ``plot`` drew on: the frame, and the panels in it.
+    """
+
+    rounds: Array
+    epochs: Array
+    train: dict[str, Array]
+    calibration: dict[str, Array]
+    chosen: int | None
+    ax_: Any = field(init=False)
+    axes_: Any = field(init=False)
+    figure_: Any = field(init=False)
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, X: Any = None, y: Any = None) -> TrainingHistoryDisplay:
+        """Take the history of a fitted estimator; X and y are not used, they are there for uniformity."""
+        fitted = getattr(estimator, "classifier_", estimator)
+        if not hasattr(fitted, "history_"):
+            raise NotFittedError(f"This {type(estimator).__name__} has no history_: call fit before drawing it.")
+        return cls.from_history(fitted.history_)
+
+    @classmethod
+    def from_history(cls, history: History) -> TrainingHistoryDisplay:
+        """Take the records of a history."""
+        if not isinstance(history, History):
+            raise InvalidTypeError(
+                f"'history' of {cls.__name__}.from_history must be a History, as the history_ of an estimator is. "
+                f"Got {type(history).__name__}."
+            )
+
+        def values(part: str) -> dict[str, Array]:
+            return {name: np.array([getattr(record, f"{part}_{name}") for record in history]) for name in _PANELS}
+
+        return cls(
+            rounds=np.array([record.round for record in history], dtype=int),
+            epochs=np.array([record.epoch for record in history], dtype=int),
+            train=values("train"),
+            calibration=values("calibration"),
+            chosen=history.records.index(history.best) if len(history) else None,
+        )
+
+    def plot(self, ax: Any = None) -> TrainingHistoryDisplay:
+        """Draw three panels over each other, in a new figure or in the place of the axes given."""
+        ax = axes_for(ax, (6, 5), f"{type(self).__name__}.plot")
+        strip, grid = panels_within(ax, len(_PANELS), 1)
+        panels = grid[:, 0]
+        position = np.arange(1, len(self.epochs) + 1)
+        starts = np.flatnonzero(np.diff(self.rounds, prepend=-1))  # of rounds
+        stops = np.append(starts, len(position))[1:]
+        for panel, (name, label) in zip(panels, _PANELS.items(), strict=True):
+            for start, stop in zip(starts, stops, strict=True):
+                own = slice(start, stop)
+                mark = "." if stop - start == 1 else ""
+                panel.plot(position[own], self.train[name][own], color=VERMILLION, linestyle="--", marker=mark)
+                panel.plot(position[own], self.calibration[name][own], color=BLUE, linestyle="-", marker=mark)
+            for start in starts[1:]:
+                panel.axvline(start + 0.5, color=GREY, linewidth=0.8, linestyle=":")
+            if self.chosen is not None:
+                value = self.calibration[name][self.chosen]
+                panel.plot(position[self.chosen], value, "*", color=BLACK, markersize=10, zorder=3, clip_on=False)
+            panel.set_ylabel(label)
+            tidy(panel)
+        for panel in (panels[0], panels[2]):
+            panel.set_ylim(bottom=0)
+        self._label_epochs(panels, starts, stops)
+        self._add_legend(strip)
+        self.ax_, self.axes_, self.figure_ = ax, panels, ax.figure
+        return self
+
+    def _label_epochs(self, panels: Any, starts: Array, stops: Array) -> None:
+        several = len(starts) > 1
+        panels[-1].set_xlabel("epoch, rounds one after the other" if several else "epoch")
+        if not len(self.epochs):
+            panels[1].text(0.5, 0.5, "no epochs", transform=panels[1].transAxes, ha="center", va="center")
+            return
+        panels[0].set_xlim(0.5, len(self.epochs) + 0.5)
+        panels[0].xaxis.get_major_locator().set_params(integer=True)
+        if several and len(starts) <= 12:
+            for number, start, stop in zip(self.rounds[starts], starts, stops, strict=True):
+                name = f"round {number + 1}" if len(starts) <= 5 else str(number + 1)
+                middle = (start + stop + 1) / 2
+                panels[0].text(
+                    middle,
+                    1.0,
+                    name,
+                    transform=panels[0].get_xaxis_transform(),
+                    ha="center",
+                    va="bottom",
+                    fontsize=SMALL,
+                )
+
+    def _add_legend(self, ax: Any) -> None:
+        from matplotlib.lines import Line2D
+
+        handles = [
+            Line2D([], [], color=VERMILLION, linestyle="--", label="training set"),
+            Line2D([], [], color=BLUE, label="calibration set"),
+        ]
+        if self.chosen is not None:
+            name = f"chosen: epoch {self.epochs[self.chosen]}"
+            if len(np.unique(self.rounds)) > 1:
+                name += f" of round {self.rounds[self.chosen] + 1}"
+            handles.append(Line2D([], [], color=BLACK, linestyle="none", marker="*", markersize=10, label=name))
+        legend_above(ax, len(handles), handles)

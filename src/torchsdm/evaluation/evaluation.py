@@ -1,0 +1,208 @@
+"""Comparing fitted estimators on labelled data: the paper's table, summaries, and where the numbers come from."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchsdm._version import __version__
+from torchsdm.core import Decisions
+from torchsdm.errors import InvalidInputError
+from torchsdm.evaluation.entrants import Entrant
+from torchsdm.evaluation.metrics import (
+    aurc,
+    check_known_labels,
+    coverage_at_accuracy,
+    excess_aurc,
+    expected_calibration_error,
+    ood_auroc,
+    ood_fpr_at_95,
+    ordering_score,
+    possible_label_errors,
+    rejection_confusion,
+    top_label_calibration,
+)
+from torchsdm.evaluation.tables import ResultRow, ResultTable
+from torchsdm.states import LabelledStates
+from torchsdm.training import fingerprint
+from torchsdm.validation import Array, check_alpha, check_label_array
+
+_PACKAGES = ("torch", "numpy", "scikit-learn", "transformers", "vbll", "mapie")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Decisions of several estimators on several labelled data sets, and what follows from them.
+
+    Parameters
+    ----------
+    entrants : sequence of Entrant
+    data_sets : mapping of str to LabelledStates
+        The first is in distribution; scores on it are what others are told apart from.
+    alpha : float
+        The accuracy that is asked for; one of those that each entrant was fitted with.
+    settings : mapping, optional
+        What else should be on record, as plain values.
+    """
+
+    entrants: Sequence[Entrant]
+    data_sets: Mapping[str, LabelledStates]
+    alpha: float
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    decisions: dict[tuple[int, str], Decisions] = field(init=False)
+    """By position of the entrant and name of the data set."""
+
+    def __post_init__(self) -> None:
+        check_alpha(self.alpha, "Evaluation")
+        if not self.entrants or not self.data_sets:
+            raise InvalidInputError("Evaluation needs at least one entrant and one data set.")
+        for name, data in self.data_sets.items():
+            check_label_array(data.labels, f"Evaluation ({name})")
+        decided = {
+            (position, name): entrant.decide(data).at(self.alpha)
+            for name, data in self.data_sets.items()
+            for position, entrant in enumerate(self.entrants)
+        }
+        for (_, name), decisions in decided.items():
+            check_known_labels(decisions, self.data_sets[name].labels, f"Evaluation ({name})")
+        object.__setattr__(self, "decisions", decided)
+
+    @property
+    def table(self) -> ResultTable:
+        """The paper's table: a row for each data set and entrant."""
+        return ResultTable(
+            [
+                ResultRow.of(
+                    self.decisions[position, name],
+                    data.labels,
+                    self.alpha,
+                    dataset=name,
+                    model=entrant.model,
+                    estimator=entrant.name,
+                )
+                for name, data in self.data_sets.items()
+                for position, entrant in enumerate(self.entrants)
+            ]
+        )
+
+    def summaries(self) -> list[dict[str, Any]]:
+        """A record for each data set and entrant: what its selection did, and how well its score orders inputs.
+
+        ``ood_auroc`` and ``ood_fpr_at_95`` tell a data set from the first one, and are None on the first itself.
+        ``top_label_accuracy`` is the smallest accuracy over predictions whose confidence lies in [alpha, 1].
+        """
+        first = next(iter(self.data_sets))
+        return [
+            self._summary(position, name, None if name == first else first)
+            for name in self.data_sets
+            for position in range(len(self.entrants))
+        ]
+
+    def label_errors(self, entrant: int, data_set: str) -> Array:
+        """Rows of a data set that an entrant admits against their given label, the most confident first."""
+        return possible_label_errors(self.decisions[entrant, data_set], self.data_sets[data_set].labels)
+
+    def facts(self) -> dict[str, Any]:
+        """Where the numbers come from: versions, fingerprints of the data, settings and seeds of the estimators."""
+        facts = {
+            "torchsdm": __version__,
+            "python": platform.python_version(),
+            **{name: _version(name) for name in _PACKAGES},
+            "alpha": self.alpha,
+            "data": {
+                name: {"n": len(data), "fingerprint": _data_fingerprint(data), "origin": data.origin}
+                for name, data in self.data_sets.items()
+            },
+            "entrants": [_describe(entrant) for entrant in self.entrants],
+            "settings": dict(self.settings),
+        }
+        plain: dict[str, Any] = _plain(facts)
+        return plain
+
+    def _summary(self, position: int, name: str, inside: str | None) -> dict[str, Any]:
+        entrant, decisions = self.entrants[position], self.decisions[position, name]
+        truth = check_label_array(self.data_sets[name].labels, "Evaluation")
+        correct, score = decisions.predictions == truth, ordering_score(decisions)
+        inside_score = None if inside is None else ordering_score(self.decisions[position, inside])
+        counts = rejection_confusion(decisions, truth)
+        cells = top_label_calibration(decisions, truth, self.alpha).values()
+        top_label = [cell.accuracy for cell in cells if cell.accuracy is not None]
+        return {
+            "dataset": name,
+            "model": entrant.model,
+            "estimator": entrant.name,
+            "accuracy": float(correct.mean()),
+            "coverage": float(decisions.admitted.mean()),
+            "risk": float((~correct)[decisions.admitted].mean()) if decisions.admitted.any() else None,
+            "aurc": aurc(score, correct),
+            "excess_aurc": excess_aurc(score, correct),
+            "coverage_at_alpha": coverage_at_accuracy(score, correct, self.alpha),
+            "ece": expected_calibration_error(decisions.confidence, correct),
+            "top_label_accuracy": min(top_label, default=None),
+            "ood_auroc": None if inside_score is None else ood_auroc(inside_score, score),
+            "ood_fpr_at_95": None if inside_score is None else ood_fpr_at_95(inside_score, score),
+            "admitted_correct": counts.admitted_correct,
+            "admitted_wrong": counts.admitted_wrong,
+            "rejected_correct": counts.rejected_correct,
+            "rejected_wrong": counts.rejected_wrong,
+        }
+
+
+def _describe(entrant: Entrant) -> dict[str, Any]:
+    estimator = entrant.estimator
+    inner = getattr(estimator, "model_", None)
+    seed = getattr(estimator, "random_seed_", getattr(inner, "random_seed_", None))
+    return {
+        "model": entrant.model,
+        "estimator": entrant.name,
+        "class": type(estimator).__name__,
+        "reads": entrant.reads,
+        "settings": _settings(estimator),
+        "model_settings": None if inner is None else _settings(inner),
+        "seed": seed,
+    }
+
+
+def _settings(estimator: Any) -> dict[str, Any]:
+    """Constructor parameters; those that are estimators themselves by their class."""
+    if not hasattr(estimator, "get_params"):
+        return {}
+    parameters = estimator.get_params(deep=False)
+    return {name: type(value).__name__ if hasattr(value, "get_params") else value for name, value in parameters.items()}
+
+
+def _plain(value: Any) -> Any:
+    """A tree of values as strict JSON can hold it; what it cannot is written out."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (np.ndarray, np.generic)):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, (str, bool, int)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return str(value)
+
+
+def _data_fingerprint(data: LabelledStates) -> str:
+    """Of hidden states, labels and, where there are any, label logits."""
+    labels = check_label_array(data.labels, "Evaluation")
+    parts = [fingerprint(torch.as_tensor(data.hidden_states), labels)]
+    if data.label_logits is not None:
+        parts.append(fingerprint(torch.as_tensor(data.label_logits), labels))
+    return parts[0] if len(parts) == 1 else hashlib.sha256("".join(parts).encode()).hexdigest()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

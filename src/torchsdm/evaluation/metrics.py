@@ -1,0 +1,254 @@
+"""How well an estimator selects: the paper's row of a table (section 3.2), and the usual summaries of a selection.
+
+Conventions, once for all: *coverage* is the share of inputs admitted; *risk* is the share of wrong ones among the
+admitted; a *score* orders inputs, higher meaning more to be relied on; inputs of equal score are admitted together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from torchsdm.core import Decisions
+from torchsdm.errors import InvalidInputError
+from torchsdm.labels import LabelCodes
+from torchsdm.validation import Array, check_label_array, check_same_length
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Accuracy among the admitted inputs of a stratum, such as all with one true label."""
+
+    n_total: int
+    """Inputs of the stratum, admitted or not."""
+    n_admitted: int
+    n_correct: int
+    share: float
+    """Admitted inputs of the stratum as a share of all inputs."""
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of the admitted that is correct; None where none is admitted."""
+        return self.n_correct / self.n_admitted if self.n_admitted else None
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether there is no input of the stratum at all."""
+        return self.n_total == 0
+
+    def interval(self, level: float = 0.95) -> tuple[float, float] | None:
+        """Wilson's interval for the accuracy; None where none is admitted."""
+        return wilson_interval(self.n_correct, self.n_admitted, level) if self.n_admitted else None
+
+    def is_below(self, alpha: float) -> bool:
+        """Whether the accuracy falls short of alpha; rejecting everything does not."""
+        return self.accuracy is not None and self.accuracy < alpha
+
+
+@dataclass(frozen=True)
+class SelectiveAccuracy:
+    """The paper's row: accuracy and admitted share by true class, by prediction, and over all."""
+
+    by_class: dict[Any, Cell]
+    by_prediction: dict[Any, Cell]
+    marginal: Cell
+
+    def holds(self, alpha: float) -> bool:
+        """Whether no class, no prediction and not the whole falls below alpha."""
+        cells = [*self.by_class.values(), *self.by_prediction.values(), self.marginal]
+        return not any(cell.is_below(alpha) for cell in cells)
+
+
+def selective_accuracy(decisions: Decisions, labels: Any) -> SelectiveAccuracy:
+    """Accuracy among admitted inputs, class-conditional for each y, prediction-conditional for each ŷ, and marginal."""
+    truth = check_known_labels(decisions, labels, "selective_accuracy")
+    correct = decisions.predictions == truth
+
+    def cell(stratum: Array) -> Cell:
+        admitted = decisions.admitted & stratum
+        n_admitted = int(admitted.sum())
+        return Cell(int(stratum.sum()), n_admitted, int((admitted & correct).sum()), n_admitted / len(truth))
+
+    return SelectiveAccuracy(
+        {label: cell(truth == label) for label in decisions.classes.tolist()},
+        {label: cell(decisions.predictions == label) for label in decisions.classes.tolist()},
+        cell(np.ones(len(truth), dtype=bool)),
+    )
+
+
+def wilson_interval(successes: int, n: int, level: float = 0.95) -> tuple[float, float]:
+    """Wilson's score interval for a share: (p + z²/2n ± z √(p(1 − p)/n + z²/4n²)) / (1 + z²/n)."""
+    if not 0 <= successes <= n or n <= 0:
+        raise InvalidInputError(f"'successes' of wilson_interval must be in 0..n with n > 0. Got {successes} of {n}.")
+    if not 0 < level < 1:
+        raise InvalidInputError(f"'level' of wilson_interval must be in (0, 1). Got {level!r}.")
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    p = successes / n
+    centre = p + z * z / (2 * n)
+    half = z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    scale = 1 + z * z / n
+    return max(0.0, float((centre - half) / scale)), min(1.0, float((centre + half) / scale))
+
+
+def ordering_score(decisions: Decisions) -> Array:
+    """What a decision's estimator orders inputs by: its score, or where it has none its confidence."""
+    return decisions.confidence if decisions.score is None else decisions.score
+
+
+def risk_coverage_curve(score: Array, correct: Array) -> tuple[Array, Array]:
+    """Coverage and risk when inputs are admitted from the highest score down, one step for each distinct score."""
+    score, correct = _check_score(score, "risk_coverage_curve"), np.asarray(correct, dtype=bool)
+    if len(score) == 0 or len(score) != len(correct):
+        raise InvalidInputError(
+            f"'score' and 'correct' of risk_coverage_curve must be of one length above 0. Got {len(score)} and "
+            f"{len(correct)}."
+        )
+    order = np.argsort(-score, kind="stable")
+    n_admitted = np.arange(1, len(score) + 1)
+    n_wrong = np.cumsum(~correct[order])
+    is_last = np.append(np.diff(score[order]) != 0, True)  # of inputs with one score
+    return n_admitted[is_last] / len(score), n_wrong[is_last] / n_admitted[is_last]
+
+
+def aurc(score: Array, correct: Array) -> float:
+    """Area under the risk-coverage curve: the mean over inputs of the risk at which each is first admitted.
+
+    A discrete sum in steps of 1/N, not a trapezoid; inputs of equal score all count with the risk of their step.
+    """
+    coverage, risk = risk_coverage_curve(score, correct)
+    return float((risk * np.diff(coverage, prepend=0.0)).sum())
+
+
+def excess_aurc(score: Array, correct: Array) -> float:
+    """E-AURC: the area beyond that of a score which puts every correct input before every wrong one."""
+    n, n_wrong = len(correct), int((~np.asarray(correct, dtype=bool)).sum())
+    best = sum(k / (n - n_wrong + k) for k in range(1, n_wrong + 1)) / n
+    return max(0.0, aurc(score, correct) - best)  # rounding may fall below
+
+
+def coverage_at_accuracy(score: Array, correct: Array, alpha: float) -> float:
+    """The largest coverage at which the risk is at most 1 − alpha, known only in hindsight; 0 if there is none."""
+    coverage, risk = risk_coverage_curve(score, correct)
+    return float(coverage[risk <= 1 - alpha + 1e-12].max(initial=0.0))
+
+
+def ood_auroc(score_in: Array, score_out: Array) -> float:
+    """Probability that an in-distribution input scores higher than one from outside; ties count half."""
+    from sklearn.metrics import roc_auc_score
+
+    score, is_in = _in_and_out(score_in, score_out, "ood_auroc")
+    return float(roc_auc_score(is_in, score))
+
+
+def ood_fpr_at_95(score_in: Array, score_out: Array) -> float:
+    """Share of outside inputs that pass a threshold which 95 % of in-distribution inputs reach."""
+    _in_and_out(score_in, score_out, "ood_fpr_at_95")
+    ordered = np.sort(_check_score(score_in, "ood_fpr_at_95"))
+    threshold = ordered[int(np.floor(0.05 * len(ordered)))]  # at least 95 % are this high
+    return float((np.asarray(score_out, dtype=np.float64) >= threshold).mean())
+
+
+@dataclass(frozen=True)
+class ReliabilityBins:
+    """Confidence against accuracy in bins of equal width; empty bins are left out."""
+
+    edges: Array
+    """(B, 2)"""
+    confidence: Array
+    """Mean confidence of each bin (B,)."""
+    accuracy: Array
+    counts: Array
+
+
+def reliability_bins(confidence: Array, correct: Array, n_bins: int = 15) -> ReliabilityBins:
+    """Bins ((b − 1)/B, b/B], the first with its lower edge."""
+    confidence, correct = _check_score(confidence, "reliability_bins"), np.asarray(correct, dtype=bool)
+    if len(confidence) == 0:
+        raise InvalidInputError("'confidence' of reliability_bins must not be empty.")
+    number = np.clip(np.ceil(confidence * n_bins).astype(int) - 1, 0, n_bins - 1)
+    present = np.unique(number)
+    return ReliabilityBins(
+        np.stack([present / n_bins, (present + 1) / n_bins], axis=1),
+        np.array([confidence[number == b].mean() for b in present]),
+        np.array([correct[number == b].mean() for b in present]),
+        np.array([(number == b).sum() for b in present]),
+    )
+
+
+def expected_calibration_error(confidence: Array, correct: Array, n_bins: int = 15) -> float:
+    """ECE of the predicted label: Σ n_b/N · |accuracy_b − confidence_b| over bins of equal width."""
+    bins = reliability_bins(confidence, correct, n_bins)
+    return float((bins.counts / bins.counts.sum() * np.abs(bins.accuracy - bins.confidence)).sum())
+
+
+def top_label_calibration(decisions: Decisions, labels: Any, alpha: float) -> dict[Any, Cell]:
+    """The paper's Quantity I: for each prediction, accuracy where its confidence lies in the single bin [alpha, 1]."""
+    truth = check_known_labels(decisions, labels, "top_label_calibration")
+    in_bin = decisions.confidence >= alpha
+    cells = {}
+    for label in decisions.classes.tolist():
+        predicted = decisions.predictions == label
+        chosen = predicted & in_bin
+        n_correct = int((chosen & (truth == label)).sum())
+        cells[label] = Cell(int(predicted.sum()), int(chosen.sum()), n_correct, int(chosen.sum()) / len(truth))
+    return cells
+
+
+@dataclass(frozen=True)
+class RejectionConfusion:
+    """Right and wrong predictions, admitted and rejected."""
+
+    admitted_correct: int
+    admitted_wrong: int
+    rejected_correct: int
+    rejected_wrong: int
+
+
+def rejection_confusion(decisions: Decisions, labels: Any) -> RejectionConfusion:
+    """What the selection did to right and wrong predictions."""
+    correct = decisions.predictions == check_known_labels(decisions, labels, "rejection_confusion")
+    counts = [
+        int((chosen & right).sum())
+        for chosen in (decisions.admitted, ~decisions.admitted)
+        for right in (correct, ~correct)
+    ]
+    return RejectionConfusion(*counts)
+
+
+def possible_label_errors(decisions: Decisions, labels: Any) -> Array:
+    """Rows that are admitted and disagree with their given label, the most confident first: look at the label."""
+    truth = check_known_labels(decisions, labels, "possible_label_errors")
+    rows = np.flatnonzero(decisions.admitted & (decisions.predictions != truth))
+    order = np.argsort(-ordering_score(decisions)[rows], kind="stable")
+    chosen: Array = rows[order]
+    return chosen
+
+
+def check_known_labels(decisions: Decisions, labels: Any, caller: str) -> Array:
+    """True labels, one for each decision, all of which must be classes: any other would count as a mistake."""
+    truth = check_label_array(labels, caller)
+    check_same_length(len(decisions), truth, "labels", caller)
+    if len(truth) == 0:
+        raise InvalidInputError(f"'labels' of {caller} must not be empty.")
+    LabelCodes(decisions.classes).encode(truth, caller)
+    return truth
+
+
+def _check_score(score: Any, caller: str) -> Array:
+    values = np.asarray(score, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise InvalidInputError(f"'score' of {caller} must be finite. Got NaN or infinity.")
+    return values
+
+
+def _in_and_out(
+    score_in: Sequence[float] | Array, score_out: Sequence[float] | Array, caller: str
+) -> tuple[Array, Array]:
+    if len(score_in) == 0 or len(score_out) == 0:
+        raise InvalidInputError(f"{caller} needs scores of both kinds. Got {len(score_in)} and {len(score_out)}.")
+    score = np.concatenate([_check_score(score_in, caller), _check_score(score_out, caller)])
+    return score, np.repeat([1, 0], [len(score_in), len(score_out)])

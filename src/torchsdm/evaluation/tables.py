@@ -1,0 +1,269 @@
+"""Tables of results as in the paper: a row for each data set, model and estimator, in every form one may need."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torchsdm.core import Decisions
+from torchsdm.errors import InvalidInputError, MissingExtraError
+from torchsdm.evaluation.metrics import Cell, SelectiveAccuracy, selective_accuracy
+from torchsdm.files import strict_json
+
+REJECTED = "R"  #: stands for an accuracy where all inputs of the stratum were rejected
+ABSENT = "-"  #: where the data have no such input
+_MOST_DIGITS = 8
+BELOW = "↓"  #: behind an accuracy that falls short of alpha
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Rows of texts under named columns."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def to_text(self) -> str:
+        """For a terminal."""
+        lines = [self.columns, *self.rows]
+        widths = [max(len(line[column]) for line in lines) for column in range(len(self.columns))]
+        padded = ["  ".join(value.ljust(width) for value, width in zip(line, widths, strict=True)) for line in lines]
+        return "\n".join(line.rstrip() for line in [padded[0], "-" * len(padded[0]), *padded[1:]])
+
+    def to_markdown(self) -> str:
+        """A table in Markdown."""
+        lines = [
+            self.columns,
+            ["---"] * len(self.columns),
+            *([markdown_text(value) for value in row] for row in self.rows),
+        ]
+        lines[0] = [markdown_text(value) for value in self.columns]
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """One estimator on one data set."""
+
+    dataset: str
+    model: str
+    estimator: str
+    alpha: float
+    accuracy: SelectiveAccuracy
+
+    @classmethod
+    def of(
+        cls, decisions: Decisions, labels: Any, alpha: float, *, dataset: str = "", model: str = "", estimator: str = ""
+    ) -> ResultRow:
+        """The row of decisions on labelled inputs, as admitted at alpha."""
+        return cls(dataset, model, estimator, float(alpha), selective_accuracy(decisions.at(alpha), labels))
+
+
+class Stratum(NamedTuple):
+    """Inputs of one true class, of one prediction, or all, in a row of results."""
+
+    kind: str
+    label: Any
+    cell: Cell
+
+    @property
+    def name(self) -> str:
+        """As in the head of a table."""
+        return {"class": f"y={self.label}", "prediction": f"ŷ={self.label}"}.get(self.kind, "all")
+
+
+def strata(row: ResultRow) -> Iterator[Stratum]:
+    """The strata of a row, in the order of a table's columns."""
+    for label, cell in row.accuracy.by_class.items():
+        yield Stratum("class", label, cell)
+    for label, cell in row.accuracy.by_prediction.items():
+        yield Stratum("prediction", label, cell)
+    yield Stratum("all", None, row.accuracy.marginal)
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """Rows of results over the same classes.
+
+    In every accuracy, ``R`` stands where all was rejected, ``-`` where there was nothing to reject, and ``↓`` behind
+    what falls below alpha. A share is the admitted part of the stratum over all inputs of the data set.
+    """
+
+    rows: Sequence[ResultRow]
+
+    def __post_init__(self) -> None:
+        if not self.rows:
+            raise InvalidInputError("'rows' of ResultTable must hold at least one row.")
+        classes = [list(row.accuracy.by_class) for row in self.rows]
+        if any(other != classes[0] for other in classes):
+            raise InvalidInputError("'rows' of ResultTable must be over the same classes. Make a table for each.")
+
+    def to_text(self, *, intervals: bool = False, digits: int = 2) -> str:
+        """For a terminal; with Wilson's 95 % intervals if asked for."""
+        return self.grid(intervals=intervals, digits=digits).to_text()
+
+    def to_markdown(self, *, intervals: bool = False, digits: int = 2) -> str:
+        """A table in Markdown."""
+        return self.grid(intervals=intervals, digits=digits).to_markdown()
+
+    def to_latex(self, *, intervals: bool = False, digits: int = 2) -> str:
+        """A booktabs table as the paper's; what falls below alpha is in a box (needs booktabs, xcolor and graphicx)."""
+        labels = list(self.rows[0].accuracy.by_class)
+        n_strata = 2 * len(labels) + 1
+        groups = [f"$y=$ {_latex(str(label))}" for label in labels]
+        groups += [f"$\\hat{{y}}=$ {_latex(str(label))}" for label in labels] + ["Marginal"]
+        head = [
+            "\\begin{tabular}{lll" + "cc" * n_strata + "}",
+            "\\toprule",
+            "& & & " + " & ".join(f"\\multicolumn{{2}}{{c}}{{{group}}}" for group in groups) + " \\\\",
+            " ".join(f"\\cmidrule(r){{{4 + 2 * i}-{5 + 2 * i}}}" for i in range(n_strata)),
+            "Dataset & Model & Estimator & " + " & ".join(["\\textsc{Acc.} & $n/|D|$"] * n_strata) + " \\\\",
+            "\\midrule",
+        ]
+        body = []
+        previous = None
+        for row, cells in zip(self.rows, self._cells(_latex_accuracy, intervals, digits), strict=True):
+            if previous not in (None, (row.dataset, row.model)):
+                body.append("\\midrule")
+            previous = (row.dataset, row.model)
+            names = [_latex(name) for name in cells[:3]]
+            values = [value.replace("<", "$<$").replace(">", "$>$") for value in cells[3:]]
+            body.append(" & ".join([*names, *values]) + " \\\\")
+        return "\n".join([*head, *body, "\\bottomrule", "\\end{tabular}"])
+
+    def to_csv(self) -> str:
+        """One line for each row and stratum, with all digits."""
+        return csv_text(self.to_dicts())
+
+    def to_json(self) -> str:
+        """The same records as in CSV, as strict JSON."""
+        return strict_json(self.to_dicts())
+
+    def to_pandas(self) -> Any:
+        """The same records as a data frame."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise MissingExtraError("pandas", "report", "ResultTable.to_pandas") from error
+        return pd.DataFrame(self.to_dicts())
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A record for each row and stratum: names, counts, accuracy with its interval, share, whether below alpha."""
+        return [
+            {
+                "dataset": row.dataset,
+                "model": row.model,
+                "estimator": row.estimator,
+                "alpha": row.alpha,
+                "stratum": stratum,
+                "label": label,
+                "n_total": cell.n_total,
+                "n_admitted": cell.n_admitted,
+                "n_correct": cell.n_correct,
+                "accuracy": cell.accuracy,
+                "accuracy_low": (cell.interval() or (None, None))[0],
+                "accuracy_high": (cell.interval() or (None, None))[1],
+                "share": cell.share,
+                "is_below_alpha": cell.is_below(row.alpha),
+            }
+            for row in self.rows
+            for stratum, label, cell in strata(row)
+        ]
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def grid(self, *, intervals: bool = False, digits: int = 2) -> Grid:
+        """The table as texts."""
+        return Grid(self._header(), self._cells(_plain_accuracy, intervals, digits))
+
+    def _header(self) -> list[str]:
+        names = [stratum.name for stratum in strata(self.rows[0])]
+        return ["dataset", "model", "estimator", *(name for stratum in names for name in (stratum, "share"))]
+
+    def _cells(self, accuracy: Callable[..., str], intervals: bool, digits: int) -> list[list[str]]:
+        return [
+            [row.dataset, row.model, row.estimator]
+            + [
+                text
+                for _, _, cell in strata(row)
+                for text in (accuracy(cell, row.alpha, digits, intervals), share_text(cell.share, digits))
+            ]
+            for row in self.rows
+        ]
+
+
+def csv_text(records: Sequence[dict[str, Any]]) -> str:
+    """Records as CSV; nothing where there are none."""
+    file = io.StringIO()
+    if records:
+        writer = csv.DictWriter(file, fieldnames=list(records[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
+    return file.getvalue()
+
+
+def accuracy_text(cell: Cell, alpha: float, digits: int = 2) -> str:
+    """An accuracy in so many digits, more where rounding would lift it to alpha or to 1; R or - where there is none."""
+    if cell.is_absent:
+        return ABSENT
+    if cell.accuracy is None:
+        return REJECTED
+    while digits < _MOST_DIGITS and is_moved(cell.accuracy, digits, (0.0, alpha, 1.0)):
+        digits += 1
+    return f"{cell.accuracy:.{digits}f}"
+
+
+def is_moved(value: float, digits: int, limits: Sequence[float]) -> bool:
+    """Whether rounding brings a value onto or across one of the limits that it does not lie on."""
+    rounded = round(value, digits)
+    return any(
+        (value < limit <= rounded) or (value > limit > rounded) or (value > limit == 0 == rounded) for limit in limits
+    )
+
+
+def share_text(share: float, digits: int = 2) -> str:
+    """A share in so many digits; what is neither nothing nor all is not rounded to it."""
+    smallest = 10.0**-digits
+    if 0 < share < smallest / 2:
+        return f"<{smallest:.{digits}f}"
+    return f">{1 - smallest:.{digits}f}" if 1 - smallest / 2 <= share < 1 else f"{share:.{digits}f}"
+
+
+def _plain_accuracy(cell: Cell, alpha: float, digits: int, intervals: bool) -> str:
+    text = accuracy_text(cell, alpha, digits) + (BELOW if cell.is_below(alpha) else "")
+    interval = cell.interval() if intervals else None
+    return text if interval is None else f"{text} [{interval[0]:.{digits}f}, {interval[1]:.{digits}f}]"
+
+
+def _latex_accuracy(cell: Cell, alpha: float, digits: int, intervals: bool) -> str:
+    text = accuracy_text(cell, alpha, digits)
+    interval = cell.interval() if intervals else None
+    if interval is not None:
+        text += f" {{\\scriptsize [{interval[0]:.{digits}f}, {interval[1]:.{digits}f}]}}"
+    return f"\\colorbox{{red!10}}{{{text}}}" if cell.is_below(alpha) else text
+
+
+def markdown_text(text: str) -> str:
+    """Plain text for a cell of a table in Markdown."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def _latex(text: str) -> str:
+    """Plain text for LaTeX."""
+    special = {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
+    special |= {character: f"\\{character}" for character in "&%$#_{}"}
+    special |= {
+        "≥": "$\\ge$",
+        "α": "$\\alpha$",
+        "′": "$'$",
+        "·": "$\\cdot$",
+        "×": "$\\times$",
+        "<": "$<$",
+        ">": "$>$",
+        "∞": "$\\infty$",
+    }
+    return "".join(special.get(character, character) for character in text)

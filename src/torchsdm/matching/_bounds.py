@@ -1,0 +1,236 @@
+"""What a float32 product says of a distance: proven bounds, and the scaling that makes them hold everywhere.
+
+With c a fixed centre, x' = x - c and sigma a power of two that brings typical |s - c| near 1,
+
+    sigma^2 |x - s|^2  =  a + b - 2 sigma^2 x'.s      a = sigma^2 (|x'|^2 + 2 x'.c),   b = sigma^2 |s - c|^2
+
+Only the query is centred, so the support is multiplied as it lies in memory: no copy is made of it. The product is
+computed in float32 from x' rounded and divided by 2^k >= |x'|, so that it can neither overflow nor be lost. Norms and
+a are float64. Whatever the order of summation, the error of ``(b + a) - factor * product`` is at most
+
+    gamma(M + 24) (2 sigma^2 |x'| S + a_0 + b) + underflow,     S = |s - c| + |c| >= |s|,   a_0 = sigma^2 |x'|^2
+
+where the 24 generously covers the rounding of x', s, a, b and of the two sums. 2 |x'| S <= |x'|^2 / r + r S^2 for any
+r > 0 splits it into a part of the row and a part of the column (r: a typical |x'| / S), so that lower and upper bounds
+are one addition and one multiplication each. Where |c| is so much larger than the points' spread that this bound says
+little, blocks of the support are centred too before they are multiplied, and c is 0 in all of the above. A point too
+far out for float32 gets the bounds -inf and inf: everything about it is decided in float64, which is slow and right.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from torchsdm.matching._tiles import LARGEST_QUERY, SMALLEST_QUERY, BoundTerms
+from torchsdm.numerics import empty_float32, product_error, summation_order
+
+_BLOCK_ELEMENTS = 1 << 22  # float64 elements held at once while norms are computed (32 MB)
+_CACHED_ELEMENTS = 1 << 18  # elements that stay in cache between one operation and the next
+_LARGEST_EXPONENT = 60  # of typical norms; beyond it nothing is left to float32
+_LARGEST_OFFSET = 64  # norms of the centre, in typical norms, up to which the support is multiplied as it is
+_OUTLIER_EXPONENT = 40  # support points so far beyond the typical norm are decided in float64
+_OVERFLOW_EXPONENT = 100  # ... and with points so far beyond it,
+_LARGEST_PRODUCT = 120  # or of a norm of 2 to this power, products may overflow
+_TINY = torch.finfo(torch.float32).tiny
+
+
+@dataclass(frozen=True)
+class CentredPoints:
+    """Points with what the bounds need: a common centre and each point's squared distance from it."""
+
+    points: Tensor  # (S, M) float32 or float64, contiguous
+    centre: Tensor  # (M,) float64 holding float32 values
+    squared_norms: Tensor  # (S,) float64
+
+    @classmethod
+    def of(cls, points: Tensor, centre: Tensor) -> CentredPoints:
+        """Measure the points from a centre (rounded to float32), a block at a time."""
+        centre = centre.float().double()
+        return cls(points, centre, centred_products(points, centre)[0])
+
+    @cached_property
+    def index(self) -> Tensor:
+        """0, 1, 2, ... (S,)."""
+        return torch.arange(len(self.points), device=self.points.device)
+
+    @cached_property
+    def summation(self) -> Tensor:
+        """The order in which M terms are summed, (., 3)."""
+        return torch.tensor(summation_order(self.points.shape[1]))
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        """The bounds for queries against these points."""
+        return Bounds.of(self.squared_norms, float(self.centre.norm()), self.points.shape[1])
+
+    def multiplicands(self, start: int, stop: int) -> Tensor:
+        """What queries are multiplied with, float32: the points themselves, or centred where that is needed."""
+        points = self.points[start:stop]
+        return (points - self.centre.to(points.dtype)).float() if self.bounds.centres_support else points.float()
+
+    def reordered(self, order: Tensor) -> tuple[Tensor, Bounds]:
+        """In another order: centred and scaled points (S, M) float32 and the bounds for products among them."""
+        bounds = Bounds.of(self.squared_norms[order], 0.0, self.points.shape[1])
+        scaled = empty_float32(*self.points.shape, device=self.points.device)
+        centre = self.centre.to(self.points.dtype)
+        rows = max(1, _CACHED_ELEMENTS // max(1, self.points.shape[1]))
+        for start in range(0, len(order), rows):
+            block = slice(start, start + rows)
+            scaled[block] = self.points[order[block]].sub_(centre).mul_(bounds.scale)
+        if bool(bounds.outliers.any()):
+            scaled[bounds.outliers] = 0.0
+        return scaled, bounds
+
+
+@dataclass(frozen=True)
+class QueryBounds:
+    """The rows' side: what to multiply with the support, and the terms of the bounds; all in float32."""
+
+    multiplier: Tensor  # (n, M)
+    factor: Tensor  # (n,)
+    low: Tensor  # (n,)
+    high: Tensor  # (n,)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The columns' side of the bounds."""
+
+    exponent: int  # sigma = 2^-exponent
+    error: float  # gamma(M + 24)
+    ratio: float  # r
+    centres_support: bool
+    n_filters: int
+    lower: Tensor  # (S,) float32
+    upper: Tensor  # (S,) float32
+    outliers: Tensor  # (S,) whether a column is left to float64
+
+    @classmethod
+    def of(cls, squared_norms: Tensor, centre_norm: float, n_filters: int) -> Bounds:
+        """Bounds for support points at these squared distances from the centre."""
+        typical = math.sqrt(float(squared_norms.median()))
+        centres_support = centre_norm > _LARGEST_OFFSET * typical
+        if centres_support:
+            centre_norm = 0.0
+        exponent = math.frexp(typical)[1]
+        largest = math.sqrt(float(squared_norms.max())) + centre_norm
+        is_wild = (
+            abs(exponent) > _LARGEST_EXPONENT
+            or not largest < 2.0**_LARGEST_PRODUCT
+            or math.frexp(largest)[1] - exponent > _OVERFLOW_EXPONENT
+        )
+        if is_wild:
+            exponent = 0
+        error = product_error(n_filters + 24, torch.float32)
+        ratio = typical / (typical + centre_norm) if typical > 0 and not is_wild else 1.0
+        b = squared_norms * 4.0**-exponent  # (S,)
+        reach = (squared_norms.sqrt() + centre_norm).square_() * 4.0**-exponent  # (S,): S^2
+        slack = (reach.mul_(ratio).add_(b)).mul_(error)
+        outliers = b > 4.0**_OUTLIER_EXPONENT
+        if is_wild:
+            outliers = torch.ones_like(outliers)
+        return cls(
+            exponent,
+            error,
+            ratio,
+            centres_support,
+            n_filters,
+            _round_down(b - slack).masked_fill_(outliers, -torch.inf),
+            _round_up(b + slack).masked_fill_(outliers, torch.inf),
+            outliers,
+        )
+
+    @property
+    def scale(self) -> float:
+        """sigma: what a distance is multiplied by before it is compared with the bounds."""
+        return 2.0**-self.exponent
+
+    @cached_property
+    def decide_nothing(self) -> bool:
+        """Whether everything is left to float64, so that no product is needed."""
+        return bool(self.outliers.all())
+
+    @property
+    def terms(self) -> BoundTerms:
+        """What the rows' side depends on."""
+        underflow = (4 * self.n_filters + 64) * _TINY
+        cross = 0.0 if self.centres_support else 2.0
+        return BoundTerms(self.exponent, cross, self.error * (1 / self.ratio + 1), underflow, self.decide_nothing)
+
+    def queries(self, queries: Tensor, centre: Tensor) -> QueryBounds:
+        """The rows' side for queries (n, M)."""
+        if queries.device.type == "cpu":
+            return self._queries_compiled(queries, centre)
+        squared, cross = centred_products(queries, centre)
+        exponents = torch.frexp(squared.sqrt()).exponent.clamp(min=self.exponent - SMALLEST_QUERY)
+        left_out = (exponents > self.exponent + LARGEST_QUERY) | self.decide_nothing
+        down = _power_of_two(-exponents).masked_fill_(left_out, 0.0)  # 2^-k
+        multiplier = ((queries.double() - centre) * down[:, None]).float()
+        factor = _power_of_two(exponents + 1 - 2 * self.exponent)
+        shift = (squared + self.terms.cross * cross) * self.scale**2
+        return self._rows(multiplier, factor, shift, squared * self.scale**2, left_out)
+
+    def _queries_compiled(self, queries: Tensor, centre: Tensor) -> QueryBounds:
+        from torchsdm.matching import _kernels as kernels
+
+        rows = torch.empty(3, len(queries), dtype=torch.float32)
+        side = QueryBounds(empty_float32(*queries.shape, device=queries.device), *rows)
+        outputs = (tensor.numpy() for tensor in (side.multiplier, side.factor, side.low, side.high))
+        kernels.query_bounds(queries.numpy(), centre.numpy(), self.terms, *outputs, 0, len(queries))
+        return side
+
+    def among(self, scaled: Tensor, squared_norms: Tensor) -> QueryBounds:
+        """The rows' side for the support points themselves, centred and scaled."""
+        squared = squared_norms * self.scale**2
+        return self._rows(scaled, torch.full_like(squared, 2.0), squared, squared, self.outliers)
+
+    def _rows(
+        self, multiplier: Tensor, factor: Tensor, shift: Tensor, squared: Tensor, left_out: Tensor
+    ) -> QueryBounds:
+        slack = squared * self.terms.row_error + (factor + 1) * self.terms.underflow
+        return QueryBounds(
+            multiplier,
+            factor.masked_fill(left_out, 1.0).float(),
+            _round_down(shift - slack).masked_fill_(left_out, -torch.inf),
+            _round_up(shift + slack).masked_fill_(left_out, torch.inf),
+        )
+
+
+def centred_products(points: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
+    """|x'|^2 and x'.c (n,) of points (n, M), with x' = x - c, in float64."""
+    squared, cross = torch.empty(2, len(points), dtype=torch.float64, device=points.device)
+    if points.device.type == "cpu":
+        from torchsdm.matching import _kernels as kernels
+
+        arrays = (tensor.numpy() for tensor in (points, centre, squared, cross))
+        kernels.centred_products(*arrays, 0, len(points))
+        return squared, cross
+    rows = max(1, _BLOCK_ELEMENTS // max(1, points.shape[1]))
+    for start in range(0, len(points), rows):
+        block = slice(start, start + rows)
+        centred = points[block].double() - centre
+        cross[block] = centred @ centre
+        squared[block] = centred.square_().sum(dim=1)
+    return squared, cross
+
+
+def _round_down(values: Tensor) -> Tensor:
+    """The largest float32 not above each float64."""
+    rounded = values.float()
+    below = torch.nextafter(rounded, torch.full_like(rounded, -torch.inf))
+    return torch.where(rounded.double() > values, below, rounded)
+
+
+def _round_up(values: Tensor) -> Tensor:
+    """The smallest float32 not below each float64."""
+    return -_round_down(-values)
+
+
+def _power_of_two(exponents: Tensor) -> Tensor:
+    """2^e in float64 for integers e from -1022 to 1023, from its bits."""
+    return ((exponents.to(torch.int64) + 1023) << 52).view(torch.float64)

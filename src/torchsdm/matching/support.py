@@ -1,0 +1,297 @@
+"""The support set: the exemplars that answers rest on, and what can be asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchsdm.errors import InvalidInputError, InvalidTypeError
+from torchsdm.matching._bounds import CentredPoints
+from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, Match, match, match_groups, match_self, neighbors
+from torchsdm.validation import (
+    Array,
+    ArrayLike,
+    as_float_tensor,
+    as_integer_tensor,
+    as_list,
+    as_tensor,
+    check_finite,
+    check_positive,
+    check_shape,
+    is_storable_id,
+)
+
+_LARGEST_CLASS = torch.iinfo(torch.int32).max
+UNLABELLED = -1  #: by convention a missing label, so it cannot be an out-of-class label
+
+
+class SupportSet:
+    """Exemplars with labels and predictions, matched exactly and updatable in place.
+
+    Parameters
+    ----------
+    exemplars : (S, M) float32 or float64
+        Kept as given (a memory-mapped array stays memory-mapped); other dtypes become float32.
+    labels : (S,) integers
+        Class numbers. Numbers that no prediction has (out-of-class labels) are welcome: such points match nothing and
+        so shorten q.
+    predictions : (S,) integers
+    ids : (S,), optional
+        Names of the points, unique; by default 0, 1, 2, ...
+    block_size : int
+        Rows of the blocks that a search works on. It bounds memory and changes no answer.
+    centre : (M,), optional
+        Subtracted from exemplars before float32 products, for accuracy; frozen. By default the mean exemplar.
+
+    Examples
+    --------
+    >>> support = SupportSet([[0.0], [1.0], [2.0], [9.0]], labels=[0, 0, 1, 1], predictions=[0, 0, 1, 1])
+    >>> m = support.match([[0.4]], predictions=[0])
+    >>> m.similarity, m.nearest_distance, m.nearest_index
+    (tensor([2]), tensor([0.4000], dtype=torch.float64), tensor([0]))
+    """
+
+    def __init__(
+        self,
+        exemplars: ArrayLike,
+        labels: ArrayLike,
+        predictions: ArrayLike,
+        ids: Sequence[Any] | Array | None = None,
+        *,
+        block_size: int = DEFAULT_BLOCK_SIZE,
+        centre: Tensor | None = None,
+    ) -> None:
+        check_positive(block_size, "block_size", "SupportSet", integer=True)
+        self.block_size = block_size
+        points = self._check_exemplars(exemplars, None, "SupportSet")
+        if centre is None:
+            centre = _mean(points, block_size)
+        self.labels, self.predictions = _check_labels(labels, predictions, points, "SupportSet")
+        self._points = CentredPoints.of(points, centre.to(points.device).double())
+        self._groups = match_groups(self.labels, self.predictions)
+        self._ids = None if ids is None else check_ids(ids, len(points), "SupportSet")
+
+    @classmethod
+    def restore(
+        cls,
+        exemplars: Tensor,
+        labels: Tensor,
+        predictions: Tensor,
+        centre: Tensor,
+        squared_norms: Tensor,
+        *,
+        block_size: int = DEFAULT_BLOCK_SIZE,
+    ) -> SupportSet:
+        """A support as it was taken apart for saving. The values are trusted, so that nothing reads all exemplars."""
+        support = cls.__new__(cls)
+        support.block_size, support.labels, support.predictions = block_size, labels, predictions
+        check_shape(exemplars, (len(labels), len(centre)), "exemplars", "SupportSet.restore")
+        check_shape(predictions, (len(labels),), "predictions", "SupportSet.restore")
+        check_shape(squared_norms, (len(labels),), "squared_norms", "SupportSet.restore")
+        support._points = CentredPoints(exemplars.contiguous(), centre, squared_norms)
+        support._groups = match_groups(labels, predictions)
+        support._ids = None
+        return support
+
+    def __len__(self) -> int:
+        return len(self._points.points)
+
+    def __repr__(self) -> str:
+        vouching = int((self._groups >= 0).sum())
+        return f"SupportSet({len(self)} exemplars of {self.exemplars.shape[1]} filters, {vouching} correctly predicted)"
+
+    @property
+    def exemplars(self) -> Tensor:
+        """The exemplars (S, M)."""
+        return self._points.points
+
+    @property
+    def ids(self) -> Array:
+        """The names of the points (S,); 0, 1, 2, ... where none were given."""
+        return _object_array(range(len(self))) if self._ids is None else self._ids
+
+    @property
+    def centre(self) -> Tensor:
+        """The frozen centre (M,)."""
+        return self._points.centre
+
+    @property
+    def centred_points(self) -> CentredPoints:
+        """The exemplars with their centre and norms, as matching takes them."""
+        return self._points
+
+    def match(
+        self, exemplars: ArrayLike, predictions: ArrayLike, exclude: ArrayLike | None = None, *, k: int = 0
+    ) -> Match:
+        """Similarity q, nearest distance and nearest index of each exemplar (Eq. 4).
+
+        ``exclude`` gives for each query its own support index, or -1 where the query is not in the support. Duplicates
+        of an excluded point stay. With ``k`` the k nearest support points come with it, from the same products.
+        """
+        self._check_k(k, "SupportSet.match", zero=True)
+        queries = self._check_exemplars(exemplars, self.exemplars.shape[1], "SupportSet.match")
+        y_hat = as_integer_tensor(predictions, "predictions", "SupportSet.match").to(queries.device)
+        check_shape(y_hat, (len(queries),), "predictions", "SupportSet.match")
+        _check_class_numbers(y_hat, "SupportSet.match")
+        own = None
+        if exclude is not None:
+            own = as_integer_tensor(exclude, "exclude", "SupportSet.match").to(queries.device)
+            check_shape(own, (len(queries),), "exclude", "SupportSet.match")
+            if len(own) and not -1 <= int(own.min()) <= int(own.max()) < len(self):
+                raise InvalidInputError(
+                    f"'exclude' of SupportSet.match must lie in -1..{len(self) - 1}. "
+                    f"Got {int(own.min())}..{int(own.max())}."
+                )
+        return match(queries, y_hat, self._points, self._groups, own, self.block_size, k=k)
+
+    def match_self(self) -> Match:
+        """Every support point against all the others: the training pass."""
+        return match_self(self._points, self.predictions, self._groups, self.block_size)
+
+    def neighbors(self, exemplars: ArrayLike, k: int) -> tuple[Tensor, Tensor]:
+        """The k nearest support points: distances (N, k) float64 and indices (N, k), nearest first, ties by index."""
+        self._check_k(k, "SupportSet.neighbors")
+        queries = self._check_exemplars(exemplars, self.exemplars.shape[1], "SupportSet.neighbors")
+        return neighbors(queries, self._points, k, self.block_size)
+
+    def add(
+        self,
+        exemplars: ArrayLike,
+        labels: ArrayLike,
+        predictions: ArrayLike,
+        ids: Sequence[Any] | Array | None = None,
+    ) -> SupportSet:
+        """Append points, in place. Without ids they are numbered on from the largest number in use."""
+        caller = "SupportSet.add"
+        new = self._check_exemplars(exemplars, self.exemplars.shape[1], caller).to(self.exemplars.dtype)
+        y, y_hat = _check_labels(labels, predictions, new, caller)
+        all_ids = None
+        if ids is not None or self._ids is not None:
+            all_ids = check_ids(
+                [*self.ids, *(next_ids(self.ids, len(new)) if ids is None else as_list(ids, "ids", caller))],
+                len(self) + len(new),
+                caller,
+            )
+        added = CentredPoints.of(new, self.centre)
+        self._points = CentredPoints(
+            torch.cat([self.exemplars, new]),
+            self.centre,
+            torch.cat([self._points.squared_norms, added.squared_norms]),
+        )
+        self.labels, self.predictions = torch.cat([self.labels, y]), torch.cat([self.predictions, y_hat])
+        self._groups = match_groups(self.labels, self.predictions)
+        self._ids = all_ids
+        return self
+
+    def remove(self, indices: ArrayLike) -> SupportSet:
+        """Drop points by support index, in place; later points move up."""
+        gone = self._check_indices(indices, "SupportSet.remove")
+        keep = torch.ones(len(self), dtype=torch.bool, device=self.exemplars.device)
+        keep[gone] = False
+        if not bool(keep.any()):
+            raise InvalidInputError("'indices' of SupportSet.remove must leave at least one point. Got all of them.")
+        self._ids = self.ids[keep.cpu().numpy()]
+        self._points = CentredPoints(self.exemplars[keep], self.centre, self._points.squared_norms[keep])
+        self.labels, self.predictions = self.labels[keep], self.predictions[keep]
+        self._groups = self._groups[keep]
+        return self
+
+    def relabel(self, indices: ArrayLike, labels: ArrayLike) -> SupportSet:
+        """Give points new labels, in place; labels outside the classes are welcome."""
+        chosen = self._check_indices(indices, "SupportSet.relabel")
+        y = as_integer_tensor(labels, "labels", "SupportSet.relabel").to(self.labels.device)
+        check_shape(y, (len(chosen),), "labels", "SupportSet.relabel")
+        _refuse_unlabelled(y, "SupportSet.relabel")
+        self.labels = self.labels.clone()
+        self.labels[chosen] = y
+        self._groups = match_groups(self.labels, self.predictions)
+        return self
+
+    def _check_exemplars(self, exemplars: ArrayLike, width: int | None, caller: str) -> Tensor:
+        tensor = as_float_tensor(exemplars, "exemplars", caller)
+        check_shape(tensor, (None, width), "exemplars", caller)
+        if width is None and (len(tensor) == 0 or tensor.shape[1] == 0):
+            raise InvalidInputError(f"'exemplars' of {caller} must not be empty. Got shape {tuple(tensor.shape)}.")
+        check_finite(tensor, "exemplars", caller)
+        tensor = tensor.detach().contiguous()
+        return tensor if width is None else tensor.to(self.exemplars.device)
+
+    def _check_k(self, k: int, caller: str, *, zero: bool = False) -> None:
+        check_positive(k, "k", caller, integer=True, zero=zero)
+        if k > len(self):
+            raise InvalidInputError(f"'k' of {caller} must be at most the support's {len(self)}. Got {k}.")
+
+    def _check_indices(self, indices: ArrayLike, caller: str) -> Tensor:
+        tensor = as_tensor(indices, "indices", caller)
+        if tensor.dtype == torch.bool:
+            raise InvalidTypeError(
+                f"'indices' of {caller} must be numbers of points. Got a boolean mask; use its nonzero()."
+            )
+        tensor = as_integer_tensor(tensor, "indices", caller).reshape(-1).to(self.exemplars.device)
+        if len(tensor) and not 0 <= int(tensor.min()) <= int(tensor.max()) < len(self):
+            raise InvalidInputError(
+                f"'indices' of {caller} must lie in 0..{len(self) - 1}. Got {int(tensor.min())}..{int(tensor.max())}."
+            )
+        return tensor
+
+
+def _check_labels(labels: ArrayLike, predictions: ArrayLike, points: Tensor, caller: str) -> tuple[Tensor, Tensor]:
+    y = as_integer_tensor(labels, "labels", caller).to(points.device)
+    y_hat = as_integer_tensor(predictions, "predictions", caller).to(points.device)
+    check_shape(y, (len(points),), "labels", caller)
+    check_shape(y_hat, (len(points),), "predictions", caller)
+    _refuse_unlabelled(y, caller)
+    _check_class_numbers(y_hat, caller)
+    return y, y_hat
+
+
+def _check_class_numbers(predictions: Tensor, caller: str) -> None:
+    if len(predictions) and not 0 <= int(predictions.min()) <= int(predictions.max()) <= _LARGEST_CLASS:
+        strange = predictions[(predictions < 0) | (predictions > _LARGEST_CLASS)][0]
+        raise InvalidInputError(f"'predictions' of {caller} must be class numbers from 0. Got {int(strange)}.")
+
+
+def _refuse_unlabelled(labels: Tensor, caller: str) -> None:
+    if bool((labels == UNLABELLED).any()):
+        raise InvalidInputError(
+            f"'labels' of {caller} must be known. Got {UNLABELLED} (unlabelled); leave such points out, or give them "
+            "an out-of-class label."
+        )
+
+
+def check_ids(ids: Sequence[Any] | Array, n: int, caller: str) -> Array:
+    """Names of n points: unique strings or integers, as an object array."""
+    names = as_list(ids, "ids", caller)
+    if len(names) != n:
+        raise InvalidInputError(f"'ids' of {caller} must name each of {n} points. Got {len(names)} names.")
+    strange = [name for name in names if not is_storable_id(name)]
+    if strange:
+        raise InvalidTypeError(f"'ids' of {caller} must be strings or 64-bit integers. Got {strange[0]!r}.")
+    if len(set(names)) != n:
+        seen: set[Any] = set()
+        twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise InvalidInputError(f"'ids' of {caller} must be unique. Got {twice!r} more than once.")
+    return _object_array(names)
+
+
+def next_ids(ids: Iterable[Any], n: int) -> list[int]:
+    """Numbers for n new points: on from the largest number in use."""
+    first = max((name for name in ids if isinstance(name, int)), default=-1) + 1
+    return list(range(first, first + n))
+
+
+def _object_array(values: Sequence[Any]) -> Array:
+    array = np.empty(len(values), dtype=object)
+    array[:] = list(values)
+    return array
+
+
+def _mean(points: Tensor, block_size: int) -> Tensor:
+    total = torch.zeros(points.shape[1], dtype=torch.float64, device=points.device)
+    for start in range(0, len(points), block_size):
+        total += points[start : start + block_size].double().sum(dim=0)
+    return total / len(points)

@@ -1,0 +1,15 @@
+"""One fitted model on tensors and class numbers: adaptor, support, calibration, and the explanation of a decision."""
+
+from torchsdm.model.calibration import Calibration
+from torchsdm.model.examples import Examples, ListedExamples
+from torchsdm.model.explanation import Explanation, explain
+from torchsdm.model.model import SDMModel
+
+__all__ = [
+    "Calibration",
+    "Examples",
+    "Explanation",
+    "ListedExamples",
+    "SDMModel",
+    "explain",
+]

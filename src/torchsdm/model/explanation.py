@@ -1,0 +1,185 @@
+"""Why a decision was made: the training examples it rests on, and how calibration points like it fared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchsdm.core import Decisions
+from torchsdm.labels import LabelCodes
+from torchsdm.model.model import SDMModel
+
+PARTITION_WIDTH = 0.1  #: how far q' (as a rank) and d of a calibration point may lie from the input's
+
+
+@dataclass(frozen=True)
+class Exemplar:
+    """A point of the support near the input."""
+
+    index: int
+    id: Any
+    label: Any
+    prediction: Any
+    distance: float
+    is_match: bool
+    """Whether it vouches for the answer: correctly predicted, with the input's prediction."""
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class CalibrationPoint:
+    """A calibration point of the input's partition."""
+
+    index: int
+    id: Any
+    label: Any
+    prediction: Any
+    rescaled_similarity: float
+    distance_quantile: float
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What one decision rests on."""
+
+    decision: dict[str, Any]
+    """The row of ``Decisions``, as a dictionary."""
+    exemplars: tuple[Exemplar, ...]
+    """The k nearest training examples, nearest first."""
+    calibration_points: tuple[CalibrationPoint, ...]
+    """Up to k calibration points of the same partition, most alike first."""
+    partition_size: int
+    """How many calibration points share the prediction and have a similar q' and distance quantile."""
+    partition_accuracy: float | None
+    """Share of them that is predicted correctly; None where there are none."""
+
+    def with_decision(self, decision: dict[str, Any]) -> Explanation:
+        """The same evidence for a decision that was made with more than it."""
+        return replace(self, decision=decision)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        row = self.decision
+        verdict = f"admitted at alpha={row['admitted_alpha']:g}" if row["admitted"] else "rejected"
+        if row["out_of_distribution"]:
+            verdict += " (out of distribution)"
+        lines = [
+            f"{row['predictions']!r}: {verdict}; confidence {row['confidence']:.3f}, similarity q {row['similarity']}, "
+            f"distance quantile {row['distance_quantile']:.3f}",
+            "nearest training examples:",
+        ]
+        for point in self.exemplars:
+            mark = "+" if point.is_match else "-"
+            text = "" if point.text is None else f"  {_shortened(point.text)}"
+            lines.append(
+                f"  {mark} id {point.id!r}: label {point.label!r}, predicted {point.prediction!r}, "
+                f"distance {point.distance:.4g}{text}"
+            )
+        if self.partition_accuracy is None:
+            lines.append("no calibration point shares its partition")
+        else:
+            lines.append(
+                f"{self.partition_size} calibration points share its partition, "
+                f"{self.partition_accuracy:.1%} of them correct"
+            )
+        return "\n".join(lines)
+
+
+def explain(model: SDMModel, codes: LabelCodes, hidden_states: Tensor, k: int) -> list[Explanation]:
+    """Explain the decisions on hidden states, one explanation per input."""
+    decisions, distances, indices = model.decide_with_neighbors(hidden_states, min(k, len(model.support)))
+    predictions = codes.encode(decisions.predictions, "explain")
+    partitions = _Partitions(model)
+    rows = decisions.to_dicts()
+    return [
+        Explanation(
+            rows[i],
+            _exemplars(model, codes, distances[i], indices[i], int(predictions[i])),
+            *partitions.of(codes, int(predictions[i]), decisions, i, k),
+        )
+        for i in range(len(rows))
+    ]
+
+
+def _exemplars(
+    model: SDMModel, codes: LabelCodes, distances: Tensor, indices: Tensor, prediction: int
+) -> tuple[Exemplar, ...]:
+    labels, predictions = model.support.labels[indices], model.support.predictions[indices]
+    is_match = ((labels == prediction) & (predictions == prediction)).tolist()
+    return tuple(
+        Exemplar(index, name, label, predicted, distance, vouches, text)
+        for index, (name, text), label, predicted, distance, vouches in zip(
+            indices.tolist(),
+            model.examples.rows(indices.tolist()),
+            codes.decode(labels),
+            codes.decode(predictions),
+            distances.tolist(),
+            is_match,
+            strict=True,
+        )
+    )
+
+
+class _Partitions:
+    """The calibration set by prediction, with q' as a rank among the points of the same prediction.
+
+    A rank, because q' spans orders of magnitude: with it both coordinates lie in [0, 1].
+    """
+
+    def __init__(self, model: SDMModel) -> None:
+        self.model, self.calibration = model, model.calibration
+        self.predictions = self.calibration.predictions
+        self.distance_quantile = self.calibration.distance_quantile
+
+    def of(
+        self, codes: LabelCodes, prediction: int, decisions: Decisions, row: int, k: int
+    ) -> tuple[tuple[CalibrationPoint, ...], int, float | None]:
+        """The k most alike of the partition's points, its size and its accuracy."""
+        same = torch.nonzero(self.predictions == prediction).squeeze(1)
+        q_rescaled, d = self.calibration.rescaled_similarity[same], self.distance_quantile[same]
+        if len(same) == 0:
+            return (), 0, None
+        ordered = q_rescaled.sort().values
+
+        def rank(values: Tensor) -> Tensor:
+            below, up_to = torch.searchsorted(ordered, values), torch.searchsorted(ordered, values, right=True)
+            return (below + up_to).double() / (2 * len(ordered))
+
+        own_rank = rank(torch.tensor([decisions.rescaled_similarity[row]], device=ordered.device))
+        difference = torch.maximum(
+            (rank(q_rescaled) - own_rank).abs(), (d - float(decisions.distance_quantile[row])).abs()
+        )
+        order = torch.argsort(difference, stable=True)
+        order = order[difference[order] <= PARTITION_WIDTH]
+        chosen = same[order]
+        correct = self.calibration.labels[chosen] == prediction
+        accuracy = float(correct.double().mean()) if len(chosen) else None
+        return self._points(codes, chosen[:k]), len(chosen), accuracy
+
+    def _points(self, codes: LabelCodes, chosen: Tensor) -> tuple[CalibrationPoint, ...]:
+        rows: Sequence[tuple[Any, str | None]] = self.model.calibration_examples.rows(chosen.tolist())
+        return tuple(
+            CalibrationPoint(index, name, label, predicted, q_rescaled, d, text)
+            for index, (name, text), label, predicted, q_rescaled, d in zip(
+                chosen.tolist(),
+                rows,
+                codes.decode(self.calibration.labels[chosen]),
+                codes.decode(self.predictions[chosen]),
+                self.calibration.rescaled_similarity[chosen].tolist(),
+                self.distance_quantile[chosen].tolist(),
+                strict=True,
+            )
+        )
+
+
+def _shortened(text: str, length: int = 100) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= length else flat[: length - 1] + "…"

@@ -1,0 +1,104 @@
+"""One fitted model: adaptor, support, calibration set and region, and what follows from them.
+
+This is the whole of the method for class numbers and tensors; ``SDMClassifier`` adds labels and
+scikit-learn's contract, ``SDMEnsemble`` holds several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchsdm.core import (
+    Adaptor,
+    Decisions,
+    Signals,
+    decide,
+)
+from torchsdm.matching import Match, SupportSet
+from torchsdm.model.calibration import Calibration
+from torchsdm.model.examples import Examples
+from torchsdm.validation import Array, check_finite
+
+_ROWS_AT_ONCE = 8192  # inputs whose exemplars are held at once while deciding
+
+
+@dataclass
+class SDMModel:
+    """A model that can decide, be updated and be calibrated anew."""
+
+    adaptor: Adaptor
+    support: SupportSet
+    examples: Examples
+    calibration: Calibration
+    calibration_examples: Examples
+    classes: Array
+    support_changed: bool = False
+    """Whether the support was updated since the calibration."""
+
+    def known_ids(self) -> list[Any]:
+        """The ids of support and calibration set."""
+        return [*self.examples.all()[0], *self.calibration_examples.all()[0]]
+
+    def decide(self, hidden_states: Tensor) -> Decisions:
+        """Decide on hidden states (N, D) or (N, positions, D)."""
+        return Decisions.concatenate([decisions for decisions, _ in self._decide_blocks(hidden_states)])
+
+    def decide_with_neighbors(self, hidden_states: Tensor, k: int) -> tuple[Decisions, Tensor, Tensor]:
+        """Decisions, and the distances and indices (N, k) of the nearest support points."""
+        decisions, matches = zip(*self._decide_blocks(hidden_states, k), strict=True)
+        distances = torch.cat([match.neighbor_distances for match in matches])
+        return Decisions.concatenate(decisions), distances, torch.cat([match.neighbor_indices for match in matches])
+
+    def logits(self, hidden_states: Tensor) -> Tensor:
+        """Logits (N, C)."""
+        return torch.cat([self._encode(block)[1] for block in hidden_states.split(_ROWS_AT_ONCE)]).cpu()
+
+    def predict(self, hidden_states: Tensor) -> Tensor:
+        """Predicted class numbers (N,), from the logits alone."""
+        return self.logits(hidden_states).argmax(dim=1)
+
+    def recalibrate(self, alphas: Sequence[float], min_class_count: int) -> None:
+        """New regions, and if the support has changed also new signals and eCDFs."""
+        names = self.classes.tolist()
+        if self.support_changed:
+            known = self.calibration
+            self.calibration = Calibration.of(
+                known.exemplars, known.logits, known.labels, self.support, alphas, min_class_count, names
+            )
+            self.support_changed = False
+        else:
+            self.calibration = self.calibration.with_regions(alphas, min_class_count, names)
+
+    def add(self, hidden_states: Tensor, labels: Tensor, examples: Examples) -> None:
+        """Append points to the support; weights, eCDFs and region stay."""
+        exemplars, logits = self._encode(hidden_states)
+        self.support.add(exemplars, labels, logits.argmax(dim=1))
+        self.examples, self.support_changed = self.examples.with_added(examples), True
+
+    def remove(self, positions: Sequence[int]) -> None:
+        """Drop points from the support."""
+        examples = self.examples.without(set(positions))
+        self.support.remove(torch.tensor(positions, dtype=torch.int64))
+        self.examples, self.support_changed = examples, True
+
+    def relabel(self, positions: Sequence[int], labels: Tensor) -> None:
+        """Give points of the support new labels."""
+        self.support.relabel(torch.tensor(positions, dtype=torch.int64), labels)
+        self.support_changed = True
+
+    def _encode(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
+        exemplars, logits = self.adaptor.encode(hidden_states)
+        check_finite(exemplars, "exemplars", "the adaptor, made from X,")
+        return exemplars, logits
+
+    def _decide_blocks(self, hidden_states: Tensor, k: int = 0) -> Iterator[tuple[Decisions, Match]]:
+        scores, regions = self.calibration.scores, self.calibration.regions
+        for block in hidden_states.split(_ROWS_AT_ONCE):
+            exemplars, logits = self._encode(block)
+            match = self.support.match(exemplars, logits.argmax(dim=1), k=k)
+            yield decide(logits, Signals.of(match, self.calibration.ecdfs), scores, regions, self.classes), match

@@ -1,0 +1,116 @@
+"""Decisions over HTTP: ``POST /decide`` and ``POST /explain`` take texts or states, ``GET /model`` says what answers.
+
+One request is answered at a time: the model uses all cores for each, so that two at once would only be slower.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from torchsdm._version import __version__
+from torchsdm.errors import InvalidInputError, MissingExtraError, TorchSDMError
+
+if TYPE_CHECKING:
+    from torchsdm.application import SavedModel
+
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def create_app(saved: SavedModel, max_inputs: int = 256) -> Any:
+    """The service as an ASGI application, for uvicorn or any other server."""
+    try:
+        from fastapi import Body, FastAPI
+        from fastapi.exceptions import RequestValidationError
+        from fastapi.responses import JSONResponse
+        from starlette.exceptions import HTTPException
+    except ImportError as error:
+        raise MissingExtraError("fastapi", "serve", "sdm serve") from error
+
+    one_at_a_time = threading.Lock()
+
+    async def refuse(_: Any, error: Exception) -> Any:
+        return JSONResponse({"error": str(error)}, status_code=422)
+
+    async def refuse_body(_: Any, __: Exception) -> Any:
+        return JSONResponse({"error": "The body of a request must be a JSON object."}, status_code=422)
+
+    async def refuse_request(_: Any, error: Any) -> Any:
+        return JSONResponse({"error": f"{error.detail}."}, status_code=error.status_code, headers=error.headers)
+
+    def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    def model() -> dict[str, Any]:
+        origin = saved.classifier.states_origin_
+        regions = saved.classifier.models_[0].calibration.regions
+        return {
+            "classes": saved.classifier.classes_.tolist(),
+            "regions": [{"alpha": region.alpha, "found": region.found} for region in regions],
+            "n_features": saved.classifier.n_features_in_,
+            "language_model": None if origin is None else origin["model"]["reference"],
+        }
+
+    def decide(request: dict[str, Any] = Body()) -> dict[str, Any]:  # noqa: B008
+        with one_at_a_time:
+            states = request_states(saved, request, max_inputs)
+            return {"decisions": saved.classifier.decide(states).to_dicts()}
+
+    def explain(request: dict[str, Any] = Body()) -> dict[str, Any]:  # noqa: B008
+        k = request.pop("k", 5)
+        with one_at_a_time:
+            states = request_states(saved, request, max_inputs)
+            return {"explanations": [one.to_dict() for one in saved.classifier.explain(states, k)]}
+
+    app = FastAPI(title="torchsdm", version=__version__)
+    app.add_exception_handler(TorchSDMError, refuse)
+    app.add_exception_handler(RequestValidationError, refuse_body)
+    app.add_exception_handler(HTTPException, refuse_request)
+    app.add_api_route("/health", health, methods=["GET"])
+    app.add_api_route("/model", model, methods=["GET"])
+    app.add_api_route("/decide", decide, methods=["POST"])
+    app.add_api_route("/explain", explain, methods=["POST"])
+    return app
+
+
+def request_states(saved: SavedModel, request: dict[str, Any], max_inputs: int) -> Any:
+    """The states that a request holds, or those of its texts."""
+    if set(request) not in ({"texts"}, {"hidden_states"}, {"texts", "answers"}):
+        raise InvalidInputError(
+            f'A request holds "texts" (and "answers", if those are judged) or "hidden_states". Got {sorted(request)}.'
+        )
+    values = request.get("texts", request.get("hidden_states"))
+    if not isinstance(values, list) or not 1 <= len(values) <= max_inputs:
+        raise InvalidInputError(f"A request holds a list of 1 to {max_inputs} inputs.")
+    if "hidden_states" in request:
+        try:
+            states = np.array(values, dtype=np.float32)
+        except (TypeError, ValueError) as error:
+            raise InvalidInputError(f"hidden_states must be lists of numbers of one length: {error}.") from error
+        if states.ndim not in (2, 3):
+            raise InvalidInputError(f"hidden_states must be a list of states. Got shape {states.shape}.")
+        return states
+    if saved.text_classifier is None:
+        raise InvalidInputError("This model was trained on states alone: send hidden_states.")
+    return saved.text_classifier.states(values, answers=request.get("answers"))
+
+
+def run_service(saved: SavedModel, host: str, port: int, max_inputs: int = 256) -> None:
+    """Answer requests until interrupted."""
+    app = create_app(saved, max_inputs)
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise MissingExtraError("uvicorn", "serve", "sdm serve") from error
+    try:
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise InvalidInputError(f"{host}, port {port}, cannot be listened on: {error}. Choose another.") from error
+    with listening:
+        _LOGGER.info("answering on http://%s:%d", host, listening.getsockname()[1])
+        uvicorn.Server(uvicorn.Config(app, log_level="info")).run([listening])

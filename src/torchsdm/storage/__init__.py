@@ -1,0 +1,30 @@
+"""Models on disk: the directory, its examples, the model card, the hub."""
+
+from torchsdm.storage.card import model_card
+from torchsdm.storage.directory import (
+    CONFIG_NAME,
+    StoredModel,
+    label_values_from_json,
+    label_values_to_json,
+    read_model,
+    stored_kind,
+    write_model,
+)
+from torchsdm.storage.examples import StoredExamples
+from torchsdm.storage.hub import HubModel
+from torchsdm.storage.model_files import load_model_parts, model_parts
+
+__all__ = [
+    "CONFIG_NAME",
+    "HubModel",
+    "StoredExamples",
+    "StoredModel",
+    "label_values_from_json",
+    "label_values_to_json",
+    "load_model_parts",
+    "model_card",
+    "model_parts",
+    "read_model",
+    "stored_kind",
+    "write_model",
+]

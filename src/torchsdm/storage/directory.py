@@ -1,0 +1,266 @@
+"""A model as a directory: one ``config.json`` that names every other file.
+
+Files are written under names that carry their digest, then ``config.json`` is replaced in one step, then files that no
+config names any more are removed. Whenever the writer dies, the directory holds the old model or the new one, whole.
+There is no pickle: tensors are safetensors (memory-mapped on loading), the support's metadata is SQLite (one row can be
+read without the rest), everything else is strict JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from torchsdm.errors import InvalidInputError, ModelFileError
+from torchsdm.files import (
+    TEMPORARY_PREFIX,
+    describe_file,
+    file_digest,
+    file_problem,
+    is_file_entry,
+    remove_unfinished,
+    replace_file,
+    strict_json,
+)
+from torchsdm.validation import Array
+
+FORMAT = "torchsdm"
+FORMAT_VERSION = 1
+CONFIG_NAME = "config.json"
+CARD_NAME = "README.md"
+_DATA_FILE = re.compile(r"[a-z0-9-]+-[0-9a-f]{12}\.(safetensors|sqlite)")
+_READ_ATTEMPTS = 20
+VERIFIED_BYTES = 1 << 26  #: files up to this size have their digest checked on opening unless asked otherwise
+
+T = TypeVar("T")
+ExampleRow = tuple[Any, Any, "str | None"]  # id, label, text
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A directory that ``write_model`` made, checked on opening; tensors are memory-mapped when asked for."""
+
+    directory: Path
+    config: dict[str, Any]
+
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        """The tensors of one file, backed by the file."""
+        path = self.path(name)
+        try:
+            with safe_open(path, framework="pt") as archive:
+                return {key: archive.get_tensor(key) for key in archive.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError, ValueError) as error:
+            raise ModelFileError(f"{path} is damaged and cannot be read: {error}. Save the model again.") from error
+
+    def path(self, name: str) -> Path:
+        """The file that a name stands for."""
+        return self.directory / str(self.config["files"][name]["file"])
+
+
+def write_model(
+    directory: str | Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Mapping[str, Tensor]],
+    tables: Mapping[str, Iterable[ExampleRow]],
+    card: str,
+) -> None:
+    """Write a model so that a crash at any moment leaves the old model or the new one.
+
+    ``config`` must be strict JSON; each of ``tensors`` becomes a safetensors file, each of ``tables`` an SQLite file.
+    """
+    try:
+        _write_model(Path(directory), config, tensors, tables, card)
+    except ModelFileError:
+        raise
+    except OSError as error:
+        raise ModelFileError(f"{directory} cannot be written: {error}.") from error
+
+
+def _write_model(
+    directory: Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Mapping[str, Tensor]],
+    tables: Mapping[str, Iterable[ExampleRow]],
+    card: str,
+) -> None:
+    old_card = None
+    if (directory / CONFIG_NAME).exists():
+        old_card = _parse_config(directory).get("card_sha256")  # refuses to write over something else's config
+    elif directory.exists() and not directory.is_dir():
+        raise ModelFileError(f"{directory} is a file; a model needs a directory.")
+    directory.mkdir(parents=True, exist_ok=True)
+    remove_unfinished(directory)
+
+    files: dict[str, dict[str, Any]] = {}
+    for name, content in tensors.items():
+        temporary = directory / f"{TEMPORARY_PREFIX}{name}.safetensors"
+        save_file({key: tensor.contiguous() for key, tensor in content.items()}, temporary)
+        files[name] = _settle(temporary, name)
+    for name, rows in tables.items():
+        temporary = directory / f"{TEMPORARY_PREFIX}{name}.sqlite"
+        _write_table(temporary, rows)
+        files[name] = _settle(temporary, name)
+
+    full: dict[str, Any] = {"format": FORMAT, "format_version": FORMAT_VERSION, **config, "files": files}
+    full["card_sha256"] = hashlib.sha256(card.encode()).hexdigest()
+    full["sha256"] = _config_digest(full)
+    replace_file(directory / CONFIG_NAME, (strict_json(full) + "\n").encode())
+    card_path = directory / CARD_NAME
+    if not card_path.exists() or file_digest(card_path) == old_card:  # a card that somebody wrote or edited is theirs
+        replace_file(card_path, card.encode())
+    in_use = {entry["file"] for entry in files.values()}
+    for path in directory.iterdir():
+        if _DATA_FILE.fullmatch(path.name) and path.name not in in_use:
+            try:
+                path.unlink(missing_ok=True)
+            except PermissionError:  # a system that cannot remove mapped files; the next save tries again
+                continue
+
+
+def read_model(
+    directory: str | Path, kind: str, restore: Callable[[StoredModel], T], *, verify: bool | None = None
+) -> T:
+    """Open a model directory and restore a model from it, once more if another was saved there meanwhile."""
+    for _ in range(_READ_ATTEMPTS):
+        before = _config_bytes(directory)
+        try:
+            return restore(open_model(directory, kind, verify=verify))
+        except ModelFileError:
+            if before == _config_bytes(directory):
+                raise
+    raise ModelFileError(f"{directory} was replaced {_READ_ATTEMPTS} times while it was read. Try again later.")
+
+
+def _config_bytes(directory: str | Path) -> bytes | None:
+    try:
+        return (Path(directory) / CONFIG_NAME).read_bytes()
+    except OSError:
+        return None
+
+
+def stored_kind(directory: str | Path) -> str:
+    """What a model directory holds: the name of a class."""
+    return str(_read_config(Path(directory)).get("kind"))
+
+
+def open_model(directory: str | Path, kind: str, *, verify: bool | None = None) -> StoredModel:
+    """Open a model directory, checking format, kind, and every file's presence and size.
+
+    The digests of files up to 64 MB are checked too; with ``verify`` those of all files, with False of none.
+    """
+    directory = Path(directory).resolve()
+    if not directory.is_dir():
+        raise ModelFileError(f"{directory} is not a directory. Give the path that the model was saved to.")
+    config = _read_config(directory)
+    if config.get("kind") != kind:
+        raise ModelFileError(f"{directory / CONFIG_NAME} describes a {config.get('kind')!r}, not a {kind!r}.")
+    for entry in config["files"].values():
+        is_checked = entry["bytes"] <= VERIFIED_BYTES if verify is None else verify
+        problem = file_problem(directory, entry, with_digest=is_checked)
+        if problem is not None:
+            raise ModelFileError(f"{problem} The model is not whole: save or download it again.")
+    return StoredModel(directory, config)
+
+
+def number_or_none(value: float) -> float | None:
+    """JSON has no infinity: an infinite number is written as null."""
+    return value if math.isfinite(value) else None
+
+
+def number_or_infinity(value: float | None) -> float:
+    """The reverse of ``number_or_none``."""
+    return math.inf if value is None else float(value)
+
+
+def label_values_to_json(values: Array, name: str) -> dict[str, Any]:
+    """Labels with their dtype; only strings, numbers and booleans can be stored."""
+    items = values.tolist()
+    strange = next((item for item in items if not isinstance(item, (str, int, float, bool))), None)
+    if strange is not None:
+        raise InvalidInputError(
+            f"'{name}' must be strings, numbers or booleans to be saved. Got {type(strange).__name__} {strange!r}."
+        )
+    return {"dtype": "object" if values.dtype == object else values.dtype.str, "values": items}
+
+
+def label_values_from_json(stored: Mapping[str, Any]) -> Array:
+    """The reverse of ``label_values_to_json``."""
+    array = np.empty(len(stored["values"]), dtype=np.dtype(stored["dtype"]))
+    array[:] = stored["values"]
+    return array
+
+
+def _settle(temporary: Path, name: str) -> dict[str, Any]:
+    """Give a finished file its lasting name, and describe it for the config."""
+    with open(temporary, "rb+") as file:
+        os.fsync(file.fileno())
+    entry = describe_file(temporary)
+    final = temporary.with_name(f"{name}-{entry['sha256'][:12]}{temporary.suffix}")
+    os.replace(temporary, final)
+    return {**entry, "file": final.name}
+
+
+def _parse_config(directory: Path) -> dict[str, Any]:
+    """A config that is ours, perhaps of another version or damaged in its values."""
+    path = directory / CONFIG_NAME
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except FileNotFoundError as error:
+        raise ModelFileError(f"{path} is missing: {directory} holds no torchsdm model.") from error
+    except (json.JSONDecodeError, UnicodeDecodeError, ValueError) as error:
+        raise ModelFileError(f"{path} is damaged: {error}. Delete it if its model is not needed.") from error
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        raise ModelFileError(f"{path} belongs to something else than torchsdm; it is left alone.")
+    return config
+
+
+def _read_config(directory: Path) -> dict[str, Any]:
+    path, config = directory / CONFIG_NAME, _parse_config(directory)
+    version = config.get("format_version")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise ModelFileError(
+            f"{path} has format version {version!r}; this torchsdm reads up to {FORMAT_VERSION}. Upgrade torchsdm."
+        )
+    if config.get("sha256") != _config_digest(config):
+        raise ModelFileError(f"{path} is damaged: its contents are not what was written. Save the model again.")
+    files = config.get("files")
+    if not isinstance(files, dict) or not all(is_file_entry(entry) for entry in files.values()):
+        raise ModelFileError(f"{path} is damaged: its list of files cannot be read.")
+    return config
+
+
+def _config_digest(config: Mapping[str, Any]) -> str:
+    """SHA-256 of everything in a config but this digest itself."""
+    rest = {name: value for name, value in config.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _write_table(path: Path, rows: Iterable[ExampleRow]) -> None:
+    def numbered() -> Iterator[tuple[int, Any, Any, str | None]]:
+        for position, (name, label, text) in enumerate(rows):
+            yield position, name, label, text
+
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = OFF")
+        connection.execute("CREATE TABLE examples (position INTEGER PRIMARY KEY, id, label, text TEXT)")
+        connection.executemany("INSERT INTO examples VALUES (?, ?, ?, ?)", numbered())
+        connection.execute("CREATE INDEX examples_by_id ON examples (id)")
+        connection.commit()

@@ -1,0 +1,127 @@
+"""What a round is trained on: settings, rows of hidden states, and the split of each round."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchsdm.matching import DEFAULT_BLOCK_SIZE
+from torchsdm.validation import Array
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How to train; the defaults are the paper's."""
+
+    n_classes: int
+    n_filters: int = 1000
+    max_epochs: int = 200
+    batch_size: int = 50
+    learning_rate: float = 1e-5
+    patience: int | None = None
+    """Epochs without a better calibration loss after which a round ends; None goes through all epochs."""
+    adaptor: str = "filters"
+    standardization: str = "scalar"
+    calibration_size: float = 0.5
+    block_size: int = DEFAULT_BLOCK_SIZE
+    device: str = "cpu"
+
+    @property
+    def device_type(self) -> str:
+        """The kind of device, without its number."""
+        return torch.device(self.device).type
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Hidden states with class numbers, and the calibration set where it is given rather than split off."""
+
+    hidden_states: Tensor
+    labels: Tensor
+    calibration_states: Tensor | None = None
+    calibration_labels: Tensor | None = None
+
+    def split(self, settings: TrainingSettings, rng: np.random.Generator) -> tuple[Part, Part]:
+        """Training and calibration part of a round."""
+        if self.calibration_states is not None and self.calibration_labels is not None:
+            everything = torch.arange(len(self.labels))
+            given = torch.arange(len(self.calibration_labels))
+            return (
+                Part(self.hidden_states, self.labels, everything),
+                Part(self.calibration_states, self.calibration_labels, given),
+            )
+        rows = stratified_split(self.labels.numpy(), settings.calibration_size, rng)
+        train, calibration = (Part(self.hidden_states, self.labels[part], part) for part in map(torch.from_numpy, rows))
+        return train, calibration
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of hidden states with the class numbers of those rows; the states are never copied whole."""
+
+    hidden_states: Tensor
+    labels: Tensor
+    rows: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def states(self, positions: Tensor | slice) -> Tensor:
+        """Hidden states at positions of this part."""
+        return self.hidden_states[self.rows[positions]].float()
+
+
+class Use(IntEnum):
+    """What randomness is used for within a round; each use has a stream of its own."""
+
+    SPLIT = 0
+    WEIGHTS = 1
+    SHUFFLE = 2
+    VBLL_WEIGHTS = 3
+    VBLL_SHUFFLE = 4
+    VBLL_DRAWS = 5
+
+
+def random_generator(seed: int, number: int, use: Use, epoch: int = 0) -> np.random.Generator:
+    """The stream of one use of randomness; the same arguments give the same stream."""
+    return np.random.default_rng([seed, number, use, epoch])
+
+
+def split_of_round(data: TrainingData, settings: TrainingSettings, seed: int, number: int) -> tuple[Part, Part]:
+    """The training and calibration part of a round."""
+    return data.split(settings, random_generator(seed, number, Use.SPLIT))
+
+
+_BLOCK_ROWS = 4096
+
+
+def stratified_split(labels: Array, calibration_size: float, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Row numbers of a training and a calibration part, each class divided alike, at least one point of it in each.
+
+    Rows come back ascending. What rounding leaves over in one class is made up for in the next.
+    """
+    calibration: list[Array] = []
+    carry = 0.0
+    for label in np.unique(labels):
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        wanted = len(rows) * calibration_size + carry
+        rounded = int(np.floor(wanted + 0.5))
+        carry = wanted - rounded
+        calibration.append(rows[: min(max(1, rounded), len(rows) - 1)])
+    chosen = np.sort(np.concatenate(calibration))
+    return np.setdiff1d(np.arange(len(labels)), chosen, assume_unique=True), chosen
+
+
+def fingerprint(hidden_states: Tensor, labels: Array) -> str:
+    """SHA-256 of states and labels, by which a model knows the data it was trained on."""
+    digest = hashlib.sha256(f"{tuple(hidden_states.shape)}".encode())
+    for start in range(0, len(hidden_states), _BLOCK_ROWS):
+        block = hidden_states[start : start + _BLOCK_ROWS].to("cpu", torch.float32).contiguous()
+        digest.update(block.numpy().tobytes())
+    digest.update("\0".join(repr(label) for label in labels.tolist()).encode())  # repr tells 2 from '2'
+    return digest.hexdigest()

@@ -1,0 +1,258 @@
+"""The house: which room may use which, what crosses a wall, and what must not be anywhere."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import torchsdm
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SOURCE = REPOSITORY / "src" / "torchsdm"
+
+# Each room and the rooms it may use, in order: a room uses only rooms above it. Every room may use the modules that
+# lie beside the rooms ("base"). docs/decisions/0016-rooms.md says why.
+ROOMS: dict[str, set[str]] = {
+    "matching": set(),
+    "core": {"matching"},
+    "training": {"matching", "core"},
+    "model": {"matching", "core"},
+    "documents": set(),
+    "states": {"documents"},
+    "hidden_states": {"documents", "states"},
+    "storage": {"matching", "core", "model"},
+    "estimators": {"matching", "core", "training", "model", "documents", "states", "hidden_states", "storage"},
+    "baselines": {"matching", "core", "training", "states", "estimators"},
+    "evaluation": {"core", "training", "model", "states", "estimators", "baselines"},
+    "experiments": {"core", "documents", "states", "hidden_states", "estimators", "baselines", "evaluation"},
+    "application": {"documents", "states", "hidden_states", "storage", "estimators", "evaluation"},
+    "service": {"application"},
+    "cli": {
+        *("documents", "states", "hidden_states", "estimators", "evaluation", "experiments", "application", "model"),
+        "service",  # sdm serve starts it; no other verb knows it
+    },
+}
+EXTRAS = {"pandas", "matplotlib", "pyarrow", "transformers", "accelerate", "datasets", "gguf", "vbll", "mapie"}
+EXTRAS |= {"fastapi", "uvicorn", "ray"}
+PICKLING = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+
+
+def module_name(path: Path) -> str:
+    """'hidden_states.tokens' for hidden_states/tokens.py, 'hidden_states' for hidden_states/__init__.py."""
+    return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+
+
+TREES = {module_name(path): ast.parse(path.read_text(encoding="utf-8")) for path in sorted(SOURCE.rglob("*.py"))}
+MODULES = [name for name in TREES if name != "__init__"]
+
+
+def room_of(module: str) -> str | None:
+    """The room of a module; None for a module beside the rooms."""
+    return module.partition(".")[0] if module.partition(".")[0] in ROOMS else None
+
+
+def imports_of(module: str) -> list[tuple[str, str]]:
+    """(module of ours, name) of each import, anywhere in a module: also inside functions and for types alone."""
+    found = []
+    for node in ast.walk(TREES[module]):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, "") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} has a relative import"
+            found += [(str(node.module), alias.name) for alias in node.names]
+    ours = ((name.removeprefix("torchsdm").lstrip("."), what) for name, what in found if name.startswith("torchsdm"))
+    return [(what, "") if not name else (name, what) for name, what in ours]  # from torchsdm import compilation
+
+
+# --- Rooms -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_room_has_its_place():
+    assert sorted(ROOMS) == sorted(path.parent.name for path in SOURCE.glob("*/__init__.py"))
+    for position, (room, used) in enumerate(ROOMS.items()):
+        assert used <= set(list(ROOMS)[:position]), f"{room} uses a room below it"
+
+
+def test_rooms_use_only_what_other_rooms_give_out():
+    used: dict[str, set[str]] = {room: set() for room in ROOMS}
+    for module in MODULES:
+        for name, what in imports_of(module):
+            mine, other = room_of(module), room_of(name)
+            if other is None or other == mine:
+                continue
+            assert mine is not None, f"{module}, which every room may use, imports the room {other}"
+            assert other in ROOMS[mine], f"{module} imports the room {other}"
+            assert name == other, f"{module} reaches through the wall of {other}: {name}.{what}"
+            assert what in importlib.import_module(f"torchsdm.{other}").__all__, f"{other} does not give out {what}"
+            used[mine].add(other)
+    assert used == ROOMS, "a room no longer uses what ROOMS says"
+
+
+def test_only_the_verb_serve_knows_the_service():
+    assert [module for module in MODULES if room_of(module) == "cli" for name, _ in imports_of(module)
+            if name == "service"] == ["cli.serve"]  # fmt: skip
+
+
+def test_unit_tests_mirror_the_rooms():
+    folders = {path.name for path in (REPOSITORY / "tests" / "unit").iterdir() if path.is_dir()}
+    assert folders - {"__pycache__"} <= set(ROOMS)
+
+
+def test_a_module_says_what_it_is_for():
+    silent = [module for module, code in TREES.items() if not ast.get_docstring(code)]
+    assert not silent
+
+
+def test_transformers_is_imported_in_one_place():
+    importing = {module for module, code in TREES.items() if "transformers" in third_party(code)}
+    assert importing == {"hidden_states.backbone"}
+
+
+def third_party(code: ast.AST) -> set[str]:
+    """The packages that a piece of code imports."""
+    names = [alias.name for node in ast.walk(code) if isinstance(node, ast.Import) for alias in node.names]
+    names += [str(node.module) for node in ast.walk(code) if isinstance(node, ast.ImportFrom)]
+    return {name.partition(".")[0] for name in names}
+
+
+def test_extras_are_imported_inside_functions():
+    for module, code in TREES.items():
+        functions = [node for node in ast.walk(code) if isinstance(node, ast.FunctionDef)]
+        inside = {id(node) for function in functions for node in ast.walk(function)}
+        for node in ast.walk(code):
+            if isinstance(node, (ast.Import, ast.ImportFrom)) and id(node) not in inside:
+                assert not third_party(node) & EXTRAS, f"{module}: line {node.lineno}"
+
+
+def test_the_library_is_imported_without_the_extras():
+    # scikit-learn loads pandas where it finds it, so the extras are hidden rather than looked for afterwards.
+    hidden = f"import sys; sys.modules.update(dict.fromkeys({sorted(EXTRAS)})); import torchsdm"
+    names = "print(len([getattr(torchsdm, name) for name in torchsdm.__all__]))"
+    done = subprocess.run([sys.executable, "-c", f"{hidden}; {names}"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == len(torchsdm.__all__)
+
+
+# --- Public names ----------------------------------------------------------------------------------------------------
+
+PUBLIC = [name for name in torchsdm.__all__ if name != "__version__"]
+
+
+def test_public_names_are_sorted():
+    assert torchsdm.__all__ == sorted(torchsdm.__all__)
+
+
+def test_the_version_is_the_same_everywhere():
+    text = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
+    declared = re.search(r'^version = "(.+)"$', text, flags=re.MULTILINE)
+    assert declared and declared[1] == torchsdm.__version__
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_name_has_a_docstring_of_its_own(name):
+    value = getattr(torchsdm, name)
+    assert value.__doc__ and value.__doc__.strip()
+    assert value.__module__.startswith("torchsdm.")
+    if isinstance(value, type):
+        bases = [base.__doc__ for base in value.__mro__[1:]]
+        assert value.__doc__ not in bases
+        assert not value.__doc__.startswith(f"{name}(")  # what @dataclass writes where nobody did
+        for method, member in vars(value).items():
+            if not method.startswith("_") and callable(getattr(member, "__func__", member)):
+                assert (getattr(member, "__func__", member).__doc__ or "").strip(), f"{name}.{method}"
+
+
+def documented_modules() -> set[str]:
+    pages = (REPOSITORY / "docs" / "reference").rglob("*.md")
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    return set(re.findall(r"^::: torchsdm\.([\w.]*)", text, flags=re.MULTILINE))
+
+
+def test_the_reference_documents_every_public_module_and_no_other():
+    public = {module for module in MODULES if not any(part.startswith("_") for part in module.split("."))}
+    assert documented_modules() == public
+    for name in PUBLIC:
+        assert getattr(torchsdm, name).__module__.removeprefix("torchsdm.") in public, name
+
+
+def test_the_interface_is_there():
+    owners = {
+        torchsdm.SupportSet: "match match_self neighbors add remove relabel",
+        torchsdm.ClassEcdfs: "fit distance_quantile",
+        torchsdm.SDMClassifier: "fit predict predict_proba decide explain recalibrate add_exemplars remove_exemplars "
+        "relabel_exemplars save load save_pretrained from_pretrained push_to_hub",
+        torchsdm.Decisions: "to_pandas to_dicts",
+    }
+    for owner, names in owners.items():
+        for name in names.split():
+            assert callable(getattr(owner, name)), name
+    assert torchsdm.ExemplarAdaptor(3, 2).n_filters == 1000
+    expected = {"alpha": 0.95, "n_filters": 1000, "n_rounds": 10, "max_epochs": 200, "batch_size": 50}
+    expected |= {"learning_rate": 1e-5, "random_state": None, "device": None, "patience": None, "min_class_count": 0}
+    defaults = torchsdm.SDMClassifier().get_params()
+    assert {name: defaults[name] for name in expected} == expected
+    assert set(torchsdm.Decisions.__dataclass_fields__) >= {
+        *("predictions", "admitted", "admitted_lower", "admitted_alpha", "out_of_distribution", "probabilities"),
+        *("confidence", "confidence_lower", "confidence_upper", "logits", "similarity", "nearest_distance"),
+        *("nearest_index", "distance_quantile", "distance_quantile_lower", "distance_quantile_upper"),
+        *("rescaled_similarity", "rescaled_similarity_lower", "effective_sample_sizes", "dkw_epsilon"),
+    }
+
+
+# --- What must not be ------------------------------------------------------------------------------------------------
+
+
+def repository_files():
+    """Every text file of the repository, tracked or about to be."""
+    try:
+        done = subprocess.run(
+            ["git", "ls-files", "-co", "--exclude-standard"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+        )
+        paths = [REPOSITORY / name for name in done.stdout.splitlines()]
+    except (OSError, subprocess.CalledProcessError):  # an unpacked archive
+        parts = [REPOSITORY / name for name in ("src", "tests", "docs", "examples")]
+        paths = [*REPOSITORY.glob("*"), *(path for part in parts for path in part.rglob("*"))]
+    for path in paths:
+        if path.is_file() and "__pycache__" not in path.parts:
+            try:
+                yield path, path.read_text(encoding="utf-8")
+            except UnicodeDecodeError:
+                continue
+
+
+def test_nothing_but_conftest_looks_beside_the_repository():
+    beside = "../" + "shared"
+    texts = dict(repository_files())
+    assert len(texts) > 50
+    assert {path.relative_to(REPOSITORY).as_posix() for path, text in texts.items() if beside in text} <= {
+        "tests/conftest.py"
+    }
+
+
+def test_there_is_no_pickle():
+    for module, code in TREES.items():
+        assert not third_party(code) & PICKLING, module
+        for node in ast.walk(code):
+            if isinstance(node, ast.Call):
+                called, place = ast.unparse(node.func), f"{module}: line {node.lineno}"
+                assert called not in ("torch.load", "torch.save", "eval", "exec"), place
+                options = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+                assert options.get("allow_pickle", "False") == "False", place
+                assert called not in ("np.load", "numpy.load") or "allow_pickle" in options, place
+            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                assert node.name not in ("__reduce__", "__reduce_ex__"), module
+
+
+def test_library_code_neither_prints_nor_asserts_nor_catches_everything():
+    for module, code in TREES.items():
+        for node in ast.walk(code):
+            place = f"{module}: line {getattr(node, 'lineno', 0)}"
+            assert not isinstance(node, ast.Assert), place
+            assert not (isinstance(node, ast.Call) and ast.unparse(node.func) == "print"), place
+            assert not (isinstance(node, ast.ExceptHandler) and node.type is None), place

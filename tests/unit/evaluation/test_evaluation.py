@@ -1,0 +1,368 @@
+"""Comparing estimators: rules over one adaptor, the paper's entrants, the evaluation and its page."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import make_blobs
+from torchsdm import LabelledStates, SDMClassifier, SDMEnsemble
+from torchsdm.baselines.cross_entropy import RoundsClassifier
+from torchsdm.baselines.sdm_rules import RULES, SDMRule
+from torchsdm.baselines.softmax import SoftmaxThreshold
+from torchsdm.baselines.temperature import TemperatureScaling
+from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError, SDMWarning
+from torchsdm.evaluation.entrants import GROUPS, Entrant, classifier_entrants, paper_entrants
+from torchsdm.evaluation.evaluation import Evaluation
+from torchsdm.evaluation.metrics import aurc, ood_auroc
+from torchsdm.evaluation.report import MAX_TEXT, render_report, write_report
+
+SMALL = {"alpha": 0.9, "n_filters": 8, "n_rounds": 2, "max_epochs": 6, "learning_rate": 1e-2, "random_state": 3}
+TRAIN, TEST = make_blobs(seed=1, n=500, distance=3.0), make_blobs(seed=2, n=300, distance=3.0)
+NAMES = np.array(["no <b>", "yes & so"])  # what must be escaped in a page
+
+
+def labelled(blobs, shift=0.0, **others):
+    return LabelledStates(blobs.X + np.float32(shift), NAMES[blobs.y], **others)
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        texts = [f"<script>text {i}</script> " + "long " * 200 for i in range(500)]
+        return SDMClassifier(**SMALL, keep_rounds=True).fit(labelled(TRAIN, texts=texts))
+
+
+@pytest.fixture(scope="module")
+def evaluation(classifier):
+    entrants = [Entrant("SDM", rule, SDMRule(classifier, rule).fit()) for rule in RULES]
+    entrants.append(Entrant("SDM", "softmax over it", SoftmaxThreshold(0.9, classifier).fit(None)))
+    data = {
+        "inside": labelled(TEST, texts=["a & b"] * 300, ids=[f"i{i}" for i in range(300)]),
+        "far": labelled(TEST, 40.0),
+    }
+    return Evaluation(entrants, data, 0.9, settings={"purpose": "a test"})
+
+
+# --- Rules over one adaptor ------------------------------------------------------------------------------------------
+
+
+def softmax_row(z):
+    weights = np.exp(np.asarray(z, dtype=np.float64) - max(z))
+    return weights / weights.sum()
+
+
+def test_rules_differ_in_admission_alone(classifier):
+    own = classifier.decide(TEST.X)
+    for rule in RULES:
+        decisions = SDMRule(classifier, rule).fit().decide(TEST.X)
+        np.testing.assert_array_equal(decisions.predictions, own.predictions)
+        np.testing.assert_array_equal(decisions.similarity, own.similarity)
+    by_rule = {rule: SDMRule(classifier, rule).fit().decide(TEST.X) for rule in RULES}
+    assert by_rule["no reject"].admitted.all()
+    np.testing.assert_array_equal(by_rule["region"].admitted, own.admitted)
+    np.testing.assert_array_equal(by_rule["region lower"].admitted, own.admitted_lower)
+    np.testing.assert_array_equal(by_rule["region"].score, own.rescaled_similarity)
+    for row in range(0, 300, 7):
+        z, d, y_hat = own.logits[row], own.distance_quantile[row], own.logits[row].argmax()
+        expected = {
+            "softmax": softmax_row(z)[y_hat],
+            "softmax of d·z": softmax_row(d * z)[y_hat],
+            "sdm": softmax_row(np.log(2 + own.similarity[row]) * d * z)[y_hat],
+        }
+        assert by_rule["softmax"].confidence_lower is None and by_rule["softmax"].admitted_lower is None
+        for rule, confidence in expected.items():
+            assert by_rule[rule].confidence[row] == pytest.approx(confidence, rel=1e-6)
+            assert by_rule[rule].admitted[row] == (by_rule[rule].confidence[row] >= 0.9)
+
+
+def test_a_rule_fits_a_model_that_is_not_fitted_and_leaves_a_fitted_one(classifier):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        rule = SDMRule(SDMClassifier(**SMALL), "sdm").fit(TRAIN.X, TRAIN.y)
+    assert rule.classes_.tolist() == [0, 1] and rule.predict(TEST.X[:3]).shape == (3,)
+    assert not hasattr(rule.model, "classes_") and SDMRule(classifier).fit().model_ is classifier
+    with pytest.raises(NotFittedError, match="call fit before decide"):
+        SDMRule(classifier).decide(TEST.X)
+    with pytest.raises(NotFittedError, match="pass X and y"):
+        SDMRule(SDMClassifier(**SMALL)).fit()
+    with pytest.raises(InvalidInputError, match="'rule' of SDMRule must be one of"):
+        SDMRule(classifier, "median").fit()
+
+
+def test_several_alphas_each_have_their_column(classifier):
+    other = SDMEnsemble.from_classifier(classifier)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        other.recalibrate([0.7, 0.95])
+    rule = SDMRule(other, "softmax").fit()
+    decisions = rule.decide(TEST.X)
+    np.testing.assert_array_equal(decisions.admitted_at, decisions.confidence[:, None] >= [0.7, 0.95])
+    strict = Evaluation([Entrant("e", "r", rule)], {"inside": labelled(TEST)}, 0.95).decisions[0, "inside"]
+    np.testing.assert_array_equal(strict.admitted, decisions.admitted_at[:, 1])
+    assert strict.alphas.tolist() == [0.95] and set(strict.admitted_alpha[strict.admitted]) == {0.95}
+
+
+# --- Evaluation ------------------------------------------------------------------------------------------------------
+
+
+def test_the_table_has_a_row_for_each_data_set_and_entrant(evaluation):
+    rows = evaluation.table.rows
+    assert [(row.dataset, row.estimator) for row in rows[:2]] == [("inside", "no reject"), ("inside", "softmax")]
+    assert len(rows) == 14
+    everything = rows[0].accuracy.marginal
+    right = (evaluation.decisions[0, "inside"].predictions == NAMES[TEST.y]).sum()
+    assert (everything.n_admitted, everything.n_correct) == (300, right)
+    assert rows[-3].estimator == "region" and rows[-3].accuracy.marginal.accuracy is None  # far: all rejected
+
+
+def test_summaries_are_those_of_the_metrics(evaluation):
+    records = evaluation.summaries()
+    decisions, outside = evaluation.decisions[3, "inside"], evaluation.decisions[3, "far"]
+    correct = decisions.predictions == NAMES[TEST.y]
+    inside = next(r for r in records if (r["dataset"], r["estimator"]) == ("inside", "sdm"))
+    far = next(r for r in records if (r["dataset"], r["estimator"]) == ("far", "sdm"))
+    assert inside["aurc"] == aurc(decisions.confidence, correct) and inside["ood_auroc"] is None
+    assert far["ood_auroc"] == ood_auroc(decisions.confidence, outside.confidence) > 0.9
+    assert far["risk"] is None and far["coverage"] == 0.0 and far["rejected_correct"] + far["rejected_wrong"] == 300
+    assert inside["coverage"] == decisions.admitted.mean()
+
+
+def test_facts_lead_back_to_data_seed_and_settings(evaluation, classifier):
+    facts = json.loads(json.dumps(evaluation.facts(), allow_nan=False))
+    assert facts["data"]["inside"]["n"] == 300 and len(facts["data"]["inside"]["fingerprint"]) == 64
+    assert facts["data"]["inside"]["fingerprint"] != facts["data"]["far"]["fingerprint"]
+    region = facts["entrants"][4]
+    assert region["seed"] == classifier.random_seed_ and region["model_settings"]["max_epochs"] == 6
+    assert facts["settings"] == {"purpose": "a test"} and facts["torch"]
+
+
+def test_label_errors_are_rows_to_look_at(evaluation):
+    rows = evaluation.label_errors(1, "inside")
+    decisions = evaluation.decisions[1, "inside"]
+    assert (decisions.predictions[rows] != NAMES[TEST.y][rows]).all() and decisions.admitted[rows].all()
+    assert (np.diff(decisions.confidence[rows]) <= 0).all()
+
+
+def test_what_cannot_be_evaluated(classifier):
+    entrant = Entrant("SDM", "region", SDMRule(classifier).fit())
+    with pytest.raises(InvalidInputError, match="at least one entrant"):
+        Evaluation([], {"a": labelled(TEST)}, 0.9)
+    with pytest.raises(InvalidInputError, match="target y is None"):
+        Evaluation([entrant], {"a": LabelledStates(TEST.X, None)}, 0.9)
+    with pytest.raises(InvalidInputError, match="alpha is target accuracy"):
+        Evaluation([entrant], {"a": labelled(TEST)}, 0.05)
+    with pytest.raises(InvalidInputError, match="reads label logits"):
+        Evaluation([Entrant("LM", "softmax", None, "label_logits")], {"a": labelled(TEST)}, 0.9)
+
+
+def test_label_logits_are_put_in_the_order_of_the_classes():
+    words = {"prompt": {"label_words": [["yes & so", "Yes"], ["no <b>", "No"]]}}  # not the sorted order
+    logits = np.stack([TEST.X[:, 0], -TEST.X[:, 0]], axis=1)  # "yes" first
+    data = LabelledStates(TEST.X, NAMES[TEST.y], label_logits=logits, origin=words)
+    np.testing.assert_array_equal(data.label_logits_of(["no <b>", "yes & so"]), logits[:, ::-1])
+    softmax = SoftmaxThreshold(0.9).fit(data.label_logits_of(["no <b>", "yes & so"]), NAMES[TEST.y])
+    evaluation = Evaluation([Entrant("LM", "softmax", softmax, "label_logits")], {"test": data}, 0.9)
+    assert evaluation.summaries()[0]["accuracy"] > 0.9
+    with pytest.raises(InvalidInputError, match="cannot be compared"):
+        data.label_logits_of(["no", "yes"])
+
+
+def test_facts_hold_what_json_cannot_as_text(classifier):
+    entrant = Entrant("SDM", "region", SDMRule(classifier).fit())
+    settings = {"n": np.int64(3), "when": np.datetime64("2026-01-01"), "inf": float("inf")}
+    first, second = (
+        Evaluation([entrant], {"a": labelled(TEST, label_logits=logits)}, 0.9, settings).facts()
+        for logits in (TEST.X, -TEST.X)
+    )
+    assert json.loads(json.dumps(first, allow_nan=False))["settings"]["n"] == 3
+    assert first["data"]["a"]["fingerprint"] != second["data"]["a"]["fingerprint"]
+
+
+# --- The paper's entrants --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+def test_all_of_the_papers_estimators_can_be_fitted_and_decide(classifier):
+    logits = np.stack([-TRAIN.X[:, 0], TRAIN.X[:, 0]], axis=1)
+    training = LabelledStates(TRAIN.X, NAMES[TRAIN.y], label_logits=logits)
+    test = LabelledStates(TEST.X, NAMES[TEST.y], label_logits=np.stack([-TEST.X[:, 0], TEST.X[:, 0]], axis=1))
+    entrants = paper_entrants(training, classifier, regularization_factors=(1.0,))
+    models = [entrant.model for entrant in entrants]
+    assert models.count("LM") == 5 and models.count("LM + CNN") == 5 and models.count("LM + SDM") == len(RULES) + 1
+    assert sum("VBLL" in model for model in models) == 2 and "LM + SDM, 2 rounds" in models
+    assert {entrant.name for entrant in entrants} >= {"APS", "RAPS", "Mahalanobis", "vote", "MAPIE risk control"}
+    sizes = dict(zip(GROUPS, (5, 5, 2, len(RULES) + 1, 4), strict=True))
+    assert [entrant.group for entrant in entrants] == [group for group in GROUPS for _ in range(sizes[group])]
+    evaluation = Evaluation(entrants, {"test": test}, 0.9)
+    for row in evaluation.table.rows:
+        marginal = row.accuracy.marginal
+        assert marginal.n_admitted < 30 or marginal.accuracy > 0.8, row  # blobs at distance 3: 0.93 without rejecting
+        if row.estimator == "no reject":
+            assert marginal.share == 1.0
+    assert all(np.isfinite(record["aurc"]) for record in evaluation.summaries())
+
+
+def test_each_network_of_the_entrants_has_a_checkpoint_of_its_own(classifier, tmp_path, monkeypatch):
+    def entrants(checkpoint):
+        return paper_entrants(
+            labelled(TRAIN), classifier, groups=("cnn", "vbll", "sdm"), n_hidden=8, checkpoint=checkpoint
+        )
+
+    plain, first = entrants(None), entrants(str(tmp_path / "c"))
+    folders = {path.name: sorted(file.name for file in path.iterdir()) for path in (tmp_path / "c").iterdir()}
+    vbll = [f"vbll-{kind}-{factor}" for kind in ("discriminative", "generative") for factor in (1, 50)]
+    assert folders == {name: ["round-000.safetensors", "round-001.safetensors"] for name in ("cnn", *vbll)}
+    monkeypatch.setattr(RoundsClassifier, "_train_round", lambda *_: pytest.fail("trained again"))
+    again = entrants(tmp_path / "c")
+    data = labelled(TEST)
+    for one, two, three in zip(plain, first, again, strict=True):
+        assert (one.model, one.name) == (two.model, two.name) == (three.model, three.name)
+        expected = one.decide(data).probabilities
+        np.testing.assert_array_equal(two.decide(data).probabilities, expected)
+        np.testing.assert_array_equal(three.decide(data).probabilities, expected)
+    with pytest.raises(InvalidTypeError, match="'checkpoint' of paper_entrants must be a path"):
+        entrants(3)
+
+
+def test_an_entrant_has_no_group_unless_it_is_given_one(evaluation):
+    assert evaluation.entrants[0].group == "" and Entrant("m", "r", None, group="mine").group == "mine"
+
+
+def test_entrants_want_one_alpha_and_known_groups(classifier):
+    several = SDMClassifier(**SMALL)
+    several.__dict__.update(classifier.__dict__)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        several.recalibrate([0.8, 0.9])
+    with pytest.raises(InvalidInputError, match="must have one alpha"):
+        paper_entrants(labelled(TRAIN), several)
+    with pytest.raises(InvalidInputError, match="'groups' of paper_entrants"):
+        paper_entrants(labelled(TRAIN), classifier, groups=["knn"])
+    assert (
+        paper_entrants(labelled(TRAIN), classifier, groups=["language model"]) == []
+    )  # these data have no label logits
+
+
+# --- The page --------------------------------------------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """Collects tags, checks that they nest, and what the page would fetch."""
+
+    VOID = ("meta", "img", "br", "link")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.fetched, self.text = [], [], [], ""
+        self.feed(text)
+        assert self.open == [], f"not closed: {self.open}"
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.fetched += [v for k, v in attributes if k in ("src", "href") and not v.startswith(("data:", "#"))]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open[-1] == tag, f"</{tag}> where {self.open[-3:]} are open"
+        self.open.pop()
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def page(evaluation, classifier):
+    return render_report(evaluation, classifier, title="Blobs & <more>")
+
+
+def test_the_page_is_whole_and_needs_no_network(page):
+    parsed = Page(page)
+    assert parsed.fetched == [] and "script" not in parsed.tags and "link" not in parsed.tags
+    assert parsed.tags.count("img") == 1 + 2 * 5 and "Blobs & <more>" in parsed.text
+    assert not re.search(r"https?://", page.replace("http://www.w3.org", ""))
+
+
+def test_the_page_shows_what_the_table_says(page, evaluation, classifier):
+    text = Page(page).text
+    for row in evaluation.table.rows:
+        assert row.estimator in text
+    assert classifier.data_fingerprint_ in text and "a test" in text and "no <b>" in text
+    assert "<script>text" in text  # as text; that no such tag is there is tested above
+    assert "class='below'" in page  # predictions without rejection are below 0.9 on far data
+
+
+def test_texts_are_shortened_and_the_page_is_bounded(page):
+    assert max(len(part) for part in re.findall(r"<blockquote>(.*?)</blockquote>", page)) <= 6 * MAX_TEXT
+    assert len(page) < 3_000_000
+
+
+def test_the_page_is_written_in_one_step(evaluation, classifier, tmp_path):
+    write_report(tmp_path / "report.html", evaluation, classifier)
+    assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    with pytest.raises(InvalidTypeError, match="must be a fitted SDMClassifier"):
+        write_report(tmp_path / "other.html", evaluation, object())
+
+
+def test_an_ensemble_without_a_region_has_a_page_too(classifier, evaluation):
+    ensemble = SDMEnsemble.from_classifier(classifier)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        ensemble.recalibrate(1.0)
+    entrant = Entrant("e", "r", SDMRule(ensemble, "region lower").fit())
+    with pytest.raises(InvalidInputError, match="must be one of those asked for"):
+        Evaluation([entrant], {"inside": labelled(TEST)}, 0.9)
+    small = Evaluation([entrant], {"inside": labelled(TEST)}, 1.0)
+    assert "Round 1" in Page(render_report(small, ensemble, title="t")).text
+    with pytest.raises(InvalidInputError, match=r"must have a region for the evaluation's alpha, 0\.9\. Got 1"):
+        render_report(evaluation, ensemble, title="t")
+
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+def test_a_page_of_several_alphas_half_precision_and_dollars(monkeypatch):
+    names = np.array(["$0-$50", "$_$"])
+    several = SDMClassifier(**{**SMALL, "alpha": (0.7, 0.95)}).fit(TRAIN.X, names[TRAIN.y])
+    data = LabelledStates(torch.from_numpy(TEST.X).bfloat16(), names[TEST.y])
+    rule = SDMRule(several).fit()
+    evaluation = Evaluation([Entrant("m $x$", "r", rule)], {"d $y$": data}, 0.95)
+    monkeypatch.setattr("torchsdm.evaluation.report._PICTURE_ROWS", 100)
+    text = Page(render_report(evaluation, several, title="t")).text
+    decisions = rule.decide(data.hidden_states).at(0.95)
+    wrong = int((decisions.admitted & (decisions.predictions != names[TEST.y])).sum())
+    assert f"{wrong} admitted against their given label" in text and "100 of 300 inputs, drawn at random" in text
+    assert decisions.dkw_epsilon is None and "dkw_epsilon" not in decisions.to_dicts()[0]
+
+
+def test_estimators_over_a_classifier_alone_are_calibrated_on_its_calibration_set(classifier):
+    entrants = {entrant.name: entrant for entrant in classifier_entrants(classifier, name="LM")}
+    assert list(entrants) == [
+        *("no reject", "softmax(z′) ≥ α", "temperature ≥ α", "APS", "RAPS"),
+        *("softmax(d·z′) ≥ α", "sdm(z′) ≥ α", "SDM_HR", "SDM_HR lower"),
+    ]
+    logits, labels = classifier.calibration_logits()
+    blobs = make_blobs(seed=8, n=50, distance=3.0)
+    alone = TemperatureScaling(classifier.region_.alpha).fit(logits, classifier.classes_[labels])
+    ours = entrants["temperature ≥ α"].estimator.decide(blobs.X)
+    np.testing.assert_allclose(ours.probabilities, alone.decide(classifier.logits(blobs.X)).probabilities)
+    np.testing.assert_array_equal(
+        entrants["SDM_HR"].estimator.decide(blobs.X).admitted, classifier.decide(blobs.X).admitted
+    )
+    ensemble = SDMEnsemble.from_classifier(classifier)
+    of_rounds = classifier_entrants(ensemble)
+    assert [entrant.name for entrant in of_rounds] == ["no reject", "SDM_HR lower, all agree"]
+    np.testing.assert_array_equal(of_rounds[1].decide(labelled(blobs)).admitted, ensemble.decide(blobs.X).admitted)
+
+
+def test_a_page_without_texts_quotes_none(evaluation, classifier):
+    assert "<blockquote>" in render_report(evaluation, classifier, title="with")
+    without = render_report(evaluation, classifier, title="without", texts=False)
+    assert "<blockquote>" not in without and "nearest" in without.lower()

@@ -1,0 +1,278 @@
+"""The paper's printed values: against its LaTeX, against one another, and under our names."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from torchsdm.experiments.paper import PrintedCell, paper_model, printed_rows
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+N_ROWS = {
+    "calibration": 22,
+    "sentiment": 60,
+    "factcheck": 32,
+    "factcheck shuffled": 32,
+    "vbll factcheck": 48,
+    "agnews": 4,
+    "ablation": 10,
+}
+OURS = {  # as in torchsdm.evaluation.entrants
+    *("no reject", "softmax ≥ α", "temperature ≥ α", "APS", "RAPS", "VBLL ≥ α"),
+    *("softmax(z′) ≥ α", "softmax(d·z′) ≥ α", "sdm(z′) ≥ α", "SDM_HR"),
+}
+ALL = ("all", None)
+ROWS = printed_rows()
+WITH_STRATA = [row for row in ROWS if row.source != "ablation"]
+WITHOUT_REJECTION = printed_rows(estimator="no reject")
+
+
+def name(row):
+    return f"{row.dataset}, {row.model}, {row.estimator}"
+
+
+def strata(row, stratum):
+    return [cell for (of, _), cell in row.cells.items() if of == stratum]
+
+
+def only(dataset, model, estimator, alpha=0.95):
+    (row,) = printed_rows(dataset=dataset, model=model, estimator=estimator, alpha=alpha)
+    return row
+
+
+# --- What is there ---------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_each_source():
+    assert Counter(row.source for row in ROWS) == N_ROWS
+
+
+def test_every_line_of_the_file_is_a_cell():
+    lines = resources.files("torchsdm.experiments").joinpath("paper_values.csv").read_text(encoding="utf-8").split("\n")
+    assert lines[-1] == "" and len(lines) - 2 == sum(len(row.cells) for row in ROWS)
+
+
+def test_every_row_has_all_strata_once():
+    for row in ROWS:
+        n_classes = {"ablation": 0, "agnews": 4}.get(row.source, 2)
+        labels = range(n_classes)
+        expected = [*(("class", y) for y in labels), *(("prediction", y) for y in labels), ALL]
+        assert list(row.cells) == expected, name(row)
+
+
+def test_a_row_is_known_by_data_model_estimator_and_alpha():
+    names = [(row.dataset, row.model, row.estimator, row.alpha) for row in ROWS]
+    assert len(set(names)) == len(names)
+
+
+def test_estimators_have_our_names_and_only_where_they_belong():
+    assert {row.estimator for row in ROWS} == OURS
+    for row in ROWS:
+        assert ("z′" in row.estimator or row.estimator == "SDM_HR") <= row.model.endswith("+SDM"), name(row)
+        assert (row.estimator == "VBLL ≥ α") <= ("VBLL" in row.model), name(row)
+
+
+def test_our_names_are_those_of_the_comparison():
+    source = (REPOSITORY / "src" / "torchsdm" / "comparison.py").read_text(encoding="utf-8")
+    assert [estimator for estimator in OURS if f'"{estimator}"' not in source] == []
+
+
+def test_data_sets_and_models():
+    tests = {"Sentiment", "SentimentOOD", "Factcheck", "FactcheckShuffled", "AGNews"}
+    assert {row.dataset for row in ROWS} == tests | {f"{d} calibration" for d in ("Sentiment", "Factcheck", "AGNews")}
+    vbll = [f"+{kind} VBLL, KL × {factor}" for kind in ("discriminative", "generative") for factor in (1, 50)]
+    ends = ["", "+CNN", "+SDM", "+identity+SDM", *vbll]
+    assert {row.model for row in ROWS} == {base + end for base in ("Phi3.5", "Mixtral8x7B") for end in ends}
+
+
+def test_rows_are_chosen_by_every_name():
+    assert len(printed_rows(source="factcheck", alpha=0.94)) == 2
+    assert len(printed_rows(dataset="Factcheck", model="Mixtral8x7B+SDM", estimator="SDM_HR")) == 2
+    assert printed_rows(estimator="SDM_HR lower") == []
+
+
+def test_models_are_known_by_their_exact_name_alone():
+    assert paper_model("microsoft/Phi-3.5-mini-instruct") == "Phi3.5"
+    assert paper_model("mistralai/Mixtral-8x7B-Instruct-v0.1") == "Mixtral8x7B"
+    assert paper_model("/models/Phi-3.5-mini-instruct") is None
+    assert all(printed_rows(model=model) for model in ("Phi3.5", "Mixtral8x7B"))
+
+
+# --- Read off by eye -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dataset", "model", "estimator", "alpha", "stratum", "accuracy", "share"),
+    [
+        ("SentimentOOD", "Mixtral8x7B+SDM", "SDM_HR", 0.95, ("class", 0), "0.9487", "0.01"),
+        ("SentimentOOD", "Mixtral8x7B+SDM", "SDM_HR", 0.95, ("prediction", 0), "0.9487", "0.01"),
+        ("SentimentOOD", "Mixtral8x7B+SDM", "SDM_HR", 0.95, ALL, "0.95", "0.02"),
+        ("SentimentOOD", "Mixtral8x7B+SDM", "softmax(d·z′) ≥ α", 0.95, ("prediction", 0), "0.78", "<0.01"),
+        ("Sentiment", "Mixtral8x7B", "softmax ≥ α", 0.95, ALL, "0.93", "1.00"),
+        ("Sentiment", "Mixtral8x7B", "no reject", 0.95, ALL, "0.93", "1."),
+        ("Factcheck", "Phi3.5+SDM", "softmax(z′) ≥ α", 0.95, ("prediction", 1), "0.85", "0.43"),
+        ("Factcheck", "Phi3.5+SDM", "SDM_HR", 0.95, ("class", 0), "R", "0."),
+        ("Factcheck", "Mixtral8x7B+SDM", "softmax(d·z′) ≥ α", 0.95, ("prediction", 0), "0.", "0.01"),
+        ("Factcheck", "Mixtral8x7B+SDM", "SDM_HR", 0.95, ALL, "R", "0."),
+        ("Factcheck", "Mixtral8x7B+SDM", "SDM_HR", 0.94, ("prediction", 0), "0.80", "0.04"),
+        ("FactcheckShuffled", "Phi3.5+CNN", "temperature ≥ α", 0.95, ("class", 1), "-", "0."),
+        ("FactcheckShuffled", "Mixtral8x7B", "APS", 0.95, ("prediction", 1), "0.", "<0.01"),
+        ("Factcheck calibration", "Mixtral8x7B+SDM", "sdm(z′) ≥ α", 0.94, ("prediction", 1), "0.95", "0.32"),
+        ("Factcheck", "Phi3.5+discriminative VBLL, KL × 1", "VBLL ≥ α", 0.95, ("class", 0), "0.35", "0.07"),
+        ("FactcheckShuffled", "Phi3.5+discriminative VBLL, KL × 50", "no reject", 0.95, ("class", 1), "R", "0."),
+        ("AGNews calibration", "Phi3.5+SDM", "SDM_HR", 0.95, ("prediction", 3), "0.97", "0.09"),
+        ("AGNews", "Phi3.5+SDM", "no reject", 0.95, ("class", 2), "0.85", "0.25"),
+        ("SentimentOOD", "Mixtral8x7B+identity+SDM", "SDM_HR", 0.95, ALL, "1.0", "0.0006"),
+        ("SentimentOOD", "Phi3.5+identity+SDM", "SDM_HR", 0.95, ALL, "R", "0.0"),
+    ],
+)
+def test_cells(dataset, model, estimator, alpha, stratum, accuracy, share):
+    assert only(dataset, model, estimator, alpha).cells[stratum] == PrintedCell(accuracy, share)
+
+
+def test_min_rescaled_similarity_is_there_where_printed():
+    printed = {
+        (row.dataset, row.model, row.alpha): row.min_rescaled_similarity
+        for row in ROWS
+        if row.min_rescaled_similarity is not None
+    }
+    assert printed == {
+        ("Sentiment calibration", "Phi3.5+SDM", 0.95): 52.2,
+        ("Sentiment calibration", "Mixtral8x7B+SDM", 0.95): 63.0,
+        ("Factcheck calibration", "Phi3.5+SDM", 0.95): 95.0,
+        ("Factcheck calibration", "Mixtral8x7B+SDM", 0.95): math.inf,
+        ("Factcheck calibration", "Mixtral8x7B+SDM", 0.94): 134.0,
+        ("AGNews calibration", "Phi3.5+SDM", 0.95): 22.7,
+    }
+
+
+# --- Against one another ---------------------------------------------------------------------------------------------
+
+
+def bounds(text):
+    """What a printed number may be: half of its last digit off, where '1.' and '0.' stand for two digits."""
+    if text in ("R", "-"):
+        return 0.0, 0.0
+    if text.startswith("<"):
+        return 0.0, float(text[1:])
+    off = 0.5 * 10.0 ** -max(2, len(text.partition(".")[2]))
+    return max(0.0, float(text) - off), float(text) + off
+
+
+def overlap(some, others):
+    return some[0] <= others[1] + 1e-9 and others[0] <= some[1] + 1e-9
+
+
+def test_values_are_numbers_or_known_marks():
+    for row in ROWS:
+        for cell in row.cells.values():
+            assert re.fullmatch(r"R|-|[01]\.\d*", cell.accuracy), name(row)
+            assert re.fullmatch(r"<0\.01|[01]\.\d*", cell.share), name(row)
+            assert cell.accuracy not in "R-" or float(cell.share) == 0, name(row)
+
+
+@pytest.mark.parametrize("stratum", ["class", "prediction"])
+def test_shares_of_the_strata_add_up(stratum):
+    for row in WITH_STRATA:
+        low, high = zip(*(bounds(cell.share) for cell in strata(row, stratum)), strict=True)
+        assert overlap((sum(low), sum(high)), bounds(row.cells[ALL].share)), name(row)
+
+
+@pytest.mark.parametrize("row", WITHOUT_REJECTION, ids=name)
+def test_without_rejection_everything_is_admitted(row):
+    assert row.cells[ALL].share == "1."
+    for stratum in ("class", "prediction"):
+        assert sum(float(cell.share) for cell in strata(row, stratum)) == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("row", WITHOUT_REJECTION, ids=name)
+def test_marginal_accuracy_is_that_of_the_classes_by_share(row):
+    # Each accuracy is rounded, and so are the shares that weigh them: the latter matter as accuracies differ.
+    cells = [cell for cell in strata(row, "class") if cell.accuracy not in "R-"]
+    accuracies, shares = [float(cell.accuracy) for cell in cells], [float(cell.share) for cell in cells]
+    weighted = sum(accuracy * share for accuracy, share in zip(accuracies, shares, strict=True))
+    slack = 0.005 + 0.005 + 0.005 * (max(accuracies) - min(accuracies)) * len(cells) / 2
+    assert abs(weighted - float(row.cells[ALL].accuracy)) <= slack + 1e-9
+
+
+def test_right_answers_of_a_class_are_those_of_its_prediction():
+    # y = ŷ = c is counted in both strata: accuracy times share must agree.
+    def n_right(cell):
+        return [accuracy * share for accuracy, share in zip(bounds(cell.accuracy), bounds(cell.share), strict=True)]
+
+    for row in WITH_STRATA:
+        for own, predicted in zip(strata(row, "class"), strata(row, "prediction"), strict=True):
+            assert overlap(n_right(own), n_right(predicted)), name(row)
+
+
+def test_the_region_admits_no_more_than_its_probability_does():
+    for row in printed_rows(estimator="SDM_HR"):
+        wider = printed_rows(dataset=row.dataset, model=row.model, estimator="sdm(z′) ≥ α", alpha=row.alpha)
+        for other in wider:
+            assert float(row.cells[ALL].share) <= float(other.cells[ALL].share), name(row)
+
+
+# --- Against the LaTeX -----------------------------------------------------------------------------------------------
+
+LABELS = {
+    "calibration": "tab:experiments-classification-over-calibration-set",
+    "sentiment": "tab:experiments-sentiment",
+    "factcheck": "tab:experiments-factcheck",
+    "factcheck shuffled": "tab:experiments-factcheck-shuffled",
+    "vbll factcheck": "tab:experiments-factcheck-additional",
+}
+
+
+@pytest.fixture(scope="module")
+def latex(shared_paper):
+    """Data rows of the paper's tables by the label of the table: lists of cells, white space removed."""
+    path = shared_paper / "sdm_activations.tex.txt"
+    tables = re.findall(r"\\begin\{table\*\}(.*?)\\end\{table\*\}", path.read_text(encoding="utf-8"), re.DOTALL)
+    rows = {}
+    for table in tables:
+        body = "".join(re.findall(r"\\begin\{tabular\}(.*?)\\end\{tabular\}", table, re.DOTALL))
+        lines = [re.sub(r"\s|\\midrule", "", line).split("&") for line in body.split("\\\\") if "\\colorbox" in line]
+        rows[re.search(r"\\label\{(.*?)\}", table)[1]] = lines
+    return rows
+
+
+def test_no_row_of_the_latex_is_missing(latex):
+    counts = {label: len(rows) for label, rows in latex.items() if rows}
+    assert counts == {label: N_ROWS[source] for source, label in LABELS.items()}
+
+
+@pytest.mark.parametrize("source", LABELS)
+def test_all_values_are_those_of_the_latex_in_its_order(source, latex):
+    rows = printed_rows(source=source)
+    for row, (_, _, _, *values) in zip(rows, latex[LABELS[source]], strict=True):
+        plain = [re.sub(r"\\colorbox\{\w+\}\{(.*)\}", r"\1", value) for value in values]
+        printed = [text for cell in row.cells.values() for text in (cell.accuracy, cell.share)]
+        assert printed == [value.replace("\\allRejected", "R") for value in plain], name(row)
+
+
+@pytest.mark.parametrize("source", LABELS)
+def test_names_are_those_of_the_latex(source, latex):
+    for row, (dataset, model, estimator, *_) in zip(printed_rows(source=source), latex[LABELS[source]], strict=True):
+        shown = dataset.replace("$", "").replace("\\dataset", "").replace("\\calibrationSplit", " calibration")
+        assert shown == row.dataset
+        assert ("Mixtral" in model) == row.model.startswith("Mixtral8x7B"), name(row)
+        for macro, ours in {"CNN": "+CNN", "Disc": "+disc", "Gen": "+gen", "Fifty": "× 50", "SDM": "+SDM"}.items():
+            assert (macro in model) == (ours in row.model), name(row)
+        assert ("\\alpha=0.94" in estimator) == (row.alpha == 0.94), name(row)
+        macros = {
+            "NoReject": "no reject",
+            "DistanceMagnitude": "softmax(d·z′) ≥ α",
+            "Softmax": "softmax(z′) ≥ α" if "SDM" in model else "softmax ≥ α",
+            "Temp": "temperature ≥ α",
+            "RAPS": "RAPS",
+            "APS": "APS",
+            "VBLL": "VBLL ≥ α",
+            "sdmAtAlpha": "sdm(z′) ≥ α",
+            "sdmHR": "SDM_HR",
+        }
+        assert next(ours for macro, ours in macros.items() if macro in estimator) == row.estimator

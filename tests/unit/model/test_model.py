@@ -1,0 +1,269 @@
+"""One fitted model: its examples, its calibration, and what updates change and leave alone."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import reference
+from torchsdm import SDMClassifier, SupportSet
+from torchsdm.errors import InvalidInputError, RegionWarning, SDMWarning
+from torchsdm.model import model as model_module
+from torchsdm.model.calibration import Calibration
+from torchsdm.model.examples import Examples
+
+# --- Examples --------------------------------------------------------------------------------------------------------
+
+
+def test_examples_in_memory():
+    examples = Examples(["a", 7, "c"], ["x", None, "z"])
+    assert examples.rows([2, 0]) == [("c", "z"), ("a", "x")]
+    assert examples.all() == (["a", 7, "c"], ["x", None, "z"])
+    assert examples.positions([7, "none", "a"]) == [1, None, 0]
+    assert examples.take([2, 1]).all() == (["c", 7], ["z", None])
+    assert examples.without({0, 2}).all() == ([7], [None])
+    assert Examples(np.array([1, 2])).all() == ([1, 2], [None, None])
+
+
+def test_added_examples_follow():
+    examples = Examples(["a", 7], ["x", "y"])
+    assert examples.with_added(Examples(["n", 8], ["new", None])).all() == (["a", 7, "n", 8], ["x", "y", "new", None])
+    assert examples.all() == (["a", 7], ["x", "y"])  # unchanged
+
+
+def test_examples_on_disk_are_as_good(fitted, insects, tmp_path):
+    fitted.save(tmp_path / "model")
+    loaded = SDMClassifier.load(tmp_path / "model")
+    for here, there in (
+        (fitted.model_.examples, loaded.model_.examples),
+        (fitted.model_.calibration_examples, loaded.model_.calibration_examples),
+    ):
+        assert there.all() == here.all()
+        assert there.rows([5, 0]) == here.rows([5, 0])
+        ids = here.all()[0]
+        assert there.positions([ids[3], "none", ids[0]]) == [3, None, 0]
+        assert there.take([4, 2]).all() == here.take([4, 2]).all()
+        assert there.without({0}).all() == here.without({0}).all()
+        assert there.with_added(Examples(["n"])).all() == here.with_added(Examples(["n"])).all()
+
+
+# --- Calibration -----------------------------------------------------------------------------------------------------
+
+
+def naive_calibration(model):
+    """q', probabilities of the calibration set against the support, by the loops."""
+    calibration, support = model.calibration, model.support
+    logits, labels = calibration.logits.tolist(), calibration.labels.tolist()
+    predictions = [row.index(max(row)) for row in logits]
+    matches = reference.match(
+        calibration.exemplars.tolist(),
+        predictions,
+        support.exemplars.tolist(),
+        support.labels.tolist(),
+        support.predictions.tolist(),
+    )
+    lists = reference.class_distances(matches.nearest_distance, matches.similarity, labels, len(logits[0]))
+    d = [reference.distance_quantile(x, lists) for x in matches.nearest_distance]
+    p = [reference.sdm_activation(*row) for row in zip(logits, matches.similarity, d, strict=True)]
+    rescaled = [
+        reference.rescaled_similarity(q, row[y]) for q, row, y in zip(matches.similarity, p, predictions, strict=True)
+    ]
+    return matches, d, p, rescaled
+
+
+def assert_calibrated(model):
+    calibration = model.calibration
+    matches, d, p, rescaled = naive_calibration(model)
+    assert calibration.similarity.tolist() == matches.similarity
+    assert calibration.nearest_distance.tolist() == pytest.approx(matches.nearest_distance, rel=1e-12)
+    assert calibration.distance_quantile.tolist() == d
+    assert calibration.rescaled_similarity.tolist() == pytest.approx(rescaled, rel=1e-12)
+    for region in calibration.regions:
+        expected = reference.find_high_reliability_region(
+            calibration.rescaled_similarity.tolist(), p, calibration.labels.tolist(), region.alpha
+        )
+        assert region.found == expected.found
+        assert region.min_rescaled_similarity == pytest.approx(expected.min_rescaled_similarity)
+        assert region.thresholds.tolist() == pytest.approx(expected.thresholds, rel=1e-10)
+        assert region.class_counts.tolist() == expected.class_counts
+
+
+def test_calibration_equals_the_loops(fitted):
+    assert_calibrated(fitted.model_)
+    assert [region.alpha for region in fitted.regions_] == [0.9, 0.8]
+
+
+def test_new_alphas_change_the_regions_alone(fitted):
+    model = fitted.model_
+    before = model.calibration
+    with pytest.warns(RegionWarning, match="alpha=0.99"):
+        model.recalibrate([0.7, 0.99], 0)
+    after = model.calibration
+    assert [(region.alpha, region.found) for region in after.regions] == [(0.7, True), (0.99, False)]
+    assert after.ecdfs is before.ecdfs and after.rescaled_similarity is before.rescaled_similarity
+    assert_calibrated(model)
+
+
+def test_weak_regions_are_told(fitted):
+    model = fitted.model_
+    with pytest.warns(RegionWarning, match="No high-reliability region at alpha=0.9; everything is rejected. Class '"):
+        model.recalibrate([0.9], min_class_count=1000)
+    assert not model.calibration.regions[0].found and model.calibration.min_class_count == 1000
+    with pytest.warns(RegionWarning, match=r"rests on few calibration points of class '.*where 10 are needed"):
+        model.recalibrate([0.9], 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.recalibrate([0.7], 0)  # nothing to say
+
+
+def test_a_calibration_set_of_ones_own(insects):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        classifier = SDMClassifier(alpha=0.7, n_filters=6, n_rounds=1, max_epochs=3, learning_rate=1e-2, random_state=0)
+        classifier.fit(insects.X[:150], insects.y[:150], calibration=(insects.X[150:], insects.y[150:]))
+    model = classifier.model_
+    assert len(model.support) == 150 and len(model.calibration.labels) == 90
+    assert classifier.classes_[model.calibration.labels.numpy()].tolist() == insects.y[150:].tolist()
+    assert_calibrated(model)
+
+
+# --- Asking ----------------------------------------------------------------------------------------------------------
+
+
+def test_support_and_calibration_are_encoded_as_decisions_are(fitted, insects):
+    model = fitted.model_
+    for points, labels, examples in (
+        (model.support.exemplars, model.support.labels, model.examples),
+        (model.calibration.exemplars, model.calibration.labels, model.calibration_examples),
+    ):
+        rows = [insects.ids.index(name) for name in examples.all()[0]]
+        exemplars, _ = model.adaptor.encode(torch.from_numpy(insects.X[rows]))
+        assert torch.equal(points, exemplars)
+        assert fitted.classes_[labels.numpy()].tolist() == insects.y[rows].tolist()
+
+
+def test_decide_in_blocks_is_decide(fitted, insects, monkeypatch):
+    states = torch.from_numpy(insects.fresh)
+    whole, *neighbors = fitted.model_.decide_with_neighbors(states, 3)
+    exemplars, _ = fitted.model_.adaptor.encode(states)
+    for got, expected in zip(neighbors, fitted.support_.neighbors(exemplars, 3), strict=True):
+        assert torch.equal(got, expected)
+    monkeypatch.setattr(model_module, "_ROWS_AT_ONCE", 7)
+    again, *blocks = fitted.model_.decide_with_neighbors(states, 3)
+    assert all(torch.equal(a, b) for a, b in zip(blocks, neighbors, strict=True))
+    for name, value in whole._columns():
+        np.testing.assert_array_equal(value, getattr(again, name), err_msg=name)
+    assert fitted.model_.predict(states).tolist() == whole.logits.argmax(axis=1).tolist()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_decision_does_not_depend_on_its_batch(fitted, insects, threads):
+    whole = fitted.decide(insects.fresh)
+    torch.set_num_threads(threads)
+    for size in (1, 7):
+        for start in range(0, 40, 13):
+            part = fitted.decide(insects.fresh[start : start + size])
+            for name, value in part._columns():
+                np.testing.assert_array_equal(value, getattr(whole, name)[start : start + size], err_msg=name)
+
+
+# --- Updates ---------------------------------------------------------------------------------------------------------
+
+
+def untouched(model):
+    calibration = model.calibration
+    return [*model.adaptor.state_dict().values(), calibration.rescaled_similarity, *calibration.ecdfs.sorted_distances]
+
+
+def test_updates_leave_weights_ecdfs_and_region(fitted, insects):
+    model = copy.deepcopy(fitted.model_)
+    before = copy.deepcopy(untouched(model))
+    regions = model.calibration.regions
+    model.add(torch.from_numpy(insects.fresh), torch.full((40,), 3), Examples(range(40)))
+    assert len(model.support) == 160 and model.support_changed
+    model.relabel([0, 5], torch.tensor([2, 9]))
+    model.remove([1, 2])
+    assert all(torch.equal(a, b) for a, b in zip(untouched(model), before, strict=True))
+    assert model.calibration.regions == regions
+
+
+def test_recalibration_after_updates_is_calibration_against_the_new_support(fitted, insects):
+    model = fitted.model_
+    model.add(torch.from_numpy(insects.fresh[:20]), torch.full((20,), 3), Examples(range(20)))
+    model.relabel([0, 5, 7], torch.tensor([2, 9, 1]))
+    model.remove([1, 2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        model.recalibrate([0.9, 0.8], 0)
+    assert not model.support_changed
+    assert_calibrated(model)
+    fresh = SupportSet(model.support.exemplars, model.support.labels, model.support.predictions)
+    known = model.calibration
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        anew = Calibration.of(known.exemplars, known.logits, known.labels, fresh, [0.9, 0.8], 0, ["ant", "bee", "cat"])
+    for field in dataclasses.fields(anew):
+        if isinstance(getattr(anew, field.name), torch.Tensor):
+            assert torch.equal(getattr(anew, field.name), getattr(known, field.name)), field.name
+
+
+def test_added_points_are_found_and_shorten_similarity(fitted, insects):
+    model = fitted.model_
+    states = torch.from_numpy(insects.fresh[:1])
+    before = model.decide(states)
+    assert before.similarity[0] > 0
+    model.add(
+        states, torch.tensor([3]), Examples(["odd"], ["a stranger"])
+    )  # a label outside the classes, at distance 0
+    after = model.decide(states)
+    assert after.similarity[0] == 0 and after.nearest_distance[0] == 0.0 and after.nearest_index[0] == 120
+    assert model.examples.rows([120]) == [("odd", "a stranger")]
+    model.remove([120])
+    again = model.decide(states)
+    assert again.similarity[0] == before.similarity[0] and again.nearest_index[0] == before.nearest_index[0]
+
+
+def test_relabelling_by_position_goes_to_the_named_example(fitted):
+    names = fitted.model_.examples.all()[0]
+    fitted.relabel_exemplars([names[4], names[9]], ["bee", "wasp"])
+    labels = fitted._codes.decode(fitted.model_.support.labels)
+    assert labels[4] == "bee" and labels[9] == "wasp"
+    fitted.remove_exemplars([names[4]])
+    assert names[4] not in fitted.model_.examples.all()[0]
+    assert fitted._codes.decode(fitted.model_.support.labels)[8] == "wasp"
+
+
+def test_a_refused_update_changes_nothing(fitted, insects):
+    model = fitted.model_
+    support, names = len(model.support), list(model.examples.all()[0])
+    with pytest.raises(InvalidInputError):
+        model.add(torch.from_numpy(insects.fresh[:2]), torch.tensor([0, -1]), Examples(["a", "b"]))
+    with pytest.raises(InvalidInputError):
+        model.remove(range(support))
+    assert len(model.support) == support and model.examples.all()[0] == names and not model.support_changed
+
+
+def test_numbers_of_added_points_are_free_in_the_calibration_set_too(insects):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        for seed in range(3):
+            classifier = SDMClassifier(alpha=0.7, n_filters=4, n_rounds=1, max_epochs=1, random_state=seed)
+            classifier.fit(insects.X[:40], insects.y[:40])
+            classifier.add_exemplars(insects.X[40:42], insects.y[40:42])
+            model = classifier.model_
+            assert not set(model.examples.all()[0]) & set(model.calibration_examples.all()[0])
+
+
+def test_a_loaded_model_still_explains_after_an_update_was_saved_over_it(fitted, insects, tmp_path):
+    fitted.save(tmp_path / "model")
+    loaded = SDMClassifier.load(tmp_path / "model")
+    names = loaded.model_.examples.all()[0]
+    loaded.relabel_exemplars([names[0]], ["wasp"])
+    loaded.save(tmp_path / "model")
+    expected = [point.id for point in fitted.explain(insects.fresh[:1])[0].exemplars]
+    assert [point.id for point in loaded.explain(insects.fresh[:1])[0].exemplars] == expected

@@ -1,0 +1,889 @@
+"""Hidden states in shards: round trips, resuming, refusing what does not belong, damage, and a real kill -9."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from torchsdm import read_states
+from torchsdm.errors import CheckpointError, InvalidInputError, ModelFileError, TorchSDMError
+from torchsdm.files import describe_file
+from torchsdm.states.formats import has_states, state_blocks
+from torchsdm.states.store import MANIFEST_NAME, ShardWriter, StoredShards, stored_origin
+
+needs_posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX")
+
+N_ROWS, SHARD_SIZE = 7, 3  # shards of 3, 3 and 1
+STATES = torch.from_numpy(np.random.default_rng(0).standard_normal((N_ROWS, 4)).astype(np.float32))
+LOGITS = torch.arange(N_ROWS * 2, dtype=torch.float32).reshape(N_ROWS, 2)
+TEXTS = ["plain", "Grüße, 世界 \U0001f41d", "two\nlines", "\r carriage \r\n", "\u2028 \x85 \x0c \x1e", '"\\', " \0 "]
+IDS = ["a", "b", 3, "3", "é", -5, 2**62]
+LABELS = ["yes", "no", "yes", "no", "no", "yes", "no"]
+ORIGIN = {
+    "model": {"reference": "a/model", "revision": "abc", "fingerprint": "f00", "dtype": "float32"},
+    "prompt": {"template": "Is {text} good?", "words": ["no", "yes"]},
+    "documents": {"fingerprint": "d00"},
+}
+
+
+def examples(labels=LABELS):
+    rows = [{"id": name, "text": text} for name, text in zip(IDS, TEXTS, strict=True)]
+    return [{**row, "label": label} for row, label in zip(rows, labels, strict=True)] if labels else rows
+
+
+def writer_of(directory, origin=ORIGIN, n_rows=N_ROWS, shard_size=SHARD_SIZE, **settings):
+    return ShardWriter(directory, origin, n_rows, shard_size, **settings)
+
+
+def write_on(writer, *, n_shards=99, tensors=None, rows=None):
+    """Write what is not there yet, at most some shards of it; how many were written."""
+    tensors, rows = tensors or {"hidden_states": STATES}, rows or examples()
+    starts = range(writer.n_finished * writer.shard_size, N_ROWS, writer.shard_size)[:n_shards]
+    for start in starts:
+        part = slice(start, start + writer.shard_size)
+        cut = {name: tensor[part] for name, tensor in tensors.items()}
+        writer.write(cut, rows[part], {"tokens": len(rows[part])})
+    return len(starts)
+
+
+@pytest.fixture
+def finished(tmp_path):
+    directory = tmp_path / "states"
+    with writer_of(directory) as writer:
+        write_on(writer)
+    return directory
+
+
+@pytest.fixture
+def unfinished(tmp_path):
+    directory = tmp_path / "states"
+    with writer_of(directory) as writer:
+        write_on(writer, n_shards=2)
+    return directory
+
+
+def contents(directory):
+    """All files but the lock, by name."""
+    return {path.name: path.read_bytes() for path in Path(directory).iterdir() if path.name != ".lock"}
+
+
+def manifest(directory):
+    return json.loads((directory / MANIFEST_NAME).read_text(encoding="utf-8"))
+
+
+def change_manifest(directory, change):
+    changed = manifest(directory)
+    change(changed)
+    (directory / MANIFEST_NAME).write_text(json.dumps(changed), encoding="utf-8")
+
+
+def assert_complete(directory):
+    states = read_states(directory)
+    assert np.array_equal(states.hidden_states, STATES)
+    assert states.labels.tolist() == LABELS and states.ids == IDS and states.texts == TEXTS
+
+
+# --- Round trips -----------------------------------------------------------------------------------------------------
+
+
+def test_states_with_labels_are_read_back(finished):
+    assert_complete(finished)
+    assert_complete(str(finished))
+    states = read_states(finished)
+    assert len(states) == N_ROWS and states.hidden_states.dtype == np.float32
+    assert states.label_logits is None
+    assert states.origin == ORIGIN
+    assert states.states_origin == {"model": ORIGIN["model"], "prompt": ORIGIN["prompt"]}
+
+
+def test_states_without_labels_are_read_back(tmp_path):
+    with writer_of(tmp_path / "a") as writer:
+        write_on(writer, rows=examples(labels=None))
+    states = read_states(tmp_path / "a")
+    assert np.array_equal(states.hidden_states, STATES)
+    assert states.labels is None and states.ids == IDS and states.texts == TEXTS
+
+
+def test_states_without_texts_are_read_back(tmp_path):
+    with writer_of(tmp_path / "a") as writer:
+        write_on(writer, rows=[{"id": name, "label": 1} for name in IDS])
+    states = read_states(tmp_path / "a")
+    assert states.texts is None and states.ids == IDS and states.labels.tolist() == [1] * N_ROWS
+
+
+def test_label_logits_are_read_back(tmp_path):
+    with writer_of(tmp_path / "a") as writer:
+        write_on(writer, tensors={"hidden_states": STATES, "label_logits": LOGITS})
+    states = read_states(tmp_path / "a")
+    assert np.array_equal(states.hidden_states, STATES) and np.array_equal(states.label_logits, LOGITS)
+
+
+@pytest.mark.parametrize("labels", [[1, 0, 1, 0, 0, 1, -3], [True, False] * 3 + [True], LABELS])
+def test_labels_keep_their_type(tmp_path, labels):
+    with writer_of(tmp_path / "a") as writer:
+        write_on(writer, rows=examples(labels))
+    read = read_states(tmp_path / "a").labels
+    assert read.tolist() == labels and [type(label) for label in read.tolist()] == [type(label) for label in labels]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_every_dtype_is_read_back_exactly(tmp_path, dtype):
+    with writer_of(tmp_path / "a") as writer:
+        write_on(writer, tensors={"hidden_states": STATES.to(dtype)})
+    read = read_states(tmp_path / "a").hidden_states
+    assert np.array_equal(read.astype(np.float64), STATES.to(dtype).double())
+
+
+def test_states_of_several_positions_and_any_layout_are_read_back(tmp_path):
+    states = torch.arange(N_ROWS * 6, dtype=torch.float32).reshape(2, 3, N_ROWS).permute(2, 1, 0)
+    with writer_of(tmp_path / "a") as writer:
+        write_on(writer, tensors={"hidden_states": states})
+    assert np.array_equal(read_states(tmp_path / "a").hidden_states, states)
+
+
+def test_a_single_shard_may_be_larger_than_the_run(tmp_path):
+    with writer_of(tmp_path / "a", shard_size=100) as writer:
+        assert write_on(writer) == 1
+    assert_complete(tmp_path / "a")
+
+
+def test_counts_are_summed_over_all_shards(unfinished):
+    with writer_of(unfinished) as writer:
+        assert writer.counted("tokens") == 6
+        write_on(writer)
+        assert writer.counted("tokens") == 7
+
+
+def test_the_manifest_holds_facts_and_origin(tmp_path):
+    with writer_of(tmp_path / "a", facts={"torch": "2.9"}) as writer:
+        write_on(writer)
+    stored = manifest(tmp_path / "a")
+    assert stored["facts"] == {"torch": "2.9"} and stored["origin"] == ORIGIN
+    assert (stored["n_rows"], stored["shard_size"]) == (N_ROWS, SHARD_SIZE)
+    assert [shard["rows"] for shard in stored["shards"]] == [3, 3, 1]
+
+
+def test_rows_that_do_not_match_their_examples_are_refused(tmp_path):
+    with writer_of(tmp_path / "a") as writer:
+        with pytest.raises(TorchSDMError, match=r"\b2\b.*\b3\b|\b3\b.*\b2\b"):
+            writer.write({"hidden_states": STATES[:2]}, examples()[:3], {})
+        assert writer.n_finished == 0
+
+
+# --- Blocks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "lengths"), [(1, [1] * 7), (2, [2, 1, 2, 1, 1]), (3, [3, 3, 1]), (7, [3, 3, 1]), (1000, [3, 3, 1])]
+)
+def test_blocks_are_the_whole(tmp_path, size, lengths):
+    with writer_of(tmp_path / "a") as writer:
+        write_on(writer, tensors={"hidden_states": STATES, "label_logits": LOGITS})
+    blocks = list(state_blocks(tmp_path / "a", size))
+    assert [len(block) for block in blocks] == lengths
+    assert np.array_equal(np.concatenate([block.hidden_states for block in blocks]), STATES)
+    assert np.array_equal(np.concatenate([block.label_logits for block in blocks]), LOGITS)
+    assert [label for block in blocks for label in block.labels.tolist()] == LABELS
+    assert [name for block in blocks for name in block.ids] == IDS
+    assert [text for block in blocks for text in block.texts] == TEXTS
+    assert all(block.origin == ORIGIN for block in blocks)
+    assert all(block.hidden_states.dtype == np.float32 for block in blocks)
+
+
+def test_blocks_need_neither_labels_nor_texts(tmp_path):
+    with writer_of(tmp_path / "a") as writer:
+        write_on(writer, rows=[{"id": name} for name in IDS])
+    for block in state_blocks(str(tmp_path / "a"), 2):
+        assert block.labels is None and block.texts is None and block.label_logits is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_blocks_of_several_positions_keep_their_dtype(tmp_path, dtype):
+    states = torch.arange(N_ROWS * 6, dtype=dtype).reshape(N_ROWS, 3, 2)
+    with writer_of(tmp_path / "a") as writer:
+        write_on(writer, tensors={"hidden_states": states})
+    blocks = [block.hidden_states for block in state_blocks(tmp_path / "a", 2)]
+    assert blocks[0].shape == (2, 3, 2) and {block.dtype for block in blocks} == {states.numpy().dtype}
+    assert np.array_equal(np.concatenate(blocks), states)
+
+
+def test_a_directory_of_shards_has_states(unfinished):
+    assert has_states(unfinished) is True and has_states(str(unfinished), "h") is True
+
+
+def test_the_tensors_of_each_shard_are_those_of_the_whole(finished):
+    stored = StoredShards.open(finished)
+    shards = list(stored.shard_tensors())
+    assert [len(shard["hidden_states"]) for shard in shards] == [3, 3, 1]
+    whole = stored.tensors()["hidden_states"]
+    assert np.array_equal(np.concatenate([shard["hidden_states"] for shard in shards]), whole)
+    assert [len(shard) for shard in stored.shard_examples()] == [3, 3, 1]
+    assert list(stored.examples()) == examples()
+
+
+def test_blocks_of_an_unfinished_run_are_refused(unfinished):
+    with pytest.raises(ModelFileError, match=r"is not finished: 6 of 7 rows are there"):
+        next(state_blocks(unfinished))
+
+
+def test_blocks_of_a_directory_of_something_else_are_refused(tmp_path):
+    with pytest.raises(ModelFileError, match=r"manifest.json is missing: .* holds no hidden states"):
+        next(state_blocks(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["shard-00001.safetensors", "shard-00002.jsonl"])
+def test_a_missing_or_truncated_shard_is_said_before_the_first_block(finished, name):
+    path = finished / name
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(ModelFileError, match=rf"{name} is truncated or damaged.*Run the extraction again"):
+        next(state_blocks(finished, 1))
+    path.unlink()
+    with pytest.raises(ModelFileError, match=rf"{name} is missing"):
+        next(state_blocks(finished, 1))
+
+
+@pytest.mark.parametrize("name", ["shard-00001.safetensors", "shard-00001.jsonl"])
+def test_a_flipped_bit_is_noticed_before_the_first_block_of_its_shard(finished, name):
+    path = finished / name
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+    blocks = state_blocks(finished, 2)
+    assert [len(next(blocks)) for _ in range(2)] == [2, 1]
+    with pytest.raises(ModelFileError, match=rf"{name} is damaged: its contents are not what was written. Run the"):
+        next(blocks)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"hidden_states": STATES[3:6, :2]},
+        {"hidden_states": STATES[3:6].double()},
+        {"hidden_states": STATES[3:6], "label_logits": LOGITS[3:6]},
+        {"others": STATES[3:6]},
+        {"hidden_states": STATES[3:6].bfloat16()},
+    ],
+    ids=["width", "dtype", "more", "others", "bfloat16"],
+)
+def test_shards_that_are_not_alike_are_refused(tmp_path, odd):
+    with writer_of(tmp_path / "a") as writer:
+        write_on(writer, n_shards=1)
+        writer.write(odd, examples()[3:6], {"tokens": 3})
+        write_on(writer)
+    for attempt in (lambda: read_states(tmp_path / "a"), lambda: list(state_blocks(tmp_path / "a"))):
+        with pytest.raises(ModelFileError, match=r"shard-00001.safetensors is damaged and cannot be read"):
+            attempt()
+
+
+def test_a_shard_of_fewer_examples_than_rows_is_refused(finished):
+    path = finished / "shard-00001.jsonl"
+    path.write_text("".join(path.read_text(encoding="utf-8").splitlines(keepends=True)[:1]), encoding="utf-8")
+    change_manifest(finished, lambda stored: stored["shards"][1].update(examples=describe_file(path)))
+    for attempt in (lambda: read_states(finished), lambda: list(state_blocks(finished))):
+        with pytest.raises(ModelFileError, match=r"shard-00001.jsonl is damaged: .* has 1 rows, not 3"):
+            attempt()
+
+
+@pytest.mark.parametrize("n_rows", [2, 4])
+def test_a_shard_of_other_rows_than_examples_is_refused(finished, n_rows):
+    path = finished / "shard-00001.safetensors"
+    save_file({"hidden_states": STATES[:n_rows].contiguous()}, path)
+    change_manifest(finished, lambda stored: stored["shards"][1].update(states=describe_file(path)))
+    for attempt in (lambda: read_states(finished), lambda: list(state_blocks(finished))):
+        with pytest.raises(ModelFileError, match=rf"shard-00001.safetensors .*hidden_states has {n_rows} rows, not 3"):
+            attempt()
+
+
+def test_shards_without_states_or_without_rows_are_refused(tmp_path):
+    with writer_of(tmp_path / "others") as writer:
+        write_on(writer, tensors={"others": STATES})
+    for attempt in (lambda path: read_states(path), lambda path: next(state_blocks(path))):
+        with pytest.raises(InvalidInputError, match="others: no 'hidden_states' found"):
+            attempt(tmp_path / "others")
+    with writer_of(tmp_path / "empty", n_rows=0):
+        pass
+    with pytest.raises(InvalidInputError, match="empty: no 'hidden_states' found"):
+        read_states(tmp_path / "empty")
+    assert list(state_blocks(tmp_path / "empty")) == []
+
+
+# --- Resuming --------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_goes_on_where_it_stopped(tmp_path, finished):
+    whole = contents(finished)
+    directory = tmp_path / "resumed"
+    for n_finished in range(3):
+        with writer_of(directory) as writer:
+            assert writer.n_finished == n_finished
+            write_on(writer, n_shards=1)
+    assert contents(directory) == whole
+
+
+def test_a_finished_run_has_nothing_left_to_write(finished):
+    before = contents(finished)
+    with writer_of(finished) as writer:
+        assert write_on(writer) == 0
+    assert contents(finished) == before
+
+
+def test_a_run_is_resumed_with_its_own_shard_size(unfinished):
+    with writer_of(unfinished, shard_size=2) as writer:
+        assert writer.shard_size == SHARD_SIZE
+        write_on(writer)
+    assert_complete(unfinished)
+
+
+def test_an_exception_leaves_what_is_finished_and_lets_go_of_the_lock(tmp_path):
+    def fail():
+        with writer_of(tmp_path / "a") as writer:
+            write_on(writer, n_shards=1)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    with writer_of(tmp_path / "a") as writer:
+        assert writer.n_finished == 1
+        write_on(writer)
+    assert_complete(tmp_path / "a")
+
+
+def test_a_directory_is_made_with_its_parents(tmp_path):
+    with writer_of(tmp_path / "a" / "b" / "c") as writer:
+        write_on(writer)
+    assert_complete(tmp_path / "a" / "b" / "c")
+
+
+def test_a_run_that_has_written_nothing_is_not_finished(tmp_path):
+    with writer_of(tmp_path / "a"):
+        pass
+    with pytest.raises(ModelFileError, match=rf"is not finished: 0 of {N_ROWS} rows are there"):
+        read_states(tmp_path / "a")
+    with writer_of(tmp_path / "a") as writer:
+        write_on(writer)
+    assert_complete(tmp_path / "a")
+
+
+def test_leftovers_of_a_crash_are_removed(unfinished):
+    half = (unfinished / "shard-00000.safetensors").read_bytes()[:50]
+    for name in (".writing-shard-00002.safetensors", ".writing-shard-00002.jsonl", f".writing-{MANIFEST_NAME}"):
+        (unfinished / name).write_bytes(half)
+    (unfinished / "shard-00002.safetensors").write_bytes(half)  # a shard that no manifest names is written anew
+    with writer_of(unfinished) as writer:
+        assert not list(unfinished.glob(".writing-*"))
+        write_on(writer)
+    assert_complete(unfinished)
+
+
+# --- Refusing what does not belong -----------------------------------------------------------------------------------
+
+
+def changed_origin(part, **values):
+    return {**ORIGIN, part: {**ORIGIN[part], **values}}
+
+
+@pytest.mark.parametrize(
+    ("origin", "what"),
+    [
+        (changed_origin("model", fingerprint="f01"), "another model fingerprint: 'f00' then, 'f01' now"),
+        (changed_origin("model", dtype="bfloat16"), "another model dtype: 'float32' then, 'bfloat16' now"),
+        (changed_origin("prompt", template="Or {text}?"), "another prompt template: 'Is {text} good?' then"),
+        (changed_origin("prompt", words=["yes", "no"]), "another prompt words: ['no', 'yes'] then, ['yes', 'no'] now"),
+        (changed_origin("documents", fingerprint="d01"), "another documents fingerprint: 'd00' then, 'd01' now"),
+        (changed_origin("prompt", use_chat=True), "another prompt use_chat: None then, True now"),
+        ({**ORIGIN, "states": {"layer": -1}}, "another states: None then, {'layer': -1} now"),
+        ({name: ORIGIN[name] for name in ("model", "prompt")}, "another documents: {'fingerprint': 'd00'} then, None"),
+    ],
+)
+def test_another_origin_is_refused_and_what_changed_is_named(unfinished, origin, what):
+    before, other = contents(unfinished), writer_of(unfinished, origin)
+    with pytest.raises(CheckpointError, match=f"{re.escape(what)}.*Use another directory, or remove this one"):
+        other.__enter__()
+    assert contents(unfinished) == before
+    with writer_of(unfinished) as writer:  # the lock was let go of
+        assert writer.n_finished == 2
+
+
+def test_a_long_difference_is_shortened(unfinished):
+    with pytest.raises(CheckpointError) as error:
+        writer_of(unfinished, changed_origin("prompt", template="long " * 1000)).__enter__()
+    assert len(str(error.value)) < 500 + len(str(unfinished)) and "'long long" in str(error.value)
+
+
+@pytest.mark.parametrize("place", ["reference", "revision"])
+def test_where_the_model_lies_makes_no_difference(unfinished, place):
+    with writer_of(unfinished, changed_origin("model", **{place: "/elsewhere"}), facts={"torch": "3"}) as writer:
+        assert write_on(writer) == 1
+    assert_complete(unfinished)
+
+
+def test_a_tuple_in_the_origin_is_the_list_it_was_stored_as(unfinished):
+    with writer_of(unfinished, changed_origin("prompt", words=("no", "yes"))) as writer:
+        assert writer.n_finished == 2
+
+
+@pytest.mark.parametrize("n_rows", [N_ROWS - 1, N_ROWS + 1])
+def test_another_number_of_rows_is_refused(unfinished, n_rows):
+    with pytest.raises(CheckpointError, match=rf"another rows: {N_ROWS} then, {n_rows} now"):
+        writer_of(unfinished, n_rows=n_rows).__enter__()
+
+
+def test_the_origin_of_a_directory_can_be_asked_for(unfinished, tmp_path):
+    assert stored_origin(unfinished) == ORIGIN
+    assert stored_origin(tmp_path / "none") is None
+    (unfinished / MANIFEST_NAME).write_text("{")
+    with pytest.raises(ModelFileError, match=r"manifest.json is damaged"):
+        stored_origin(unfinished)
+
+
+def test_safetensors_files_of_something_else_are_refused_and_left_alone(tmp_path):
+    save_file({"weight": STATES}, tmp_path / "model.safetensors")
+    before = contents(tmp_path)
+    with pytest.raises(CheckpointError, match=r"safetensors files of something else. Use a directory of its own"):
+        writer_of(tmp_path).__enter__()
+    assert contents(tmp_path) == before
+
+
+def test_a_directory_of_leftovers_alone_is_begun_anew(tmp_path):
+    for name in (".writing-shard-00000.safetensors", f".writing-{MANIFEST_NAME}"):
+        (tmp_path / name).write_bytes(b"half")
+    with writer_of(tmp_path) as writer:
+        assert writer.n_finished == 0
+        write_on(writer)
+    assert_complete(tmp_path)
+
+
+def test_other_files_do_no_harm(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with writer_of(tmp_path) as writer:
+        write_on(writer)
+    assert_complete(tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_two_writers_in_one_process_do_not_mix(tmp_path):
+    with writer_of(tmp_path / "a") as writer:
+        with pytest.raises(CheckpointError, match="is being written by another process"):
+            writer_of(tmp_path / "a").__enter__()
+        write_on(writer)
+    assert_complete(tmp_path / "a")
+
+
+# --- Directories that cannot be written ------------------------------------------------------------------------------
+
+
+@contextmanager
+def without_privileges():
+    """As nobody, where the tests run as root, whom no directory refuses."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def read_only(finished):
+    """Finished states in a directory that anyone may read and nobody may write."""
+    folder = Path(tempfile.mkdtemp())
+    directory = folder / "states"
+    shutil.copytree(finished, directory)
+    folder.chmod(0o755)
+    directory.chmod(0o555)
+    yield directory
+    directory.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+@needs_posix
+def test_a_directory_that_may_not_be_written_is_named(read_only):
+    (read_only / ".lock").unlink(missing_ok=True)
+    with without_privileges(), pytest.raises(CheckpointError, match=r"states cannot be written: .*Permission denied"):
+        writer_of(read_only).__enter__()
+
+
+@needs_posix
+def test_a_directory_that_may_not_be_written_is_named_though_it_can_be_locked(read_only):
+    (read_only / ".lock").touch()
+    (read_only / ".lock").chmod(0o666)
+    with without_privileges(), pytest.raises(CheckpointError, match=r"states cannot be written: .*Permission denied"):
+        writer_of(read_only).__enter__()
+
+
+@needs_posix
+def test_a_directory_that_may_not_be_made_is_named(read_only):
+    with without_privileges(), pytest.raises(CheckpointError, match=r"new cannot be written: .*Permission denied"):
+        writer_of(read_only / "new").__enter__()
+
+
+@needs_posix
+def test_a_directory_that_may_only_be_read_is_read(read_only):
+    with without_privileges():
+        assert_complete(read_only)
+
+
+def test_a_file_in_the_place_of_the_directory_is_named(tmp_path):
+    (tmp_path / "a").write_text("x")
+    for directory in (tmp_path / "a", tmp_path / "a" / "b"):
+        with pytest.raises(CheckpointError, match=f"{re.escape(str(directory))} cannot be written"):
+            writer_of(directory).__enter__()
+
+
+@needs_posix
+@pytest.mark.parametrize("part", ["states", "examples", "manifest"])
+def test_a_full_disk_keeps_what_is_finished(unfinished, part):
+    import resource
+
+    before, stored = resource.getrlimit(resource.RLIMIT_FSIZE), manifest(unfinished)
+    width, text, count = (1 << 20 if part == name else 4 for name in ("states", "examples", "manifest"))
+    with writer_of(unfinished) as writer:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))  # no file may grow beyond a megabyte
+        try:
+            with pytest.raises(CheckpointError, match=r"File too large.*What is finished is kept"):
+                writer.write(
+                    {"hidden_states": torch.zeros(1, width)}, [{"id": 1, "text": "x" * text}], {"n" * count: 1}
+                )
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert writer.n_finished == 2
+    assert manifest(unfinished) == stored
+    with writer_of(unfinished) as writer:
+        write_on(writer)
+    assert_complete(unfinished)
+
+
+# --- Damage ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_unfinished_run_is_refused_with_the_remedy(unfinished):
+    with pytest.raises(
+        ModelFileError, match=r"is not finished: 6 of 7 rows are there. Run the extraction again; it goes"
+    ):
+        read_states(unfinished)
+
+
+def test_a_directory_of_something_else_holds_no_states(tmp_path):
+    with pytest.raises(ModelFileError, match=r"manifest.json is missing: .* holds no hidden states"):
+        read_states(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["shard-00001.safetensors", "shard-00002.jsonl", "shard-00000.safetensors"])
+def test_a_truncated_shard_is_named(finished, name):
+    path = finished / name
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[: size // 2])
+    with pytest.raises(ModelFileError, match=rf"{name} is truncated or damaged: {size // 2} bytes where {size} were"):
+        read_states(finished)
+
+
+@pytest.mark.parametrize("name", ["shard-00001.safetensors", "shard-00002.jsonl"])
+@pytest.mark.parametrize("place", [0, 0.5, 1])
+def test_a_flipped_bit_is_noticed_by_reading(finished, name, place):
+    path = finished / name
+    content = bytearray(path.read_bytes())
+    content[int(place * (len(content) - 1))] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(ModelFileError, match=rf"{name} is damaged: its contents are not what was written"):
+        read_states(finished)
+
+
+@pytest.mark.parametrize("name", ["shard-00001.safetensors", "shard-00000.jsonl"])
+def test_a_missing_file_is_named(finished, name):
+    (finished / name).unlink()
+    with pytest.raises(ModelFileError, match=rf"{name} is missing\. Run the extraction again"):
+        read_states(finished)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "jsonl"])
+@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("damage", ["truncated", "longer", "missing", "another byte"])
+def test_a_damaged_shard_and_all_after_it_are_written_anew(finished, kind, number, damage):
+    """As the message of read_states says: run the extraction again."""
+    whole, path = contents(finished), finished / f"shard-{number:05d}.{kind}"
+    content = whole[path.name]
+    path.write_bytes(
+        {"truncated": content[:-1], "longer": content + b" "}.get(damage, content[:-2] + b"!" + content[-1:])
+    )
+    if damage == "missing":
+        path.unlink()
+    with pytest.raises(ModelFileError, match=rf"{path.name}.*Run the extraction again"):
+        read_states(finished)
+    with writer_of(finished) as writer:
+        assert writer.n_finished == number
+        write_on(writer)
+    assert contents(finished) == whole
+
+
+def test_shards_of_another_run_are_noticed(finished, tmp_path):
+    with writer_of(tmp_path / "other") as writer:
+        write_on(writer, tensors={"hidden_states": STATES + 1})
+    shutil.copy(tmp_path / "other" / "shard-00001.safetensors", finished)
+    with pytest.raises(ModelFileError, match=r"shard-00001.safetensors is damaged"):
+        read_states(finished)
+
+
+def half(content):
+    return content[: len(content) // 2]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (half, "manifest.json is damaged"),
+        (lambda content: b"", "manifest.json is damaged"),
+        (lambda content: b"not JSON", "manifest.json is damaged"),
+        (lambda content: b"\xff\xfe\x00", "manifest.json is damaged"),
+        (lambda content: bytes(len(content)), "manifest.json is damaged"),
+        (lambda content: b"[]", "belongs to something else"),
+        (lambda content: b"null", "belongs to something else"),
+        (lambda content: b'{"name": "a web page"}', "belongs to something else"),
+        (lambda content: content.replace(b"torchsdm-states", b"torchsdm-model"), "belongs to something else"),
+        (lambda content: content.replace(b'"format_version": 1', b'"format_version": 2'), "has format version 2; this"),
+    ],
+    ids=["half", "empty", "not JSON", "not UTF-8", "zeros", "list", "null", "foreign", "format", "version"],
+)
+def test_a_damaged_or_foreign_manifest_is_named_and_left_alone(finished, damage, message):
+    path = finished / MANIFEST_NAME
+    path.write_bytes(damage(path.read_bytes()))
+    before = contents(finished)
+    for attempt in (lambda: read_states(finished), lambda: writer_of(finished).__enter__()):
+        with pytest.raises(ModelFileError, match=message):
+            attempt()
+    assert contents(finished) == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda stored: stored.pop("shards"),
+        lambda stored: stored.pop("origin"),
+        lambda stored: stored.pop("n_rows"),
+        lambda stored: stored.pop("shard_size"),
+        lambda stored: stored.update(shards={"0": {}}),
+        lambda stored: stored.update(shards=["shard-00000"]),
+        lambda stored: stored.update(n_rows="7"),
+        lambda stored: stored["shards"][1].pop("rows"),
+        lambda stored: stored["shards"][1].pop("counts"),
+        lambda stored: stored["shards"][1].pop("examples"),
+        lambda stored: stored["shards"][1]["states"].pop("sha256"),
+        lambda stored: stored["shards"][1]["states"].update(bytes="many"),
+    ],
+)
+def test_a_manifest_that_lacks_something_is_damaged(finished, change):
+    change_manifest(finished, change)
+    for attempt in (lambda: read_states(finished), lambda: writer_of(finished).__enter__()):
+        with pytest.raises(ModelFileError, match=r"manifest.json is damaged: it cannot be understood. Remove the dir"):
+            attempt()
+
+
+@pytest.mark.parametrize("kind", ["states", "examples"])
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "sub/shard", "./shard-00000.jsonl", "..", ""])
+def test_a_manifest_leads_nowhere_else(finished, kind, name):
+    outside = finished.parent / "outside"
+    own = finished / ("shard-00000.safetensors" if kind == "states" else "shard-00000.jsonl")
+    shutil.copy(own, outside)  # size and digest would be right
+    change_manifest(finished, lambda stored: stored["shards"][0][kind].update(file=name))
+    with pytest.raises(ModelFileError, match=r"cannot be understood|is missing"):
+        read_states(finished)
+
+
+@pytest.mark.parametrize(("shard", "rows"), [(2, 2), (0, 2), (0, 4)])
+def test_a_manifest_that_counts_other_rows_than_there_are_is_refused(finished, shard, rows):
+    """Else rows that nobody wrote are read from memory that nobody set."""
+
+    def change(stored):
+        stored["n_rows"] += rows - stored["shards"][shard]["rows"]
+        stored["shards"][shard]["rows"] = rows
+
+    change_manifest(finished, change)
+    with pytest.raises(ModelFileError, match=f"shard-0000{shard}|manifest"):
+        read_states(finished)
+
+
+def test_opening_without_a_check_of_digests_sees_sizes_alone(finished):
+    path = finished / "shard-00000.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+    assert StoredShards.open(finished).n_finished_rows == N_ROWS
+    with pytest.raises(ModelFileError, match="not what was written"):
+        StoredShards.open(finished, verify=True)
+
+
+# --- Other processes, and their death --------------------------------------------------------------------------------
+
+SERVER = """
+    import json, os, signal, sys, time
+    import torch
+    torch.set_num_threads(1)
+    from torchsdm.states.store import ShardWriter
+
+    def die_at(step):
+        # the process dies just before the system call that is its step-th fsync or replace
+        count = 0
+        def counted(call):
+            def wrapped(*args):
+                nonlocal count
+                if count == step:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                count += 1
+                return call(*args)
+            return wrapped
+        os.fsync, os.replace = counted(os.fsync), counted(os.replace)
+
+    def write(directory, n_shards, stop=None, step=None):
+        if step is not None:
+            die_at(step)
+        with ShardWriter(directory, {"made": "by the server"}, 2 * n_shards, 2) as writer:
+            for number in range(writer.n_finished, n_shards if stop is None else stop):
+                states = torch.arange(8000, dtype=torch.float32).reshape(2, -1) + number
+                examples = [{"id": 2 * number + i, "text": f"text {number} {i}"} for i in range(2)]
+                writer.write({"hidden_states": states}, examples, {"tokens": number})
+
+    def hold(directory):
+        with ShardWriter(directory, {"made": "by the server"}, 2, 2):
+            open(os.path.join(directory, "held"), "w").close()
+            time.sleep(600)
+
+    for line in sys.stdin:
+        name, args = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                {"write": write, "hold": hold}[name](**args)
+                code = 0
+            finally:
+                os._exit(code)
+        print(pid, flush=True)
+        sys.stdin.readline()  # until then the id stays the process's own, even if it has ended
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+class Server:
+    """A process that has imported everything and starts others, each at once."""
+
+    def __init__(self):
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(SERVER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def start(self, name, **args):
+        """Start a process; its id."""
+        return self._ask(json.dumps([name, args]))
+
+    def wait(self):
+        """Wait for the process that was started; its exit code."""
+        return self._ask("")
+
+    def run(self, name, **args):
+        self.start(name, **args)
+        return self.wait()
+
+    def _ask(self, line):
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
+
+
+@pytest.fixture(scope="module")
+def server():
+    if not hasattr(os, "fork"):
+        pytest.skip("needs fork")
+    server = Server()
+    yield server
+    server.close()
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.0005)
+
+
+def test_a_run_in_another_process_holds_the_directory_until_it_dies(server, tmp_path):
+    directory = tmp_path / "held"
+    pid = server.start("hold", directory=str(directory))
+    try:
+        wait_for((directory / "held").exists)
+        with pytest.raises(CheckpointError, match=r"held is being written by another process"):
+            ShardWriter(directory, {"made": "by the server"}, 2, 2).__enter__()
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    assert server.wait() == -signal.SIGKILL
+    with ShardWriter(directory, {"made": "by the server"}, 2, 2) as writer:
+        assert writer.n_finished == 0
+
+
+def test_a_run_that_is_killed_again_and_again_ends_like_one_that_is_not(server, tmp_path):
+    n_shards, straight, killed = 60, tmp_path / "straight", tmp_path / "killed"
+    begin = time.monotonic()
+    assert server.run("write", directory=str(straight), n_shards=n_shards) == 0
+    seconds = (time.monotonic() - begin) / n_shards  # of one shard
+    assert server.run("write", directory=str(killed), n_shards=n_shards, stop=1) == 0
+    rng, rows_at_death = np.random.default_rng(0), [2]
+    for attempt in range(10):
+        before = (killed / MANIFEST_NAME).stat().st_mtime_ns
+        pid = server.start("write", directory=str(killed), n_shards=n_shards)
+        if attempt % 2:  # some die while they still look at what is there, some after a shard or more of their own
+            wait_for(lambda before=before: (killed / MANIFEST_NAME).stat().st_mtime_ns != before)
+        time.sleep(rng.uniform(0, 3 * seconds))
+        os.kill(pid, signal.SIGKILL)
+        if server.wait() == 0:
+            break
+        stored = StoredShards.open(killed, verify=True)  # no shard is named before it is whole
+        rows_at_death.append(stored.n_finished_rows)
+        if stored.n_finished_rows < 2 * n_shards:
+            with pytest.raises(ModelFileError, match=rf"is not finished: {rows_at_death[-1]} of {2 * n_shards} rows"):
+                read_states(killed)
+    assert len(set(rows_at_death)) >= 3 and rows_at_death == sorted(rows_at_death)
+    assert server.run("write", directory=str(killed), n_shards=n_shards) == 0
+    assert contents(killed) == contents(straight)
+    states = read_states(killed)
+    assert states.ids == list(range(2 * n_shards))
+    assert np.array_equal(states.hidden_states[:, 0], [4000 * (i % 2) + i // 2 for i in range(2 * n_shards)])
+
+
+@pytest.mark.parametrize("n_before", [0, 1], ids=["in the first shard", "in the second shard"])
+def test_a_run_that_is_killed_at_any_step_can_be_resumed(server, tmp_path, n_before):
+    """Before each fsync and each replace of one shard in turn: what is left can be gone on from."""
+    straight = tmp_path / "straight"
+    assert server.run("write", directory=str(straight), n_shards=3) == 0
+    whole, not_resumed = contents(straight), []
+    for step in range(100):
+        directory = tmp_path / f"killed-{step}"
+        if n_before:
+            assert server.run("write", directory=str(directory), n_shards=3, stop=n_before) == 0
+        code = server.run("write", directory=str(directory), n_shards=3, stop=n_before + 1, step=step)
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        if server.run("write", directory=str(directory), n_shards=3) != 0 or contents(directory) != whole:
+            not_resumed.append((step, sorted(contents(directory))))
+    assert 6 <= step < 100  # two files and a manifest, each synced and replaced
+    assert not_resumed == []

@@ -1,0 +1,182 @@
+"""The model card, and sharing without a network."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import yaml
+from huggingface_hub import ModelCard, hub_mixin
+
+import torchsdm
+from torchsdm import SDMClassifier, SDMEnsemble
+from torchsdm.errors import ModelFileError, NotFittedError, RegionWarning
+from torchsdm.storage import hub
+
+
+def tables(card):
+    return re.findall(r"^\| (\w+) \| ([0-9.]+) \| (\d+) \|$", card, flags=re.MULTILINE)
+
+
+# --- The card --------------------------------------------------------------------------------------------------------
+
+
+def test_the_header_is_what_the_hub_reads(fitted):
+    _, header, body = fitted.model_card().split("---\n", 2)
+    data = yaml.safe_load(header)
+    assert data["library_name"] == "torchsdm" and "selective-classification" in data["tags"]
+    assert body.lstrip().startswith("# torchsdm SDMClassifier for 3 classes")
+    assert ModelCard(fitted.model_card()).data.library_name == "torchsdm"
+
+
+def test_the_card_says_what_the_model_is(fitted):
+    card = fitted.model_card()
+    assert f"torchsdm {torchsdm.__version__}" in card
+    for line in (
+        "| classes | ant, bee, cat |",
+        "| input | hidden states of width 4 |",
+        "| support (training) points | 120 |",
+        "| calibration points | 120 |",
+        f"| training data fingerprint (SHA-256) | `{fitted.data_fingerprint_}` |",
+        "from torchsdm import SDMClassifier",
+    ):
+        assert line in card
+
+
+def test_the_card_gives_the_numbers_of_every_region(fitted):
+    card = fitted.model_card()
+    expected = []
+    for region in fitted.regions_:
+        assert (
+            f"**alpha = {region.alpha:g}**: rescaled similarity at least {region.min_rescaled_similarity:.4g}" in card
+        )
+        expected += [
+            (name, f"{threshold:.4f}", str(count))
+            for name, threshold, count in zip(
+                fitted.classes_, region.thresholds.tolist(), region.class_counts.tolist(), strict=True
+            )
+        ]
+    assert tables(card) == expected
+
+
+def test_the_card_does_not_hide_a_missing_region(fitted):
+    with pytest.warns(RegionWarning):
+        fitted.recalibrate(0.9, min_class_count=500)
+    card = fitted.model_card()
+    assert "**alpha = 0.9**: none. No high-reliability region" in card and tables(card) == []
+
+
+def test_the_card_of_an_ensemble_has_a_part_per_round(fitted):
+    card = SDMEnsemble.from_classifier(fitted).model_card()
+    assert "### Round 0" in card and "### Round 1" in card and "from torchsdm import SDMEnsemble" in card
+    assert "| support (training) points | 120, 120 |" in card
+
+
+def test_there_is_no_card_before_fit():
+    with pytest.raises(NotFittedError, match="call fit before model_card"):
+        SDMClassifier().model_card()
+
+
+# --- Sharing ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    def refused(*arguments, **options):
+        raise OSError("no network in tests")
+
+    monkeypatch.setattr("socket.socket.connect", refused)
+
+
+def assert_same_decisions(first, second, X):
+    a, b = first.decide(X), second.decide(X)
+    for name, value in a._columns():
+        np.testing.assert_array_equal(value, getattr(b, name), err_msg=name)
+
+
+def test_a_saved_model_is_loaded_from_its_directory(fitted, insects, tmp_path):
+    assert fitted.save_pretrained(tmp_path / "model") is None
+    assert_same_decisions(SDMClassifier.from_pretrained(tmp_path / "model"), fitted, insects.fresh)
+    assert_same_decisions(SDMClassifier.from_pretrained(str(tmp_path / "model")), fitted, insects.fresh)
+    assert (tmp_path / "model" / "README.md").read_text(encoding="utf-8") == fitted.model_card()
+
+
+def test_an_ensemble_is_shared_alike(fitted, insects, tmp_path):
+    ensemble = SDMEnsemble.from_classifier(fitted)
+    ensemble.save_pretrained(tmp_path / "model")
+    assert_same_decisions(SDMEnsemble.from_pretrained(tmp_path / "model"), ensemble, insects.fresh)
+    with pytest.raises(ModelFileError, match=r"config.json describes a 'SDMEnsemble', not a 'SDMClassifier'"):
+        SDMClassifier.from_pretrained(tmp_path / "model")
+
+
+def test_a_name_that_is_not_in_the_cache_is_refused_offline(tmp_path):
+    with pytest.raises(
+        ModelFileError, match="someone/unknown is neither a directory nor a model that the hub gives us"
+    ):
+        SDMClassifier.from_pretrained("someone/unknown", local_files_only=True, cache_dir=tmp_path)
+    with pytest.raises(ModelFileError, match="is neither a directory nor a model"):
+        SDMClassifier.from_pretrained(tmp_path / "not" / "there" / "at" / "all", local_files_only=True)
+
+
+def test_a_model_of_the_hub_is_loaded_from_the_cache(fitted, insects, tmp_path, monkeypatch):
+    fitted.save(tmp_path / "snapshot")
+    asked = {}
+
+    def snapshot_download(name, **options):
+        asked.update(options, name=name)
+        return str(tmp_path / "snapshot")
+
+    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    loaded = SDMClassifier.from_pretrained("someone/model", revision="v2", local_files_only=True, verify=False)
+    assert_same_decisions(loaded, fitted, insects.fresh)
+    assert (asked["name"], asked["revision"], asked["local_files_only"]) == ("someone/model", "v2", True)
+
+
+class FakeHub:
+    """Takes what would be uploaded."""
+
+    uploads: list
+
+    def __init__(self, token=None):
+        pass
+
+    def create_repo(self, repo_id, **options):
+        return type("Repo", (), {"repo_id": f"someone/{repo_id}" if "/" not in repo_id else repo_id})
+
+    def upload_folder(self, repo_id, folder_path, **options):
+        files = {path.name: path.read_bytes() for path in folder_path.iterdir()}
+        self.uploads.append((repo_id, files, options))
+        return f"https://hub/{repo_id}/commit/1"
+
+
+@pytest.fixture
+def uploads(monkeypatch):
+    FakeHub.uploads = []
+    monkeypatch.setattr(hub_mixin, "HfApi", FakeHub)
+    return FakeHub.uploads
+
+
+def test_pushing_uploads_a_whole_model_in_one_commit(fitted, insects, tmp_path, uploads):
+    assert fitted.push_to_hub("someone/model") == "https://hub/someone/model/commit/1"
+    ((name, files, options),) = uploads
+    assert name == "someone/model"
+    assert set(options["delete_patterns"]) == {"*.safetensors", "*.sqlite"}  # of an older version
+    (tmp_path / "back").mkdir()
+    for file, content in files.items():
+        (tmp_path / "back" / file).write_bytes(content)
+    assert_same_decisions(SDMClassifier.from_pretrained(tmp_path / "back"), fitted, insects.fresh)
+    assert files["README.md"].decode() == fitted.model_card()
+    assert not [file for file in files if file.startswith(".")]
+
+
+def test_saving_can_push_too(fitted, tmp_path, uploads):
+    url = fitted.save_pretrained(tmp_path / "kept", push_to_hub=True, repo_id="someone/other", private=True)
+    assert url == "https://hub/someone/other/commit/1" and uploads[0][0] == "someone/other"
+    assert (tmp_path / "kept" / "config.json").is_file()
+    fitted.save_pretrained(tmp_path / "named", push_to_hub=True)
+    assert uploads[1][0] == "someone/named"
+
+
+def test_the_card_as_the_hubs_object(fitted):
+    assert str(fitted.generate_model_card()).strip() == fitted.model_card().strip()

@@ -1,0 +1,36 @@
+"""Models that earlier versions saved still load, and decide as they did then."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from torchsdm import SDMClassifier, SDMEnsemble
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+VERSIONS = [1]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("name", "kind"), [("classifier", SDMClassifier), ("ensemble", SDMEnsemble)])
+def test_a_model_of_an_earlier_format_decides_as_it_did(version, name, kind, tmp_path):
+    folder = FIXTURES / f"model-format-{version}"
+    shutil.copytree(folder / name, tmp_path / name)
+    model = kind.load(tmp_path / name, verify=True)
+    expected = np.load(folder / "expected.npz", allow_pickle=False)
+    decisions = model.decide(expected["X"])
+    columns = {key.removeprefix(f"{name}_"): expected[key] for key in expected.files if key.startswith(name)}
+    assert len(columns) == 6 and np.ptp(columns["confidence"]) > 0  # so that something is compared
+    for column, values in columns.items():
+        np.testing.assert_array_equal(getattr(decisions, column), values, err_msg=column)
+
+
+def test_examples_of_an_earlier_format_are_there(tmp_path):
+    shutil.copytree(FIXTURES / "model-format-1" / "classifier", tmp_path / "model")
+    model = SDMClassifier.load(tmp_path / "model")
+    ids, texts = model.model_.examples.all()
+    assert dict(zip(ids, texts, strict=True)) | {"new-0": "n0", "new-1": "n1"} == dict(zip(ids, texts, strict=True))
+    assert model._codes.decode(model.support_.labels)[ids.index("new-0")] == "moth"  # a label outside the classes

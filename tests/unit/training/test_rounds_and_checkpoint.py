@@ -1,0 +1,289 @@
+"""J rounds with checkpoints: interrupted anywhere, taken up again, identical; and refused where they do not belong."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from torchsdm import SDMClassifier
+from torchsdm.errors import CheckpointError
+from torchsdm.training.checkpoint import Checkpoints
+from torchsdm.training.data import TrainingData, TrainingSettings
+from torchsdm.training.round import train_round
+from torchsdm.training.rounds import train_rounds
+
+SETTINGS = TrainingSettings(n_classes=2, n_filters=4, max_epochs=3, batch_size=16, learning_rate=1e-2)
+SEED, N_ROUNDS = 3, 2
+N_EPOCHS = N_ROUNDS * SETTINGS.max_epochs
+
+
+def make_data(seed=0):
+    rng = np.random.default_rng(seed)
+    labels = np.arange(60) % 2
+    X = (rng.standard_normal((60, 3)) + 2 * labels[:, None]).astype(np.float32)
+    return TrainingData(torch.from_numpy(X), torch.from_numpy(labels))
+
+
+def train(checkpoint=None, settings=SETTINGS, data=None, seed=SEED, n_rounds=N_ROUNDS, fingerprint="data", **options):
+    return train_rounds(
+        data or make_data(), settings, seed, n_rounds, checkpoint=checkpoint, data_fingerprint=fingerprint, **options
+    )
+
+
+@pytest.fixture(scope="module")
+def uninterrupted():
+    torch.set_num_threads(1)
+    return train()
+
+
+def assert_same_results(first, second):
+    assert len(first) == len(second)
+    for a, b in zip(first, second, strict=True):
+        assert (a.number, a.best_epoch, a.best_loss) == (b.number, b.best_epoch, b.best_loss)
+        assert a.adaptor.keys() == b.adaptor.keys()
+        assert all(torch.equal(a.adaptor[name], b.adaptor[name]) for name in a.adaptor)
+        assert [dataclasses.replace(r, seconds=0.0) for r in a.records] == [
+            dataclasses.replace(r, seconds=0.0) for r in b.records
+        ]
+
+
+class Killed(BaseException):
+    """Stands for Ctrl-C."""
+
+
+def interrupt(monkeypatch, after):
+    """Die after the given number of epochs were stored."""
+    original, stored = Checkpoints.save_epoch, []
+
+    def save_epoch(self, state, seed):
+        original(self, state, seed)
+        stored.append(state.epoch)
+        if len(stored) == after:
+            raise Killed
+
+    monkeypatch.setattr(Checkpoints, "save_epoch", save_epoch)
+
+
+# --- Rounds ----------------------------------------------------------------------------------------------------------
+
+
+def test_rounds_are_the_single_rounds(uninterrupted):
+    assert_same_results(uninterrupted, [train_round(make_data(), SETTINGS, SEED, n) for n in range(N_ROUNDS)])
+    assert not torch.equal(uninterrupted[0].adaptor["filters.weight"], uninterrupted[1].adaptor["filters.weight"])
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def open_terminal(monkeypatch) -> Terminal:
+    screen = Terminal()  # within the test: pytest puts its own stream back between fixture and test
+    monkeypatch.setattr("sys.stderr", screen)
+    return screen
+
+
+def test_progress_is_shown_on_request(monkeypatch):
+    terminal = open_terminal(monkeypatch)
+    train(verbose=True)
+    shown = terminal.getvalue()
+    assert "round 2/2" in shown and f"{N_EPOCHS}/{N_EPOCHS}" in shown and "loss=" in shown
+    train()
+    assert terminal.getvalue() == shown
+
+
+def test_no_progress_in_a_pipe(capsys):
+    train(verbose=True)
+    assert capsys.readouterr().err == ""
+
+
+def test_progress_ends_full_after_patience_and_after_resuming(monkeypatch, tmp_path):
+    terminal = open_terminal(monkeypatch)
+    settings = dataclasses.replace(SETTINGS, learning_rate=1.0, max_epochs=30, patience=1)
+    results = train(tmp_path, settings, verbose=True)
+    assert sum(len(result.records) for result in results) < 60
+    shown = terminal.getvalue()
+    assert "60/60" in shown
+    train(tmp_path, settings, verbose=True)
+    assert "60/60" in terminal.getvalue().removeprefix(shown)
+
+
+# --- Interruption ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after", range(1, N_EPOCHS + 1))
+def test_interrupted_after_any_epoch_the_results_are_identical(monkeypatch, tmp_path, uninterrupted, after):
+    with monkeypatch.context() as patch:
+        interrupt(patch, after)
+        with pytest.raises(Killed):
+            train(tmp_path)
+    trained = []
+    original = Checkpoints.save_epoch
+    monkeypatch.setattr(
+        Checkpoints, "save_epoch", lambda self, state, seed: (trained.append(state.epoch), original(self, state, seed))
+    )
+    assert_same_results(train(tmp_path), uninterrupted)
+    assert len(trained) == N_EPOCHS - after  # nothing is done twice
+
+
+def test_interrupted_again_and_again(monkeypatch, tmp_path, uninterrupted):
+    for _ in range(N_EPOCHS):
+        with monkeypatch.context() as patch:
+            interrupt(patch, 1)
+            with pytest.raises(Killed):
+                train(tmp_path)
+    assert_same_results(train(tmp_path), uninterrupted)
+
+
+def test_killed_while_writing_leaves_the_epoch_before(monkeypatch, tmp_path, uninterrupted):
+    with monkeypatch.context() as patch:
+        interrupt(patch, 2)
+        with pytest.raises(Killed):
+            train(tmp_path)
+    # What a kill in the middle of the third epoch's write leaves behind: part of a file under its passing name.
+    whole = (tmp_path / "current.safetensors").read_bytes()
+    (tmp_path / ".writing-current.safetensors").write_bytes(whole[: len(whole) // 2])
+    assert Checkpoints.stored_seed(tmp_path) == SEED
+    assert_same_results(train(tmp_path), uninterrupted)
+
+
+def test_a_finished_fit_is_read_and_more_rounds_go_on(monkeypatch, tmp_path, uninterrupted):
+    train(tmp_path)
+    monkeypatch.setattr(Checkpoints, "save_epoch", lambda *_: pytest.fail("trained again"))
+    assert_same_results(train(tmp_path), uninterrupted)
+    monkeypatch.undo()
+    three = train(tmp_path, n_rounds=3)
+    assert_same_results(three[:2], uninterrupted)
+    assert_same_results(three[2:], [train_round(make_data(), SETTINGS, SEED, 2)])
+
+
+def test_states_survive_the_file_bit_for_bit(tmp_path):
+    states = []
+    train_round(make_data(), SETTINGS, SEED, 0, after_epoch=states.append)
+    store = Checkpoints(tmp_path, "f")
+    for state in states:
+        store.save_epoch(state, SEED)
+        back = store.load_epoch(0)
+        for field in dataclasses.fields(state):
+            stored, loaded = getattr(state, field.name), getattr(back, field.name)
+            if isinstance(stored, dict):
+                assert stored.keys() == loaded.keys()
+                assert all(torch.equal(stored[name], loaded[name]) for name in stored)
+                assert all(stored[name].dtype == loaded[name].dtype for name in stored)
+            elif isinstance(stored, torch.Tensor):
+                assert torch.equal(stored, loaded) and stored.dtype == loaded.dtype
+            else:
+                assert stored == loaded
+    assert store.load_epoch(1) is None and store.load_round(0) is None
+    assert Checkpoints(tmp_path / "elsewhere", "f").load_epoch(0) is None
+
+
+# --- Refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"fingerprint": "other data"},
+        {"seed": 4},
+        {"settings": dataclasses.replace(SETTINGS, learning_rate=2e-2)},
+        {"settings": dataclasses.replace(SETTINGS, n_filters=5)},
+        {"settings": dataclasses.replace(SETTINGS, batch_size=8)},
+        {"settings": dataclasses.replace(SETTINGS, max_epochs=4)},
+        {"settings": dataclasses.replace(SETTINGS, standardization="per_dimension")},
+        {"settings": dataclasses.replace(SETTINGS, patience=2)},
+        {"settings": dataclasses.replace(SETTINGS, calibration_size=0.4)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+@pytest.mark.parametrize("after", [1, 4])
+def test_other_data_or_settings_are_refused(monkeypatch, tmp_path, uninterrupted, change, after):
+    with monkeypatch.context() as patch:
+        interrupt(patch, after)
+        with pytest.raises(Killed):
+            train(tmp_path)
+    name = "current" if after == 1 else "round-000"
+    message = f"{name}.safetensors belongs to a fit on other data or with other settings. Use another checkpoint"
+    with pytest.raises(CheckpointError, match=message):
+        train(tmp_path, **change)
+    assert_same_results(train(tmp_path), uninterrupted)  # and nothing was lost
+
+
+@pytest.mark.parametrize("name", ["current.safetensors", "round-000.safetensors"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(path.read_bytes()[:-10]),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(b"junk" * 100),
+        lambda path: save_file({"x": torch.zeros(1)}, path),  # foreign
+        lambda path: save_file({"x": torch.zeros(1)}, path, {"facts": "{"}),
+        lambda path: save_file({"x": torch.zeros(1)}, path, {"facts": json.dumps({"epoch": 1})}),
+    ],
+    ids=["truncated", "empty", "junk", "foreign", "no JSON", "other facts"],
+)
+def test_damaged_files_are_named(monkeypatch, tmp_path, name, damage):
+    with monkeypatch.context() as patch:
+        interrupt(patch, 1 if name.startswith("current") else 4)
+        with pytest.raises(Killed):
+            train(tmp_path)
+    damage(tmp_path / name)
+    with pytest.raises(CheckpointError, match=f"{name}.*"):
+        train(tmp_path)
+    (tmp_path / name).unlink()  # as the message says
+    assert len(train(tmp_path)) == N_ROUNDS
+
+
+# --- Through the estimator -------------------------------------------------------------------------------------------
+
+SMALL = {"alpha": 0.6, "n_filters": 4, "n_rounds": 2, "max_epochs": 3, "batch_size": 16, "learning_rate": 1e-2}
+
+
+def fit(data, **options):
+    classifier = SDMClassifier(**SMALL, **options)
+    return classifier.fit(data.hidden_states.numpy(), data.labels.numpy())
+
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+@pytest.mark.parametrize("random_state", [11, None])
+def test_an_interrupted_fit_called_again_gives_the_same_model(monkeypatch, tmp_path, random_state):
+    data, directory = make_data(), tmp_path / "checkpoint"
+    with monkeypatch.context() as patch:
+        interrupt(patch, 4)
+        with pytest.raises(Killed):
+            fit(data, random_state=random_state, checkpoint=directory)
+    resumed = fit(data, random_state=random_state, checkpoint=directory)
+    expected = fit(data, random_state=np_seed(resumed, random_state))
+    # the seed itself is drawn from random_state; without one, the checkpoint has kept it
+    if random_state is not None:
+        assert expected.random_seed_ == resumed.random_seed_
+        first, again = resumed.decide(data.hidden_states), expected.decide(data.hidden_states)
+        assert np.array_equal(first.logits, again.logits) and np.array_equal(first.admitted, again.admitted)
+    assert resumed.random_seed_ == Checkpoints.stored_seed(directory)
+    assert len(resumed.history_) == 6
+
+
+def np_seed(resumed, random_state):
+    return resumed.random_seed_ if random_state is None else random_state
+
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+def test_a_checkpoint_of_another_fit_is_refused_by_the_estimator(tmp_path):
+    fit(make_data(), random_state=1, checkpoint=tmp_path)
+    with pytest.raises(CheckpointError, match="other data or with other settings"):
+        fit(make_data(seed=1), random_state=1, checkpoint=tmp_path)
+    with pytest.raises(CheckpointError, match="other data or with other settings"):
+        fit(make_data(seed=1), checkpoint=tmp_path)
+    data = make_data()
+    with pytest.raises(CheckpointError, match="other data or with other settings"):  # another calibration set
+        SDMClassifier(**SMALL, random_state=1, checkpoint=tmp_path).fit(
+            data.hidden_states.numpy(),
+            data.labels.numpy(),
+            calibration=(data.hidden_states.numpy()[:20], data.labels.numpy()[:20]),
+        )
