@@ -541,6 +541,8 @@ def check_update(prepared, findings, name, share, outside):
     )
     below = [any(cell.is_below(ALPHA) for _, _, cell in strata(row)) for row in list(of_rest.values())[1:]]
     assert claim(findings, "update′").held is not any(below)
+    judged = {line.partition(", SDM_HR")[0] for line in claim(findings, "update′").evidence}
+    assert judged == {f"rest of {name}, {when}" for when in expected if when != "before"}
     shares = [row.accuracy.marginal.share for row in of_rest.values()]
     assert claim(findings, "update″").held is (shares[3] <= shares[0]) is True  # q can but fall
     assert claim(findings, "update″").evidence == tuple(
