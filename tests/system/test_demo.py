@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import json
 
@@ -27,6 +28,15 @@ def test_the_texts_are_what_the_story_says(packages):
     assert all(document.id.startswith("rotten") for document in texts["critics"])
     assert {document.label for document in texts["training"]} == {"negative", "positive"}
     assert texts == demonstration.read_films(50, 20, 30)
+
+
+def test_reading_the_texts_leaves_the_limit_of_csv_as_it_is(packages):
+    before = csv.field_size_limit(131_072)
+    try:
+        demonstration.read_films(5, 2, 3)
+        assert csv.field_size_limit() == 131_072
+    finally:
+        csv.field_size_limit(before)
 
 
 def test_the_story_is_told_and_kept(packages, tmp_path, monkeypatch):

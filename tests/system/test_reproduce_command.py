@@ -216,7 +216,7 @@ def test_the_result_is_strict_json_and_complete(whole, place):
         "full",
         ALPHA,
     )
-    assert result["model"] == {"name": "tiny-model", "reference": str(place.folder / "tiny-model"), "is_paper's": False}
+    assert result["model"] == {"name": "tiny-model", "reference": str(place.folder / "tiny-model"), "in_paper": False}
     assert result["command"] == " ".join(["sdm", *place.arguments()])
     described = {one["name"]: one for one in result["data"]}
     assert {name: (one["role"], one["n"]) for name, one in described.items()} == {

@@ -31,13 +31,13 @@ def check(folder, n_entrants, sizes):
     """What must be so whatever the numbers are: whole tables, an unchanged argmax, nothing printed beside."""
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     assert {one["name"]: one["n"] for one in result["data"]} == sizes
-    verdicts = {claim["key"]: claim["verdict"] for claim in result["claims"]}
-    assert list(verdicts) == ["a", "b", "b′", "c", "d", "e"] and verdicts["e"] == "held"
+    held = {claim["key"]: claim["held"] for claim in result["claims"]}
+    assert list(held) == ["a", "b", "b′", "c", "d", "e"] and held["e"] is True
     roles = {one["role"] for one in result["data"]}
-    assert (verdicts["a"] != "not looked at") is ("in distribution" in roles)
-    assert (verdicts["c"] != "not looked at") is ("shuffled" in roles)
-    assert verdicts["b"] != "not looked at" and verdicts["d"] == "not looked at"  # a round or two
-    assert result["model"]["is_paper's"] is False
+    assert (held["a"] is not None) is ("in distribution" in roles)
+    assert (held["c"] is not None) is ("shuffled" in roles)
+    assert held["b"] is not None and held["d"] is None  # a round or two
+    assert result["model"]["in_paper"] is False
     assert [one for one in result["sections"] if one["study"] == "paper"] == []
     tables = {one["title"]: one for one in result["sections"]}
     for table in tables.values():

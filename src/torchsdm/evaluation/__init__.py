@@ -9,8 +9,9 @@ from torchsdm.evaluation.displays import (
     RiskCoverageDisplay,
     TrainingHistoryDisplay,
 )
-from torchsdm.evaluation.entrants import GROUPS, Entrant, classifier_entrants, paper_entrants
+from torchsdm.evaluation.entrants import GROUPS, SDM_RULES, Entrant, classifier_entrants, paper_entrants
 from torchsdm.evaluation.evaluation import Evaluation
+from torchsdm.evaluation.keys import UNLISTED, Basis, EstimatorKey, Rule
 from torchsdm.evaluation.report import write_report
 from torchsdm.evaluation.tables import (
     Grid,
@@ -26,9 +27,13 @@ from torchsdm.evaluation.tables import (
 
 __all__ = [
     "GROUPS",
+    "SDM_RULES",
+    "UNLISTED",
     "AlphaDisplay",
+    "Basis",
     "DistanceDisplay",
     "Entrant",
+    "EstimatorKey",
     "Evaluation",
     "Grid",
     "PartitionDisplay",
@@ -37,6 +42,7 @@ __all__ = [
     "ResultTable",
     "RiskCoverageCurve",
     "RiskCoverageDisplay",
+    "Rule",
     "TrainingHistoryDisplay",
     "accuracy_text",
     "classifier_entrants",

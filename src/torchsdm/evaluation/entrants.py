@@ -10,7 +10,6 @@ from typing import Any
 from torchsdm.baselines import (
     APS,
     RAPS,
-    RULES,
     CosineNeighborVote,
     CrossEntropyClassifier,
     LogitModel,
@@ -27,6 +26,7 @@ from torchsdm.baselines import (
 from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
+from torchsdm.evaluation.keys import UNLISTED, Basis, EstimatorKey, Rule
 from torchsdm.states import LabelledStates
 from torchsdm.validation import check_choice, check_path
 
@@ -46,7 +46,9 @@ class Entrant:
     reads: str = "hidden_states"
     """What it is given of the data: hidden states, or the language model's own label logits."""
     group: str = ""
-    """The group of estimators it belongs to: one of ``comparison.GROUPS``, or a name of your own."""
+    """The group of estimators it belongs to: one of ``GROUPS``, or a name of your own."""
+    key: EstimatorKey = UNLISTED
+    """Which estimator it is, as values; the names above are for readers."""
 
     def decide(self, data: LabelledStates) -> Decisions:
         """Its decisions on labelled states."""
@@ -115,30 +117,31 @@ def paper_entrants(
     if "language model" in groups and training.label_logits is not None:
         for estimator, rule in _rules(alpha, None, seed):
             estimator.fit(training.label_logits_of(classifier.classes_.tolist()), y)
-            entrants.append(Entrant(name, rule, estimator, "label_logits", group="language model"))
+            key = EstimatorKey(Basis.LANGUAGE_MODEL, rule)
+            entrants.append(Entrant(name, str(rule), estimator, "label_logits", group="language model", key=key))
     if "cnn" in groups:
         folder = None if directory is None else directory / "cnn"
         cnn = CrossEntropyClassifier(classifier.n_filters, random_state=seed, checkpoint=folder, **settings).fit(X, y)
         entrants += [
-            Entrant(f"{name} + CNN", rule, estimator.fit(X, y), group="cnn")
+            Entrant(f"{name} + CNN", str(rule), estimator.fit(X, y), group="cnn", key=EstimatorKey(Basis.CNN, rule))
             for estimator, rule in _rules(alpha, cnn, seed)
         ]
     if "vbll" in groups:
-        for kind in ("discriminative", "generative"):
+        for kind, basis in (("discriminative", Basis.DISCRIMINATIVE_VBLL), ("generative", Basis.GENERATIVE_VBLL)):
             for factor in regularization_factors:
                 folder = None if directory is None else directory / f"vbll-{kind}-{factor:g}"
                 vbll = VBLLClassifier(
                     kind, alpha, factor, n_hidden, random_state=seed, checkpoint=folder, **settings
                 ).fit(X, y)
-                entrants.append(Entrant(f"{name} + {kind} VBLL, KL × {factor:g}", "VBLL ≥ α", vbll, group="vbll"))
+                key = EstimatorKey(basis, Rule.VBLL, float(factor))
+                model = f"{name} + {kind} VBLL, KL × {factor:g}"
+                entrants.append(Entrant(model, str(Rule.VBLL), vbll, group="vbll", key=key))
     if "sdm" in groups:
-        entrants += [
-            Entrant(f"{name} + SDM", _LABELS[rule], SDMRule(classifier, rule).fit(), group="sdm") for rule in RULES
-        ]
+        entrants += _sdm_entrants(classifier, f"{name} + SDM")
         if hasattr(classifier, "round_models_"):
             ensemble = SDMRule(SDMEnsemble.from_classifier(classifier), "region lower").fit()
             model = f"{name} + SDM, {classifier.n_rounds} rounds"
-            entrants.append(Entrant(model, "SDM_HR lower, all agree", ensemble, group="sdm"))
+            entrants.append(Entrant(model, _ALL_AGREE, ensemble, group="sdm", key=_OF_ALL_ROUNDS))
     if "today" in groups:
         entrants += [
             Entrant(f"{name} + {model}", rule, fitted, group="today")
@@ -162,32 +165,50 @@ def classifier_entrants(classifier: SDMClassifier | SDMEnsemble, *, name: str = 
     """
     model = f"{name} + SDM"
     if isinstance(classifier, SDMEnsemble):
-        rules = {"no reject": "no reject", "region lower": "SDM_HR lower, all agree"}
-        return [Entrant(model, label, SDMRule(classifier, rule).fit(), group="sdm") for rule, label in rules.items()]
+        keys = {"no reject": EstimatorKey(Basis.ALL_ROUNDS, Rule.NO_REJECT), "region lower": _OF_ALL_ROUNDS}
+        names = {"no reject": str(Rule.NO_REJECT), "region lower": _ALL_AGREE}
+        return [
+            Entrant(model, names[rule], SDMRule(classifier, rule).fit(), group="sdm", key=key)
+            for rule, key in keys.items()
+        ]
     alpha, seed = classifier.region_.alpha, classifier.random_seed_
-    entrants = [Entrant(model, label, SDMRule(classifier, rule).fit(), group="sdm") for rule, label in _LABELS.items()]
-    over_logits = list(_rules(alpha, classifier, seed))[2:]  # the first two are rules of their own above
-    calibrated = [Entrant(model, rule, estimator.fit(), group="logits") for estimator, rule in over_logits]
+    entrants = _sdm_entrants(classifier, model)
+    calibrated = [
+        Entrant(model, str(rule), estimator.fit(), group="logits", key=EstimatorKey(Basis.SDM, rule))
+        for estimator, rule in _rules(alpha, classifier, seed)
+        if rule not in (Rule.NO_REJECT, Rule.SOFTMAX)  # which SDMRule has as well
+    ]
     return [*entrants[:2], *calibrated, *entrants[2:]]
 
 
-_LABELS = {
-    "no reject": "no reject",
-    "softmax": "softmax(z′) ≥ α",
-    "softmax of d·z": "softmax(d·z′) ≥ α",
-    "sdm": "sdm(z′) ≥ α",
-    "region": "SDM_HR",
-    "region lower": "SDM_HR lower",
+#: What each rule of ``SDMRule`` is in a key.
+SDM_RULES = {
+    "no reject": Rule.NO_REJECT,
+    "softmax": Rule.ADAPTOR_SOFTMAX,
+    "softmax of d·z": Rule.DISTANCE_SOFTMAX,
+    "sdm": Rule.SDM,
+    "region": Rule.REGION,
+    "region lower": Rule.REGION_LOWER,
 }
+_OF_ALL_ROUNDS = EstimatorKey(Basis.ALL_ROUNDS, Rule.REGION_LOWER)
+_ALL_AGREE = f"{Rule.REGION_LOWER}, all agree"
 
 
-def _rules(alpha: float, model: LogitModel | None, seed: int) -> Iterator[tuple[SelectiveClassifier, str]]:
-    """The estimators that stand on logits alone."""
-    yield NoReject(alpha, model), "no reject"
-    yield SoftmaxThreshold(alpha, model), "softmax ≥ α"
-    yield TemperatureScaling(alpha, model), "temperature ≥ α"
-    yield APS(alpha, model, reference=True, random_state=seed), "APS"
-    yield RAPS(alpha, model, reference=True, random_state=seed), "RAPS"
+def _sdm_entrants(classifier: SDMClassifier, model: str) -> list[Entrant]:
+    """Every rule over an SDM classifier."""
+    return [
+        Entrant(model, str(rule), SDMRule(classifier, name).fit(), group="sdm", key=EstimatorKey(Basis.SDM, rule))
+        for name, rule in SDM_RULES.items()
+    ]
+
+
+def _rules(alpha: float, model: LogitModel | None, seed: int) -> Iterator[tuple[SelectiveClassifier, Rule]]:
+    """The estimators that need nothing but logits."""
+    yield NoReject(alpha, model), Rule.NO_REJECT
+    yield SoftmaxThreshold(alpha, model), Rule.SOFTMAX
+    yield TemperatureScaling(alpha, model), Rule.TEMPERATURE
+    yield APS(alpha, model, reference=True, random_state=seed), Rule.APS
+    yield RAPS(alpha, model, reference=True, random_state=seed), Rule.RAPS
 
 
 def _today(training: LabelledStates, classifier: SDMClassifier, seed: int) -> Iterator[tuple[str, str, Any]]:

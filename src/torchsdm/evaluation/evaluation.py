@@ -75,11 +75,11 @@ class Evaluation:
             check_known_labels(decisions, self.data_sets[name].labels, f"Evaluation ({name})")
         object.__setattr__(self, "decisions", decided)
 
-    @property
-    def table(self) -> ResultTable:
-        """The paper's table: a row for each data set and entrant."""
-        return ResultTable(
-            [
+    def results(self) -> list[tuple[Entrant, ResultRow]]:
+        """Each entrant with its row on each data set, in the order of the table."""
+        return [
+            (
+                entrant,
                 ResultRow.of(
                     self.decisions[position, name],
                     data.labels,
@@ -87,11 +87,17 @@ class Evaluation:
                     dataset=name,
                     model=entrant.model,
                     estimator=entrant.name,
-                )
-                for name, data in self.data_sets.items()
-                for position, entrant in enumerate(self.entrants)
-            ]
-        )
+                    key=entrant.key,
+                ),
+            )
+            for name, data in self.data_sets.items()
+            for position, entrant in enumerate(self.entrants)
+        ]
+
+    @property
+    def table(self) -> ResultTable:
+        """The paper's table: a row for each data set and entrant."""
+        return ResultTable([row for _, row in self.results()])
 
     def summaries(self) -> list[dict[str, Any]]:
         """A record for each data set and entrant: what its selection did, and how well its score orders inputs.

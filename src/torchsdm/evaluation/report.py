@@ -9,43 +9,27 @@ from __future__ import annotations
 import base64
 import html
 import io
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from torchsdm.core import Decisions, HighReliabilityRegion
+from torchsdm.core import HighReliabilityRegion
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
-from torchsdm.evaluation.displays import (
-    AlphaDisplay,
-    DistanceDisplay,
-    PartitionDisplay,
-    ReliabilityDisplay,
-    RiskCoverageDisplay,
-    TrainingHistoryDisplay,
-)
+from torchsdm.evaluation._report_contents import Example, examples, pictures
+from torchsdm.evaluation.displays import TrainingHistoryDisplay
 from torchsdm.evaluation.evaluation import Evaluation
-from torchsdm.evaluation.metrics import possible_label_errors
-from torchsdm.evaluation.tables import ABSENT, REJECTED, accuracy_text, share_text
+from torchsdm.evaluation.metrics import Cell
+from torchsdm.evaluation.tables import ABSENT, REJECTED, ResultRow, accuracy_text, share_text, strata
 from torchsdm.files import replace_file, strict_json
-from torchsdm.model import Explanation
-from torchsdm.states import LabelledStates
-from torchsdm.validation import Array, ArrayLike, check_label_array, check_path
+from torchsdm.validation import check_path
 
-MAX_EXAMPLES = 3  #: of each kind and data set
 MAX_TEXT = 400  #: characters shown of a text
-_EXEMPLARS = 3
 _DPI = 110
 _COLOURS = 128  # of a picture
-_PARTITIONS = 12  # classes with a panel each; with more the partition is left out
-_CURVES = 6  # of a picture; more cannot be told apart
-_ALPHAS = np.round(np.arange(0.70, 1.0, 0.02), 2)
-_PICTURE_ROWS = 20_000  # inputs that pictures which match anew are made from
 
 
 def write_report(
@@ -116,16 +100,14 @@ def _results(evaluation: Evaluation) -> str:
         f"<b>{REJECTED}</b>: all rejected. <b>{ABSENT}</b>: there was none. <span class='below'>Marked</span>: below "
         "α. Below each: Wilson's 95 % interval. Point at a number for its counts.</p>"
     ]
-    rows = evaluation.table.rows
-    for name in evaluation.data_sets:
-        chosen = [row for row in rows if row.dataset == name]
-        labels = [str(label) for label in chosen[0].accuracy.by_class]
-        heads = [f"y = {label}" for label in labels] + [f"ŷ = {label}" for label in labels] + ["all"]
-        head = "".join(f"<th colspan=2>{_escape(text)}</th>" for text in heads)
+    by_data_set: dict[str, list[ResultRow]] = {name: [] for name in evaluation.data_sets}
+    for row in evaluation.table.rows:
+        by_data_set[row.dataset].append(row)
+    for name, rows in by_data_set.items():
+        head = "".join(f"<th colspan=2>{_escape(stratum.name)}</th>" for stratum in strata(rows[0]))
         lines = []
-        for row in chosen:
-            cells = [*row.accuracy.by_class.values(), *row.accuracy.by_prediction.values(), row.accuracy.marginal]
-            line = "".join(_accuracy_cell(cell, alpha) for cell in cells)
+        for row in rows:
+            line = "".join(_accuracy_cell(stratum.cell, alpha) for stratum in strata(row))
             lines.append(f"<tr><td>{_escape(row.model)}</td><td>{_escape(row.estimator)}</td>{line}</tr>")
         n = len(evaluation.data_sets[name])
         parts.append(
@@ -135,7 +117,7 @@ def _results(evaluation: Evaluation) -> str:
     return "".join(parts)
 
 
-def _accuracy_cell(cell: Any, alpha: float) -> str:
+def _accuracy_cell(cell: Cell, alpha: float) -> str:
     hint = f"{cell.n_correct} of {cell.n_admitted} admitted are right; {cell.n_total} in all"
     mark = " class='below'" if cell.is_below(alpha) else ""
     interval = cell.interval()
@@ -205,55 +187,8 @@ def _pictures(evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble) -
     yield _figure("Training: losses, accuracies and similarity by epoch.", history)
     for name, data in evaluation.data_sets.items():
         yield f"<h3>{_escape(name)}</h3>"
-        for caption, display in _displays(evaluation, classifier, name, data):
+        for caption, display in pictures(evaluation, classifier, name, data):
             yield _figure(caption, display)
-
-
-def _displays(
-    evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, name: str, data: LabelledStates
-) -> Iterator[tuple[str, Any]]:
-    """The pictures of one data set, with their captions."""
-    alpha = evaluation.alpha
-    labels = check_label_array(data.labels, "render_report")
-    curves = {
-        f"{entrant.model}, {entrant.name}": evaluation.decisions[position, name]
-        for position, entrant in enumerate(evaluation.entrants)
-        if not evaluation.decisions[position, name].admitted.all()
-    }
-    names = list(curves)
-    for start in range(0, len(names), _CURVES):
-        caption = "Risk against coverage, each estimator by its own score; the mark is what it admits."
-        some = {key: curves[key] for key in names[start : start + _CURVES]}
-        yield caption, RiskCoverageDisplay.from_predictions(some, labels, alpha=alpha)
-    rows = _sample(len(data))
-    states, truth = _take(data.hidden_states, rows), labels[rows]
-    of_all = "" if len(rows) == len(data) else f" {len(rows):,} of {len(data):,} inputs, drawn at random."
-    own = classifier.decide(states).at(alpha)
-    yield f"Accuracy against confidence sdm(z′).{of_all}", ReliabilityDisplay.from_predictions(own, truth, alpha=alpha)
-    if isinstance(classifier, SDMClassifier) and len(own.classes) <= _PARTITIONS:
-        region = next(region for region in classifier.regions_ if abs(region.alpha - alpha) < 1e-9)
-        caption = (
-            f"The partition: rescaled similarity q′ against confidence, by true class; the region is shaded.{of_all}"
-        )
-        yield caption, PartitionDisplay.from_predictions(own, truth, region=region)
-    if isinstance(classifier, SDMClassifier):
-        caption = f"Distance to the nearest training example, against that of calibration points.{of_all}"
-        ecdfs = classifier.model_.calibration.ecdfs
-        yield caption, DistanceDisplay.from_predictions(own, ecdfs=ecdfs, name=name)
-    caption = f"Accuracy and admitted share across α.{of_all}"
-    yield caption, AlphaDisplay.from_estimator(classifier, states, truth, alphas=_ALPHAS)
-
-
-def _sample(n: int) -> Array:
-    """Row numbers that pictures are made from: all, or as many as they may hold, drawn at random."""
-    if n <= _PICTURE_ROWS:
-        return np.arange(n)
-    return np.sort(np.random.default_rng(0).choice(n, _PICTURE_ROWS, replace=False))
-
-
-def _take(states: ArrayLike, rows: Array) -> Any:
-    """Some rows of hidden states, of whatever type they are."""
-    return states[torch.from_numpy(rows)] if isinstance(states, torch.Tensor) else np.asarray(states)[rows]
 
 
 def _figure(caption: str, display: Any) -> str:
@@ -281,78 +216,30 @@ def _in_few_colours(picture: io.BytesIO) -> bytes:
 # --- Examples --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """A kind of example: what it shows, and how its rows are chosen."""
-
-    caption: str
-    choose: Callable[[Decisions, Array], Array]
-
-
-def _highest(score: Array, chosen: Array) -> Array:
-    rows = np.flatnonzero(chosen)
-    ordered: Array = rows[np.argsort(-score[rows], kind="stable")]
-    return ordered
-
-
-_KINDS = (
-    _Kind(
-        "Admitted and right, by the highest q′",
-        lambda d, right: _highest(d.rescaled_similarity, d.admitted & right),
-    ),
-    _Kind(
-        "Admitted and wrong, or wrongly labelled: look at these first",
-        lambda d, right: _highest(d.confidence, d.admitted & ~right),
-    ),
-    _Kind(
-        "Rejected: far from everything learned (d = 0)",
-        lambda d, right: _highest(d.nearest_distance, ~d.admitted & (d.distance_quantile == 0)),
-    ),
-    _Kind(
-        "Rejected: the nearest training example disagrees (q = 0)",
-        lambda d, right: _highest(d.magnitude, ~d.admitted & (d.similarity == 0) & (d.distance_quantile > 0)),
-    ),
-    _Kind(
-        "Rejected although right, by the highest confidence",
-        lambda d, right: _highest(d.confidence, ~d.admitted & right & ~d.out_of_distribution),
-    ),
-)
-
-
 def _examples(evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, texts: bool) -> Iterator[str]:
     yield "<p>+ marks a training example that vouches for the answer: right, and predicted like the input.</p>"
     for name, data in evaluation.data_sets.items():
-        decisions = classifier.decide(data.hidden_states).at(evaluation.alpha)
-        truth = check_label_array(data.labels, "render_report")
-        right = decisions.predictions == truth
-        yield f"<h3>{_escape(name)}</h3>"
-        n_errors = len(possible_label_errors(decisions, truth))
-        yield f"<p>{n_errors} admitted against their given label.</p>"
-        for kind in _KINDS:
-            rows = kind.choose(decisions, right)
-            if len(rows) == 0:
-                continue
-            shown = rows[:MAX_EXAMPLES]
-            explained = classifier.explain(_take(data.hidden_states, shown), k=_EXEMPLARS)
-            cards = "".join(_card(data, truth, int(row), one, texts) for row, one in zip(shown, explained, strict=True))
-            yield f"<h4>{_escape(kind.caption)} <small>{len(shown)} of {len(rows)}</small></h4>{cards}"
+        n_errors, groups = examples(classifier, data, evaluation.alpha)
+        yield f"<h3>{_escape(name)}</h3><p>{n_errors} admitted against their given label.</p>"
+        for group in groups:
+            cards = "".join(_card(example, texts) for example in group.examples)
+            counts = f"{len(group.examples)} of {group.n_total}"
+            yield f"<h4>{_escape(group.caption)} <small>{counts}</small></h4>{cards}"
 
 
-def _card(data: LabelledStates, truth: Array, row: int, explanation: Explanation, texts: bool) -> str:
-    decision = explanation.decision
-    text = None if data.texts is None or not texts else str(data.texts[row])
-    identity = row if data.ids is None else data.ids[row]
+def _card(example: Example, texts: bool) -> str:
+    decision = example.explanation.decision
     verdict = "admitted" if decision["admitted"] else "rejected"
     exemplars = "".join(
         f"<li>{'+' if point.is_match else '−'} <b>{_escape(point.label)}</b> (predicted {_escape(point.prediction)}), "
         f"distance {point.distance:.4g}, id {_escape(point.id)}{_quoted(point.text if texts else None)}</li>"
-        for point in explanation.exemplars
+        for point in example.explanation.exemplars
     )
     return (
         f"<article class='{verdict}'><p><b>{_escape(decision['predictions'])}</b> {verdict}, label "
-        f"{_escape(truth[row])}; confidence {decision['confidence']:.3f}, q {decision['similarity']}, d "
-        f"{decision['distance_quantile']:.3f}, q′ {decision['rescaled_similarity']:.1f}; id {_escape(identity)}</p>"
-        f"{_quoted(text)}<ol>{exemplars}</ol></article>"
+        f"{_escape(example.label)}; confidence {decision['confidence']:.3f}, q {decision['similarity']}, d "
+        f"{decision['distance_quantile']:.3f}, q′ {decision['rescaled_similarity']:.1f}; id {_escape(example.id)}</p>"
+        f"{_quoted(example.text if texts else None)}<ol>{exemplars}</ol></article>"
     )
 
 
@@ -381,7 +268,7 @@ def _facts(evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble) -> s
 
 
 def _style() -> str:
-    return resources.files("torchsdm").joinpath("report.css").read_text(encoding="utf-8")
+    return resources.files("torchsdm.evaluation").joinpath("report.css").read_text(encoding="utf-8")
 
 
 def _number(value: float | int | None) -> str:

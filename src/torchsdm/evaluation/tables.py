@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError, MissingExtraError
+from torchsdm.evaluation.keys import UNLISTED, EstimatorKey
 from torchsdm.evaluation.metrics import Cell, SelectiveAccuracy, selective_accuracy
 from torchsdm.files import strict_json
 
@@ -53,13 +54,23 @@ class ResultRow:
     estimator: str
     alpha: float
     accuracy: SelectiveAccuracy
+    key: EstimatorKey = UNLISTED
+    """Which estimator it is, as values; the names above are for readers."""
 
     @classmethod
     def of(
-        cls, decisions: Decisions, labels: Any, alpha: float, *, dataset: str = "", model: str = "", estimator: str = ""
+        cls,
+        decisions: Decisions,
+        labels: Any,
+        alpha: float,
+        *,
+        dataset: str = "",
+        model: str = "",
+        estimator: str = "",
+        key: EstimatorKey = UNLISTED,
     ) -> ResultRow:
         """The row of decisions on labelled inputs, as admitted at alpha."""
-        return cls(dataset, model, estimator, float(alpha), selective_accuracy(decisions.at(alpha), labels))
+        return cls(dataset, model, estimator, float(alpha), selective_accuracy(decisions.at(alpha), labels), key)
 
 
 class Stratum(NamedTuple):

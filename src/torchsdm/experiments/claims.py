@@ -1,7 +1,7 @@
-"""What the paper claims, put to the test by name: held or not held, with the numbers either way.
+"""What the paper claims, tested claim by claim: held or not held, with the numbers either way.
 
-A claim is judged by the accuracies as measured. A figure based on few inputs may miss alpha by chance alone, so that
-each is given with its 95 % interval, and the evidence says where alpha lies inside it.
+A claim is judged by the accuracies as measured, and then put into words. A figure based on few inputs may miss alpha by
+chance alone, so each comes with its 95 % interval, and the evidence says when alpha lies inside it.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ from itertools import combinations, permutations
 
 import numpy as np
 
-from torchsdm.evaluation import Entrant, Evaluation, ResultRow, is_moved, strata
+from torchsdm.evaluation import Entrant, Evaluation, ResultRow, Rule, is_moved, strata
 from torchsdm.validation import Array
 
 ADAPTOR_GROUPS = ("cnn", "vbll", "sdm")  #: estimators over something trained
-REGION = "SDM_HR"  #: the estimator that the claims are about
-_FALLING = ("softmax ≥ α", "temperature ≥ α", "APS", "RAPS", "VBLL ≥ α")  # those that are said to fall below alpha
-_FEWEST_ROUNDS = 4  # from which a tendency over rounds can be told
-_ENUMERATED = 6  # points of which all orders are looked at
-_LISTED = 8  # rows that hold and are told one by one
+_FALLING = (Rule.SOFTMAX, Rule.TEMPERATURE, Rule.APS, Rule.RAPS, Rule.VBLL)  # said to fall below alpha
+_FEWEST_ROUNDS = 4  # that can show a tendency
+_ENUMERATED = 6  # points: up to so many, all orders are counted
+_LISTED = 8  # rows that hold: up to so many, each has a line of evidence
 _MOST_DIGITS = 6
+
+
+#: What became of a claim, in words.
+VERDICTS = {True: "held", False: "not held", None: "not evaluated"}
 
 
 @dataclass(frozen=True)
@@ -31,13 +34,13 @@ class Claim:
     key: str
     statement: str
     held: bool | None
-    """None where the data or settings do not allow to look."""
+    """None if the claim could not be evaluated."""
     evidence: tuple[str, ...]
 
     @property
     def verdict(self) -> str:
         """In words."""
-        return "not looked at" if self.held is None else "held" if self.held else "not held"
+        return VERDICTS[self.held]
 
 
 def paper_claims(
@@ -48,7 +51,7 @@ def paper_claims(
     Parameters
     ----------
     evaluation : Evaluation
-        Of entrants whose ``group`` is known.
+        Of entrants with ``group`` and ``key``, such as those of ``paper_entrants``.
     roles : mapping
         The role of each data set.
     rounds : sequence of (name, accuracy, q'_min)
@@ -67,26 +70,31 @@ def paper_claims(
 def in_distribution_accurate(evaluation: Evaluation, roles: Mapping[str, str]) -> Claim:
     """Claim (a)."""
     statement = "In distribution, every estimator over an adaptor is at or above α for each class and prediction."
-    rows = _rows(evaluation, roles, "in distribution", lambda entrant: entrant.group in ADAPTOR_GROUPS)
-    rows = [row for row in rows if row.estimator != "no reject"]
+    rows = _rows(
+        evaluation,
+        roles,
+        "in distribution",
+        lambda entrant: entrant.group in ADAPTOR_GROUPS and entrant.key.rule is not Rule.NO_REJECT,
+    )
     return all_hold("a", statement, rows, _why_not(roles, "in distribution"))
 
 
 def shifted_region_accurate(evaluation: Evaluation, roles: Mapping[str, str]) -> Claim:
     """Claim (b), first part."""
-    statement = "On shifted data, SDM_HR is at or above α for each class and prediction, or rejects all."
-    rows = _rows(evaluation, roles, "shifted", lambda entrant: entrant.name == REGION)
+    statement = f"On shifted data, {Rule.REGION} is at or above α for each class and prediction, or rejects all."
+    rows = _rows(evaluation, roles, "shifted", lambda entrant: entrant.key.rule is Rule.REGION)
     return all_hold("b", statement, rows, _why_not(roles, "shifted"))
 
 
 def shifted_others_fall(evaluation: Evaluation, roles: Mapping[str, str]) -> Claim:
     """Claim (b), second part."""
     statement = "On shifted data, softmax, temperature, APS, RAPS and VBLL fall below α for some class or prediction."
-    rows = _rows(evaluation, roles, "shifted", lambda entrant: entrant.name in _FALLING)
+    rows = _rows(evaluation, roles, "shifted", lambda entrant: entrant.key.rule in _FALLING)
     if not rows:
         return Claim("b′", statement, None, (_why_not(roles, "shifted"),))
     holding = [row for row in rows if row.accuracy.holds(row.alpha)]
-    absent = [name for name in _FALLING if name not in {row.estimator for row in rows}]
+    compared = {row.key.rule for row in rows}
+    absent = [str(rule) for rule in _FALLING if rule not in compared]
     evidence = [f"{len(rows) - len(holding)} of {len(rows)} fall below"]
     evidence += [f"not compared: {', '.join(absent)}"] if absent else []
     evidence += [f"{_name(row)} does not: {_selection(row)}" for row in holding]
@@ -97,8 +105,8 @@ def shifted_others_fall(evaluation: Evaluation, roles: Mapping[str, str]) -> Cla
 def shuffled_rejected(evaluation: Evaluation, roles: Mapping[str, str]) -> Claim:
     """Claim (c)."""
     share = 1 - evaluation.alpha + 1e-12
-    statement = "Of inputs with shuffled words, SDM_HR admits no more than 1 − α."
-    rows = _rows(evaluation, roles, "shuffled", lambda entrant: entrant.name == REGION)
+    statement = f"Of inputs with shuffled words, {Rule.REGION} admits no more than 1 − α."
+    rows = _rows(evaluation, roles, "shuffled", lambda entrant: entrant.key.rule is Rule.REGION)
     if not rows:
         return Claim("c", statement, None, (_why_not(roles, "shuffled"),))
     held = all(row.accuracy.marginal.share <= share for row in rows)
@@ -114,7 +122,7 @@ def similarity_rises(points: Sequence[tuple[str, float, float]]) -> Claim:
         return Claim("d", statement, None, (f"needs {_FEWEST_ROUNDS} rounds or runs, has {len(points)}", *evidence))
     for values, what in ((accuracies, "the accuracy"), (similarities, "q′_min")):
         if len(set(values)) == 1:
-            return Claim("d", statement, None, (f"{what} is the same in all, so that nothing can be told", *evidence))
+            return Claim("d", statement, None, (f"{what} is the same in all, so no trend can be seen", *evidence))
     tau = _kendall(accuracies, similarities)
     by_chance = np.mean([_kendall(accuracies, order) <= tau + 1e-12 for order in _orders(similarities)])
     chance = f"in {by_chance:.0%} of {'all' if len(points) <= _ENUMERATED else '2,000 random'} orders τ is no larger"
@@ -131,7 +139,7 @@ def argmax_unchanged(evaluation: Evaluation) -> Claim:
     for (position, name), decisions in evaluation.decisions.items():
         if (
             evaluation.entrants[position].group == "sdm" and decisions.member is None
-        ):  # of several rounds none is the one
+        ):  # an ensemble has no logits of its own
             chosen = decisions.logits.argmax(axis=1)
             of_chosen = np.take_along_axis(decisions.probabilities, chosen[:, None], axis=1)[:, 0]
             differs = (decisions.predictions != decisions.classes[chosen]) | (
@@ -144,7 +152,7 @@ def argmax_unchanged(evaluation: Evaluation) -> Claim:
     return Claim("e", statement, not any(rows.any() for rows in changed.values()), evidence)
 
 
-def all_hold(key: str, statement: str, rows: Sequence[ResultRow], absent: str = "nothing was looked at") -> Claim:
+def all_hold(key: str, statement: str, rows: Sequence[ResultRow], absent: str = "there are no results") -> Claim:
     """The claim that no stratum of any row falls below its alpha."""
     if not rows:
         return Claim(key, statement, None, (absent,))
@@ -164,12 +172,7 @@ def _rows(
     evaluation: Evaluation, roles: Mapping[str, str], role: str, chosen: Callable[[Entrant], bool]
 ) -> list[ResultRow]:
     """The rows of some entrants on the data sets of a role."""
-    n = len(evaluation.entrants)
-    return [
-        row
-        for number, row in enumerate(evaluation.table.rows)
-        if roles.get(row.dataset) == role and chosen(evaluation.entrants[number % n])
-    ]
+    return [row for entrant, row in evaluation.results() if roles.get(row.dataset) == role and chosen(entrant)]
 
 
 def _why_not(roles: Mapping[str, str], role: str) -> str:

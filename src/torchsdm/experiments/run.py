@@ -1,7 +1,7 @@
-"""Running an experiment: texts, hidden states, training, studies, and everything that is found in one folder.
+"""Running an experiment: states, training, studies, report and result, all in one folder.
 
-Each step keeps what it made, so that a run that is interrupted, at whatever moment, goes on from there when it is
-called again: hidden states by block, the classifier by epoch, the networks it is compared with by round.
+Each step keeps what it made, so an interrupted run resumes there when it is called again: hidden states by block, the
+classifier by epoch, the networks it is compared with by round.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import platform
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,11 +23,12 @@ import torch
 from torchsdm._version import __version__
 from torchsdm.errors import CheckpointError, InvalidInputError
 from torchsdm.estimators import SDMClassifier
-from torchsdm.evaluation import Grid, ResultRow, ResultTable, accuracy_text, csv_text, share_text, strata, write_report
-from torchsdm.experiments.claims import REGION
-from torchsdm.experiments.paper import paper_model, printed_rows
+from torchsdm.evaluation import ResultTable, csv_text, write_report
+from torchsdm.experiments.beside_paper import beside_paper
+from torchsdm.experiments.claims import Claim
+from torchsdm.experiments.paper import paper_model
 from torchsdm.experiments.sources import data_folders, read_computed_states, read_texts
-from torchsdm.experiments.specification import FULL, Experiment
+from torchsdm.experiments.specification import Experiment
 from torchsdm.experiments.studies import FUNCTIONS, Findings, Prepared, Section
 from torchsdm.files import replace_file, strict_json
 from torchsdm.hidden_states import HiddenStateExtractor, StatesCache
@@ -63,6 +64,21 @@ class Stopwatch:
             replace_file(self.path, strict_json(self.seconds).encode())
 
 
+@dataclass(frozen=True)
+class Run:
+    """What is run, how, and how long its steps take; see the parameters of ``run_experiment``."""
+
+    experiment: Experiment
+    model: str | None
+    name: str
+    directory: Path
+    data: str | Path | None
+    command: str
+    texts: bool
+    verbose: bool
+    watch: Stopwatch
+
+
 def run_experiment(
     experiment: Experiment,
     model: str | None,
@@ -82,7 +98,7 @@ def run_experiment(
     model : str, optional
         The language model, as ``HiddenStateExtractor`` takes it; not needed where the data are states.
     directory : path
-        For this run alone. An interrupted run goes on from what is there.
+        For this run alone. An interrupted run resumes from what is there.
     data : path, optional
         The folder of data sets; by default what ``TORCHSDM_DATA`` says, then the hub.
     name : str, optional
@@ -99,78 +115,21 @@ def run_experiment(
     dict
         What is in ``result.json``: settings, data, sections of tables, claims, seconds.
     """
-    directory = Path(directory)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CheckpointError(f"{directory} cannot be written: {error}.") from error
-    (directory / "report.html").unlink(missing_ok=True)  # of an earlier run, perhaps with other studies
-    watch = Stopwatch(directory / _TIMES_NAME)
-    called = name or model_name(model)
-    states, facts = _states(experiment, model, data, watch, verbose)
-    pool, tests = states["pool"], {name: one for name, one in states.items() if name != "pool"}
-    try:
-        with watch.timed("training"):
-            classifier = SDMClassifier(
-                **experiment.training, keep_rounds=True, verbose=verbose, checkpoint=directory / "training"
-            )
-            logger.info("Training %s rounds on %s points", classifier.n_rounds, len(pool))
-            classifier.fit(pool)
-        prepared = Prepared(experiment, called, pool, tests, classifier, directory)
-        findings: dict[str, Findings] = {}
-        for study in experiment.studies:
-            logger.info("Study: %s", study)
-            with watch.timed(study):
-                findings[study] = FUNCTIONS[study](prepared)
-    except CheckpointError as error:
-        raise CheckpointError(
-            f"{directory} holds a run on other data or with other settings, or a damaged one. Remove it, or give this "
-            f"run a folder of its own: --run NAME. ({error})"
-        ) from error
-    classifier.save(directory / "model")
-    for study, found in findings.items():
-        if found.evaluation is not None:
-            logger.info("Writing the report")
-            with watch.timed("report"):
-                title = f"{experiment.title}: {called} ({study})"
-                write_report(directory / "report.html", found.evaluation, classifier, title=title, texts=texts)
+    folder = _prepared_folder(directory)
+    called, watch = name or model_name(model), Stopwatch(folder / _TIMES_NAME)
+    run = Run(experiment, model, called, folder, data, command, texts, verbose, watch)
+    states, facts = _states(run)
+    with _own_checkpoints(run):
+        classifier = _train(run, states["pool"])
+        findings = _study(run, states, classifier)
+    classifier.save(folder / "model")
+    _report(run, findings, classifier)
     sections = [(study, section) for study, found in findings.items() for section in found.sections]
-    sections += [("paper", section) for section in _beside_paper(sections, model, experiment)]
-    result = {
-        "torchsdm": __version__,
-        "experiment": experiment.name,
-        "title": experiment.title,
-        "variant": experiment.variant,
-        "model": {"name": called, "reference": model, "is_paper's": paper_model(model or "") is not None},
-        "command": command,
-        "alpha": experiment.alpha,
-        "classes": dict(experiment.classes),
-        "seed": classifier.random_seed_,
-        "settings": {
-            "training": _training(classifier),
-            "extraction": dict(experiment.extraction),
-            "studies": list(experiment.studies),
-            "groups": list(experiment.groups),
-            "n_hidden": experiment.n_hidden,
-            "alphas": list(experiment.alphas),
-            "updates": asdict(experiment.updates),
-        },
-        "prompt": experiment.prompt.to_json(),
-        "data": facts["data"],
-        "states": facts["states"],
-        "region": _region_facts(classifier),
-        "sections": [_section_facts(study, section) for study, section in sections],
-        "claims": [{**asdict(claim), "verdict": claim.verdict} for one in findings.values() for claim in one.claims],
-        "seconds": {step: round(seconds, 1) for step, seconds in watch.seconds.items()},
-        "machine": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "threads": torch.get_num_threads(),
-            "processor": platform.machine(),
-            "device": str(classifier.device or "cpu"),
-        },
-    }
-    _write(directory, result, sections)
+    printed = beside_paper((section for _, section in sections), model, experiment)
+    sections += [("paper", printed)] if printed is not None else []
+    claims = [claim for found in findings.values() for claim in found.claims]
+    result = _result(run, facts, classifier, sections, claims)
+    _write(folder, result, sections)
     return result
 
 
@@ -187,10 +146,23 @@ def run_name(experiment: Experiment, model: str | None) -> str:
     return "-".join(part for part in parts if part)
 
 
-def _states(
-    experiment: Experiment, model: str | None, data: str | Path | None, watch: Stopwatch, verbose: bool
-) -> tuple[dict[str, LabelledStates], dict[str, Any]]:
+# --- Steps -----------------------------------------------------------------------------------------------------------
+
+
+def _prepared_folder(directory: str | Path) -> Path:
+    """The folder of a run, without the report of an earlier one, which perhaps had other studies."""
+    directory = Path(directory)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"{directory} cannot be written: {error}.") from error
+    (directory / "report.html").unlink(missing_ok=True)
+    return directory
+
+
+def _states(run: Run) -> tuple[dict[str, LabelledStates], dict[str, Any]]:
     """The labelled states of pool and tests, the tests that are in distribution first, and facts about them."""
+    experiment, watch = run.experiment, run.watch
     order = sorted(experiment.tests, key=lambda one: one.role != "in distribution")
     computed = [one.name for one in (experiment.pool, *order) if one.states is not None]
     if computed:
@@ -198,7 +170,7 @@ def _states(
             raise InvalidInputError(
                 f"experiment {experiment.name}: {', '.join(computed)} are states and the others texts. Give all as one."
             )
-        folders = data_folders(experiment, data)
+        folders = data_folders(experiment, run.data)
         read = {one.name: read_computed_states(one, folders) for one in (experiment.pool, *order)}
         described = [
             {"name": name, "role": one.role, "source": read[name][1], "n": len(read[name][0]), "remark": one.remark}
@@ -206,11 +178,13 @@ def _states(
             for name in [one.name]
         ]
         return {name: states for name, (states, _) in read.items()}, {"data": described, "states": None}
-    if model is None:
+    if run.model is None:
         listed = f" The paper used {' and '.join(experiment.models)}." if experiment.models else ""
         raise InvalidInputError(f"experiment {experiment.name} needs a language model: --model NAME.{listed}")
-    texts = read_texts(experiment, data)
-    cache = StatesCache(HiddenStateExtractor(model, experiment.prompt, verbose=verbose, **experiment.extraction))
+    texts = read_texts(experiment, run.data)
+    cache = StatesCache(
+        HiddenStateExtractor(run.model, experiment.prompt, verbose=run.verbose, **experiment.extraction)
+    )
     states = {}
     for name in ("pool", *(one.name for one in order)):
         logger.info("Hidden states of %s (%s documents)", name, len(texts[name].documents))
@@ -235,6 +209,98 @@ def _states(
     return states, {"data": described, "states": counts}
 
 
+@contextmanager
+def _own_checkpoints(run: Run) -> Iterator[None]:
+    """Say what to do if the checkpoints in the folder are not this run's."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{run.directory} holds a run on other data or with other settings, or a damaged one. Remove it, or give "
+            f"this run a folder of its own: --run NAME. ({error})"
+        ) from error
+
+
+def _train(run: Run, pool: LabelledStates) -> SDMClassifier:
+    with run.watch.timed("training"):
+        classifier = SDMClassifier(
+            **run.experiment.training, keep_rounds=True, verbose=run.verbose, checkpoint=run.directory / "training"
+        )
+        logger.info("Training %s rounds on %s points", classifier.n_rounds, len(pool))
+        return classifier.fit(pool)
+
+
+def _study(run: Run, states: Mapping[str, LabelledStates], classifier: SDMClassifier) -> dict[str, Findings]:
+    """What each study of the experiment finds."""
+    tests = {name: one for name, one in states.items() if name != "pool"}
+    prepared = Prepared(run.experiment, run.name, states["pool"], tests, classifier, run.directory)
+    findings = {}
+    for study in run.experiment.studies:
+        logger.info("Study: %s", study)
+        with run.watch.timed(study):
+            findings[study] = FUNCTIONS[study](prepared)
+    return findings
+
+
+def _report(run: Run, findings: Mapping[str, Findings], classifier: SDMClassifier) -> None:
+    """Write the HTML page of the study that compares estimators, if there is one."""
+    for study, found in findings.items():
+        if found.evaluation is not None:
+            logger.info("Writing the report")
+            with run.watch.timed("report"):
+                title = f"{run.experiment.title}: {run.name} ({study})"
+                path = run.directory / "report.html"
+                write_report(path, found.evaluation, classifier, title=title, texts=run.texts)
+
+
+# --- The result ------------------------------------------------------------------------------------------------------
+
+
+def _result(
+    run: Run,
+    facts: Mapping[str, Any],
+    classifier: SDMClassifier,
+    sections: Sequence[tuple[str, Section]],
+    claims: Sequence[Claim],
+) -> dict[str, Any]:
+    """All that a run leaves in ``result.json``."""
+    experiment = run.experiment
+    return {
+        "torchsdm": __version__,
+        "experiment": experiment.name,
+        "title": experiment.title,
+        "variant": experiment.variant,
+        "model": {"name": run.name, "reference": run.model, "in_paper": paper_model(run.model or "") is not None},
+        "command": run.command,
+        "alpha": experiment.alpha,
+        "classes": dict(experiment.classes),
+        "seed": classifier.random_seed_,
+        "settings": {
+            "training": _training(classifier),
+            "extraction": dict(experiment.extraction),
+            "studies": list(experiment.studies),
+            "groups": list(experiment.groups),
+            "n_hidden": experiment.n_hidden,
+            "alphas": list(experiment.alphas),
+            "updates": asdict(experiment.updates),
+        },
+        "prompt": experiment.prompt.to_json(),
+        "data": facts["data"],
+        "states": facts["states"],
+        "region": _region_facts(classifier),
+        "sections": [_section_facts(study, section) for study, section in sections],
+        "claims": [{**asdict(claim), "verdict": claim.verdict} for claim in claims],
+        "seconds": {step: round(seconds, 1) for step, seconds in run.watch.seconds.items()},
+        "machine": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "processor": platform.machine(),
+            "device": str(classifier.device or "cpu"),
+        },
+    }
+
+
 def _training(classifier: SDMClassifier) -> dict[str, Any]:
     """The settings of training, those left to their defaults included."""
     of_the_run = ("checkpoint", "verbose", "keep_rounds")
@@ -257,70 +323,15 @@ def _region_facts(classifier: SDMClassifier) -> dict[str, Any]:
 def _section_facts(study: str, section: Section) -> dict[str, Any]:
     table = section.table
     grid = table.grid() if isinstance(table, ResultTable) else table
-    facts: dict[str, Any] = {"study": study, "title": section.title, "text": section.text}
+    facts: dict[str, Any] = {"study": study, "title": section.title, "text": section.text, "on_page": section.on_page}
     facts |= {"columns": list(grid.columns), "rows": [list(row) for row in grid.rows]}
     if isinstance(table, ResultTable):
         facts["records"] = table.to_dicts()
     return facts
 
 
-def _beside_paper(
-    sections: list[tuple[str, Section]], model: str | None, experiment: Experiment | None = None
-) -> list[Section]:
-    """Our accuracies and shares beside the printed ones, where the language model is one of the paper's."""
-    printed_model = paper_model(model or "")
-    if printed_model is None:
-        return []
-    rows = [row for _, section in sections if isinstance(section.table, ResultTable) for row in section.table.rows]
-    lines = []
-    for row in {(row.dataset, row.model, row.estimator, row.alpha): row for row in rows}.values():
-        lines += _printed_lines(row, printed_model)
-    columns = ["dataset", "model", "estimator", "stratum", "ours", "paper", "our share", "paper's share"]
-    text = "Accuracy among the admitted, and their share of all inputs; printed values as they stand in the paper."
-    if experiment is not None:
-        remarks = [f"{one.name}: {one.remark}" for one in (experiment.pool, *experiment.tests) if one.remark]
-        smaller = (
-            [] if experiment.variant == FULL else [f"This is the variant {experiment.variant!r}, not the paper's run."]
-        )
-        text = " ".join([text, *smaller, *remarks])
-    return [Section("Beside the paper", Grid(columns, lines), text)] if lines else []
-
-
-_TAILS = {  # how the names of our models end, and the paper's; the language model alone comes last
-    " + CNN": "+CNN",
-    " + SDM": "+SDM",
-    " + SDM, learned g": "+SDM",
-    " + SDM, g = identity": "+identity+SDM",
-    **{
-        f" + {kind} VBLL, KL × {factor}": f"+{kind} VBLL, KL × {factor}"
-        for kind in ("discriminative", "generative")
-        for factor in (1, 50)
-    },
-    "": "",
-}
-
-
-def _printed_lines(row: ResultRow, printed_model: str) -> list[list[str]]:
-    printed_tail = next(theirs for ours, theirs in _TAILS.items() if row.model.endswith(ours))
-    model = f"{printed_model}{printed_tail}"
-    estimator = REGION if row.estimator.startswith((f"{REGION}, q′_min", f"{REGION}, α")) else row.estimator
-    found = printed_rows(dataset=row.dataset, model=model, estimator=estimator, alpha=row.alpha)
-    if not found:
-        return []
-    printed = found[0].cells
-    return [
-        [
-            *(row.dataset, row.model, row.estimator, stratum.name),
-            *(accuracy_text(stratum.cell, row.alpha), printed[stratum.kind, stratum.label].accuracy),
-            *(share_text(stratum.cell.share), printed[stratum.kind, stratum.label].share),
-        ]
-        for stratum in strata(row)
-        if (stratum.kind, stratum.label) in printed
-    ]
-
-
-def _write(directory: Path, result: dict[str, Any], sections: list[tuple[str, Section]]) -> None:
-    """The result as JSON, and its tables in Markdown, LaTeX and CSV."""
+def _write(directory: Path, result: Mapping[str, Any], sections: Sequence[tuple[str, Section]]) -> None:
+    """Write the result as JSON, and its tables in Markdown, LaTeX and CSV."""
     markdown = [f"# {result['title']}: {result['model']['name']}"]
     latex: list[str] = []
     records: list[dict[str, Any]] = []

@@ -14,17 +14,30 @@ from torchsdm.baselines import SDMRule
 from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
-from torchsdm.evaluation import Entrant, Evaluation, Grid, ResultRow, ResultTable, paper_entrants
-from torchsdm.experiments.claims import REGION, Claim, all_hold, paper_claims
+from torchsdm.evaluation import (
+    SDM_RULES,
+    UNLISTED,
+    Basis,
+    Entrant,
+    EstimatorKey,
+    Evaluation,
+    Grid,
+    ResultRow,
+    ResultTable,
+    Rule,
+    paper_entrants,
+)
+from torchsdm.experiments.claims import Claim, all_hold, paper_claims
 from torchsdm.experiments.specification import Experiment
 from torchsdm.states import LabelledStates
 from torchsdm.validation import Array
 
-_MAIN = (
-    *("softmax ≥ α", "temperature ≥ α", "APS", "RAPS", "VBLL ≥ α"),
-    *("softmax(z′) ≥ α", "softmax(d·z′) ≥ α", "sdm(z′) ≥ α", REGION),
-)
-LOWER = "SDM_HR lower"
+_MAIN = {  # the rules of the main table
+    *(Rule.SOFTMAX, Rule.TEMPERATURE, Rule.APS, Rule.RAPS, Rule.VBLL),
+    *(Rule.ADAPTOR_SOFTMAX, Rule.DISTANCE_SOFTMAX, Rule.SDM, Rule.REGION),
+}
+_REGION = EstimatorKey(Basis.SDM, Rule.REGION)
+_LOWER = EstimatorKey(Basis.SDM, Rule.REGION_LOWER)
 
 
 @dataclass(frozen=True)
@@ -64,6 +77,8 @@ class Section:
     title: str
     table: ResultTable | Grid
     text: str = ""
+    on_page: bool = True
+    """Whether the page of results shows it; everything is in the report."""
 
 
 @dataclass(frozen=True)
@@ -89,19 +104,23 @@ def estimators(prepared: Prepared) -> Findings:
     )
     evaluation = Evaluation(entrants, prepared.tests, alpha, {"experiment": experiment.name})
     roles = prepared.roles
-    rows = list(zip(evaluation.table.rows, list(entrants) * len(prepared.tests), strict=True))
-    plain = [(row, one) for row, one in rows if roles[row.dataset] != "shuffled"]
-    shuffled = [(row, one) for row, one in rows if roles[row.dataset] == "shuffled"]
+    results = evaluation.results()
+    plain = [(one, row) for one, row in results if roles[row.dataset] != "shuffled"]
+    shuffled = [(one, row) for one, row in results if roles[row.dataset] == "shuffled"]
+    main = [row for one, row in plain if one.key.rule in _MAIN and one.key.basis is not Basis.GENERATIVE_VBLL]
+    others = {
+        "All estimators": [row for one, row in plain if one.group not in ("vbll", "today")],
+        "Words shuffled": [row for one, row in shuffled if one.group not in ("vbll", "today")],
+        "Bayesian last layers": [row for one, row in results if one.group == "vbll"],
+        "What one would pick today": [row for one, row in results if one.group == "today"],
+    }
     sections = [
-        _section("Main table", [row for row, one in plain if row.estimator in _MAIN and not _is_generative(one)]),
+        *([Section("Main table", ResultTable(main))] if main else []),
         Section("Calibration set", _calibration_table(prepared), "Accuracies on the set that the region was found on."),
-        _section("All estimators", [row for row, one in plain if one.group not in ("vbll", "today")]),
-        _section("Words shuffled", [row for row, one in shuffled if one.group not in ("vbll", "today")]),
-        _section("Bayesian last layers", [row for row, one in rows if one.group == "vbll"]),
-        _section("What one would pick today", [row for row, one in rows if one.group == "today"]),
+        *(Section(title, ResultTable(rows), on_page=False) for title, rows in others.items() if rows),
     ]
     claims = paper_claims(evaluation, roles, _round_points(prepared.classifier))
-    return Findings([section for section in sections if section is not None], claims, evaluation)
+    return Findings(sections, claims, evaluation)
 
 
 def ablation(prepared: Prepared) -> Findings:
@@ -110,59 +129,58 @@ def ablation(prepared: Prepared) -> Findings:
     identity = SDMClassifier(**settings, checkpoint=prepared.directory / "identity")
     identity._draw_seed = lambda: prepared.classifier.random_seed_  # type: ignore[method-assign]  # the same splits
     identity.fit(prepared.pool)
-    rows = []
-    for name, classifier in (("learned g", prepared.classifier), ("g = identity", identity)):
+
+    def rows(classifier: SDMClassifier, name: str, basis: Basis) -> list[ResultRow]:
         part = {prepared.calibration_name: calibration_part(prepared.pool, classifier)}
-        rows += _region_rows(prepared, classifier, f"{prepared.model} + SDM, {name}", {**part, **prepared.tests})
-    half = len(rows) // 2
-    learned, without = rows[:half], rows[half:]
-    shares = [(a.accuracy.marginal.share, b.accuracy.marginal.share) for a, b in zip(learned, without, strict=True)]
-    fewer = [with_g >= without_g for with_g, without_g in shares if with_g or without_g]
-    admitted = tuple(
-        f"{a.dataset}: {a.accuracy.marginal.share:.1%} with a learned g, {b.accuracy.marginal.share:.1%} without"
-        for a, b in zip(learned, without, strict=True)
-    )
+        model, key = f"{prepared.model} + SDM, {name}", EstimatorKey(basis, Rule.REGION)
+        return [
+            _region_row(prepared, classifier, data, data_set, model, key)
+            for data_set, data in {**part, **prepared.tests}.items()
+        ]
+
+    learned = rows(prepared.classifier, "learned g", Basis.SDM)
+    without = rows(identity, "g = identity", Basis.IDENTITY_SDM)
+    pairs = list(zip(learned, without, strict=True))  # of each data set
+    shares = {a.dataset: (a.accuracy.marginal.share, b.accuracy.marginal.share) for a, b in pairs}
+    fewer = [with_g >= without_g for with_g, without_g in shares.values() if with_g or without_g]
     claims = [
-        all_hold("ablation", f"Without a learned g, {REGION} stays at or above α or rejects all.", without),
+        all_hold("ablation", f"Without a learned g, {Rule.REGION} stays at or above α or rejects all.", without),
         Claim(
             "ablation′",
             "Without a learned g, no more points are admitted on most of the data sets.",
             sum(fewer) > len(fewer) / 2 if fewer else None,
-            admitted,
+            tuple(f"{name}: {a:.1%} with a learned g, {b:.1%} without" for name, (a, b) in shares.items()),
         ),
     ]
-    ordered = [row for pair in zip(learned, without, strict=True) for row in pair]
-    return Findings([Section("Without a learned g", ResultTable(ordered))], claims)
+    return Findings([Section("Without a learned g", ResultTable([row for pair in pairs for row in pair]))], claims)
 
 
 def sample_size(prepared: Prepared) -> Findings:
     """The lower estimator, which allows for the number of calibration points that an answer rests on."""
-    rows: list[ResultRow] = []
-    lines, outside = [], []
+    pairs: list[tuple[ResultRow, ResultRow]] = []  # the region and its lower estimator on each data set
+    lines = []
+    n_beyond: dict[str, int] = {}  # inputs that the lower estimator admits and the region does not
     for name, data in prepared.tests.items():
         decisions = prepared.classifier.decide(data.hidden_states).at(prepared.experiment.alpha)
         lower = _lower(decisions)
-        for estimator, one in ((REGION, decisions), (LOWER, lower)):
-            rows.append(_row(prepared, one, data, name, estimator))
+        pairs.append((_row(prepared, decisions, data, name, _REGION), _row(prepared, lower, data, name, _LOWER)))
+        n_beyond[name] = int((lower.admitted & ~decisions.admitted).sum())
         fewest = decisions.effective_sample_sizes.min(axis=1)
         lines.append(
             [name, f"{np.median(fewest):.0f}", f"{np.median(decisions.dkw_epsilon):.3f}", f"{(fewest == 0).mean():.1%}"]
         )
-        outside.append(f"{name}: {int((lower.admitted & ~decisions.admitted).sum())}")
     columns = ["data set", "median of n̂_min", "median of ε", "share with n̂_min = 0"]
     claims = [
-        all_hold(
-            "sample size", f"{LOWER} is at or above α or rejects all.", [row for row in rows if row.estimator == LOWER]
-        ),
+        all_hold("sample size", f"{Rule.REGION_LOWER} is at or above α or rejects all.", [lower for _, lower in pairs]),
         Claim(
             "sample size′",
-            f"{LOWER} admits nothing that {REGION} rejects.",
-            all(line.endswith(": 0") for line in outside),
-            tuple(outside),
+            f"{Rule.REGION_LOWER} admits nothing that {Rule.REGION} rejects.",
+            not any(n_beyond.values()),
+            tuple(f"{name}: {number}" for name, number in n_beyond.items()),
         ),
     ]
     sections = [
-        Section("With and without the effective sample size", ResultTable(rows)),
+        Section("With and without the effective sample size", ResultTable([row for pair in pairs for row in pair])),
         Section("Effective sample sizes", Grid(columns, lines), "Of the points decided on, at α."),
     ]
     return Findings(sections, claims)
@@ -172,30 +190,34 @@ def ensemble(prepared: Prepared) -> Findings:
     """All J rounds together: admitted only where all agree and all admit."""
     n_rounds = len(prepared.classifier.round_models_)
     of_all = SDMEnsemble.from_classifier(prepared.classifier)
-    rows: list[ResultRow] = []
+    together_key = EstimatorKey(Basis.ALL_ROUNDS, Rule.REGION_LOWER)
+    region_rows, lower_rows, together_rows = [], [], []
     for name, data in prepared.tests.items():
         decisions = prepared.classifier.decide(data.hidden_states).at(prepared.experiment.alpha)
-        rows.append(_row(prepared, decisions, data, name, REGION))
-        rows.append(_row(prepared, _lower(decisions), data, name, LOWER))
         together = SDMRule(of_all, "region lower").fit().decide(data.hidden_states).at(prepared.experiment.alpha)
-        rows.append(_row(prepared, together, data, name, f"all {n_rounds} rounds"))
+        region_rows.append(_row(prepared, decisions, data, name, _REGION))
+        lower_rows.append(_row(prepared, _lower(decisions), data, name, _LOWER))
+        together_rows.append(_row(prepared, together, data, name, together_key, f"all {n_rounds} rounds"))
     regions = [
         [name, f"{accuracy:.3f}", "∞" if np.isinf(q) else f"{q:.4g}"]
         for name, accuracy, q in _round_points(prepared.classifier)
     ]
-    of_rounds = [row for row in rows if row.estimator.startswith("all ")]
-    lower = [row for row in rows if row.estimator == LOWER]
-    fewer = all(a.accuracy.marginal.share <= b.accuracy.marginal.share for a, b in zip(of_rounds, lower, strict=True))
-    shares = tuple(
-        f"{a.dataset}: {a.accuracy.marginal.share:.1%} of all rounds, {b.accuracy.marginal.share:.1%} of the best"
-        for a, b in zip(of_rounds, lower, strict=True)
-    )
+    shares = {
+        a.dataset: (a.accuracy.marginal.share, b.accuracy.marginal.share)
+        for a, b in zip(together_rows, lower_rows, strict=True)
+    }
     claims = [
-        all_hold("ensemble", "The ensemble of all rounds is at or above α or rejects all.", of_rounds),
-        Claim("ensemble′", "The ensemble admits no more than the lower estimator of the best round.", fewer, shares),
+        all_hold("ensemble", "The ensemble of all rounds is at or above α or rejects all.", together_rows),
+        Claim(
+            "ensemble′",
+            "The ensemble admits no more than the lower estimator of the best round.",
+            all(of_all_rounds <= of_best for of_all_rounds, of_best in shares.values()),
+            tuple(f"{name}: {a:.1%} of all rounds, {b:.1%} of the best" for name, (a, b) in shares.items()),
+        ),
     ]
+    triples = zip(region_rows, lower_rows, together_rows, strict=True)  # of each data set
     sections = [
-        Section("The best round and all rounds", ResultTable(rows)),
+        Section("The best round and all rounds", ResultTable([row for rows in triples for row in rows])),
         Section("Rounds", Grid(["round", "accuracy over its calibration set", "q′_min"], regions)),
     ]
     return Findings(sections, claims)
@@ -215,42 +237,46 @@ def updatability(prepared: Prepared) -> Findings:
     added, rest = take(data, np.sort(order[:n_added])), take(data, np.sort(order[n_added:]))
     outside = _outside_label(prepared.classifier.classes_)
     labels = np.asarray(added.labels)
+    before, as_outside = "before", f"{n_added} added as {outside!r}"
     updated = {
-        "before": prepared.classifier,
+        before: prepared.classifier,
         f"{n_added} added": _with_support(prepared.classifier, added, labels),
         f"{n_added} added, recalibrated": _with_support(prepared.classifier, added, labels).recalibrate(),
-        f"{n_added} added as {outside!r}": _with_support(prepared.classifier, added, [outside] * n_added),
+        as_outside: _with_support(prepared.classifier, added, [outside] * n_added),
     }
     others = [one.name for one in prepared.experiment.test("in distribution") if one.name != name]
     inside = {other: prepared.tests[other] for other in others}
     looked_at = {f"rest of {name}": rest, **inside}
-    rows = []
-    changed = []
-    for when, classifier in updated.items():
-        rows += _region_rows(prepared, classifier, when, looked_at)
-        same = classifier.predict(rest.hidden_states) == prepared.classifier.predict(rest.hidden_states)
-        changed.append(f"{when}: {int((~same).sum())} of {len(rest)} predictions differ")
-    of_rest = [row for row in rows if row.dataset.startswith("rest of ")]
-    shares = [row.accuracy.marginal.share for row in of_rest]
-    admitted = tuple(f"{row.model}: {row.accuracy.marginal.share:.2%} admitted" for row in of_rest)
+    tables = {
+        where: {when: _region_row(prepared, classifier, part, where, when) for when, classifier in updated.items()}
+        for where, part in looked_at.items()
+    }
+    of_rest = tables[f"rest of {name}"]
+    shares = {when: row.accuracy.marginal.share for when, row in of_rest.items()}
+    predictions = {when: classifier.predict(rest.hidden_states) for when, classifier in updated.items()}
+    n_changed = {when: int((labels != predictions[before]).sum()) for when, labels in predictions.items()}
     claims = [
         Claim(
             "update",
             "Adding to the support never changes a prediction.",
-            all(": 0 of" in line for line in changed),
-            tuple(changed),
+            not any(n_changed.values()),
+            tuple(f"{when}: {number} of {len(rest)} predictions differ" for when, number in n_changed.items()),
         ),
-        all_hold("update′", f"After the update, {REGION} is at or above α or rejects all.", of_rest[1:]),
+        all_hold(
+            "update′",
+            f"After the update, {Rule.REGION} is at or above α or rejects all.",
+            [row for when, row in of_rest.items() if when != before],
+        ),
         Claim(
             "update″",
-            "Added under a label outside the classes, it makes its like be admitted no more than before.",
-            shares[3] <= shares[0],
-            admitted,
+            "After inputs are added under a label outside the classes, no more of the others like them are admitted.",
+            shares[as_outside] <= shares[before],
+            tuple(f"{when}: {share:.2%} admitted" for when, share in shares.items()),
         ),
     ]
     text = f"{n_added} inputs of {name} drawn at random are added; the rows are of what is left, before and after."
-    ordered = [row for one in looked_at for row in rows if row.dataset == one]
-    return Findings([Section("Before and after an update", ResultTable(ordered), text)], claims)
+    rows = [row for by_time in tables.values() for row in by_time.values()]
+    return Findings([Section("Before and after an update", ResultTable(rows), text)], claims)
 
 
 def alphas(prepared: Prepared) -> Findings:
@@ -268,7 +294,8 @@ def alphas(prepared: Prepared) -> Findings:
                 alpha,
                 dataset=name,
                 model=f"{prepared.model} + SDM",
-                estimator=f"{REGION}, α = {alpha:g}",
+                estimator=f"{Rule.REGION}, α = {alpha:g}",
+                key=_REGION,
             )
             rows.append(row)
         shares = [f"{np.isclose(decisions.admitted_alpha, alpha).mean():.1%}" for alpha in wanted]
@@ -284,7 +311,7 @@ def alphas(prepared: Prepared) -> Findings:
         for region in classifier.regions_
     ]
     columns = ["α", "q′_min", *(f"ψ of {label}" for label in names), *(f"points of {label}" for label in names)]
-    claims = [all_hold("alphas", f"{REGION} is at or above each α or rejects all.", rows)]
+    claims = [all_hold("alphas", f"{Rule.REGION} is at or above each α or rejects all.", rows)]
     sections = [
         Section("Regions", Grid(columns, regions), "Thresholds, and the calibration points that each region rests on."),
         Section("A range of α", ResultTable(rows)),
@@ -326,50 +353,60 @@ def take(data: LabelledStates, rows: Array) -> LabelledStates:
     )
 
 
-def _is_generative(entrant: Entrant) -> bool:
-    return entrant.group == "vbll" and entrant.estimator.kind == "generative"
-
-
-def _section(title: str, rows: Sequence[ResultRow]) -> Section | None:
-    return Section(title, ResultTable(rows)) if rows else None
-
-
-def _row(prepared: Prepared, decisions: Decisions, data: LabelledStates, name: str, estimator: str) -> ResultRow:
+def _row(
+    prepared: Prepared,
+    decisions: Decisions,
+    data: LabelledStates,
+    name: str,
+    key: EstimatorKey,
+    estimator: str | None = None,
+) -> ResultRow:
+    """The row of decisions over the SDM adaptor; its estimator is called after its rule unless a name is given."""
     return ResultRow.of(
         decisions,
         data.labels,
         prepared.experiment.alpha,
         dataset=name,
         model=f"{prepared.model} + SDM",
-        estimator=estimator,
+        estimator=estimator or str(key.rule),
+        key=key,
     )
 
 
-def _region_rows(
-    prepared: Prepared, classifier: SDMClassifier, model: str, data_sets: Mapping[str, LabelledStates]
-) -> list[ResultRow]:
-    alpha = prepared.experiment.alpha
-    return [
-        ResultRow.of(
-            classifier.decide(data.hidden_states), data.labels, alpha, dataset=name, model=model, estimator=REGION
-        )
-        for name, data in data_sets.items()
-    ]
+def _region_row(
+    prepared: Prepared,
+    classifier: SDMClassifier,
+    data: LabelledStates,
+    name: str,
+    model: str,
+    key: EstimatorKey = UNLISTED,
+) -> ResultRow:
+    """The region of a classifier that is not the run's own, or no longer."""
+    return ResultRow.of(
+        classifier.decide(data.hidden_states),
+        data.labels,
+        prepared.experiment.alpha,
+        dataset=name,
+        model=model,
+        estimator=str(Rule.REGION),
+        key=key,
+    )
 
 
 def _calibration_table(prepared: Prepared) -> ResultTable:
     """The SDM rules on the calibration set, with q'_min beside the region's."""
     region = prepared.classifier.region_
     q_min = f"{region.min_rescaled_similarity:.4g}" if region.found else "∞"
-    rules = {
-        "no reject": "no reject",
-        "softmax": "softmax(z′) ≥ α",
-        "softmax of d·z": "softmax(d·z′) ≥ α",
-        "sdm": "sdm(z′) ≥ α",
-        "region": f"{REGION}, q′_min = {q_min}",
-    }
-    model = f"{prepared.model} + SDM"
-    entrants = [Entrant(model, label, SDMRule(prepared.classifier, rule).fit()) for rule, label in rules.items()]
+    entrants = [
+        Entrant(
+            f"{prepared.model} + SDM",
+            f"{rule}, q′_min = {q_min}" if rule is Rule.REGION else str(rule),
+            SDMRule(prepared.classifier, name).fit(),
+            key=EstimatorKey(Basis.SDM, rule),
+        )
+        for name, rule in SDM_RULES.items()
+        if rule is not Rule.REGION_LOWER  # which the paper does not print
+    ]
     return Evaluation(entrants, {prepared.calibration_name: prepared.calibration}, prepared.experiment.alpha).table
 
 

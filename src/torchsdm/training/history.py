@@ -1,4 +1,4 @@
-"""What training did, epoch by epoch: to look at, to plot, to save."""
+"""What training did, epoch by epoch: to look at and to save."""
 
 from __future__ import annotations
 
@@ -84,28 +84,3 @@ class History:
             path.write_text(text.getvalue(), encoding="utf-8")
         else:
             raise InvalidInputError(f"'path' of History.save must end in .csv or .json. Got {path.name!r}.")
-
-    def plot(self, metric: str = "balanced_loss", ax: Any = None) -> Any:
-        """Draw a metric of training and calibration over epochs, one pair of lines per round; returns the axes."""
-        names = [f"{part}_{metric}" for part in ("train", "calibration")]
-        if names[0] not in EpochRecord.__dataclass_fields__:
-            known = sorted({f.name.partition("_")[2] for f in fields(EpochRecord) if f.name.startswith("train_")})
-            raise InvalidInputError(f"'metric' of History.plot must be one of {', '.join(known)}. Got {metric!r}.")
-        try:
-            import matplotlib.pyplot as plt
-        except ImportError as error:
-            raise MissingExtraError("matplotlib", "report", "History.plot") from error
-        if ax is None:
-            _, ax = plt.subplots(layout="constrained")
-        for number in sorted({record.round for record in self.records}):
-            records = [record for record in self.records if record.round == number]
-            for name, style in zip(names, ("--", "-"), strict=True):
-                label = name.partition("_")[0] if number == self.records[0].round else None
-                values = [getattr(record, name) for record in records]
-                ax.plot([r.epoch for r in records], values, style, color=f"C{number % 10}", label=label)
-        if self.records:
-            ax.plot(self.best.epoch, getattr(self.best, names[1]), "k*", markersize=10, label="chosen")
-            ax.legend()
-        ax.set_xlabel("epoch")
-        ax.set_ylabel(metric.replace("_", " "))
-        return ax

@@ -18,8 +18,10 @@ from torchsdm.baselines.sdm_rules import RULES, SDMRule
 from torchsdm.baselines.softmax import SoftmaxThreshold
 from torchsdm.baselines.temperature import TemperatureScaling
 from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError, SDMWarning
+from torchsdm.evaluation._report_contents import pictures
 from torchsdm.evaluation.entrants import GROUPS, Entrant, classifier_entrants, paper_entrants
 from torchsdm.evaluation.evaluation import Evaluation
+from torchsdm.evaluation.keys import UNLISTED, Basis, EstimatorKey, Rule
 from torchsdm.evaluation.metrics import aurc, ood_auroc
 from torchsdm.evaluation.report import MAX_TEXT, render_report, write_report
 
@@ -123,6 +125,23 @@ def test_the_table_has_a_row_for_each_data_set_and_entrant(evaluation):
     assert rows[-3].estimator == "region" and rows[-3].accuracy.marginal.accuracy is None  # far: all rejected
 
 
+def test_each_entrant_comes_with_its_rows(classifier):
+    # Two of the same name are told apart by what they are, and rows carry the key of their entrant.
+    keys = [EstimatorKey(Basis.SDM, rule) for rule in (Rule.NO_REJECT, Rule.SDM)]
+    rules = [SDMRule(classifier, rule).fit() for rule in ("no reject", "sdm")]
+    entrants = [Entrant("m", "same", rule, key=key) for rule, key in zip(rules, keys, strict=True)]
+    evaluation = Evaluation(entrants, {"inside": labelled(TEST), "far": labelled(TEST, 40.0)}, 0.9)
+    results = evaluation.results()
+    assert [(entrant.key, row.dataset) for entrant, row in results] == [
+        (key, name) for name in ("inside", "far") for key in keys
+    ]
+    for entrant, row in results:
+        assert row.key == entrant.key
+        admitted = entrant.decide(evaluation.data_sets[row.dataset]).admitted
+        assert row.accuracy.marginal.n_admitted == admitted.sum()
+    assert [row for _, row in results] == evaluation.table.rows
+
+
 def test_summaries_are_those_of_the_metrics(evaluation):
     records = evaluation.summaries()
     decisions, outside = evaluation.decisions[3, "inside"], evaluation.decisions[3, "far"]
@@ -201,6 +220,17 @@ def test_all_of_the_papers_estimators_can_be_fitted_and_decide(classifier):
     assert {entrant.name for entrant in entrants} >= {"APS", "RAPS", "Mahalanobis", "vote", "MAPIE risk control"}
     sizes = dict(zip(GROUPS, (5, 5, 2, len(RULES) + 1, 4), strict=True))
     assert [entrant.group for entrant in entrants] == [group for group in GROUPS for _ in range(sizes[group])]
+    by_logits = [Rule.NO_REJECT, Rule.SOFTMAX, Rule.TEMPERATURE, Rule.APS, Rule.RAPS]
+    over_sdm = [Rule.NO_REJECT, Rule.ADAPTOR_SOFTMAX, Rule.DISTANCE_SOFTMAX, Rule.SDM, Rule.REGION, Rule.REGION_LOWER]
+    assert [entrant.key for entrant in entrants] == [
+        *(EstimatorKey(basis, rule) for basis in (Basis.LANGUAGE_MODEL, Basis.CNN) for rule in by_logits),
+        *(EstimatorKey(basis, Rule.VBLL, 1.0) for basis in (Basis.DISCRIMINATIVE_VBLL, Basis.GENERATIVE_VBLL)),
+        *(EstimatorKey(Basis.SDM, rule) for rule in over_sdm),
+        EstimatorKey(Basis.ALL_ROUNDS, Rule.REGION_LOWER),
+        *[UNLISTED] * 4,
+    ]
+    ensemble = "SDM_HR lower, all agree"
+    assert all(one.name in (str(one.key.rule), ensemble) for one in entrants if one.key != UNLISTED)
     evaluation = Evaluation(entrants, {"test": test}, 0.9)
     for row in evaluation.table.rows:
         marginal = row.accuracy.marginal
@@ -334,7 +364,7 @@ def test_a_page_of_several_alphas_half_precision_and_dollars(monkeypatch):
     data = LabelledStates(torch.from_numpy(TEST.X).bfloat16(), names[TEST.y])
     rule = SDMRule(several).fit()
     evaluation = Evaluation([Entrant("m $x$", "r", rule)], {"d $y$": data}, 0.95)
-    monkeypatch.setattr("torchsdm.evaluation.report._PICTURE_ROWS", 100)
+    monkeypatch.setattr("torchsdm.evaluation._report_contents._PICTURE_ROWS", 100)
     text = Page(render_report(evaluation, several, title="t")).text
     decisions = rule.decide(data.hidden_states).at(0.95)
     wrong = int((decisions.admitted & (decisions.predictions != names[TEST.y])).sum())
@@ -360,6 +390,14 @@ def test_estimators_over_a_classifier_alone_are_calibrated_on_its_calibration_se
     of_rounds = classifier_entrants(ensemble)
     assert [entrant.name for entrant in of_rounds] == ["no reject", "SDM_HR lower, all agree"]
     np.testing.assert_array_equal(of_rounds[1].decide(labelled(blobs)).admitted, ensemble.decide(blobs.X).admitted)
+
+
+def test_entrants_of_the_same_name_each_have_a_curve(classifier):
+    rules = [SDMRule(classifier, rule).fit() for rule in ("softmax", "sdm", "region")]
+    entrants = [Entrant("m", name, rule) for name, rule in zip(("same", "same", "other"), rules, strict=True)]
+    evaluation = Evaluation(entrants, {"inside": labelled(TEST)}, 0.9)
+    _, display = next(pictures(evaluation, classifier, "inside", evaluation.data_sets["inside"]))
+    assert [curve.name for curve in display.curves] == ["m, same (1)", "m, same (2)", "m, other"]
 
 
 def test_a_page_without_texts_quotes_none(evaluation, classifier):

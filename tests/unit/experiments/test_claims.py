@@ -1,4 +1,4 @@
-"""The paper's claims on evaluations made by hand: held, not held, not looked at, and the evidence for it."""
+"""The paper's claims on evaluations made by hand: held, not held, not evaluated, and the evidence for it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 from torchsdm import Decisions, LabelledStates
 from torchsdm.evaluation.entrants import Entrant
 from torchsdm.evaluation.evaluation import Evaluation
+from torchsdm.evaluation.keys import UNLISTED, Basis, EstimatorKey, Rule
 from torchsdm.evaluation.metrics import wilson_interval
 from torchsdm.experiments.claims import (
-    REGION,
     Claim,
     all_hold,
     argmax_unchanged,
@@ -29,7 +29,7 @@ from torchsdm.experiments.claims import (
 )
 
 CLASSES = np.array([0, 1])
-FALLING = ("softmax ≥ α", "temperature ≥ α", "APS", "RAPS", "VBLL ≥ α")
+FALLING = (Rule.SOFTMAX, Rule.TEMPERATURE, Rule.APS, Rule.RAPS, Rule.VBLL)
 IN, SHIFTED, SHUFFLED = "in distribution", "shifted", "shuffled"
 
 
@@ -63,20 +63,27 @@ class Answers:
 
 
 def evaluate(truths, *entrants, alpha=0.95):
-    """An evaluation over data sets {name: truths} of entrants (model, name, group, answers to each data set)."""
+    """An evaluation over data sets {name: truths} of entrants (model, rule, group, answers to each data set).
+
+    A text in place of a rule is the name of an estimator that none of the claims knows.
+    """
     data = {
         name: LabelledStates(np.full((len(text), 1), number, dtype=np.float32), np.array([int(y) for y in text]))
         for number, (name, text) in enumerate(truths.items())
     }
     made = [
-        Entrant(model, name, Answers(answers, alpha), group=group)
-        for model, name, group, *answers in map(tuple, entrants)
+        Entrant(model, str(rule), Answers(answers, alpha), group=group, key=key_of(rule))
+        for model, rule, group, *answers in map(tuple, entrants)
     ]
     return Evaluation(made, data, alpha)
 
 
+def key_of(rule):
+    return EstimatorKey(rule=rule) if isinstance(rule, Rule) else UNLISTED
+
+
 def region(*answers, model="LM + SDM"):
-    return (model, REGION, "sdm", *answers)
+    return (model, Rule.REGION, "sdm", *answers)
 
 
 RIGHT = "admits 100.0%, of which 100.0% are right"  # the selection of an estimator that is never wrong
@@ -92,7 +99,7 @@ def holding(chosen, selection=RIGHT):
 
 def test_verdicts_in_words():
     words = [Claim("x", "s", held, ()).verdict for held in (True, False, None)]
-    assert words == ["held", "not held", "not looked at"]
+    assert words == ["held", "not held", "not evaluated"]
 
 
 def test_all_claims_in_the_order_of_the_paper():
@@ -104,13 +111,26 @@ def test_all_claims_in_the_order_of_the_paper():
     assert all(claim.statement.endswith((".", ").")) and claim.evidence for claim in claims)
 
 
+def test_estimators_are_known_by_their_key_and_not_by_their_name():
+    named = evaluate({"t": "0011"}, ("LM + SDM", "SDM_HR", "sdm", "1100"), ("LM", "softmax ≥ α", "cnn", "0011"))
+    assert shifted_region_accurate(named, {"t": SHIFTED}).held is None
+    assert shuffled_rejected(named, {"t": SHUFFLED}).held is None
+    assert shifted_others_fall(named, {"t": SHIFTED}).held is None
+    rules = (Rule.REGION, Rule.NO_REJECT)
+    renamed = [replace(one, name="mine", key=key_of(rule)) for one, rule in zip(named.entrants, rules, strict=True)]
+    keyed = Evaluation(renamed, named.data_sets, 0.95)
+    assert shifted_region_accurate(keyed, {"t": SHIFTED}).evidence[0].startswith("t, LM + SDM, mine: ")
+    claim = in_distribution_accurate(keyed, {"t": IN})
+    assert claim.held is False and len(claim.evidence) == 1  # of the two, one rejects nothing by its rule
+
+
 # --- (a): in distribution, every estimator over an adaptor -----------------------------------------------------------
 
 ADAPTORS = (
-    ("LM + CNN", "softmax ≥ α", "cnn"),
-    ("LM + discriminative VBLL, KL × 1", "VBLL ≥ α", "vbll"),
-    ("LM + SDM", "sdm(z′) ≥ α", "sdm"),
-    ("LM + SDM", REGION, "sdm"),
+    ("LM + CNN", Rule.SOFTMAX, "cnn"),
+    ("LM + discriminative VBLL, KL × 1", Rule.VBLL, "vbll"),
+    ("LM + SDM", Rule.SDM, "sdm"),
+    ("LM + SDM", Rule.REGION, "sdm"),
 )
 TWENTY = "0" * 20 + "1" * 20
 
@@ -161,9 +181,9 @@ def test_language_model_unfiltered_and_neighbours_are_not_part_of_a():
     bad = "1" * 20 + "0" * 20
     evaluation = evaluate(
         {"t": TWENTY},
-        ("LM", "softmax ≥ α", "language model", bad),
-        ("LM + CNN", "no reject", "cnn", bad),
-        ("LM + SDM", "no reject", "sdm", bad),
+        ("LM", Rule.SOFTMAX, "language model", bad),
+        ("LM + CNN", Rule.NO_REJECT, "cnn", bad),
+        ("LM + SDM", Rule.NO_REJECT, "sdm", bad),
         ("LM + cosine neighbours", "vote", "today", bad),
         region(TWENTY),
     )
@@ -213,8 +233,8 @@ def test_b_not_held_by_one_class_that_the_whole_hides():
 def test_b_is_about_the_region_alone():
     evaluation = evaluate(
         {"t": "0011"},
-        ("LM + SDM", "sdm(z′) ≥ α", "sdm", "1100"),
-        ("LM + SDM", "SDM_HR lower", "sdm", "1100"),
+        ("LM + SDM", Rule.SDM, "sdm", "1100"),
+        ("LM + SDM", Rule.REGION_LOWER, "sdm", "1100"),
         region("0011"),
     )
     assert shifted_region_accurate(evaluation, {"t": SHIFTED}).held
@@ -356,15 +376,15 @@ def test_others_fall_by_one_class_though_the_whole_holds():
 
 
 def test_others_leave_out_what_is_not_said_to_fall():
-    kept = [("LM + SDM", name, "sdm", "0011") for name in ("no reject", "sdm(z′) ≥ α", "SDM_HR lower")]
-    kept += [("LM + CNN", "no reject", "cnn", "0011"), ("LM + SDM", "MAPIE risk control", "today", "0011")]
+    kept = [("LM + SDM", name, "sdm", "0011") for name in (Rule.NO_REJECT, Rule.SDM, Rule.REGION_LOWER)]
+    kept += [("LM + CNN", Rule.NO_REJECT, "cnn", "0011"), ("LM + SDM", "MAPIE risk control", "today", "0011")]
     evaluation = evaluate({"t": "0011"}, *others(*["0010"] * 5), *kept)
     assert shifted_others_fall(evaluation, {"t": SHIFTED}).held
 
 
 def test_others_of_every_group_count():
     evaluation = evaluate(
-        {"t": "0011"}, *others(*["0010"] * 5), ("LM", "temperature ≥ α", "language model", "0011"), region("0011")
+        {"t": "0011"}, *others(*["0010"] * 5), ("LM", Rule.TEMPERATURE, "language model", "0011"), region("0011")
     )
     claim = shifted_others_fall(evaluation, {"t": SHIFTED})
     assert claim.held is False and claim.evidence[0] == "5 of 6 fall below"
@@ -379,7 +399,7 @@ def test_others_not_looked_at():
 
 
 def test_others_that_were_not_compared_are_not_taken_for_fallen():
-    evaluation = evaluate({"t": "0011"}, ("LM + CNN", "softmax ≥ α", "cnn", "0010"))
+    evaluation = evaluate({"t": "0011"}, ("LM + CNN", Rule.SOFTMAX, "cnn", "0010"))
     claim = shifted_others_fall(evaluation, {"t": SHIFTED})
     assert claim.evidence[:2] == ("1 of 1 fall below", "not compared: temperature ≥ α, APS, RAPS, VBLL ≥ α")
     assert claim.held and len(claim.evidence) == 3 and claim.evidence[2].startswith("t, LM + CNN, softmax ≥ α: admits ")
@@ -421,7 +441,7 @@ def test_c_needs_every_shuffled_set_and_the_region():
     evaluation = evaluate(
         {"one": "0" * 20, "two": "0" * 20},
         region("a" * 20, "0" * 20),
-        ("LM + SDM", "sdm(z′) ≥ α", "sdm", "0" * 20, "0" * 20),
+        ("LM + SDM", Rule.SDM, "sdm", "0" * 20, "0" * 20),
     )
     both = shuffled_rejected(evaluation, {"one": SHUFFLED, "two": SHUFFLED})
     assert both.held is False
@@ -561,8 +581,8 @@ def test_d_is_not_judged_by_fewer_than_four(n):
 def test_d_cannot_be_judged_where_one_of_the_two_never_changes(accuracies, similarities, what):
     # Kendall's tau is then undefined: with no region in any round, q′_min can neither rise nor fall.
     claim = similarity_rises(points(accuracies, similarities))
-    assert claim.held is None and claim.verdict == "not looked at"
-    assert claim.evidence[0] == f"{what} is the same in all, so that nothing can be told"
+    assert claim.held is None and claim.verdict == "not evaluated"
+    assert claim.evidence[0] == f"{what} is the same in all, so no trend can be seen"
     assert [line.partition(":")[0] for line in claim.evidence[1:]] == [f"round {number}" for number in range(1, 5)]
 
 
@@ -572,8 +592,8 @@ def test_d_cannot_be_judged_where_one_of_the_two_never_changes(accuracies, simil
 def test_e_held_where_all_predict_alike_admitted_or_not():
     evaluation = evaluate(
         {"one": "0011", "two": "01"},
-        ("LM + SDM", "no reject", "sdm", "0110", "10"),
-        ("LM + SDM", "sdm(z′) ≥ α", "sdm", "0b1a", "ba"),
+        ("LM + SDM", Rule.NO_REJECT, "sdm", "0110", "10"),
+        ("LM + SDM", Rule.SDM, "sdm", "0b1a", "ba"),
         region("abba", "1a"),
     )
     claim = argmax_unchanged(evaluation)
@@ -592,7 +612,7 @@ def test_e_not_held_where_one_estimator_changes_the_argmax(changed):
     zero, one = changed
     evaluation = evaluate(
         {"one": "0011", "two": "01"},
-        ("LM + SDM", "no reject", "sdm", "0110", "10"),
+        ("LM + SDM", Rule.NO_REJECT, "sdm", "0110", "10"),
         region(f"a{zero}1{one}", "1a"),
     )
     claim = argmax_unchanged(evaluation)
@@ -617,14 +637,16 @@ def test_e_counts_inputs_and_not_inputs_times_estimators():
 def test_e_is_about_one_adaptor_and_leaves_out_others_and_the_ensemble():
     evaluation = evaluate(
         {"t": "0011"},
-        ("LM", "softmax ≥ α", "language model", "oooo"),
-        ("LM + CNN", "softmax ≥ α", "cnn", "pppp"),
+        ("LM", Rule.SOFTMAX, "language model", "oooo"),
+        ("LM + CNN", Rule.SOFTMAX, "cnn", "pppp"),
         ("LM + cosine neighbours", "vote", "today", "iiii"),
         region("0011"),
     )
     own = argmax_unchanged(evaluation)
     assert own.held and own.evidence == ("t: 0 of 4 differ",)
-    together = Entrant("LM + SDM, 2 rounds", "SDM_HR lower, all agree", Answers(["oopp"], 0.95, member=1), group="sdm")
+    key = EstimatorKey(Basis.ALL_ROUNDS, Rule.REGION_LOWER)
+    answers = Answers(["oopp"], 0.95, member=1)
+    together = Entrant("LM + SDM, 2 rounds", "SDM_HR lower, all agree", answers, group="sdm", key=key)
     with_rounds = Evaluation([*evaluation.entrants, together], evaluation.data_sets, 0.95)
     assert argmax_unchanged(with_rounds) == own
     alone = argmax_unchanged(Evaluation([together], evaluation.data_sets, 0.95))
@@ -632,7 +654,7 @@ def test_e_is_about_one_adaptor_and_leaves_out_others_and_the_ensemble():
 
 
 def test_e_not_looked_at_without_an_sdm_adaptor():
-    evaluation = evaluate({"t": "0011"}, ("LM + CNN", "softmax ≥ α", "cnn", "0011"))
+    evaluation = evaluate({"t": "0011"}, ("LM + CNN", Rule.SOFTMAX, "cnn", "0011"))
     claim = argmax_unchanged(evaluation)
     assert claim.held is None and claim.evidence == ("no estimator over the SDM adaptor was compared",)
 
@@ -670,7 +692,7 @@ def test_all_hold_counts_what_holds_where_it_is_more_than_eight():
 
 
 def test_all_hold_without_rows_is_not_looked_at():
-    assert all_hold("k", "s", []) == Claim("k", "s", None, ("nothing was looked at",))
+    assert all_hold("k", "s", []) == Claim("k", "s", None, ("there are no results",))
     assert all_hold("k", "s", [], "why").evidence == ("why",)
 
 

@@ -6,13 +6,12 @@ import math
 import re
 from collections import Counter
 from importlib import resources
-from pathlib import Path
 
 import pytest
 
+from torchsdm.evaluation.keys import Basis, EstimatorKey, Rule
 from torchsdm.experiments.paper import PrintedCell, paper_model, printed_rows
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 N_ROWS = {
     "calibration": 22,
     "sentiment": 60,
@@ -22,26 +21,28 @@ N_ROWS = {
     "agnews": 4,
     "ablation": 10,
 }
-OURS = {  # as in torchsdm.evaluation.entrants
-    *("no reject", "softmax ≥ α", "temperature ≥ α", "APS", "RAPS", "VBLL ≥ α"),
-    *("softmax(z′) ≥ α", "softmax(d·z′) ≥ α", "sdm(z′) ≥ α", "SDM_HR"),
-}
+VBLL = (Basis.DISCRIMINATIVE_VBLL, Basis.GENERATIVE_VBLL)
+PHI, MIXTRAL = "Phi3.5", "Mixtral8x7B"
 ALL = ("all", None)
 ROWS = printed_rows()
 WITH_STRATA = [row for row in ROWS if row.source != "ablation"]
-WITHOUT_REJECTION = printed_rows(estimator="no reject")
+WITHOUT_REJECTION = [row for row in ROWS if row.key.rule is Rule.NO_REJECT]
 
 
 def name(row):
-    return f"{row.dataset}, {row.model}, {row.estimator}"
+    factor = "" if row.key.kl_factor is None else f" KL × {row.key.kl_factor:g}"
+    return f"{row.dataset}, {row.language_model}, {row.key.basis}{factor}, {row.key.rule}"
 
 
 def strata(row, stratum):
     return [cell for (of, _), cell in row.cells.items() if of == stratum]
 
 
-def only(dataset, model, estimator, alpha=0.95):
-    (row,) = printed_rows(dataset=dataset, model=model, estimator=estimator, alpha=alpha)
+def only(dataset, language_model, basis, rule, alpha=0.95):
+    """The row of an estimator; a Bayesian last layer is given with the factor of its KL term."""
+    basis, factor = basis if isinstance(basis, tuple) else (basis, None)
+    key = EstimatorKey(basis, rule, factor)
+    (row,) = printed_rows(dataset=dataset, language_model=language_model, key=key, alpha=alpha)
     return row
 
 
@@ -65,89 +66,96 @@ def test_every_row_has_all_strata_once():
         assert list(row.cells) == expected, name(row)
 
 
-def test_a_row_is_known_by_data_model_estimator_and_alpha():
-    names = [(row.dataset, row.model, row.estimator, row.alpha) for row in ROWS]
-    assert len(set(names)) == len(names)
+def test_a_row_is_known_by_data_language_model_estimator_and_alpha():
+    values = [(row.dataset, row.language_model, row.key, row.alpha) for row in ROWS]
+    assert len(set(values)) == len(values)
 
 
-def test_estimators_have_our_names_and_only_where_they_belong():
-    assert {row.estimator for row in ROWS} == OURS
-    for row in ROWS:
-        assert ("z′" in row.estimator or row.estimator == "SDM_HR") <= row.model.endswith("+SDM"), name(row)
-        assert (row.estimator == "VBLL ≥ α") <= ("VBLL" in row.model), name(row)
+def test_rules_are_only_where_they_belong():
+    over_logits = {Rule.SOFTMAX, Rule.TEMPERATURE, Rule.APS, Rule.RAPS}
+    over_sdm = {Rule.ADAPTOR_SOFTMAX, Rule.DISTANCE_SOFTMAX, Rule.SDM, Rule.REGION}
+    found = {basis: {row.key.rule for row in ROWS if row.key.basis is basis} for basis in Basis}
+    assert found == {
+        Basis.LANGUAGE_MODEL: over_logits | {Rule.NO_REJECT},
+        Basis.CNN: over_logits | {Rule.NO_REJECT},
+        Basis.DISCRIMINATIVE_VBLL: {Rule.VBLL, Rule.NO_REJECT},
+        Basis.GENERATIVE_VBLL: {Rule.VBLL, Rule.NO_REJECT},
+        Basis.SDM: over_sdm | {Rule.NO_REJECT},
+        Basis.IDENTITY_SDM: {Rule.REGION},
+        Basis.ALL_ROUNDS: set(),
+    }
 
 
-def test_our_names_are_those_of_the_comparison():
-    source = (REPOSITORY / "src" / "torchsdm" / "comparison.py").read_text(encoding="utf-8")
-    assert [estimator for estimator in OURS if f'"{estimator}"' not in source] == []
-
-
-def test_data_sets_and_models():
+def test_data_sets_models_and_factors():
     tests = {"Sentiment", "SentimentOOD", "Factcheck", "FactcheckShuffled", "AGNews"}
     assert {row.dataset for row in ROWS} == tests | {f"{d} calibration" for d in ("Sentiment", "Factcheck", "AGNews")}
-    vbll = [f"+{kind} VBLL, KL × {factor}" for kind in ("discriminative", "generative") for factor in (1, 50)]
-    ends = ["", "+CNN", "+SDM", "+identity+SDM", *vbll]
-    assert {row.model for row in ROWS} == {base + end for base in ("Phi3.5", "Mixtral8x7B") for end in ends}
+    for language_model in (PHI, MIXTRAL):
+        bases = {(row.key.basis, row.key.kl_factor) for row in printed_rows(language_model=language_model)}
+        others = (Basis.LANGUAGE_MODEL, Basis.CNN, Basis.SDM, Basis.IDENTITY_SDM)
+        assert bases == {(basis, None) for basis in others} | {(basis, factor) for basis in VBLL for factor in (1, 50)}
+    assert {row.language_model for row in ROWS} == {PHI, MIXTRAL}
 
 
-def test_rows_are_chosen_by_every_name():
+def test_rows_are_chosen_by_every_value():
     assert len(printed_rows(source="factcheck", alpha=0.94)) == 2
-    assert len(printed_rows(dataset="Factcheck", model="Mixtral8x7B+SDM", estimator="SDM_HR")) == 2
-    assert printed_rows(estimator="SDM_HR lower") == []
+    region = EstimatorKey(Basis.SDM, Rule.REGION)
+    assert len(printed_rows(dataset="Factcheck", language_model=MIXTRAL, key=region)) == 2
+    assert printed_rows(key=EstimatorKey(Basis.SDM, Rule.REGION_LOWER)) == []
+    assert printed_rows(key=EstimatorKey(Basis.GENERATIVE_VBLL, Rule.VBLL)) == []  # without its factor
 
 
 def test_models_are_known_by_their_exact_name_alone():
-    assert paper_model("microsoft/Phi-3.5-mini-instruct") == "Phi3.5"
-    assert paper_model("mistralai/Mixtral-8x7B-Instruct-v0.1") == "Mixtral8x7B"
+    assert paper_model("microsoft/Phi-3.5-mini-instruct") == PHI
+    assert paper_model("mistralai/Mixtral-8x7B-Instruct-v0.1") == MIXTRAL
     assert paper_model("/models/Phi-3.5-mini-instruct") is None
-    assert all(printed_rows(model=model) for model in ("Phi3.5", "Mixtral8x7B"))
 
 
 # --- Read off by eye -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("dataset", "model", "estimator", "alpha", "stratum", "accuracy", "share"),
+    ("dataset", "language_model", "basis", "rule", "alpha", "stratum", "accuracy", "share"),
     [
-        ("SentimentOOD", "Mixtral8x7B+SDM", "SDM_HR", 0.95, ("class", 0), "0.9487", "0.01"),
-        ("SentimentOOD", "Mixtral8x7B+SDM", "SDM_HR", 0.95, ("prediction", 0), "0.9487", "0.01"),
-        ("SentimentOOD", "Mixtral8x7B+SDM", "SDM_HR", 0.95, ALL, "0.95", "0.02"),
-        ("SentimentOOD", "Mixtral8x7B+SDM", "softmax(d·z′) ≥ α", 0.95, ("prediction", 0), "0.78", "<0.01"),
-        ("Sentiment", "Mixtral8x7B", "softmax ≥ α", 0.95, ALL, "0.93", "1.00"),
-        ("Sentiment", "Mixtral8x7B", "no reject", 0.95, ALL, "0.93", "1."),
-        ("Factcheck", "Phi3.5+SDM", "softmax(z′) ≥ α", 0.95, ("prediction", 1), "0.85", "0.43"),
-        ("Factcheck", "Phi3.5+SDM", "SDM_HR", 0.95, ("class", 0), "R", "0."),
-        ("Factcheck", "Mixtral8x7B+SDM", "softmax(d·z′) ≥ α", 0.95, ("prediction", 0), "0.", "0.01"),
-        ("Factcheck", "Mixtral8x7B+SDM", "SDM_HR", 0.95, ALL, "R", "0."),
-        ("Factcheck", "Mixtral8x7B+SDM", "SDM_HR", 0.94, ("prediction", 0), "0.80", "0.04"),
-        ("FactcheckShuffled", "Phi3.5+CNN", "temperature ≥ α", 0.95, ("class", 1), "-", "0."),
-        ("FactcheckShuffled", "Mixtral8x7B", "APS", 0.95, ("prediction", 1), "0.", "<0.01"),
-        ("Factcheck calibration", "Mixtral8x7B+SDM", "sdm(z′) ≥ α", 0.94, ("prediction", 1), "0.95", "0.32"),
-        ("Factcheck", "Phi3.5+discriminative VBLL, KL × 1", "VBLL ≥ α", 0.95, ("class", 0), "0.35", "0.07"),
-        ("FactcheckShuffled", "Phi3.5+discriminative VBLL, KL × 50", "no reject", 0.95, ("class", 1), "R", "0."),
-        ("AGNews calibration", "Phi3.5+SDM", "SDM_HR", 0.95, ("prediction", 3), "0.97", "0.09"),
-        ("AGNews", "Phi3.5+SDM", "no reject", 0.95, ("class", 2), "0.85", "0.25"),
-        ("SentimentOOD", "Mixtral8x7B+identity+SDM", "SDM_HR", 0.95, ALL, "1.0", "0.0006"),
-        ("SentimentOOD", "Phi3.5+identity+SDM", "SDM_HR", 0.95, ALL, "R", "0.0"),
+        ("SentimentOOD", MIXTRAL, Basis.SDM, Rule.REGION, 0.95, ("class", 0), "0.9487", "0.01"),
+        ("SentimentOOD", MIXTRAL, Basis.SDM, Rule.REGION, 0.95, ("prediction", 0), "0.9487", "0.01"),
+        ("SentimentOOD", MIXTRAL, Basis.SDM, Rule.REGION, 0.95, ALL, "0.95", "0.02"),
+        ("SentimentOOD", MIXTRAL, Basis.SDM, Rule.DISTANCE_SOFTMAX, 0.95, ("prediction", 0), "0.78", "<0.01"),
+        ("Sentiment", MIXTRAL, Basis.LANGUAGE_MODEL, Rule.SOFTMAX, 0.95, ALL, "0.93", "1.00"),
+        ("Sentiment", MIXTRAL, Basis.LANGUAGE_MODEL, Rule.NO_REJECT, 0.95, ALL, "0.93", "1."),
+        ("Factcheck", PHI, Basis.SDM, Rule.ADAPTOR_SOFTMAX, 0.95, ("prediction", 1), "0.85", "0.43"),
+        ("Factcheck", PHI, Basis.SDM, Rule.REGION, 0.95, ("class", 0), "R", "0."),
+        ("Factcheck", MIXTRAL, Basis.SDM, Rule.DISTANCE_SOFTMAX, 0.95, ("prediction", 0), "0.", "0.01"),
+        ("Factcheck", MIXTRAL, Basis.SDM, Rule.REGION, 0.95, ALL, "R", "0."),
+        ("Factcheck", MIXTRAL, Basis.SDM, Rule.REGION, 0.94, ("prediction", 0), "0.80", "0.04"),
+        ("FactcheckShuffled", PHI, Basis.CNN, Rule.TEMPERATURE, 0.95, ("class", 1), "-", "0."),
+        ("FactcheckShuffled", MIXTRAL, Basis.LANGUAGE_MODEL, Rule.APS, 0.95, ("prediction", 1), "0.", "<0.01"),
+        ("Factcheck calibration", MIXTRAL, Basis.SDM, Rule.SDM, 0.94, ("prediction", 1), "0.95", "0.32"),
+        ("Factcheck", PHI, (VBLL[0], 1.0), Rule.VBLL, 0.95, ("class", 0), "0.35", "0.07"),
+        ("FactcheckShuffled", PHI, (VBLL[0], 50.0), Rule.NO_REJECT, 0.95, ("class", 1), "R", "0."),
+        ("AGNews calibration", PHI, Basis.SDM, Rule.REGION, 0.95, ("prediction", 3), "0.97", "0.09"),
+        ("AGNews", PHI, Basis.SDM, Rule.NO_REJECT, 0.95, ("class", 2), "0.85", "0.25"),
+        ("SentimentOOD", MIXTRAL, Basis.IDENTITY_SDM, Rule.REGION, 0.95, ALL, "1.0", "0.0006"),
+        ("SentimentOOD", PHI, Basis.IDENTITY_SDM, Rule.REGION, 0.95, ALL, "R", "0.0"),
     ],
 )
-def test_cells(dataset, model, estimator, alpha, stratum, accuracy, share):
-    assert only(dataset, model, estimator, alpha).cells[stratum] == PrintedCell(accuracy, share)
+def test_cells(dataset, language_model, basis, rule, alpha, stratum, accuracy, share):
+    assert only(dataset, language_model, basis, rule, alpha).cells[stratum] == PrintedCell(accuracy, share)
 
 
 def test_min_rescaled_similarity_is_there_where_printed():
     printed = {
-        (row.dataset, row.model, row.alpha): row.min_rescaled_similarity
+        (row.dataset, row.language_model, row.alpha): row.min_rescaled_similarity
         for row in ROWS
         if row.min_rescaled_similarity is not None
     }
+    assert all(row.key == EstimatorKey(Basis.SDM, Rule.REGION) for row in ROWS if row.min_rescaled_similarity)
     assert printed == {
-        ("Sentiment calibration", "Phi3.5+SDM", 0.95): 52.2,
-        ("Sentiment calibration", "Mixtral8x7B+SDM", 0.95): 63.0,
-        ("Factcheck calibration", "Phi3.5+SDM", 0.95): 95.0,
-        ("Factcheck calibration", "Mixtral8x7B+SDM", 0.95): math.inf,
-        ("Factcheck calibration", "Mixtral8x7B+SDM", 0.94): 134.0,
-        ("AGNews calibration", "Phi3.5+SDM", 0.95): 22.7,
+        ("Sentiment calibration", PHI, 0.95): 52.2,
+        ("Sentiment calibration", MIXTRAL, 0.95): 63.0,
+        ("Factcheck calibration", PHI, 0.95): 95.0,
+        ("Factcheck calibration", MIXTRAL, 0.95): math.inf,
+        ("Factcheck calibration", MIXTRAL, 0.94): 134.0,
+        ("AGNews calibration", PHI, 0.95): 22.7,
     }
 
 
@@ -211,9 +219,9 @@ def test_right_answers_of_a_class_are_those_of_its_prediction():
 
 
 def test_the_region_admits_no_more_than_its_probability_does():
-    for row in printed_rows(estimator="SDM_HR"):
-        wider = printed_rows(dataset=row.dataset, model=row.model, estimator="sdm(z′) ≥ α", alpha=row.alpha)
-        for other in wider:
+    for row in printed_rows(key=EstimatorKey(Basis.SDM, Rule.REGION)):
+        key = EstimatorKey(Basis.SDM, Rule.SDM)
+        for other in printed_rows(dataset=row.dataset, language_model=row.language_model, key=key, alpha=row.alpha):
             assert float(row.cells[ALL].share) <= float(other.cells[ALL].share), name(row)
 
 
@@ -260,19 +268,21 @@ def test_names_are_those_of_the_latex(source, latex):
     for row, (dataset, model, estimator, *_) in zip(printed_rows(source=source), latex[LABELS[source]], strict=True):
         shown = dataset.replace("$", "").replace("\\dataset", "").replace("\\calibrationSplit", " calibration")
         assert shown == row.dataset
-        assert ("Mixtral" in model) == row.model.startswith("Mixtral8x7B"), name(row)
-        for macro, ours in {"CNN": "+CNN", "Disc": "+disc", "Gen": "+gen", "Fifty": "× 50", "SDM": "+SDM"}.items():
-            assert (macro in model) == (ours in row.model), name(row)
+        assert ("Mixtral" in model) == (row.language_model == MIXTRAL), name(row)
+        bases = {"CNN": Basis.CNN, "Disc": VBLL[0], "Gen": VBLL[1], "SDM": Basis.SDM}
+        of_model = [basis for macro, basis in bases.items() if macro in model] or [Basis.LANGUAGE_MODEL]
+        assert of_model == [row.key.basis], name(row)
+        assert row.key.kl_factor == ((50 if "Fifty" in model else 1) if row.key.basis in VBLL else None), name(row)
         assert ("\\alpha=0.94" in estimator) == (row.alpha == 0.94), name(row)
         macros = {
-            "NoReject": "no reject",
-            "DistanceMagnitude": "softmax(d·z′) ≥ α",
-            "Softmax": "softmax(z′) ≥ α" if "SDM" in model else "softmax ≥ α",
-            "Temp": "temperature ≥ α",
-            "RAPS": "RAPS",
-            "APS": "APS",
-            "VBLL": "VBLL ≥ α",
-            "sdmAtAlpha": "sdm(z′) ≥ α",
-            "sdmHR": "SDM_HR",
+            "NoReject": Rule.NO_REJECT,
+            "DistanceMagnitude": Rule.DISTANCE_SOFTMAX,
+            "Softmax": Rule.ADAPTOR_SOFTMAX if "SDM" in model else Rule.SOFTMAX,
+            "Temp": Rule.TEMPERATURE,
+            "RAPS": Rule.RAPS,
+            "APS": Rule.APS,
+            "VBLL": Rule.VBLL,
+            "sdmAtAlpha": Rule.SDM,
+            "sdmHR": Rule.REGION,
         }
-        assert next(ours for macro, ours in macros.items() if macro in estimator) == row.estimator
+        assert next(rule for macro, rule in macros.items() if macro in estimator) is row.key.rule

@@ -12,7 +12,7 @@ import pytest
 from torchsdm.errors import InvalidInputError
 from torchsdm.experiments.results_page import read_results, results_page, write_results_page
 
-CLAIMS = {"a": "held", "b": "not held", "d": "not looked at"}
+CLAIMS = {"a": "held", "b": "not held", "d": "not evaluated"}
 
 
 def made_up(accuracy=0.9, q_min=20.0, alpha=0.95, title="Truth of statements", **changes):
@@ -22,7 +22,7 @@ def made_up(accuracy=0.9, q_min=20.0, alpha=0.95, title="Truth of statements", *
         "experiment": "factcheck",
         "title": title,
         "variant": "full",
-        "model": {"name": "LM|7b", "reference": "package:lm", "is_paper's": False},
+        "model": {"name": "LM|7b", "reference": "package:lm", "in_paper": False},
         "command": "sdm reproduce factcheck -m package:lm",
         "alpha": alpha,
         "classes": {"0": "false", "1": "true"},
@@ -56,6 +56,7 @@ def made_up(accuracy=0.9, q_min=20.0, alpha=0.95, title="Truth of statements", *
                 "study": study,
                 "title": name,
                 "text": "A sentence." if name == "Calibration set" else "",
+                "on_page": name != "All estimators",
                 "columns": ["dataset", "y=a|b", "share"],
                 "rows": [["Factcheck", "0.95", "<0.01"], ["Fact\ncheck", "R", "0.00"]],
             }
@@ -86,7 +87,7 @@ def made_up(accuracy=0.9, q_min=20.0, alpha=0.95, title="Truth of statements", *
 @pytest.fixture
 def results():
     features = made_up(0.8, None, title="By features", states=None, command="")
-    features["claims"][1]["verdict"] = "held"
+    features["claims"][1] |= {"held": True, "verdict": "held"}
     features["claims"].append(
         {"key": "e", "statement": "Argmax.", "held": True, "verdict": "held", "evidence": ["0 differ"]}
     )
@@ -239,7 +240,7 @@ def across(page):
 def test_claim_d_is_looked_at_across_runs():
     runs = {"one": made_up(0.9, 20.0), "two": made_up(0.8, None), "three": made_up(0.95, 10.0)}
     told = ["one: accuracy 0.9000, q′_min 20", "two: accuracy 0.8000, q′_min ∞", "three: accuracy 0.9500, q′_min 10"]
-    assert across(results_page(runs, {})) == ("not looked at", ["needs 4 rounds or runs, has 3", *told])
+    assert across(results_page(runs, {})) == ("not evaluated", ["needs 4 rounds or runs, has 3", *told])
     page = results_page({**runs, "four": made_up(0.7, 90.0)}, {})  # of six pairs, one goes the other way
     chance = "in 17% of all orders τ is no larger"  # 4 of 24
     assert across(page) == ("held", ["τ = -0.67 over 4", chance, *told, "four: accuracy 0.7000, q′_min 90"])
@@ -253,7 +254,7 @@ def test_the_same_classifier_under_several_names_is_one_point_of_claim_d():
     one = {name: made_up(0.9, 20.0) for name in ("factcheck-full", "ablation-full", "alphas-full", "ensemble-full")}
     page = results_page({**one, "sentiment-full": made_up(0.8, 30.0)}, {})
     assert across(page) == (
-        "not looked at",
+        "not evaluated",
         [
             "needs 4 rounds or runs, has 2",
             "factcheck-full: accuracy 0.9000, q′_min 20",
@@ -293,6 +294,25 @@ def test_several_machines_are_not_told_as_one(results):
     assert f"\n\nRun on {first}.\n\n" in results_page(results, {})
     with_card = made_up(machine={**results["features-full"]["machine"], "device": "cuda:0"})
     assert "device cuda:0, torch 2.9.0" in results_page({"one": with_card}, {})
+
+
+def test_results_of_earlier_versions_have_the_same_page(results, page):
+    old = copy.deepcopy(results)
+    for result in old.values():
+        result["model"]["is_paper's"] = result["model"].pop("in_paper")
+        for section in result["sections"]:
+            del section["on_page"]
+        for claim in result["claims"]:
+            claim["verdict"] = claim["verdict"].replace("not evaluated", "not looked at")
+    assert results_page(old, {"features-full": "results/features-full.html"}) == page
+
+
+def test_a_section_says_itself_whether_it_is_on_the_page():
+    result = made_up()
+    for section in result["sections"]:
+        section["on_page"] = not section["on_page"]
+    shown = re.findall(r"^### (.*)$", results_page({"mine": result}, {}), flags=re.MULTILINE)
+    assert shown == ["All estimators"]
 
 
 # --- Files ------------------------------------------------------------------------------------------------------------

@@ -12,16 +12,18 @@ import torch
 
 from torchsdm import LabelledStates, SDMClassifier, SDMEnsemble
 from torchsdm.errors import InvalidInputError, SDMWarning
+from torchsdm.evaluation.keys import Basis, EstimatorKey, Rule
 from torchsdm.evaluation.metrics import Cell, SelectiveAccuracy
 from torchsdm.evaluation.tables import ResultRow, ResultTable, strata
 from torchsdm.experiments.specification import DataSet, Experiment, Updates
 from torchsdm.experiments.studies import (
     FUNCTIONS,
-    LOWER,
     Prepared,
     ablation,
     calibration_part,
+    ensemble,
     estimators,
+    sample_size,
     take,
     updatability,
 )
@@ -41,6 +43,7 @@ TRAINING = {
     "random_state": 7,
 }
 ALPHAS = (0.95, 0.7, 0.85)  # in no order
+LOWER = "SDM_HR lower"
 RULES = ("no reject", "softmax(z′) ≥ α", "softmax(d·z′) ≥ α", "sdm(z′) ≥ α", "SDM_HR")
 
 
@@ -177,7 +180,7 @@ def test_every_study_has_whole_tables_and_claims_with_evidence(study, found):
         grid = one.table.grid() if isinstance(one.table, ResultTable) else one.table
         assert grid.rows and all(len(row) == len(grid.columns) for row in grid.rows), one.title
     for one in findings.claims:
-        assert one.verdict in ("held", "not held", "not looked at")
+        assert one.verdict in ("held", "not held", "not evaluated")
         assert one.evidence and all(isinstance(line, str) and line for line in one.evidence)
 
 
@@ -202,6 +205,31 @@ def test_the_main_table_has_the_papers_estimators(found):
     vbll = [(f"LM + discriminative VBLL, KL × {factor}", "VBLL ≥ α") for factor in (1, 50)]
     expected = [(model, rule) for model in ("LM", "LM + CNN") for rule in plain]
     assert of_one == [*expected, *vbll, *(("LM + SDM", rule) for rule in RULES[1:])]
+
+
+def test_rows_of_a_study_have_the_keys_of_their_estimators(found):
+    findings, sdm = found[0], Basis.SDM
+    region, lower = EstimatorKey(sdm, Rule.REGION), EstimatorKey(sdm, Rule.REGION_LOWER)
+    together = EstimatorKey(Basis.ALL_ROUNDS, Rule.REGION_LOWER)
+    calibrated = [Rule.NO_REJECT, Rule.ADAPTOR_SOFTMAX, Rule.DISTANCE_SOFTMAX, Rule.SDM, Rule.REGION]
+    expected = {
+        ("estimators", "Calibration set"): [EstimatorKey(sdm, rule) for rule in calibrated],
+        ("ablation", "Without a learned g"): [region, EstimatorKey(Basis.IDENTITY_SDM, Rule.REGION)] * 4,
+        ("sample size", "With and without the effective sample size"): [region, lower] * 3,
+        ("ensemble", "The best round and all rounds"): [region, lower, together] * 3,
+        ("updatability", "Before and after an update"): [EstimatorKey()] * 8,
+        ("alphas", "A range of α"): [region] * 9,
+    }
+    for (study, title), keys in expected.items():
+        assert [row.key for row in section(findings[study], title).table.rows] == keys
+
+
+def test_the_page_of_results_leaves_long_tables_to_the_report(found):
+    shown = {one.title: one.on_page for one in found[0]["estimators"].sections}
+    assert [title for title in shown if shown[title]] == ["Main table", "Calibration set"] and len(shown) == 6
+    assert all(
+        one.on_page for study, findings in found[0].items() if study != "estimators" for one in findings.sections
+    )
 
 
 def test_a_name_with_generative_in_it_takes_nothing_out_of_the_main_table(prepared):
@@ -357,15 +385,15 @@ def test_both_of_the_ablation_have_the_same_splits(prepared, found):
 )
 def test_ablation_leaves_out_data_sets_on_which_both_reject_all(learned, identity, held, prepared, monkeypatch):
     names = ["inside calibration", *prepared.tests]
+    admitted = {
+        Basis.SDM: dict(zip(names, learned, strict=True)),
+        Basis.IDENTITY_SDM: dict(zip(names, identity, strict=True)),
+    }
 
-    def of(model):
-        numbers = learned if "learned" in model else identity
-        return [
-            ResultRow(name, model, "SDM_HR", ALPHA, selected(number))
-            for name, number in zip(names, numbers, strict=True)
-        ]
+    def row(prepared, classifier, data, name, model, key):
+        return ResultRow(name, model, "SDM_HR", ALPHA, selected(admitted[key.basis][name]), key)
 
-    monkeypatch.setattr("torchsdm.experiments.studies._region_rows", lambda _, __, model, ___: of(model))
+    monkeypatch.setattr("torchsdm.experiments.studies._region_row", row)
     fewer = claim(ablation(prepared), "ablation′")
     assert fewer.held is held
     assert fewer.evidence == tuple(
@@ -402,6 +430,23 @@ def test_the_lower_estimator_is_that_of_the_decisions(prepared, found):
     assert claim(findings, "sample size").held is not any(below)
 
 
+def everything(decisions):
+    """Decisions that admit all inputs."""
+    all_of_them = np.ones_like(decisions.admitted)
+    return replace(decisions, admitted=all_of_them, admitted_at=np.ones_like(decisions.admitted_at))
+
+
+def test_a_lower_estimator_that_admits_more_is_not_within_the_region(prepared, monkeypatch):
+    monkeypatch.setattr("torchsdm.experiments.studies._lower", everything)
+    within = claim(sample_size(prepared), "sample size′")
+    rejected = {
+        name: int((~prepared.classifier.decide(data.hidden_states).admitted).sum())
+        for name, data in prepared.tests.items()
+    }
+    assert all(rejected.values()) and within.held is False
+    assert within.evidence == tuple(f"{name}: {number}" for name, number in rejected.items())
+
+
 # --- Ensemble ---------------------------------------------------------------------------------------------------------
 
 
@@ -434,6 +479,15 @@ def test_the_ensemble_admits_where_all_rounds_agree_and_admit(prepared, found):
         f"{shares[name, 'LM + SDM', LOWER]:.1%} of the best"
         for name in prepared.tests
     )
+
+
+def test_an_ensemble_that_admits_more_than_the_best_round_is_told_so(prepared, monkeypatch):
+    def nothing(decisions):
+        none = np.zeros_like(decisions.admitted)
+        return replace(decisions, admitted=none, admitted_at=np.zeros_like(decisions.admitted_at))
+
+    monkeypatch.setattr("torchsdm.experiments.studies._lower", nothing)
+    assert claim(ensemble(prepared), "ensemble′").held is False
 
 
 def test_the_rounds_are_listed_with_accuracy_and_region(prepared, found):
@@ -487,6 +541,8 @@ def check_update(prepared, findings, name, share, outside):
     )
     below = [any(cell.is_below(ALPHA) for _, _, cell in strata(row)) for row in list(of_rest.values())[1:]]
     assert claim(findings, "update′").held is not any(below)
+    judged = {line.partition(", SDM_HR")[0] for line in claim(findings, "update′").evidence}
+    assert judged == {f"rest of {name}, {when}" for when in expected if when != "before"}
     shares = [row.accuracy.marginal.share for row in of_rest.values()]
     assert claim(findings, "update″").held is (shares[3] <= shares[0]) is True  # q can but fall
     assert claim(findings, "update″").evidence == tuple(
@@ -507,6 +563,31 @@ def test_a_set_that_is_part_of_the_support_is_not_looked_at_as_if_it_were_new(pr
     changed = replace(prepared, experiment=replace(prepared.experiment, updates=Updates("inside", 0.5)))
     rows = section(updatability(changed), "Before and after an update").table.rows
     assert {row.dataset for row in rows} == {"rest of inside"}, "half of 'inside' is in the support"
+
+
+def test_a_data_set_may_be_called_like_a_part_of_another(prepared):
+    # Names decide nothing: only the rest of 'near' is judged.
+    inside, near, mixed = prepared.experiment.tests
+    tests = (replace(inside, name="rest of the world: 0 of all"), near, mixed)
+    states = {"rest of the world: 0 of all": prepared.tests["inside"], "near": prepared.tests["near"]}
+    renamed = replace(prepared, experiment=replace(prepared.experiment, tests=tests), tests=states)
+    named, plain = updatability(renamed), updatability(prepared)
+    assert [one.held for one in named.claims] == [one.held for one in plain.claims]
+    assert [one.evidence for one in named.claims] == [one.evidence for one in plain.claims]
+
+
+def test_a_changed_prediction_is_counted(prepared, monkeypatch):
+    def worse(classifier, added, labels):
+        other = copy.copy(classifier)
+        other.predict = lambda X: np.where(np.arange(len(X)) < 2, -1, classifier.predict(X))
+        other.recalibrate = lambda: other
+        return other
+
+    monkeypatch.setattr("torchsdm.experiments.studies._with_support", worse)
+    unchanged = claim(updatability(prepared), "update")
+    assert unchanged.held is False
+    numbers = [line.rpartition(": ")[2] for line in unchanged.evidence]
+    assert numbers == ["0 of 45 predictions differ", *["2 of 45 predictions differ"] * 3]
 
 
 def test_updates_need_a_shifted_set_and_something_to_add(prepared):

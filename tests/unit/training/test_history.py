@@ -1,4 +1,4 @@
-"""The record of training: saved, read back, drawn."""
+"""The record of training: kept, saved, read back."""
 
 from __future__ import annotations
 
@@ -71,49 +71,14 @@ def test_another_ending_is_refused(history, tmp_path):
     assert not (tmp_path / "history.txt").exists()
 
 
-def test_plot_draws_each_round_and_the_chosen_epoch(history):
-    plt = pytest.importorskip("matplotlib.pyplot")
-    figure, ax = plt.subplots()
-    assert history.plot(ax=ax) is ax
-    lines = [(line.get_xdata().tolist(), line.get_ydata().tolist(), line.get_linestyle()) for line in ax.lines]
-    train = [r.train_balanced_loss for r in history]
-    assert lines[0] == ([1, 2, 3], train[:3], "--") and lines[2] == ([1, 2, 3], train[3:], "--")
-    assert lines[1] == ([1, 2, 3], [0.9, 0.5, 0.7], "-") and lines[3] == ([1, 2, 3], [0.8, 0.25, 0.25], "-")
-    assert [list(values) for values in lines[4][:2]] == [[2], [0.25]]
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["train", "calibration", "chosen"]
-    assert ax.get_ylabel() == "balanced loss"
-    plt.close(figure)
-
-
-def test_plot_of_another_metric(history):
-    plt = pytest.importorskip("matplotlib.pyplot")
-    ax = history.plot("mean_similarity")
-    assert ax.lines[1].get_ydata().tolist() == [r.calibration_mean_similarity for r in history.records[:3]]
-    assert ax.lines[-1].get_ydata()[0] == history.best.calibration_mean_similarity
-    plt.close(ax.figure)
-    ax = History().plot()
-    assert len(ax.lines) == 0
-    plt.close(ax.figure)
-
-
-def test_an_unknown_metric_is_refused_with_the_known_ones(history):
-    with pytest.raises(
-        InvalidInputError, match=r"'metric' of History.plot must be one of .*marginal_loss.* Got 'loss'"
-    ):
-        history.plot("loss")
-
-
 def test_an_empty_history_has_no_best():
     with pytest.raises(TorchSDMError):
         _ = History().best
 
 
-@pytest.mark.parametrize(
-    ("package", "call"), [("pandas", lambda h: h.to_pandas()), ("matplotlib.pyplot", lambda h: h.plot())]
-)
-def test_a_missing_extra_gives_the_pip_line(history, monkeypatch, package, call):
-    monkeypatch.setitem(sys.modules, package, None)
+def test_a_missing_extra_gives_the_pip_line(history, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(
-        MissingExtraError, match=r"needs \w+, which is not installed. Run: pip install 'torchsdm\[report\]'"
+        MissingExtraError, match=r"needs pandas, which is not installed. Run: pip install 'torchsdm\[report\]'"
     ):
-        call(history)
+        history.to_pandas()

@@ -1,0 +1,173 @@
+"""What a report shows: the pictures of each data set, and the examples worth reading. ``report`` makes the page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchsdm.core import Decisions
+from torchsdm.estimators import SDMClassifier, SDMEnsemble
+from torchsdm.evaluation.displays import (
+    AlphaDisplay,
+    DistanceDisplay,
+    PartitionDisplay,
+    ReliabilityDisplay,
+    RiskCoverageDisplay,
+)
+from torchsdm.evaluation.evaluation import Evaluation
+from torchsdm.evaluation.metrics import possible_label_errors
+from torchsdm.model import Explanation
+from torchsdm.states import LabelledStates
+from torchsdm.validation import Array, ArrayLike, check_label_array
+
+MAX_EXAMPLES = 3  #: of each kind and data set
+_EXEMPLARS = 3  # beside each example
+_PARTITIONS = 12  # classes with a panel each; with more there is no picture of the partition
+_CURVES = 6  # of a picture; more cannot be told apart
+_ALPHAS = np.round(np.arange(0.70, 1.0, 0.02), 2)
+_PICTURE_ROWS = 20_000  # inputs in pictures that need decisions of their own
+
+
+# --- Pictures --------------------------------------------------------------------------------------------------------
+
+
+def pictures(
+    evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, name: str, data: LabelledStates
+) -> Iterator[tuple[str, Any]]:
+    """The displays of one data set, with their captions."""
+    alpha = evaluation.alpha
+    labels = check_label_array(data.labels, "render_report")
+    curves = _curves(evaluation, name)
+    names = list(curves)
+    for start in range(0, len(names), _CURVES):
+        caption = "Risk against coverage, each estimator by its own score; the mark is what it admits."
+        some = {key: curves[key] for key in names[start : start + _CURVES]}
+        yield caption, RiskCoverageDisplay.from_predictions(some, labels, alpha=alpha)
+    rows = _sample(len(data))
+    states, truth = _take(data.hidden_states, rows), labels[rows]
+    of_all = "" if len(rows) == len(data) else f" {len(rows):,} of {len(data):,} inputs, drawn at random."
+    own = classifier.decide(states).at(alpha)
+    yield f"Accuracy against confidence sdm(z′).{of_all}", ReliabilityDisplay.from_predictions(own, truth, alpha=alpha)
+    if isinstance(classifier, SDMClassifier) and len(own.classes) <= _PARTITIONS:
+        region = next(region for region in classifier.regions_ if abs(region.alpha - alpha) < 1e-9)
+        caption = (
+            f"The partition: rescaled similarity q′ against confidence, by true class; the region is shaded.{of_all}"
+        )
+        yield caption, PartitionDisplay.from_predictions(own, truth, region=region)
+    if isinstance(classifier, SDMClassifier):
+        caption = f"Distance to the nearest training example, against that of calibration points.{of_all}"
+        ecdfs = classifier.model_.calibration.ecdfs
+        yield caption, DistanceDisplay.from_predictions(own, ecdfs=ecdfs, name=name)
+    caption = f"Accuracy and admitted share across α.{of_all}"
+    yield caption, AlphaDisplay.from_estimator(classifier, states, truth, alphas=_ALPHAS)
+
+
+def _curves(evaluation: Evaluation, data_set: str) -> dict[str, Decisions]:
+    """The decisions of each entrant that rejects anything, by a label; entrants of the same name are numbered."""
+    names = [f"{entrant.model}, {entrant.name}" for entrant in evaluation.entrants]
+    n_named, curves = Counter(names), {}
+    for position, name in enumerate(names):
+        decisions = evaluation.decisions[position, data_set]
+        if not decisions.admitted.all():
+            curves[name if n_named[name] == 1 else f"{name} ({position + 1})"] = decisions
+    return curves
+
+
+def _sample(n: int) -> Array:
+    """Row numbers for pictures: all, or as many as a picture may hold, drawn at random."""
+    if n <= _PICTURE_ROWS:
+        return np.arange(n)
+    return np.sort(np.random.default_rng(0).choice(n, _PICTURE_ROWS, replace=False))
+
+
+def _take(states: ArrayLike, rows: Array) -> Any:
+    """Some rows of hidden states, of whatever type they are."""
+    return states[torch.from_numpy(rows)] if isinstance(states, torch.Tensor) else np.asarray(states)[rows]
+
+
+# --- Examples --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Example:
+    """An input of a data set, with what its decision rests on."""
+
+    id: Any
+    text: str | None
+    label: Any
+    explanation: Explanation
+
+
+@dataclass(frozen=True)
+class ExampleGroup:
+    """The first examples of one kind."""
+
+    caption: str
+    n_total: int
+    """Inputs of this kind; only the first few are examples."""
+    examples: tuple[Example, ...]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of example: what it shows, and how its rows are chosen."""
+
+    caption: str
+    choose: Callable[[Decisions, Array], Array]
+
+
+def _highest(score: Array, chosen: Array) -> Array:
+    rows = np.flatnonzero(chosen)
+    ordered: Array = rows[np.argsort(-score[rows], kind="stable")]
+    return ordered
+
+
+_KINDS = (
+    _Kind(
+        "Admitted and right, by the highest q′",
+        lambda d, right: _highest(d.rescaled_similarity, d.admitted & right),
+    ),
+    _Kind(
+        "Admitted and wrong, or wrongly labelled: look at these first",
+        lambda d, right: _highest(d.confidence, d.admitted & ~right),
+    ),
+    _Kind(
+        "Rejected: far from everything learned (d = 0)",
+        lambda d, right: _highest(d.nearest_distance, ~d.admitted & (d.distance_quantile == 0)),
+    ),
+    _Kind(
+        "Rejected: the nearest training example disagrees (q = 0)",
+        lambda d, right: _highest(d.magnitude, ~d.admitted & (d.similarity == 0) & (d.distance_quantile > 0)),
+    ),
+    _Kind(
+        "Rejected although right, by the highest confidence",
+        lambda d, right: _highest(d.confidence, ~d.admitted & right & ~d.out_of_distribution),
+    ),
+)
+
+
+def examples(
+    classifier: SDMClassifier | SDMEnsemble, data: LabelledStates, alpha: float
+) -> tuple[int, list[ExampleGroup]]:
+    """How many inputs are admitted against their given label, and examples of every kind that there is."""
+    decisions = classifier.decide(data.hidden_states).at(alpha)
+    truth = check_label_array(data.labels, "render_report")
+    groups = []
+    for kind in _KINDS:
+        rows = kind.choose(decisions, decisions.predictions == truth)
+        if len(rows):
+            shown = rows[:MAX_EXAMPLES]
+            explained = classifier.explain(_take(data.hidden_states, shown), k=_EXEMPLARS)
+            found = (_example(data, truth, int(row), one) for row, one in zip(shown, explained, strict=True))
+            groups.append(ExampleGroup(kind.caption, len(rows), tuple(found)))
+    return len(possible_label_errors(decisions, truth)), groups
+
+
+def _example(data: LabelledStates, truth: Array, row: int, explanation: Explanation) -> Example:
+    text = None if data.texts is None else str(data.texts[row])
+    return Example(row if data.ids is None else data.ids[row], text, truth[row], explanation)
