@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchsdm.core import Decisions, HighReliabilityRegion
+from torchsdm.core import HighReliabilityRegion, SDMDecisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation.displays import (
@@ -286,7 +286,7 @@ class _Kind:
     """A kind of example: what it shows, and how its rows are chosen."""
 
     caption: str
-    choose: Callable[[Decisions, Array], Array]
+    choose: Callable[[SDMDecisions, Array], Array]
 
 
 def _highest(score: Array, chosen: Array) -> Array:
@@ -344,7 +344,7 @@ def _card(data: LabelledStates, truth: Array, row: int, explanation: Explanation
     identity = row if data.ids is None else data.ids[row]
     verdict = "admitted" if decision["admitted"] else "rejected"
     exemplars = "".join(
-        f"<li>{'+' if point.is_match else '−'} <b>{_escape(point.label)}</b> (predicted {_escape(point.prediction)}), "
+        f"<li>{'+' if point.vouches else '−'} <b>{_escape(point.label)}</b> (predicted {_escape(point.prediction)}), "
         f"distance {point.distance:.4g}, id {_escape(point.id)}{_quoted(point.text if texts else None)}</li>"
         for point in explanation.exemplars
     )

@@ -339,7 +339,6 @@ def test_a_page_of_several_alphas_half_precision_and_dollars(monkeypatch):
     decisions = rule.decide(data.hidden_states).at(0.95)
     wrong = int((decisions.admitted & (decisions.predictions != names[TEST.y])).sum())
     assert f"{wrong} admitted against their given label" in text and "100 of 300 inputs, drawn at random" in text
-    assert decisions.dkw_epsilon is None and "dkw_epsilon" not in decisions.to_dicts()[0]
 
 
 def test_estimators_over_a_classifier_alone_are_calibrated_on_its_calibration_set(classifier):
