@@ -34,7 +34,7 @@ ROOMS: dict[str, set[str]] = {
     "application": {"documents", "states", "hidden_states", "storage", "estimators", "evaluation"},
     "service": {"application"},
     "cli": {
-        *("documents", "states", "hidden_states", "estimators", "evaluation", "experiments", "application", "model"),
+        *("documents", "states", "hidden_states", "estimators", "evaluation", "experiments", "application"),
         "service",  # sdm serve starts it; no other verb knows it
     },
 }

@@ -21,7 +21,7 @@ RULES = ("no reject", "softmax", "softmax of d·z", "sdm", "region", "region low
 
 
 class SDMRule(ClassifierMixin, BaseEstimator):
-    """One of the paper's estimators over an SDM adaptor. All share its logits and signals; only admission differs.
+    """One of the paper's estimators over an SDM adaptor. All share its logits; only confidence and admission differ.
 
     Parameters
     ----------

@@ -128,7 +128,7 @@ class Decisions:
         def __getattr__(self, name: str) -> Any:
             if name in SDMDecisions.__dataclass_fields__:
                 raise MissingSignalError(
-                    f"These decisions have no '{name}': only SDM estimators give it, and theirs is another."
+                    f"These decisions have no '{name}': it is a signal of SDM, which their estimator does not use."
                 )
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 

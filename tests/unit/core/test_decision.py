@@ -331,7 +331,7 @@ def test_other_estimators_have_no_signals_and_say_so():
     others = other_estimator()
     assert isinstance(others, Decisions) and not isinstance(others, SDMDecisions)
     assert others.score is None and "score" not in others.to_dicts()[0] and "similarity" not in others.to_dicts()[0]
-    with pytest.raises(MissingSignalError, match=r"These decisions have no 'similarity': only SDM estimators give it"):
+    with pytest.raises(MissingSignalError, match=r"These decisions have no 'similarity': it is a signal of SDM, "):
         _ = others.similarity
     with pytest.raises(AttributeError, match=r"'Decisions' object has no attribute 'wings'"):
         _ = others.wings
