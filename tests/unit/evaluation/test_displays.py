@@ -233,7 +233,7 @@ def test_what_needs_signals_or_one_calibration_set_says_so(display, fitted, labe
     X, y = labelled
     plain, labels = decisions_of([0.9, 0.8], [True, False])
     extra = {"region": fitted.region_} if display is PartitionDisplay else {"ecdfs": ClassEcdfs((torch.ones(1),) * 2)}
-    with pytest.raises(InvalidInputError, match="must be of an SDM estimator. Got decisions without signals"):
+    with pytest.raises(InvalidInputError, match="must be of an SDM estimator"):
         display.from_predictions(plain, labels, **extra)
     with pytest.raises(InvalidTypeError, match="Got SDMEnsemble, which has a calibration set for each round"):
         display.from_estimator(SDMEnsemble.from_classifier(fitted), X, y)
