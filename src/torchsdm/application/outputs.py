@@ -1,7 +1,7 @@
 """Files of rows, in the format that the file's name asks for.
 
-``.jsonl`` and ``.json`` hold rows as they are. ``.csv``, ``.tsv`` and ``.parquet`` are flat: values by label have a column
-for each label, named as in ``probabilities[label]``, and a list such as ``exemplars`` is JSON in one column.
+``.jsonl`` and ``.json`` hold rows as they are. ``.csv``, ``.tsv`` and ``.parquet`` are flat: values by label have a
+column for each label, named as in ``probabilities[label]``, and a list such as ``exemplars`` is JSON in one column.
 """
 
 from __future__ import annotations
