@@ -10,10 +10,10 @@ import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from torchsdm import Decisions, SDMClassifier
+from torchsdm import SDMClassifier, SDMDecisions
 
 
-def triage(decisions: Decisions) -> np.ndarray:
+def triage(decisions: SDMDecisions) -> np.ndarray:
     """Name the desk that each input goes to."""
     far = decisions.distance_quantile == 0
     disagreeing = decisions.similarity == 0

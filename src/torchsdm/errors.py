@@ -40,6 +40,10 @@ class BackboneError(TorchSDMError, RuntimeError):
     """A language model cannot be found, loaded or used, or is not the one that a classifier was fitted on."""
 
 
+class MissingSignalError(TorchSDMError, AttributeError):
+    """Decisions of an estimator that is not SDM were asked for a signal of SDM."""
+
+
 class MissingExtraError(TorchSDMError, ImportError):
     """An optional dependency is not installed; the message gives the pip line."""
 

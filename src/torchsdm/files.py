@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,21 @@ def replace_file(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
     os.replace(temporary, path)
     _sync_directory(path.parent)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A path to write to: what is written there becomes the file in one step, unless an error removes it.
+
+    Of a link, the file that it points to is replaced.
+    """
+    path = path.resolve()
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def remove_unfinished(directory: Path) -> None:

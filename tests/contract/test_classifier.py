@@ -11,7 +11,7 @@ import pytest
 import torch
 from sklearn.datasets import make_blobs
 
-from torchsdm import Decisions, LabelledStates, SDMClassifier, SDMEnsemble
+from torchsdm import Decisions, LabelledStates, SDMClassifier, SDMDecisions, SDMEnsemble
 from torchsdm.errors import CheckpointError, InvalidInputError, InvalidTypeError
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
@@ -35,8 +35,8 @@ def ensemble(data):
     return SDMEnsemble(**{**QUICK, "n_rounds": 3}).fit(*data)
 
 
-def assert_same(a: Decisions, b: Decisions) -> None:
-    for field in fields(Decisions):
+def assert_same(a: SDMDecisions, b: SDMDecisions) -> None:
+    for field in fields(SDMDecisions):
         if getattr(a, field.name) is not None:
             np.testing.assert_array_equal(getattr(a, field.name), getattr(b, field.name), err_msg=field.name)
 

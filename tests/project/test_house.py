@@ -34,7 +34,7 @@ ROOMS: dict[str, set[str]] = {
     "application": {"documents", "states", "hidden_states", "storage", "estimators", "evaluation"},
     "service": {"application"},
     "cli": {
-        *("documents", "states", "hidden_states", "estimators", "evaluation", "experiments", "application", "model"),
+        *("documents", "states", "hidden_states", "estimators", "evaluation", "experiments", "application"),
         "service",  # sdm serve starts it; no other verb knows it
     },
 }
@@ -197,7 +197,7 @@ def test_the_interface_is_there():
     expected |= {"learning_rate": 1e-5, "random_state": None, "device": None, "patience": None, "min_class_count": 0}
     defaults = torchsdm.SDMClassifier().get_params()
     assert {name: defaults[name] for name in expected} == expected
-    assert set(torchsdm.Decisions.__dataclass_fields__) >= {
+    assert set(torchsdm.SDMDecisions.__dataclass_fields__) >= {
         *("predictions", "admitted", "admitted_lower", "admitted_alpha", "out_of_distribution", "probabilities"),
         *("confidence", "confidence_lower", "confidence_upper", "logits", "similarity", "nearest_distance"),
         *("nearest_index", "distance_quantile", "distance_quantile_lower", "distance_quantile_upper"),

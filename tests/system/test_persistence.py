@@ -19,7 +19,7 @@ import pytest
 import torch
 from sklearn.datasets import make_blobs
 
-from torchsdm import Decisions, SDMClassifier, SDMEnsemble
+from torchsdm import SDMClassifier, SDMDecisions, SDMEnsemble
 from torchsdm.errors import ModelFileError, TorchSDMError
 from torchsdm.storage import directory as persistence
 from torchsdm.storage.directory import CONFIG_NAME
@@ -29,8 +29,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 SETTINGS = {"alpha": 0.8, "n_filters": 8, "n_rounds": 2, "max_epochs": 4, "learning_rate": 2e-2, "random_state": 0}
 
 
-def assert_same_decisions(a: Decisions, b: Decisions) -> None:
-    for field in fields(Decisions):
+def assert_same_decisions(a: SDMDecisions, b: SDMDecisions) -> None:
+    for field in fields(SDMDecisions):
         left, right = getattr(a, field.name), getattr(b, field.name)
         if left is None:
             assert right is None

@@ -106,8 +106,8 @@ def states(states_model):
         yield address
 
 
-def plain(value):
-    return json.loads(json.dumps(value))
+def numbered(rows):
+    return json.loads(json.dumps([{"id": number, **row} for number, row in enumerate(rows)]))
 
 
 def close(answer, expected):
@@ -124,23 +124,35 @@ def close(answer, expected):
 def test_decisions_on_texts_are_the_library_s(texts, text_model):
     status, answer = ask(f"{texts}/decide", {"texts": NEW})
     expected = SDMTextClassifier.load(text_model).decide(NEW).to_dicts()
-    assert status == 200 and close(answer, {"decisions": plain(expected)})
+    assert status == 200 and close(answer, {"decisions": numbered(expected)})
 
 
 def test_explanations_of_texts_are_the_library_s(texts, text_model):
     status, answer = ask(f"{texts}/explain", {"texts": NEW[:2], "k": 3})
-    expected = [one.to_dict() for one in SDMTextClassifier.load(text_model).explain(NEW[:2], 3)]
-    assert status == 200 and close(answer, {"explanations": plain(expected)})
+    explanations = SDMTextClassifier.load(text_model).explain(NEW[:2], 3)
+    assert status == 200
+    assert close(answer, {"explanations": numbered([one.to_dict(texts=False) for one in explanations])})
     assert len(answer["explanations"][0]["exemplars"]) == 3
+    assert not any(text in json.dumps(answer) for text in TEXTS)
+
+
+def test_training_texts_are_given_only_by_a_server_that_may(text_model):
+    with server(text_model, "--texts") as address:
+        status, answer = ask(f"{address}/explain", {"texts": NEW[:1]})
+    (row,), (expected,) = answer["explanations"], SDMTextClassifier.load(text_model).explain(NEW[:1])
+    assert status == 200 and row["text"] == NEW[0]
+    for points in ("exemplars", "calibration_points"):
+        assert [point["text"] for point in row[points]] == [point.text for point in getattr(expected, points)]
 
 
 def test_decisions_and_explanations_of_states_are_the_library_s(states, states_model):
     model = SDMClassifier.load(states_model)
     status, answer = ask(f"{states}/decide", {"hidden_states": STATES.tolist()})
-    assert status == 200 and close(answer, {"decisions": plain(model.decide(STATES).to_dicts())})
+    assert status == 200 and close(answer, {"decisions": numbered(model.decide(STATES).to_dicts())})
     status, answer = ask(f"{states}/explain", {"hidden_states": STATES[:2].tolist()})
     assert status == 200
-    assert close(answer, {"explanations": plain([one.to_dict() for one in model.explain(STATES[:2])])})
+    expected = [one.to_dict(texts=False) for one in model.explain(STATES[:2])]
+    assert close(answer, {"explanations": numbered(expected)})
 
 
 def test_the_model_says_what_it_is(texts, states, text_model):
@@ -198,7 +210,7 @@ def test_a_wrong_number_of_exemplars_is_told_in_one_sentence(states, k):
 
 def test_texts_for_a_model_of_states_and_unknown_routes_are_refused(states):
     status, answer = ask(f"{states}/decide", {"texts": ["a"]})
-    assert status == 422 and "send hidden_states" in answer["error"]
+    assert status == 422 and "give hidden_states" in answer["error"]
     assert ask(f"{states}/nowhere")[0] == 404 and ask(f"{states}/decide")[0] == 405
     assert ask(f"{states}/health") == (200, {"status": "ok"})  # after all of that
 

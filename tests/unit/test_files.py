@@ -17,6 +17,7 @@ from torchsdm.files import (
     remove_unfinished,
     replace_file,
     strict_json,
+    whole_file,
 )
 
 needs_posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX")
@@ -188,3 +189,29 @@ def test_json_is_read_back_and_readable():
     value = {"text": "Grüße, 世界", "numbers": [1, 2.5, None, True], "nested": {"a": {}}}
     assert json.loads(strict_json(value)) == value
     assert "Grüße, 世界" in strict_json(value) and strict_json(value).count("\n") > 5
+
+
+# --- Writing to a path -----------------------------------------------------------------------------------------------
+
+
+def test_a_whole_file_takes_the_place_of_the_old_one_and_of_a_link_its_target(tmp_path):
+    target, link = tmp_path / "a.txt", tmp_path / "link"
+    target.write_text("old")
+    link.symlink_to(target)
+    with whole_file(link) as path:
+        path.write_text("new")
+        assert target.read_text() == "old" and path.parent == tmp_path
+    assert target.read_text() == "new" and link.is_symlink() and names(tmp_path) == ["a.txt", "link"]
+
+
+def test_a_file_that_is_not_finished_is_removed(tmp_path):
+    target = tmp_path / "a.txt"
+
+    def interrupted():
+        with whole_file(target) as path:
+            path.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert names(tmp_path) == []

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
 from torchsdm.baselines.softmax import softmax
-from torchsdm.core import Decisions, nearest_one
+from torchsdm.core import Decisions, SDMDecisions
 from torchsdm.errors import NotFittedError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.validation import Array, ArrayLike, check_choice
 
 Self = TypeVar("Self", bound="SDMRule")
 
-# What belongs to sdm(z') and its region, and would contradict another confidence.
-_OF_THE_REGION = (
-    *("confidence_lower", "confidence_upper", "admitted_lower", "admitted_lower_alpha", "admitted_lower_at"),
-    "rescaled_similarity_lower",
-)
-
 RULES = ("no reject", "softmax", "softmax of d·z", "sdm", "region", "region lower")  #: what ``SDMRule`` knows
 
 
 class SDMRule(ClassifierMixin, BaseEstimator):
-    """One of the paper's estimators over an SDM adaptor. All share its logits and signals; only admission differs.
+    """One of the paper's estimators over an SDM adaptor. All share its logits; only confidence and admission differ.
 
     Parameters
     ----------
@@ -56,20 +50,26 @@ class SDMRule(ClassifierMixin, BaseEstimator):
         return self
 
     def decide(self, X: ArrayLike) -> Decisions:
-        """Decide on each input by the rule; ``probabilities`` and ``confidence`` are what the rule looks at."""
+        """Decide on each input by the rule; ``probabilities`` and ``confidence`` are what the rule looks at.
+
+        The signals of SDM are given with the rules that use them: 'sdm', 'region' and 'region lower'.
+        """
         decisions = self._fitted("decide").decide(X)
         if self.rule == "region":
             return replace(decisions, score=decisions.rescaled_similarity)
         if self.rule == "region lower":
-            lower = decisions.admitted_lower_at
-            return replace(_admitted(decisions, lower), score=decisions.rescaled_similarity)
+            lower = decisions.with_admission(decisions.admitted_lower_at)
+            return replace(lower, score=decisions.rescaled_similarity)
         probabilities = _PROBABILITIES[self.rule](decisions)
         y_hat = decisions.logits.argmax(axis=1)[:, None]
         confidence = np.take_along_axis(probabilities, y_hat, axis=1)[:, 0]
         is_high = confidence[:, None] >= decisions.alphas  # (N, A)
         admitted_at = np.ones_like(is_high) if self.rule == "no reject" else is_high
-        others: dict[str, Any] = dict.fromkeys(_OF_THE_REGION) if self.rule != "sdm" else {}
-        return replace(_admitted(decisions, admitted_at), probabilities=probabilities, confidence=confidence, **others)
+        if self.rule == "sdm":
+            return decisions.with_admission(admitted_at)
+        return Decisions.of_probabilities(
+            decisions.classes, decisions.alphas, decisions.logits, probabilities, admitted_at, member=decisions.member
+        )
 
     def predict_proba(self, X: ArrayLike) -> Array:
         """What the rule looks at as the probabilities of the classes (N, C)."""
@@ -85,12 +85,7 @@ class SDMRule(ClassifierMixin, BaseEstimator):
         return self.model_
 
 
-def _admitted(decisions: Decisions, admitted_at: Array) -> Decisions:
-    alpha = nearest_one(admitted_at, decisions.alphas)
-    return replace(decisions, admitted=~np.isnan(alpha), admitted_alpha=alpha, admitted_at=admitted_at)
-
-
-_PROBABILITIES: dict[str, Callable[[Decisions], Array]] = {
+_PROBABILITIES: dict[str, Callable[[SDMDecisions], Array]] = {
     "no reject": lambda decisions: softmax(decisions.logits),
     "softmax": lambda decisions: softmax(decisions.logits),
     "softmax of d·z": lambda decisions: softmax(decisions.distance_quantile[:, None] * decisions.logits),

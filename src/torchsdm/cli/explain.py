@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 
 import click
-import numpy as np
 
-from torchsdm.application import Columns, SavedModel
 from torchsdm.cli._options import column_options, json_option, language_model_options
 from torchsdm.errors import InvalidInputError
+from torchsdm.texts import one_line
+
+_HEADING = 300  # characters of an input's text that are shown
 
 
 @click.command()
@@ -41,43 +42,31 @@ def explain(
 ) -> None:
     r"""Show for each input the decision, the nearest training examples, and how calibration points like it fared.
 
+    With --json, one row for each input: what sdm predict --texts writes, and the calibration points.
+
     \b
     Examples:
       sdm explain model new.jsonl --only ticket-17
       sdm explain model --say "A film to remember."
     """
+    from torchsdm.application import Columns, SavedModel, answer_rows, given_block, ids_and_texts, selected
+
     if (inputs is None) == (not texts):
         raise InvalidInputError("Give either INPUT or --say TEXT.")
     if exemplars < 1 or (first is not None and first < 1):
         raise InvalidInputError("--exemplars and --first must be at least 1.")
     saved = SavedModel.load(model, language_model=language_model, device=device, batch_tokens=batch_tokens)
-    if texts:
-        if saved.text_classifier is None:
-            raise InvalidInputError(f"{model} was trained on states alone and cannot read texts.")
-        for one, explanation in zip(texts, saved.text_classifier.explain(list(texts), exemplars), strict=True):
-            _show(one, None, explanation, as_json)
-        return
-    shown, missing = 0, set(only)
-    for block in saved.blocks(str(inputs), Columns(text, label, id_, answer, states)):
-        ids = list(block.ids or [])
-        rows = [row for row, name in enumerate(ids) if not only or str(name) in only]
-        rows = rows if first is None else rows[: first - shown]
-        if rows:
-            chosen = np.asarray(block.hidden_states)[rows]
-            for row, explanation in zip(rows, saved.classifier.explain(chosen, exemplars), strict=True):
-                _show(None if block.texts is None else block.texts[row], ids[row], explanation, as_json)
-        shown += len(rows)
-        missing -= {str(ids[row]) for row in rows}
-        if (first is not None and shown >= first) or (only and not missing):
-            break
-    if missing and (first is None or shown < first):
-        raise InvalidInputError(f"{inputs} has no input with the id {sorted(missing)[0]!r}.")
-
-
-def _show(text: object, name: object, explanation: object, as_json: bool) -> None:
-    if as_json:
-        row = {"id": name, "text": text, **explanation.to_dict()}  # type: ignore[attr-defined]
-        click.echo(json.dumps(row, allow_nan=False, ensure_ascii=False))
-        return
-    heading = " ".join(str(part) for part in (None if name is None else f"id {name!r}", text) if part is not None)
-    click.echo(f"{' '.join(heading.split())[:300]}\n{explanation}\n")
+    given = (
+        [given_block(saved, texts=texts)]
+        if inputs is None
+        else saved.blocks(inputs, Columns(text, label, id_, answer, states))
+    )
+    for block in selected(given, only, first):
+        if as_json:
+            for row in answer_rows(saved.classifier, block, k=exemplars, calibration=True, texts=True):
+                click.echo(json.dumps(row, allow_nan=False, ensure_ascii=False))
+            continue
+        explanations = saved.classifier.explain(block.hidden_states, exemplars)
+        for (name, of_input), explanation in zip(ids_and_texts(block), explanations, strict=True):
+            heading = f"id {name!r}" if of_input is None else f"id {name!r} {of_input}"
+            click.echo(f"{one_line(heading, _HEADING)}\n{explanation}\n")

@@ -16,12 +16,14 @@ from torchsdm.service import run_service
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--max-inputs", type=click.IntRange(1), default=256, show_default=True, help="Inputs of a request.")
+@click.option("--texts", is_flag=True, help="Also give the texts of training examples with explanations.")
 @language_model_options
 def serve(
     model: str,
     host: str,
     port: int,
     max_inputs: int,
+    texts: bool,
     language_model: str | None,
     device: str | None,
     batch_tokens: int,
@@ -36,4 +38,4 @@ def serve(
       curl -s localhost:8000/decide -H 'content-type: application/json' -d '{"texts": ["A film to remember."]}'
     """
     saved = SavedModel.load(model, language_model=language_model, device=device, batch_tokens=batch_tokens)
-    run_service(saved, host, port, max_inputs)
+    run_service(saved, host, port, max_inputs, texts=texts)

@@ -17,7 +17,7 @@ from torchsdm.core.activation import (
     sdm_losses,
 )
 from torchsdm.core.adaptor import Adaptor, ExemplarAdaptor, IdentityAdaptor, make_adaptor, restore_adaptor
-from torchsdm.core.decision import CalibrationScores, Decisions, decide, nearest_one
+from torchsdm.core.decision import CalibrationScores, Decisions, SDMDecisions, decide
 from torchsdm.core.region import HighReliabilityRegion, find_high_reliability_region
 from torchsdm.core.sample_size import dkw_epsilon, effective_sample_sizes
 from torchsdm.core.signals import ClassEcdfs, Signals
@@ -33,6 +33,7 @@ __all__ = [
     "HighReliabilityRegion",
     "IdentityAdaptor",
     "SDMActivation",
+    "SDMDecisions",
     "SDMLogActivation",
     "SDMLoss",
     "Signals",
@@ -42,7 +43,6 @@ __all__ = [
     "find_high_reliability_region",
     "log_activation",
     "make_adaptor",
-    "nearest_one",
     "rescaled_similarity",
     "restore_adaptor",
     "sdm_activation",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,26 +15,18 @@ from torchsdm.core.activation import log_activation, rescaled_similarity
 from torchsdm.core.region import HighReliabilityRegion
 from torchsdm.core.sample_size import distance_quantile_band, dkw_epsilon, effective_sample_sizes
 from torchsdm.core.signals import Signals
-from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError
+from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError, MissingSignalError
 from torchsdm.validation import Array
 
-_ABSENT: Any = None  # of a field that an estimator does not fill
-_OF_ONE_ALPHA = (
-    *("set_sizes", "confidence_lower", "confidence_upper", "distance_quantile_lower", "distance_quantile_upper"),
-    *("rescaled_similarity_lower", "dkw_epsilon"),
-)
+Self = TypeVar("Self", bound="Decisions")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Decisions:
-    """One row per input. All are numpy arrays of length N; per-class ones are (N, C), in the order of ``classes``.
+    """What every estimator says of its inputs, one row per input; SDM estimators give ``SDMDecisions``, which say more.
 
-    Every estimator fills the fields up to ``logits``. Those after it are the signals that an SDM decision rests on; of
-    an estimator that has no such signal they are None, and absent from ``to_dicts`` and ``to_pandas``.
-
-    Where several alphas are asked for, the values that depend on alpha (``dkw_epsilon`` and everything lower or upper)
-    are those of the row's ``admitted_lower_alpha``; where that is NaN, of its ``admitted_alpha``; where that is too, of
-    the smallest alpha. In an ensemble they are those that the round named by ``member`` shows.
+    Fields are numpy arrays of length N; per-class ones are (N, C), in the order of ``classes``. Optional fields that an
+    estimator does not fill are None, and absent from ``to_dicts`` and ``to_pandas``.
     """
 
     classes: Array
@@ -46,94 +38,69 @@ class Decisions:
     admitted: Array
     """Whether the prediction may be acted on."""
     admitted_alpha: Array
-    """The alpha nearest 1 at which the point is admitted; NaN where it is at none."""
+    """The largest alpha that admits the point; NaN if none does."""
     admitted_at: Array
-    """Whether the point is admitted at each alpha, (N, A)."""
+    """Whether each alpha admits the point, (N, A)."""
     probabilities: Array
-    """What the estimator takes for the probabilities of the classes, (N, C): sdm(z') here, uniform where d = 0."""
+    """What the estimator takes for the probabilities of the classes, (N, C): of SDM sdm(z'), uniform where d = 0."""
     confidence: Array
     """Probability of the predicted label."""
     logits: Array
     """z', (N, C)."""
     score: Array | None = None
-    """What the estimator orders inputs by, where that is not ``confidence``: the higher, the more to be relied on."""
+    """What the estimator ranks inputs by, if that is not ``confidence``; higher is more reliable."""
     set_sizes: Array | None = None
     """Of conformal estimators: how many labels the prediction set holds."""
-    admitted_lower: Array = _ABSENT
-    """Whether it is still admitted when the error of the distance eCDFs is allowed for (the lower estimator)."""
-    admitted_lower_alpha: Array = _ABSENT
-    """The alpha nearest 1 at which the lower estimator admits the point; NaN where none does."""
-    admitted_lower_at: Array = _ABSENT
-    """Whether the lower estimator of each alpha does, (N, A)."""
-    out_of_distribution: Array = _ABSENT
-    """q = 0 or d = 0: the nearest support point disagrees, or everything is farther than calibration ever saw."""
-    confidence_lower: Array = _ABSENT
-    confidence_upper: Array = _ABSENT
-    similarity: Array = _ABSENT
-    """q: how many of the nearest support points, without a break, are correct and predicted alike."""
-    nearest_distance: Array = _ABSENT
-    nearest_index: Array = _ABSENT
-    """Support index of the nearest support point."""
-    distance_quantile: Array = _ABSENT
-    """d in [0, 1]; 0 is far."""
-    distance_quantile_lower: Array = _ABSENT
-    distance_quantile_upper: Array = _ABSENT
-    rescaled_similarity: Array = _ABSENT
-    """q'."""
-    rescaled_similarity_lower: Array = _ABSENT
-    effective_sample_sizes: Array = _ABSENT
-    """Per class, how many calibration points have a smaller q', (N, C)."""
-    dkw_epsilon: Array = _ABSENT
-    """Half-width of the band around d."""
     member: Array | None = None
     """Of an ensemble: the round that the row's numbers are from."""
 
-    @classmethod
+    @staticmethod
     def of_probabilities(
-        cls,
         classes: Array,
-        alphas: Sequence[float],
+        alphas: Sequence[float] | Array,
         logits: Array,
         probabilities: Array,
         admitted_at: Array,
-        **others: Array,
+        *,
+        score: Array | None = None,
+        set_sizes: Array | None = None,
+        member: Array | None = None,
     ) -> Decisions:
-        """Decisions of an estimator that has probabilities and a rule: (N, C), and (N, A) for ascending alphas."""
+        """Decisions of an estimator that has probabilities (N, C) and a rule, (N, A) for ascending alphas."""
         y_hat = logits.argmax(axis=1)
-        admitted_alpha = nearest_one(admitted_at, np.asarray(alphas, dtype=float))
-        return cls(
+        return Decisions(
             classes=classes,
             alphas=np.asarray(alphas, dtype=float),
             predictions=classes[y_hat],
-            admitted=~np.isnan(admitted_alpha),
-            admitted_alpha=admitted_alpha,
-            admitted_at=admitted_at,
+            **_admission("admitted", admitted_at, np.asarray(alphas, dtype=float)),
             probabilities=probabilities,
             confidence=np.take_along_axis(probabilities, y_hat[:, None], axis=1)[:, 0],
             logits=logits,
-            **others,
+            score=score,
+            set_sizes=set_sizes,
+            member=member,
         )
 
-    def at(self, alpha: float) -> Decisions:
-        """The same rows, admitted or not at one of the alphas asked for.
+    @staticmethod
+    def concatenate(parts: Sequence[Self]) -> Self:
+        """The rows of several decisions, one after the other."""
+        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name, _ in parts[0]._columns()}
+        return replace(parts[0], **columns)
 
-        Of several alphas, what else depends on alpha (bands, lower values, set sizes) is left out.
+    def at(self: Self, alpha: float) -> Self:
+        """The same rows with one of the alphas asked for: what depends on alpha is as if it alone had been.
+
+        Of several alphas, ``set_sizes`` are left out.
         """
         columns = np.flatnonzero(np.isclose(self.alphas, alpha, rtol=0, atol=1e-9))
         if len(columns) == 0:
             known = ", ".join(f"{value:g}" for value in self.alphas)
             raise InvalidInputError(f"'alpha' of Decisions.at must be one of those asked for, {known}. Got {alpha:g}.")
-        if len(self.alphas) == 1:
-            return self
-        changed: dict[str, Any] = {"alphas": self.alphas[columns]}
-        changed |= dict.fromkeys(_OF_ONE_ALPHA)  # known for one alpha of each row, which may be another
-        for kind in ("admitted", "admitted_lower"):
-            admitted_at = getattr(self, f"{kind}_at")
-            if admitted_at is not None:
-                at_alpha = admitted_at[:, columns]
-                changed |= {kind: at_alpha[:, 0], f"{kind}_at": at_alpha}
-                changed[f"{kind}_alpha"] = np.where(at_alpha[:, 0], float(alpha), np.nan)
-        return replace(self, **changed)
+        return self if len(self.alphas) == 1 else replace(self, **self._at(columns[:1]))
+
+    def with_admission(self: Self, admitted_at: Array) -> Self:
+        """The same rows, admitted at other alphas, (N, A)."""
+        return replace(self, **_admission("admitted", admitted_at, self.alphas))
 
     @property
     def magnitude(self) -> Array:
@@ -141,19 +108,14 @@ class Decisions:
         magnitude: Array = self.logits.max(axis=1)
         return magnitude
 
-    @property
-    def min_sample_size(self) -> Array:
-        """The smallest effective sample size over the classes (N,)."""
-        smallest: Array = self.effective_sample_sizes.min(axis=1)
-        return smallest
-
     def __len__(self) -> int:
         return len(self.predictions)
 
     def __repr__(self) -> str:
-        return f"Decisions({len(self)} input{'s' * (len(self) != 1)}, {int(self.admitted.sum())} admitted)"
+        rows = f"{len(self)} input{'s' * (len(self) != 1)}"
+        return f"{type(self).__name__}({rows}, {int(self.admitted.sum())} admitted)"
 
-    def __getitem__(self, rows: int | slice | Sequence[int] | Array) -> Decisions:
+    def __getitem__(self: Self, rows: int | slice | Sequence[int] | Array) -> Self:
         """Some of the rows, as decisions; one number gives one row."""
         if isinstance(rows, str):
             raise InvalidTypeError(f"Decisions are indexed by row. For a column write decisions.{rows}.")
@@ -161,37 +123,29 @@ class Decisions:
         values = {name: value[chosen] for name, value in self._columns()}
         return replace(self, **values)
 
-    @classmethod
-    def concatenate(cls, parts: Sequence[Decisions]) -> Decisions:
-        """The rows of several decisions, one after the other."""
-        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name, _ in parts[0]._columns()}
-        return cls(classes=parts[0].classes, alphas=parts[0].alphas, **columns)
+    if not TYPE_CHECKING:  # to a type checker, a name that is not there stays an error
 
-    def with_admission(self, admitted_at: Array, member: Array) -> Decisions:
-        """The same rows, admitted at the alphas given (N, A) by the rounds given, in the lower sense and so in any."""
-        alpha = nearest_one(admitted_at, self.alphas)
-        return replace(
-            self,
-            admitted=~np.isnan(alpha),
-            admitted_lower=~np.isnan(alpha),
-            admitted_alpha=alpha,
-            admitted_lower_alpha=alpha,
-            admitted_at=admitted_at,
-            admitted_lower_at=admitted_at,
-            member=member,
-        )
+        def __getattr__(self, name: str) -> Any:
+            if name in SDMDecisions.__dataclass_fields__:
+                raise MissingSignalError(
+                    f"These decisions have no '{name}': it is a signal of SDM, which their estimator does not use."
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One dictionary of plain values per input, ready for strict JSON: what is NaN or infinite becomes None."""
-        names = [name for name, _ in self._columns()]
-        columns = [value.tolist() for _, value in self._columns()]
-        keys = {name: [str(key) for key in self._keys(name).tolist()] for name in names}
+        """One dictionary of plain values per input, ready for strict JSON: NaN and infinity become None.
+
+        The keys are the names of the fields, and ``magnitude``; a per-class value is a dictionary by label. The command
+        and the service write the same rows (``torchsdm.application.decision_schema``).
+        """
+        columns = self._written()
+        keys = {name: [str(key) for key in self._keys(name).tolist()] for name in columns}
         return [
             {
                 name: dict(zip(keys[name], value, strict=True)) if isinstance(value, list) else _plain(value)
-                for name, value in zip(names, row, strict=True)
+                for name, value in zip(columns, row, strict=True)
             }
-            for row in zip(*columns, strict=True)
+            for row in zip(*(column.tolist() for column in columns.values()), strict=True)
         ]
 
     def to_pandas(self) -> Any:
@@ -201,22 +155,88 @@ class Decisions:
         except ImportError as error:
             raise MissingExtraError("pandas", "report", "Decisions.to_pandas") from error
         columns: dict[str, Array] = {}
-        for name, value in self._columns():
+        for name, value in self._written().items():
             if value.ndim == 1:
                 columns[name] = value
             else:
                 columns |= {f"{name}[{key}]": value[:, c] for c, key in enumerate(self._keys(name).tolist())}
         return pd.DataFrame(columns)
 
+    def _at(self, column: Array) -> dict[str, Any]:
+        """The fields that change with the alphas, for the alpha in one column of them (given as an array)."""
+        alphas = self.alphas[column]
+        admission = _admission("admitted", self.admitted_at[:, column], alphas)
+        return {"alphas": alphas, "set_sizes": None, **admission}
+
     def _keys(self, name: str) -> Array:
         """What the columns of a two-dimensional field stand for."""
         return self.alphas if name.endswith("_at") else self.classes
 
     def _columns(self) -> Iterator[tuple[str, Array]]:
+        """The fields that hold a value per row."""
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name not in ("classes", "alphas") and value is not None:
                 yield field.name, value
+
+    def _written(self) -> dict[str, Array]:
+        """The columns of a written row."""
+        return {**dict(self._columns()), "magnitude": self.magnitude}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SDMDecisions(Decisions):
+    """What SDM estimators say of their inputs: ``Decisions``, and the signals they rest on.
+
+    With several alphas, the values that depend on alpha (``dkw_epsilon`` and everything lower or upper) are those of
+    the row's ``admitted_lower_alpha``; if that is NaN, of its ``admitted_alpha``; if that is NaN too, of the smallest
+    alpha. In an ensemble they are those of the round named by ``member``.
+    """
+
+    admitted_lower: Array
+    """Whether it is still admitted when the error of the distance eCDFs is allowed for (the lower estimator)."""
+    admitted_lower_alpha: Array
+    """The largest alpha whose lower estimator admits the point; NaN if none does."""
+    admitted_lower_at: Array
+    """Whether the lower estimator of each alpha admits the point, (N, A)."""
+    out_of_distribution: Array
+    """q = 0 or d = 0: the nearest support point disagrees, or everything is farther than calibration ever saw."""
+    confidence_lower: Array
+    confidence_upper: Array
+    similarity: Array
+    """q: how many of the nearest support points, without a break, are correct and predicted alike."""
+    nearest_distance: Array
+    nearest_index: Array
+    """Support index of the nearest support point."""
+    distance_quantile: Array
+    """d in [0, 1]; 0 is far."""
+    distance_quantile_lower: Array
+    distance_quantile_upper: Array
+    rescaled_similarity: Array
+    """q'."""
+    rescaled_similarity_lower: Array
+    effective_sample_sizes: Array
+    """Per class, how many calibration points have a smaller q', (N, C)."""
+    dkw_epsilon: Array
+    """Half-width of the band around d."""
+
+    def of_rounds(self, admitted_at: Array, member: Array) -> SDMDecisions:
+        """The same rows as an ensemble's: admitted by all rounds at the alphas given (N, A), by the lower estimator."""
+        lower = _admission("admitted_lower", admitted_at, self.alphas)
+        return replace(self.with_admission(admitted_at), **lower, member=member)
+
+    @property
+    def min_sample_size(self) -> Array:
+        """The smallest effective sample size over the classes (N,)."""
+        smallest: Array = self.effective_sample_sizes.min(axis=1)
+        return smallest
+
+    def _at(self, column: Array) -> dict[str, Any]:
+        alphas = self.alphas[column]
+        rests_on = (self.logits, self.similarity, self.distance_quantile, self.effective_sample_sizes)
+        band = _band(*(torch.tensor(np.ascontiguousarray(values)) for values in rests_on), alpha=float(alphas[0]))
+        lower = _admission("admitted_lower", self.admitted_lower_at[:, column], alphas)
+        return super()._at(column) | lower | {name: values.numpy() for name, values in band.items()}
 
 
 @dataclass(frozen=True)
@@ -233,51 +253,29 @@ def decide(
     calibration: CalibrationScores,
     regions: Sequence[HighReliabilityRegion],
     classes: Array,
-) -> Decisions:
+) -> SDMDecisions:
     """Decide on points from their logits and signals; everything in float64, row by row independent of the batch."""
     z, q, d = logits.double(), signals.similarity, signals.distance_quantile
     y_hat = z.argmax(dim=1)
-
-    def of_prediction(per_class: Tensor) -> Tensor:
-        return per_class.gather(1, y_hat.unsqueeze(1)).squeeze(1)
-
-    def confidence_at(quantile: Tensor) -> Tensor:
-        return of_prediction(log_activation(z, q, quantile).exp())
-
     probabilities = log_activation(z, q, d).exp()
-    confidence = of_prediction(probabilities)
+    confidence = _of_prediction(probabilities, z)
     q_rescaled = rescaled_similarity(q, confidence)
     sizes = effective_sample_sizes(calibration.rescaled_similarity, calibration.labels, q_rescaled, z.shape[1])
 
     regions = sorted(regions, key=lambda region: region.alpha)
     bands, admitted_at, admitted_lower_at = [], [], []
     for region in regions:
-        epsilon = dkw_epsilon(sizes, region.alpha)
-        d_lower, d_upper = distance_quantile_band(d, epsilon)
-        confidence_lower = confidence_at(d_lower)
-        q_rescaled_lower = rescaled_similarity(q, confidence_lower)
-        bands.append(
-            {
-                "dkw_epsilon": epsilon,
-                "distance_quantile_lower": d_lower,
-                "distance_quantile_upper": d_upper,
-                "confidence_lower": confidence_lower,
-                "confidence_upper": confidence_at(d_upper),
-                "rescaled_similarity_lower": q_rescaled_lower,
-            }
-        )
+        band = _band(logits, q, d, sizes, alpha=region.alpha)
+        bands.append(band)
         admitted_at.append(region.admits(q_rescaled, y_hat, confidence))
-        admitted_lower_at.append(region.admits(q_rescaled_lower, y_hat, confidence_lower))
+        admitted_lower_at.append(region.admits(band["rescaled_similarity_lower"], y_hat, band["confidence_lower"]))
     # The band shown: of the largest alpha that admits the lower estimate, else the point, else of the smallest.
     shown = torch.zeros_like(y_hat)
     for admits_at in (admitted_at, admitted_lower_at):
         for position, admits in enumerate(admits_at):
             shown[admits] = position
-    band = {name: torch.stack([b[name] for b in bands]).gather(0, shown[None])[0] for name in bands[0]}
 
     columns = {
-        "admitted_at": torch.stack(admitted_at, dim=1),
-        "admitted_lower_at": torch.stack(admitted_lower_at, dim=1),
         "out_of_distribution": signals.out_of_distribution,
         "probabilities": probabilities,
         "confidence": confidence,
@@ -288,27 +286,51 @@ def decide(
         "distance_quantile": d,
         "rescaled_similarity": q_rescaled,
         "effective_sample_sizes": sizes,
-        **band,
+        **{name: torch.stack([band[name] for band in bands]).gather(0, shown[None])[0] for name in bands[0]},
     }
-    arrays = {name: column.cpu().numpy() for name, column in columns.items()}
     alphas = np.array([region.alpha for region in regions])
-    admitted_alpha = nearest_one(arrays["admitted_at"], alphas)
-    admitted_lower_alpha = nearest_one(arrays["admitted_lower_at"], alphas)
-    return Decisions(
+    return SDMDecisions(
         classes=classes,
         alphas=alphas,
         predictions=classes[y_hat.cpu().numpy()],
-        admitted=~np.isnan(admitted_alpha),
-        admitted_lower=~np.isnan(admitted_lower_alpha),
-        admitted_alpha=admitted_alpha,
-        admitted_lower_alpha=admitted_lower_alpha,
-        **arrays,
+        **_admission("admitted", torch.stack(admitted_at, dim=1).cpu().numpy(), alphas),
+        **_admission("admitted_lower", torch.stack(admitted_lower_at, dim=1).cpu().numpy(), alphas),
+        **{name: column.cpu().numpy() for name, column in columns.items()},
     )
 
 
-def nearest_one(admitted_at: Array, alphas: Array) -> Array:
-    """The largest alpha that admits each row (N,), NaN where none does."""
+def largest_admitting_alpha(admitted_at: Array, alphas: Array) -> Array:
+    """The largest alpha that admits each row (N,), NaN if none does."""
     return np.where(admitted_at.any(axis=1), np.where(admitted_at, alphas, -np.inf).max(axis=1), np.nan)
+
+
+def _admission(kind: str, admitted_at: Array, alphas: Array) -> dict[str, Any]:
+    """The three fields of one kind of admission, 'admitted' or 'admitted_lower'."""
+    largest = largest_admitting_alpha(admitted_at, alphas)
+    return {kind: ~np.isnan(largest), f"{kind}_alpha": largest, f"{kind}_at": admitted_at}
+
+
+def _band(logits: Tensor, q: Tensor, d: Tensor, sizes: Tensor, *, alpha: float) -> dict[str, Tensor]:
+    """The band around d at one alpha, and what follows from d at its ends (appendix A.5)."""
+    z = logits.double()
+    epsilon = dkw_epsilon(sizes, alpha)
+    d_lower, d_upper = distance_quantile_band(d, epsilon)
+    confidence_lower, confidence_upper = (
+        _of_prediction(log_activation(z, q, end).exp(), z) for end in (d_lower, d_upper)
+    )
+    return {
+        "dkw_epsilon": epsilon,
+        "distance_quantile_lower": d_lower,
+        "distance_quantile_upper": d_upper,
+        "confidence_lower": confidence_lower,
+        "confidence_upper": confidence_upper,
+        "rescaled_similarity_lower": rescaled_similarity(q, confidence_lower),
+    }
+
+
+def _of_prediction(per_class: Tensor, logits: Tensor) -> Tensor:
+    """The value of the predicted class, (N, C) -> (N,)."""
+    return per_class.gather(1, logits.argmax(dim=1, keepdim=True)).squeeze(1)
 
 
 def _plain(value: Any) -> Any:

@@ -12,7 +12,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor
 
-from torchsdm.core import Decisions, restore_adaptor
+from torchsdm.core import SDMDecisions, restore_adaptor
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimators._fitted import check_examples
 from torchsdm.estimators._saving import Saveable
@@ -198,7 +198,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         """The predicted label of each input, admitted or not; ``decide`` says which may be acted on."""
 
     @abstractmethod
-    def decide(self, X: ArrayLike) -> Decisions:
+    def decide(self, X: ArrayLike) -> SDMDecisions:
         """Decide on each input: the label, whether it is admitted, and all that this rests on."""
 
     def predict_proba(self, X: ArrayLike) -> Array:

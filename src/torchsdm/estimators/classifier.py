@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from torchsdm.core import Decisions, HighReliabilityRegion
+from torchsdm.core import HighReliabilityRegion, SDMDecisions
 from torchsdm.errors import InvalidInputError, MissingExtraError
 from torchsdm.estimators._base import BaseSDMClassifier
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, SupportSet
@@ -175,7 +175,7 @@ class SDMClassifier(BaseSDMClassifier):
         labels: Array = self.classes_[self.model_.predict(states).numpy()]
         return labels
 
-    def decide(self, X: ArrayLike) -> Decisions:
+    def decide(self, X: ArrayLike) -> SDMDecisions:
         """Decide on each input: the label, whether it is admitted, and all that this rests on.
 
         A row does not depend on what else is in X.

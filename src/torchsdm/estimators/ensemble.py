@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from torch import Tensor
 
-from torchsdm.core import Decisions
+from torchsdm.core import Decisions, SDMDecisions
 from torchsdm.errors import InvalidInputError
 from torchsdm.estimators._base import BaseSDMClassifier
 from torchsdm.estimators.classifier import SDMClassifier
@@ -55,7 +55,7 @@ class SDMEnsemble(BaseSDMClassifier):
         labels: Array = self.classes_[_most_frequent(votes, len(self.classes_))]
         return labels
 
-    def decide(self, X: ArrayLike) -> Decisions:
+    def decide(self, X: ArrayLike) -> SDMDecisions:
         """Decide on each input by all rounds together."""
         states = self._check_input(X, "decide")
         return combine([model.decide(states) for model in self.models_], self._codes)
@@ -75,7 +75,7 @@ class SDMEnsemble(BaseSDMClassifier):
         return [explanation for explanation in explanations if explanation is not None]
 
 
-def combine(members: Sequence[Decisions], codes: LabelCodes) -> Decisions:
+def combine(members: Sequence[SDMDecisions], codes: LabelCodes) -> SDMDecisions:
     """Join the decisions of J rounds on the same inputs into one."""
     votes = np.stack([codes.encode(member.predictions, "SDMEnsemble").numpy() for member in members])  # (J, N)
     winner = _most_frequent(votes, len(codes.classes))
@@ -85,7 +85,7 @@ def combine(members: Sequence[Decisions], codes: LabelCodes) -> Decisions:
     all_admit_at = np.stack([member.admitted_lower_at for member in members]).all(axis=0)  # (N, A)
     n = len(winner)
     rows = Decisions.concatenate(members)[witness * n + np.arange(n)]
-    return rows.with_admission(all_admit_at & unanimous[:, None], member=witness)
+    return rows.of_rounds(all_admit_at & unanimous[:, None], member=witness)
 
 
 def _most_frequent(votes: Array, n_classes: int) -> Array:

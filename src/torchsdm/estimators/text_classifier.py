@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
-from torchsdm.core import Decisions
+from torchsdm.core import SDMDecisions
 from torchsdm.documents import Document, Documents
 from torchsdm.errors import BackboneError, InvalidInputError, ModelFileError, NotFittedError
 from torchsdm.estimators.classifier import SDMClassifier
@@ -29,7 +29,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
 
     1. ``fit`` runs the language model over the texts and fits an ``SDMClassifier`` on its hidden states;
     2. ``decide`` answers every text with a label, whether it is admitted, and what that rests on;
-    3. calling the object gives the short form, as a transformers pipeline does;
+    3. calling the object gives the same as dictionaries, as a transformers pipeline does;
     4. ``save_pretrained`` keeps the classifier and what it needs to know of the language model, not its weights.
 
     For answers of a model that shows no hidden states, use a prompt with ``{answer}`` and pass ``answers``: the texts
@@ -114,7 +114,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
 
     # ---------------------------------------------------------------- asking
 
-    def decide(self, X: Any, *, answers: Any = None) -> Decisions:
+    def decide(self, X: Any, *, answers: Any = None) -> SDMDecisions:
         """Decide on each text: the label, whether it is admitted, and all that this rests on."""
         return self._fitted("decide").decide(self._states(X, answers, "decide"))
 
@@ -131,14 +131,10 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         return self._fitted("explain").explain(self._states(X, answers, "explain"), k)
 
     def __call__(self, inputs: Any, *, answers: Any = None) -> list[dict[str, Any]]:
-        """A dictionary for each text: label, score, whether it is admitted, and the signals, as plain values."""
+        """A dictionary of plain values for each text, or for one text: the rows of ``decide(...).to_dicts()``."""
         if isinstance(inputs, str):
             inputs, answers = [inputs], [answers] if isinstance(answers, str) else answers
-        kept = ("admitted", "admitted_lower", "out_of_distribution", "similarity", "distance_quantile")
-        return [
-            {"label": row["predictions"], "score": row["confidence"]} | {name: row[name] for name in kept}
-            for row in self.decide(inputs, answers=answers).to_dicts()
-        ]
+        return self.decide(inputs, answers=answers).to_dicts()
 
     @property
     def classes_(self) -> Array:

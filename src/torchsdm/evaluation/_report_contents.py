@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchsdm.core import Decisions
+from torchsdm.core import Decisions, SDMDecisions
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation.displays import (
     AlphaDisplay,
@@ -118,7 +118,7 @@ class _Kind:
     """A kind of example: what it shows, and how its rows are chosen."""
 
     caption: str
-    choose: Callable[[Decisions, Array], Array]
+    choose: Callable[[SDMDecisions, Array], Array]
 
 
 def _highest(score: Array, chosen: Array) -> Array:

@@ -231,7 +231,7 @@ def _card(example: Example, texts: bool) -> str:
     decision = example.explanation.decision
     verdict = "admitted" if decision["admitted"] else "rejected"
     exemplars = "".join(
-        f"<li>{'+' if point.is_match else '−'} <b>{_escape(point.label)}</b> (predicted {_escape(point.prediction)}), "
+        f"<li>{'+' if point.vouches else '−'} <b>{_escape(point.label)}</b> (predicted {_escape(point.prediction)}), "
         f"distance {point.distance:.4g}, id {_escape(point.id)}{_quoted(point.text if texts else None)}</li>"
         for point in example.explanation.exemplars
     )

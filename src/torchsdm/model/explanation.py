@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchsdm.core import Decisions
+from torchsdm.core import SDMDecisions
 from torchsdm.labels import LabelCodes
 from torchsdm.model.model import SDMModel
+from torchsdm.texts import one_line
 
 PARTITION_WIDTH = 0.1  #: how far q' (as a rank) and d of a calibration point may lie from the input's
 
@@ -25,7 +26,7 @@ class Exemplar:
     label: Any
     prediction: Any
     distance: float
-    is_match: bool
+    vouches: bool
     """Whether it vouches for the answer: correctly predicted, with the input's prediction."""
     text: str | None = None
 
@@ -62,9 +63,21 @@ class Explanation:
         """The same evidence for a decision that was made with more than it."""
         return replace(self, decision=decision)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return asdict(self)
+    def to_dict(self, *, calibration: bool = True, texts: bool = True) -> dict[str, Any]:
+        """The row that ``Decisions.to_dicts`` gives, with what it rests on; plain values, ready for strict JSON.
+
+        Parameters
+        ----------
+        calibration : bool
+            Whether to give the calibration points of the input's partition, its size and its accuracy.
+        texts : bool
+            Whether to give the texts of training examples and calibration points.
+        """
+        row = {**self.decision, "exemplars": [_plain(point, texts) for point in self.exemplars]}
+        if calibration:
+            row["calibration_points"] = [_plain(point, texts) for point in self.calibration_points]
+            row |= {"partition_size": self.partition_size, "partition_accuracy": self.partition_accuracy}
+        return row
 
     def __str__(self) -> str:
         row = self.decision
@@ -77,8 +90,8 @@ class Explanation:
             "nearest training examples:",
         ]
         for point in self.exemplars:
-            mark = "+" if point.is_match else "-"
-            text = "" if point.text is None else f"  {_shortened(point.text)}"
+            mark = "+" if point.vouches else "-"
+            text = "" if point.text is None else f"  {one_line(point.text, 100)}"
             lines.append(
                 f"  {mark} id {point.id!r}: label {point.label!r}, predicted {point.prediction!r}, "
                 f"distance {point.distance:.4g}{text}"
@@ -113,7 +126,7 @@ def _exemplars(
     model: SDMModel, codes: LabelCodes, distances: Tensor, indices: Tensor, prediction: int
 ) -> tuple[Exemplar, ...]:
     labels, predictions = model.support.labels[indices], model.support.predictions[indices]
-    is_match = ((labels == prediction) & (predictions == prediction)).tolist()
+    vouching = ((labels == prediction) & (predictions == prediction)).tolist()
     return tuple(
         Exemplar(index, name, label, predicted, distance, vouches, text)
         for index, (name, text), label, predicted, distance, vouches in zip(
@@ -122,7 +135,7 @@ def _exemplars(
             codes.decode(labels),
             codes.decode(predictions),
             distances.tolist(),
-            is_match,
+            vouching,
             strict=True,
         )
     )
@@ -140,7 +153,7 @@ class _Partitions:
         self.distance_quantile = self.calibration.distance_quantile
 
     def of(
-        self, codes: LabelCodes, prediction: int, decisions: Decisions, row: int, k: int
+        self, codes: LabelCodes, prediction: int, decisions: SDMDecisions, row: int, k: int
     ) -> tuple[tuple[CalibrationPoint, ...], int, float | None]:
         """The k most alike of the partition's points, its size and its accuracy."""
         same = torch.nonzero(self.predictions == prediction).squeeze(1)
@@ -180,6 +193,7 @@ class _Partitions:
         )
 
 
-def _shortened(text: str, length: int = 100) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= length else flat[: length - 1] + "…"
+def _plain(point: Exemplar | CalibrationPoint, texts: bool) -> dict[str, Any]:
+    """A point as others may know it: under its id, which updates do not change, and not under its index."""
+    left_out = {"index"} if texts else {"index", "text"}
+    return {field.name: getattr(point, field.name) for field in fields(point) if field.name not in left_out}

@@ -16,6 +16,7 @@ from torch import Tensor
 from torchsdm.core import (
     Adaptor,
     Decisions,
+    SDMDecisions,
     Signals,
     decide,
 )
@@ -44,11 +45,11 @@ class SDMModel:
         """The ids of support and calibration set."""
         return [*self.examples.all()[0], *self.calibration_examples.all()[0]]
 
-    def decide(self, hidden_states: Tensor) -> Decisions:
+    def decide(self, hidden_states: Tensor) -> SDMDecisions:
         """Decide on hidden states (N, D) or (N, positions, D)."""
         return Decisions.concatenate([decisions for decisions, _ in self._decide_blocks(hidden_states)])
 
-    def decide_with_neighbors(self, hidden_states: Tensor, k: int) -> tuple[Decisions, Tensor, Tensor]:
+    def decide_with_neighbors(self, hidden_states: Tensor, k: int) -> tuple[SDMDecisions, Tensor, Tensor]:
         """Decisions, and the distances and indices (N, k) of the nearest support points."""
         decisions, matches = zip(*self._decide_blocks(hidden_states, k), strict=True)
         distances = torch.cat([match.neighbor_distances for match in matches])
@@ -96,7 +97,7 @@ class SDMModel:
         check_finite(exemplars, "exemplars", "the adaptor, made from X,")
         return exemplars, logits
 
-    def _decide_blocks(self, hidden_states: Tensor, k: int = 0) -> Iterator[tuple[Decisions, Match]]:
+    def _decide_blocks(self, hidden_states: Tensor, k: int = 0) -> Iterator[tuple[SDMDecisions, Match]]:
         scores, regions = self.calibration.scores, self.calibration.regions
         for block in hidden_states.split(_ROWS_AT_ONCE):
             exemplars, logits = self._encode(block)

@@ -8,22 +8,21 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from torchsdm._version import __version__
+from torchsdm.application import SavedModel, answer_rows, given_block
 from torchsdm.errors import InvalidInputError, MissingExtraError, TorchSDMError
-
-if TYPE_CHECKING:
-    from torchsdm.application import SavedModel
-
+from torchsdm.validation import check_positive
 
 _LOGGER = logging.getLogger(__name__)
 
 
-def create_app(saved: SavedModel, max_inputs: int = 256) -> Any:
-    """The service as an ASGI application, for uvicorn or any other server."""
+def create_app(saved: SavedModel, max_inputs: int = 256, *, texts: bool = False) -> Any:
+    """The service as an ASGI application, for uvicorn or any other server.
+
+    Training texts are given with explanations only if ``texts`` is true.
+    """
     try:
         from fastapi import Body, FastAPI
         from fastapi.exceptions import RequestValidationError
@@ -58,14 +57,15 @@ def create_app(saved: SavedModel, max_inputs: int = 256) -> Any:
 
     def decide(request: dict[str, Any] = Body()) -> dict[str, Any]:  # noqa: B008
         with one_at_a_time:
-            states = request_states(saved, request, max_inputs)
-            return {"decisions": saved.classifier.decide(states).to_dicts()}
+            block = given_block(saved, **_checked(request, max_inputs))
+            return {"decisions": answer_rows(saved.classifier, block)}
 
     def explain(request: dict[str, Any] = Body()) -> dict[str, Any]:  # noqa: B008
         k = request.pop("k", 5)
+        check_positive(k, "k", "/explain", integer=True)
         with one_at_a_time:
-            states = request_states(saved, request, max_inputs)
-            return {"explanations": [one.to_dict() for one in saved.classifier.explain(states, k)]}
+            block = given_block(saved, **_checked(request, max_inputs))
+            return {"explanations": answer_rows(saved.classifier, block, k=k, calibration=True, texts=texts)}
 
     app = FastAPI(title="torchsdm", version=__version__)
     app.add_exception_handler(TorchSDMError, refuse)
@@ -78,31 +78,21 @@ def create_app(saved: SavedModel, max_inputs: int = 256) -> Any:
     return app
 
 
-def request_states(saved: SavedModel, request: dict[str, Any], max_inputs: int) -> Any:
-    """The states that a request holds, or those of its texts."""
+def _checked(request: dict[str, Any], max_inputs: int) -> dict[str, Any]:
+    """A request, if it holds one kind of inputs and not too many."""
     if set(request) not in ({"texts"}, {"hidden_states"}, {"texts", "answers"}):
         raise InvalidInputError(
             f'A request holds "texts" (and "answers", if those are judged) or "hidden_states". Got {sorted(request)}.'
         )
-    values = request.get("texts", request.get("hidden_states"))
-    if not isinstance(values, list) or not 1 <= len(values) <= max_inputs:
+    inputs = request.get("texts", request.get("hidden_states"))
+    if not isinstance(inputs, list) or not 1 <= len(inputs) <= max_inputs:
         raise InvalidInputError(f"A request holds a list of 1 to {max_inputs} inputs.")
-    if "hidden_states" in request:
-        try:
-            states = np.array(values, dtype=np.float32)
-        except (TypeError, ValueError) as error:
-            raise InvalidInputError(f"hidden_states must be lists of numbers of one length: {error}.") from error
-        if states.ndim not in (2, 3):
-            raise InvalidInputError(f"hidden_states must be a list of states. Got shape {states.shape}.")
-        return states
-    if saved.text_classifier is None:
-        raise InvalidInputError("This model was trained on states alone: send hidden_states.")
-    return saved.text_classifier.states(values, answers=request.get("answers"))
+    return request
 
 
-def run_service(saved: SavedModel, host: str, port: int, max_inputs: int = 256) -> None:
+def run_service(saved: SavedModel, host: str, port: int, max_inputs: int = 256, *, texts: bool = False) -> None:
     """Answer requests until interrupted."""
-    app = create_app(saved, max_inputs)
+    app = create_app(saved, max_inputs, texts=texts)
     try:
         import uvicorn
     except ImportError as error:

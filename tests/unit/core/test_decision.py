@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import math
@@ -11,9 +12,10 @@ import pytest
 import torch
 
 import reference
-from torchsdm.core.decision import CalibrationScores, Decisions, decide, nearest_one
+from torchsdm.core.decision import CalibrationScores, Decisions, SDMDecisions, decide, largest_admitting_alpha
 from torchsdm.core.region import HighReliabilityRegion
 from torchsdm.core.signals import ClassEcdfs, Signals
+from torchsdm.errors import InvalidInputError, MissingSignalError
 from torchsdm.matching.search import Match
 
 CLASSES = np.array(["ant", "bee", "cat"])
@@ -108,7 +110,7 @@ def test_admission_at_each_alpha_equals_the_reference(case, decisions):
     assert decisions.admitted_lower_at.any()
 
 
-def test_the_alpha_nearest_one_that_admits(decisions):
+def test_the_largest_alpha_that_admits(decisions):
     for row in range(N):
         for at, alpha, admitted in (
             (decisions.admitted_at, decisions.admitted_alpha, decisions.admitted),
@@ -205,9 +207,9 @@ def test_a_row_does_not_depend_on_its_batch(case, decisions):
             np.testing.assert_array_equal(value, getattr(decisions, name)[rows], err_msg=name)
 
 
-def test_nearest_one():
+def test_largest_admitting_alpha():
     at = np.array([[True, False, True], [True, True, False], [False, False, False]])
-    got = nearest_one(at, np.array([0.7, 0.8, 0.9]))
+    got = largest_admitting_alpha(at, np.array([0.7, 0.8, 0.9]))
     assert got[:2].tolist() == [0.9, 0.8] and math.isnan(got[2])
 
 
@@ -221,13 +223,14 @@ def strict(value):
 def test_dictionaries_are_strict_json_and_hold_every_value(decisions):
     rows = strict(decisions.to_dicts())
     assert len(rows) == N
-    names = {field.name for field in dataclasses.fields(Decisions)} - {"classes", "alphas", "member"}
-    names -= {"score", "set_sizes"}  # of other estimators
+    names = {field.name for field in dataclasses.fields(SDMDecisions)} - {"classes", "alphas"} | {"magnitude"}
+    names -= {"score", "set_sizes", "member"}  # of other estimators
     for number, row in enumerate(rows):
         assert set(row) == names
         assert row["predictions"] == decisions.predictions[number]
         assert row["confidence"] == decisions.confidence[number]
         assert row["similarity"] == decisions.similarity[number]
+        assert row["magnitude"] == max(row["logits"].values())
         assert row["admitted"] is bool(decisions.admitted[number])
         assert row["probabilities"] == dict(zip(CLASSES, decisions.probabilities[number], strict=True))
         assert row["effective_sample_sizes"] == dict(
@@ -263,8 +266,8 @@ def test_table_has_a_column_per_class_and_per_alpha(decisions):
         assert table[f"admitted_at[{alpha}]"].tolist() == decisions.admitted_at[:, a].tolist()
         assert table[f"admitted_lower_at[{alpha}]"].tolist() == decisions.admitted_lower_at[:, a].tolist()
     one_dimensional = {name for name, value in decisions._columns() if value.ndim == 1}
-    assert one_dimensional <= set(table.columns)
-    assert len(table.columns) == len(one_dimensional) + 3 * 3 + 2 * 3
+    assert one_dimensional | {"magnitude"} <= set(table.columns)
+    assert len(table.columns) == len(one_dimensional) + 1 + 3 * 3 + 2 * 3
     assert int(table["admitted"].sum()) == int(decisions.admitted.sum())
 
 
@@ -286,6 +289,7 @@ def test_rows_can_be_chosen(decisions):
 
 def test_rows_can_be_joined(decisions):
     joined = Decisions.concatenate([decisions[:50], decisions[50:51], decisions[51:]])
+    assert type(joined) is SDMDecisions
     for name, value in joined._columns():
         np.testing.assert_array_equal(value, getattr(decisions, name))
     assert joined.alphas.tolist() == decisions.alphas.tolist()
@@ -294,8 +298,16 @@ def test_rows_can_be_joined(decisions):
 def test_admission_can_be_replaced(decisions):
     at = np.zeros((N, 3), dtype=bool)
     at[0, 0] = at[1, 0] = at[1, 2] = True
+    other = decisions.with_admission(at)
+    assert np.flatnonzero(other.admitted).tolist() == [0, 1] and other.admitted_alpha[:2].tolist() == [0.7, 0.95]
+    assert other.admitted_at is at and np.array_equal(other.admitted_lower_at, decisions.admitted_lower_at)
+
+
+def test_the_rows_of_an_ensemble_are_admitted_by_all_rounds(decisions):
+    at = np.zeros((N, 3), dtype=bool)
+    at[0, 0] = at[1, 0] = at[1, 2] = True
     member = np.arange(N) % 2
-    replaced = decisions.with_admission(at, member)
+    replaced = decisions.of_rounds(at, member)
     assert np.flatnonzero(replaced.admitted).tolist() == np.flatnonzero(replaced.admitted_lower).tolist() == [0, 1]
     assert replaced.admitted_alpha[:2].tolist() == replaced.admitted_lower_alpha[:2].tolist() == [0.7, 0.95]
     assert replaced.member is member and np.array_equal(replaced.confidence, decisions.confidence)
@@ -303,4 +315,44 @@ def test_admission_can_be_replaced(decisions):
 
 
 def test_representation_counts_the_admitted(decisions):
-    assert repr(decisions) == f"Decisions({N} inputs, {int(decisions.admitted.sum())} admitted)"
+    assert repr(decisions) == f"SDMDecisions({N} inputs, {int(decisions.admitted.sum())} admitted)"
+
+
+# --- The two kinds ---------------------------------------------------------------------------------------------------
+
+
+def other_estimator():
+    return Decisions.of_probabilities(
+        CLASSES, [0.7, 0.9], np.eye(3), 0.4 * np.eye(3) + 0.2, np.array([[1, 1], [1, 0], [0, 0]], dtype=bool)
+    )
+
+
+def test_other_estimators_have_no_signals_and_say_so():
+    others = other_estimator()
+    assert isinstance(others, Decisions) and not isinstance(others, SDMDecisions)
+    assert others.score is None and "score" not in others.to_dicts()[0] and "similarity" not in others.to_dicts()[0]
+    with pytest.raises(MissingSignalError, match=r"These decisions have no 'similarity': it is a signal of SDM, "):
+        _ = others.similarity
+    with pytest.raises(AttributeError, match=r"'Decisions' object has no attribute 'wings'"):
+        _ = others.wings
+    assert not hasattr(others, "dkw_epsilon") and copy.copy(others).admitted.tolist() == [True, True, False]
+
+
+def test_one_of_several_alphas(case, decisions):
+    """What is cut out of the answer for several alphas is the answer for one, to the last bit."""
+    for region in case.regions:
+        alone = decide(case.logits, case.signals, case.scores, [region], CLASSES)
+        cut = decisions[::-1].at(region.alpha)[::-1]
+        assert cut.alphas.tolist() == [region.alpha] and type(cut) is SDMDecisions
+        for name, value in alone._columns():
+            np.testing.assert_array_equal(getattr(cut, name), value, err_msg=name)
+        assert cut.at(region.alpha) is cut
+    with pytest.raises(InvalidInputError, match=r"must be one of those asked for, 0.7, 0.8, 0.95. Got 0.9"):
+        decisions.at(0.9)
+
+
+def test_one_of_several_alphas_of_another_estimator():
+    others = dataclasses.replace(other_estimator(), set_sizes=np.array([1, 2, 2]))
+    cut = others.at(0.9)
+    assert cut.admitted.tolist() == [True, False, False] and cut.set_sizes is None
+    assert cut.admitted_alpha[0] == 0.9 and np.isnan(cut.admitted_alpha[1:]).all()

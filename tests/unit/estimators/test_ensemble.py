@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 
-from torchsdm import Decisions, SDMClassifier, SDMEnsemble
+from torchsdm import SDMClassifier, SDMDecisions, SDMEnsemble
 from torchsdm.errors import InvalidInputError, SDMWarning
 from torchsdm.estimators.ensemble import _most_frequent, combine
 from torchsdm.labels import LabelCodes
@@ -20,7 +20,7 @@ CODES = LabelCodes(CLASSES)
 
 def member(predictions, confidence, lower_at, alphas=(0.8,)):
     """Decisions of one round; numbers that do not matter tell the round and the row apart."""
-    n, names = len(predictions), {field.name for field in dataclasses.fields(Decisions)}
+    n, names = len(predictions), {field.name for field in dataclasses.fields(SDMDecisions)}
     at = np.asarray(lower_at, dtype=bool).reshape(n, len(alphas))
     columns = {name: np.asarray(confidence) * 100 for name in names - {"classes", "alphas", "member"}}
     columns |= {
@@ -30,7 +30,7 @@ def member(predictions, confidence, lower_at, alphas=(0.8,)):
         "admitted_at": np.ones_like(at),
         "probabilities": np.tile(np.asarray(confidence)[:, None], (1, 3)),
     }
-    return Decisions(classes=CLASSES, alphas=np.array(alphas), **columns)
+    return SDMDecisions(classes=CLASSES, alphas=np.array(alphas), **columns)
 
 
 def test_most_frequent_and_of_several_the_smallest():

@@ -54,7 +54,7 @@ def test_a_call_gives_one_dictionary_per_text(fitted):
     one, two = fitted("the plot was fine"), fitted(["the plot was fine", "the end was bad"])
     assert len(one) == 1 and one[0] == two[0] and len(two) == 2
     decisions = fitted.decide(["the plot was fine"])
-    assert one[0]["label"] == decisions.predictions[0] and one[0]["score"] == decisions.confidence[0]
+    assert one == decisions[:1].to_dicts()
     assert one[0]["admitted"] is bool(decisions.admitted[0]) and json.dumps(one)
 
 

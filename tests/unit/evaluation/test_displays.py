@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchsdm import ClassEcdfs, Decisions, History, SDMClassifier, SDMEnsemble, SDMTextClassifier
+from torchsdm import ClassEcdfs, Decisions, History, SDMClassifier, SDMDecisions, SDMEnsemble, SDMTextClassifier
 from torchsdm.core.region import HighReliabilityRegion
 from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError, NotFittedError
 from torchsdm.evaluation.displays import (
@@ -233,7 +233,7 @@ def test_what_needs_signals_or_one_calibration_set_says_so(display, fitted, labe
     X, y = labelled
     plain, labels = decisions_of([0.9, 0.8], [True, False])
     extra = {"region": fitted.region_} if display is PartitionDisplay else {"ecdfs": ClassEcdfs((torch.ones(1),) * 2)}
-    with pytest.raises(InvalidInputError, match="must be of an SDM estimator, with "):
+    with pytest.raises(InvalidInputError, match="must be of an SDM estimator"):
         display.from_predictions(plain, labels, **extra)
     with pytest.raises(InvalidTypeError, match="Got SDMEnsemble, which has a calibration set for each round"):
         display.from_estimator(SDMEnsemble.from_classifier(fitted), X, y)
@@ -334,10 +334,9 @@ def synthetic(n, n_classes, seed=0):
         0.9, 20.0, torch.linspace(0.9, 0.999, n_classes, dtype=torch.float64), torch.full((n_classes,), 50)
     )
     admitted = region.admits(q_rescaled, predicted, confidence).numpy()
-    decisions = Decisions.of_probabilities(
-        np.arange(n_classes), (0.9,), logits, probabilities, admitted[:, None], rescaled_similarity=q_rescaled
-    )
-    return decisions, labels, region
+    plain = Decisions.of_probabilities(np.arange(n_classes), (0.9,), logits, probabilities, admitted[:, None])
+    signals = dict.fromkeys(SDMDecisions.__dataclass_fields__.keys() - Decisions.__dataclass_fields__.keys())
+    return SDMDecisions(**{**vars(plain), **signals, "rescaled_similarity": q_rescaled}), labels, region
 
 
 @pytest.mark.parametrize("n_classes", [2, 4, 7, 10])

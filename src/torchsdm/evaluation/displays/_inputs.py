@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from torchsdm.core import Decisions
+from torchsdm.core import Decisions, SDMDecisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier
 from torchsdm.labels import LabelCodes
@@ -45,14 +45,11 @@ def check_decisions(decisions: Any, caller: str) -> None:
         raise InvalidInputError(f"'decisions' of {caller} must hold at least one input. Got none.")
 
 
-def signal(decisions: Decisions, name: str, caller: str) -> Array:
-    """A field that only the decisions of SDM estimators have."""
-    values: Array | None = getattr(decisions, name)
-    if values is None:
-        raise InvalidInputError(
-            f"'decisions' of {caller} must be of an SDM estimator, with {name}. Got decisions without it."
-        )
-    return values
+def check_sdm_decisions(decisions: Decisions, caller: str) -> SDMDecisions:
+    """Require the decisions of an SDM estimator, which have its signals."""
+    if not isinstance(decisions, SDMDecisions):
+        raise InvalidInputError(f"'decisions' of {caller} must be of an SDM estimator. Got decisions without signals.")
+    return decisions
 
 
 def decide(estimator: Any, X: Any, caller: str) -> Decisions:

@@ -11,7 +11,7 @@ import numpy as np
 from torchsdm.core import ClassEcdfs, Decisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.evaluation.displays._drawing import BLACK, GREY, SMALL, axes_for, series_style, shown, tidy
-from torchsdm.evaluation.displays._inputs import check_decisions, decide, sdm_classifier, signal
+from torchsdm.evaluation.displays._inputs import check_decisions, check_sdm_decisions, decide, sdm_classifier
 from torchsdm.validation import Array
 
 _MOST_NAMED = 10  # classes that are told apart in the legend
@@ -89,8 +89,9 @@ class DistanceDisplay:
         """Compare the distances of decisions with eCDFs, those of ``classifier.model_.calibration.ecdfs``."""
         caller = f"{cls.__name__}.from_predictions"
         check_decisions(decisions, caller)
-        distances = signal(decisions, "nearest_distance", caller).astype(np.float64)
-        similar = signal(decisions, "similarity", caller) > 0
+        decisions = check_sdm_decisions(decisions, caller)
+        distances = decisions.nearest_distance.astype(np.float64)
+        similar = decisions.similarity > 0
         if not isinstance(ecdfs, ClassEcdfs):
             raise InvalidTypeError(f"'ecdfs' of {caller} must be ClassEcdfs. Got {type(ecdfs).__name__}.")
         if ecdfs.n_classes != len(decisions.classes):

@@ -24,7 +24,7 @@ from torchsdm.evaluation.displays._drawing import (
     shown,
     tidy,
 )
-from torchsdm.evaluation.displays._inputs import decide, judge, sdm_classifier, signal
+from torchsdm.evaluation.displays._inputs import check_sdm_decisions, decide, judge, sdm_classifier
 from torchsdm.validation import Array, check_alpha, check_positive
 
 _N_BINS = 20
@@ -114,7 +114,7 @@ class PartitionDisplay:
         """Compare decisions with a region, such as ``classifier.region_``."""
         caller = f"{cls.__name__}.from_predictions"
         judged = judge(decisions, y, caller)
-        q_rescaled = signal(decisions, "rescaled_similarity", caller)
+        q_rescaled = check_sdm_decisions(decisions, caller).rescaled_similarity
         n_classes = len(decisions.classes)
         if not isinstance(region, HighReliabilityRegion):
             raise InvalidTypeError(

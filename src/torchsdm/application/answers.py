@@ -1,0 +1,114 @@
+"""One shape of an answer: inputs as a block of states, and a row of plain values for each of them.
+
+The command and the service write these rows and no others; ``decision_schema`` says what is in them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from torchsdm.application.saved_model import SavedModel
+from torchsdm.errors import InvalidInputError
+from torchsdm.estimators import SDMClassifier, SDMEnsemble
+from torchsdm.states import LabelledStates
+
+
+def decision_schema() -> dict[str, Any]:
+    """The JSON schema of a row."""
+    schema: dict[str, Any] = json.loads(
+        files("torchsdm.application").joinpath("decision.schema.json").read_text(encoding="utf-8")
+    )
+    return schema
+
+
+def answer_rows(
+    classifier: SDMClassifier | SDMEnsemble,
+    block: LabelledStates,
+    *,
+    k: int = 0,
+    calibration: bool = False,
+    texts: bool = False,
+) -> list[dict[str, Any]]:
+    """Decide on a block of states: for each input its id and its row of ``Decisions.to_dicts``.
+
+    Parameters
+    ----------
+    classifier : SDMClassifier or SDMEnsemble
+    block : LabelledStates
+        Inputs without ids are numbered from 0.
+    k : int
+        With k > 0 a row also has ``exemplars``, the k nearest training examples.
+    calibration : bool
+        With k > 0, whether a row also has the calibration points like the input, as ``Explanation`` does.
+    texts : bool
+        Whether a row has the text of its input and those of the points it rests on.
+    """
+    rows = (
+        [one.to_dict(calibration=calibration, texts=texts) for one in classifier.explain(block.hidden_states, k)]
+        if k
+        else classifier.decide(block.hidden_states).to_dicts()
+    )
+    return [
+        {"id": name, **({"text": text} if texts else {}), **row}
+        for (name, text), row in zip(ids_and_texts(block), rows, strict=True)
+    ]
+
+
+def given_block(
+    saved: SavedModel,
+    *,
+    texts: Sequence[str] | None = None,
+    answers: Sequence[str] | None = None,
+    hidden_states: Sequence[Any] | None = None,
+) -> LabelledStates:
+    """Inputs given in memory as a block of states: texts, with answers if those are judged, or lists of numbers."""
+    if texts is not None:
+        if saved.text_classifier is None:
+            raise InvalidInputError("This model was trained on states alone and cannot read texts: give hidden_states.")
+        return LabelledStates(saved.text_classifier.states(texts, answers=answers), None, texts=list(texts))
+    try:
+        states = np.array(hidden_states, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"hidden_states must be lists of numbers, all of one length: {error}.") from error
+    if states.ndim not in (2, 3):
+        raise InvalidInputError(f"hidden_states must be a list of states. Got shape {states.shape}.")
+    return LabelledStates(states, None)
+
+
+def selected(
+    blocks: Iterable[LabelledStates], only: Collection[str] = (), first: int | None = None
+) -> Iterator[LabelledStates]:
+    """The inputs with these ids, or all of them if none are given; of those the first so many.
+
+    Blocks are read only as far as needed. An id that no input has is an error, unless ``first`` ended the search.
+    """
+    n_found, missing = 0, set(only)
+    for block in blocks:
+        names = [str(name) for name, _ in ids_and_texts(block)]
+        rows = [row for row, name in enumerate(names) if not only or name in only]
+        rows = rows if first is None else rows[: first - n_found]
+        if rows:
+            yield _rows_of(block, rows)
+            n_found += len(rows)
+            missing -= {names[row] for row in rows}
+        if n_found == first or (only and not missing):
+            return
+    if missing:
+        raise InvalidInputError(f"There is no input with the id {min(missing)!r}.")
+
+
+def ids_and_texts(block: LabelledStates) -> list[tuple[Any, str | None]]:
+    """Id and text of each input of a block; a number from 0 is the id, and None the text, of one that has none."""
+    ids = np.arange(len(block)) if block.ids is None else block.ids
+    texts = [None] * len(block) if block.texts is None else list(block.texts)
+    return list(zip(ids.tolist() if isinstance(ids, np.ndarray) else ids, texts, strict=True))
+
+
+def _rows_of(block: LabelledStates, rows: list[int]) -> LabelledStates:
+    ids, texts = zip(*(ids_and_texts(block)[row] for row in rows), strict=True)
+    return LabelledStates(np.asarray(block.hidden_states)[rows], None, ids, None if block.texts is None else texts)

@@ -1,0 +1,145 @@
+"""One shape of a decision: the Python objects, the command and the service give the same rows, and the schema holds."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from sklearn.datasets import make_blobs
+
+from json_schema import problems
+from torchsdm import Decisions, SDMClassifier, SDMDecisions, SDMEnsemble
+from torchsdm.application import SavedModel, decision_schema
+from torchsdm.cli.command import sdm
+
+pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+
+ALPHAS = (0.7, 0.9)
+EVIDENCE = {"exemplars", "calibration_points", "partition_size", "partition_accuracy"}
+
+
+@pytest.fixture(scope="module", params=["classifier", "ensemble"])
+def world(request, tmp_path_factory):
+    """A saved model with ids and texts, and a file of states: some near, some far."""
+    folder = tmp_path_factory.mktemp("world")
+    X, y = make_blobs(1020, n_features=5, centers=3, cluster_std=1.0, random_state=0)
+    X, names = X.astype(np.float32), np.array(["no", "yes", "später"])[y]
+    texts = [f"text {number}" for number in range(1000)]
+    model = SDMClassifier(
+        ALPHAS, n_filters=8, n_rounds=2, max_epochs=5, learning_rate=2e-2, random_state=0, keep_rounds=True
+    ).fit(X[:1000], names[:1000], ids=[f"train-{number}" for number in range(1000)], texts=texts)
+    if request.param == "ensemble":
+        model = SDMEnsemble.from_classifier(model)
+    model.save(folder / "model")
+    states = X[1000:] * np.repeat(np.float32([1, 20]), 10)[:, None]
+    np.savez(folder / "new.npz", hidden_states=states, ids=np.arange(100, 120))
+    decisions = model.decide(states)
+    assert 0 < decisions.admitted.sum() < 20 and decisions.out_of_distribution.sum() > 0
+    return folder, model, states
+
+
+def ask(app, route, body):
+    """The JSON that an ASGI application answers, without a server."""
+    sent = []
+
+    async def receive():
+        return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": route, "query_string": b"", "asgi": {"version": "3.0"}}
+    scope |= {"headers": [(b"content-type", b"application/json")], "http_version": "1.1", "scheme": "http"}
+    asyncio.run(app({**scope, "root_path": "", "server": ("x", 1), "client": ("x", 1)}, receive, send))
+    assert sent[0]["status"] == 200, sent
+    return json.loads(b"".join(message.get("body", b"") for message in sent[1:]))
+
+
+def run(*arguments):
+    done = CliRunner().invoke(sdm, [str(one) for one in arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def everywhere(folder, model, states):
+    """The rows of every place that gives decisions, and what each has beside the decision."""
+    pytest.importorskip("fastapi")
+    from torchsdm.service import create_app
+
+    saved = SavedModel.load(folder / "model")
+    body = {"hidden_states": states.tolist()}
+    quiet, open_ = create_app(saved), create_app(saved, texts=True)
+    return {
+        "Decisions.to_dicts": (model.decide(states).to_dicts(), set()),
+        "Explanation.to_dict": ([one.to_dict() for one in model.explain(states)], EVIDENCE),
+        "sdm predict": (run("predict", folder / "model", folder / "new.npz"), {"id", "exemplars"}),
+        "sdm predict -k 0": (run("predict", folder / "model", folder / "new.npz", "-k", 0), {"id"}),
+        "sdm predict --texts": (
+            run("predict", folder / "model", folder / "new.npz", "--texts"),
+            {"id", "text", "exemplars"},
+        ),
+        "sdm explain --json": (
+            run("explain", folder / "model", folder / "new.npz", "--json"),
+            {"id", "text", *EVIDENCE},
+        ),
+        "/decide": (ask(quiet, "/decide", body)["decisions"], {"id"}),
+        "/explain": (ask(quiet, "/explain", body)["explanations"], {"id", *EVIDENCE}),
+        "/explain with texts": (ask(open_, "/explain", body)["explanations"], {"id", "text", *EVIDENCE}),
+    }
+
+
+def test_every_place_gives_the_row_of_the_schema(world):
+    folder, model, states = world
+    schema = decision_schema()
+    expected = model.decide(states).to_dicts()
+    for place, (rows, beside) in everywhere(folder, model, states).items():
+        assert len(rows) == len(expected), place
+        for row, one in zip(rows, expected, strict=True):
+            assert problems(row, schema) == [], place
+            assert set(row) - set(one) == beside, place
+            assert {name: row[name] for name in one} == one, place
+            assert "id" not in row or next(iter(row)) == "id"
+        exemplars = [point for row in rows for point in row.get("exemplars", [])]
+        with_texts = "text" in beside or place == "Explanation.to_dict"
+        assert all(("text" in point) == with_texts for point in exemplars), place
+        if with_texts:
+            assert all(point["text"].startswith("text ") for point in exemplars), place
+
+
+def test_the_schema_lists_the_fields_of_decisions():
+    names = {field.name for field in dataclasses.fields(SDMDecisions)} - {"classes", "alphas", "score", "set_sizes"}
+    schema = decision_schema()
+    assert set(schema["properties"]) == names | {"id", "text", "magnitude"} | EVIDENCE
+    assert set(schema["required"]) == names - {"member"} | {"magnitude"}
+    assert {field.name for field in dataclasses.fields(Decisions)} < names | {"classes", "alphas", "score", "set_sizes"}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"prediction": "no"}, "$ must not have 'prediction'"),
+        ({"predictions": None}, "$.predictions is None"),
+        ({"admitted": 1}, "$.admitted is 1, not boolean"),
+        ({"similarity": True}, "$.similarity is True, not integer"),
+        ({"similarity": -1}, "$.similarity is -1, out of range"),
+        ({"confidence": 1.5}, "$.confidence is 1.5, out of range"),
+        ({"nearest_distance": float("inf")}, "which is not JSON"),
+        ({"logits": {"no": "3"}}, "$.logits.no is '3', not number"),
+        ({"exemplars": [{"id": 1}]}, "$.exemplars[0] has no 'vouches'"),
+        ({"exemplars": [{"is_match": True}]}, "$.exemplars[0] must not have 'is_match'"),
+    ],
+)
+def test_the_validator_finds_what_is_wrong(change, expected):
+    share = dict.fromkeys(decision_schema()["required"], 0.5)
+    words = {"predictions": "no", **dict.fromkeys(("admitted", "admitted_lower", "out_of_distribution"), False)}
+    by_label = {"probabilities": {"no": 1.0}, "logits": {"no": 2.0}, "effective_sample_sizes": {"no": 9}}
+    by_alpha = {"admitted_at": {"0.9": False}, "admitted_lower_at": {"0.9": False}}
+    row = {**share, **words, **by_label, **by_alpha, "similarity": 3, "nearest_index": 7}
+    assert problems(row, decision_schema()) == []
+    assert any(expected in problem for problem in problems({**row, **change}, decision_schema()))
+    del row["similarity"]
+    assert problems(row, decision_schema()) == ["$ has no 'similarity'"]
