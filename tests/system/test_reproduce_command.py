@@ -479,7 +479,7 @@ def test_an_unknown_experiment_in_a_process_of_its_own(tmp_path):
         ([], "Name an experiment"),
         (["nowhere.toml"], "nowhere.toml cannot be read"),
         (["BROKEN"], "is not valid TOML"),
-        (["TINY"], "needs a language model: --model NAME"),
+        (["TINY"], "needs a language model: --language-model NAME"),
         (["TINY", "-m", "no/such-model"], "'no/such-model' is neither a directory"),
         (["TINY", "-m", "MODEL", "--variant", "tiny"], "'variant' of experiment"),
         (["TINY", "-m", "MODEL", "--set", "training.alfa=0.9"], "there is no setting 'alfa'"),

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-import torch
 
 from torchsdm._version import __version__
-from torchsdm.application import SavedModel, region_lines, summary
 from torchsdm.cli._options import json_option, say
+from torchsdm.cli._words import region_lines
 from torchsdm.errors import TorchSDMError
-from torchsdm.hidden_states import cache_directory, find_model
 
 _REQUIREMENT = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)[^;]*;.*extra == ['\"](?P<extra>\w+)['\"]")
 _FOR_USERS = ("hf", "baselines", "report", "serve", "ray")  # extras; the others are for developers
@@ -32,6 +30,10 @@ def doctor(model: str | None, as_json: bool) -> None:
       sdm doctor
       sdm doctor model
     """
+    import torch
+
+    from torchsdm.hidden_states import cache_directory
+
     found: dict[str, Any] = {
         "torchsdm": __version__,
         "python": platform.python_version(),
@@ -49,6 +51,8 @@ def doctor(model: str | None, as_json: bool) -> None:
 
 def devices() -> list[str]:
     """Torch devices that can be used here."""
+    import torch
+
     names = ["cpu"]
     names += [f"cuda:{number} ({torch.cuda.get_device_name(number)})" for number in range(torch.cuda.device_count())]
     return [*names, "mps"] if torch.backends.mps.is_available() else names
@@ -64,6 +68,9 @@ def extra(name: str) -> dict[str, Any]:
 
 def _model(path: str) -> dict[str, Any]:
     """What a model directory holds, all of its files checked, and whether its language model is where it was."""
+    from torchsdm.application import SavedModel, summary
+    from torchsdm.hidden_states import find_model
+
     saved = SavedModel.load(path, verify=True)
     origin = saved.classifier.states_origin_
     parameters = {name: value for name, value in saved.classifier.get_params().items() if name != "checkpoint"}

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 
 import click
-import numpy as np
 
-from torchsdm.application import Columns, SavedModel
-from torchsdm.cli._options import column_options, json_option, language_model_options
+from torchsdm.cli._options import LanguageModel, column_options, json_option, language_model_options
+from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
 
 
@@ -29,14 +28,8 @@ def explain(
     only: tuple[str, ...],
     texts: tuple[str, ...],
     first: int | None,
-    text: str,
-    label: str | None,
-    id_: str | None,
-    answer: str | None,
-    states: str,
-    language_model: str | None,
-    device: str | None,
-    batch_tokens: int,
+    columns: Columns,
+    language_model: LanguageModel,
     as_json: bool,
 ) -> None:
     r"""Show for each input the decision, the nearest training examples, and how calibration points like it fared.
@@ -50,7 +43,9 @@ def explain(
         raise InvalidInputError("Give either INPUT or --say TEXT.")
     if exemplars < 1 or (first is not None and first < 1):
         raise InvalidInputError("--exemplars and --first must be at least 1.")
-    saved = SavedModel.load(model, language_model=language_model, device=device, batch_tokens=batch_tokens)
+    import numpy as np
+
+    saved = language_model.open(model)
     if texts:
         if saved.text_classifier is None:
             raise InvalidInputError(f"{model} was trained on states alone and cannot read texts.")
@@ -58,7 +53,7 @@ def explain(
             _show(one, None, explanation, as_json)
         return
     shown, missing = 0, set(only)
-    for block in saved.blocks(str(inputs), Columns(text, label, id_, answer, states)):
+    for block in saved.blocks(str(inputs), columns):
         ids = list(block.ids or [])
         rows = [row for row, name in enumerate(ids) if not only or str(name) in only]
         rows = rows if first is None else rows[: first - shown]

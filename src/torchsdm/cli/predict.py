@@ -7,17 +7,19 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
-from tqdm.auto import tqdm
 
-from torchsdm.application import Columns, SavedModel
-from torchsdm.cli._options import column_options, json_option, language_model_options, output_option, say
+from torchsdm.cli._options import LanguageModel, column_options, json_option, language_model_options, output_option, say
+from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
 from torchsdm.files import TEMPORARY_PREFIX
-from torchsdm.model import Explanation
-from torchsdm.states import LabelledStates
+
+if TYPE_CHECKING:
+    from torchsdm.application import SavedModel
+    from torchsdm.model import Explanation
+    from torchsdm.states import LabelledStates
 
 _SIGNALS = (
     *("confidence", "confidence_lower", "similarity", "distance_quantile", "distance_quantile_lower"),
@@ -40,14 +42,8 @@ def predict(
     output: Path | None,
     exemplars: int,
     texts: bool,
-    text: str,
-    label: str | None,
-    id_: str | None,
-    answer: str | None,
-    states: str,
-    language_model: str | None,
-    device: str | None,
-    batch_tokens: int,
+    columns: Columns,
+    language_model: LanguageModel,
     as_json: bool,
 ) -> None:
     r"""Decide on every line of INPUT with a saved MODEL.
@@ -62,8 +58,9 @@ def predict(
     """
     if exemplars < 0:
         raise InvalidInputError(f"--exemplars must be at least 0. Got {exemplars}.")
-    saved = SavedModel.load(model, language_model=language_model, device=device, batch_tokens=batch_tokens)
-    columns = Columns(text, label, id_, answer, states)
+    from tqdm.auto import tqdm
+
+    saved = language_model.open(model)
     n_inputs = n_admitted = 0
     with _written(output) as file, tqdm(unit="input", disable=None) as progress:
         for block in saved.blocks(inputs, columns):

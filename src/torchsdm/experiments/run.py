@@ -208,7 +208,7 @@ def _states(
         return {name: states for name, (states, _) in read.items()}, {"data": described, "states": None}
     if model is None:
         listed = f" The paper used {' and '.join(experiment.models)}." if experiment.models else ""
-        raise InvalidInputError(f"experiment {experiment.name} needs a language model: --model NAME.{listed}")
+        raise InvalidInputError(f"experiment {experiment.name} needs a language model: --language-model NAME.{listed}")
     texts = read_texts(experiment, data)
     cache = StatesCache(HiddenStateExtractor(model, experiment.prompt, verbose=verbose, **experiment.extraction))
     states = {}
