@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+import warnings
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,19 @@ _FOR_USERS = ("hf", "baselines", "report", "serve", "ray")  # extras; the others
 
 @click.command()
 @click.argument("model", metavar="[MODEL]", required=False)
+@click.option("--compile", "compiles", is_flag=True, help="Also compile the matching kernels, unless that was done.")
 @json_option
-def doctor(model: str | None, as_json: bool) -> None:
+def doctor(model: str | None, compiles: bool, as_json: bool) -> None:
     r"""Say what is installed and what is missing, and check a MODEL directory: every file by its digest.
 
     \b
     Examples:
       sdm doctor
       sdm doctor model
+      sdm doctor --compile
     """
+    if compiles:
+        compile_kernels()
     import torch
 
     from torchsdm.hidden_states import cache_directory
@@ -47,6 +52,20 @@ def doctor(model: str | None, as_json: bool) -> None:
     if model is not None:
         found["model"] = _model(model)
     say(found, "\n".join(_lines(found)), as_json)
+
+
+def compile_kernels() -> None:
+    """Compile what fitting and explaining run, on a few points; an installation does so once, here or when needed."""
+    import numpy as np
+
+    from torchsdm.errors import SDMWarning
+    from torchsdm.estimators import SDMClassifier
+
+    states, labels = np.eye(8, dtype=np.float32), np.arange(8) % 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)  # so few points make no region
+        classifier = SDMClassifier(n_filters=2, n_rounds=1, max_epochs=2, batch_size=4, random_state=0)
+        classifier.fit(states, labels).explain(states, k=1)
 
 
 def devices() -> list[str]:
