@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import tiny_models
 from torchsdm import SDMClassifier, read_states
-from torchsdm.application import inputs
+from torchsdm.application import saved_model
 from torchsdm.cli.command import main, sdm
 from torchsdm.estimators.text_classifier import SDMTextClassifier
 from torchsdm.evaluation.entrants import classifier_entrants
@@ -66,7 +65,6 @@ def call(*arguments, stdin=b""):
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         patch.setattr(sys, "stdout", out)
         patch.setattr(sys, "stderr", err)
-        patch.setattr(warnings, "showwarning", warnings.showwarning)
         try:
             main()
             status = 0
@@ -216,7 +214,7 @@ def test_predict_gives_what_the_library_decides_in_input_order(world, model, sou
 @pytest.mark.parametrize(("model", "source"), [("texts", "test.jsonl"), *(("states", name) for name in STATES)])
 def test_the_size_of_blocks_changes_nothing(world, model, source, monkeypatch):
     whole = good("predict", world / model, world / source).rows
-    monkeypatch.setattr(inputs, "BLOCK", 7)
+    monkeypatch.setattr(saved_model, "BLOCK", 7)
     blocks = good("predict", world / model, world / source).rows
     assert [(row["id"], row["label"], row["admitted"]) for row in blocks] == [
         (row["id"], row["label"], row["admitted"]) for row in whole
@@ -622,7 +620,7 @@ BAD_STATES = {
     ],
 )
 def test_bad_states_are_one_sentence_in_every_verb(verb, file, expected, world, bad, tmp_path, monkeypatch):
-    monkeypatch.setattr(inputs, "BLOCK", 7)  # rows are counted over all blocks
+    monkeypatch.setattr(saved_model, "BLOCK", 7)  # rows are counted over all blocks
     arguments = [{"TEXTS": "STATES"}.get(one, one) for one in VERBS[verb] if one not in ("-m", "BERT")]
     done = run_bad(world, tmp_path, arguments, bad / file)
     if done.stdout:  # of the rows before

@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -157,14 +156,11 @@ def run(monkeypatch, capsys, tmp_path):
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["sdm", *map(str, arguments)])
         capsys.readouterr()  # what the test itself wrote
-        showwarning = warnings.showwarning
         try:
             main()
             status = 0
         except SystemExit as leaving:
             status = int(leaving.code or 0)
-        finally:
-            warnings.showwarning = showwarning
         return Done(status, *capsys.readouterr())
 
     yield call

@@ -10,7 +10,7 @@ import pytest
 import torch
 from sklearn.base import BaseEstimator
 
-from torchsdm.errors import InvalidInputError, InvalidTypeError, TorchSDMError
+from torchsdm.errors import InvalidInputError, InvalidTypeError, TorchSDMError, TrainingError
 from torchsdm.validation import (
     as_float_tensor,
     as_integer_tensor,
@@ -294,8 +294,8 @@ def test_scikit_learns_errors_become_ours():
         with pytest.raises(ours, match="what it said") as caught, scikit_learn_errors():
             raise theirs("what it said")
         assert isinstance(caught.value.__cause__, theirs)
-    with pytest.raises(errors.TrainingError), scikit_learn_errors():
-        raise errors.TrainingError
+    with pytest.raises(TrainingError), scikit_learn_errors():
+        raise TrainingError
     with pytest.raises(KeyError), scikit_learn_errors():
         raise KeyError
 
