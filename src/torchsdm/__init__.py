@@ -2,65 +2,89 @@
 
 Similarity-Distance-Magnitude activations over frozen hidden states. Start with ``SDMTextClassifier`` for texts, with
 ``SDMClassifier`` for hidden states of your own.
+
+``import torchsdm`` is quick: torch and scikit-learn are imported with the first name that needs them.
 """
 
-from torchsdm._version import __version__
-from torchsdm.core import (
-    ClassEcdfs,
-    Decisions,
-    ExemplarAdaptor,
-    HighReliabilityRegion,
-    IdentityAdaptor,
-    SDMActivation,
-    SDMDecisions,
-    SDMLogActivation,
-    SDMLoss,
-    dkw_epsilon,
-    effective_sample_sizes,
-    find_high_reliability_region,
-    rescaled_similarity,
-    sdm_activation,
-    sdm_log_activation,
-    sdm_loss,
-)
-from torchsdm.documents import Documents
-from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier
-from torchsdm.hidden_states import Backbone, HiddenStateExtractor, TaskPrompt, register_prompt
-from torchsdm.matching import SupportSet
-from torchsdm.model import Explanation
-from torchsdm.states import LabelledStates, read_states, state_blocks
-from torchsdm.training import History
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "Backbone",
-    "ClassEcdfs",
-    "Decisions",
-    "Documents",
-    "ExemplarAdaptor",
-    "Explanation",
-    "HiddenStateExtractor",
-    "HighReliabilityRegion",
-    "History",
-    "IdentityAdaptor",
-    "LabelledStates",
-    "SDMActivation",
-    "SDMClassifier",
-    "SDMDecisions",
-    "SDMEnsemble",
-    "SDMLogActivation",
-    "SDMLoss",
-    "SDMTextClassifier",
-    "SupportSet",
-    "TaskPrompt",
-    "__version__",
-    "dkw_epsilon",
-    "effective_sample_sizes",
-    "find_high_reliability_region",
-    "read_states",
-    "register_prompt",
-    "rescaled_similarity",
-    "sdm_activation",
-    "sdm_log_activation",
-    "sdm_loss",
-    "state_blocks",
-]
+from torchsdm._version import __version__ as __version__
+
+if TYPE_CHECKING:  # what type checkers and editors see; a test holds that these are the names below
+    from torchsdm.core import ClassEcdfs as ClassEcdfs
+    from torchsdm.core import Decisions as Decisions
+    from torchsdm.core import ExemplarAdaptor as ExemplarAdaptor
+    from torchsdm.core import HighReliabilityRegion as HighReliabilityRegion
+    from torchsdm.core import IdentityAdaptor as IdentityAdaptor
+    from torchsdm.core import SDMActivation as SDMActivation
+    from torchsdm.core import SDMDecisions as SDMDecisions
+    from torchsdm.core import SDMLogActivation as SDMLogActivation
+    from torchsdm.core import SDMLoss as SDMLoss
+    from torchsdm.core import dkw_epsilon as dkw_epsilon
+    from torchsdm.core import effective_sample_sizes as effective_sample_sizes
+    from torchsdm.core import find_high_reliability_region as find_high_reliability_region
+    from torchsdm.core import rescaled_similarity as rescaled_similarity
+    from torchsdm.core import sdm_activation as sdm_activation
+    from torchsdm.core import sdm_log_activation as sdm_log_activation
+    from torchsdm.core import sdm_loss as sdm_loss
+    from torchsdm.documents import Documents as Documents
+    from torchsdm.errors import TorchSDMError as TorchSDMError
+    from torchsdm.estimators import SDMClassifier as SDMClassifier
+    from torchsdm.estimators import SDMEnsemble as SDMEnsemble
+    from torchsdm.estimators import SDMTextClassifier as SDMTextClassifier
+    from torchsdm.evaluation import Evaluation as Evaluation
+    from torchsdm.evaluation import write_report as write_report
+    from torchsdm.hidden_states import Backbone as Backbone
+    from torchsdm.hidden_states import HiddenStateExtractor as HiddenStateExtractor
+    from torchsdm.hidden_states import TaskPrompt as TaskPrompt
+    from torchsdm.hidden_states import register_prompt as register_prompt
+    from torchsdm.matching import SupportSet as SupportSet
+    from torchsdm.model import Explanation as Explanation
+    from torchsdm.states import LabelledStates as LabelledStates
+    from torchsdm.states import read_states as read_states
+    from torchsdm.states import state_blocks as state_blocks
+    from torchsdm.training import History as History
+
+_NAMES = {
+    "core": (
+        *("ClassEcdfs", "Decisions", "ExemplarAdaptor", "HighReliabilityRegion", "IdentityAdaptor", "SDMActivation"),
+        *("SDMDecisions", "SDMLogActivation", "SDMLoss", "dkw_epsilon", "effective_sample_sizes"),
+        *("find_high_reliability_region", "rescaled_similarity", "sdm_activation", "sdm_log_activation", "sdm_loss"),
+    ),
+    "documents": ("Documents",),
+    "errors": ("TorchSDMError",),
+    "estimators": ("SDMClassifier", "SDMEnsemble", "SDMTextClassifier"),
+    "evaluation": ("Evaluation", "write_report"),
+    "hidden_states": ("Backbone", "HiddenStateExtractor", "TaskPrompt", "register_prompt"),
+    "matching": ("SupportSet",),
+    "model": ("Explanation",),
+    "states": ("LabelledStates", "read_states", "state_blocks"),
+    "training": ("History",),
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+
+__all__ = sorted(["__version__", *_HOMES])
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, or a module of the package, imported when it is first asked for."""
+    if name in _HOMES:
+        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    elif name in _modules():
+        value = import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_modules()})
+
+
+def _modules() -> list[str]:
+    """The rooms, and the modules beside them."""
+    from pkgutil import iter_modules
+
+    return [module.name for module in iter_modules(__path__) if not module.name.startswith("_")]

@@ -1,11 +1,15 @@
-"""How loops are compiled: decorators around numba's."""
+"""How loops are compiled: decorators around numba's, and a word to the person who waits for it."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from numba import njit
+from numba.core import event
+
+_LOGGER = logging.getLogger(__name__)
 
 
 def compiled(function: Callable[..., Any]) -> Any:
@@ -28,4 +32,24 @@ def _compiled(function: Callable[..., Any], fastmath: Any) -> Any:
     try:
         return njit(nogil=True, cache=True, fastmath=fastmath)(function)
     except RuntimeError:  # no place to keep it
+        _ANNOUNCEMENT.how_often = "in every process, because no cache folder can be written (set NUMBA_CACHE_DIR)"
         return njit(nogil=True, fastmath=fastmath)(function)
+
+
+class _Announcement(event.Listener):
+    """Says once what takes so long, when a loop of ours is compiled rather than read from the cache."""
+
+    is_due = True
+    how_often = "once per installation"
+
+    def on_start(self, event: event.Event) -> None:
+        if self.is_due and event.data["dispatcher"].py_func.__module__.startswith("torchsdm."):
+            self.is_due = False
+            _LOGGER.info("Compiling the matching kernels, %s: about ten seconds.", self.how_often)
+
+    def on_end(self, event: event.Event) -> None:
+        pass
+
+
+_ANNOUNCEMENT = _Announcement()
+event.register("numba:compile", _ANNOUNCEMENT)  # type: ignore[no-untyped-call]

@@ -1,14 +1,46 @@
-"""The exceptions and warnings of torchsdm: one tree each, so that one ``except`` or filter catches all."""
+"""The exceptions and warnings of torchsdm: one tree each, so that one ``except`` or filter catches all.
+
+Advice is a value, a ``Remedy``, and is worded last: Python names arguments, the command ``sdm`` names options.
+"""
 
 from __future__ import annotations
 
 import sys
 import warnings
+from enum import Enum
+from typing import TYPE_CHECKING, Any
 
-import sklearn.exceptions
+if TYPE_CHECKING:
+    from torchsdm._not_fitted import NotFittedError as NotFittedError
 
 
-class TorchSDMError(Exception):
+class Remedy(Enum):
+    """What a person can do about an error or a warning. The value says it in terms of Python."""
+
+    SKIP_PROBLEMS = "Repair them, or leave them out: Documents(..., problems='skip')."
+    DROP_REPEATED = "Leave copies out, or keep them on purpose: Documents(..., repeated='drop' or 'keep')."
+    NAME_ARRAYS = "Name the right one: states=... or labels=..."
+    LOWER_ALPHA = "To accept it: recalibrate(alpha=...)."
+    MORE_CALIBRATION = "Use more calibration data, or let such regions fail with min_class_count."
+
+
+class _Advising(Exception):
+    """What exceptions and warnings share: a text, and perhaps a remedy."""
+
+    def __init__(self, *args: object, remedy: Remedy | None = None) -> None:
+        super().__init__(*args)
+        self.remedy = remedy
+
+    @property
+    def what(self) -> str:
+        """The text without the remedy."""
+        return super().__str__()
+
+    def __str__(self) -> str:
+        return self.what if self.remedy is None else f"{self.what} {self.remedy.value}"
+
+
+class TorchSDMError(_Advising):
     """Base of every exception that torchsdm raises on purpose."""
 
 
@@ -20,12 +52,8 @@ class InvalidTypeError(TorchSDMError, TypeError):
     """An argument is of a type that cannot be used."""
 
 
-class NotFittedError(TorchSDMError, sklearn.exceptions.NotFittedError):
-    """A method that needs a fitted estimator was called before ``fit``."""
-
-
 class TrainingError(TorchSDMError, RuntimeError):
-    """Training cannot go on, for example because the loss is no longer finite."""
+    """Training cannot continue, for example because the loss is no longer finite."""
 
 
 class CheckpointError(TorchSDMError, RuntimeError):
@@ -51,7 +79,7 @@ class MissingExtraError(TorchSDMError, ImportError):
         super().__init__(f"{purpose} needs {package}, which is not installed. Run: pip install 'torchsdm[{extra}]'")
 
 
-class SDMWarning(UserWarning):
+class SDMWarning(_Advising, UserWarning):
     """Base of every warning that torchsdm gives."""
 
 
@@ -67,9 +95,17 @@ class EmptyClassWarning(SDMWarning):
     """A class has no calibration points to build its distance eCDF from: every distance quantile is 0."""
 
 
-def warn_user(message: str, category: type[SDMWarning]) -> None:
+def warn_user(message: str, category: type[SDMWarning], remedy: Remedy | None = None) -> None:
     """Warn at the line of the user's code that led here, however deep in the library we are."""
     depth = 1
     while sys._getframe(depth).f_globals.get("__name__", "").partition(".")[0] == "torchsdm":
         depth += 1
-    warnings.warn(message, category, stacklevel=depth + 1)
+    warnings.warn(category(message, remedy=remedy), stacklevel=depth + 1)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "NotFittedError":  # scikit-learn takes seconds to import
+        from torchsdm._not_fitted import NotFittedError
+
+        return NotFittedError
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

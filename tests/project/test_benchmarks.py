@@ -41,6 +41,16 @@ def test_ratios_goals_and_turning_round(load, monkeypatch):
     assert figure.ratio == 2.0 / 3.0 and figure.reached is True and (figure.low, figure.high) == (2 / 3, 2.0)
 
 
+def test_the_time_of_processes_is_theirs_alone(load):
+    measure = load("measure")
+    busy = "import time; start = time.process_time()\nwhile time.process_time() < start + 0.3: pass"
+    assert measure.process_seconds(lambda: subprocess.run([sys.executable, "-c", busy], check=True)) >= 0.3
+    assert measure.process_seconds(lambda: sum(range(3_000_000))) == 0.0
+    taken = iter([2.0, 6.0])  # the yardstick's, the work's
+    figure = measure.compare("w", lambda: None, "y", lambda: None, repeats=1, clock=lambda do: next(taken))
+    assert figure.ratio == 3.0
+
+
 def test_peak_memory_sees_what_came_and_went(load):
     measure = load("measure")
     if not Path("/proc/self/clear_refs").exists():

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,7 +66,6 @@ def call(*arguments, stdin=b""):
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         patch.setattr(sys, "stdout", out)
         patch.setattr(sys, "stderr", err)
-        patch.setattr(warnings, "showwarning", warnings.showwarning)
         try:
             main()
             status = 0
@@ -668,7 +666,7 @@ def test_bad_states_are_one_sentence_in_every_verb(verb, file, expected, world, 
         (("evaluate", "TEXTS", "BAD/another.jsonl"), "'maybe' is none of the model's"),
         (("evaluate", "STATES", "BAD/unknown.npz"), "is none of the model's"),
         (("train", "REVIEWS", "-o", "OUT"), "name a language model"),
-        (("train", "TRAIN", "-o", "OUT", "-m", "BERT"), "leave --model out"),
+        (("train", "TRAIN", "-o", "OUT", "-m", "BERT"), "leave --language-model out"),
         (("train", "TRAIN", "-o", "OUT", "--alpha", 2), "(0.5, 1]"),
         (("train", "TRAIN", "-o", "OUT", "--label", "zz"), "'zz'"),
         (("train", "TRAIN", "-o", "OUT", "--id", "zz"), "'zz' for the ids"),

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import termios
 import time
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,14 +77,11 @@ def run(monkeypatch, capsys):
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["sdm", *map(str, arguments)])
         capsys.readouterr()  # what the test itself wrote
-        showwarning = warnings.showwarning
         try:
             main()
             status = 0
         except SystemExit as leaving:
             status = int(leaving.code or 0)
-        finally:
-            warnings.showwarning = showwarning
         return Done(status, *capsys.readouterr())
 
     return call

@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -157,14 +156,11 @@ def run(monkeypatch, capsys, tmp_path):
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["sdm", *map(str, arguments)])
         capsys.readouterr()  # what the test itself wrote
-        showwarning = warnings.showwarning
         try:
             main()
             status = 0
         except SystemExit as leaving:
             status = int(leaving.code or 0)
-        finally:
-            warnings.showwarning = showwarning
         return Done(status, *capsys.readouterr())
 
     yield call
@@ -479,7 +475,7 @@ def test_an_unknown_experiment_in_a_process_of_its_own(tmp_path):
         ([], "Name an experiment"),
         (["nowhere.toml"], "nowhere.toml cannot be read"),
         (["BROKEN"], "is not valid TOML"),
-        (["TINY"], "needs a language model: --model NAME"),
+        (["TINY"], "needs a language model: --language-model NAME"),
         (["TINY", "-m", "no/such-model"], "'no/such-model' is neither a directory"),
         (["TINY", "-m", "MODEL", "--variant", "tiny"], "'variant' of experiment"),
         (["TINY", "-m", "MODEL", "--set", "training.alfa=0.9"], "there is no setting 'alfa'"),

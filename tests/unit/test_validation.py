@@ -1,19 +1,16 @@
-"""Checks of user input and the exception tree."""
+"""Checks of user input."""
 
 from __future__ import annotations
 
-import inspect
 import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import sklearn.exceptions
 import torch
 from sklearn.base import BaseEstimator
 
-from torchsdm import errors
-from torchsdm.errors import InvalidInputError, InvalidTypeError, TorchSDMError
+from torchsdm.errors import InvalidInputError, InvalidTypeError, TorchSDMError, TrainingError
 from torchsdm.validation import (
     as_float_tensor,
     as_integer_tensor,
@@ -30,39 +27,6 @@ from torchsdm.validation import (
     is_storable_text,
     scikit_learn_errors,
 )
-
-# --- Exceptions ------------------------------------------------------------------------------------------------------
-
-
-def test_every_exception_and_warning_is_of_one_tree():
-    classes = [c for _, c in inspect.getmembers(errors, inspect.isclass) if c.__module__ == errors.__name__]
-    assert len(classes) >= 10
-    for c in classes:
-        assert issubclass(c, TorchSDMError) != issubclass(c, errors.SDMWarning), c
-        assert c.__doc__
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        (errors.InvalidInputError, ValueError),
-        (errors.InvalidTypeError, TypeError),
-        (errors.NotFittedError, sklearn.exceptions.NotFittedError),
-        (errors.TrainingError, RuntimeError),
-        (errors.CheckpointError, RuntimeError),
-        (errors.ModelFileError, OSError),
-        (errors.MissingExtraError, ImportError),
-        (errors.SDMWarning, UserWarning),
-    ],
-)
-def test_our_exceptions_are_also_the_usual_ones(ours, theirs):
-    assert issubclass(ours, theirs)
-
-
-def test_a_missing_extra_gives_the_pip_line():
-    text = str(errors.MissingExtraError("pandas", "report", "Drawing"))
-    assert text == "Drawing needs pandas, which is not installed. Run: pip install 'torchsdm[report]'"
-
 
 # --- Tensors ---------------------------------------------------------------------------------------------------------
 
@@ -330,8 +294,8 @@ def test_scikit_learns_errors_become_ours():
         with pytest.raises(ours, match="what it said") as caught, scikit_learn_errors():
             raise theirs("what it said")
         assert isinstance(caught.value.__cause__, theirs)
-    with pytest.raises(errors.TrainingError), scikit_learn_errors():
-        raise errors.TrainingError
+    with pytest.raises(TrainingError), scikit_learn_errors():
+        raise TrainingError
     with pytest.raises(KeyError), scikit_learn_errors():
         raise KeyError
 

@@ -8,14 +8,13 @@ from torchsdm.application.answers import (
     selected,
 )
 from torchsdm.application.evaluate import evaluate_model
-from torchsdm.application.inputs import Columns, checked, open_documents, readable
+from torchsdm.application.inputs import checked, open_documents, readable
 from torchsdm.application.outputs import check_output_format, write_rows
 from torchsdm.application.saved_model import SavedModel
-from torchsdm.application.summaries import region_lines, summary
+from torchsdm.application.summaries import summary
 from torchsdm.application.training import read_training
 
 __all__ = [
-    "Columns",
     "SavedModel",
     "answer_rows",
     "check_output_format",
@@ -27,7 +26,6 @@ __all__ = [
     "open_documents",
     "read_training",
     "readable",
-    "region_lines",
     "selected",
     "summary",
     "write_rows",

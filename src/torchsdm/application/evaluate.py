@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torchsdm.application.inputs import Columns
 from torchsdm.application.saved_model import SavedModel
 from torchsdm.application.training import read_training
+from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation import Entrant, Evaluation, classifier_entrants, paper_entrants

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchsdm.columns import Columns
 from torchsdm.documents import Document, Documents
 from torchsdm.errors import InvalidInputError
 from torchsdm.hidden_states import HiddenStateExtractor
@@ -22,17 +23,6 @@ from torchsdm.states import LabelledStates, shortened
 from torchsdm.validation import is_storable_id
 
 STANDARD_INPUT = "-"
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Where things stand in a file."""
-
-    text: str = "text"
-    label: str | None = None
-    id: str | None = None
-    answer: str | None = None
-    states: str = "hidden_states"
 
 
 def checked(
@@ -108,5 +98,5 @@ def readable(source: str) -> Iterator[Path]:
         try:
             yield path
         except InvalidInputError as error:
-            error.args = (str(error).replace(str(path), "standard input"),)
+            error.args = (error.what.replace(str(path), "standard input"),)
             raise

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torchsdm.application.inputs import Columns, checked, labelled, open_documents, readable
+from torchsdm.application.inputs import checked, labelled, open_documents, readable
+from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError, ModelFileError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier
 from torchsdm.states import LabelledStates, differences, has_states, shortened, state_blocks
@@ -46,7 +47,7 @@ class SavedModel:
         if classifier.states_origin_ is None:
             if language_model is not None:
                 raise InvalidInputError(
-                    f"{path} was trained on states alone and knows no language model: leave --model out."
+                    f"{path} was trained on states alone and knows no language model: leave --language-model out."
                 )
             return cls(path, classifier, None)
         text_classifier = SDMTextClassifier.around(

@@ -1,4 +1,4 @@
-"""What a model is, in plain values and in a few lines."""
+"""What a model is, in plain values."""
 
 from __future__ import annotations
 
@@ -22,32 +22,21 @@ def summary(classifier: SDMClassifier | SDMEnsemble, path: Path) -> dict[str, An
         "n_calibration": len(calibration.labels),
         "calibration_accuracy": float((calibration.predictions == calibration.labels).double().mean()),
         "seed": classifier.random_state if isinstance(classifier.random_state, int) else classifier.random_seed_,
-        "regions": [
-            {
-                "alpha": region.alpha,
-                "found": region.found,
-                "min_rescaled_similarity": region.min_rescaled_similarity if region.found else None,
-                "class_counts": [int(count) for count in region.class_counts],
-                "admitted_share": _admitted_share(classifier, region),
-                "explanation": region.explain(classifier.classes_.tolist()),
-            }
-            for region in calibration.regions
-        ],
+        "regions": [_region(classifier, region) for region in calibration.regions],
     }
 
 
-def region_lines(result: dict[str, Any]) -> list[str]:
-    """A line on each region of a summary."""
-    return [
-        f"alpha = {region['alpha']:g}: "
-        + (
-            f"the region admits {region['admitted_share']:.1%} of the calibration set (q' at least "
-            f"{region['min_rescaled_similarity']:.4g})."
-            if region["found"]
-            else f"no region; everything is rejected. {region['explanation']}"
-        )
-        for region in result["regions"]
-    ]
+def _region(classifier: SDMClassifier | SDMEnsemble, region: Any) -> dict[str, Any]:
+    warning = region.warning(classifier.classes_.tolist())
+    return {
+        "alpha": region.alpha,
+        "found": region.found,
+        "min_rescaled_similarity": region.min_rescaled_similarity if region.found else None,
+        "class_counts": [int(count) for count in region.class_counts],
+        "admitted_share": _admitted_share(classifier, region),
+        "explanation": None if warning is None else warning.what,
+        "remedy": None if warning is None or warning.remedy is None else warning.remedy.name,
+    }
 
 
 def _admitted_share(classifier: SDMClassifier | SDMEnsemble, region: Any) -> float:

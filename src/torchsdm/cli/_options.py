@@ -1,60 +1,183 @@
-"""Options that several verbs share, and how they speak to a person."""
+"""Options that several verbs share, and how the command speaks to a person.
+
+Nothing here imports torch or a room before a verb runs: help, completion and wrong options answer at once.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from torchsdm.choices import PROMPT_NAMES
+from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
-from torchsdm.hidden_states import PROMPTS, TaskPrompt, task_prompt
+
+if TYPE_CHECKING:
+    from torchsdm.application import SavedModel
+    from torchsdm.hidden_states import HiddenStateExtractor, TaskPrompt
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-MODEL_HELP = (
+LANGUAGE_MODEL_HELP = (
     "Language model: a directory, a .gguf file, package:NAME for a model inside an installed package, or a name on the "
     "Hugging Face hub."
 )
+_DOCUMENT_OPTIONS: dict[str, Option] = {
+    "text": click.option("--text", default="text", show_default=True, help="Column or key of the text."),
+    "label": click.option("--label", help="Column of the label. Default: 'label', if there is one."),
+    "id": click.option("--id", help="Column of the id. Default: 'id', if there is one; else rows are numbered."),
+    "answer": click.option("--answer", help="Column of the answer to judge. Default: 'answer', if there is one."),
+}
+_COLUMN_OPTIONS: dict[str, Option] = {
+    **_DOCUMENT_OPTIONS,
+    "states": click.option(
+        "--states", default="hidden_states", show_default=True, help="Key of the states, if the file holds any."
+    ),
+}
+_DEVICE = click.option("--device", help="A torch device. Default: the CPU.")
 
 
-def prompt_options(command: Command) -> Command:
-    """The language model and what it is asked."""
-    names = ", ".join(PROMPTS)
-    for option in (
-        click.option(
+def _bundled(kind: Callable[..., Any], name: str, options: dict[str, Option]) -> Callable[[Command], Command]:
+    """Options whose values reach the verb as one argument of a kind."""
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def with_bundle(**values: Any) -> Any:
+            bundle = kind(**{option: values.pop(option) for option in options})
+            return command(**values, **{name: bundle})
+
+        decorated: Any = with_bundle
+        for option in reversed(options.values()):
+            decorated = option(decorated)
+        return decorated  # type: ignore[no-any-return]
+
+    return decorate
+
+
+#: ``columns``: where text, label, id and answer are in a file of texts.
+document_options = _bundled(Columns, "columns", _DOCUMENT_OPTIONS)
+#: ``columns``: the same for a file that may hold states instead.
+column_options = _bundled(Columns, "columns", _COLUMN_OPTIONS)
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """The language model of a saved classifier: where it is now, and what it runs on."""
+
+    reference: str | None
+    device: str | None
+    batch_tokens: int
+
+    def open(self, path: str) -> SavedModel:
+        """The classifier that was saved at a path, with this language model to read texts."""
+        from torchsdm.application import SavedModel
+
+        return SavedModel.load(path, language_model=self.reference, device=self.device, batch_tokens=self.batch_tokens)
+
+
+language_model_options = _bundled(
+    LanguageModel,
+    "language_model",
+    {
+        "reference": click.option(
+            "-m", "--language-model", "reference", help="Where the language model is now, if not where it was."
+        ),
+        "device": _DEVICE,
+        "batch_tokens": click.option(
+            "--batch-tokens", default=4096, show_default=True, help="Tokens that it reads at once."
+        ),
+    },
+)
+
+
+@dataclass(frozen=True)
+class AskedModel:
+    """A language model to be asked, if one was named, and what it is asked."""
+
+    reference: str | None
+    prompt: str | None
+    prompt_file: Path | None
+    label_words: str | None
+    system: str | None
+    max_tokens: int | None
+    revision: str | None
+    trust_remote_code: bool
+    device: str | None
+
+    def extractor(self, **settings: Any) -> HiddenStateExtractor | None:
+        """What reads texts with it; None if no language model was named."""
+        if self.reference is None:
+            if self.prompt is not None or self.prompt_file is not None:
+                raise InvalidInputError("A prompt is for a language model: name one with --language-model.")
+            return None
+        template = self._template()
+        from torchsdm.hidden_states import HiddenStateExtractor
+
+        return HiddenStateExtractor(
+            self.reference,
+            self._asked(template),
+            max_tokens=self.max_tokens,
+            device=self.device,
+            revision=self.revision,
+            trust_remote_code=self.trust_remote_code,
+            verbose=True,
+            **settings,
+        )
+
+    def _template(self) -> str | None:
+        """The prompt as given, or as it is in a file."""
+        if self.prompt_file is None:
+            return self.prompt
+        if self.prompt is not None:
+            raise InvalidInputError("--prompt and --prompt-file exclude each other. Got both.")
+        try:
+            return self.prompt_file.read_text(encoding="utf-8").rstrip("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidInputError(f"{self.prompt_file} cannot be read as a template: {error}.") from error
+
+    def _asked(self, template: str | None) -> TaskPrompt:
+        """The prompt, with words and system message of its own where they were given."""
+        from torchsdm.hidden_states import TaskPrompt, task_prompt
+
+        known = task_prompt(template, "--prompt")
+        words = known.label_words if self.label_words is None else _label_words(self.label_words)
+        return TaskPrompt(known.template, words, known.system if self.system is None else self.system)
+
+
+asked_model_options = _bundled(
+    AskedModel,
+    "language_model",
+    {
+        "reference": click.option("-m", "--language-model", "reference", help=LANGUAGE_MODEL_HELP),
+        "prompt": click.option(
+            "-p",
+            "--prompt",
+            help=f"One of {', '.join(PROMPT_NAMES)}, or a template with {{document}}. Default: the document alone.",
+        ),
+        "prompt_file": click.option(
+            "--prompt-file", type=click.Path(path_type=Path), help="A file that holds the template."
+        ),
+        "label_words": click.option(
+            "--label-words", help="Words that stand for the labels, as in 0=No,1=Yes, or No,Yes for 0 and 1."
+        ),
+        "system": click.option("--system", help="System message for the chat template."),
+        "max_tokens": click.option("--max-tokens", type=int, help="Longest sequence; longer documents lose their end."),
+        "revision": click.option("--revision", help="Branch, tag or commit on the hub."),
+        "trust_remote_code": click.option(
             "--trust-remote-code", is_flag=True, help="Run code that comes with the model. Only if you trust it."
         ),
-        click.option("--revision", help="Branch, tag or commit on the hub."),
-        click.option("--max-tokens", type=int, help="Longest sequence; longer documents lose their end."),
-        click.option("--system", help="System message for the chat template."),
-        click.option("--label-words", help="Words that stand for the labels, as in 0=No,1=Yes, or No,Yes for 0 and 1."),
-        click.option("--prompt-file", type=click.Path(path_type=Path), help="A file that holds the template."),
-        click.option(
-            "-p", "--prompt", help=f"One of {names}, or a template with {{document}}. Default: the document alone."
-        ),
-        click.option("-m", "--model", "language_model", help=MODEL_HELP),
-    ):
-        command = option(command)
-    return command
-
-
-def make_prompt(prompt: str | None, file: Path | None, label_words: str | None, system: str | None) -> TaskPrompt:
-    """A prompt from options."""
-    if prompt is not None and file is not None:
-        raise InvalidInputError("--prompt and --prompt-file exclude each other. Got both.")
-    if file is not None:
-        try:
-            prompt = file.read_text(encoding="utf-8").rstrip("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidInputError(f"{file} cannot be read as a template: {error}.") from error
-    chosen = task_prompt(prompt, "--prompt")
-    words = chosen.label_words if label_words is None else _label_words(label_words)
-    return TaskPrompt(chosen.template, words, chosen.system if system is None else system)
+        "device": _DEVICE,
+    },
+)
 
 
 def _label_words(text: str) -> dict[Any, str]:
@@ -62,39 +185,6 @@ def _label_words(text: str) -> dict[Any, str]:
     if all(separator for _, separator, _ in pairs):
         return {int(label) if label.lstrip("-").isdigit() else label: word for label, _, word in pairs}
     return dict(enumerate(text.split(",")))
-
-
-def document_options(command: Command) -> Command:
-    """Where text, label, id and answer stand in a file."""
-    for option in (
-        click.option("--answer", help="Column of the answer that is judged. Default: 'answer', where there is one."),
-        click.option(
-            "--id", "id_", help="Column of the id. Default: 'id', where there is one; else rows are numbered."
-        ),
-        click.option("--label", help="Column of the label. Default: 'label', where there is one."),
-        click.option("--text", default="text", show_default=True, help="Column or key of the text."),
-    ):
-        command = option(command)
-    return command
-
-
-def column_options(command: Command) -> Command:
-    """The same for a file that may hold states instead."""
-    states = click.option(
-        "--states", default="hidden_states", show_default=True, help="Key of states, if it holds any."
-    )
-    return document_options(states(command))
-
-
-def language_model_options(command: Command) -> Command:
-    """Where the language model of a saved classifier is now, and on what it runs."""
-    for option in (
-        click.option("--batch-tokens", default=4096, show_default=True, help="Tokens run through it at once."),
-        click.option("--device", help="A torch device. Default: the CPU."),
-        click.option("-m", "--model", "language_model", help="Where the language model is now, if not where it was."),
-    ):
-        command = option(command)
-    return command
 
 
 def json_option(command: Command) -> Command:
@@ -116,11 +206,11 @@ def output_option(what: str, *, is_directory: bool = True, **settings: Any) -> C
 def _check_output(path: Path, is_directory: bool) -> None:
     kind = "directory" if is_directory else "file"
     if not path.name or (path.exists() and not (path.is_dir() if is_directory else path.is_file())):
-        raise InvalidInputError(f"--output must be a {kind}. Got {str(path)!r}, which is none.")
+        raise InvalidInputError(f"--output must be a {kind}; {str(path)!r} is not.")
     parents = path.absolute().parents
     parent = next(one for one in parents if one.exists()) if is_directory else parents[0]  # directories are made
     if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise InvalidInputError(f"{path} cannot be written: {parent} is no directory that can be written to.")
+        raise InvalidInputError(f"{path} cannot be written: {parent} is not a writable directory.")
 
 
 def say(result: dict[str, Any], text: str, as_json: bool) -> None:

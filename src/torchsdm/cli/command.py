@@ -11,6 +11,7 @@ import click
 
 from torchsdm._version import __version__
 from torchsdm.cli._options import log_to_terminal
+from torchsdm.cli._words import worded
 from torchsdm.cli.demo import demo
 from torchsdm.cli.doctor import doctor
 from torchsdm.cli.embed import embed
@@ -26,13 +27,6 @@ from torchsdm.errors import InvalidInputError, TorchSDMError
 from torchsdm.settings import parse_toml, read_settings
 
 _EXIT_BAD_INPUT = 1
-_OPTIONS = {  # arguments of the library as options of the command
-    "Documents(..., problems='skip')": "--skip-problems of sdm embed",
-    "Documents(..., repeated='drop' or 'keep')": "--drop-repeated of sdm embed",
-    "'path' of has_states must": "An input must",
-    "in read_states(states=..., labels=...)": "with --states or --label",
-    "in state_blocks(states=..., labels=...)": "with --states or --label",
-}
 _TYPES: dict[str, tuple[str, Any]] = {  # of options, by click's names; others are strings
     "integer": ("an integer", int),
     "integer range": ("an integer", int),
@@ -68,16 +62,17 @@ def sdm(context: click.Context, config: Path | None, debug: bool) -> None:
 
 for verb in (embed, train, predict, evaluate, explain, update, recalibrate, report, reproduce, serve, demo, doctor):
     sdm.add_command(verb)
-for command in (sdm, *sdm.commands.values()):  # click keeps the lines of what follows this character
-    command.help = (command.help or "").replace("\\b\n", "\b\n")
 
 
 def main() -> None:
     """Run the command; an error is one sentence, and a traceback only with ``--debug``."""
     is_debugging = "--debug" in sys.argv[1:]
-    warnings.showwarning = _show_warning  # type: ignore[assignment]  # takes only what it shows
+    for command in (sdm, *sdm.commands.values()):  # click keeps the lines of what follows this character
+        command.help = (command.help or "").replace("\\b\n", "\b\n")
     try:
-        sdm(prog_name="sdm")
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning  # type: ignore[assignment]  # takes only what it shows
+            sdm(prog_name="sdm")
     except Exception as error:
         if is_debugging:
             raise
@@ -87,7 +82,7 @@ def main() -> None:
 
 def _sentence(error: Exception) -> str:
     """What is said of an error, in one line; of one that we did not foresee also how to see where it is from."""
-    message = " ".join(_in_options(str(error)).split())
+    message = " ".join(worded(error).split())
     if isinstance(error, TorchSDMError):
         return message
     if isinstance(error, OSError):  # a full disk, say
@@ -124,12 +119,5 @@ def _typed(value: Any, option: click.Option, where: str) -> Any:
     return values if option.multiple else value
 
 
-def _show_warning(message: Any, category: Any, *_: Any) -> None:
-    click.echo(f"sdm: warning: {_in_options(str(message))}", err=True)
-
-
-def _in_options(message: str) -> str:
-    """A message of the library with its arguments as options of the command."""
-    for argument, option in _OPTIONS.items():
-        message = message.replace(argument, option)
-    return message
+def _show_warning(message: Warning | str, *_: Any) -> None:
+    click.echo(f"sdm: warning: {worded(message)}", err=True)

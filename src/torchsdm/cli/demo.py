@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from torchsdm.cli._options import json_option, output_option, say
-from torchsdm.experiments import tell_story
 
 
 @click.command()
@@ -26,6 +25,8 @@ def demo(output: Path, as_json: bool) -> None:
     Example:
       sdm demo
     """
+    from torchsdm.experiments import tell_story
+
     result = tell_story(output, show=(lambda text: None) if as_json else click.echo)
     if as_json:
         say(result, "", as_json)

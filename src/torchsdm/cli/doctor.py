@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import platform
 import re
+import warnings
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
 import click
-import torch
 
 from torchsdm._version import __version__
-from torchsdm.application import SavedModel, region_lines, summary
 from torchsdm.cli._options import json_option, say
+from torchsdm.cli._words import region_lines
 from torchsdm.errors import TorchSDMError
-from torchsdm.hidden_states import cache_directory, find_model
 
 _REQUIREMENT = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)[^;]*;.*extra == ['\"](?P<extra>\w+)['\"]")
 _FOR_USERS = ("hf", "baselines", "report", "serve", "ray")  # extras; the others are for developers
@@ -23,15 +22,23 @@ _FOR_USERS = ("hf", "baselines", "report", "serve", "ray")  # extras; the others
 
 @click.command()
 @click.argument("model", metavar="[MODEL]", required=False)
+@click.option("--compile", "compiles", is_flag=True, help="Also compile the matching kernels, unless that was done.")
 @json_option
-def doctor(model: str | None, as_json: bool) -> None:
+def doctor(model: str | None, compiles: bool, as_json: bool) -> None:
     r"""Say what is installed and what is missing, and check a MODEL directory: every file by its digest.
 
     \b
     Examples:
       sdm doctor
       sdm doctor model
+      sdm doctor --compile
     """
+    if compiles:
+        compile_kernels()
+    import torch
+
+    from torchsdm.hidden_states import cache_directory
+
     found: dict[str, Any] = {
         "torchsdm": __version__,
         "python": platform.python_version(),
@@ -47,8 +54,24 @@ def doctor(model: str | None, as_json: bool) -> None:
     say(found, "\n".join(_lines(found)), as_json)
 
 
+def compile_kernels() -> None:
+    """Compile what fitting and explaining run, on a few points; an installation does so once, here or when needed."""
+    import numpy as np
+
+    from torchsdm.errors import SDMWarning
+    from torchsdm.estimators import SDMClassifier
+
+    states, labels = np.eye(8, dtype=np.float32), np.arange(8) % 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)  # so few points make no region
+        classifier = SDMClassifier(n_filters=2, n_rounds=1, max_epochs=2, batch_size=4, random_state=0)
+        classifier.fit(states, labels).explain(states, k=1)
+
+
 def devices() -> list[str]:
     """Torch devices that can be used here."""
+    import torch
+
     names = ["cpu"]
     names += [f"cuda:{number} ({torch.cuda.get_device_name(number)})" for number in range(torch.cuda.device_count())]
     return [*names, "mps"] if torch.backends.mps.is_available() else names
@@ -64,6 +87,9 @@ def extra(name: str) -> dict[str, Any]:
 
 def _model(path: str) -> dict[str, Any]:
     """What a model directory holds, all of its files checked, and whether its language model is where it was."""
+    from torchsdm.application import SavedModel, summary
+    from torchsdm.hidden_states import find_model
+
     saved = SavedModel.load(path, verify=True)
     origin = saved.classifier.states_origin_
     parameters = {name: value for name, value in saved.classifier.get_params().items() if name != "checkpoint"}

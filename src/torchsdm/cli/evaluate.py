@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from torchsdm.application import Columns, SavedModel, evaluate_model
-from torchsdm.cli._options import column_options, json_option, language_model_options
+from torchsdm.cli._options import LanguageModel, column_options, json_option, language_model_options
+from torchsdm.columns import Columns
 
 FORMATS = ("text", "markdown", "latex", "csv", "json")
 
@@ -35,14 +35,8 @@ def evaluate(
     groups: str,
     form: str,
     intervals: bool,
-    text: str,
-    label: str | None,
-    id_: str | None,
-    answer: str | None,
-    states: str,
-    language_model: str | None,
-    device: str | None,
-    batch_tokens: int,
+    columns: Columns,
+    language_model: LanguageModel,
     as_json: bool,
 ) -> None:
     r"""Print accuracy among the admitted, and the admitted share, of a saved MODEL on labelled DATA.
@@ -55,9 +49,9 @@ def evaluate(
       sdm evaluate model test.jsonl tweets=tweets.csv
       sdm evaluate model test.jsonl --estimator softmax --estimator SDM_HR --format markdown
     """
-    saved = SavedModel.load(model, language_model=language_model, device=device, batch_tokens=batch_tokens)
-    columns = Columns(text, label, id_, answer, states)
-    evaluation = evaluate_model(saved, data, columns, alpha, estimators, training, groups)
+    from torchsdm.application import evaluate_model
+
+    evaluation = evaluate_model(language_model.open(model), data, columns, alpha, estimators, training, groups)
     table = evaluation.table
     if as_json or form == "json":
         click.echo(table.to_json())

@@ -6,7 +6,8 @@ import json
 
 import click
 
-from torchsdm.cli._options import column_options, json_option, language_model_options
+from torchsdm.cli._options import LanguageModel, column_options, json_option, language_model_options
+from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
 from torchsdm.texts import one_line
 
@@ -30,14 +31,8 @@ def explain(
     only: tuple[str, ...],
     texts: tuple[str, ...],
     first: int | None,
-    text: str,
-    label: str | None,
-    id_: str | None,
-    answer: str | None,
-    states: str,
-    language_model: str | None,
-    device: str | None,
-    batch_tokens: int,
+    columns: Columns,
+    language_model: LanguageModel,
     as_json: bool,
 ) -> None:
     r"""Show for each input the decision, the nearest training examples, and how calibration points like it fared.
@@ -49,18 +44,14 @@ def explain(
       sdm explain model new.jsonl --only ticket-17
       sdm explain model --say "A film to remember."
     """
-    from torchsdm.application import Columns, SavedModel, answer_rows, given_block, ids_and_texts, selected
+    from torchsdm.application import answer_rows, given_block, ids_and_texts, selected
 
     if (inputs is None) == (not texts):
         raise InvalidInputError("Give either INPUT or --say TEXT.")
     if exemplars < 1 or (first is not None and first < 1):
         raise InvalidInputError("--exemplars and --first must be at least 1.")
-    saved = SavedModel.load(model, language_model=language_model, device=device, batch_tokens=batch_tokens)
-    given = (
-        [given_block(saved, texts=texts)]
-        if inputs is None
-        else saved.blocks(inputs, Columns(text, label, id_, answer, states))
-    )
+    saved = language_model.open(model)
+    given = [given_block(saved, texts=texts)] if inputs is None else saved.blocks(inputs, columns)
     for block in selected(given, only, first):
         if as_json:
             for row in answer_rows(saved.classifier, block, k=exemplars, calibration=True, texts=True):

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from torchsdm.cli._options import column_options, json_option, language_model_options, output_option, say
+from torchsdm.cli._options import LanguageModel, column_options, json_option, language_model_options, output_option, say
+from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
 
 
@@ -30,14 +31,8 @@ def predict(
     output: Path | None,
     exemplars: int,
     texts: bool,
-    text: str,
-    label: str | None,
-    id_: str | None,
-    answer: str | None,
-    states: str,
-    language_model: str | None,
-    device: str | None,
-    batch_tokens: int,
+    columns: Columns,
+    language_model: LanguageModel,
     as_json: bool,
 ) -> None:
     r"""Decide on every line of INPUT with a saved MODEL.
@@ -55,19 +50,19 @@ def predict(
     """
     from tqdm.auto import tqdm
 
-    from torchsdm.application import Columns, SavedModel, answer_rows, check_output_format, write_rows
+    from torchsdm.application import answer_rows, check_output_format, write_rows
 
     if exemplars < 0:
         raise InvalidInputError(f"--exemplars must be at least 0. Got {exemplars}.")
     if output is not None:
         check_output_format(output)
-    saved = SavedModel.load(model, language_model=language_model, device=device, batch_tokens=batch_tokens)
+    saved = language_model.open(model)
     n_inputs = n_admitted = 0
 
     def decided() -> Iterator[list[dict[str, Any]]]:
         nonlocal n_inputs, n_admitted
         with tqdm(unit="input", disable=None) as progress:
-            for block in saved.blocks(inputs, Columns(text, label, id_, answer, states)):
+            for block in saved.blocks(inputs, columns):
                 rows = answer_rows(saved.classifier, block, k=exemplars, texts=texts)
                 n_inputs += len(rows)
                 n_admitted += sum(row["admitted"] for row in rows)

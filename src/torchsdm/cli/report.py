@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from torchsdm.application import Columns, SavedModel, evaluate_model
-from torchsdm.cli._options import column_options, json_option, language_model_options, output_option, say
-from torchsdm.evaluation import write_report
+from torchsdm.cli._options import LanguageModel, column_options, json_option, language_model_options, output_option, say
+from torchsdm.columns import Columns
 
 
 @click.command()
@@ -32,14 +31,8 @@ def report(
     no_texts: bool,
     training: str | None,
     groups: str,
-    text: str,
-    label: str | None,
-    id_: str | None,
-    answer: str | None,
-    states: str,
-    language_model: str | None,
-    device: str | None,
-    batch_tokens: int,
+    columns: Columns,
+    language_model: LanguageModel,
     as_json: bool,
 ) -> None:
     r"""Write a page on a saved MODEL and labelled DATA: tables, pictures, telling examples, and where numbers are from.
@@ -48,8 +41,11 @@ def report(
     Example:
       sdm report model test.jsonl tweets=tweets.csv -o report.html
     """
-    saved = SavedModel.load(model, language_model=language_model, device=device, batch_tokens=batch_tokens)
-    evaluation = evaluate_model(saved, data, Columns(text, label, id_, answer, states), None, (), training, groups)
+    from torchsdm.application import evaluate_model
+    from torchsdm.evaluation import write_report
+
+    saved = language_model.open(model)
+    evaluation = evaluate_model(saved, data, columns, None, (), training, groups)
     title = title or f"Evaluation of {saved.path}"
     write_report(output.resolve(), evaluation, saved.classifier, title=title, texts=not no_texts)
     sizes = {name: len(states) for name, states in evaluation.data_sets.items()}

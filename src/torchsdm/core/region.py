@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchsdm.errors import InvalidInputError
+from torchsdm.errors import InvalidInputError, RegionWarning, Remedy
 from torchsdm.validation import (
     Array,
     ArrayLike,
@@ -79,40 +79,43 @@ class HighReliabilityRegion:
         return (q_rescaled >= self.min_rescaled_similarity) & (p >= thresholds[y_hat])
 
     def explain(self, class_names: Sequence[Any] | None = None) -> str | None:
-        """What a user should know before relying on the region, or None where there is nothing to say."""
+        """What a user should know before relying on the region, or None if there is nothing to say."""
+        warning = self.warning(class_names)
+        return None if warning is None else str(warning)
+
+    def warning(self, class_names: Sequence[Any] | None = None) -> RegionWarning | None:
+        """The same as a warning, whose remedy is a value."""
 
         def named(classes: Sequence[int]) -> str:
             return ", ".join(repr(c if class_names is None else class_names[c]) for c in classes)
 
         if not self.found:
-            if self.largest_alpha is None:
-                remedy = "No alpha above 0.5 has a region either: the model is too weak or the data too few."
-            else:
-                reached = math.floor(self.largest_alpha * 1e4 + 1e-9) / 1e4
-                if reached <= 0.5:
-                    reached = math.floor(self.largest_alpha * 1e7) / 1e7
-                advice = (
-                    f"recalibrate(alpha={reached:.7g}) would find it" if reached > 0.5 else "it is hardly above 0.5"
-                )
-                counts = ", ".join(str(count) for count in self.largest_alpha_counts)
-                remedy = (
-                    f"The largest alpha that has one is {reached:.7g} (resting on {counts} calibration points of the "
-                    f"classes): {advice}."
-                )
             classes = f" Class {named(self.failed_classes)} stays below alpha." if self.failed_classes else ""
-            return f"No high-reliability region at alpha={self.alpha:g}; everything is rejected.{classes} {remedy}"
+            text = f"No high-reliability region at alpha={self.alpha:g}; everything is rejected.{classes}"
+            if self.largest_alpha is None:
+                return RegionWarning(
+                    f"{text} No alpha above 0.5 has a region either: the model is too weak or the data too few."
+                )
+            reached = math.floor(self.largest_alpha * 1e4 + 1e-9) / 1e4
+            if reached <= 0.5:
+                reached = math.floor(self.largest_alpha * 1e7) / 1e7
+            counts = ", ".join(str(count) for count in self.largest_alpha_counts)
+            text += f" The largest alpha that has one is {reached:.7g}, resting on {counts} points of the classes"
+            if reached <= 0.5:
+                return RegionWarning(f"{text}; it is hardly above 0.5.")
+            return RegionWarning(f"{text}.", remedy=Remedy.LOWER_ALPHA)
         if self.scarce_classes and self.alpha == 1.0:
-            return (
+            return RegionWarning(
                 "At alpha=1 every threshold is a mere minimum of the calibration points, however many there are: a new "
                 "point may well lie below it."
             )
         if self.scarce_classes:
             counts = ", ".join(str(int(self.class_counts[c])) for c in self.scarce_classes)
             needed = f"{math.ceil(1 / (1 - self.alpha) - 1e-9)} are"
-            return (
+            return RegionWarning(
                 f"The region at alpha={self.alpha:g} rests on few calibration points of class "
-                f"{named(self.scarce_classes)} ({counts}, where {needed} needed): the threshold is a mere minimum. "
-                "Use more calibration data, or let such regions fail with min_class_count."
+                f"{named(self.scarce_classes)} ({counts}, where {needed} needed): the threshold is a mere minimum.",
+                remedy=Remedy.MORE_CALIBRATION,
             )
         return None
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from torchsdm.documents._sources import choose_columns, open_source
-from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, warn_user
+from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, Remedy, warn_user
 from torchsdm.validation import check_choice, check_positive, is_storable_id, is_storable_text
 
 _SHOWN = 5  # places named of each kind of problem
@@ -186,15 +186,15 @@ class Documents:
         report.fingerprint = digest.hexdigest()
         explained = report.explain()
         if explained is not None and not self._skip:
-            remedy = "Repair them, or leave them out: Documents(..., problems='skip')."
-            raise InvalidInputError(f"{self.name} has {_count(report.n_problems)} unusable. {explained}. {remedy}")
+            raise InvalidInputError(
+                f"{self.name} has {_count(report.n_problems)} unusable. {explained}.", remedy=Remedy.SKIP_PROBLEMS
+            )
         if report.n_documents == 0:
             raise InvalidInputError(
                 f"{self.name} holds no document that can be used{f': {explained}' * bool(explained)}."
             )
         if report.repeated and self._warn:
-            remedy = "Leave copies out, or say that they are meant: Documents(..., repeated='drop' or 'keep')."
-            warn_user(f"{self.name}: {report.explain_repeated()}. {remedy}", DataWarning)
+            warn_user(f"{self.name}: {report.explain_repeated()}.", DataWarning, Remedy.DROP_REPEATED)
         return report
 
     def _examined(self, report: DocumentReport) -> Iterator[tuple[Document, str | None, bool]]:

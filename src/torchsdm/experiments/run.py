@@ -180,7 +180,7 @@ def _states(run: Run) -> tuple[dict[str, LabelledStates], dict[str, Any]]:
         return {name: states for name, (states, _) in read.items()}, {"data": described, "states": None}
     if run.model is None:
         listed = f" The paper used {' and '.join(experiment.models)}." if experiment.models else ""
-        raise InvalidInputError(f"experiment {experiment.name} needs a language model: --model NAME.{listed}")
+        raise InvalidInputError(f"experiment {experiment.name} needs a language model: --language-model NAME.{listed}")
     texts = read_texts(experiment, run.data)
     cache = StatesCache(
         HiddenStateExtractor(run.model, experiment.prompt, verbose=run.verbose, **experiment.extraction)

@@ -1,6 +1,5 @@
 """From text to hidden state: prompts, tokens, language models, pooling. The only room that imports transformers."""
 
-from torchsdm.hidden_states._segments import SEGMENTS
 from torchsdm.hidden_states.backbone import Backbone
 from torchsdm.hidden_states.extractor import HiddenStateExtractor
 from torchsdm.hidden_states.model_source import cache_directory, find_model
@@ -9,7 +8,6 @@ from torchsdm.hidden_states.states_cache import StatesCache
 
 __all__ = [
     "PROMPTS",
-    "SEGMENTS",
     "Backbone",
     "HiddenStateExtractor",
     "StatesCache",

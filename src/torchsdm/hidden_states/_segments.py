@@ -7,8 +7,6 @@ from itertools import pairwise
 
 Span = tuple[int, int]  # start and end, end not included
 
-SEGMENTS = ("sentences", "paragraphs", "fields")  #: kinds of segments that states can be summarised over
-
 # A sentence ends at . ! ? or … (with closing quotes or brackets) before white space, at a full stop of scripts that
 # use no space, or at the end of a line. Abbreviations end sentences too: a segment too many does no harm.
 _SENTENCE_END = re.compile(r"[.!?…]+[\"'”’)\]]*|[。！？]+|\n+")

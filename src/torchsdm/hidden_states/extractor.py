@@ -14,10 +14,10 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from torchsdm._version import __version__
+from torchsdm.choices import SEGMENTS
 from torchsdm.documents import Document, Documents
 from torchsdm.errors import BackboneError, InvalidInputError, InvalidTypeError
 from torchsdm.hidden_states._pooling import DECODER_PARTS, ENCODER_PARTS, PARTS
-from torchsdm.hidden_states._segments import SEGMENTS
 from torchsdm.hidden_states._tokens import PromptEncoder
 from torchsdm.hidden_states.backbone import Backbone, resolve_dtype
 from torchsdm.hidden_states.extraction import ExtractedStates, Extraction

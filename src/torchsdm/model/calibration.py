@@ -96,9 +96,9 @@ class Calibration:
             for alpha in alphas
         )
         for region in regions:
-            message = region.explain(class_names)
-            if message is not None:
-                warn_user(message, RegionWarning)
+            warning = region.warning(class_names)
+            if warning is not None:
+                warn_user(warning.what, RegionWarning, warning.remedy)
         return replace(self, regions=regions, min_class_count=min_class_count)
 
 

@@ -17,7 +17,7 @@ from numpy.lib import format as npy_format
 from safetensors import SafetensorError, safe_open
 
 from torchsdm.documents import json_lines
-from torchsdm.errors import InvalidInputError, MissingExtraError, TorchSDMError
+from torchsdm.errors import InvalidInputError, MissingExtraError, Remedy, TorchSDMError
 from torchsdm.states.labelled import LabelledStates
 from torchsdm.states.store import MANIFEST_NAME, StoredShards, shortened
 from torchsdm.validation import Array, ArrayLike, check_path, check_positive, check_same_length
@@ -50,12 +50,12 @@ def read_states(
     --------
     state_blocks : the same in blocks, for more states than memory holds.
     """
-    request = _Request("read_states", check_path(path, "path", "read_states"), None, (states, labels, ids, texts))
+    request = _Request(check_path(path, "path", "read_states"), None, (states, labels, ids, texts))
     if request.path.is_dir():
         shards = StoredShards.open(request.path, verify=True)
         shards.check_complete()
         return _shard_states(shards, shards.tensors(), list(shards.examples()))
-    read = next(_file_blocks(request, _kind(request.path, request.caller)))
+    read = next(_file_blocks(request, _kind(request.path)))
     if read.labels is None:
         raise request.missing(labels)
     return read
@@ -96,10 +96,10 @@ def state_blocks(
         If a shard is missing or damaged, or the extraction has not ended.
     """
     check_positive(size, "size", "state_blocks", integer=True)
-    request = _Request("state_blocks", check_path(path, "path", "state_blocks"), size, (states, labels, ids, texts))
+    request = _Request(check_path(path, "path", "state_blocks"), size, (states, labels, ids, texts))
     if request.path.is_dir():
         return _shard_blocks(request.path, size)
-    return _file_blocks(request, _kind(request.path, request.caller))
+    return _file_blocks(request, _kind(request.path))
 
 
 def has_states(path: str | Path, states: str = "hidden_states") -> bool:
@@ -123,7 +123,7 @@ def has_states(path: str | Path, states: str = "hidden_states") -> bool:
         if not (path / MANIFEST_NAME).is_file():
             raise InvalidInputError(f"{path} is a directory without {MANIFEST_NAME}: it holds no hidden states.")
         return True
-    kind = _kind(path, "has_states", _TEXT_ENDINGS)
+    kind = _kind(path, _TEXT_ENDINGS)
     with _file_errors(path, kind):
         columns: Container[str] | None = None
         is_empty = path.stat().st_size == 0
@@ -143,7 +143,6 @@ def has_states(path: str | Path, states: str = "hidden_states") -> bool:
 class _Request:
     """What one of the functions above is to read."""
 
-    caller: str
     path: Path
     size: int | None
     """Rows of a block; None for all rows in one."""
@@ -158,19 +157,17 @@ class _Request:
 
     def missing(self, name: str) -> InvalidInputError:
         """The error that something is not in the file."""
-        return InvalidInputError(
-            f"{self.path}: no {name!r} found. Name the right one in {self.caller}(states=..., labels=...)."
-        )
+        return InvalidInputError(f"{self.path}: no {name!r} found.", remedy=Remedy.NAME_ARRAYS)
 
 
-def _kind(path: Path, caller: str, others: tuple[str, ...] = ()) -> str:
+def _kind(path: Path, others: tuple[str, ...] = ()) -> str:
     """The ending of a file that is there, if it is one that is read here or one of the others."""
     if not path.is_file():
-        raise InvalidInputError(f"'path' of {caller} must be a file. Got {str(path)!r}, which is not there.")
+        raise InvalidInputError(f"There is no file {str(path)!r}.")
     endings = [suffix for suffix in path.suffixes if suffix != ".gz"]
     known = (*_READERS, *others)
     if not endings or endings[-1] not in known:
-        raise InvalidInputError(f"'path' of {caller} must end in {', '.join(known)}. Got {path.name!r}.")
+        raise InvalidInputError(f"The file must end in {', '.join(known)}. Got {path.name!r}.")
     return endings[-1]
 
 

@@ -129,7 +129,7 @@ def test_what_is_read_can_be_fitted(tmp_path, insects):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(InvalidInputError, match=r"'path' of read_states must be a file. Got '.*none.npz'"):
+    with pytest.raises(InvalidInputError, match=r"There is no file '.*none.npz'"):
         read_states(tmp_path / "none.npz")
 
 
@@ -446,12 +446,10 @@ def test_a_block_has_a_size(tmp_path, size, kind):
 
 
 def test_what_is_no_file_of_states_is_said_before_any_block_is_asked_for(tmp_path):
-    with pytest.raises(
-        InvalidInputError, match=r"'path' of state_blocks must be a file. Got '.*none.npz', which is not"
-    ):
+    with pytest.raises(InvalidInputError, match=r"There is no file '.*none.npz'"):
         state_blocks(tmp_path / "none.npz")
     (tmp_path / "a.csv").write_text("1,2")
-    with pytest.raises(InvalidInputError, match=r"state_blocks must end in .npz, .safetensors, .jsonl, .parquet. Got"):
+    with pytest.raises(InvalidInputError, match=r"The file must end in .npz, .safetensors, .jsonl, .parquet. Got"):
         state_blocks(tmp_path / "a.csv")
     with pytest.raises(InvalidTypeError, match=r"'path' of state_blocks must be a path. Got 3"):
         state_blocks(3)
@@ -461,7 +459,7 @@ def test_what_is_no_file_of_states_is_said_before_any_block_is_asked_for(tmp_pat
 def test_missing_states_are_said_at_once(tmp_path, ending):
     path = write(tmp_path, ending, labels=MANY_LABELS)
     blocks = state_blocks(path, states="h")
-    with pytest.raises(InvalidInputError, match=r"many\..*: no 'h' found. Name the right one in state_blocks\(states="):
+    with pytest.raises(InvalidInputError, match=r"many\..*: no 'h' found. Name the right one: states="):
         next(blocks)
 
 
@@ -752,9 +750,7 @@ def test_blank_lines_before_the_first_row_do_no_harm(tmp_path):
 
 def test_where_there_is_nothing_it_is_said(tmp_path):
     for name in ("none.npz", "none.jsonl", "none", "none.csv"):
-        with pytest.raises(
-            InvalidInputError, match=rf"'path' of has_states must be a file. Got '.*{name}', which is not"
-        ):
+        with pytest.raises(InvalidInputError, match=rf"There is no file '.*{name}'"):
             has_states(tmp_path / name)
     for name in ("a.npz", "a.safetensors", "a.jsonl", "a.jsonl.gz", "a.parquet", "a.csv", "a.tsv"):
         (tmp_path / name).write_bytes(b"")
