@@ -343,7 +343,7 @@ def test_the_ensemble_rule(ensemble, data):
 
 
 def test_an_ensemble_from_kept_rounds(data, ensemble):
-    fitted = SDMClassifier(**{**QUICK, "n_rounds": 3}, keep_rounds=True).fit(*data)
+    fitted = SDMClassifier(**{**QUICK, "n_rounds": 3}).fit(*data, keep_rounds=True)
     assert_same(SDMEnsemble.from_classifier(fitted).decide(data[0]), ensemble.decide(data[0]))
     assert fitted.model_ in fitted.round_models_
     losses = [min(r.calibration_balanced_loss for r in fitted.history_ if r.round == j) for j in range(3)]

@@ -51,7 +51,7 @@ def training_data(
     estimator: Any,
     states: Tensor,
     y: Any,
-    calibration: LabelledStates | tuple[Any, Any] | None,
+    calibration: Any,
     caller: str,
 ) -> tuple[TrainingData, Array]:
     """Checked states with class numbers, and the classes; with the calibration set where one is given."""

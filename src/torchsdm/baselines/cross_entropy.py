@@ -184,9 +184,9 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
 class CrossEntropyClassifier(RoundsClassifier):
     """The paper's CNN adaptor baseline: the adaptor of ``SDMClassifier``, trained with plain cross-entropy.
 
-    Everything but the loss is as in ``SDMClassifier``: with the same ``random_state``, or with ``fit(...,
-    seed=classifier.random_seed_)``, the rounds have the same splits, initial weights and order of batches. Kept is the epoch of all rounds with the lowest balanced cross-entropy over
-    the calibration part,
+    Everything but the loss is as in ``SDMClassifier``: with the same ``random_state``, or the same ``seed`` given to
+    ``fit``, the rounds have the same splits, initial weights and order of batches. Kept is the epoch of all rounds with
+    the lowest balanced cross-entropy over the calibration part,
 
         L = 1/C sum_c  mean_{i : y_i = c}  -log softmax(z_i)_c.
 

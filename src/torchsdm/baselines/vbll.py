@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -32,7 +33,6 @@ from torchsdm.validation import (
     RandomState,
     check_alphas,
     check_choice,
-    check_device,
     check_hidden_states,
     check_positive,
 )
@@ -245,7 +245,11 @@ def last_layer(kind: str, n_hidden: int, n_classes: int, regularization_weight: 
 
 
 class VBLLLearner(Learner):
-    """A round of AdamW on the last layer's own bound, which draws nothing at random."""
+    """A round of AdamW on the last layer's own bound.
+
+    The package draws from torch's global generators, initial weights and samples that the bound does not use; their
+    state is given back.
+    """
 
     network: VBLLNetwork
 
@@ -263,7 +267,7 @@ class VBLLLearner(Learner):
         super().__init__(train, calibration, settings, seed, number)
         shape = train.hidden_states.shape[-1], settings.n_classes, settings.n_filters
         draws = normal_draws(settings.n_classes, random_generator(seed, number, Use.VBLL_DRAWS))
-        with torch.random.fork_rng([]):  # the package initialises from torch's global generator
+        with self._own_randomness():
             torch.default_generator.manual_seed(int(random_generator(seed, number, Use.VBLL_WEIGHTS).integers(2**63)))
             self.network = VBLLNetwork(*shape, kind, regularization_factor / len(train), draws)
         per_dimension = settings.standardization == "per_dimension"
@@ -284,12 +288,16 @@ class VBLLLearner(Learner):
         order = torch.from_numpy(
             random_generator(self.seed, self.number, Use.VBLL_SHUFFLE, number).permutation(len(self.train))
         )
-        for batch in order.split(self.settings.batch_size):
-            self._step(self.train.states(batch), self.train.labels[batch], number)
+        with self._own_randomness():
+            for batch in order.split(self.settings.batch_size):
+                self._step(self.train.states(batch), self.train.labels[batch], number)
         features = (self._features(block) for block in self.calibration.blocks())
         probabilities = torch.cat([self.network.probabilities(block) for block in features]).cpu()
         true = probabilities.gather(1, self.calibration.labels.unsqueeze(1)).numpy()
         return LossRecord(self.number, number, float(-_log(true).mean()), time.perf_counter() - start)
+
+    def _own_randomness(self) -> AbstractContextManager[None]:
+        return torch.random.fork_rng([self.device] if self.device.type == "cuda" else [])
 
     def _step(self, hidden_states: Tensor, labels: Tensor, epoch: int) -> None:
         try:

@@ -46,6 +46,7 @@ from torchsdm.validation import (
     check_share,
 )
 
+
 class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
     """What the single classifier and the ensemble share.
 
@@ -231,4 +232,3 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         return tags
-

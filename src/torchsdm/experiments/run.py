@@ -111,11 +111,9 @@ def run_experiment(
     pool, tests = states["pool"], {name: one for name, one in states.items() if name != "pool"}
     try:
         with watch.timed("training"):
-            classifier = SDMClassifier(
-                **experiment.training, keep_rounds=True, verbose=verbose, checkpoint=directory / "training"
-            )
+            classifier = SDMClassifier(**experiment.training, verbose=verbose, checkpoint=directory / "training")
             logger.info("Training %s rounds on %s points", classifier.n_rounds, len(pool))
-            classifier.fit(pool)
+            classifier.fit(pool, keep_rounds=True)
         prepared = Prepared(experiment, called, pool, tests, classifier, directory)
         findings: dict[str, Findings] = {}
         for study in experiment.studies:
@@ -237,7 +235,7 @@ def _states(
 
 def _training(classifier: SDMClassifier) -> dict[str, Any]:
     """The settings of training, those left to their defaults included."""
-    of_the_run = ("checkpoint", "verbose", "keep_rounds")
+    of_the_run = ("checkpoint", "verbose")
     return {name: value for name, value in classifier.get_params().items() if name not in of_the_run}
 
 

@@ -169,4 +169,3 @@ def balanced_mean(values: Tensor, labels: Tensor, n_classes: int) -> float:
     """The mean over classes of the mean within each; classes without points do not count."""
     means = [values[labels == c].mean() for c in range(n_classes) if bool((labels == c).any())]
     return float(torch.stack(means).mean())
-

@@ -37,7 +37,7 @@ def classifier():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
         texts = [f"<script>text {i}</script> " + "long " * 200 for i in range(500)]
-        return SDMClassifier(**SMALL, keep_rounds=True).fit(labelled(TRAIN, texts=texts))
+        return SDMClassifier(**SMALL).fit(labelled(TRAIN, texts=texts), keep_rounds=True)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_a_rule_fits_a_model_that_is_not_fitted_and_leaves_a_fitted_one(classifi
         warnings.simplefilter("ignore", SDMWarning)
         rule = SDMRule(SDMClassifier(**SMALL), "sdm").fit(TRAIN.X, TRAIN.y)
     assert rule.classes_.tolist() == [0, 1] and rule.predict(TEST.X[:3]).shape == (3,)
-    assert not hasattr(rule.model, "classes_") and SDMRule(classifier).fit().model_ is classifier
+    assert not hasattr(rule.model, "classes_") and SDMRule(classifier).fit().fitted_model_ is classifier
     with pytest.raises(NotFittedError, match="call fit before decide"):
         SDMRule(classifier).decide(TEST.X)
     with pytest.raises(NotFittedError, match="pass X and y"):

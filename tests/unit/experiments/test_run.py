@@ -72,7 +72,7 @@ def names():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
         small = {"n_filters": 4, "n_rounds": 1, "max_epochs": 1, "random_state": 0}
-        classifier = SDMClassifier(**small, keep_rounds=True).fit(data)
+        classifier = SDMClassifier(**small).fit(data, keep_rounds=True)
         entrants = paper_entrants(data, classifier, name="LM", n_hidden=4)
     return [(entrant.model.removeprefix("LM"), entrant.name) for entrant in entrants]
 

@@ -83,7 +83,7 @@ def make_prepared(directory, labels=(0, 1, 2), training=TRAINING, **changes):
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
-        classifier = SDMClassifier(**training, keep_rounds=True).fit(pool)
+        classifier = SDMClassifier(**training).fit(pool, keep_rounds=True)
     return Prepared(replace(experiment, **changes), "LM", pool, tests, classifier, directory)
 
 
@@ -579,7 +579,7 @@ def hopeless(tmp_path_factory):
     one_class = take(made.tests["near"], np.flatnonzero(made.tests["near"].labels == 1))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
-        classifier = SDMClassifier(**training, keep_rounds=True).fit(pool)
+        classifier = SDMClassifier(**training).fit(pool, keep_rounds=True)
     assert not classifier.region_.found
     return replace(made, pool=pool, classifier=classifier, tests={**made.tests, "near": one_class})
 
