@@ -381,7 +381,7 @@ def _facts(evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble) -> s
 
 
 def _style() -> str:
-    return resources.files("torchsdm.evaluation").joinpath("report.css").read_text(encoding="utf-8")
+    return resources.files("torchsdm").joinpath("report.css").read_text(encoding="utf-8")
 
 
 def _number(value: float | int | None) -> str:
