@@ -8,7 +8,8 @@ import torch
 from measure import Figure, PeakMemory, compare, judged
 from problems import clouds, support_of
 
-from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, Products
+from torchsdm.matching import DEFAULT_BLOCK_SIZE
+from torchsdm.matching._products import Products
 
 
 def run() -> Iterator[Figure]:

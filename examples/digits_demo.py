@@ -1,8 +1,10 @@
-"""Learn ten handwritten digits, then meet inputs that are no digits at all: ``make demo``.
+"""Learn ten handwritten digits, then try inputs that are not digits.
 
-The digits are real (scikit-learn's bundled scans, 8 x 8 pixels); the strangers are real too: patches of two
-photographs, scaled to the same pixels. A softmax must call every patch some digit, often with great confidence. The
-high-reliability region is meant to admit digits that training examples vouch for, and no patch.
+The digits are real (scikit-learn's bundled scans, 8 x 8 pixels), and so are the other inputs: patches of two
+photographs, scaled to the same size. A softmax has to call every patch a digit, often with high confidence. The
+high-reliability region should admit digits that training examples vouch for, and no patch.
+
+Run: python examples/digits_demo.py
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ ALPHA = 0.9
 
 
 def photograph_patches(n: int, seed: int = 0) -> np.ndarray:
-    """n grey 8 x 8 patches of scikit-learn's two photographs, each stretched to the digits' range 0..16."""
+    """n grey 8 x 8 patches of scikit-learn's two photographs, each scaled to the digits' range 0..16."""
     rng = np.random.default_rng(seed)
     photographs = [image.mean(axis=2) for image in load_sample_images().images]
     patches = []
@@ -35,10 +37,10 @@ def photograph_patches(n: int, seed: int = 0) -> np.ndarray:
 
 
 def print_row(name: str, inputs: str, decisions: Decisions, chosen: np.ndarray, truth: np.ndarray | None) -> None:
-    """One line of the table: how many of the inputs a rule admits, and how many of those are right."""
+    """Print one line of the table: the share of inputs that a rule admits, and how many of those are right."""
     share = f"{chosen.mean():7.1%}"
     if truth is None:
-        accuracy = "no digit to get right"
+        accuracy = "no right answer"
     elif chosen.any():
         accuracy = f"{(decisions.predictions == truth)[chosen].mean():.1%}"
     else:
@@ -51,7 +53,7 @@ def main() -> None:
     X, X_test, y, y_test = train_test_split(X, y, test_size=400, stratify=y, random_state=0)
     patches = photograph_patches(400)
 
-    print(f"Training on {len(X)} digits, half to learn from and half to calibrate on (alpha = {ALPHA}) ...")
+    print(f"Training on {len(X)} digits, half for training and half for calibration (alpha = {ALPHA}) ...")
     classifier = SDMClassifier(
         alpha=ALPHA, n_filters=100, n_rounds=2, max_epochs=60, learning_rate=3e-3, random_state=0, verbose=True
     )
@@ -62,11 +64,11 @@ def main() -> None:
     region = classifier.region_
     print(f"\nHigh-reliability region: rescaled similarity at least {region.min_rescaled_similarity:.1f},")
     counts = ", ".join(f"{label}: {int(count)}" for label, count in enumerate(region.class_counts))
-    print(f"resting on so many calibration points of each digit: {counts}.")
+    print(f"based on this many calibration points per digit: {counts}.")
     for warning in caught:
         print(f"Note: {warning.message}")
 
-    print(f"\n{'inputs':<24}{'rule':<30}{'admitted':>7}   correct among them")
+    print(f"\n{'inputs':<24}{'rule':<30}{'admitted':>7}   correct if admitted")
     for inputs, states, truth in (("400 unseen digits", X_test, y_test), ("400 photograph patches", patches, None)):
         decisions = classifier.decide(states)
         softmax = torch.softmax(torch.from_numpy(decisions.logits), dim=1).amax(dim=1).numpy()
@@ -76,18 +78,18 @@ def main() -> None:
         print_row("SDM region, lower estimator", inputs, decisions, decisions.admitted_lower, truth)
 
     print(
-        "\nOn digits the rules differ in how much they admit and how often they err. The patches make the difference:\n"
-        "no digit is right for them, so whatever is admitted there would be acted on wrongly."
+        "\nOn digits, the rules differ in how much they admit and how often they are wrong. The patches matter most:\n"
+        "no digit is right for them, so acting on any admitted patch would be a mistake."
     )
 
     digits, strangers = classifier.decide(X_test), classifier.decide(patches)
-    print("\nAn admitted digit, and what it rests on (+ vouches for the answer, - does not):")
+    print("\nAn admitted digit, and the examples behind it (+ vouches for the answer, - does not):")
     print(classifier.explain(X_test[[digits.rescaled_similarity.argmax()]], k=3)[0])
     wrong = np.flatnonzero(digits.predictions != y_test)
     if len(wrong):
-        print(f"\nA digit {y_test[wrong[0]]} that the model takes for something else:")
+        print(f"\nA digit {y_test[wrong[0]]} that the model mistakes for another:")
         print(classifier.explain(X_test[[wrong[0]]], k=3)[0])
-    print("\nThe photograph patch that is farthest from every digit:")
+    print("\nThe photograph patch farthest from every digit:")
     print(classifier.explain(patches[[strangers.nearest_distance.argmax()]], k=3)[0])
 
 

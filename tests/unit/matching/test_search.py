@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 import textwrap
@@ -16,9 +17,11 @@ import reference
 from torchsdm import numerics
 from torchsdm.matching import _kernels as kernels
 from torchsdm.matching._bounds import CentredPoints
-from torchsdm.matching._tiles import CHUNK, CHUNK_DOWN
+from torchsdm.matching._engine import kernels_for
+from torchsdm.matching._products import Products
+from torchsdm.matching._tiles import CHUNK, CHUNK_DOWN, Kernels
 from torchsdm.matching.plain import match_plain, neighbors_plain
-from torchsdm.matching.search import Products, match, match_groups, match_self, neighbors
+from torchsdm.matching.search import match, match_groups, match_self, neighbors
 
 N_SUPPORT, N_QUERIES = 60, 16
 
@@ -657,3 +660,14 @@ def test_memory_is_bounded_by_the_block_size():
     grown, whole_matrix, largest = map(int, done.stdout.split())
     assert largest > 100
     assert grown < whole_matrix / 5  # 205 MB for the float32 matrix alone
+
+
+# --- One declared interface -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["find_first", "count_matches", "find_neighbors"])
+def test_both_kernels_have_the_declared_parameters(name):
+    declared = list(inspect.signature(getattr(Kernels, name)).parameters)[1:]  # without self
+    for module in (kernels_for(compiled=True), kernels_for(compiled=False)):
+        function = getattr(module, name)
+        assert list(inspect.signature(getattr(function, "py_func", function)).parameters) == declared

@@ -15,24 +15,24 @@ from torchsdm import SDMClassifier, SupportSet
 from torchsdm.errors import InvalidInputError, RegionWarning, SDMWarning
 from torchsdm.model import model as model_module
 from torchsdm.model.calibration import Calibration
-from torchsdm.model.examples import Examples
+from torchsdm.model.examples import ListedExamples
 
 # --- Examples --------------------------------------------------------------------------------------------------------
 
 
 def test_examples_in_memory():
-    examples = Examples(["a", 7, "c"], ["x", None, "z"])
+    examples = ListedExamples(["a", 7, "c"], ["x", None, "z"])
     assert examples.rows([2, 0]) == [("c", "z"), ("a", "x")]
     assert examples.all() == (["a", 7, "c"], ["x", None, "z"])
     assert examples.positions([7, "none", "a"]) == [1, None, 0]
     assert examples.take([2, 1]).all() == (["c", 7], ["z", None])
     assert examples.without({0, 2}).all() == ([7], [None])
-    assert Examples(np.array([1, 2])).all() == ([1, 2], [None, None])
+    assert ListedExamples(np.array([1, 2])).all() == ([1, 2], [None, None])
 
 
 def test_added_examples_follow():
-    examples = Examples(["a", 7], ["x", "y"])
-    assert examples.with_added(Examples(["n", 8], ["new", None])).all() == (["a", 7, "n", 8], ["x", "y", "new", None])
+    examples = ListedExamples(["a", 7], ["x", "y"])
+    assert examples.with_added(ListedExamples(["n", 8], ["new", None])).all() == (["a", 7, "n", 8], ["x", "y", "new", None])
     assert examples.all() == (["a", 7], ["x", "y"])  # unchanged
 
 
@@ -49,7 +49,7 @@ def test_examples_on_disk_are_as_good(fitted, insects, tmp_path):
         assert there.positions([ids[3], "none", ids[0]]) == [3, None, 0]
         assert there.take([4, 2]).all() == here.take([4, 2]).all()
         assert there.without({0}).all() == here.without({0}).all()
-        assert there.with_added(Examples(["n"])).all() == here.with_added(Examples(["n"])).all()
+        assert there.with_added(ListedExamples(["n"])).all() == here.with_added(ListedExamples(["n"])).all()
 
 
 # --- Calibration -----------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def test_updates_leave_weights_ecdfs_and_region(fitted, insects):
     model = copy.deepcopy(fitted.model_)
     before = copy.deepcopy(untouched(model))
     regions = model.calibration.regions
-    model.add(torch.from_numpy(insects.fresh), torch.full((40,), 3), Examples(range(40)))
+    model.add(torch.from_numpy(insects.fresh), torch.full((40,), 3), ListedExamples(range(40)))
     assert len(model.support) == 160 and model.support_changed
     model.relabel([0, 5], torch.tensor([2, 9]))
     model.remove([1, 2])
@@ -194,7 +194,7 @@ def test_updates_leave_weights_ecdfs_and_region(fitted, insects):
 
 def test_recalibration_after_updates_is_calibration_against_the_new_support(fitted, insects):
     model = fitted.model_
-    model.add(torch.from_numpy(insects.fresh[:20]), torch.full((20,), 3), Examples(range(20)))
+    model.add(torch.from_numpy(insects.fresh[:20]), torch.full((20,), 3), ListedExamples(range(20)))
     model.relabel([0, 5, 7], torch.tensor([2, 9, 1]))
     model.remove([1, 2])
     with warnings.catch_warnings():
@@ -218,7 +218,7 @@ def test_added_points_are_found_and_shorten_similarity(fitted, insects):
     before = model.decide(states)
     assert before.similarity[0] > 0
     model.add(
-        states, torch.tensor([3]), Examples(["odd"], ["a stranger"])
+        states, torch.tensor([3]), ListedExamples(["odd"], ["a stranger"])
     )  # a label outside the classes, at distance 0
     after = model.decide(states)
     assert after.similarity[0] == 0 and after.nearest_distance[0] == 0.0 and after.nearest_index[0] == 120
@@ -242,7 +242,7 @@ def test_a_refused_update_changes_nothing(fitted, insects):
     model = fitted.model_
     support, names = len(model.support), list(model.examples.all()[0])
     with pytest.raises(InvalidInputError):
-        model.add(torch.from_numpy(insects.fresh[:2]), torch.tensor([0, -1]), Examples(["a", "b"]))
+        model.add(torch.from_numpy(insects.fresh[:2]), torch.tensor([0, -1]), ListedExamples(["a", "b"]))
     with pytest.raises(InvalidInputError):
         model.remove(range(support))
     assert len(model.support) == support and model.examples.all()[0] == names and not model.support_changed

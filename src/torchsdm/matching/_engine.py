@@ -1,0 +1,103 @@
+"""Runs the kernels over tiles: the compiled ones with the rows shared out to threads, or those in torch operations."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchsdm.matching._tiles import Columns, Found, Kernels, Rows, Tile
+from torchsdm.numerics import full_float32_products
+
+_SHARED_ENTRIES = 1 << 16  # tiles below this are not worth waking threads for
+
+
+class Engine:
+    """Runs the kernels over tiles: the compiled ones with the rows shared out to threads, or torch operations.
+
+    Rows and found values are given to it as ``native`` makes them. Within its context products are full float32.
+    """
+
+    def __init__(self, columns: Columns, compiled: bool | None) -> None:
+        self.device = columns.points.device
+        self.compiled = self.device.type == "cpu" if compiled is None else compiled
+        self.kernels = kernels_for(self.compiled)
+        self.columns = self.native(columns)
+        self.n_threads = torch.get_num_threads() if self.compiled else 1
+
+    def __enter__(self) -> Engine:
+        self.context = ExitStack()
+        self.context.enter_context(full_float32_products(self.device))
+        self.pool: ThreadPoolExecutor | None = None
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.context.close()
+
+    def native(self, values: Any) -> Any:
+        """A tuple of tensors with arrays as the kernels take them."""
+        if not self.compiled:
+            return values
+        return type(values)(*(value.numpy() if isinstance(value, Tensor) else value for value in values))
+
+    def find_first(self, tile: Tile, rows: Rows, found: Found) -> Tensor:
+        """Update nearest point and first non-match; gives the smallest bounds of matches, for ``count_matches``."""
+        n_chunks = -(-(tile.stop - tile.start) // tile.chunk)
+        match_lows = torch.empty(len(rows.own), n_chunks, dtype=torch.float32, device=self.device)
+        self._run(self.kernels.find_first, tile, rows, found, match_lows)
+        return match_lows
+
+    def count_matches(self, tile: Tile, rows: Rows, found: Found, match_lows: Tensor) -> None:
+        """Count the matches before the boundaries, which must be final."""
+        self._run(self.kernels.count_matches, tile, rows, found, match_lows)
+
+    def find_neighbors(self, tile: Tile, rows: Rows, found: Found) -> None:
+        """Update the nearest k points."""
+        self._run(self.kernels.find_neighbors, tile, rows, found)
+
+    def _run(self, kernel: Any, tile: Tile, rows: Rows, found: Found, *lows: Tensor) -> None:
+        """Call the kernel for all rows, in one piece or shared out."""
+        n = len(rows.own)
+        more = (values.numpy() for values in lows) if self.compiled else lows
+        arguments = self.native(tile), rows, self.columns, found, *more
+        if self.n_threads == 1 or n * (tile.stop - tile.start) < _SHARED_ENTRIES:
+            kernel(*arguments, 0, n)
+            return
+        share = -(-n // (4 * self.n_threads))  # smaller than a thread's part: whoever is free takes the next
+        shares = iter(range(0, n, share))
+
+        def work() -> None:
+            for first in shares:
+                kernel(*arguments, first, min(first + share, n))
+
+        if self.pool is None:
+            self.pool = self.context.enter_context(
+                ThreadPoolExecutor(self.n_threads - 1, initializer=_quieten_idle_threads)
+            )
+        helpers = [self.pool.submit(work) for _ in range(self.n_threads - 1)]
+        work()
+        for helper in helpers:
+            helper.result()
+
+
+def _quieten_idle_threads() -> None:
+    """Keep the threads of torch's last product from spinning on the cores that the kernels need.
+
+    GNU OpenMP's idle threads spin for some 10 ms, but hardly at all while it manages more threads than there are cores
+    (see GOMP_SPINCOUNT in its manual). A parallel operation in this thread gives it a team of its own, so there are.
+    """
+    torch.zeros(1 << 17).add_(1.0)
+
+
+def kernels_for(compiled: bool) -> Kernels:
+    """The compiled kernels, or the same in torch operations."""
+    if compiled:
+        from torchsdm.matching import _kernels
+
+        return _kernels
+    from torchsdm.matching import _tensor_kernels
+
+    return _tensor_kernels
