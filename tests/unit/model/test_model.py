@@ -32,7 +32,10 @@ def test_examples_in_memory():
 
 def test_added_examples_follow():
     examples = ListedExamples(["a", 7], ["x", "y"])
-    assert examples.with_added(ListedExamples(["n", 8], ["new", None])).all() == (["a", 7, "n", 8], ["x", "y", "new", None])
+    assert examples.with_added(ListedExamples(["n", 8], ["new", None])).all() == (
+        ["a", 7, "n", 8],
+        ["x", "y", "new", None],
+    )
     assert examples.all() == (["a", 7], ["x", "y"])  # unchanged
 
 
