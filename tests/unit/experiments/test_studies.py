@@ -26,7 +26,7 @@ from torchsdm.experiments.studies import (
     updatability,
 )
 from torchsdm.hidden_states.prompts import task_prompt
-from torchsdm.training.checkpoint import Checkpoints
+from torchsdm.training.checkpoint import stored_seed
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 
@@ -337,12 +337,12 @@ def test_ablation_without_a_seed_uses_that_of_the_classifier(tmp_path):
     training = {**TRAINING, "random_state": None, "n_rounds": 1, "max_epochs": 1}
     unseeded = make_prepared(tmp_path, training=training)
     ablation(unseeded)
-    assert Checkpoints.stored_seed(tmp_path / "identity") == unseeded.classifier.random_seed_
+    assert stored_seed(tmp_path / "identity") == unseeded.classifier.random_seed_
 
 
 def test_both_of_the_ablation_have_the_same_splits(prepared, found):
     assert found[0]["ablation"].claims  # the study was run
-    assert Checkpoints.stored_seed(prepared.directory / "identity") == prepared.classifier.random_seed_
+    assert stored_seed(prepared.directory / "identity") == prepared.classifier.random_seed_
 
 
 @pytest.mark.parametrize(
