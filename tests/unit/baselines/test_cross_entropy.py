@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import io
 import pickle
 import re
 
@@ -328,6 +329,16 @@ def test_an_unseeded_fit_takes_up_the_stored_seed(data, tmp_path, random_state):
     resumed = CrossEntropyClassifier(**settings, checkpoint=tmp_path).fit(*data)
     plain = CrossEntropyClassifier(**settings).fit(*data, seed=stored_seed(tmp_path))
     assert_identical(resumed, plain, data[0])
+
+
+def test_progress_is_shown_on_request(data, monkeypatch):
+    screen = io.StringIO()
+    screen.isatty = lambda: True
+    monkeypatch.setattr("sys.stderr", screen)
+    CrossEntropyClassifier(**QUICK).fit(*data)
+    assert screen.getvalue() == ""
+    CrossEntropyClassifier(**QUICK, verbose=True).fit(*data)
+    assert "round 3/3" in screen.getvalue() and "15/15" in screen.getvalue() and "best=" in screen.getvalue()
 
 
 def test_more_rounds_may_follow(fitted, data, tmp_path):
