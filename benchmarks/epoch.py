@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from measure import Figure, judged, seconds
 
-from torchsdm.training.data import TrainingData, TrainingSettings, split_of_round
-from torchsdm.training.round import Learner
+from torchsdm.training import SDMLearner, TrainingData, TrainingSettings, split_of_round
 
 N, D, M, EPOCHS = 18_000, 6_144, 1_000, 5
 
@@ -21,7 +21,7 @@ def run() -> Iterator[Figure]:
     states = torch.randn(N, D, generator=generator)
     states[:, :64] += 0.5 * (2 * labels[:, None] - 1)
     settings = TrainingSettings(n_classes=2, n_filters=M)
-    learner = Learner(*split_of_round(TrainingData(states, labels), settings, 0, 0), settings, 0, 0)
+    learner = SDMLearner(*split_of_round(TrainingData(states, labels), settings, 0, 0), settings, 0, 0)
     half = N // 2
     # Forward and gradient of the steps, forward of both halves, both matching passes.
     operations = 4 * 2 * half * D * M + 2 * 2 * half * half * M
@@ -31,16 +31,12 @@ def run() -> Iterator[Figure]:
         square @ square.T
 
     product()
-    state = learner.epoch(None)
+    learner.epoch(1)
     ratios, times, ideals = [], [], []
-    for _ in range(EPOCHS):
+    for number in range(2, EPOCHS + 2):
         rate = 2 * half * half * M / statistics.median(seconds(product) for _ in range(3))
 
-        def epoch() -> None:
-            nonlocal state
-            state = learner.epoch(state)
-
-        times.append(seconds(epoch))
+        times.append(seconds(partial(learner.epoch, number)))
         ideals.append(operations / rate)
         ratios.append(times[-1] / ideals[-1])
     yield judged(
@@ -56,11 +52,11 @@ def run() -> Iterator[Figure]:
     )
 
 
-def profile(learner: Learner) -> str:
+def profile(learner: SDMLearner) -> str:
     """Where the time of a training step goes, in shares of the step."""
     import torch.nn.functional as F
 
-    adaptor, batch = learner.adaptor, 50
+    adaptor, batch = learner.network, 50
     states = learner.train.states(torch.arange(batch))
     weight = adaptor.filters.weight.detach()
     gradient = torch.randn(batch, weight.shape[0])

@@ -342,8 +342,28 @@ def test_the_ensemble_rule(ensemble, data):
     np.testing.assert_array_equal(ensemble.predict(X), decisions.predictions)
 
 
+@pytest.mark.parametrize("kind", [SDMClassifier, SDMEnsemble])
+def test_a_seed_given_to_fit_is_the_seed_itself(data, kind):
+    first = kind(**QUICK).fit(*data)
+    again = kind(**{**QUICK, "random_state": 99}).fit(*data, seed=first.random_seed_)
+    drawn = kind(**{**QUICK, "random_state": first.random_seed_}).fit(*data)  # drawn from it, so another
+    assert again.random_seed_ == first.random_seed_ != drawn.random_seed_
+    np.testing.assert_array_equal(again.decide(data[0]).logits, first.decide(data[0]).logits)
+    with pytest.raises(InvalidInputError, match=f"'seed' of {kind.__name__}.fit must be at least 0. Got -1"):
+        first.fit(*data, seed=-1)
+    assert first.random_seed_ == again.random_seed_  # a call that fails changes nothing
+
+
+def test_the_rows_of_both_parts_are_known(data):
+    fitted = SDMClassifier(**QUICK).fit(*data)
+    model, X = fitted.model_, data[0]
+    assert model.examples.all()[0] == fitted.training_rows_.tolist()
+    assert model.calibration_examples.all()[0] == fitted.calibration_rows_.tolist()
+    assert sorted([*fitted.training_rows_, *fitted.calibration_rows_]) == list(range(len(X)))
+
+
 def test_an_ensemble_from_kept_rounds(data, ensemble):
-    fitted = SDMClassifier(**{**QUICK, "n_rounds": 3}, keep_rounds=True).fit(*data)
+    fitted = SDMClassifier(**{**QUICK, "n_rounds": 3}).fit(*data, keep_rounds=True)
     assert_same(SDMEnsemble.from_classifier(fitted).decide(data[0]), ensemble.decide(data[0]))
     assert fitted.model_ in fitted.round_models_
     losses = [min(r.calibration_balanced_loss for r in fitted.history_ if r.round == j) for j in range(3)]

@@ -72,6 +72,5 @@ def test_clone_carries_every_parameter():
         checkpoint="somewhere",
         block_size=9,
         verbose=True,
-        keep_rounds=True,
     )
     assert clone(estimator).get_params() == estimator.get_params()

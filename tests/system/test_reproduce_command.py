@@ -241,7 +241,7 @@ def test_the_result_is_strict_json_and_complete(whole, place):
     }
     given = {"alpha": ALPHA, "n_filters": 16, "n_rounds": 2, "max_epochs": 3, "batch_size": 10}
     given |= {"learning_rate": 1e-2, "random_state": 0}
-    of_the_run = ("checkpoint", "verbose", "keep_rounds")
+    of_the_run = ("checkpoint", "verbose")
     defaults = {key: value for key, value in SDMClassifier().get_params().items() if key not in of_the_run}
     assert settings["training"] == {**defaults, **given} and len(defaults) > len(given)
     loaded = SDMClassifier.load(home / "runs" / "tiny-tiny-model-full" / "model")
@@ -335,7 +335,9 @@ def test_again_it_extracts_and_trains_nothing_and_says_the_same(whole, place, ru
     monkeypatch.chdir(home)
     monkeypatch.setenv("TORCHSDM_CACHE", str(home / "cache"))
     monkeypatch.setattr(HiddenStateExtractor, "extract", lambda *_, **__: pytest.fail("extracted again"))
-    monkeypatch.setattr("torchsdm.training.round.Learner._steps", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr(
+        "torchsdm.training.sdm_learner.SDMLearner._steps", lambda *_, **__: pytest.fail("trained again")
+    )
     done = run(*place.arguments("--json", "--no-texts"))
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout, parse_constant=refuse)

@@ -3,7 +3,12 @@
 from torchsdm.baselines.base import LogitModel, SelectiveClassifier
 from torchsdm.baselines.conformal import APS, RAPS
 from torchsdm.baselines.cross_entropy import CrossEntropyClassifier
-from torchsdm.baselines.neighbors import CosineNeighborVote, MahalanobisThreshold, NearestNeighborThreshold
+from torchsdm.baselines.neighbors import (
+    CalibratedThreshold,
+    CosineNeighborVote,
+    MahalanobisThreshold,
+    NearestNeighborThreshold,
+)
 from torchsdm.baselines.risk_control import RiskControlledAbstention
 from torchsdm.baselines.sdm_rules import RULES, SDMRule
 from torchsdm.baselines.softmax import NoReject, SoftmaxThreshold
@@ -14,6 +19,7 @@ __all__ = [
     "APS",
     "RAPS",
     "RULES",
+    "CalibratedThreshold",
     "CosineNeighborVote",
     "CrossEntropyClassifier",
     "LogitModel",

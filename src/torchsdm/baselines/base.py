@@ -7,17 +7,22 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from torch import Tensor
 
 from torchsdm.core import Decisions
-from torchsdm.errors import InvalidInputError, NotFittedError
-from torchsdm.labels import count_classes
+from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError
+from torchsdm.labels import LabelCodes, count_classes
+from torchsdm.states import LabelledStates
+from torchsdm.training import TrainingData
 from torchsdm.validation import (
     Array,
     ArrayLike,
     as_float_tensor,
     check_alphas,
     check_finite,
+    check_hidden_states,
     check_label_array,
     check_same_length,
     check_shape,
@@ -42,6 +47,33 @@ class LogitModel(Protocol):
         """Logits (M, C) and class numbers (M,) of the calibration set."""
 
 
+def training_data(
+    estimator: Any,
+    states: Tensor,
+    y: Any,
+    calibration: Any,
+    caller: str,
+) -> tuple[TrainingData, Array]:
+    """Checked states with class numbers, and the classes; with the calibration set where one is given."""
+    labels = check_label_array(y, caller)
+    check_same_length(len(states), labels, "y", caller)
+    classes, class_numbers = count_classes(labels, caller)
+    numbers = torch.from_numpy(class_numbers.astype(np.int64))
+    if calibration is None:
+        return TrainingData(states, numbers), classes
+    if not isinstance(calibration, LabelledStates):
+        if not isinstance(calibration, (tuple, list)) or len(calibration) != 2:
+            raise InvalidTypeError(
+                f"'calibration' of {caller} must be LabelledStates or (X, y). Got {type(calibration).__name__}."
+            )
+        calibration = LabelledStates(*calibration)
+    caller = f"{caller} (calibration)"
+    given = check_hidden_states(estimator, calibration.hidden_states, caller, reset=False)
+    given_labels = check_label_array(calibration.labels, caller)
+    check_same_length(len(given), given_labels, "y", caller)
+    return TrainingData(states, numbers, given, LabelCodes(classes).encode(given_labels, caller)), classes
+
+
 class SelectiveClassifier(ClassifierMixin, BaseEstimator, ABC):
     """A rule over the logits of a model: it predicts the largest, and admits some of its predictions.
 
@@ -56,6 +88,11 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator, ABC):
         What gives the logits. A fitted one is used as it is, another is cloned and fitted. With None, X is logits
         (N, C) already, such as a language model's own of its label words, with columns in the order of the sorted
         labels; ``fit`` then only calibrates.
+
+    Attributes
+    ----------
+    fitted_model_ : LogitModel
+        The model that gives the logits, fitted; absent if ``model`` is None.
     """
 
     def __init__(self, alpha: float | Sequence[float] = 0.95, model: LogitModel | None = None) -> None:
@@ -72,9 +109,10 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator, ABC):
             logits = self._check_logits(X, caller)
             check_same_length(len(logits), labels, "y", caller)
         else:
-            self.model_ = self.model if hasattr(self.model, "classes_") else clone(self.model, safe=False).fit(X, y)
-            self.classes_ = self.model_.classes_
-            logits, numbers = self.model_.calibration_logits()
+            is_fitted = hasattr(self.model, "classes_")
+            self.fitted_model_ = self.model if is_fitted else clone(self.model, safe=False).fit(X, y)
+            self.classes_ = self.fitted_model_.classes_
+            logits, numbers = self.fitted_model_.calibration_logits()
         self._calibrate(np.asarray(logits, dtype=np.float64), np.asarray(numbers))
         self.is_fitted_ = True
         return self
@@ -84,7 +122,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator, ABC):
         name = type(self).__name__
         if not hasattr(self, "is_fitted_"):
             raise NotFittedError(f"This {name} is not fitted yet: call fit before decide.")
-        logits = self._check_logits(X, f"{name}.decide") if self.model is None else self.model_.logits(X)
+        logits = self._check_logits(X, f"{name}.decide") if self.model is None else self.fitted_model_.logits(X)
         return self._decide(np.asarray(logits, dtype=np.float64))
 
     def predict(self, X: ArrayLike) -> Array:

@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor
 
+from torchsdm.baselines.base import training_data
 from torchsdm.baselines.softmax import softmax
 from torchsdm.core import SOFTMAX_DISTANCE_QUANTILE, SOFTMAX_SIMILARITY, sdm_losses
-from torchsdm.errors import InvalidTypeError, NotFittedError, TrainingError
-from torchsdm.labels import LabelCodes, count_classes
-from torchsdm.matching import DEFAULT_BLOCK_SIZE
+from torchsdm.errors import NotFittedError
 from torchsdm.states import LabelledStates
 from torchsdm.training import (
-    CURRENT,
-    CheckpointFiles,
-    Learner,
-    Part,
+    AdaptorLearner,
+    LossRecord,
+    Training,
     TrainingData,
     TrainingSettings,
     balanced_mean,
+    best_round,
     fingerprint,
-    resumable_seed,
-    round_name,
-    split_of_round,
+    seed_of_fit,
+    train_rounds,
 )
 from torchsdm.validation import (
     Array,
@@ -41,57 +36,12 @@ from torchsdm.validation import (
     check_choice,
     check_device,
     check_hidden_states,
-    check_label_array,
     check_path,
     check_positive,
-    check_same_length,
     check_share,
 )
 
 Self = TypeVar("Self", bound="RoundsClassifier")
-
-
-class Round(NamedTuple):
-    """A round under way: the network, and what trains its n-th epoch and gives the calibration loss after it."""
-
-    network: Any
-    train_epoch: Callable[[int], float]
-
-
-class FinishedRound(NamedTuple):
-    """A finished round: its best epoch, the weights after it, and the calibration loss after each of its epochs."""
-
-    number: int
-    best_epoch: int
-    losses: list[float]
-    weights: dict[str, Tensor]
-
-    @property
-    def best_loss(self) -> float:
-        """The calibration loss after the best epoch."""
-        return self.losses[self.best_epoch - 1]
-
-
-class RoundCheckpoints(CheckpointFiles):
-    """Stores the finished rounds of a fit."""
-
-    def save_round(self, result: FinishedRound, seed: int) -> None:
-        """Store a finished round."""
-        facts = {
-            "number": result.number,
-            "best_epoch": result.best_epoch,
-            "best_loss": result.best_loss,
-            "records": result.losses,
-        }
-        self.write(round_name(result.number), facts, result.weights, seed)
-
-    def load_round(self, number: int) -> FinishedRound | None:
-        """A finished round, if it is stored."""
-        stored = self.read(round_name(number))
-        if stored is None:
-            return None
-        facts, weights = stored
-        return FinishedRound(facts["number"], facts["best_epoch"], facts["records"], weights)
 
 
 class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
@@ -116,12 +66,16 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
     calibration_size: float
     patience: int | None
     checkpoint: str | Path | None
+    verbose: bool
+    network_: Any
 
     def fit(
         self: Self,
         X: ArrayLike,
         y: ArrayLike | None = None,
         calibration: LabelledStates | tuple[ArrayLike, ArrayLike] | None = None,
+        *,
+        seed: int | None = None,
     ) -> Self:
         """Train the rounds and keep the best epoch.
 
@@ -133,31 +87,34 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
             Labels of any type that scikit-learn accepts.
         calibration : LabelledStates or (X, y), optional
             A calibration set of your own; all of X is then trained on. By default each round splits X.
+        seed : int, optional
+            The seed itself, as another estimator's ``random_seed_`` gives it, instead of one drawn from
+            ``random_state``: estimators with the same seed have the same splits.
         """
         caller = f"{type(self).__name__}.fit"
         self._check_parameters(caller)
-        states, labels = self._check_states(X, y, caller, reset=True)
-        classes, class_numbers = count_classes(labels, caller)
-        data = TrainingData(states, torch.from_numpy(class_numbers.astype(np.int64)))
-        if calibration is not None:
-            given_states, given_labels = self._check_states(*_pair(calibration, caller), f"{caller} (calibration)")
-            given_numbers = LabelCodes(classes).encode(given_labels, f"{caller} (calibration)")
-            data = TrainingData(data.hidden_states, data.labels, given_states, given_numbers)
-        self.random_seed_ = self._draw_seed()
-        settings, losses = self._settings(len(classes)), np.full((self.n_rounds, self.max_epochs), np.nan)
-        store = self._checkpoints(data, classes, settings)
-        # Whatever gradient or precision context the caller is in, training is the same.
-        with torch.inference_mode(False), torch.enable_grad(), torch.autocast(settings.device_type, enabled=False):
-            best = min(self._rounds(data, settings, store, losses), key=lambda result: result.best_loss)
-            train_part, calibration_part = split_of_round(data, settings, self.random_seed_, best.number)
-            network = self._begin(train_part, calibration_part, settings, best.number).network
-            network.load_state_dict(best.weights)
-        self.classes_ = classes
-        self.network_ = network
-        self.calibration_losses_, self.best_round_, self.best_epoch_ = losses, best.number, best.best_epoch
-        self.training_rows_, self.calibration_rows_ = train_part.rows.numpy(), calibration_part.rows.numpy()
-        self._calibration_logits = np.concatenate([self._logits(block) for block in blocks(calibration_part)])
-        self._calibration_labels = calibration_part.labels.numpy()
+        states = check_hidden_states(self, X, caller, reset=True)
+        data, classes = training_data(self, states, y, calibration, caller)
+        self.random_seed_ = seed_of_fit(seed, self.random_state, self.checkpoint, type(self).__name__)
+        training = self._training(data, len(classes))
+        rounds = train_rounds(
+            training,
+            self.n_rounds,
+            checkpoint=self.checkpoint,
+            data_fingerprint=self._data_fingerprint(data, classes),
+            verbose=self.verbose,
+        )
+        best = best_round(rounds)
+        learner = training.begin(best.number)
+        learner.network.load_state_dict(best.best_weights)
+        self.classes_, self.network_ = classes, learner.network
+        self.best_round_, self.best_epoch_ = best.number, best.best_epoch
+        self.calibration_losses_ = np.full((self.n_rounds, self.max_epochs), np.nan)
+        for one in rounds:
+            self.calibration_losses_[one.number, : one.epoch] = one.losses
+        self.training_rows_, self.calibration_rows_ = learner.train.rows.numpy(), learner.calibration.rows.numpy()
+        self._calibration_logits = np.concatenate([self._logits(block) for block in learner.calibration.blocks()])
+        self._calibration_labels = learner.calibration.labels.numpy()
         return self
 
     def logits(self, X: ArrayLike) -> Array:
@@ -181,67 +138,18 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
         return softmax(self.logits(X))
 
     @abstractmethod
-    def _begin(self, train: Part, calibration: Part, settings: TrainingSettings, number: int) -> Round:
-        """Begin a round."""
+    def _training(self, data: TrainingData, n_classes: int) -> Training:
+        """What the rounds share: which learner, on which data, with which settings."""
 
     @abstractmethod
     def _logits(self, states: Tensor) -> Array:
         """Logits (N, C) of checked states."""
 
-    def _rounds(
-        self, data: TrainingData, settings: TrainingSettings, store: RoundCheckpoints | None, losses: Array
-    ) -> Iterator[FinishedRound]:
-        """Every round, loaded or trained; its calibration losses are also written to ``losses`` (J, epochs)."""
-        for number in range(self.n_rounds):
-            result = store.load_round(number) if store else None
-            if result is None:
-                result = self._train_round(data, settings, number)
-                if store:
-                    store.save_round(result, self.random_seed_)
-            losses[number, : len(result.losses)] = result.losses
-            yield result
-
-    def _train_round(self, data: TrainingData, settings: TrainingSettings, number: int) -> FinishedRound:
-        """Train a round; its best epoch is the earliest where several are equal."""
-        parts = split_of_round(data, settings, self.random_seed_, number)
-        network, train_epoch = self._begin(*parts, settings, number)
-        losses: list[float] = []
-        best_epoch, weights = 0, {}
-        for epoch in range(1, settings.max_epochs + 1):
-            loss = train_epoch(epoch)
-            if not np.isfinite(loss):
-                raise TrainingError(
-                    f"The calibration loss became {loss} in epoch {epoch} of round {number + 1}. Lower "
-                    f"learning_rate (now {settings.learning_rate:g})."
-                )
-            losses.append(loss)
-            best_epoch = 1 + int(np.argmin(losses))
-            if best_epoch == epoch:
-                weights = {name: value.clone() for name, value in network.state_dict().items()}
-            if settings.patience is not None and epoch - best_epoch >= settings.patience:
-                break
-        return FinishedRound(number, best_epoch, losses, weights)
-
-    def _draw_seed(self) -> int:
-        return resumable_seed(self.random_state, self.checkpoint, type(self).__name__)
-
-    def _checkpoints(self, data: TrainingData, classes: Array, settings: TrainingSettings) -> RoundCheckpoints | None:
-        """The checkpoint directory, where one is wanted, under the fingerprint of data, settings and seed."""
+    def _data_fingerprint(self, data: TrainingData, classes: Array) -> str:
+        """Of what a checkpoint belongs to; the same numbers under other labels are other data."""
         if self.checkpoint is None:
-            return None
-        fixed = {**self._identity(settings), "seed": self.random_seed_}
-        fixed["data"] = fingerprint(data.hidden_states, classes[data.labels.numpy()])
-        if data.calibration_states is not None and data.calibration_labels is not None:
-            fixed["calibration"] = fingerprint(data.calibration_states, classes[data.calibration_labels.numpy()])
-        digest = hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
-        store = RoundCheckpoints(self.checkpoint, digest)
-        store.make_directory()  # now, rather than after a round of hours
-        store.read(CURRENT)  # of an SDM fit in its first round, which is refused like its finished rounds
-        return store
-
-    def _identity(self, settings: TrainingSettings) -> dict[str, Any]:
-        """The settings that must be the same for a round to be taken up; the number of rounds may grow."""
-        return {"class": type(self).__name__, **dataclasses.asdict(settings), "block_size": None}
+            return ""
+        return data.fingerprint_with_calibration(fingerprint(data.hidden_states, classes[data.labels.numpy()]))
 
     def _settings(self, n_classes: int) -> TrainingSettings:
         return TrainingSettings(
@@ -268,12 +176,6 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
             check_path(self.checkpoint, "checkpoint", caller)
         check_device(self.device, caller)
 
-    def _check_states(self, X: Any, y: Any, caller: str, *, reset: bool = False) -> tuple[Tensor, Array]:
-        states = check_hidden_states(self, X, caller, reset=reset)
-        labels = check_label_array(y, caller)
-        check_same_length(len(states), labels, "y", caller)
-        return states, labels
-
     def _check_is_fitted(self, method: str) -> None:
         if not hasattr(self, "network_"):
             raise NotFittedError(f"This {type(self).__name__} is not fitted yet: call fit before {method}.")
@@ -282,9 +184,9 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
 class CrossEntropyClassifier(RoundsClassifier):
     """The paper's CNN adaptor baseline: the adaptor of ``SDMClassifier``, trained with plain cross-entropy.
 
-    Everything but the loss is as in ``SDMClassifier``: with the same ``random_state`` the rounds have the same splits,
-    initial weights and order of batches. Kept is the epoch of all rounds with the lowest balanced cross-entropy over
-    the calibration part,
+    Everything but the loss is as in ``SDMClassifier``: with the same ``random_state``, or the same ``seed`` given to
+    ``fit``, the rounds have the same splits, initial weights and order of batches. Kept is the epoch of all rounds with
+    the lowest balanced cross-entropy over the calibration part,
 
         L = 1/C sum_c  mean_{i : y_i = c}  -log softmax(z_i)_c.
 
@@ -307,14 +209,16 @@ class CrossEntropyClassifier(RoundsClassifier):
     patience : int, optional
         Epochs without a better calibration loss after which a round ends; by default none ends early.
     checkpoint : path or None
-        A directory in which training leaves the best epoch of every finished round. An interrupted ``fit`` called again
-        with the same data and settings goes on after the last finished round, with identical results.
+        A directory in which training leaves its state after every epoch. An interrupted ``fit`` called again with the
+        same data and settings resumes from there, with identical results.
+    verbose : bool
+        Show a progress bar.
 
     Attributes
     ----------
     network_ : ExemplarAdaptor
     calibration_losses_ : (J, epochs)
-        Of each epoch; NaN for those that patience spared.
+        After each epoch; NaN for epochs that patience saved.
     best_round_, best_epoch_ : int
         Rounds are counted from 0, epochs from 1.
     training_rows_, calibration_rows_ : arrays
@@ -335,6 +239,7 @@ class CrossEntropyClassifier(RoundsClassifier):
         calibration_size: float = 0.5,
         patience: int | None = None,
         checkpoint: str | Path | None = None,
+        verbose: bool = False,
     ) -> None:
         self.n_filters = n_filters
         self.n_rounds = n_rounds
@@ -347,38 +252,26 @@ class CrossEntropyClassifier(RoundsClassifier):
         self.calibration_size = calibration_size
         self.patience = patience
         self.checkpoint = checkpoint
+        self.verbose = verbose
 
-    def _begin(self, train: Part, calibration: Part, settings: TrainingSettings, number: int) -> Round:
-        learner = CrossEntropyLearner(train, calibration, settings, self.random_seed_, number)
-        return Round(learner.adaptor, learner.train_epoch)
+    def _training(self, data: TrainingData, n_classes: int) -> Training:
+        return Training(CrossEntropyLearner, data, self._settings(n_classes), self.random_seed_)
 
     def _logits(self, states: Tensor) -> Array:
-        logits: Array = self.network_.encode(states)[1].cpu().numpy()
+        logits: Array = self.network_.encode_exactly(states)[1].cpu().numpy()
         return logits
 
 
-class CrossEntropyLearner(Learner):
-    """Our own learner, of which every epoch is the softmax epoch: with q = e - 2 and d = 1, Eq. 7 is cross-entropy."""
+class CrossEntropyLearner(AdaptorLearner):
+    """SDM's learner, of which every epoch is the softmax epoch: its signals stay q = e - 2 and d = 1."""
 
-    def train_epoch(self, number: int) -> float:
+    def epoch(self, number: int) -> LossRecord:
         """Train an epoch; the balanced cross-entropy over the calibration part after it."""
-        similarity = torch.full((len(self.train),), SOFTMAX_SIMILARITY, dtype=torch.float64, device=self.device)
-        self._steps(number, similarity, torch.full_like(similarity, SOFTMAX_DISTANCE_QUANTILE))
-        logits = torch.cat([self.adaptor.evaluate(block)[1] for block in blocks(self.calibration)]).double()
-        losses = sdm_losses(logits, self.calibration_labels, SOFTMAX_SIMILARITY, SOFTMAX_DISTANCE_QUANTILE)
-        return balanced_mean(losses, self.calibration_labels, self.settings.n_classes)
-
-
-def blocks(part: Part) -> Iterator[Tensor]:
-    """The hidden states of a part, a block of rows at a time."""
-    return (part.states(positions) for positions in torch.arange(len(part)).split(DEFAULT_BLOCK_SIZE))
-
-
-def _pair(calibration: Any, caller: str) -> tuple[Any, Any]:
-    if isinstance(calibration, LabelledStates):
-        return calibration.hidden_states, calibration.labels
-    if not isinstance(calibration, (tuple, list)) or len(calibration) != 2:
-        raise InvalidTypeError(
-            f"'calibration' of {caller} must be LabelledStates or (X, y). Got {type(calibration).__name__}."
+        start = time.perf_counter()
+        self._steps(number)
+        blocks = [self.network.encode_quickly(block)[1] for block in self.calibration.blocks()]
+        losses = sdm_losses(
+            torch.cat(blocks).double(), self.calibration_labels, SOFTMAX_SIMILARITY, SOFTMAX_DISTANCE_QUANTILE
         )
-    return calibration[0], calibration[1]
+        loss = balanced_mean(losses, self.calibration_labels, self.settings.n_classes)
+        return LossRecord(self.number, number, loss, time.perf_counter() - start)

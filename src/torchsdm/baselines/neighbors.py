@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -14,23 +15,21 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from torchsdm.baselines.base import LogitModel
+from torchsdm.baselines.base import LogitModel, training_data
 from torchsdm.baselines.softmax import softmax
 from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError, NotFittedError, RegionWarning, warn_user
-from torchsdm.labels import count_classes
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, SupportSet
 from torchsdm.numerics import canonical_sum, exact_sqrt, invariant_linear, pair_distances
-from torchsdm.training import TrainingData, TrainingSettings, split_of_round
+from torchsdm.states import LabelledStates
+from torchsdm.training import TrainingSettings, split_of_round
 from torchsdm.validation import (
     Array,
     ArrayLike,
     RandomState,
     check_alphas,
     check_hidden_states,
-    check_label_array,
     check_positive,
-    check_same_length,
     check_share,
     draw_seed,
 )
@@ -53,6 +52,15 @@ def permissive_threshold(scores: Array, correct: Array, alpha: float) -> float:
     return float(descending[qualified[-1]]) if len(qualified) else np.inf
 
 
+def keeping_threshold(scores: Array, share: float) -> float:
+    """The largest of the scores at which at least a share of the points is admitted, right or wrong.
+
+    max {t : mean(score_i >= t) >= share}
+    """
+    n_kept = max(1, math.ceil(round(share * len(scores), 9)))  # 0.55 * 100 is 55.00000000000001
+    return float(np.sort(scores)[len(scores) - n_kept])
+
+
 class Answers(NamedTuple):
     """What an estimator says of inputs before any is admitted."""
 
@@ -65,7 +73,7 @@ class CalibratedThreshold(ClassifierMixin, BaseEstimator, ABC):
     """What the estimators of this module share.
 
     1. ``fit`` splits X as the first round of ``SDMClassifier`` with the same ``random_state`` does, learns from the
-       training part, and chooses a threshold for each alpha on the calibration part (``permissive_threshold``);
+       training part, and chooses a threshold for each alpha on the calibration part;
     2. ``decide`` admits where score >= threshold.
     """
 
@@ -73,24 +81,29 @@ class CalibratedThreshold(ClassifierMixin, BaseEstimator, ABC):
     calibration_size: float
     random_state: RandomState
 
-    def fit(self: Self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
-        """Learn from a part of the hidden states X (N, D) with labels y (N,), and calibrate on the rest."""
+    def fit(
+        self: Self,
+        X: ArrayLike,
+        y: ArrayLike | None = None,
+        calibration: LabelledStates | tuple[ArrayLike, ArrayLike] | None = None,
+    ) -> Self:
+        """Learn from a part of the hidden states X (N, D) with labels y (N,), and calibrate on the rest.
+
+        With a ``calibration`` set, LabelledStates or (X, y), learn from all of X and calibrate on that.
+        """
         caller = f"{type(self).__name__}.fit"
         self._check_parameters(caller)
         states = self._check_states(X, caller, reset=True)
-        labels = check_label_array(y, caller)
-        check_same_length(len(states), labels, "y", caller)
-        self.classes_, class_numbers = count_classes(labels, caller)
-        data = TrainingData(states, torch.from_numpy(class_numbers.astype(np.int64)))
+        data, self.classes_ = training_data(self, states, y, calibration, caller)
         settings = TrainingSettings(len(self.classes_), calibration_size=float(self.calibration_size))
         self.random_seed_ = draw_seed(self.random_state, type(self).__name__)
-        train, calibration = split_of_round(data, settings, self.random_seed_, 0)
-        self.training_rows_, self.calibration_rows_ = train.rows.numpy(), calibration.rows.numpy()
+        train, held_out = split_of_round(data, settings, self.random_seed_, 0)
+        self.training_rows_, self.calibration_rows_ = train.rows.numpy(), held_out.rows.numpy()
         self._learn(train.states(slice(None)), train.labels, caller)
-        answers = self._answer(calibration.states(slice(None)))
-        correct = answers.logits.argmax(axis=1) == calibration.labels.numpy()
+        answers = self._answer(held_out.states(slice(None)))
+        correct = answers.logits.argmax(axis=1) == held_out.labels.numpy()
         self.alphas_ = np.sort(np.array(check_alphas(self.alpha, caller)))
-        self.thresholds_ = np.array([permissive_threshold(answers.score, correct, alpha) for alpha in self.alphas_])
+        self.thresholds_ = np.array([self._threshold(answers.score, correct, alpha) for alpha in self.alphas_.tolist()])
         for alpha in self.alphas_[np.isinf(self.thresholds_)].tolist():
             warn_user(
                 f"No threshold of {type(self).__name__} reaches an accuracy of {alpha:g} on the calibration part: "
@@ -123,6 +136,10 @@ class CalibratedThreshold(ClassifierMixin, BaseEstimator, ABC):
         """What the estimator takes for the probabilities of the classes (N, C)."""
         return self.decide(X).probabilities
 
+    def _threshold(self, scores: Array, correct: Array, alpha: float) -> float:
+        """The threshold for an alpha, from the calibration part."""
+        return permissive_threshold(scores, correct, alpha)
+
     @abstractmethod
     def _learn(self, states: Tensor, labels: Tensor, caller: str) -> None:
         """Learn from float32 states (N, D) and class numbers (N,) of the training part."""
@@ -153,11 +170,28 @@ class DistanceThreshold(CalibratedThreshold):
         model: LogitModel | None = None,
         calibration_size: float = 0.5,
         random_state: RandomState = None,
+        *,
+        keep: float | None = None,
     ) -> None:
         self.alpha = alpha
         self.model = model
         self.calibration_size = calibration_size
         self.random_state = random_state
+        self.keep = keep
+
+    def _check_parameters(self, caller: str) -> None:
+        super()._check_parameters(caller)
+        if self.keep is not None:
+            check_positive(self.keep, "keep", caller)
+            if self.keep > 1:
+                raise InvalidInputError(
+                    f"'keep' of {caller} must be in (0, 1]. Got {self.keep!r}; it is a share of the calibration part."
+                )
+
+    def _threshold(self, scores: Array, correct: Array, alpha: float) -> float:
+        if self.keep is not None:
+            return keeping_threshold(scores, self.keep)
+        return super()._threshold(scores, correct, alpha)
 
     def _learn(self, states: Tensor, labels: Tensor, caller: str) -> None:
         model: Any = self.model
@@ -169,11 +203,11 @@ class DistanceThreshold(CalibratedThreshold):
                 f"'model' of {caller} must know the classes of y, {self.classes_.tolist()}. "
                 f"Got {model.classes_.tolist()}."
             )
-        self.model_ = model
+        self.fitted_model_ = model
         self._learn_distance(states, labels, caller)
 
     def _answer(self, states: Tensor) -> Answers:
-        logits = np.asarray(self.model_.logits(states.numpy()), dtype=np.float64)
+        logits = np.asarray(self.fitted_model_.logits(states.numpy()), dtype=np.float64)
         return Answers(logits, softmax(logits), -self._distance(states).numpy())
 
     @abstractmethod
@@ -199,12 +233,16 @@ class MahalanobisThreshold(DistanceThreshold):
         Accuracy among the admitted calibration points, in (0.5, 1].
     model : LogitModel or None
         What predicts. By default a multinomial logistic regression on standardised states, fitted on the training
-        part, as a model given unfitted is. A fitted one is used as it is; it should not have been trained on rows of X,
-        else the calibration part flatters it.
+        part, as a model given unfitted is. A fitted one is used as it is; it should not have been trained on the
+        calibration part, or that part flatters it.
     calibration_size : float, default=0.5
         Share of X that the threshold is chosen on.
     random_state : int, RandomState, Generator or None
         Of the split.
+    keep : float or None
+        The threshold that keeps this share of the calibration part, right or wrong, as the literature on
+        out-of-distribution inputs chooses it (0.95 there); alpha then has no effect. By default (None) the threshold is
+        the most permissive one at which the accuracy of what is admitted reaches alpha (``permissive_threshold``).
     """
 
     def _learn_distance(self, states: Tensor, labels: Tensor, caller: str) -> None:
@@ -246,7 +284,7 @@ class NearestNeighborThreshold(DistanceThreshold):
 
     Parameters
     ----------
-    alpha, model, calibration_size, random_state
+    alpha, model, calibration_size, random_state, keep
         As in ``MahalanobisThreshold``.
     n_neighbors : int, default=10
         k. Sun et al. take 50 for 50,000 training points.
@@ -259,9 +297,10 @@ class NearestNeighborThreshold(DistanceThreshold):
         calibration_size: float = 0.5,
         random_state: RandomState = None,
         *,
+        keep: float | None = None,
         n_neighbors: int = 10,
     ) -> None:
-        super().__init__(alpha, model, calibration_size, random_state)
+        super().__init__(alpha, model, calibration_size, random_state, keep=keep)
         self.n_neighbors = n_neighbors
 
     def _check_parameters(self, caller: str) -> None:

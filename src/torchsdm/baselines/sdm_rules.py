@@ -34,6 +34,10 @@ class SDMRule(ClassifierMixin, BaseEstimator):
         - 'sdm': sdm(z')_ŷ ≥ alpha;
         - 'region': the high-reliability region, Eq. 9;
         - 'region lower': its lower estimator, which for an ensemble is the rule in any case.
+
+    Attributes
+    ----------
+    fitted_model_ : SDMClassifier or SDMEnsemble
     """
 
     def __init__(self, model: SDMClassifier | SDMEnsemble, rule: str = "region") -> None:
@@ -45,8 +49,9 @@ class SDMRule(ClassifierMixin, BaseEstimator):
         check_choice(self.rule, RULES, "rule", "SDMRule")
         if not hasattr(self.model, "models_") and X is None:
             raise NotFittedError("'model' of SDMRule is not fitted: pass X and y to fit.")
-        self.model_ = self.model if hasattr(self.model, "models_") else clone(self.model, safe=False).fit(X, y)
-        self.classes_ = self.model_.classes_
+        is_fitted = hasattr(self.model, "models_")
+        self.fitted_model_ = self.model if is_fitted else clone(self.model, safe=False).fit(X, y)
+        self.classes_ = self.fitted_model_.classes_
         return self
 
     def decide(self, X: ArrayLike) -> Decisions:
@@ -80,9 +85,9 @@ class SDMRule(ClassifierMixin, BaseEstimator):
         return self._fitted("predict").predict(X)
 
     def _fitted(self, method: str) -> SDMClassifier | SDMEnsemble:
-        if not hasattr(self, "model_"):
+        if not hasattr(self, "fitted_model_"):
             raise NotFittedError(f"This SDMRule is not fitted yet: call fit before {method}.")
-        return self.model_
+        return self.fitted_model_
 
 
 _PROBABILITIES: dict[str, Callable[[SDMDecisions], Array]] = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -10,19 +12,27 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchsdm.baselines.cross_entropy import Round, RoundsClassifier, blocks
+from torchsdm.baselines.cross_entropy import RoundsClassifier
 from torchsdm.core import Decisions, ExemplarAdaptor
 from torchsdm.errors import MissingExtraError, TrainingError
 from torchsdm.numerics import canonical_sum, exact_sqrt, invariant_linear
 from torchsdm.states import LabelledStates
-from torchsdm.training import Part, TrainingSettings, Use, random_generator
+from torchsdm.training import (
+    Learner,
+    LossRecord,
+    Part,
+    Training,
+    TrainingData,
+    TrainingSettings,
+    Use,
+    random_generator,
+)
 from torchsdm.validation import (
     Array,
     ArrayLike,
     RandomState,
     check_alphas,
     check_choice,
-    check_device,
     check_hidden_states,
     check_positive,
 )
@@ -32,7 +42,7 @@ Self = TypeVar("Self", bound="VBLLClassifier")
 KINDS = ("discriminative", "generative")
 WEIGHT_DECAY = 1e-4  #: of AdamW, for all but the last layer
 MAX_GRADIENT_NORM = 1.0
-N_DRAWS = 20  #: that a discriminative predictive is the mean of, as in the vbll package
+N_DRAWS = 512  #: that a discriminative predictive is the mean of
 
 _BLOCK_ELEMENTS = 1 << 22  # float64 terms of the last layer that are held at once (32 MB)
 
@@ -64,14 +74,17 @@ class VBLLClassifier(RoundsClassifier):
     standardization, calibration_size, patience
         As in ``CrossEntropyClassifier``.
     checkpoint : path or None
-        A directory in which training leaves the best epoch of every finished round. An interrupted ``fit`` called again
-        with the same data and settings goes on after the last finished round, with identical results. ``alpha`` may be
-        another: it changes no weights.
+        A directory in which training leaves its state after every epoch. An interrupted ``fit`` called again with the
+        same data and settings resumes from there, with identical results. ``alpha`` may be another: it changes no
+        weights.
+    verbose : bool
+        Show a progress bar.
 
     Notes
     -----
-    The discriminative predictive is a mean over 20 draws of the logits. The package draws anew in every call; here the
-    draws are part of the model and the same for every input, so that an answer is the same in any batch.
+    The discriminative predictive is a mean over draws of the logits. The package takes 20 new ones in every call; here
+    the draws are part of the model and the same for every input, so that an answer is the same in any batch. An error
+    that all inputs share would shift a whole class, so there are many draws, spread evenly (``normal_draws``).
     """
 
     _width: ClassVar[str] = "n_hidden"
@@ -93,6 +106,7 @@ class VBLLClassifier(RoundsClassifier):
         calibration_size: float = 0.5,
         patience: int | None = None,
         checkpoint: str | Path | None = None,
+        verbose: bool = False,
     ) -> None:
         self.kind = kind
         self.alpha = alpha
@@ -108,18 +122,18 @@ class VBLLClassifier(RoundsClassifier):
         self.calibration_size = calibration_size
         self.patience = patience
         self.checkpoint = checkpoint
+        self.verbose = verbose
 
     def fit(
         self: Self,
         X: ArrayLike,
         y: ArrayLike | None = None,
         calibration: LabelledStates | tuple[ArrayLike, ArrayLike] | None = None,
+        *,
+        seed: int | None = None,
     ) -> Self:
         """Train the rounds and keep the best epoch; parameters are those of ``CrossEntropyClassifier.fit``."""
-        device = torch.device(check_device(self.device, "VBLLClassifier.fit"))
-        # The package draws from torch's global generators: their state is given back.
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            super().fit(X, y, calibration)
+        super().fit(X, y, calibration, seed=seed)
         self.alphas_ = np.sort(np.array(check_alphas(self.alpha, "VBLLClassifier.fit")))
         return self
 
@@ -136,20 +150,12 @@ class VBLLClassifier(RoundsClassifier):
         """The predictive probabilities p(y | x) (N, C)."""
         return self.decide(X).probabilities
 
-    def _begin(self, train: Part, calibration: Part, settings: TrainingSettings, number: int) -> Round:
-        weight = float(self.regularization_factor) / len(train)
-        learner = VBLLLearner(train, calibration, settings, self.random_seed_, number, self.kind, weight)
-        return Round(learner.network, learner.train_epoch)
-
-    def _identity(self, settings: TrainingSettings) -> dict[str, Any]:
-        return {
-            **super()._identity(settings),
-            "kind": self.kind,
-            "regularization_factor": float(self.regularization_factor),
-        }
+    def _training(self, data: TrainingData, n_classes: int) -> Training:
+        options = {"kind": self.kind, "regularization_factor": float(self.regularization_factor)}
+        return Training(VBLLLearner, data, self._settings(n_classes), self.random_seed_, options)
 
     def _probabilities(self, states: Tensor) -> Array:
-        probabilities: Array = self.network_.probabilities(self.network_.encode(states)).cpu().numpy()
+        probabilities: Array = self.network_.probabilities(self.network_.encode_exactly(states)).cpu().numpy()
         return probabilities
 
     def _logits(self, states: Tensor) -> Array:
@@ -187,9 +193,9 @@ class VBLLNetwork(nn.Module):
         return nn.functional.elu(self.core(hidden))
 
     @torch.no_grad()
-    def encode(self, hidden_states: Tensor) -> Tensor:
+    def encode_exactly(self, hidden_states: Tensor) -> Tensor:
         """The same in float64, rounded to float32 between layers, and the same bits for a row in any batch."""
-        hidden = _elu(self.input.encode(hidden_states)[1])
+        hidden = _elu(self.input.encode_exactly(hidden_states)[1])
         return _elu(invariant_linear(hidden, self.core.weight, self.core.bias))
 
     @torch.no_grad()
@@ -200,7 +206,7 @@ class VBLLNetwork(nn.Module):
           mean m_c = E[W_c] h + E[noise_c] and variance v_c = sum_k Var[W_ck] h_k^2 + Var[noise_c];
         - generative: softmax_c(log N(h; E[mu_c], Var[mu_c] + Var[noise])).
         """
-        rows = max(1, _BLOCK_ELEMENTS // (self.draws.shape[1] * features.shape[1]))
+        rows = max(1, _BLOCK_ELEMENTS // (self.draws.shape[1] * max(features.shape[1], self.draws.shape[0])))
         of_block = self._discriminative if self.kind == "discriminative" else self._generative
         return torch.cat([of_block(h.double().unsqueeze(1)) for h in features.split(rows)])  # h is (N, 1, H)
 
@@ -217,6 +223,17 @@ class VBLLNetwork(nn.Module):
         return log_likelihood.softmax(dim=-1)
 
 
+def normal_draws(n_classes: int, rng: np.random.Generator) -> Array:
+    """Draws e_s of N(0, I), (S, C): scrambled Sobol points u_s through the inverse normal distribution function.
+
+    Their mean of a smooth function is nearer the expectation than that of as many independent draws.
+    """
+    engine = torch.quasirandom.SobolEngine(n_classes, scramble=True, seed=int(rng.integers(2**63)))
+    uniforms = engine.draw(N_DRAWS, dtype=torch.float64) + 2.0**-31  # of 30 bits each: 0 becomes the middle of a cell
+    draws: Array = torch.special.ndtri(uniforms).numpy()
+    return draws
+
+
 def last_layer(kind: str, n_hidden: int, n_classes: int, regularization_weight: float) -> Any:
     """The layer of the vbll package; its generative one knows diagonal covariances only."""
     try:
@@ -227,8 +244,14 @@ def last_layer(kind: str, n_hidden: int, n_classes: int, regularization_weight: 
     return layer(n_hidden, n_classes, regularization_weight, parameterization="diagonal")
 
 
-class VBLLLearner:
-    """The moving parts of one round."""
+class VBLLLearner(Learner):
+    """A round of AdamW on the last layer's own bound.
+
+    The package draws from torch's global generators, initial weights and samples that the bound does not use; their
+    state is given back.
+    """
+
+    network: VBLLNetwork
 
     def __init__(
         self,
@@ -237,17 +260,19 @@ class VBLLLearner:
         settings: TrainingSettings,
         seed: int,
         number: int,
+        *,
         kind: str,
-        regularization_weight: float,
+        regularization_factor: float,
     ) -> None:
-        self.train, self.calibration, self.settings, self.seed, self.number = train, calibration, settings, seed, number
-        draws = random_generator(seed, number, Use.VBLL_DRAWS).standard_normal((N_DRAWS, settings.n_classes))
-        torch.default_generator.manual_seed(int(random_generator(seed, number, Use.VBLL_WEIGHTS).integers(2**63)))
-        width = train.hidden_states.shape[-1]
-        self.network = VBLLNetwork(width, settings.n_classes, settings.n_filters, kind, regularization_weight, draws)
+        super().__init__(train, calibration, settings, seed, number)
+        shape = train.hidden_states.shape[-1], settings.n_classes, settings.n_filters
+        draws = normal_draws(settings.n_classes, random_generator(seed, number, Use.VBLL_DRAWS))
+        with self._own_randomness():
+            torch.default_generator.manual_seed(int(random_generator(seed, number, Use.VBLL_WEIGHTS).integers(2**63)))
+            self.network = VBLLNetwork(*shape, kind, regularization_factor / len(train), draws)
         per_dimension = settings.standardization == "per_dimension"
         self.network.input.standardise(train.hidden_states, train.rows, per_dimension=per_dimension)
-        self.network.to(settings.device)
+        self.network.to(self.device)
         trunk = [*self.network.input.parameters(), *self.network.core.parameters()]
         self.optimizer = torch.optim.AdamW(
             [
@@ -257,22 +282,27 @@ class VBLLLearner:
             lr=settings.learning_rate,
         )
 
-    def train_epoch(self, number: int) -> float:
+    def epoch(self, number: int) -> LossRecord:
         """Train an epoch; the mean of -log p(y | x) over the calibration part after it."""
+        start = time.perf_counter()
         order = torch.from_numpy(
             random_generator(self.seed, self.number, Use.VBLL_SHUFFLE, number).permutation(len(self.train))
         )
-        for batch in order.split(self.settings.batch_size):
-            self._step(self.train.states(batch), self.train.labels[batch], number)
-        features = (self._features(block) for block in blocks(self.calibration))
+        with self._own_randomness():
+            for batch in order.split(self.settings.batch_size):
+                self._step(self.train.states(batch), self.train.labels[batch], number)
+        features = (self._features(block) for block in self.calibration.blocks())
         probabilities = torch.cat([self.network.probabilities(block) for block in features]).cpu()
         true = probabilities.gather(1, self.calibration.labels.unsqueeze(1)).numpy()
-        return float(-_log(true).mean())
+        return LossRecord(self.number, number, float(-_log(true).mean()), time.perf_counter() - start)
+
+    def _own_randomness(self) -> AbstractContextManager[None]:
+        return torch.random.fork_rng([self.device] if self.device.type == "cuda" else [])
 
     def _step(self, hidden_states: Tensor, labels: Tensor, epoch: int) -> None:
         try:
-            features = self.network(hidden_states.to(self.settings.device))
-            loss = self.network.last(features).train_loss_fn(labels.to(self.settings.device))
+            features = self.network(hidden_states.to(self.device))
+            loss = self.network.last(features).train_loss_fn(labels.to(self.device))
         except ValueError as error:  # torch's distributions take no NaN
             raise TrainingError(
                 f"The weights became NaN in epoch {epoch} of round {self.number + 1}. Lower learning_rate "
@@ -285,7 +315,7 @@ class VBLLLearner:
 
     @torch.no_grad()
     def _features(self, hidden_states: Tensor) -> Tensor:
-        features: Tensor = self.network(hidden_states.to(self.settings.device))
+        features: Tensor = self.network(hidden_states.to(self.device))
         return features
 
 

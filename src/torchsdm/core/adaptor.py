@@ -42,8 +42,11 @@ class Adaptor(nn.Module, ABC):
         return exemplars, self.output(exemplars)
 
     @torch.no_grad()
-    def evaluate(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
-        """Like calling the module on many states, without gradients and without copies larger than a block."""
+    def encode_quickly(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
+        """Exemplars and logits of many states in float32, as calling the module gives them, for use within training.
+
+        Without gradients, and without copies larger than a block. The last bits of a row depend on its batch.
+        """
         device = self.output.weight.device
         exemplars = empty_float32(len(hidden_states), self.n_filters, device=device)
         rows = max(1, _CACHED_ELEMENTS // max(1, math.prod(hidden_states.shape[1:])))
@@ -53,8 +56,8 @@ class Adaptor(nn.Module, ABC):
         return exemplars, self.output(exemplars)
 
     @torch.no_grad()
-    def encode(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
-        """Like calling the module, in float64 rounded to float32, and the same bits for a row in any batch.
+    def encode_exactly(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
+        """Exemplars and logits in float64 rounded to float32, with the same bits for a row in any batch.
 
         float32 products give other last bits for other batch shapes, so exemplars, and with them decisions, would
         depend on what else was asked. This pass does not; it is what decisions and the stored support use.

@@ -1,35 +1,35 @@
-"""What ``SDMClassifier`` and ``SDMEnsemble`` share: fitting, updating, calibrating, saving."""
+"""What ``SDMClassifier`` and ``SDMEnsemble`` share: parameters and their checks, training, updating, saving."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor
 
-from torchsdm.core import SDMDecisions, restore_adaptor
+from torchsdm.core import SDMDecisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimators._fitted import check_examples
+from torchsdm.estimators._fitting import FitData, Trained
 from torchsdm.estimators._saving import Saveable
 from torchsdm.estimators._updates import Updatable
 from torchsdm.labels import LabelCodes, count_classes
-from torchsdm.matching import DEFAULT_BLOCK_SIZE, SupportSet
-from torchsdm.model import Calibration, Examples, SDMModel
+from torchsdm.matching import DEFAULT_BLOCK_SIZE
+from torchsdm.model import Examples
 from torchsdm.states import LabelledStates, differences, shortened
 from torchsdm.training import (
     History,
-    Part,
-    RoundResult,
+    SDMLearner,
+    Training,
     TrainingData,
     TrainingSettings,
     fingerprint,
-    resumable_seed,
-    split_of_round,
+    seed_of_fit,
     train_rounds,
 )
 from torchsdm.validation import (
@@ -46,11 +46,12 @@ from torchsdm.validation import (
     check_share,
 )
 
-Self = TypeVar("Self", bound="BaseSDMClassifier")
-
 
 class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
-    """What the single classifier and the ensemble share: fitting rounds, updating, calibrating, saving."""
+    """What the single classifier and the ensemble share.
+
+    ``fit`` of each reads from top to bottom: check the data, train the rounds, build the models that are wanted.
+    """
 
     def __init__(
         self,
@@ -91,105 +92,53 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
 
     # ---------------------------------------------------------------- fitting
 
-    def fit(
-        self: Self,
-        X: ArrayLike | LabelledStates,
-        y: ArrayLike | None = None,
-        *,
-        ids: Sequence[Any] | Array | None = None,
-        texts: Sequence[str] | Array | None = None,
-        calibration: LabelledStates | tuple[ArrayLike, ArrayLike] | None = None,
-    ) -> Self:
-        """Train the rounds, then calibrate.
-
-        Parameters
-        ----------
-        X : (N, D), or (N, positions, D); or LabelledStates
-            Hidden states: an array, a memory-mapped array or a tensor. They are used as float32. LabelledStates, as
-            ``read_states`` gives them, bring labels, ids and texts along.
-        y : (N,)
-            Labels of any type that scikit-learn accepts.
-        ids, texts : (N,), optional
-            Names (unique; by default the row numbers of X) and texts of the examples, given back by ``explain``.
-        calibration : LabelledStates or (X, y), optional
-            A calibration set of your own; all of X is then trained on. By default each round splits X.
-        """
-        with self._unchanged_on_error():
-            caller = f"{type(self).__name__}.fit"
-            alphas = self._check_parameters(caller)
-            data_in = X if isinstance(X, LabelledStates) else LabelledStates(X, y, ids, texts)
-            if data_in is X and not (y is None and ids is None and texts is None):
-                raise InvalidInputError(
-                    f"{caller} takes no y, ids or texts beside LabelledStates, which have their own."
-                )
-            states = check_hidden_states(self, data_in.hidden_states, caller, reset=True)
-            labels = check_label_array(data_in.labels, caller)
-            check_same_length(len(states), labels, "y", caller)
-            classes, class_numbers = count_classes(labels, caller)
-            codes = LabelCodes(classes)
-            examples = check_examples(data_in.ids, data_in.texts, len(states), caller)
-            given = self._check_calibration(calibration, codes, data_in.states_origin, caller)
-            data = TrainingData(states, torch.from_numpy(class_numbers.astype(np.int64)), *given[:2])
-            self.data_fingerprint_ = fingerprint(states, labels)
-            self.random_seed_ = self._draw_seed()
-            results = train_rounds(
-                data,
-                self._settings(len(classes)),
-                self.random_seed_,
-                self.n_rounds,
-                checkpoint=self.checkpoint,
-                data_fingerprint=self._fit_fingerprint(given),
-                verbose=self.verbose,
-            )
-            self.classes_ = classes
-            self._codes = codes
-            self.states_origin_ = data_in.states_origin
-            self.history_ = History(record for result in results for record in result.records)
-            self._keep(results, lambda result: self._build(result, data, examples, given[2], alphas, codes))
-        return self
-
-    @abstractmethod
-    def _keep(self, results: list[RoundResult], build: Callable[[RoundResult], SDMModel]) -> None:
-        """Build and keep the models that are wanted of the rounds."""
-
-    def _build(
+    def _check_data(
         self,
-        result: RoundResult,
-        data: TrainingData,
-        examples: Examples,
-        calibration_examples: Examples | None,
-        alphas: tuple[float, ...],
-        codes: LabelCodes,
-    ) -> SDMModel:
-        """The model of a round, with its support and calibration set in batch-invariant arithmetic."""
-        settings = self._settings(len(codes.classes))
-        train, calibration = split_of_round(data, settings, self.random_seed_, result.number)
-        adaptor = restore_adaptor(
-            settings.adaptor,
-            data.hidden_states.shape[-1],
-            settings.n_classes,
-            settings.n_filters,
-            result.adaptor,
-        ).to(settings.device)
-        exemplars, logits = _encode(adaptor, train)
-        support = SupportSet(exemplars, train.labels, logits.argmax(dim=1), block_size=settings.block_size)
-        calibration_exemplars, calibration_logits = _encode(adaptor, calibration)
-        return SDMModel(
-            adaptor,
-            support,
-            examples.take(train.rows.tolist()),
-            Calibration.of(
-                calibration_exemplars,
-                calibration_logits,
-                calibration.labels.to(support.exemplars.device),
-                support,
-                alphas,
-                int(self.min_class_count),
-                codes.classes.tolist(),
-            ),
-            (calibration_examples or examples).take(calibration.rows.tolist()),
-            codes.classes,
+        X: ArrayLike | LabelledStates,
+        y: ArrayLike | None,
+        ids: Sequence[Any] | Array | None,
+        texts: Sequence[str] | Array | None,
+        calibration: LabelledStates | tuple[ArrayLike, ArrayLike] | None,
+    ) -> FitData:
+        """Check the arguments of ``fit``."""
+        caller = f"{type(self).__name__}.fit"
+        self._check_parameters(caller)
+        data_in = X if isinstance(X, LabelledStates) else LabelledStates(X, y, ids, texts)
+        if data_in is X and not (y is None and ids is None and texts is None):
+            raise InvalidInputError(f"{caller} takes no y, ids or texts beside LabelledStates, which have their own.")
+        states = check_hidden_states(self, data_in.hidden_states, caller, reset=True)
+        labels = check_label_array(data_in.labels, caller)
+        check_same_length(len(states), labels, "y", caller)
+        classes, class_numbers = count_classes(labels, caller)
+        examples = check_examples(data_in.ids, data_in.texts, len(states), caller)
+        given = self._check_calibration(calibration, LabelCodes(classes), data_in.states_origin, caller)
+        return FitData(
+            TrainingData(states, torch.from_numpy(class_numbers.astype(np.int64)), *given[:2]),
+            classes,
+            examples,
+            given[2] or examples,
+            fingerprint(states, labels),
+            data_in.states_origin,
         )
+
+    def _train(self, data: FitData, seed: int | None) -> Trained:
+        """Train the rounds, and take over what does not depend on which of them are kept."""
+        self.data_fingerprint_ = data.fingerprint
+        self.random_seed_ = seed_of_fit(seed, self.random_state, self.checkpoint, type(self).__name__)
+        training = Training(SDMLearner, data.points, self._settings(len(data.classes)), self.random_seed_)
+        rounds = train_rounds(
+            training,
+            self.n_rounds,
+            checkpoint=self.checkpoint,
+            data_fingerprint=data.points.fingerprint_with_calibration(data.fingerprint),
+            verbose=self.verbose,
+        )
+        self.classes_ = data.classes
+        self._codes = LabelCodes(data.classes)
+        self.states_origin_ = data.states_origin
+        self.history_ = History(record for one in rounds for record in one.records)
+        alphas = check_alphas(self.alpha, f"{type(self).__name__}.fit")
+        return Trained(data, training, rounds, alphas, int(self.min_class_count))
 
     # ---------------------------------------------------------------- asking
 
@@ -235,7 +184,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
             device=self._device,
         )
 
-    def _check_parameters(self, caller: str) -> tuple[float, ...]:
+    def _check_parameters(self, caller: str) -> None:
         for name in ("n_filters", "n_rounds", "max_epochs", "batch_size", "block_size"):
             check_positive(getattr(self, name), name, caller, integer=True)
         if self.patience is not None:
@@ -248,7 +197,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         if self.checkpoint is not None:
             check_path(self.checkpoint, "checkpoint", caller)
         check_device(self.device, caller)
-        return check_alphas(self.alpha, caller)
+        check_alphas(self.alpha, caller)
 
     def _check_calibration(
         self, calibration: Any, codes: LabelCodes, origin: Mapping[str, Any] | None, caller: str
@@ -275,15 +224,6 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         examples = check_examples(calibration.ids, calibration.texts, len(states), caller)
         return states, class_numbers, examples
 
-    def _fit_fingerprint(self, given: tuple[Tensor | None, Tensor | None, Examples | None]) -> str:
-        states, class_numbers, _ = given
-        if states is None or class_numbers is None:
-            return self.data_fingerprint_
-        return self.data_fingerprint_ + fingerprint(states, class_numbers.numpy())
-
-    def _draw_seed(self) -> int:
-        return resumable_seed(self.random_state, self.checkpoint, type(self).__name__)
-
     def _check_input(self, X: ArrayLike, method: str) -> Tensor:
         self._check_is_fitted(method)
         return check_hidden_states(self, X, f"{type(self).__name__}.{method}", reset=False)
@@ -292,10 +232,3 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         return tags
-
-
-def _encode(adaptor: Any, part: Part) -> tuple[Tensor, Tensor]:
-    """Exemplars and logits of a part, a block of rows at a time."""
-    blocks = [adaptor.encode(part.states(positions)) for positions in torch.arange(len(part)).split(DEFAULT_BLOCK_SIZE)]
-    exemplars, logits = (torch.cat(tensors) for tensors in zip(*blocks, strict=True))
-    return exemplars, logits

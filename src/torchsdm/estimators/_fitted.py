@@ -24,6 +24,8 @@ class FittedState:
     history_: History
     data_fingerprint_: str
     random_seed_: int
+    training_rows_: Array
+    calibration_rows_: Array
     states_origin_: Mapping[str, Any] | None
     """The language model and prompt that the hidden states were made with, where that is known."""
     _codes: LabelCodes

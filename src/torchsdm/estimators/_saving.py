@@ -29,6 +29,7 @@ from torchsdm.validation import check_device, check_path
 Self = TypeVar("Self", bound="Saveable")
 
 _MACHINE_SETTINGS = ("device", "checkpoint")
+_ROWS = ("training_rows", "calibration_rows")
 
 
 class Saveable(HubModel, FittedState):
@@ -60,6 +61,7 @@ class Saveable(HubModel, FittedState):
             "data_fingerprint": self.data_fingerprint_,
             "random_seed": self.random_seed_,
             "states_origin": self.states_origin_,
+            **{name: getattr(self, f"{name}_").tolist() for name in _ROWS if hasattr(self, f"{name}_")},
             "history": self.history_.to_dicts(),
             "models": [part.settings for part in parts],
         }
@@ -87,7 +89,8 @@ class Saveable(HubModel, FittedState):
     def _restore(cls: type[Self], stored: StoredModel, device_name: str, device: str | None) -> Self:
         config = stored.config
         try:
-            estimator = cls(**config["parameters"], device=device)
+            parameters = {name: value for name, value in config["parameters"].items() if name != "keep_rounds"}
+            estimator = cls(**parameters, device=device)  # older models have keep_rounds among them
             estimator.classes_ = label_values_from_json(config["classes"])
             outside = label_values_from_json(config["labels_outside"])
             estimator._codes = LabelCodes(estimator.classes_, tuple(outside.tolist()))
@@ -98,6 +101,9 @@ class Saveable(HubModel, FittedState):
             estimator.data_fingerprint_ = config["data_fingerprint"]
             estimator.random_seed_ = config["random_seed"]
             estimator.states_origin_ = config.get("states_origin")
+            for name in _ROWS:
+                if name in config:  # an ensemble has rows for each round, and older models do not know theirs
+                    setattr(estimator, f"{name}_", np.array(config[name], dtype=np.int64))
             estimator.history_ = History(EpochRecord(**record) for record in config["history"])
             settings = config["models"]
         except (KeyError, TypeError, ValueError) as error:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-
-import numpy as np
+from typing import Any, TypeVar
 
 from torchsdm.core import HighReliabilityRegion, SDMDecisions
 from torchsdm.errors import InvalidInputError, MissingExtraError
 from torchsdm.estimators._base import BaseSDMClassifier
-from torchsdm.matching import DEFAULT_BLOCK_SIZE, SupportSet
+from torchsdm.matching import SupportSet
 from torchsdm.model import Explanation, SDMModel, explain
-from torchsdm.training import RoundResult, best_round
+from torchsdm.states import LabelledStates
+from torchsdm.training import best_round
 from torchsdm.validation import Array, ArrayLike, check_path, check_positive
+
+Self = TypeVar("Self", bound="SDMClassifier")
 
 
 class SDMClassifier(BaseSDMClassifier):
@@ -57,14 +59,11 @@ class SDMClassifier(BaseSDMClassifier):
         Regions that rest on fewer calibration points of some class are refused.
     checkpoint : path or None
         A directory in which training leaves its state after every epoch. An interrupted ``fit`` called again with the
-        same data and settings goes on from there, with identical results.
+        same data and settings resumes from there, with identical results.
     block_size : int
         Rows of the blocks that matching works on; it bounds memory and changes no answer.
     verbose : bool
         Show a progress bar.
-    keep_rounds : bool, default=False
-        Keep the models of all rounds, for ``SDMEnsemble.from_classifier``, until the first update. They are not
-        saved; save the ensemble.
 
     Attributes
     ----------
@@ -78,7 +77,9 @@ class SDMClassifier(BaseSDMClassifier):
     data_fingerprint_ : str
         SHA-256 of the training data.
     random_seed_ : int
-        The seed that was used.
+        The seed that was used; ``fit(..., seed=random_seed_)`` of another estimator uses the same splits.
+    training_rows_, calibration_rows_ : arrays
+        The rows that the model was trained and calibrated on: of X, or of the calibration set given to ``fit``.
 
     Examples
     --------
@@ -90,56 +91,49 @@ class SDMClassifier(BaseSDMClassifier):
     (3, (3,))
     """
 
-    def __init__(
-        self,
-        alpha: float | Sequence[float] = 0.95,
-        n_filters: int = 1000,
-        n_rounds: int = 10,
-        max_epochs: int = 200,
-        batch_size: int = 50,
-        learning_rate: float = 1e-5,
-        random_state: int | np.random.RandomState | np.random.Generator | None = None,
-        device: str | None = None,
-        *,
-        adaptor: str = "filters",
-        standardization: str = "scalar",
-        calibration_size: float = 0.5,
-        patience: int | None = None,
-        min_class_count: int = 0,
-        checkpoint: str | Path | None = None,
-        block_size: int = DEFAULT_BLOCK_SIZE,
-        verbose: bool = False,
-        keep_rounds: bool = False,
-    ) -> None:
-        super().__init__(
-            alpha,
-            n_filters,
-            n_rounds,
-            max_epochs,
-            batch_size,
-            learning_rate,
-            random_state,
-            device,
-            adaptor=adaptor,
-            standardization=standardization,
-            calibration_size=calibration_size,
-            patience=patience,
-            min_class_count=min_class_count,
-            checkpoint=checkpoint,
-            block_size=block_size,
-            verbose=verbose,
-        )
-        self.keep_rounds = keep_rounds
+    round_models_: tuple[SDMModel, ...]
 
-    def _keep(self, results: list[RoundResult], build: Callable[[RoundResult], SDMModel]) -> None:
-        chosen = best_round(results)
-        self.__dict__.pop("round_models_", None)
-        if self.keep_rounds:
-            models = tuple(build(result) for result in results)
-            self.round_models_ = models
-            self.models_ = (models[chosen.number],)
-        else:
-            self.models_ = (build(chosen),)
+    def fit(
+        self: Self,
+        X: ArrayLike | LabelledStates,
+        y: ArrayLike | None = None,
+        *,
+        ids: Sequence[Any] | Array | None = None,
+        texts: Sequence[str] | Array | None = None,
+        calibration: LabelledStates | tuple[ArrayLike, ArrayLike] | None = None,
+        seed: int | None = None,
+        keep_rounds: bool = False,
+    ) -> Self:
+        """Train the rounds, keep the best, and calibrate it.
+
+        Parameters
+        ----------
+        X : (N, D), or (N, positions, D); or LabelledStates
+            Hidden states: an array, a memory-mapped array or a tensor. They are used as float32. LabelledStates, as
+            ``read_states`` gives them, bring labels, ids and texts along.
+        y : (N,)
+            Labels of any type that scikit-learn accepts.
+        ids, texts : (N,), optional
+            Names (unique; by default the row numbers of X) and texts of the examples, given back by ``explain``.
+        calibration : LabelledStates or (X, y), optional
+            A calibration set of your own; all of X is then trained on. By default each round splits X.
+        seed : int, optional
+            The seed itself, as another estimator's ``random_seed_`` gives it, instead of one drawn from
+            ``random_state``: estimators with the same seed have the same splits.
+        keep_rounds : bool, default=False
+            Keep the models of all rounds in ``round_models_``, for ``SDMEnsemble.from_classifier``, until the first
+            update. They are not saved; save the ensemble.
+        """
+        with self._unchanged_on_error():
+            data = self._check_data(X, y, ids, texts, calibration)
+            trained = self._train(data, seed)
+            best = best_round(trained.rounds)
+            self.__dict__.pop("round_models_", None)
+            if keep_rounds:
+                self.round_models_ = tuple(trained.model_of(one) for one in trained.rounds)
+            self.models_ = (self.round_models_[best.number] if keep_rounds else trained.model_of(best),)
+            self.training_rows_, self.calibration_rows_ = trained.rows_of(best)
+        return self
 
     @contextmanager
     def _updated_models(self) -> Iterator[tuple[SDMModel, ...]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -12,9 +13,11 @@ from torchsdm.errors import InvalidInputError
 from torchsdm.estimators._base import BaseSDMClassifier
 from torchsdm.estimators.classifier import SDMClassifier
 from torchsdm.labels import LabelCodes
-from torchsdm.model import Explanation, SDMModel, explain
-from torchsdm.training import RoundResult
+from torchsdm.model import Explanation, explain
+from torchsdm.states import LabelledStates
 from torchsdm.validation import Array, ArrayLike, check_positive
+
+Self = TypeVar("Self", bound="SDMEnsemble")
 
 
 class SDMEnsemble(BaseSDMClassifier):
@@ -24,19 +27,35 @@ class SDMEnsemble(BaseSDMClassifier):
     prediction is the most frequent one (of several, the smallest label). The row's numbers are those of the least
     confident among the rounds that agree with it; ``member`` says which.
 
-    Takes the parameters of ``SDMClassifier`` but for ``keep_rounds``.
+    Takes the parameters of ``SDMClassifier``.
     """
+
+    def fit(
+        self: Self,
+        X: ArrayLike | LabelledStates,
+        y: ArrayLike | None = None,
+        *,
+        ids: Sequence[Any] | Array | None = None,
+        texts: Sequence[str] | Array | None = None,
+        calibration: LabelledStates | tuple[ArrayLike, ArrayLike] | None = None,
+        seed: int | None = None,
+    ) -> Self:
+        """Train the rounds, and calibrate each; the parameters are those of ``SDMClassifier.fit``."""
+        with self._unchanged_on_error():
+            data = self._check_data(X, y, ids, texts, calibration)
+            trained = self._train(data, seed)
+            self.models_ = tuple(trained.model_of(one) for one in trained.rounds)
+        return self
 
     @classmethod
     def from_classifier(cls, classifier: SDMClassifier) -> SDMEnsemble:
-        """The ensemble of a classifier that was fitted with ``keep_rounds=True``, without training again."""
+        """The ensemble of a classifier that was fitted with ``fit(..., keep_rounds=True)``, without training again."""
         if not hasattr(classifier, "round_models_"):
             raise InvalidInputError(
                 "'classifier' of SDMEnsemble.from_classifier must be fitted with keep_rounds=True and "
                 "neither updated nor loaded since. Got one without its rounds."
             )
-        parameters = {k: v for k, v in classifier.get_params().items() if k != "keep_rounds"}
-        ensemble = cls(**parameters)
+        ensemble = cls(**classifier.get_params())
         learned = ("classes_", "_codes", "n_features_in_", "input_ndim_", "feature_names_in_", "history_")
         for name in (*learned, "states_origin_"):
             if hasattr(classifier, name):
@@ -44,9 +63,6 @@ class SDMEnsemble(BaseSDMClassifier):
         ensemble.data_fingerprint_, ensemble.random_seed_ = classifier.data_fingerprint_, classifier.random_seed_
         ensemble.models_ = classifier.round_models_
         return ensemble
-
-    def _keep(self, results: list[RoundResult], build: Callable[[RoundResult], SDMModel]) -> None:
-        self.models_ = tuple(build(result) for result in results)
 
     def predict(self, X: ArrayLike) -> Array:
         """The label that most rounds predict."""

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
+from torch import Tensor
 
 from torchsdm.baselines import (
     APS,
     RAPS,
+    CalibratedThreshold,
     CosineNeighborVote,
     CrossEntropyClassifier,
     LogitModel,
@@ -28,7 +32,9 @@ from torchsdm.errors import InvalidInputError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation.keys import UNLISTED, Basis, EstimatorKey, Rule
 from torchsdm.states import LabelledStates
-from torchsdm.validation import check_choice, check_path
+from torchsdm.validation import Array, check_choice, check_path
+
+_Network = TypeVar("_Network", CrossEntropyClassifier, VBLLClassifier)
 
 INPUTS = ("hidden_states", "label_logits")  #: what an estimator may read of labelled states
 
@@ -66,33 +72,44 @@ class Entrant:
 GROUPS = ("language model", "cnn", "vbll", "sdm", "today")  #: of estimators that ``paper_entrants`` can fit
 _TRAINING = (
     *("n_rounds", "max_epochs", "batch_size", "learning_rate", "device"),
-    *("standardization", "calibration_size", "patience"),
+    *("standardization", "calibration_size", "patience", "verbose"),
 )
+_KEPT = 0.95  # share of calibration points that the literature on distance thresholds keeps
 
 
 def paper_entrants(
     training: LabelledStates,
     classifier: SDMClassifier,
     *,
+    calibration: LabelledStates | None = None,
     groups: Sequence[str] = GROUPS,
     name: str = "LM",
     regularization_factors: Sequence[float] = (1.0, 50.0),
     n_hidden: int = 795,
     checkpoint: str | Path | None = None,
 ) -> list[Entrant]:
-    """Fit the paper's estimators on the data that a classifier was fitted on, with its settings of training.
+    """Fit the paper's estimators on the rows that a classifier was fitted on, with its settings of training.
+
+    All estimators see the same rows. Networks of J rounds have the classifier's seed, and so its split in every round;
+    each keeps the round that is best for itself. What learns or calibrates once uses the rows of the classifier's best
+    round: ``training_rows_`` and ``calibration_rows_``.
 
     Parameters
     ----------
     training : LabelledStates
-        With ``label_logits`` for the group 'language model', which is left out without them.
+        What the classifier was fitted on, in the same order. With ``label_logits`` for the group 'language model',
+        which is left out without them.
     classifier : SDMClassifier
-        Fitted on ``training`` with one alpha; with ``keep_rounds=True`` its ensemble is compared, too.
+        Fitted with one alpha; with ``fit(..., keep_rounds=True)`` its ensemble is compared, too.
+    calibration : LabelledStates, optional
+        The calibration set that the classifier was given in ``fit(..., calibration=...)``; required then.
     groups : sequence of str
-        'language model': no-reject, softmax, temperature, APS and RAPS over the language model's own label logits
-        (nothing is trained, so that all of the data calibrate); 'cnn': the same over an adaptor trained with
-        cross-entropy; 'vbll': Bayesian last layers; 'sdm': the rules over the classifier; 'today': distance thresholds,
-        a vote of neighbours, and MAPIE's risk control over the classifier's softmax.
+        'language model': no-reject, softmax, temperature, APS and RAPS over the language model's own label logits.
+        Nothing is trained, and the training rows could calibrate as well; they do not, so that no rule has more
+        calibration points than the others. 'cnn': the same over an adaptor trained with cross-entropy; 'vbll': Bayesian
+        last layers; 'sdm': the rules over the classifier; 'today': distance thresholds (chosen for accuracy, and
+        keeping 95 % of the calibration points as their literature does), a vote of neighbours, and MAPIE's risk control
+        over the classifier's softmax.
     name : str
         What the language model is called.
     regularization_factors : sequence of float
@@ -102,37 +119,38 @@ def paper_entrants(
     checkpoint : path or None
         A directory in which each network that is trained gets a checkpoint directory of its own: 'cnn',
         'vbll-discriminative-1' and so on, the number being the factor of the KL term. Called again after an
-        interruption with the same data and settings, training goes on after the last finished round.
+        interruption with the same data and settings, training resumes after the last finished epoch.
     """
     for group in groups:
         check_choice(group, GROUPS, "groups", "paper_entrants")
     if len(classifier.regions_) != 1:
         raise InvalidInputError("'classifier' of paper_entrants must have one alpha. Call recalibrate with one first.")
     directory = None if checkpoint is None else check_path(checkpoint, "checkpoint", "paper_entrants")
-    alpha = classifier.region_.alpha
-    seed = classifier.random_seed_
+    learned, calibrated = _parts(training, classifier, calibration)
+    alpha, seed = classifier.region_.alpha, classifier.random_seed_
     settings = {key: getattr(classifier, key) for key in _TRAINING}
-    X, y = training.hidden_states, training.labels
+
+    def fitted(network: _Network, folder: str) -> _Network:
+        network.set_params(checkpoint=None if directory is None else directory / folder, **settings)
+        network.fit(training.hidden_states, training.labels, calibration, seed=seed)
+        return network
+
     entrants: list[Entrant] = []
-    if "language model" in groups and training.label_logits is not None:
+    label_logits = calibrated.label_logits_of(classifier.classes_.tolist())
+    if "language model" in groups and label_logits is not None:
         for estimator, rule in _rules(alpha, None, seed):
-            estimator.fit(training.label_logits_of(classifier.classes_.tolist()), y)
+            estimator.fit(label_logits, calibrated.labels)
             key = EstimatorKey(Basis.LANGUAGE_MODEL, rule)
             entrants.append(Entrant(name, str(rule), estimator, "label_logits", group="language model", key=key))
     if "cnn" in groups:
-        folder = None if directory is None else directory / "cnn"
-        cnn = CrossEntropyClassifier(classifier.n_filters, random_state=seed, checkpoint=folder, **settings).fit(X, y)
-        entrants += [
-            Entrant(f"{name} + CNN", str(rule), estimator.fit(X, y), group="cnn", key=EstimatorKey(Basis.CNN, rule))
-            for estimator, rule in _rules(alpha, cnn, seed)
-        ]
+        cnn = fitted(CrossEntropyClassifier(classifier.n_filters), "cnn")
+        for estimator, rule in _rules(alpha, cnn, seed):
+            key = EstimatorKey(Basis.CNN, rule)
+            entrants.append(Entrant(f"{name} + CNN", str(rule), estimator.fit(), group="cnn", key=key))
     if "vbll" in groups:
         for kind, basis in (("discriminative", Basis.DISCRIMINATIVE_VBLL), ("generative", Basis.GENERATIVE_VBLL)):
             for factor in regularization_factors:
-                folder = None if directory is None else directory / f"vbll-{kind}-{factor:g}"
-                vbll = VBLLClassifier(
-                    kind, alpha, factor, n_hidden, random_state=seed, checkpoint=folder, **settings
-                ).fit(X, y)
+                vbll = fitted(VBLLClassifier(kind, alpha, factor, n_hidden), f"vbll-{kind}-{factor:g}")
                 key = EstimatorKey(basis, Rule.VBLL, float(factor))
                 model = f"{name} + {kind} VBLL, KL × {factor:g}"
                 entrants.append(Entrant(model, str(Rule.VBLL), vbll, group="vbll", key=key))
@@ -143,10 +161,12 @@ def paper_entrants(
             model = f"{name} + SDM, {classifier.n_rounds} rounds"
             entrants.append(Entrant(model, _ALL_AGREE, ensemble, group="sdm", key=_OF_ALL_ROUNDS))
     if "today" in groups:
-        entrants += [
-            Entrant(f"{name} + {model}", rule, fitted, group="today")
-            for model, rule, fitted in _today(training, classifier, seed)
-        ]
+        for model, label, threshold in _today(alpha):
+            threshold.fit(learned.hidden_states, learned.labels, calibrated)
+            entrants.append(Entrant(f"{name} + {model}", label, threshold, group="today"))
+        if alpha < 1:  # no finite sample can show that everything is right
+            controlled = RiskControlledAbstention(alpha, classifier).fit()
+            entrants.append(Entrant(f"{name} + SDM", "MAPIE risk control", controlled, group="today"))
     return entrants
 
 
@@ -211,10 +231,50 @@ def _rules(alpha: float, model: LogitModel | None, seed: int) -> Iterator[tuple[
     yield RAPS(alpha, model, reference=True, random_state=seed), Rule.RAPS
 
 
-def _today(training: LabelledStates, classifier: SDMClassifier, seed: int) -> Iterator[tuple[str, str, Any]]:
-    X, y, alpha = training.hidden_states, training.labels, classifier.region_.alpha
-    yield "logistic regression", "Mahalanobis", MahalanobisThreshold(alpha, random_state=seed).fit(X, y)
-    yield "logistic regression", "k-th neighbour", NearestNeighborThreshold(alpha, random_state=seed).fit(X, y)
-    yield "cosine neighbours", "vote", CosineNeighborVote(alpha, random_state=seed).fit(X, y)
-    if alpha < 1:  # no finite sample can show that everything is right
-        yield "SDM", "MAPIE risk control", RiskControlledAbstention(alpha, classifier).fit(X, y)
+def _today(alpha: float) -> Iterator[tuple[str, str, CalibratedThreshold]]:
+    """What a user would pick today over the hidden states alone."""
+    yield "logistic regression", "Mahalanobis", MahalanobisThreshold(alpha)
+    yield "logistic regression", "Mahalanobis, 95 % kept", MahalanobisThreshold(alpha, keep=_KEPT)
+    yield "logistic regression", "k-th neighbour", NearestNeighborThreshold(alpha)
+    yield "logistic regression", "k-th neighbour, 95 % kept", NearestNeighborThreshold(alpha, keep=_KEPT)
+    yield "cosine neighbours", "vote", CosineNeighborVote(alpha)
+
+
+def _parts(
+    training: LabelledStates, classifier: SDMClassifier, calibration: LabelledStates | None
+) -> tuple[LabelledStates, LabelledStates]:
+    """What the classifier was trained on, and what it was calibrated on."""
+    if not hasattr(classifier, "training_rows_"):
+        raise InvalidInputError(
+            "'classifier' of paper_entrants does not know the rows it was trained on: it was saved by an earlier "
+            "version. Fit it again."
+        )
+    rows, calibration_rows = classifier.training_rows_, classifier.calibration_rows_
+    was_split = not np.isin(calibration_rows, rows).any()  # rows of a calibration set of its own begin with 0, too
+    if was_split != (calibration is None):
+        expected = (
+            "None: the classifier split X" if was_split else "what the classifier was given in fit(calibration=…)"
+        )
+        got = "None" if calibration is None else f"{len(calibration)} rows"
+        raise InvalidInputError(f"'calibration' of paper_entrants must be {expected}. Got {got}.")
+    source = training if calibration is None else calibration
+    n_expected = len(rows) + len(calibration_rows) if was_split else len(rows)
+    calibrated = _take(source, calibration_rows) if calibration_rows.max() < len(source) else None
+    known = classifier.classes_[classifier.calibration_logits()[1]]
+    if len(training) != n_expected or calibrated is None or not np.array_equal(np.asarray(calibrated.labels), known):
+        raise InvalidInputError(
+            "'training' and 'calibration' of paper_entrants must be what the classifier was fitted on, in the same "
+            f"order. Got {len(training)} training rows where it had {n_expected}, or other labels."
+        )
+    return _take(training, rows), calibrated
+
+
+def _take(data: LabelledStates, rows: Array) -> LabelledStates:
+    """Some rows of labelled states."""
+
+    def taken(values: Any) -> Any:
+        return None if values is None else values[rows] if isinstance(values, Tensor) else np.asarray(values)[rows]
+
+    return LabelledStates(
+        taken(data.hidden_states), taken(data.labels), label_logits=taken(data.label_logits), origin=data.origin
+    )

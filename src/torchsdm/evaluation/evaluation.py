@@ -164,7 +164,7 @@ class Evaluation:
 
 def _describe(entrant: Entrant) -> dict[str, Any]:
     estimator = entrant.estimator
-    inner = getattr(estimator, "model_", None)
+    inner = getattr(estimator, "fitted_model_", None)
     seed = getattr(estimator, "random_seed_", getattr(inner, "random_seed_", None))
     return {
         "model": entrant.model,

@@ -224,10 +224,10 @@ def _own_checkpoints(run: Run) -> Iterator[None]:
 def _train(run: Run, pool: LabelledStates) -> SDMClassifier:
     with run.watch.timed("training"):
         classifier = SDMClassifier(
-            **run.experiment.training, keep_rounds=True, verbose=run.verbose, checkpoint=run.directory / "training"
+            **run.experiment.training, verbose=run.verbose, checkpoint=run.directory / "training"
         )
         logger.info("Training %s rounds on %s points", classifier.n_rounds, len(pool))
-        return classifier.fit(pool)
+        return classifier.fit(pool, keep_rounds=True)
 
 
 def _study(run: Run, states: Mapping[str, LabelledStates], classifier: SDMClassifier) -> dict[str, Findings]:
@@ -303,7 +303,7 @@ def _result(
 
 def _training(classifier: SDMClassifier) -> dict[str, Any]:
     """The settings of training, those left to their defaults included."""
-    of_the_run = ("checkpoint", "verbose", "keep_rounds")
+    of_the_run = ("checkpoint", "verbose")
     return {name: value for name, value in classifier.get_params().items() if name not in of_the_run}
 
 

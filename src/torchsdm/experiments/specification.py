@@ -238,7 +238,7 @@ def _changed(table: Mapping[str, Any], changes: Any, where: str) -> dict[str, An
 # --- A table into an experiment --------------------------------------------------------------------------------------
 
 _SETTINGS = {one.name for one in fields(Experiment)} - {"name", "variant", "folders"}
-_OF_THE_RUN = {"model", "prompt", "verbose", "checkpoint", "keep_rounds"}  # parameters that no experiment may choose
+_OF_THE_RUN = {"model", "prompt", "verbose", "checkpoint"}  # parameters that no experiment may choose
 
 
 def _experiment(name: str, table: dict[str, Any], variant: str, folders: tuple[Path, ...]) -> Experiment:

@@ -127,8 +127,7 @@ def ablation(prepared: Prepared) -> Findings:
     """The adaptor g replaced by the identity: hidden states are matched as they are."""
     settings = {**prepared.experiment.training, "adaptor": "identity"}
     identity = SDMClassifier(**settings, checkpoint=prepared.directory / "identity")
-    identity._draw_seed = lambda: prepared.classifier.random_seed_  # type: ignore[method-assign]  # the same splits
-    identity.fit(prepared.pool)
+    identity.fit(prepared.pool, seed=prepared.classifier.random_seed_)  # the same splits
 
     def rows(classifier: SDMClassifier, name: str, basis: Basis) -> list[ResultRow]:
         part = {prepared.calibration_name: calibration_part(prepared.pool, classifier)}

@@ -3,13 +3,14 @@
 from torchsdm.model.calibration import Calibration
 from torchsdm.model.examples import Examples, ListedExamples
 from torchsdm.model.explanation import Explanation, explain
-from torchsdm.model.model import SDMModel
+from torchsdm.model.model import Points, SDMModel
 
 __all__ = [
     "Calibration",
     "Examples",
     "Explanation",
     "ListedExamples",
+    "Points",
     "SDMModel",
     "explain",
 ]

@@ -72,34 +72,44 @@ class Calibration:
             match.nearest_distance, match.similarity, labels, logits.shape[1], class_names=class_names
         )
         signals = Signals.of(match, ecdfs)
-        calibration = cls(
+        p = _probabilities(logits, signals.similarity, signals.distance_quantile)
+        rescaled = rescaled_similarity(signals.similarity, p.amax(dim=1))
+        return cls(
             exemplars,
             logits,
             labels,
             signals.similarity,
             signals.nearest_distance,
-            rescaled_similarity(
-                signals.similarity,
-                _probabilities(logits, signals.similarity, signals.distance_quantile).amax(dim=1),
-            ),
+            rescaled,
             ecdfs,
-            (),
+            _find_regions(rescaled, p, labels, alphas, min_class_count, class_names),
             min_class_count,
         )
-        return calibration.with_regions(alphas, min_class_count, class_names)
 
     def with_regions(self, alphas: Sequence[float], min_class_count: int, class_names: Sequence[Any]) -> Calibration:
         """The same calibration with regions for other alphas; nothing else changes."""
         p = _probabilities(self.logits, self.similarity, self.distance_quantile)
-        regions = tuple(
-            find_high_reliability_region(self.rescaled_similarity, p, self.labels, alpha, min_class_count)
-            for alpha in alphas
-        )
-        for region in regions:
-            warning = region.warning(class_names)
-            if warning is not None:
-                warn_user(warning.what, RegionWarning, warning.remedy)
+        regions = _find_regions(self.rescaled_similarity, p, self.labels, alphas, min_class_count, class_names)
         return replace(self, regions=regions, min_class_count=min_class_count)
+
+
+def _find_regions(
+    rescaled: Tensor,
+    probabilities: Tensor,
+    labels: Tensor,
+    alphas: Sequence[float],
+    min_class_count: int,
+    class_names: Sequence[Any],
+) -> tuple[HighReliabilityRegion, ...]:
+    """One region for each alpha; warns where one is weak."""
+    regions = tuple(
+        find_high_reliability_region(rescaled, probabilities, labels, alpha, min_class_count) for alpha in alphas
+    )
+    for region in regions:
+        warning = region.warning(class_names)
+        if warning is not None:
+            warn_user(warning.what, RegionWarning, warning.remedy)
+    return regions
 
 
 def _probabilities(logits: Tensor, similarity: Tensor, distance_quantile: Tensor) -> Tensor:

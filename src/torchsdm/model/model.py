@@ -6,7 +6,7 @@ scikit-learn's contract, ``SDMEnsemble`` holds several.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +20,21 @@ from torchsdm.core import (
     Signals,
     decide,
 )
-from torchsdm.matching import Match, SupportSet
+from torchsdm.matching import DEFAULT_BLOCK_SIZE, Match, SupportSet
 from torchsdm.model.calibration import Calibration
 from torchsdm.model.examples import Examples
 from torchsdm.validation import Array, check_finite
 
 _ROWS_AT_ONCE = 8192  # inputs whose exemplars are held at once while deciding
+
+
+@dataclass(frozen=True)
+class Points:
+    """Labelled points to build a model from: their states a block at a time, class numbers, and ids and texts."""
+
+    state_blocks: Iterable[Tensor]
+    labels: Tensor
+    examples: Examples
 
 
 @dataclass
@@ -40,6 +49,26 @@ class SDMModel:
     classes: Array
     support_changed: bool = False
     """Whether the support was updated since the calibration."""
+
+    @classmethod
+    def build(
+        cls,
+        adaptor: Adaptor,
+        training: Points,
+        calibration: Points,
+        classes: Array,
+        alphas: Sequence[float],
+        *,
+        min_class_count: int = 0,
+        block_size: int = DEFAULT_BLOCK_SIZE,
+    ) -> SDMModel:
+        """The model of a trained adaptor: its support, and the regions found on the calibration points."""
+        exemplars, logits = _encode(adaptor, training)
+        support = SupportSet(exemplars, training.labels, logits.argmax(dim=1), block_size=block_size)
+        exemplars, logits = _encode(adaptor, calibration)
+        labels = calibration.labels.to(support.exemplars.device)
+        found = Calibration.of(exemplars, logits, labels, support, alphas, min_class_count, classes.tolist())
+        return cls(adaptor, support, training.examples, found, calibration.examples, classes)
 
     def known_ids(self) -> list[Any]:
         """The ids of support and calibration set."""
@@ -93,7 +122,7 @@ class SDMModel:
         self.support_changed = True
 
     def _encode(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
-        exemplars, logits = self.adaptor.encode(hidden_states)
+        exemplars, logits = self.adaptor.encode_exactly(hidden_states)
         check_finite(exemplars, "exemplars", "the adaptor, made from X,")
         return exemplars, logits
 
@@ -103,3 +132,10 @@ class SDMModel:
             exemplars, logits = self._encode(block)
             match = self.support.match(exemplars, logits.argmax(dim=1), k=k)
             yield decide(logits, Signals.of(match, self.calibration.ecdfs), scores, regions, self.classes), match
+
+
+def _encode(adaptor: Adaptor, points: Points) -> tuple[Tensor, Tensor]:
+    """Exemplars and logits of points, a block at a time."""
+    blocks = [adaptor.encode_exactly(block) for block in points.state_blocks]
+    exemplars, logits = (torch.cat(tensors) for tensors in zip(*blocks, strict=True))
+    return exemplars, logits

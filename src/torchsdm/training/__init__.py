@@ -1,9 +1,9 @@
-"""Training in rounds: splits, one round, J rounds, checkpoints, and the history of what happened.
+"""Training in rounds: splits, learners, one loop over J rounds, checkpoints, and the history of what happened.
 
 Every estimator that trains in rounds uses this room, baselines included.
 """
 
-from torchsdm.training.checkpoint import CURRENT, CheckpointFiles, resumable_seed, round_name
+from torchsdm.training.checkpoint import seed_of_fit
 from torchsdm.training.data import (
     Part,
     TrainingData,
@@ -13,19 +13,21 @@ from torchsdm.training.data import (
     random_generator,
     split_of_round,
 )
-from torchsdm.training.history import EpochRecord, History
-from torchsdm.training.round import Learner, RoundResult, RoundState, balanced_mean, best_round
-from torchsdm.training.rounds import train_rounds
+from torchsdm.training.history import EpochRecord, History, LossRecord
+from torchsdm.training.learner import Learner, Round, best_round
+from torchsdm.training.rounds import Training, train_rounds
+from torchsdm.training.sdm_learner import AdaptorLearner, SDMLearner, balanced_mean
 
 __all__ = [
-    "CURRENT",
-    "CheckpointFiles",
+    "AdaptorLearner",
     "EpochRecord",
     "History",
     "Learner",
+    "LossRecord",
     "Part",
-    "RoundResult",
-    "RoundState",
+    "Round",
+    "SDMLearner",
+    "Training",
     "TrainingData",
     "TrainingSettings",
     "Use",
@@ -33,8 +35,7 @@ __all__ = [
     "best_round",
     "fingerprint",
     "random_generator",
-    "resumable_seed",
-    "round_name",
+    "seed_of_fit",
     "split_of_round",
     "train_rounds",
 ]

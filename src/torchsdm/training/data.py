@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -59,6 +60,12 @@ class TrainingData:
         train, calibration = (Part(self.hidden_states, self.labels[part], part) for part in map(torch.from_numpy, rows))
         return train, calibration
 
+    def fingerprint_with_calibration(self, training: str) -> str:
+        """The fingerprint of the training data, and that of the calibration set where one is given."""
+        if self.calibration_states is None or self.calibration_labels is None:
+            return training
+        return training + fingerprint(self.calibration_states, self.calibration_labels.numpy())
+
 
 @dataclass(frozen=True)
 class Part:
@@ -74,6 +81,10 @@ class Part:
     def states(self, positions: Tensor | slice) -> Tensor:
         """Hidden states at positions of this part."""
         return self.hidden_states[self.rows[positions]].float()
+
+    def blocks(self) -> Iterator[Tensor]:
+        """The hidden states of this part, a block of rows at a time."""
+        return (self.states(positions) for positions in torch.arange(len(self)).split(DEFAULT_BLOCK_SIZE))
 
 
 class Use(IntEnum):

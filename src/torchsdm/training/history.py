@@ -36,6 +36,36 @@ class EpochRecord:
     calibration_median_distance: float
     seconds: float
 
+    @property
+    def loss(self) -> float:
+        """What decides which epoch is kept."""
+        return self.calibration_balanced_loss
+
+    @property
+    def shown(self) -> dict[str, float]:
+        """What a progress bar shows beside the loss."""
+        return {"accuracy": self.calibration_balanced_accuracy}
+
+
+@dataclass(frozen=True)
+class LossRecord:
+    """One finished epoch of one round of a network of which only the calibration loss is measured."""
+
+    round: int
+    epoch: int
+    calibration_loss: float
+    seconds: float
+
+    @property
+    def loss(self) -> float:
+        """What decides which epoch is kept."""
+        return self.calibration_loss
+
+    @property
+    def shown(self) -> dict[str, float]:
+        """What a progress bar shows beside the loss."""
+        return {}
+
 
 class History:
     """The records of all rounds, in the order they were made."""

@@ -1,71 +1,121 @@
-"""The J rounds of a fit, with progress and checkpoints."""
+"""The J rounds of a fit: one loop over rounds and epochs for every network that is trained here.
+
+Each round has its own split and initial weights; all randomness comes from (seed, round, epoch). The model of the epoch
+with the smallest calibration loss is kept. Patience, checkpoints and the progress bar plug in as callbacks.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from tqdm.auto import tqdm
+import torch
 
-from torchsdm.training.checkpoint import Checkpoints
-from torchsdm.training.data import TrainingData, TrainingSettings
-from torchsdm.training.round import RoundResult, RoundState, train_round
+from torchsdm.errors import TrainingError
+from torchsdm.training.callbacks import Callback, Patience, ProgressBar
+from torchsdm.training.checkpoint import Checkpointing
+from torchsdm.training.data import Part, TrainingData, TrainingSettings, split_of_round
+from torchsdm.training.learner import Learner, Round
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the rounds of a fit share."""
+
+    learner: type[Learner]
+    data: TrainingData
+    settings: TrainingSettings
+    seed: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further settings of the learner."""
+
+    def parts(self, number: int) -> tuple[Part, Part]:
+        """The training and the calibration part of a round; the same for every learner with the same seed."""
+        return split_of_round(self.data, self.settings, self.seed, number)
+
+    def begin(self, number: int) -> Learner:
+        """The learner of a round before its first epoch."""
+        with _plain_torch(self.settings.device_type):
+            return self.learner(*self.parts(number), self.settings, self.seed, number, **self.options)
+
+    def fingerprint(self, data_fingerprint: str) -> str:
+        """What must be the same for a checkpoint to be continued; the block size changes no answer."""
+        fixed = {
+            **dataclasses.asdict(self.settings),
+            "block_size": None,
+            "learner": self.learner.__name__,
+            "options": dict(self.options),
+            "seed": self.seed,
+            "data": data_fingerprint,
+        }
+        return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
 
 
 def train_rounds(
-    data: TrainingData,
-    settings: TrainingSettings,
-    seed: int,
+    training: Training,
     n_rounds: int,
     *,
     checkpoint: str | Path | None = None,
     data_fingerprint: str = "",
     verbose: bool = False,
-) -> list[RoundResult]:
-    """Train J rounds; with a checkpoint directory, go on from whatever an interrupted call left there.
+) -> list[Round]:
+    """Train J rounds; with a checkpoint directory, continue from whatever an interrupted call left there.
 
     ``verbose`` shows a progress bar on a terminal, and nothing in a pipe.
     """
-    store = None
+    callbacks: list[Callback] = []
     if checkpoint is not None:
-        store = Checkpoints(checkpoint, _fingerprint(settings, seed, data_fingerprint))
-    results = []
-    with tqdm(total=n_rounds * settings.max_epochs, unit="epoch", disable=None if verbose else True) as bar:
-        for number in range(n_rounds):
-            result = store.load_round(number) if store else None
-            if result is None:
-                state = store.load_epoch(number) if store else None
-                if state is not None:
-                    bar.update(state.epoch)
-                result = train_round(data, settings, seed, number, state, _after_epoch(bar, store, seed, n_rounds))
-                if store:
-                    store.save_round(result, seed)
-            results.append(result)
-            bar.update((number + 1) * settings.max_epochs - bar.n)  # epochs that patience or a checkpoint saved
-    return results
+        fingerprint = training.fingerprint(data_fingerprint)
+        callbacks.append(Checkpointing(checkpoint, fingerprint, training.seed, training.learner.record))
+    if verbose:
+        callbacks.append(ProgressBar(n_rounds, training.settings.max_epochs))
+    with ExitStack() as stack:
+        for callback in callbacks:
+            callback.start()
+            stack.callback(callback.end)
+        return [train_round(training, number, callbacks) for number in range(n_rounds)]
 
 
-def _after_epoch(bar: tqdm[None], store: Checkpoints | None, seed: int, n_rounds: int) -> Callable[[RoundState], None]:
-    def report(state: RoundState) -> None:
-        if store:
-            store.save_epoch(state, seed)
-        record = state.records[-1]
-        bar.set_description(f"round {state.number + 1}/{n_rounds}", refresh=False)
-        bar.set_postfix(
-            loss=f"{record.calibration_balanced_loss:.4f}",
-            best=f"{state.best_loss:.4f}",
-            accuracy=f"{record.calibration_balanced_accuracy:.3f}",
-            refresh=False,
-        )
-        bar.update()
+def train_round(training: Training, number: int, callbacks: Sequence[Callback] = ()) -> Round:
+    """Train one round, from its beginning or from what a callback restores of it."""
+    settings = training.settings
+    if settings.patience is not None:
+        callbacks = [Patience(settings.patience), *callbacks]
 
-    return report
+    def is_finished(current: Round) -> bool:
+        return current.epoch >= settings.max_epochs or any(callback.is_finished(current) for callback in callbacks)
+
+    restored = (callback.restore(number) for callback in callbacks)
+    current, state = next((one for one in restored if one is not None), (Round(number), {}))
+    if not is_finished(current):
+        with _plain_torch(settings.device_type):
+            learner = training.begin(number)
+            if state:
+                learner.restore(state)
+            while not is_finished(current):
+                record = learner.epoch(current.epoch + 1)
+                if not math.isfinite(record.loss):
+                    raise TrainingError(
+                        f"The calibration loss became {record.loss} in epoch {record.epoch} of round {number + 1}. "
+                        f"Lower learning_rate (now {settings.learning_rate:g})."
+                    )
+                current = current.after(record, learner)
+                for callback in callbacks:
+                    callback.after_epoch(current, learner)
+    for callback in callbacks:
+        callback.after_round(current)
+    return current
 
 
-def _fingerprint(settings: TrainingSettings, seed: int, data_fingerprint: str) -> str:
-    """What must be the same for a checkpoint to be continued; the block size changes no answer."""
-    fixed = {**dataclasses.asdict(settings), "block_size": None, "seed": seed, "data": data_fingerprint}
-    return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
+@contextmanager
+def _plain_torch(device_type: str) -> Iterator[None]:
+    """Train the same way whatever gradient or precision context the caller is in."""
+    with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device_type, enabled=False):
+        yield

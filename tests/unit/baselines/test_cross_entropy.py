@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import io
 import pickle
 import re
 
@@ -18,7 +20,7 @@ from torchsdm.baselines import cross_entropy
 from torchsdm.baselines.base import LogitModel
 from torchsdm.baselines.cross_entropy import CrossEntropyClassifier, CrossEntropyLearner
 from torchsdm.errors import CheckpointError, InvalidInputError, InvalidTypeError, NotFittedError, TrainingError
-from torchsdm.training.checkpoint import Checkpoints
+from torchsdm.training.checkpoint import Checkpointing, stored_seed
 from torchsdm.training.data import TrainingData, TrainingSettings, random_generator, split_of_round
 
 QUICK = {"n_filters": 8, "n_rounds": 3, "max_epochs": 5, "batch_size": 16, "learning_rate": 1e-2, "random_state": 0}
@@ -39,15 +41,15 @@ def data():
 def fitted(data):
     """A fitted model and a copy of the network after each epoch of each round."""
     networks = []
-    original = CrossEntropyLearner.train_epoch
+    original = CrossEntropyLearner.epoch
 
     def recorded(learner, number):
-        loss = original(learner, number)
-        networks.append((learner.number, number, copy.deepcopy(learner.adaptor)))
-        return loss
+        record = original(learner, number)
+        networks.append((learner.number, number, copy.deepcopy(learner.network)))
+        return record
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CrossEntropyLearner, "train_epoch", recorded)
+        patch.setattr(CrossEntropyLearner, "epoch", recorded)
         model = CrossEntropyClassifier(**QUICK).fit(*data)
     return model, networks
 
@@ -90,18 +92,18 @@ def test_an_epoch_equals_a_plain_loop_of_adam_on_cross_entropy(data):
     h = X[train.rows]
     h = (h - h.double().mean().float()) / h.double().std().float()
     network = nn.Sequential(nn.Linear(5, 6), nn.Linear(6, 3))
-    network[0].load_state_dict(learner.adaptor.filters.state_dict())
-    network[1].load_state_dict(learner.adaptor.output.state_dict())
+    network[0].load_state_dict(learner.network.filters.state_dict())
+    network[1].load_state_dict(learner.network.output.state_dict())
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
     for epoch in (1, 2, 3):
-        learner.train_epoch(epoch)
+        learner.epoch(epoch)
         order = random_generator(7, 2, 2, epoch).permutation(len(train))
         for batch in np.split(order, range(16, len(order), 16)):
             optimizer.zero_grad()
             nn.functional.cross_entropy(network(h[batch]), y[train.rows][batch]).backward()
             optimizer.step()
-    torch.testing.assert_close(learner.adaptor.filters.weight, network[0].weight, rtol=1e-3, atol=2e-5)
-    torch.testing.assert_close(learner.adaptor.output.weight, network[1].weight, rtol=1e-3, atol=2e-5)
+    torch.testing.assert_close(learner.network.filters.weight, network[0].weight, rtol=1e-3, atol=2e-5)
+    torch.testing.assert_close(learner.network.output.weight, network[1].weight, rtol=1e-3, atol=2e-5)
     assert learner.optimizer.defaults["weight_decay"] == 0
 
 
@@ -161,15 +163,14 @@ def test_patience_ends_rounds_early(data):
 
 
 def test_of_equal_losses_the_earliest_is_kept(data, monkeypatch, tmp_path):
-    original = CrossEntropyLearner.train_epoch
+    original = CrossEntropyLearner.epoch
     losses = [[3.0, 2.0, 2.0], [2.0, 2.0, 2.0], [5.0, 4.0, 2.0]]
 
     def train_epoch(learner, number):
-        original(learner, number)
-        return losses[learner.number][number - 1]
+        return dataclasses.replace(original(learner, number), calibration_loss=losses[learner.number][number - 1])
 
     two_epochs = CrossEntropyClassifier(**{**QUICK, "n_rounds": 1, "max_epochs": 2})
-    monkeypatch.setattr(CrossEntropyLearner, "train_epoch", train_epoch)
+    monkeypatch.setattr(CrossEntropyLearner, "epoch", train_epoch)
     for checkpoint in (None, tmp_path, tmp_path):  # trained; trained and stored; read
         model = CrossEntropyClassifier(**{**QUICK, "max_epochs": 3}, checkpoint=checkpoint).fit(*data)
         assert (model.best_round_, model.best_epoch_) == (0, 2)
@@ -237,6 +238,18 @@ def test_generators_are_taken_as_random_states(data):
     assert models[0].random_seed_ == models[1].random_seed_ != models[2].random_seed_
 
 
+def test_a_seed_is_taken_as_it_is(fitted, data):
+    model = CrossEntropyClassifier(**{**QUICK, "random_state": 99}).fit(*data, seed=fitted[0].random_seed_)
+    assert model.random_seed_ == fitted[0].random_seed_
+    np.testing.assert_array_equal(model.logits(data[0]), fitted[0].logits(data[0]))
+    np.testing.assert_array_equal(model.calibration_rows_, fitted[0].calibration_rows_)
+    for seed, message in ((-1, "must be at least 0"), (1.5, "must be an integer"), (2**63, "must be below")):
+        with pytest.raises(
+            (InvalidInputError, InvalidTypeError), match=f"'seed' of CrossEntropyClassifier.fit {message}"
+        ):
+            model.fit(*data, seed=seed)
+
+
 @pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 def test_the_first_epoch_is_that_of_ours(data):
     settings = {**QUICK, "n_rounds": 1, "max_epochs": 1}
@@ -265,16 +278,16 @@ class Killed(BaseException):
 
 
 def fit_until_killed(model, data, rounds):
-    """Die in the second epoch after as many rounds were finished."""
-    original = CrossEntropyLearner.train_epoch
+    """Die in the third epoch after as many rounds were finished."""
+    original = CrossEntropyLearner.epoch
 
     def train_epoch(learner, number):
-        if (learner.number, number) == (rounds, 2):
+        if (learner.number, number) == (rounds, 3):
             raise Killed
         return original(learner, number)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CrossEntropyLearner, "train_epoch", train_epoch)
+        patch.setattr(CrossEntropyLearner, "epoch", train_epoch)
         with pytest.raises(Killed):
             model.fit(*data)
 
@@ -292,28 +305,40 @@ def assert_identical(a, b, X):
 @pytest.mark.parametrize("rounds", [0, 1, 2])
 @pytest.mark.parametrize("change", [{}, {"learning_rate": 0.3, "max_epochs": 12, "patience": 2}], ids=["", "patience"])
 def test_an_interrupted_fit_called_again_goes_on_with_the_same_bits(data, tmp_path, monkeypatch, rounds, change):
-    settings, trained = {**QUICK, **change}, set()
+    settings, trained = {**QUICK, **change}, []
     expected = CrossEntropyClassifier(**settings).fit(*data)
     fit_until_killed(CrossEntropyClassifier(**settings, checkpoint=tmp_path), data, rounds)
-    assert len(list(tmp_path.iterdir())) == rounds
-    original = CrossEntropyLearner.train_epoch
+    stored = {"current.safetensors", *(f"round-{number:03d}.safetensors" for number in range(rounds))}
+    assert {path.name for path in tmp_path.iterdir()} == stored
+    original = CrossEntropyLearner.epoch
     monkeypatch.setattr(
-        CrossEntropyLearner, "train_epoch", lambda self, n: (trained.add(self.number), original(self, n))[1]
+        CrossEntropyLearner, "epoch", lambda self, n: (trained.append((self.number, n)), original(self, n))[1]
     )
     assert_identical(CrossEntropyClassifier(**settings, checkpoint=tmp_path).fit(*data), expected, data[0])
-    assert trained == set(range(rounds, 3))  # no finished round is trained again
+    assert trained[0] == (rounds, 3)  # nothing that is finished is trained again
+    assert {number for number, _ in trained} == set(range(rounds, 3))
     trained.clear()
     assert_identical(CrossEntropyClassifier(**settings, checkpoint=str(tmp_path)).fit(*data), expected, data[0])
     assert not trained
 
 
 @pytest.mark.parametrize("random_state", [None, np.random.RandomState(1)])
-def test_an_unseeded_fit_takes_up_the_stored_seed(data, tmp_path, monkeypatch, random_state):
+def test_an_unseeded_fit_takes_up_the_stored_seed(data, tmp_path, random_state):
     settings = {**QUICK, "random_state": random_state}
     fit_until_killed(CrossEntropyClassifier(**settings, checkpoint=tmp_path), data, 1)
     resumed = CrossEntropyClassifier(**settings, checkpoint=tmp_path).fit(*data)
-    monkeypatch.setattr(cross_entropy, "resumable_seed", lambda *_: Checkpoints.stored_seed(tmp_path))
-    assert_identical(resumed, CrossEntropyClassifier(**settings).fit(*data), data[0])
+    plain = CrossEntropyClassifier(**settings).fit(*data, seed=stored_seed(tmp_path))
+    assert_identical(resumed, plain, data[0])
+
+
+def test_progress_is_shown_on_request(data, monkeypatch):
+    screen = io.StringIO()
+    screen.isatty = lambda: True
+    monkeypatch.setattr("sys.stderr", screen)
+    CrossEntropyClassifier(**QUICK).fit(*data)
+    assert screen.getvalue() == ""
+    CrossEntropyClassifier(**QUICK, verbose=True).fit(*data)
+    assert "round 3/3" in screen.getvalue() and "15/15" in screen.getvalue() and "best=" in screen.getvalue()
 
 
 def test_more_rounds_may_follow(fitted, data, tmp_path):
@@ -358,13 +383,13 @@ def test_a_checkpoint_of_other_data_is_refused(data, tmp_path):
 
 
 def test_a_fit_of_ours_in_its_first_round_is_not_mixed_with(data, tmp_path, monkeypatch):
-    original = Checkpoints.save_epoch
+    original = Checkpointing.after_epoch
 
-    def save_epoch(self, state, seed):
-        original(self, state, seed)
+    def after_epoch(self, current, learner):
+        original(self, current, learner)
         raise Killed
 
-    monkeypatch.setattr(Checkpoints, "save_epoch", save_epoch)
+    monkeypatch.setattr(Checkpointing, "after_epoch", after_epoch)
     with pytest.raises(Killed):
         SDMClassifier(alpha=0.8, **QUICK, checkpoint=tmp_path).fit(*data)
     with pytest.raises(CheckpointError, match=f"current.{OTHER}"):
@@ -377,7 +402,7 @@ def test_a_damaged_checkpoint_is_named(data, tmp_path, random_state):
     model = CrossEntropyClassifier(**{**QUICK, "random_state": random_state}, checkpoint=tmp_path).fit(*data)
     expected, path = copy.deepcopy(model), tmp_path / "round-000.safetensors"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(CheckpointError, match=r"round-000.safetensors is damaged .* Remove it to start that round"):
+    with pytest.raises(CheckpointError, match=r"round-000.safetensors is damaged .* Remove it to train that round"):
         model.fit(*data)
     if random_state is not None:
         path.unlink()
@@ -386,7 +411,7 @@ def test_a_damaged_checkpoint_is_named(data, tmp_path, random_state):
 
 def test_a_checkpoint_that_is_no_directory_is_refused_before_training(data, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(CrossEntropyLearner, "train_epoch", lambda *_: pytest.fail("trained"))
+    monkeypatch.setattr(CrossEntropyLearner, "epoch", lambda *_: pytest.fail("trained"))
     with pytest.raises(CheckpointError, match="cannot be used as a checkpoint directory"):
         CrossEntropyClassifier(**QUICK, checkpoint=tmp_path / "file").fit(*data)
 
@@ -431,6 +456,7 @@ def test_the_defaults_are_the_papers():
         "calibration_size": 0.5,
         "patience": None,
         "checkpoint": None,
+        "verbose": False,
     }
 
 

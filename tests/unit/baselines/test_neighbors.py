@@ -16,17 +16,19 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from conftest import make_blobs
-from torchsdm import SDMClassifier
+from torchsdm import LabelledStates
 from torchsdm.baselines.cross_entropy import CrossEntropyClassifier
 from torchsdm.baselines.neighbors import (
     CosineNeighborVote,
     LogisticModel,
     MahalanobisThreshold,
     NearestNeighborThreshold,
+    keeping_threshold,
     permissive_threshold,
 )
 from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError, RegionWarning
 from torchsdm.training.data import TrainingData, TrainingSettings, split_of_round
+from torchsdm.validation import draw_seed
 
 KINDS = [MahalanobisThreshold, NearestNeighborThreshold, CosineNeighborVote]
 QUICK_MODEL = {"n_filters": 8, "n_rounds": 2, "max_epochs": 5, "learning_rate": 2e-2, "random_state": 0}
@@ -242,7 +244,7 @@ def test_a_fitted_model_is_used_as_it_is(data):
     other = three_classes(seed=9)
     model = CrossEntropyClassifier(**QUICK_MODEL).fit(*other)
     estimator = MahalanobisThreshold(0.7, model, random_state=1).fit(*data)
-    assert estimator.model_ is model
+    assert estimator.fitted_model_ is model
     np.testing.assert_array_equal(estimator.predict(data[0]), model.predict(data[0]))
 
 
@@ -250,6 +252,33 @@ def test_a_fitted_model_of_other_classes_is_refused(data):
     model = LogisticModel().fit(data[0], data[1] + 5)
     with pytest.raises(InvalidInputError, match=re.escape("must know the classes of y, [0, 1, 2]. Got [5, 6, 7]")):
         MahalanobisThreshold(model=model).fit(*data)
+
+
+# --- The threshold of the literature ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("share", "n", "kept"), [(0.95, 20, 19), (0.95, 21, 20), (0.55, 100, 55), (1, 7, 7), (0.01, 5, 1)]
+)
+def test_the_threshold_keeps_a_share(share, n, kept):
+    scores = np.random.default_rng(n).permutation(n).astype(float)
+    assert (scores >= keeping_threshold(scores, share)).sum() == kept
+    assert keeping_threshold(np.array([1.0, 2.0, 2.0, 2.0]), 0.5) == 2.0  # equal scores are kept together
+
+
+@pytest.mark.parametrize("kind", [MahalanobisThreshold, NearestNeighborThreshold])
+def test_distances_can_keep_a_share_of_calibration_whatever_alpha_is(kind, data):
+    X, y = data
+    estimator = kind([0.8, 0.99], random_state=1, keep=0.95).fit(X, y)
+    _, _, X_ca, _ = parts(estimator, X, y)
+    admitted = estimator.decide(X_ca).admitted_at
+    assert admitted.sum(axis=0).tolist() == [114, 114] and len(X_ca) == 120
+    other = kind(0.8, random_state=1).fit(X, y)
+    np.testing.assert_array_equal(other.decide(X).score, estimator.decide(X).score)
+    assert other.thresholds_[0] != estimator.thresholds_[0]
+    for keep, message in ((0, "must be positive"), (1.01, r"must be in \(0, 1\]"), (True, "must be a number")):
+        with pytest.raises((InvalidInputError, InvalidTypeError), match=f"'keep' of {kind.__name__}.fit {message}"):
+            kind(keep=keep).fit(X, y)
 
 
 # --- What all share --------------------------------------------------------------------------------------------------
@@ -278,10 +307,24 @@ def test_parts_are_apart_stratified_and_those_of_our_first_round(kind, data):
     estimator = kind(0.7, random_state=5, calibration_size=0.3).fit(X, y)
     assert sorted([*estimator.training_rows_, *estimator.calibration_rows_]) == list(range(240))
     assert len(estimator.calibration_rows_) == 72
-    ours = SDMClassifier(random_state=5)._draw_seed()
+    ours = draw_seed(5, "SDMClassifier")
     settings = TrainingSettings(n_classes=3, calibration_size=0.3)
     train, _ = split_of_round(TrainingData(torch.from_numpy(X), torch.from_numpy(y)), settings, ours, 0)
     np.testing.assert_array_equal(estimator.training_rows_, train.rows)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_calibration_set_of_ones_own_is_used_whole(kind, data):
+    X, y = data
+    rows = kind(0.7, random_state=5).fit(X, y)
+    X_tr, y_tr, X_ca, y_ca = parts(rows, X, y)
+    for given in ((X_ca, y_ca), LabelledStates(X_ca, y_ca)):
+        estimator = kind(0.7, random_state=9).fit(X_tr, y_tr, calibration=given)
+        np.testing.assert_array_equal(estimator.thresholds_, rows.thresholds_)
+        np.testing.assert_array_equal(estimator.decide(X).score, rows.decide(X).score)
+        assert (len(estimator.training_rows_), len(estimator.calibration_rows_)) == (len(X_tr), len(X_ca))
+    with pytest.raises(InvalidTypeError, match=r"must be LabelledStates or \(X, y\)"):
+        kind().fit(X, y, calibration=X)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -318,7 +361,7 @@ def test_clone_and_pickle(kind, data):
 
 
 def test_parameters():
-    assert set(MahalanobisThreshold().get_params()) == {"alpha", "model", "calibration_size", "random_state"}
+    assert set(MahalanobisThreshold().get_params()) == {"alpha", "model", "calibration_size", "random_state", "keep"}
     assert NearestNeighborThreshold().get_params()["n_neighbors"] == 10
     assert set(CosineNeighborVote().get_params()) == {"alpha", "n_neighbors", "calibration_size", "random_state"}
 

@@ -125,8 +125,8 @@ def test_it_stands_on_a_model():
     assert (
         np.mean(decisions.predictions[decisions.admitted] == np.array(["no", "yes"])[test.y][decisions.admitted]) > 0.95
     )
-    np.testing.assert_allclose(decisions.probabilities, rule.model_.predict_proba(test.X))
-    assert rule.predict(test.X).tolist() == rule.model_.predict(test.X).tolist()
+    np.testing.assert_allclose(decisions.probabilities, rule.fitted_model_.predict_proba(test.X))
+    assert rule.predict(test.X).tolist() == rule.fitted_model_.predict(test.X).tolist()
 
 
 def test_rows_do_not_depend_on_the_batch():

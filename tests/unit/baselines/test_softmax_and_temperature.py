@@ -360,10 +360,12 @@ def test_a_model_is_fitted_if_need_be_and_gives_the_logits(rule):
     X, y = np.column_stack([logits, np.zeros(500)]), np.array(["ant", "bee", "cat"])[labels]
     model = FakeModel(3)
     through_model = rule(model=model).fit(X, y)
-    assert model.fits == 0 and through_model.model_.fits == 1  # a copy was fitted
-    again = rule(model=through_model.model_).fit()
+    assert model.fits == 0 and through_model.fitted_model_.fits == 1  # a copy was fitted
+    again = rule(model=through_model.fitted_model_).fit()
     direct = rule().fit(logits[::2], y[::2])
-    assert again.model_ is through_model.model_ and again.model_.fits == 1  # a fitted one is used as it is
+    assert (
+        again.fitted_model_ is through_model.fitted_model_ and again.fitted_model_.fits == 1
+    )  # a fitted one is used as it is
     for fitted in (through_model, again):
         got, expected = fitted.decide(X), direct.decide(logits)
         assert got.predictions.tolist() == expected.predictions.tolist()

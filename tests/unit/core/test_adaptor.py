@@ -73,7 +73,7 @@ def test_several_positions_equal_a_strided_convolution_and_max_pooling(adaptor):
 def test_one_position_is_no_position(adaptor):
     h = states(9, D)
     torch.testing.assert_close(adaptor(h.unsqueeze(1))[0], adaptor(h)[0], rtol=1e-6, atol=1e-6)
-    assert torch.equal(adaptor.encode(h.unsqueeze(1))[0], adaptor.encode(h)[0])
+    assert torch.equal(adaptor.encode_exactly(h.unsqueeze(1))[0], adaptor.encode_exactly(h)[0])
 
 
 def test_identity_matches_the_standardised_states_directly():
@@ -81,7 +81,7 @@ def test_identity_matches_the_standardised_states_directly():
     h = states(40, D)
     identity.standardise(h)
     expected = (h - h.double().mean().float()) / h.double().std().float()
-    for exemplars, logits in (identity(h), identity.encode(h)):
+    for exemplars, logits in (identity(h), identity.encode_exactly(h)):
         torch.testing.assert_close(exemplars, expected, rtol=1e-6, atol=1e-6)
         torch.testing.assert_close(logits, identity.output(expected), rtol=1e-5, atol=1e-5)
     assert [name for name, _ in identity.named_parameters()] == ["output.weight", "output.bias"]
@@ -196,7 +196,7 @@ def test_half_precision_and_integer_states_are_taken_as_float32():
         h = torch.tensor([[1, 2, 4], [3, 5, 0]]).to(dtype)
         made.standardise(h)
         assert made.mean.item() == 2.5 and made.mean.dtype == torch.float32
-        assert torch.equal(made.encode(h)[0], made.encode(h.float())[0])
+        assert torch.equal(made.encode_exactly(h)[0], made.encode_exactly(h.float())[0])
 
 
 # --- Encoding --------------------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def half_ulp(values):
 @pytest.mark.parametrize("shape", [(60, D), (60, 3, D)])
 def test_encode_is_the_float64_pass_rounded_once(adaptor, shape):
     h = states(*shape, seed=5)
-    exemplars, logits = adaptor.encode(h)
+    exemplars, logits = adaptor.encode_exactly(h)
     assert exemplars.dtype == logits.dtype == torch.float32
     weight, bias = adaptor.filters.weight.detach().double().numpy(), adaptor.filters.bias.detach().double().numpy()
     exact = standardised(adaptor, h).numpy() @ weight.T + bias
@@ -228,28 +228,28 @@ def test_encode_gives_a_row_the_same_bits_in_any_batch(kind, shape):
     made = make_adaptor(kind, shape[-1], C, 40, seeded())
     h = states(*shape, seed=4)
     made.standardise(h)
-    whole = made.encode(h)
+    whole = made.encode_exactly(h)
     for threads in (1, 2):
         torch.set_num_threads(threads)
         for size in (1, 7, 97, len(h)):
-            parts = [made.encode(block) for block in h[: 97 if size < 97 else None].split(size)]
+            parts = [made.encode_exactly(block) for block in h[: 97 if size < 97 else None].split(size)]
             for tensor, blocks in zip(whole, zip(*parts, strict=True), strict=True):
                 joined = torch.cat(blocks)
                 assert torch.equal(joined, tensor[: len(joined)]), (threads, size)
-    assert torch.equal(made.encode(h.flip(0))[0], whole[0].flip(0))
+    assert torch.equal(made.encode_exactly(h.flip(0))[0], whole[0].flip(0))
 
 
 def test_encode_in_blocks_is_encode(adaptor, monkeypatch):
     h = states(50, D)
-    whole = adaptor.encode(h)
+    whole = adaptor.encode_exactly(h)
     monkeypatch.setattr(adaptor_module, "_BLOCK_ELEMENTS", 3 * D)
-    for tensor, again in zip(whole, adaptor.encode(h), strict=True):
+    for tensor, again in zip(whole, adaptor.encode_exactly(h), strict=True):
         assert torch.equal(again, tensor)
 
 
 def test_encode_is_near_the_training_pass(adaptor):
     h = states(50, D)
-    for exact, quick in zip(adaptor.encode(h), adaptor(h), strict=True):
+    for exact, quick in zip(adaptor.encode_exactly(h), adaptor(h), strict=True):
         torch.testing.assert_close(exact, quick, rtol=1e-4, atol=1e-5)
         assert not exact.requires_grad
 
@@ -259,4 +259,4 @@ def test_weights_and_standardisation_go_with_the_state(adaptor):
     other.mean, other.scale = torch.zeros(D), torch.zeros(D)
     other.load_state_dict(adaptor.state_dict())
     h = states(5, D)
-    assert torch.equal(other.encode(h)[1], adaptor.encode(h)[1])
+    assert torch.equal(other.encode_exactly(h)[1], adaptor.encode_exactly(h)[1])

@@ -142,10 +142,10 @@ def test_a_training_point_is_updated_in_the_rounds_that_have_it(ensemble):
 
 def test_a_classifier_without_its_rounds_is_refused(insects, fitted):
     with pytest.raises(InvalidInputError, match=r"must be fitted with keep_rounds=True.* Got one without its rounds"):
-        SDMEnsemble.from_classifier(SDMClassifier(keep_rounds=True))
+        SDMEnsemble.from_classifier(SDMClassifier())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
-        fitted.set_params(keep_rounds=False, max_epochs=1, n_rounds=1).fit(insects.X, insects.y)
+        fitted.set_params(max_epochs=1, n_rounds=1).fit(insects.X, insects.y)
     with pytest.raises(InvalidInputError, match=r"must be fitted with keep_rounds=True"):
         SDMEnsemble.from_classifier(fitted)  # the rounds of the fit before are not those of this one
 

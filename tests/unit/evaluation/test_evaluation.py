@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import warnings
@@ -13,10 +14,13 @@ import torch
 
 from conftest import make_blobs
 from torchsdm import LabelledStates, SDMClassifier, SDMEnsemble
-from torchsdm.baselines.cross_entropy import RoundsClassifier
+from torchsdm.baselines.base import SelectiveClassifier
+from torchsdm.baselines.cross_entropy import CrossEntropyLearner, RoundsClassifier
+from torchsdm.baselines.neighbors import CalibratedThreshold
 from torchsdm.baselines.sdm_rules import RULES, SDMRule
 from torchsdm.baselines.softmax import SoftmaxThreshold
 from torchsdm.baselines.temperature import TemperatureScaling
+from torchsdm.baselines.vbll import VBLLLearner
 from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError, SDMWarning
 from torchsdm.evaluation._report_contents import pictures
 from torchsdm.evaluation.entrants import GROUPS, Entrant, classifier_entrants, paper_entrants
@@ -24,6 +28,8 @@ from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.keys import UNLISTED, Basis, EstimatorKey, Rule
 from torchsdm.evaluation.metrics import aurc, ood_auroc
 from torchsdm.evaluation.report import MAX_TEXT, render_report, write_report
+from torchsdm.training.data import TrainingData, TrainingSettings, split_of_round
+from torchsdm.training.learner import Learner
 
 SMALL = {"alpha": 0.9, "n_filters": 8, "n_rounds": 2, "max_epochs": 6, "learning_rate": 1e-2, "random_state": 3}
 TRAIN, TEST = make_blobs(seed=1, n=500, distance=3.0), make_blobs(seed=2, n=300, distance=3.0)
@@ -39,7 +45,7 @@ def classifier():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
         texts = [f"<script>text {i}</script> " + "long " * 200 for i in range(500)]
-        return SDMClassifier(**SMALL, keep_rounds=True).fit(labelled(TRAIN, texts=texts))
+        return SDMClassifier(**SMALL).fit(labelled(TRAIN, texts=texts), keep_rounds=True)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +98,7 @@ def test_a_rule_fits_a_model_that_is_not_fitted_and_leaves_a_fitted_one(classifi
         warnings.simplefilter("ignore", SDMWarning)
         rule = SDMRule(SDMClassifier(**SMALL), "sdm").fit(TRAIN.X, TRAIN.y)
     assert rule.classes_.tolist() == [0, 1] and rule.predict(TEST.X[:3]).shape == (3,)
-    assert not hasattr(rule.model, "classes_") and SDMRule(classifier).fit().model_ is classifier
+    assert not hasattr(rule.model, "classes_") and SDMRule(classifier).fit().fitted_model_ is classifier
     with pytest.raises(NotFittedError, match="call fit before decide"):
         SDMRule(classifier).decide(TEST.X)
     with pytest.raises(NotFittedError, match="pass X and y"):
@@ -215,12 +221,19 @@ def test_all_of_the_papers_estimators_can_be_fitted_and_decide(classifier):
     logits = np.stack([-TRAIN.X[:, 0], TRAIN.X[:, 0]], axis=1)
     training = LabelledStates(TRAIN.X, NAMES[TRAIN.y], label_logits=logits)
     test = LabelledStates(TEST.X, NAMES[TEST.y], label_logits=np.stack([-TEST.X[:, 0], TEST.X[:, 0]], axis=1))
-    entrants = paper_entrants(training, classifier, regularization_factors=(1.0,))
+    entrants = paper_entrants(training, classifier, regularization_factors=(1.0,), n_hidden=32)
     models = [entrant.model for entrant in entrants]
     assert models.count("LM") == 5 and models.count("LM + CNN") == 5 and models.count("LM + SDM") == len(RULES) + 1
     assert sum("VBLL" in model for model in models) == 2 and "LM + SDM, 2 rounds" in models
-    assert {entrant.name for entrant in entrants} >= {"APS", "RAPS", "Mahalanobis", "vote", "MAPIE risk control"}
-    sizes = dict(zip(GROUPS, (5, 5, 2, len(RULES) + 1, 4), strict=True))
+    assert {entrant.name for entrant in entrants} >= {
+        "APS",
+        "RAPS",
+        "Mahalanobis",
+        "Mahalanobis, 95 % kept",
+        "vote",
+        "MAPIE risk control",
+    }
+    sizes = dict(zip(GROUPS, (5, 5, 2, len(RULES) + 1, 6), strict=True))
     assert [entrant.group for entrant in entrants] == [group for group in GROUPS for _ in range(sizes[group])]
     by_logits = [Rule.NO_REJECT, Rule.SOFTMAX, Rule.TEMPERATURE, Rule.APS, Rule.RAPS]
     over_sdm = [Rule.NO_REJECT, Rule.ADAPTOR_SOFTMAX, Rule.DISTANCE_SOFTMAX, Rule.SDM, Rule.REGION, Rule.REGION_LOWER]
@@ -242,6 +255,110 @@ def test_all_of_the_papers_estimators_can_be_fitted_and_decide(classifier):
     assert all(np.isfinite(record["aurc"]) for record in evaluation.summaries())
 
 
+ROWS = np.arange(len(TRAIN.y))
+LOGITS = np.stack([-TRAIN.X[:, 0], TRAIN.X[:, 0] + ROWS], axis=1)  # different in every row
+
+
+class Rows:
+    """Which rows of the training data an estimator was shown: by their states, or by their label logits."""
+
+    def __init__(self, monkeypatch):
+        self.learned, self.calibrated = {}, {}
+        self._of = {tuple(row): number for values in (TRAIN.X, LOGITS) for number, row in enumerate(values.tolist())}
+        assert len(self._of) == 2 * len(ROWS)
+        self._watch(monkeypatch, CalibratedThreshold, "fit", self._threshold)
+        self._watch(monkeypatch, SelectiveClassifier, "_calibrate", self._rule, everywhere=True)
+
+    def _watch(self, monkeypatch, kind, method, seen, everywhere=False):
+        kinds = [one for one in every_subclass(kind) if method in vars(one)] if everywhere else [kind]
+        for one in kinds:
+            original = getattr(one, method)
+
+            def watched(estimator, *arguments, original=original):
+                seen(estimator, *arguments)
+                return original(estimator, *arguments)
+
+            monkeypatch.setattr(one, method, watched)
+
+    def numbers(self, values):
+        return sorted(self._of[tuple(row)] for row in np.asarray(values).tolist())
+
+    def _threshold(self, estimator, X, y, calibration):
+        self.learned[id(estimator)] = self.numbers(X)
+        self.calibrated[id(estimator)] = self.numbers(calibration.hidden_states)
+
+    def _rule(self, estimator, logits, labels):
+        if estimator.model is None:
+            self.calibrated[id(estimator)] = self.numbers(logits)
+
+    def of(self, entrant, calibration_rows):
+        """Training rows (None where nothing is trained) and calibration rows of an entrant."""
+        estimator = entrant.estimator
+        if id(estimator) in self.calibrated:
+            return self.learned.get(id(estimator)), self.calibrated[id(estimator)]
+        fitted = getattr(estimator, "fitted_model_", estimator)
+        assert isinstance(fitted, (RoundsClassifier, SDMClassifier)), entrant
+        return fitted.training_rows_.tolist(), calibration_rows[fitted.calibration_rows_].tolist()
+
+
+def every_subclass(kind):
+    return [kind, *(one for child in kind.__subclasses__() for one in every_subclass(child))]
+
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+@pytest.mark.parametrize("given", [False, True])
+def test_every_entrant_sees_the_rows_of_the_classifier(monkeypatch, given, tmp_path):
+    def part(rows):
+        return LabelledStates(TRAIN.X[rows], NAMES[TRAIN.y[rows]], label_logits=LOGITS[rows])
+
+    training, calibration = (part(ROWS[:350]), part(ROWS[350:])) if given else (part(ROWS), None)
+    fitted = SDMClassifier(**{**SMALL, "n_rounds": 1}).fit(training, calibration=calibration)
+    fitted.save(tmp_path / "model")
+    for classifier in (fitted, SDMClassifier.load(tmp_path / "model")):
+        rows = Rows(monkeypatch)
+        entrants = paper_entrants(training, classifier, calibration=calibration, n_hidden=8)
+        expected = (ROWS[:350], ROWS[350:]) if given else (classifier.training_rows_, classifier.calibration_rows_)
+        assert sorted([*expected[0], *expected[1]]) == ROWS.tolist()
+        for entrant in entrants:
+            learned, calibrated = rows.of(entrant, ROWS[350:] if given else ROWS)
+            assert calibrated == expected[1].tolist(), entrant
+            assert learned == (None if entrant.group == "language model" else expected[0].tolist()), entrant
+        assert {entrant.group for entrant in entrants} == set(GROUPS)
+
+
+def test_networks_of_several_rounds_share_the_split_of_each_round(classifier):
+    entrants = paper_entrants(labelled(TRAIN), classifier, groups=("cnn", "vbll"), n_hidden=8)
+    networks = [getattr(entrant.estimator, "fitted_model_", entrant.estimator) for entrant in entrants]
+    data = TrainingData(torch.from_numpy(TRAIN.X), torch.from_numpy(TRAIN.y))
+    splits = [split_of_round(data, TrainingSettings(2), classifier.random_seed_, number) for number in (0, 1)]
+    best = classifier.history_.best.round
+    np.testing.assert_array_equal(classifier.calibration_rows_, splits[best][1].rows)
+    assert not torch.equal(splits[0][1].rows, splits[1][1].rows)
+    for network in networks:
+        train, calibration = splits[network.best_round_]
+        np.testing.assert_array_equal(network.training_rows_, train.rows)
+        np.testing.assert_array_equal(network.calibration_rows_, calibration.rows)
+
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+def test_entrants_want_the_data_of_the_classifier(classifier):
+    other = LabelledStates(TRAIN.X, NAMES[1 - TRAIN.y])
+    for training in (labelled(TEST), LabelledStates(TRAIN.X[:-1], NAMES[TRAIN.y[:-1]]), other):
+        with pytest.raises(InvalidInputError, match="must be what the classifier was fitted on, in the same order"):
+            paper_entrants(training, classifier, groups=["today"])
+    with pytest.raises(InvalidInputError, match=r"must be None: the classifier split X\. Got 300 rows"):
+        paper_entrants(labelled(TRAIN), classifier, calibration=labelled(TEST))
+    given = SDMClassifier(**{**SMALL, "n_rounds": 1}).fit(labelled(TRAIN), calibration=labelled(TEST))
+    with pytest.raises(
+        InvalidInputError, match=r"must be what the classifier was given in fit\(calibration=…\). Got None"
+    ):
+        paper_entrants(labelled(TRAIN), given)
+    unknown = copy.copy(classifier)
+    del unknown.training_rows_
+    with pytest.raises(InvalidInputError, match="does not know the rows it was trained on"):
+        paper_entrants(labelled(TRAIN), unknown)
+
+
 def test_each_network_of_the_entrants_has_a_checkpoint_of_its_own(classifier, tmp_path, monkeypatch):
     def entrants(checkpoint):
         return paper_entrants(
@@ -251,8 +368,11 @@ def test_each_network_of_the_entrants_has_a_checkpoint_of_its_own(classifier, tm
     plain, first = entrants(None), entrants(str(tmp_path / "c"))
     folders = {path.name: sorted(file.name for file in path.iterdir()) for path in (tmp_path / "c").iterdir()}
     vbll = [f"vbll-{kind}-{factor}" for kind in ("discriminative", "generative") for factor in (1, 50)]
-    assert folders == {name: ["round-000.safetensors", "round-001.safetensors"] for name in ("cnn", *vbll)}
-    monkeypatch.setattr(RoundsClassifier, "_train_round", lambda *_: pytest.fail("trained again"))
+    files = ["current.safetensors", "round-000.safetensors", "round-001.safetensors"]
+    assert folders == dict.fromkeys(("cnn", *vbll), files)
+    monkeypatch.setattr(Learner, "restore", lambda *_: pytest.fail("trained again"))
+    for kind in (CrossEntropyLearner, VBLLLearner):
+        monkeypatch.setattr(kind, "epoch", lambda *_: pytest.fail("trained again"))
     again = entrants(tmp_path / "c")
     data = labelled(TEST)
     for one, two, three in zip(plain, first, again, strict=True):

@@ -28,7 +28,7 @@ from torchsdm.experiments.studies import (
     updatability,
 )
 from torchsdm.hidden_states.prompts import task_prompt
-from torchsdm.training.checkpoint import Checkpoints
+from torchsdm.training.checkpoint import stored_seed
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 
@@ -86,7 +86,7 @@ def make_prepared(directory, labels=(0, 1, 2), training=TRAINING, **changes):
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
-        classifier = SDMClassifier(**training, keep_rounds=True).fit(pool)
+        classifier = SDMClassifier(**training).fit(pool, keep_rounds=True)
     return Prepared(replace(experiment, **changes), "LM", pool, tests, classifier, directory)
 
 
@@ -365,12 +365,12 @@ def test_ablation_without_a_seed_uses_that_of_the_classifier(tmp_path):
     training = {**TRAINING, "random_state": None, "n_rounds": 1, "max_epochs": 1}
     unseeded = make_prepared(tmp_path, training=training)
     ablation(unseeded)
-    assert Checkpoints.stored_seed(tmp_path / "identity") == unseeded.classifier.random_seed_
+    assert stored_seed(tmp_path / "identity") == unseeded.classifier.random_seed_
 
 
 def test_both_of_the_ablation_have_the_same_splits(prepared, found):
     assert found[0]["ablation"].claims  # the study was run
-    assert Checkpoints.stored_seed(prepared.directory / "identity") == prepared.classifier.random_seed_
+    assert stored_seed(prepared.directory / "identity") == prepared.classifier.random_seed_
 
 
 @pytest.mark.parametrize(
@@ -660,7 +660,7 @@ def hopeless(tmp_path_factory):
     one_class = take(made.tests["near"], np.flatnonzero(made.tests["near"].labels == 1))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
-        classifier = SDMClassifier(**training, keep_rounds=True).fit(pool)
+        classifier = SDMClassifier(**training).fit(pool, keep_rounds=True)
     assert not classifier.region_.found
     return replace(made, pool=pool, classifier=classifier, tests={**made.tests, "near": one_class})
 

@@ -25,7 +25,7 @@ def test_the_decision_is_that_of_decide(fitted, insects, explanations):
 
 def test_exemplars_are_the_nearest_training_examples(fitted, insects, explanations):
     model = fitted.model_
-    exemplars, _ = model.adaptor.encode(torch.from_numpy(insects.fresh))
+    exemplars, _ = model.adaptor.encode_exactly(torch.from_numpy(insects.fresh))
     support = model.support.exemplars.tolist()
     ids, texts = model.examples.all()
     position = {name: row for row, name in enumerate(insects.ids)}

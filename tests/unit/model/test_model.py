@@ -145,7 +145,7 @@ def test_support_and_calibration_are_encoded_as_decisions_are(fitted, insects):
         (model.calibration.exemplars, model.calibration.labels, model.calibration_examples),
     ):
         rows = [insects.ids.index(name) for name in examples.all()[0]]
-        exemplars, _ = model.adaptor.encode(torch.from_numpy(insects.X[rows]))
+        exemplars, _ = model.adaptor.encode_exactly(torch.from_numpy(insects.X[rows]))
         assert torch.equal(points, exemplars)
         assert fitted.classes_[labels.numpy()].tolist() == insects.y[rows].tolist()
 
@@ -153,7 +153,7 @@ def test_support_and_calibration_are_encoded_as_decisions_are(fitted, insects):
 def test_decide_in_blocks_is_decide(fitted, insects, monkeypatch):
     states = torch.from_numpy(insects.fresh)
     whole, *neighbors = fitted.model_.decide_with_neighbors(states, 3)
-    exemplars, _ = fitted.model_.adaptor.encode(states)
+    exemplars, _ = fitted.model_.adaptor.encode_exactly(states)
     for got, expected in zip(neighbors, fitted.support_.neighbors(exemplars, 3), strict=True):
         assert torch.equal(got, expected)
     monkeypatch.setattr(model_module, "_ROWS_AT_ONCE", 7)

@@ -13,10 +13,12 @@ from safetensors.torch import save_file
 
 from torchsdm import SDMClassifier
 from torchsdm.errors import CheckpointError
-from torchsdm.training.checkpoint import Checkpoints
+from torchsdm.training.callbacks import Callback, ProgressBar
+from torchsdm.training.checkpoint import Checkpointing, stored_seed
 from torchsdm.training.data import TrainingData, TrainingSettings
-from torchsdm.training.round import train_round
-from torchsdm.training.rounds import train_rounds
+from torchsdm.training.history import EpochRecord
+from torchsdm.training.rounds import Training, train_round, train_rounds
+from torchsdm.training.sdm_learner import SDMLearner
 
 SETTINGS = TrainingSettings(n_classes=2, n_filters=4, max_epochs=3, batch_size=16, learning_rate=1e-2)
 SEED, N_ROUNDS = 3, 2
@@ -31,9 +33,12 @@ def make_data(seed=0):
 
 
 def train(checkpoint=None, settings=SETTINGS, data=None, seed=SEED, n_rounds=N_ROUNDS, fingerprint="data", **options):
-    return train_rounds(
-        data or make_data(), settings, seed, n_rounds, checkpoint=checkpoint, data_fingerprint=fingerprint, **options
-    )
+    training = Training(SDMLearner, data or make_data(), settings, seed)
+    return train_rounds(training, n_rounds, checkpoint=checkpoint, data_fingerprint=fingerprint, **options)
+
+
+def one_round(number, *callbacks):
+    return train_round(Training(SDMLearner, make_data(), SETTINGS, SEED), number, callbacks)
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +51,8 @@ def assert_same_results(first, second):
     assert len(first) == len(second)
     for a, b in zip(first, second, strict=True):
         assert (a.number, a.best_epoch, a.best_loss) == (b.number, b.best_epoch, b.best_loss)
-        assert a.adaptor.keys() == b.adaptor.keys()
-        assert all(torch.equal(a.adaptor[name], b.adaptor[name]) for name in a.adaptor)
+        assert a.best_weights.keys() == b.best_weights.keys()
+        assert all(torch.equal(a.best_weights[name], b.best_weights[name]) for name in a.best_weights)
         assert [dataclasses.replace(r, seconds=0.0) for r in a.records] == [
             dataclasses.replace(r, seconds=0.0) for r in b.records
         ]
@@ -59,23 +64,24 @@ class Killed(BaseException):
 
 def interrupt(monkeypatch, after):
     """Die after the given number of epochs were stored."""
-    original, stored = Checkpoints.save_epoch, []
+    original, stored = Checkpointing.after_epoch, []
 
-    def save_epoch(self, state, seed):
-        original(self, state, seed)
-        stored.append(state.epoch)
+    def after_epoch(self, current, learner):
+        original(self, current, learner)
+        stored.append(current.epoch)
         if len(stored) == after:
             raise Killed
 
-    monkeypatch.setattr(Checkpoints, "save_epoch", save_epoch)
+    monkeypatch.setattr(Checkpointing, "after_epoch", after_epoch)
 
 
 # --- Rounds ----------------------------------------------------------------------------------------------------------
 
 
 def test_rounds_are_the_single_rounds(uninterrupted):
-    assert_same_results(uninterrupted, [train_round(make_data(), SETTINGS, SEED, n) for n in range(N_ROUNDS)])
-    assert not torch.equal(uninterrupted[0].adaptor["filters.weight"], uninterrupted[1].adaptor["filters.weight"])
+    assert_same_results(uninterrupted, [one_round(number) for number in range(N_ROUNDS)])
+    first, second = (one.best_weights["filters.weight"] for one in uninterrupted)
+    assert not torch.equal(first, second)
 
 
 class Terminal(io.StringIO):
@@ -124,10 +130,8 @@ def test_interrupted_after_any_epoch_the_results_are_identical(monkeypatch, tmp_
         with pytest.raises(Killed):
             train(tmp_path)
     trained = []
-    original = Checkpoints.save_epoch
-    monkeypatch.setattr(
-        Checkpoints, "save_epoch", lambda self, state, seed: (trained.append(state.epoch), original(self, state, seed))
-    )
+    original = SDMLearner.epoch
+    monkeypatch.setattr(SDMLearner, "epoch", lambda self, number: (trained.append(number), original(self, number))[1])
     assert_same_results(train(tmp_path), uninterrupted)
     assert len(trained) == N_EPOCHS - after  # nothing is done twice
 
@@ -149,39 +153,88 @@ def test_killed_while_writing_leaves_the_epoch_before(monkeypatch, tmp_path, uni
     # What a kill in the middle of the third epoch's write leaves behind: part of a file under its passing name.
     whole = (tmp_path / "current.safetensors").read_bytes()
     (tmp_path / ".writing-current.safetensors").write_bytes(whole[: len(whole) // 2])
-    assert Checkpoints.stored_seed(tmp_path) == SEED
+    assert stored_seed(tmp_path) == SEED
     assert_same_results(train(tmp_path), uninterrupted)
 
 
 def test_a_finished_fit_is_read_and_more_rounds_go_on(monkeypatch, tmp_path, uninterrupted):
     train(tmp_path)
-    monkeypatch.setattr(Checkpoints, "save_epoch", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(SDMLearner, "epoch", lambda *_: pytest.fail("trained again"))
     assert_same_results(train(tmp_path), uninterrupted)
     monkeypatch.undo()
     three = train(tmp_path, n_rounds=3)
     assert_same_results(three[:2], uninterrupted)
-    assert_same_results(three[2:], [train_round(make_data(), SETTINGS, SEED, 2)])
+    assert_same_results(three[2:], [one_round(2)])
+
+
+class Recorder(Callback):
+    """Keeps the round and the state of its learner after every epoch."""
+
+    def __init__(self):
+        self.seen = []
+
+    def after_epoch(self, current, learner):
+        self.seen.append((current, learner, learner.state()))
+
+
+def same_tensors(first, second):
+    return first.keys() == second.keys() and all(
+        torch.equal(first[name], second[name]) and first[name].dtype == second[name].dtype for name in first
+    )
 
 
 def test_states_survive_the_file_bit_for_bit(tmp_path):
-    states = []
-    train_round(make_data(), SETTINGS, SEED, 0, after_epoch=states.append)
-    store = Checkpoints(tmp_path, "f")
-    for state in states:
-        store.save_epoch(state, SEED)
-        back = store.load_epoch(0)
-        for field in dataclasses.fields(state):
-            stored, loaded = getattr(state, field.name), getattr(back, field.name)
-            if isinstance(stored, dict):
-                assert stored.keys() == loaded.keys()
-                assert all(torch.equal(stored[name], loaded[name]) for name in stored)
-                assert all(stored[name].dtype == loaded[name].dtype for name in stored)
-            elif isinstance(stored, torch.Tensor):
-                assert torch.equal(stored, loaded) and stored.dtype == loaded.dtype
-            else:
-                assert stored == loaded
-    assert store.load_epoch(1) is None and store.load_round(0) is None
-    assert Checkpoints(tmp_path / "elsewhere", "f").load_epoch(0) is None
+    recorder, store = Recorder(), Checkpointing(tmp_path, "f", SEED, EpochRecord)
+    store.start()
+    one_round(0, recorder, store)
+    (tmp_path / "round-000.safetensors").unlink()
+    current, learner, last = recorder.seen[-1]
+    for current, _, state in recorder.seen:
+        learner.restore(state)
+        store.after_epoch(current, learner)
+        back, stored = store.restore(0)
+        assert same_tensors(stored, state) and back.records == current.records
+        assert same_tensors(back.best_weights, current.best_weights) and back.best_epoch == current.best_epoch
+    assert "signals:similarity" in last and "optimizer:0.exp_avg" in last
+    assert store.restore(1) is None
+    assert Checkpointing(tmp_path / "elsewhere", "f", SEED, EpochRecord).restore(0) is None
+    store.after_round(current)
+    back, stored = store.restore(0)
+    assert stored == {} and same_tensors(back.best_weights, current.best_weights)
+
+
+# --- Callbacks -------------------------------------------------------------------------------------------------------
+
+
+def test_callbacks_are_called_at_their_moments(monkeypatch):
+    calls = []
+
+    class Witness(Callback):
+        def restore(self, number):
+            calls.append(("restore", number))
+
+        def is_finished(self, current):
+            return (current.number, current.epoch) == (1, 2)
+
+        def after_epoch(self, current, learner):
+            calls.append(("epoch", current.number, current.epoch, learner.number))
+
+        def after_round(self, finished):
+            calls.append(("round", finished.number, finished.epoch))
+
+    for number in (0, 1):
+        one_round(number, Witness())
+    assert calls[:5] == [("restore", 0), *(("epoch", 0, n, 0) for n in (1, 2, 3)), ("round", 0, 3)]
+    assert calls[5:] == [("restore", 1), ("epoch", 1, 1, 1), ("epoch", 1, 2, 1), ("round", 1, 2)]
+
+
+def test_the_bar_is_closed_when_training_fails(monkeypatch):
+    ended = []
+    monkeypatch.setattr(ProgressBar, "end", lambda self: ended.append(self))
+    monkeypatch.setattr(SDMLearner, "epoch", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        train(verbose=True)
+    assert len(ended) == 1
 
 
 # --- Refusals --------------------------------------------------------------------------------------------------------
@@ -213,6 +266,16 @@ def test_other_data_or_settings_are_refused(monkeypatch, tmp_path, uninterrupted
     with pytest.raises(CheckpointError, match=message):
         train(tmp_path, **change)
     assert_same_results(train(tmp_path), uninterrupted)  # and nothing was lost
+
+
+@pytest.mark.parametrize("name", ["current.safetensors", "round-000.safetensors"])
+def test_a_checkpoint_of_an_earlier_version_is_refused(tmp_path, name):
+    facts = {"fingerprint": "f", "seed": SEED, "number": 0, "best_epoch": 1, "best_loss": 0.5, "records": []}
+    save_file({"adaptor:mean": torch.zeros(1)}, tmp_path / name, {"facts": json.dumps(facts)})
+    with pytest.raises(CheckpointError, match=f"{name} was written by another version of torchsdm. Use another"):
+        train(tmp_path)
+    with pytest.raises(CheckpointError, match="another version"):
+        stored_seed(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["current.safetensors", "round-000.safetensors"])
@@ -265,7 +328,7 @@ def test_an_interrupted_fit_called_again_gives_the_same_model(monkeypatch, tmp_p
         assert expected.random_seed_ == resumed.random_seed_
         first, again = resumed.decide(data.hidden_states), expected.decide(data.hidden_states)
         assert np.array_equal(first.logits, again.logits) and np.array_equal(first.admitted, again.admitted)
-    assert resumed.random_seed_ == Checkpoints.stored_seed(directory)
+    assert resumed.random_seed_ == stored_seed(directory)
     assert len(resumed.history_) == 6
 
 

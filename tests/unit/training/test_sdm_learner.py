@@ -15,9 +15,13 @@ from torch import nn
 import reference
 from torchsdm.core.adaptor import ExemplarAdaptor
 from torchsdm.errors import TrainingError
-from torchsdm.training import round as training
-from torchsdm.training.data import TrainingData, TrainingSettings, random_generator, split_of_round
-from torchsdm.training.round import RoundResult, balanced_mean, best_round, train_round
+from torchsdm.training import sdm_learner
+from torchsdm.training.callbacks import Callback
+from torchsdm.training.data import TrainingData, TrainingSettings, Use, random_generator, split_of_round
+from torchsdm.training.history import LossRecord
+from torchsdm.training.learner import Round, best_round, part_of
+from torchsdm.training.rounds import Training, train_round
+from torchsdm.training.sdm_learner import SDMLearner, balanced_mean
 
 SETTINGS = TrainingSettings(n_classes=3, n_filters=6, max_epochs=4, batch_size=16, learning_rate=1e-2)
 SEED = 7
@@ -30,11 +34,48 @@ def make_data(n=90, seed=0, shares=(0.5, 0.3, 0.2)):
     return TrainingData(torch.from_numpy(X), torch.from_numpy(labels))
 
 
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """A round after an epoch, and the state of its learner."""
+
+    round: Round
+    state: dict[str, torch.Tensor]
+
+    @property
+    def adaptor(self):
+        return part_of(self.state, "network")
+
+    @property
+    def optimizer(self):
+        return part_of(self.state, "optimizer")
+
+    @property
+    def similarity(self):
+        return self.state["signals:similarity"]
+
+    @property
+    def distance_quantile(self):
+        return self.state["signals:distance_quantile"]
+
+
+class Recorder(Callback):
+    """Keeps a snapshot after every epoch; begins with one, if it is given."""
+
+    def __init__(self, first=None):
+        self.first, self.snapshots = first, []
+
+    def restore(self, number):
+        return None if self.first is None else (self.first.round, self.first.state)
+
+    def after_epoch(self, current, learner):
+        self.snapshots.append(Snapshot(current, learner.state()))
+
+
 def run(data=None, settings=SETTINGS, seed=SEED, number=0, state=None):
-    """The result of a round and the state after each of its epochs."""
-    states = []
-    result = train_round(data or make_data(), settings, seed, number, state, lambda s: states.append(copy.deepcopy(s)))
-    return result, states
+    """The result of a round and a snapshot after each of its epochs."""
+    recorder = Recorder(state)
+    result = train_round(Training(SDMLearner, data or make_data(), settings, seed), number, [recorder])
+    return result, recorder.snapshots
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +94,7 @@ def without_time(records):
 
 def assert_same_result(first, second):
     assert (first.number, first.best_epoch, first.best_loss) == (second.number, second.best_epoch, second.best_loss)
-    assert same_tensors(first.adaptor, second.adaptor)
+    assert same_tensors(first.best_weights, second.best_weights)
     assert without_time(first.records) == without_time(second.records)
 
 
@@ -63,7 +104,7 @@ def assert_same_result(first, second):
 def plain_epochs(data, n_epochs):
     """The round in a few lines: torch's linear layers, the loops of the reference for q and d, Eq. 7 as printed."""
     train, _ = split_of_round(data, SETTINGS, SEED, 0)
-    weight_seed = int(random_generator(SEED, 0, training._WEIGHTS).integers(2**63))
+    weight_seed = int(random_generator(SEED, 0, Use.WEIGHTS).integers(2**63))
     start = ExemplarAdaptor(5, 3, 6, generator=torch.Generator().manual_seed(weight_seed))
     h, y = data.hidden_states[train.rows], data.labels[train.rows]
     mean, scale = h.double().mean().float(), h.double().std().float()
@@ -73,7 +114,7 @@ def plain_epochs(data, n_epochs):
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)  # no weight decay
     q, d = torch.full((len(y),), math.e - 2), torch.ones(len(y))
     for epoch in range(1, n_epochs + 1):
-        order = random_generator(SEED, 0, training._SHUFFLE, epoch).permutation(len(y))
+        order = random_generator(SEED, 0, Use.SHUFFLE, epoch).permutation(len(y))
         for batch in np.split(order, range(16, len(order), 16)):
             z = network((h[batch] - mean) / scale)
             base = torch.log(2 + q[batch]).unsqueeze(1)
@@ -119,9 +160,9 @@ def test_records_hold_what_the_loops_say(trained):
     data = make_data()
     train, calibration = split_of_round(data, SETTINGS, SEED, 0)
     for state in trained[1]:
-        record = state.records[-1]
+        record = state.round.records[-1]
         # As in training, one pass over all states: products of a gathered part have other last bits on some CPUs.
-        all_exemplars, all_logits = adaptor_of(state).evaluate(data.hidden_states)
+        all_exemplars, all_logits = adaptor_of(state).encode_quickly(data.hidden_states)
         exemplars, logits = all_exemplars[train.rows], all_logits[train.rows]
         other, other_logits = all_exemplars[calibration.rows], all_logits[calibration.rows]
         for part, points, z, exclude, name in (
@@ -160,7 +201,11 @@ def test_records_hold_what_the_loops_say(trained):
                 "mean_similarity": np.mean(matches.similarity),
             }
             for key, value in expected.items():
-                assert getattr(record, f"{name}_{key}") == pytest.approx(value, rel=1e-9), (state.epoch, name, key)
+                assert getattr(record, f"{name}_{key}") == pytest.approx(value, rel=1e-9), (
+                    state.round.epoch,
+                    name,
+                    key,
+                )
             middle = sorted(matches.nearest_distance)[(len(y) - 1) // 2 : len(y) // 2 + 1]
             assert middle[0] * (1 - 1e-12) <= getattr(record, f"{name}_median_distance") <= middle[-1] * (1 + 1e-12)
 
@@ -169,7 +214,7 @@ def test_step_loss_is_the_mean_over_points():
     # One batch larger than the part: the loss of the untouched weights, which the softmax epoch starts from.
     data, settings = make_data(), dataclasses.replace(SETTINGS, batch_size=1000, max_epochs=1)
     train, _ = split_of_round(data, settings, SEED, 0)
-    weight_seed = int(random_generator(SEED, 0, training._WEIGHTS).integers(2**63))
+    weight_seed = int(random_generator(SEED, 0, Use.WEIGHTS).integers(2**63))
     adaptor = ExemplarAdaptor(5, 3, 6, generator=torch.Generator().manual_seed(weight_seed))
     adaptor.standardise(data.hidden_states, train.rows)
     _, logits = adaptor(data.hidden_states[train.rows])
@@ -191,10 +236,10 @@ def test_the_best_epoch_is_kept(trained):
     result, states = trained
     losses = [record.calibration_balanced_loss for record in result.records]
     assert result.best_loss == min(losses) and result.best_epoch == 1 + losses.index(min(losses))
-    assert same_tensors(result.adaptor, states[result.best_epoch - 1].adaptor)
+    assert same_tensors(result.best_weights, states[result.best_epoch - 1].adaptor)
     for epoch, state in enumerate(states, start=1):
-        assert (state.epoch, state.best_loss) == (epoch, min(losses[:epoch]))
-        assert state.best_epoch == 1 + losses.index(min(losses[:epoch]))
+        assert (state.round.epoch, state.round.best_loss) == (epoch, min(losses[:epoch]))
+        assert state.round.best_epoch == 1 + losses.index(min(losses[:epoch]))
     assert [record.epoch for record in result.records] == [1, 2, 3, 4]
     assert all(record.round == 0 and record.seconds > 0 for record in result.records)
 
@@ -204,12 +249,12 @@ def test_an_early_best_epoch_is_not_overwritten_by_later_ones():
     settings = dataclasses.replace(SETTINGS, learning_rate=0.5, max_epochs=6)
     result, states = run(settings=settings)
     assert result.best_epoch < 6
-    assert same_tensors(result.adaptor, states[result.best_epoch - 1].adaptor)
-    assert not same_tensors(result.adaptor, states[-1].adaptor)
+    assert same_tensors(result.best_weights, states[result.best_epoch - 1].adaptor)
+    assert not same_tensors(result.best_weights, states[-1].adaptor)
 
 
 def test_the_best_round_is_the_earlier_of_two_equals():
-    results = [RoundResult(n, 1, loss, {}, ()) for n, loss in enumerate([0.5, 0.2, 0.3, 0.2])]
+    results = [Round(n, (LossRecord(n, 1, loss, 0.0),)) for n, loss in enumerate([0.5, 0.2, 0.3, 0.2])]
     assert best_round(results).number == 1
 
 
@@ -242,7 +287,7 @@ def test_the_same_seed_gives_the_same_bits(trained):
 
 def test_another_seed_or_round_gives_another_model(trained):
     for other in (run(seed=8)[0], run(number=1)[0]):
-        assert not torch.equal(other.adaptor["filters.weight"], trained[0].adaptor["filters.weight"])
+        assert not torch.equal(other.best_weights["filters.weight"], trained[0].best_weights["filters.weight"])
     first, again = (split_of_round(make_data(), SETTINGS, SEED, number)[0].rows.tolist() for number in (0, 1))
     assert first != again
 
@@ -268,9 +313,9 @@ def test_a_round_resumed_after_any_epoch_gives_the_same_bits(trained, epoch):
     result, states = trained
     resumed, later = run(state=copy.deepcopy(states[epoch - 1]))
     assert_same_result(resumed, result)
-    assert [state.epoch for state in later] == list(range(epoch + 1, 5))
+    assert [state.round.epoch for state in later] == list(range(epoch + 1, 5))
     for state in later:
-        expected = states[state.epoch - 1]
+        expected = states[state.round.epoch - 1]
         assert same_tensors(state.adaptor, expected.adaptor) and same_tensors(state.optimizer, expected.optimizer)
         assert torch.equal(state.similarity, expected.similarity)
         assert torch.equal(state.distance_quantile, expected.distance_quantile)
@@ -305,13 +350,13 @@ def test_options_reach_training(trained, change):
     train, calibration = split_of_round(data, settings, SEED, 0)
     h = data.hidden_states[train.rows].double()
     if "adaptor" in change:
-        assert "filters.weight" not in result.adaptor and result.adaptor["output.weight"].shape == (3, 5)
+        assert "filters.weight" not in result.best_weights and result.best_weights["output.weight"].shape == (3, 5)
     if "standardization" in change:
-        np.testing.assert_allclose(result.adaptor["mean"], h.mean(dim=0), rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(result.adaptor["scale"], h.std(dim=0), rtol=1e-5)
+        np.testing.assert_allclose(result.best_weights["mean"], h.mean(dim=0), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(result.best_weights["scale"], h.std(dim=0), rtol=1e-5)
     else:
-        assert result.adaptor["mean"].item() == pytest.approx(h.mean().item(), rel=1e-5)
-        assert result.adaptor["scale"].item() == pytest.approx(h.std().item(), rel=1e-5)
+        assert result.best_weights["mean"].item() == pytest.approx(h.mean().item(), rel=1e-5)
+        assert result.best_weights["scale"].item() == pytest.approx(h.std().item(), rel=1e-5)
     if "calibration_size" in change:
         assert (len(train), len(calibration)) == (72, 18)
     assert_same_result(run(data, settings, state=states[0])[0], result)
@@ -322,7 +367,7 @@ def test_states_with_positions_are_trained_on():
     several = TrainingData(data.hidden_states.unsqueeze(1).repeat(1, 3, 1), data.labels)
     result, once = run(several)[0], run(data)[0]  # three equal positions pool to one
     assert result.best_loss == pytest.approx(once.best_loss, rel=0.05)
-    assert result.adaptor["filters.weight"].shape == (6, 5)
+    assert result.best_weights["filters.weight"].shape == (6, 5)
 
 
 # --- Parts -----------------------------------------------------------------------------------------------------------
@@ -378,14 +423,14 @@ def test_a_huge_learning_rate_says_so(learning_rate):
 
 
 def test_a_loss_that_is_no_number_names_epoch_and_round(monkeypatch):
-    original, calls = training.sdm_losses, []
+    original, calls = sdm_learner.sdm_losses, []
 
     def broken(logits, *arguments):
         calls.append(0)
         losses = original(logits, *arguments)
         return losses * math.nan if logits.requires_grad and len(calls) > 7 else losses
 
-    monkeypatch.setattr(training, "sdm_losses", broken)
+    monkeypatch.setattr(sdm_learner, "sdm_losses", broken)
     with pytest.raises(
         TrainingError, match=r"The loss became nan in epoch 2 of round 3. Lower learning_rate \(now 0.01\)"
     ):

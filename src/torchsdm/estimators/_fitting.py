@@ -1,0 +1,63 @@
+"""The stations of a fit: checked data, trained rounds, and the model that follows from a round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torchsdm.core import restore_adaptor
+from torchsdm.model import Examples, Points, SDMModel
+from torchsdm.training import Round, Training, TrainingData
+from torchsdm.validation import Array
+
+
+@dataclass(frozen=True)
+class FitData:
+    """What a fit is given, checked."""
+
+    points: TrainingData
+    classes: Array
+    examples: Examples
+    calibration_examples: Examples
+    """Those of the calibration set that was given, or the same as ``examples``."""
+    fingerprint: str
+    """Of the states and labels that each round is trained on, or splits."""
+    states_origin: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training gave: the rounds, and the model of each."""
+
+    data: FitData
+    training: Training
+    rounds: list[Round]
+    alphas: tuple[float, ...]
+    min_class_count: int
+
+    def rows_of(self, one: Round) -> tuple[Array, Array]:
+        """The rows that a round was trained and calibrated on."""
+        train, calibration = self.training.parts(one.number)
+        return train.rows.numpy(), calibration.rows.numpy()
+
+    def model_of(self, one: Round) -> SDMModel:
+        """The model of a round, with its support and calibration set in batch-invariant arithmetic."""
+        settings, data = self.training.settings, self.data
+        train, calibration = self.training.parts(one.number)
+        adaptor = restore_adaptor(
+            settings.adaptor,
+            train.hidden_states.shape[-1],
+            settings.n_classes,
+            settings.n_filters,
+            one.best_weights,
+        )
+        return SDMModel.build(
+            adaptor.to(settings.device),
+            Points(train.blocks(), train.labels, data.examples.take(train.rows.tolist())),
+            Points(calibration.blocks(), calibration.labels, data.calibration_examples.take(calibration.rows.tolist())),
+            data.classes,
+            self.alphas,
+            min_class_count=self.min_class_count,
+            block_size=settings.block_size,
+        )

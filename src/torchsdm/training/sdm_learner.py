@@ -1,0 +1,171 @@
+"""Training with the SDM loss (section 3.1.5).
+
+The first epoch trains with the plain softmax; after every epoch the signals q and d of the training points (against
+each other) and of the calibration points are recomputed, and the next epoch trains with them (Eq. 7). The model of the
+epoch with the smallest balanced calibration loss is kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchsdm.core import (
+    SOFTMAX_DISTANCE_QUANTILE,
+    SOFTMAX_SIMILARITY,
+    Adaptor,
+    ClassEcdfs,
+    Signals,
+    make_adaptor,
+    sdm_losses,
+)
+from torchsdm.errors import TrainingError
+from torchsdm.matching import SupportSet
+from torchsdm.training.data import Part, TrainingSettings, Use, random_generator
+from torchsdm.training.history import EpochRecord
+from torchsdm.training.learner import Learner, part_of, prefixed
+
+
+class AdaptorLearner(Learner):
+    """An adaptor trained by Adam on the loss of Eq. 7; its subclasses say with which signals."""
+
+    network: Adaptor
+
+    def __init__(self, train: Part, calibration: Part, settings: TrainingSettings, seed: int, number: int) -> None:
+        super().__init__(train, calibration, settings, seed, number)
+        weight_seed = int(random_generator(seed, number, Use.WEIGHTS).integers(2**63))
+        self.network = make_adaptor(
+            settings.adaptor,
+            train.hidden_states.shape[-1],
+            settings.n_classes,
+            settings.n_filters,
+            torch.Generator().manual_seed(weight_seed),
+        )
+        per_dimension = settings.standardization == "per_dimension"
+        self.network.standardise(train.hidden_states, train.rows, per_dimension=per_dimension)
+        self.network.to(self.device)
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=settings.learning_rate, fused=True)
+        self.train_labels, self.calibration_labels = train.labels.to(self.device), calibration.labels.to(self.device)
+        # The softmax: with these signals, Eq. 7 is cross-entropy.
+        self.similarity = torch.full((len(train),), SOFTMAX_SIMILARITY, dtype=torch.float64)
+        self.distance_quantile = torch.full((len(train),), SOFTMAX_DISTANCE_QUANTILE, dtype=torch.float64)
+
+    def _steps(self, epoch: int) -> float:
+        """One pass over the training part with the current signals; the mean loss of its steps."""
+        similarity, distance_quantile = self.similarity.to(self.device), self.distance_quantile.to(self.device)
+        order = torch.from_numpy(
+            random_generator(self.seed, self.number, Use.SHUFFLE, epoch).permutation(len(self.train))
+        )
+        total = torch.zeros((), dtype=torch.float32, device=self.device)
+        for batch in order.split(self.settings.batch_size):
+            hidden_states = self.train.states(batch).to(self.device)
+            batch = batch.to(self.device)
+            _, logits = self.network(hidden_states)
+            loss = sdm_losses(logits, self.train_labels[batch], similarity[batch], distance_quantile[batch]).mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            total += loss.detach() * len(batch)
+        mean = float(total) / len(self.train)
+        if not np.isfinite(mean):
+            raise TrainingError(
+                f"The loss became {mean} in epoch {epoch} of round {self.number + 1}. Lower learning_rate "
+                f"(now {self.settings.learning_rate:g})."
+            )
+        return mean
+
+
+class SDMLearner(AdaptorLearner):
+    """A round of SDM training: every epoch but the first trains with the signals that follow from the one before."""
+
+    record = EpochRecord
+
+    def epoch(self, number: int) -> EpochRecord:
+        """Train one epoch, then compute the signals and losses that follow from it."""
+        start = time.perf_counter()
+        step_loss = self._steps(number)
+        train, calibration = self._evaluate()
+        self.similarity, self.distance_quantile = train.signals.similarity.cpu(), train.signals.distance_quantile.cpu()
+        return EpochRecord(
+            round=self.number,
+            epoch=number,
+            step_loss=step_loss,
+            **{f"train_{name}": value for name, value in train.summary.items()},
+            **{f"calibration_{name}": value for name, value in calibration.summary.items()},
+            seconds=time.perf_counter() - start,
+        )
+
+    def state(self) -> dict[str, Tensor]:
+        """Weights, moments, and the signals that the next epoch trains with."""
+        signals = {"similarity": self.similarity, "distance_quantile": self.distance_quantile}
+        return {**super().state(), **prefixed("signals", signals)}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from what ``state`` gave after an epoch."""
+        super().restore(state)
+        signals = part_of(state, "signals")
+        self.similarity, self.distance_quantile = signals["similarity"], signals["distance_quantile"]
+
+    @torch.no_grad()
+    def _evaluate(self) -> tuple[_Evaluation, _Evaluation]:
+        """Signals and losses of the training part against itself and of the calibration part against it."""
+        (exemplars, logits), (calibration_exemplars, calibration_logits) = self._forward()
+        support = SupportSet(exemplars, self.train_labels, logits.argmax(dim=1), block_size=self.settings.block_size)
+        matches = support.match_self(), support.match(calibration_exemplars, calibration_logits.argmax(dim=1))
+        evaluations = []
+        for match, z, labels in zip(
+            matches, (logits, calibration_logits), (self.train_labels, self.calibration_labels), strict=True
+        ):
+            ecdfs = ClassEcdfs.fit(
+                match.nearest_distance, match.similarity, labels, self.settings.n_classes, warn=False
+            )
+            evaluations.append(
+                _Evaluation(Signals.of(match, ecdfs, skip_empty=True), z.double(), labels, self.settings.n_classes)
+            )
+        return evaluations[0], evaluations[1]
+
+    def _forward(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Exemplars and logits of both parts; where these are rows of the same states, from one pass in their order."""
+        everything = self.network.encode_quickly(self.train.hidden_states)
+        train = everything[0][self.train.rows], everything[1][self.train.rows]
+        if self.calibration.hidden_states is not self.train.hidden_states:
+            everything = self.network.encode_quickly(self.calibration.hidden_states)
+        calibration = everything[0][self.calibration.rows], everything[1][self.calibration.rows]
+        if not all(bool(torch.isfinite(values).all()) for values in (*train, *calibration)):
+            raise TrainingError(
+                f"The weights of round {self.number + 1} grew beyond float32. Lower learning_rate "
+                f"(now {self.settings.learning_rate:g})."
+            )
+        return train, calibration
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    signals: Signals
+    logits: Tensor
+    labels: Tensor
+    n_classes: int
+
+    @property
+    def summary(self) -> dict[str, float]:
+        losses = sdm_losses(self.logits, self.labels, self.signals.similarity, self.signals.distance_quantile)
+        correct = (self.logits.argmax(dim=1) == self.labels).double()
+        return {
+            "balanced_loss": balanced_mean(losses, self.labels, self.n_classes),
+            "marginal_loss": float(losses.mean()),
+            "balanced_accuracy": balanced_mean(correct, self.labels, self.n_classes),
+            "marginal_accuracy": float(correct.mean()),
+            "mean_similarity": float(self.signals.similarity.double().mean()),
+            "median_distance": float(self.signals.nearest_distance.median()),
+        }
+
+
+def balanced_mean(values: Tensor, labels: Tensor, n_classes: int) -> float:
+    """The mean over classes of the mean within each; classes without points do not count."""
+    means = [values[labels == c].mean() for c in range(n_classes) if bool((labels == c).any())]
+    return float(torch.stack(means).mean())
