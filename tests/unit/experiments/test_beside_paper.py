@@ -82,7 +82,7 @@ def keys():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
         small = {"n_filters": 4, "n_rounds": 1, "max_epochs": 1, "random_state": 0}
-        classifier = SDMClassifier(**small, keep_rounds=True).fit(data)
+        classifier = SDMClassifier(**small).fit(data, keep_rounds=True)
         entrants = paper_entrants(data, classifier, name="LM", n_hidden=4)
     return [entrant.key for entrant in entrants if entrant.key != UNLISTED]
 
