@@ -27,7 +27,7 @@ from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier
 from torchsdm.hidden_states import Backbone, HiddenStateExtractor, TaskPrompt, register_prompt
 from torchsdm.matching import SupportSet
 from torchsdm.model import Explanation
-from torchsdm.states import LabelledStates, read_states, state_blocks
+from torchsdm.states import LabelledStates, StatesOrigin, read_states, state_blocks
 from torchsdm.training import History
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "SDMLogActivation",
     "SDMLoss",
     "SDMTextClassifier",
+    "StatesOrigin",
     "SupportSet",
     "TaskPrompt",
     "__version__",

@@ -25,7 +25,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import tiny_models
 from torchsdm import SDMClassifier, read_states
-from torchsdm.application import inputs
+from torchsdm.application import saved_model
 from torchsdm.cli.command import main, sdm
 from torchsdm.estimators.text_classifier import SDMTextClassifier
 from torchsdm.evaluation.entrants import classifier_entrants
@@ -216,7 +216,7 @@ def test_predict_gives_what_the_library_decides_in_input_order(world, model, sou
 @pytest.mark.parametrize(("model", "source"), [("texts", "test.jsonl"), *(("states", name) for name in STATES)])
 def test_the_size_of_blocks_changes_nothing(world, model, source, monkeypatch):
     whole = good("predict", world / model, world / source).rows
-    monkeypatch.setattr(inputs, "BLOCK", 7)
+    monkeypatch.setattr(saved_model, "BLOCK", 7)
     blocks = good("predict", world / model, world / source).rows
     assert [(row["id"], row["label"], row["admitted"]) for row in blocks] == [
         (row["id"], row["label"], row["admitted"]) for row in whole
@@ -622,7 +622,7 @@ BAD_STATES = {
     ],
 )
 def test_bad_states_are_one_sentence_in_every_verb(verb, file, expected, world, bad, tmp_path, monkeypatch):
-    monkeypatch.setattr(inputs, "BLOCK", 7)  # rows are counted over all blocks
+    monkeypatch.setattr(saved_model, "BLOCK", 7)  # rows are counted over all blocks
     arguments = [{"TEXTS": "STATES"}.get(one, one) for one in VERBS[verb] if one not in ("-m", "BERT")]
     done = run_bad(world, tmp_path, arguments, bad / file)
     if done.stdout:  # of the rows before
@@ -635,9 +635,9 @@ def test_bad_states_are_one_sentence_in_every_verb(verb, file, expected, world, 
     [
         (("train", "BAD/unlabelled.jsonl", "-o", "OUT", "-m", "BERT"), "no label: line 2"),
         (("evaluate", "TEXTS", "BAD/unlabelled.jsonl"), "no label: line 2"),
-        (("evaluate", "STATES", "BAD/half.jsonl"), "row 2: no label"),
-        (("evaluate", "TEXTS", "BAD/another.jsonl"), "'maybe' is none of the model's"),
-        (("evaluate", "STATES", "BAD/unknown.npz"), "is none of the model's"),
+        (("evaluate", "STATES", "BAD/half.jsonl"), "line 2: no label"),
+        (("evaluate", "TEXTS", "BAD/another.jsonl"), "'maybe' is not one of the model's"),
+        (("evaluate", "STATES", "BAD/unknown.npz"), "is not one of the model's"),
         (("train", "REVIEWS", "-o", "OUT"), "name a language model"),
         (("train", "TRAIN", "-o", "OUT", "-m", "BERT"), "leave --model out"),
         (("train", "TRAIN", "-o", "OUT", "--alpha", 2), "(0.5, 1]"),

@@ -114,7 +114,7 @@ def test_states_are_written_and_read_back(embed, reviews, model, tmp_path):
     data = read_states(tmp_path / "states")
     assert data.hidden_states.shape[0] == 300 and data.label_logits.shape == (300, 2)
     assert data.ids[:2] == ["r0", "r1"] and set(data.labels.tolist()) == {0, 1}
-    assert data.origin["prompt"]["template"].startswith("Here is a movie review.")
+    assert data.origin.prompt.template.startswith("Here is a movie review.")
     again = embed(reviews, tmp_path / "states", model)
     assert again.returncode == 0 and "0 extracted now; 300 by an earlier run" in again.stdout
 
@@ -166,7 +166,7 @@ def test_another_prompt_model_or_input_is_refused(run, embed, reviews, model, tm
         ('{"text": "fine"}\nnot json\n', "line 2: not valid JSON"),
         ("", "is empty"),
         ('{"review": "fine"}\n', "no column 'text'"),
-        ('{"id": 1, "text": "a"}\n{"id": 1, "text": "b"}\n', "id that stands earlier too: line 2"),
+        ('{"id": 1, "text": "a"}\n{"id": 1, "text": "b"}\n', "duplicate id: line 2"),
     ],
 )
 def test_bad_documents_are_one_sentence_with_the_line(content, expected, run, model, tmp_path):

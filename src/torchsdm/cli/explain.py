@@ -10,6 +10,7 @@ import numpy as np
 from torchsdm.application import Columns, SavedModel
 from torchsdm.cli._options import column_options, json_option, language_model_options
 from torchsdm.errors import InvalidInputError
+from torchsdm.wording import shortened
 
 
 @click.command()
@@ -80,4 +81,4 @@ def _show(text: object, name: object, explanation: object, as_json: bool) -> Non
         click.echo(json.dumps(row, allow_nan=False, ensure_ascii=False))
         return
     heading = " ".join(str(part) for part in (None if name is None else f"id {name!r}", text) if part is not None)
-    click.echo(f"{' '.join(heading.split())[:300]}\n{explanation}\n")
+    click.echo(f"{shortened(heading, 300)}\n{explanation}\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from torchsdm.estimators._updates import Updatable
 from torchsdm.labels import LabelCodes, count_classes
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, SupportSet
 from torchsdm.model import Calibration, Examples, SDMModel
-from torchsdm.states import LabelledStates, differences, shortened
+from torchsdm.states import LabelledStates, StatesOrigin
 from torchsdm.training import (
     History,
     Part,
@@ -45,6 +45,7 @@ from torchsdm.validation import (
     check_same_length,
     check_share,
 )
+from torchsdm.wording import shortened
 
 Self = TypeVar("Self", bound="BaseSDMClassifier")
 
@@ -128,7 +129,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
             classes, class_numbers = count_classes(labels, caller)
             codes = LabelCodes(classes)
             examples = check_examples(data_in.ids, data_in.texts, len(states), caller)
-            given = self._check_calibration(calibration, codes, data_in.states_origin, caller)
+            given = self._check_calibration(calibration, codes, data_in.origin, caller)
             data = TrainingData(states, torch.from_numpy(class_numbers.astype(np.int64)), *given[:2])
             self.data_fingerprint_ = fingerprint(states, labels)
             self.random_seed_ = self._draw_seed()
@@ -143,7 +144,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
             )
             self.classes_ = classes
             self._codes = codes
-            self.states_origin_ = data_in.states_origin
+            self.states_origin_ = data_in.origin
             self.history_ = History(record for result in results for record in result.records)
             self._keep(results, lambda result: self._build(result, data, examples, given[2], alphas, codes))
         return self
@@ -251,7 +252,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         return check_alphas(self.alpha, caller)
 
     def _check_calibration(
-        self, calibration: Any, codes: LabelCodes, origin: Mapping[str, Any] | None, caller: str
+        self, calibration: Any, codes: LabelCodes, origin: StatesOrigin | None, caller: str
     ) -> tuple[Tensor | None, Tensor | None, Examples | None]:
         """States, class numbers and names of the user's calibration set."""
         if calibration is None:
@@ -262,11 +263,12 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
                     f"'calibration' of {caller} must be LabelledStates or (X, y). Got {type(calibration).__name__}."
                 )
             calibration = LabelledStates(*calibration)
-        if origin is not None and calibration.states_origin is not None:
-            for what, training, other in differences(origin, calibration.states_origin):
+        if origin is not None and calibration.origin is not None:
+            difference = origin.difference(calibration.origin)
+            if difference is not None:
                 raise InvalidInputError(
-                    f"'calibration' of {caller} was made with another {what} than X: {shortened(other)}, where X has "
-                    f"{shortened(training)}."
+                    f"'calibration' of {caller} was made with another {difference.what} than X: "
+                    f"{shortened(repr(difference.theirs))}, where X has {shortened(repr(difference.ours))}."
                 )
         states = check_hidden_states(self, calibration.hidden_states, f"{caller} (calibration)", reset=False)
         labels = check_label_array(calibration.labels, f"{caller} (calibration)")

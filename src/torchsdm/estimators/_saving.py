@@ -11,6 +11,7 @@ from torchsdm._version import __version__
 from torchsdm.errors import ModelFileError
 from torchsdm.estimators._fitted import FittedState
 from torchsdm.labels import LabelCodes
+from torchsdm.states import StatesOrigin
 from torchsdm.storage import (
     CONFIG_NAME,
     HubModel,
@@ -59,7 +60,7 @@ class Saveable(HubModel, FittedState):
             "feature_names_in": getattr(self, "feature_names_in_", np.array([])).tolist(),
             "data_fingerprint": self.data_fingerprint_,
             "random_seed": self.random_seed_,
-            "states_origin": self.states_origin_,
+            "states_origin": None if self.states_origin_ is None else self.states_origin_.to_json(),
             "history": self.history_.to_dicts(),
             "models": [part.settings for part in parts],
         }
@@ -97,7 +98,8 @@ class Saveable(HubModel, FittedState):
                 estimator.feature_names_in_ = np.array(config["feature_names_in"], dtype=object)
             estimator.data_fingerprint_ = config["data_fingerprint"]
             estimator.random_seed_ = config["random_seed"]
-            estimator.states_origin_ = config.get("states_origin")
+            origin = config.get("states_origin")
+            estimator.states_origin_ = None if origin is None else StatesOrigin.from_json(origin)
             estimator.history_ = History(EpochRecord(**record) for record in config["history"])
             settings = config["models"]
         except (KeyError, TypeError, ValueError) as error:

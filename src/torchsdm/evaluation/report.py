@@ -373,7 +373,7 @@ def _facts(evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble) -> s
         "classifier": {
             "training_data_fingerprint": classifier.data_fingerprint_,
             "seed": classifier.random_seed_,
-            "states_origin": classifier.states_origin_,
+            "states_origin": None if classifier.states_origin_ is None else classifier.states_origin_.to_json(),
         },
     }
     text = _escape(strict_json(facts))

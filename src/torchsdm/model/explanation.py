@@ -12,6 +12,7 @@ from torch import Tensor
 from torchsdm.core import Decisions
 from torchsdm.labels import LabelCodes
 from torchsdm.model.model import SDMModel
+from torchsdm.wording import shortened
 
 PARTITION_WIDTH = 0.1  #: how far q' (as a rank) and d of a calibration point may lie from the input's
 
@@ -78,7 +79,7 @@ class Explanation:
         ]
         for point in self.exemplars:
             mark = "+" if point.is_match else "-"
-            text = "" if point.text is None else f"  {_shortened(point.text)}"
+            text = "" if point.text is None else f"  {shortened(point.text, 100)}"
             lines.append(
                 f"  {mark} id {point.id!r}: label {point.label!r}, predicted {point.prediction!r}, "
                 f"distance {point.distance:.4g}{text}"
@@ -178,8 +179,3 @@ class _Partitions:
                 strict=True,
             )
         )
-
-
-def _shortened(text: str, length: int = 100) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= length else flat[: length - 1] + "…"
