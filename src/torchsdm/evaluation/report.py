@@ -36,6 +36,7 @@ from torchsdm.files import replace_file, strict_json
 from torchsdm.model import Explanation
 from torchsdm.states import LabelledStates
 from torchsdm.validation import Array, ArrayLike, check_label_array, check_path
+from torchsdm.wording import shortened
 
 MAX_EXAMPLES = 3  #: of each kind and data set
 MAX_TEXT = 400  #: characters shown of a text
@@ -359,9 +360,7 @@ def _card(data: LabelledStates, truth: Array, row: int, explanation: Explanation
 def _quoted(text: str | None) -> str:
     if text is None:
         return ""
-    flat = " ".join(text.split())
-    shown = flat if len(flat) <= MAX_TEXT else flat[: MAX_TEXT - 1] + "…"
-    return f"<blockquote>{_escape(shown)}</blockquote>"
+    return f"<blockquote>{_escape(shortened(text, MAX_TEXT))}</blockquote>"
 
 
 # --- The rest --------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import torch
 
 import reference
 from torchsdm.errors import InvalidInputError, InvalidTypeError
-from torchsdm.model.explanation import PARTITION_WIDTH, _shortened
+from torchsdm.model.explanation import PARTITION_WIDTH
 
 K = 3
 
@@ -137,12 +137,6 @@ def test_text_says_what_the_decision_rests_on(explanations):
     assert f"{admitted.partition_size} calibration points share its partition, " in text
     assert f"{admitted.partition_accuracy:.1%} of them correct" in text
     assert "rejected (out of distribution)" in str(far)
-
-
-def test_long_texts_are_shortened_in_print_only():
-    assert _shortened("a\n b   c") == "a b c"
-    assert _shortened("x" * 100) == "x" * 100
-    assert _shortened("x" * 101) == "x" * 99 + "…"
 
 
 def test_k_must_be_a_positive_integer(fitted, insects):
