@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; a test holds that these
     from torchsdm.matching import SupportSet as SupportSet
     from torchsdm.model import Explanation as Explanation
     from torchsdm.states import LabelledStates as LabelledStates
+    from torchsdm.states import StatesOrigin as StatesOrigin
     from torchsdm.states import read_states as read_states
     from torchsdm.states import state_blocks as state_blocks
     from torchsdm.training import History as History
@@ -59,7 +60,7 @@ _NAMES = {
     "hidden_states": ("Backbone", "HiddenStateExtractor", "TaskPrompt", "register_prompt"),
     "matching": ("SupportSet",),
     "model": ("Explanation",),
-    "states": ("LabelledStates", "read_states", "state_blocks"),
+    "states": ("LabelledStates", "StatesOrigin", "read_states", "state_blocks"),
     "training": ("History",),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}

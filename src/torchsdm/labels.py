@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchsdm.errors import InvalidInputError
-from torchsdm.validation import Array
+from torchsdm.validation import Array, is_storable_label
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,7 @@ class LabelCodes:
     def extended(self, labels: Sequence[Any], caller: str) -> LabelCodes:
         """The same codes, with new numbers for labels that have none yet."""
         for label in labels:
-            is_number = isinstance(label, (int, float)) and math.isfinite(label)
-            if not is_number and not isinstance(label, str):
+            if not is_storable_label(label):
                 raise InvalidInputError(
                     f"'y' of {caller} must hold labels that are strings, finite numbers or booleans. Got {label!r}; "
                     "leave unlabelled points out, or give them a label outside the classes."

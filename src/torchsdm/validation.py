@@ -5,6 +5,7 @@ Every message has one form: the parameter and its caller, what is expected, what
 
 from __future__ import annotations
 
+import math
 import numbers
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -285,6 +286,13 @@ def is_storable_id(name: Any) -> bool:
     if isinstance(name, str):
         return is_storable_text(name)
     return isinstance(name, int) and not isinstance(name, bool) and abs(name) < 2**63
+
+
+def is_storable_label(label: Any) -> bool:
+    """Whether a value can be a label: a string that UTF-8 can hold, a finite number or a boolean."""
+    if isinstance(label, str):
+        return is_storable_text(label)
+    return isinstance(label, int) or (isinstance(label, float) and math.isfinite(label))
 
 
 def as_list(values: Any, name: str, caller: str) -> list[Any]:

@@ -87,13 +87,13 @@ def _check_labels(states: dict[str, LabelledStates], classes: list[Any]) -> None
         for row, label in enumerate(data.labels if data.labels is not None else []):
             value = label.item() if hasattr(label, "item") else label
             if value not in classes:
-                place = "" if data.ids is None else f" (id {data.ids[row]!r})"
+                named = "" if data.ids is None else f" (id {data.ids[row]!r})"
                 raise InvalidInputError(
-                    f"{name}, row {row + 1}{place}: the label {value!r} is none of the model's: {classes!r}."
+                    f"{name}, {data.place(row)}{named}: the label {value!r} is not one of the model's: {classes!r}."
                 )
 
 
 def _language_model_name(saved: SavedModel) -> str:
     origin = saved.classifier.states_origin_
-    reference = None if origin is None else origin["model"]["reference"]
-    return "states" if reference is None else Path(str(reference).rpartition(":")[2]).name
+    reference = None if origin is None else origin.model.reference
+    return "states" if reference is None else Path(reference.rpartition(":")[2]).name

@@ -16,18 +16,16 @@ import torch
 from torch import Tensor
 
 from torchsdm.columns import Columns
-from torchsdm.documents import Document, Documents
+from torchsdm.documents import Documents
 from torchsdm.errors import InvalidInputError
-from torchsdm.hidden_states import HiddenStateExtractor
-from torchsdm.states import LabelledStates, shortened
+from torchsdm.states import LabelledStates
 from torchsdm.validation import is_storable_id
+from torchsdm.wording import shortened
 
 STANDARD_INPUT = "-"
 
 
-def checked(
-    block: LabelledStates, path: Path, columns: Columns, first: int = 0, *, needs_labels: bool
-) -> LabelledStates:
+def checked(block: LabelledStates, path: Path, columns: Columns, *, needs_labels: bool) -> LabelledStates:
     """A block whose states are finite numbers and whose labels and ids are plain, one for each row; else a sentence."""
     for what, column, values in (("labels", columns.label, block.labels), ("ids", columns.id, block.ids)):
         if values is None and column is not None:
@@ -46,11 +44,11 @@ def checked(
     ids = block.ids.tolist() if isinstance(block.ids, (np.ndarray, Tensor)) else block.ids
     labels: Any = block.labels if needs_labels else None
     for number, is_finite in enumerate(map(np.all, finite)):
-        place = f"{path}, row {first + number + 1}"
+        place = f"{path}, {block.place(number)}"
         if not is_finite:
             raise InvalidInputError(f"{place}: the states hold NaN or infinity.")
         if ids is not None and not is_storable_id(ids[number]):
-            raise InvalidInputError(f"{place}: an id must be text or an integer. Got {shortened(ids[number])}.")
+            raise InvalidInputError(f"{place}: an id must be text or an integer. Got {shortened(repr(ids[number]))}.")
         if labels is not None and labels[number] is None:
             raise InvalidInputError(f"{place}: no label.")
     return replace(block, ids=ids)
@@ -65,21 +63,6 @@ def open_documents(path: Path, columns: Columns, *, with_labels: bool) -> Docume
         id=columns.id,
         answer=columns.answer,
         repeated="keep",
-    )
-
-
-def labelled(extractor: HiddenStateExtractor, block: list[Document]) -> LabelledStates:
-    """The states of a block of documents."""
-    has_answers = any(document.answer is not None for document in block)
-    answers = [document.answer for document in block] if has_answers else None
-    extracted = extractor.extract(Documents([document.text for document in block], answers=answers, repeated="keep"))
-    labels = [document.label for document in block]
-    return LabelledStates(
-        extracted.hidden_states,
-        None if all(label is None for label in labels) else np.array(labels),
-        [document.id for document in block],
-        [document.text for document in block],
-        extracted.label_logits,
     )
 
 

@@ -6,16 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torchsdm.application.inputs import checked, labelled, open_documents, readable
+from torchsdm.application.inputs import checked, open_documents, readable
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError, ModelFileError
-from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier
-from torchsdm.states import LabelledStates, differences, has_states, shortened, state_blocks
-from torchsdm.storage import stored_kind
+from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier, load_classifier
+from torchsdm.states import LabelledStates, has_states, state_blocks
+from torchsdm.wording import shortened
 
-BLOCK = 1024  #: inputs that are decided on at once
-
-_KINDS: dict[str, type[SDMClassifier | SDMEnsemble]] = {"SDMClassifier": SDMClassifier, "SDMEnsemble": SDMEnsemble}
+BLOCK = 1024  #: stored states that are decided on at once
 
 
 @dataclass(frozen=True)
@@ -40,10 +38,7 @@ class SavedModel:
         path = Path(path)
         if not path.is_dir():
             raise ModelFileError(f"{path} is not a directory. Give the path that a model was saved to.")
-        kind = _KINDS.get(stored_kind(path))
-        if kind is None:
-            raise ModelFileError(f"{path} holds no classifier, but a {stored_kind(path)!r}.")
-        classifier = kind.load(path, device=device, verify=verify)
+        classifier = load_classifier(path, device=device, verify=verify)
         if classifier.states_origin_ is None:
             if language_model is not None:
                 raise InvalidInputError(
@@ -64,7 +59,7 @@ class SavedModel:
                 blocks = self._text_blocks(path, columns, needs_labels)
             n_rows = 0
             for block in blocks:
-                block = checked(block, path, columns, n_rows, needs_labels=needs_labels)
+                block = checked(block, path, columns, needs_labels=needs_labels)
                 ids = list(range(n_rows, n_rows + len(block))) if block.ids is None else block.ids
                 n_rows += len(block)
                 yield replace(block, ids=ids)
@@ -75,12 +70,13 @@ class SavedModel:
         names = {"labels": columns.label, "ids": columns.id}
         given = {name: column for name, column in names.items() if column is not None}
         for block in state_blocks(path, BLOCK, states=columns.states, **given):
-            if block.states_origin is not None and self.classifier.states_origin_ is not None:
-                for what, fitted, now in differences(self.classifier.states_origin_, block.states_origin):
-                    raise InvalidInputError(
-                        f"{path} holds states of another {what} than {self.path} was trained on: {shortened(now)}, not "
-                        f"{shortened(fitted)}."
-                    )
+            origin = self.classifier.states_origin_
+            difference = None if origin is None or block.origin is None else origin.difference(block.origin)
+            if difference is not None:
+                raise InvalidInputError(
+                    f"{path} holds states of another {difference.what} than {self.path} was trained on: "
+                    f"{shortened(repr(difference.theirs))}, not {shortened(repr(difference.ours))}."
+                )
             yield block
 
     def _text_blocks(self, path: Path, columns: Columns, needs_labels: bool) -> Iterator[LabelledStates]:
@@ -90,6 +86,4 @@ class SavedModel:
                 "model: sdm embed."
             )
         documents = open_documents(path, columns, with_labels=needs_labels)
-        extractor = self.text_classifier.checked_extractor()
-        for block in documents.blocks(BLOCK):
-            yield labelled(extractor, block)
+        yield from self.text_classifier.checked_extractor().labelled_blocks(documents)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchsdm.application.inputs import checked, open_documents, readable
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
-from torchsdm.hidden_states import HiddenStateExtractor, StatesCache
+from torchsdm.hidden_states import HiddenStateExtractor, default_store
 from torchsdm.states import LabelledStates, has_states, read_states
 
 
@@ -26,4 +26,4 @@ def read_training(source: str, columns: Columns, extractor: HiddenStateExtractor
         documents = open_documents(path, columns, with_labels=True)
         if not documents.has_labels:
             raise InvalidInputError(f"{path} has no labels. Name their column: --label NAME.")
-        return StatesCache(extractor).states(list(documents))
+        return extractor.labelled_states(documents, store=default_store())

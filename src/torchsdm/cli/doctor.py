@@ -96,15 +96,13 @@ def _model(path: str) -> dict[str, Any]:
     facts = {**summary(saved.classifier, Path(path)), "settings": parameters}
     if origin is None:
         return {**facts, "language_model": None}
-    reference = origin["model"]["reference"]
+    reference = origin.model.reference
     try:
-        is_same = (
-            find_model(str(reference), origin["model"]["revision"]).fingerprint() == origin["model"]["fingerprint"]
-        )
+        is_same = find_model(str(reference), origin.model.revision).fingerprint() == origin.model.fingerprint
         state = "as it was" if is_same else "CHANGED: decisions on texts will be refused"
     except TorchSDMError as error:
         state = f"not found: {error}"
-    return {**facts, "language_model": {"reference": reference, "state": state, "prompt": origin["prompt"]["template"]}}
+    return {**facts, "language_model": {"reference": reference, "state": state, "prompt": origin.prompt.template}}
 
 
 def _lines(found: dict[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ import click
 from torchsdm.cli._options import LanguageModel, column_options, json_option, language_model_options
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
-from torchsdm.texts import one_line
+from torchsdm.wording import shortened
 
 _HEADING = 300  # characters of an input's text that are shown
 
@@ -60,4 +60,4 @@ def explain(
         explanations = saved.classifier.explain(block.hidden_states, exemplars)
         for (name, of_input), explanation in zip(ids_and_texts(block), explanations, strict=True):
             heading = f"id {name!r}" if of_input is None else f"id {name!r} {of_input}"
-            click.echo(f"{one_line(heading, _HEADING)}\n{explanation}\n")
+            click.echo(f"{shortened(heading, _HEADING)}\n{explanation}\n")

@@ -1,10 +1,13 @@
 """Texts with labels, ids and answers, checked, and the formats they come in."""
 
 from torchsdm.documents._lines import json_lines
-from torchsdm.documents.documents import Document, Documents
+from torchsdm.documents._sources import csv_rows
+from torchsdm.documents.document import Document
+from torchsdm.documents.documents import Documents
 
 __all__ = [
     "Document",
     "Documents",
+    "csv_rows",
     "json_lines",
 ]

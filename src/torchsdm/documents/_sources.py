@@ -1,10 +1,10 @@
-"""Where documents come from: files, tables, datasets and lists, all as rows of named values with a line number."""
+"""Where documents come from: files, tables, datasets and lists, all as rows of named values with their place."""
 
 from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -13,10 +13,13 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from torchsdm.documents._lines import json_lines, text_lines
+from torchsdm.documents.document import Document
 from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError
 from torchsdm.validation import as_list, check_same_length
 
-Row: TypeAlias = "tuple[int, Mapping[str, Any]]"  # line or row number, counted from 1, and the values by column
+Row: TypeAlias = "tuple[str, Mapping[str, Any]]"  # "line 4" or "row 4", counted from 1, and the values by column
+
+_LONGEST_CELL = min(sys.maxsize, 2**31 - 1)  # of CSV; a document may be longer than the module's default of 128 kB
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,6 @@ class Source:
     """Rows that can be gone through again and again."""
 
     name: str
-    unit: str
     rows: Callable[[], Iterator[Row]]
     """Starts a new pass."""
     is_typed: bool = True
@@ -56,7 +58,7 @@ def open_source(source: Any, beside: dict[str, Any]) -> Source:
         raise InvalidTypeError(f"'source' of Documents must be one split of a dataset. Got {splits}; choose one.")
     if hasattr(source, "column_names") and hasattr(source, "features"):  # datasets.Dataset
         _refuse_beside(beside, "a dataset")
-        return Source("the dataset", "row", lambda: _numbered(source))
+        return Source("the dataset", lambda: _numbered(source))
     if hasattr(source, "columns") and hasattr(source, "to_dict"):  # pandas.DataFrame
         _refuse_beside(beside, "a table")
         names = [str(name) for name in source.columns]
@@ -64,7 +66,6 @@ def open_source(source: Any, beside: dict[str, Any]) -> Source:
         columns = [source[name] for name in source.columns]
         return Source(
             "the table",
-            "row",
             lambda: _numbered(dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)),
         )
     return _list_source(source, beside)
@@ -73,34 +74,45 @@ def open_source(source: Any, beside: dict[str, Any]) -> Source:
 def _list_source(source: Any, beside: dict[str, Any]) -> Source:
     if isinstance(source, (bytes, Mapping)) or not isinstance(source, Iterable):
         raise InvalidTypeError(
-            "'source' of Documents must be a path, a table, a dataset, or a sequence of strings or mappings. "
-            f"Got {type(source).__name__}."
+            "'source' of Documents must be a path, a table, a dataset, or a sequence of strings, mappings or documents."
+            f" Got {type(source).__name__}."
         )
     items = source.tolist() if isinstance(source, np.ndarray) else list(source)
+    if items and all(isinstance(item, Document) for item in items):
+        _refuse_beside(beside, "documents")
+        return Source("the list", lambda: _document_rows(items))
     if any(isinstance(item, Mapping) for item in items):
         _refuse_beside(beside, "mappings")
         strange = [item for item in items if not isinstance(item, Mapping)]
         if strange:
             raise InvalidTypeError(f"'source' of Documents must hold mappings or texts, not both. Got {strange[0]!r}.")
-        return Source("the list", "row", lambda: _numbered(items))
+        return Source("the list", lambda: _numbered(items))
     columns = {name: as_list(values, f"{name}s", "Documents") for name, values in beside.items()}
     for name, values in columns.items():
         check_same_length(len(items), values, f"{name}s", "Documents")
 
-    def rows() -> Iterator[Row]:
-        for number, item in enumerate(items, start=1):
-            yield number, {"text": item, **{name: values[number - 1] for name, values in columns.items()}}
+    def rows() -> Iterator[Mapping[str, Any]]:
+        for number, item in enumerate(items):
+            yield {"text": item, **{name: values[number] for name, values in columns.items()}}
 
-    return Source("the list", "row", rows)
+    return Source("the list", lambda: _numbered(rows()))
+
+
+def _document_rows(documents: Sequence[Document]) -> Iterator[Row]:
+    """Documents as rows that keep their places; labels and answers are columns where any document has one."""
+    columns = ["text", "id"]
+    columns += [name for name in ("label", "answer") if any(getattr(one, name) is not None for one in documents)]
+    for number, document in enumerate(documents, start=1):
+        yield document.place or f"row {number}", {name: getattr(document, name) for name in columns}
 
 
 def _file_source(path: Path) -> Source:
     suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
     kind = suffixes[-1] if suffixes else ""
     readers: dict[str, Callable[[], Iterator[Row]]] = {
-        ".jsonl": lambda: json_lines(path),
-        ".csv": lambda: _csv_rows(path, ","),
-        ".tsv": lambda: _csv_rows(path, "\t"),
+        ".jsonl": lambda: ((f"line {number}", row) for number, row in json_lines(path)),
+        ".csv": lambda: csv_rows(path),
+        ".tsv": lambda: csv_rows(path, "\t"),
         ".parquet": lambda: _parquet_rows(path),
     }
     if not _is_file(path):
@@ -111,27 +123,39 @@ def _file_source(path: Path) -> Source:
         )
     if kind not in readers:
         raise InvalidInputError(f"'source' of Documents must end in {', '.join(readers)}. Got {path.name!r}.")
-    is_table = kind == ".parquet"
-    return Source(str(path), "row" if is_table else "line", readers[kind], is_typed=kind in (".jsonl", ".parquet"))
+    return Source(str(path), readers[kind], is_typed=kind in (".jsonl", ".parquet"))
 
 
-def _csv_rows(path: Path, delimiter: str) -> Iterator[Row]:
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a document may be longer than the module's default of 128 kB
+def csv_rows(path: Path, delimiter: str = ",") -> Iterator[Row]:
+    """The rows of a CSV file with a header, as strings by column, and the line that each begins in."""
     number = 1
     try:
         columns: list[str] = []
         reader = csv.reader(text_lines(path), delimiter=delimiter, strict=True)
-        for values in reader:
+        for values in _long_cells(reader):
             if len(values) > len(columns) and columns:
                 raise InvalidInputError(f"{path}, line {number}: more than {len(columns)} values; quote the text.")
             if values and columns:  # without values it is a blank line
-                yield number, dict(zip_longest(columns, values))
+                yield f"line {number}", dict(zip_longest(columns, values))
             if not columns:
                 columns = values
                 _refuse_twins(columns, str(path))
             number = reader.line_num + 1  # a quoted text may run over several lines
     except csv.Error as error:
         raise InvalidInputError(f"{path}, line {number}: cannot be read as CSV ({error}).") from error
+
+
+def _long_cells(reader: Iterator[list[str]]) -> Iterator[list[str]]:
+    """The rows of a reader, whose cells may be long; the module's limit is raised only while one is read."""
+    while True:
+        limit = csv.field_size_limit(_LONGEST_CELL)
+        try:
+            values = next(reader, None)
+        finally:
+            csv.field_size_limit(limit)
+        if values is None:
+            return
+        yield values
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
@@ -146,13 +170,13 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
             for batch in file.iter_batches(batch_size=1024):
                 for row in batch.to_pylist():
                     number += 1
-                    yield number, row
+                    yield f"row {number}", row
     except (pa.ArrowException, OSError) as error:
         raise InvalidInputError(f"{path} cannot be read as Parquet: {error}.") from error
 
 
 def _numbered(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-    return ((number, row) for number, row in enumerate(rows, start=1))
+    return ((f"row {number}", row) for number, row in enumerate(rows, start=1))
 
 
 def choose_columns(source: Source, names: Mapping[str, str | Literal[False] | None]) -> dict[str, str | None]:

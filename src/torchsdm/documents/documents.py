@@ -17,23 +17,11 @@ from typing import Any, Literal
 import numpy as np
 
 from torchsdm.documents._sources import choose_columns, open_source
+from torchsdm.documents.document import Document
 from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, Remedy, warn_user
-from torchsdm.validation import check_choice, check_positive, is_storable_id, is_storable_text
+from torchsdm.validation import check_choice, check_positive, is_storable_id, is_storable_label, is_storable_text
 
 _SHOWN = 5  # places named of each kind of problem
-
-
-@dataclass(frozen=True)
-class Document:
-    """One text and what is known of it."""
-
-    text: str
-    id: Any
-    label: Any = None
-    answer: str | None = None
-    """What another model answered to the text, where that is what is judged."""
-    place: str = ""
-    """Where it stands in its source: "line 3" of a file, "row 3" of a table or list, counted from 1."""
 
 
 @dataclass
@@ -48,6 +36,8 @@ class DocumentReport:
     """Places of texts that stand earlier in the source too."""
     contradicted: list[str] = field(default_factory=list)
     """Places of texts that stand earlier with another label."""
+    unanswered: list[str] = field(default_factory=list)
+    """Places of documents that are used and have no answer."""
     label_counts: Counter[Any] = field(default_factory=Counter)
     fingerprint: str = ""
     """SHA-256 of all documents that are used."""
@@ -67,7 +57,7 @@ class DocumentReport:
         if not self.repeated:
             return None
         labels = f"; with another label than before: {_places(self.contradicted)}" if self.contradicted else ""
-        return f"text that stands earlier too: {_places(self.repeated)}{labels}"
+        return f"repeated text: {_places(self.repeated)}{labels}"
 
 
 class Documents:
@@ -75,8 +65,9 @@ class Documents:
 
     Parameters
     ----------
-    source : path, pandas.DataFrame, datasets.Dataset, or a sequence of strings or of mappings
+    source : path, pandas.DataFrame, datasets.Dataset, or a sequence of strings, of mappings or of ``Document``
         A path ends in ``.jsonl``, ``.csv``, ``.tsv`` or ``.parquet``; the first three may be followed by ``.gz``.
+        A ``Document`` keeps its place.
     text : str
         Name of the column or key that holds the text.
     label, id, answer : str or False, optional
@@ -87,7 +78,7 @@ class Documents:
     problems : {'raise', 'skip'}
         Whether a missing or empty document is an error, or left out and counted in ``report``.
     repeated : {'warn', 'keep', 'drop'}
-        What becomes of a text that stands earlier too: it is kept with a warning, kept, or left out. Copies that fall
+        What becomes of a repeated text: it is kept with a warning, kept, or left out. Copies that fall
         into both halves of a split make a model look better than it is.
 
     Examples
@@ -181,6 +172,8 @@ class Documents:
                 report.problems.setdefault(problem, []).append(document.place)
             elif not (is_repeated and self._drop):
                 report.n_documents += 1
+                if document.answer is None:
+                    report.unanswered.append(document.place)
                 report.label_counts[document.label] += 1
                 digest.update(_document_digest(document))
         report.fingerprint = digest.hexdigest()
@@ -202,7 +195,7 @@ class Documents:
         seen_ids: set[Any] = set()
         seen_texts: dict[bytes, Any] = {}
         to_label = self._source.label_reader(self._columns["label"])
-        for index, (number, row) in enumerate(self._source.rows()):
+        for index, (place, row) in enumerate(self._source.rows()):
             values = {
                 name: _plain(row.get(column), is_typed=self._source.is_typed or name == "text")
                 for name, column in self._columns.items()
@@ -210,7 +203,6 @@ class Documents:
             }
             if not self._needs_answers and not is_storable_text(values.get("answer")):
                 values.pop("answer", None)  # a column that happens to be called so
-            place = f"{self._source.unit} {number}"
             label = to_label(values["label"]) if values.get("label") is not None else None
             name = values.get("id", index)
             late = next((part for part in self._unseen if part in row), None)
@@ -247,17 +239,11 @@ class Documents:
                 return f"{key} that UTF-8 cannot hold"
             if not value.strip():
                 return f"empty {key}"
-        if self.has_labels and not _is_storable_label(values["label"]):
+        if self.has_labels and not is_storable_label(values["label"]):
             return "no label" if values["label"] is None else "label that is neither text nor a number"
         if not is_storable_id(name):
             return "no id" if name is None else "id that is neither text nor an integer"
-        return "id that stands earlier too" if name in seen_ids else None
-
-
-def _is_storable_label(label: Any) -> bool:
-    if isinstance(label, str):
-        return is_storable_text(label)
-    return isinstance(label, int) or (isinstance(label, float) and math.isfinite(label))
+        return "duplicate id" if name in seen_ids else None
 
 
 def _plain(value: Any, *, is_typed: bool) -> Any:

@@ -1,5 +1,6 @@
 """``SDMClassifier``, ``SDMEnsemble`` and ``SDMTextClassifier``: scikit-learn's contract over the rooms above."""
 
+from torchsdm.estimators._loading import load_classifier
 from torchsdm.estimators.classifier import SDMClassifier
 from torchsdm.estimators.ensemble import SDMEnsemble
 from torchsdm.estimators.text_classifier import SDMTextClassifier
@@ -8,4 +9,5 @@ __all__ = [
     "SDMClassifier",
     "SDMEnsemble",
     "SDMTextClassifier",
+    "load_classifier",
 ]

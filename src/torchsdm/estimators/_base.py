@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from torchsdm.estimators._updates import Updatable
 from torchsdm.labels import LabelCodes, count_classes
 from torchsdm.matching import DEFAULT_BLOCK_SIZE
 from torchsdm.model import Examples
-from torchsdm.states import LabelledStates, differences, shortened
+from torchsdm.states import LabelledStates, StatesOrigin
 from torchsdm.training import (
     History,
     SDMLearner,
@@ -45,6 +45,7 @@ from torchsdm.validation import (
     check_same_length,
     check_share,
 )
+from torchsdm.wording import shortened
 
 
 class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
@@ -111,14 +112,14 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         check_same_length(len(states), labels, "y", caller)
         classes, class_numbers = count_classes(labels, caller)
         examples = check_examples(data_in.ids, data_in.texts, len(states), caller)
-        given = self._check_calibration(calibration, LabelCodes(classes), data_in.states_origin, caller)
+        given = self._check_calibration(calibration, LabelCodes(classes), data_in.origin, caller)
         return FitData(
             TrainingData(states, torch.from_numpy(class_numbers.astype(np.int64)), *given[:2]),
             classes,
             examples,
             given[2] or examples,
             fingerprint(states, labels),
-            data_in.states_origin,
+            data_in.origin,
         )
 
     def _train(self, data: FitData, seed: int | None) -> Trained:
@@ -200,7 +201,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         check_alphas(self.alpha, caller)
 
     def _check_calibration(
-        self, calibration: Any, codes: LabelCodes, origin: Mapping[str, Any] | None, caller: str
+        self, calibration: Any, codes: LabelCodes, origin: StatesOrigin | None, caller: str
     ) -> tuple[Tensor | None, Tensor | None, Examples | None]:
         """States, class numbers and names of the user's calibration set."""
         if calibration is None:
@@ -211,11 +212,12 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
                     f"'calibration' of {caller} must be LabelledStates or (X, y). Got {type(calibration).__name__}."
                 )
             calibration = LabelledStates(*calibration)
-        if origin is not None and calibration.states_origin is not None:
-            for what, training, other in differences(origin, calibration.states_origin):
+        if origin is not None and calibration.origin is not None:
+            difference = origin.difference(calibration.origin)
+            if difference is not None:
                 raise InvalidInputError(
-                    f"'calibration' of {caller} was made with another {what} than X: {shortened(other)}, where X has "
-                    f"{shortened(training)}."
+                    f"'calibration' of {caller} was made with another {difference.what} than X: "
+                    f"{shortened(repr(difference.theirs))}, where X has {shortened(repr(difference.ours))}."
                 )
         states = check_hidden_states(self, calibration.hidden_states, f"{caller} (calibration)", reset=False)
         labels = check_label_array(calibration.labels, f"{caller} (calibration)")

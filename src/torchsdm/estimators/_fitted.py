@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ from torchsdm.errors import InvalidTypeError, NotFittedError
 from torchsdm.labels import LabelCodes
 from torchsdm.matching import check_ids
 from torchsdm.model import ListedExamples, SDMModel
+from torchsdm.states import StatesOrigin
 from torchsdm.training import History
 from torchsdm.validation import Array, as_list, check_same_length, is_storable_text
 
@@ -26,7 +27,7 @@ class FittedState:
     random_seed_: int
     training_rows_: Array
     calibration_rows_: Array
-    states_origin_: Mapping[str, Any] | None
+    states_origin_: StatesOrigin | None
     """The language model and prompt that the hidden states were made with, where that is known."""
     _codes: LabelCodes
 

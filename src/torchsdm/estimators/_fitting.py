@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from torchsdm.core import restore_adaptor
 from torchsdm.model import Examples, Points, SDMModel
+from torchsdm.states import StatesOrigin
 from torchsdm.training import Round, Training, TrainingData
 from torchsdm.validation import Array
 
@@ -23,7 +22,7 @@ class FitData:
     """Those of the calibration set that was given, or the same as ``examples``."""
     fingerprint: str
     """Of the states and labels that each round is trained on, or splits."""
-    states_origin: Mapping[str, Any] | None
+    states_origin: StatesOrigin | None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from torchsdm._version import __version__
 from torchsdm.errors import ModelFileError
 from torchsdm.estimators._fitted import FittedState
 from torchsdm.labels import LabelCodes
+from torchsdm.states import StatesOrigin
 from torchsdm.storage import (
     CONFIG_NAME,
     HubModel,
@@ -60,7 +61,7 @@ class Saveable(HubModel, FittedState):
             "feature_names_in": getattr(self, "feature_names_in_", np.array([])).tolist(),
             "data_fingerprint": self.data_fingerprint_,
             "random_seed": self.random_seed_,
-            "states_origin": self.states_origin_,
+            "states_origin": None if self.states_origin_ is None else self.states_origin_.to_json(),
             **{name: getattr(self, f"{name}_").tolist() for name in _ROWS if hasattr(self, f"{name}_")},
             "history": self.history_.to_dicts(),
             "models": [part.settings for part in parts],
@@ -100,7 +101,8 @@ class Saveable(HubModel, FittedState):
                 estimator.feature_names_in_ = np.array(config["feature_names_in"], dtype=object)
             estimator.data_fingerprint_ = config["data_fingerprint"]
             estimator.random_seed_ = config["random_seed"]
-            estimator.states_origin_ = config.get("states_origin")
+            origin = config.get("states_origin")
+            estimator.states_origin_ = None if origin is None else StatesOrigin.from_json(origin)
             for name in _ROWS:
                 if name in config:  # an ensemble has rows for each round, and older models do not know theirs
                     setattr(estimator, f"{name}_", np.array(config[name], dtype=np.int64))

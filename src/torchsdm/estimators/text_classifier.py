@@ -9,19 +9,19 @@ from typing import Any, TypeVar
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
 from torchsdm.core import SDMDecisions
-from torchsdm.documents import Document, Documents
+from torchsdm.documents import Documents
 from torchsdm.errors import BackboneError, InvalidInputError, ModelFileError, NotFittedError
+from torchsdm.estimators._loading import load_classifier
 from torchsdm.estimators.classifier import SDMClassifier
 from torchsdm.estimators.ensemble import SDMEnsemble
-from torchsdm.hidden_states import Backbone, HiddenStateExtractor, TaskPrompt
+from torchsdm.hidden_states import Backbone, HiddenStateExtractor, TaskPrompt, default_store
 from torchsdm.model import Explanation
-from torchsdm.states import LabelledStates, differences, read_states, shortened
-from torchsdm.storage import HubModel, stored_kind
-from torchsdm.validation import Array, ArrayLike, check_path
+from torchsdm.states import StatesStore
+from torchsdm.storage import HubModel
+from torchsdm.validation import Array, check_path
+from torchsdm.wording import shortened
 
 Self = TypeVar("Self", bound="SDMTextClassifier")
-
-_KINDS: dict[str, type[SDMClassifier | SDMEnsemble]] = {"SDMClassifier": SDMClassifier, "SDMEnsemble": SDMEnsemble}
 
 
 class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
@@ -43,6 +43,10 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         The prompt, if ``model`` is not an extractor, which has its own.
     classifier : SDMClassifier or SDMEnsemble, optional
         The classifier over hidden states, not yet fitted; by default ``SDMClassifier()`` with the paper's settings.
+    cache : bool or path
+        Whether ``fit`` keeps the hidden states of its texts, so that another ``fit`` on the same texts, also in another
+        process or after an interruption, does not run the language model on them again. True: in the cache folder
+        (``TORCHSDM_CACHE``), as ``sdm train`` does; a path: in a folder of your own. Only ``fit`` writes to it.
 
     Attributes
     ----------
@@ -62,10 +66,13 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         model: str | Path | Backbone | HiddenStateExtractor,
         prompt: str | TaskPrompt | None = None,
         classifier: SDMClassifier | SDMEnsemble | None = None,
+        *,
+        cache: bool | str | Path = True,
     ) -> None:
         self.model = model
         self.prompt = prompt
         self.classifier = classifier
+        self.cache = cache
 
     # ---------------------------------------------------------------- fitting
 
@@ -77,7 +84,6 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         ids: Any = None,
         answers: Any = None,
         calibration: Any = None,
-        states_directory: str | Path | None = None,
     ) -> Self:
         """Extract hidden states, then fit the classifier.
 
@@ -91,24 +97,17 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
             Names and answers, where X is a sequence of strings.
         calibration : (texts, labels), (texts, labels, answers) or Documents, optional
             A calibration set of your own. By default each round splits X.
-        states_directory : path, optional
-            Where to keep the hidden states. An interrupted ``fit`` goes on from there; a later one finds them ready.
         """
         caller = "SDMTextClassifier.fit"
         documents = _documents(X, caller, labels=y, ids=ids, answers=answers)
         _require_labels(documents, caller)
         held_out = None if calibration is None else _calibration_documents(calibration, f"{caller} (calibration)")
-        directory = None if states_directory is None else check_path(states_directory, "states_directory", caller)
+        store = self._make_store(caller)
         extractor = self._make_extractor()
-        origin = extractor.origin()
-        extractor.keep_prompt(origin)
-        states, labels, names, texts = _labelled_states(extractor, documents, directory, "training")
-        own_calibration = None
-        if held_out is not None:
-            own_calibration = LabelledStates(*_labelled_states(extractor, held_out, directory, "calibration"))
+        training = extractor.labelled_states(documents, store=store)
+        own_calibration = None if held_out is None else extractor.labelled_states(held_out, store=store)
         classifier = SDMClassifier() if self.classifier is None else clone(self.classifier)
-        classifier.fit(states, labels, ids=names, texts=texts, calibration=own_calibration)
-        classifier.states_origin_ = origin
+        classifier.fit(training, calibration=own_calibration)
         self.extractor_, self.classifier_ = extractor, classifier
         return self
 
@@ -148,11 +147,12 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         classifier = self._fitted("add_exemplars")
         documents = _documents(X, "SDMTextClassifier.add_exemplars", labels=y, ids=ids, answers=answers)
         _require_labels(documents, "SDMTextClassifier.add_exemplars")
-        states = self.checked_extractor().extract(documents).hidden_states
-        rows = list(documents)
-        names = [row.id for row in rows] if ids is not None or documents.has_ids else None
+        states = self.checked_extractor().labelled_states(documents)
         classifier.add_exemplars(
-            states, [row.label for row in rows], ids=names, texts=[_exemplar_text(row) for row in rows]
+            states.hidden_states,
+            [] if states.labels is None else states.labels,
+            ids=states.ids if documents.has_ids else None,
+            texts=states.texts,
         )
         return self
 
@@ -169,7 +169,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
     def recalibrate(
         self: Self, alpha: float | Sequence[float] | None = None, *, min_class_count: int | None = None
     ) -> Self:
-        """Find the region anew, for another alpha or after updates."""
+        """Recompute the region, for another alpha or after updates."""
         self._fitted("recalibrate").recalibrate(alpha, min_class_count=min_class_count)
         return self
 
@@ -206,14 +206,11 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
             ``verbose``.
         """
         directory = check_path(path, "path", "SDMTextClassifier.load")
-        kind = _KINDS.get(stored_kind(directory))
-        if kind is None:
-            raise ModelFileError(f"{directory} holds no classifier, but a {stored_kind(directory)!r}.")
-        classifier = kind.load(directory, device=device, verify=verify)
+        classifier = load_classifier(directory, device=device, verify=verify)
         if classifier.states_origin_ is None:
             raise ModelFileError(
                 f"{directory} holds a classifier of hidden states that does not know its language model. "
-                f"Load it with {kind.__name__}.load."
+                f"Load it with {type(classifier).__name__}.load."
             )
         return cls.around(classifier, model=model, device=device, **options)
 
@@ -249,6 +246,11 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
             return self.model
         return HiddenStateExtractor(self.model, self.prompt)
 
+    def _make_store(self, caller: str) -> StatesStore | None:
+        if isinstance(self.cache, bool):
+            return default_store() if self.cache else None
+        return StatesStore(check_path(self.cache, "cache", caller))
+
     def _fitted(self, method: str) -> SDMClassifier | SDMEnsemble:
         if not hasattr(self, "classifier_"):
             raise NotFittedError(f"This SDMTextClassifier is not fitted yet: call fit before {method}.")
@@ -264,10 +266,13 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
 
     def checked_extractor(self) -> HiddenStateExtractor:
         """The extractor, if it still makes the hidden states that the classifier was fitted on."""
-        for what, fitted, now in differences(self.classifier_.states_origin_, self.extractor_.origin()):
+        origin = self.classifier_.states_origin_
+        difference = None if origin is None else origin.difference(self.extractor_.origin())
+        if difference is not None:
             raise BackboneError(
-                f"This classifier was fitted with another {what}: {shortened(fitted)} then, {shortened(now)} now. Its "
-                "decisions would mean nothing; give it the language model it was fitted on, or fit it anew."
+                f"This classifier was fitted with another {difference.what}: {shortened(repr(difference.ours))} then, "
+                f"{shortened(repr(difference.theirs))} now. Its decisions would mean nothing; give it the language "
+                "model it was fitted on, or fit it again."
             )
         return self.extractor_
 
@@ -300,22 +305,3 @@ def _calibration_documents(calibration: Any, caller: str) -> Documents:
 def _require_labels(documents: Documents, caller: str) -> None:
     if not documents.has_labels:
         raise InvalidInputError(f"{caller} needs labels: pass y, or documents that have them.")
-
-
-def _labelled_states(
-    extractor: HiddenStateExtractor, documents: Documents, directory: Path | None, name: str
-) -> tuple[ArrayLike, list[Any], list[Any], list[str]]:
-    """States, labels, ids and texts of documents; the states are kept in a directory if one is given."""
-    states: ArrayLike
-    if directory is not None:
-        extractor.extract_to(directory / name, documents)
-        states = read_states(directory / name).hidden_states
-    else:
-        states = extractor.extract(documents).hidden_states
-    rows = list(documents)
-    return states, [row.label for row in rows], [row.id for row in rows], [_exemplar_text(row) for row in rows]
-
-
-def _exemplar_text(document: Document) -> str:
-    """What ``explain`` shows of a training document."""
-    return document.text if document.answer is None else f"{document.text}\n[answer] {document.answer}"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from torch import Tensor
 
 from torchsdm.baselines import (
     APS,
@@ -32,7 +31,7 @@ from torchsdm.errors import InvalidInputError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation.keys import UNLISTED, Basis, EstimatorKey, Rule
 from torchsdm.states import LabelledStates
-from torchsdm.validation import Array, check_choice, check_path
+from torchsdm.validation import check_choice, check_path
 
 _Network = TypeVar("_Network", CrossEntropyClassifier, VBLLClassifier)
 
@@ -259,22 +258,11 @@ def _parts(
         raise InvalidInputError(f"'calibration' of paper_entrants must be {expected}. Got {got}.")
     source = training if calibration is None else calibration
     n_expected = len(rows) + len(calibration_rows) if was_split else len(rows)
-    calibrated = _take(source, calibration_rows) if calibration_rows.max() < len(source) else None
+    calibrated = source.take(calibration_rows) if calibration_rows.max() < len(source) else None
     known = classifier.classes_[classifier.calibration_logits()[1]]
     if len(training) != n_expected or calibrated is None or not np.array_equal(np.asarray(calibrated.labels), known):
         raise InvalidInputError(
             "'training' and 'calibration' of paper_entrants must be what the classifier was fitted on, in the same "
             f"order. Got {len(training)} training rows where it had {n_expected}, or other labels."
         )
-    return _take(training, rows), calibrated
-
-
-def _take(data: LabelledStates, rows: Array) -> LabelledStates:
-    """Some rows of labelled states."""
-
-    def taken(values: Any) -> Any:
-        return None if values is None else values[rows] if isinstance(values, Tensor) else np.asarray(values)[rows]
-
-    return LabelledStates(
-        taken(data.hidden_states), taken(data.labels), label_logits=taken(data.label_logits), origin=data.origin
-    )
+    return training.take(rows), calibrated

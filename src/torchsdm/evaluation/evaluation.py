@@ -124,7 +124,11 @@ class Evaluation:
             **{name: _version(name) for name in _PACKAGES},
             "alpha": self.alpha,
             "data": {
-                name: {"n": len(data), "fingerprint": _data_fingerprint(data), "origin": data.origin}
+                name: {
+                    "n": len(data),
+                    "fingerprint": _data_fingerprint(data),
+                    "origin": None if data.origin is None else data.origin.to_json(),
+                }
                 for name, data in self.data_sets.items()
             },
             "entrants": [_describe(entrant) for entrant in self.entrants],

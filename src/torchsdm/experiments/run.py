@@ -31,7 +31,7 @@ from torchsdm.experiments.sources import data_folders, read_computed_states, rea
 from torchsdm.experiments.specification import Experiment
 from torchsdm.experiments.studies import FUNCTIONS, Findings, Prepared, Section
 from torchsdm.files import replace_file, strict_json
-from torchsdm.hidden_states import HiddenStateExtractor, StatesCache
+from torchsdm.hidden_states import HiddenStateExtractor, default_store
 from torchsdm.states import LabelledStates
 
 logger = logging.getLogger(__name__)
@@ -182,28 +182,27 @@ def _states(run: Run) -> tuple[dict[str, LabelledStates], dict[str, Any]]:
         listed = f" The paper used {' and '.join(experiment.models)}." if experiment.models else ""
         raise InvalidInputError(f"experiment {experiment.name} needs a language model: --language-model NAME.{listed}")
     texts = read_texts(experiment, run.data)
-    cache = StatesCache(
-        HiddenStateExtractor(run.model, experiment.prompt, verbose=run.verbose, **experiment.extraction)
-    )
+    extractor = HiddenStateExtractor(run.model, experiment.prompt, verbose=run.verbose, **experiment.extraction)
+    store = default_store()
     states = {}
     for name in ("pool", *(one.name for one in order)):
         logger.info("Hidden states of %s (%s documents)", name, len(texts[name].documents))
-        states[name] = cache.states(texts[name].documents, description=name)
-    if cache.n_extracted:
-        watch.seconds["hidden states"] = cache.seconds
+        states[name] = extractor.labelled_states(texts[name].documents, store=store, description=name)
+    if store.counts.n_extracted:
+        watch.seconds["hidden states"] = store.counts.seconds
     else:
-        watch.seconds.setdefault("hidden states", cache.seconds)
+        watch.seconds.setdefault("hidden states", store.counts.seconds)
     in_pool = {document.text for document in texts["pool"].documents}
     described = [
         {**one.facts(), "also_in_pool": sum(document.text in in_pool for document in one.documents)}
         for one in texts.values()
     ]
     counts = {
-        "origin": cache.origin(),
-        "documents": cache.n_documents,
-        "tokens": cache.n_tokens,
-        "documents_cut": cache.n_cut,
-        "seconds": round(cache.seconds, 1),
+        "origin": None if states["pool"].origin is None else states["pool"].origin.to_json(),
+        "documents": store.counts.n_documents,
+        "tokens": store.counts.n_tokens,
+        "documents_cut": store.counts.n_cut,
+        "seconds": round(store.counts.seconds, 1),
         "dimensions": int(np.shape(states["pool"].hidden_states)[-1]),
     }
     return states, {"data": described, "states": counts}

@@ -233,7 +233,7 @@ def updatability(prepared: Prepared) -> Findings:
     n_added = int(prepared.experiment.updates.share * len(data))
     if not 0 < n_added < len(data):
         raise InvalidInputError(f"updates.share = {prepared.experiment.updates.share:g} of {len(data)} adds {n_added}.")
-    added, rest = take(data, np.sort(order[:n_added])), take(data, np.sort(order[n_added:]))
+    added, rest = data.take(np.sort(order[:n_added])), data.take(np.sort(order[n_added:]))
     outside = _outside_label(prepared.classifier.classes_)
     labels = np.asarray(added.labels)
     before, as_outside = "before", f"{n_added} added as {outside!r}"
@@ -336,20 +336,7 @@ FUNCTIONS: dict[str, Callable[[Prepared], Findings]] = {
 def calibration_part(pool: LabelledStates, classifier: SDMClassifier) -> LabelledStates:
     """The rows of a pool that a classifier calibrated on."""
     chosen = set(classifier.model_.calibration_examples.all()[0])
-    return take(pool, np.array([row for row, name in enumerate(pool.ids or []) if name in chosen]))
-
-
-def take(data: LabelledStates, rows: Array) -> LabelledStates:
-    """Some rows of labelled states."""
-    pick = [int(row) for row in rows]
-    return LabelledStates(
-        np.asarray(data.hidden_states)[pick],
-        np.asarray(data.labels)[pick],
-        None if data.ids is None else [data.ids[row] for row in pick],
-        None if data.texts is None else [data.texts[row] for row in pick],
-        None if data.label_logits is None else np.asarray(data.label_logits)[pick],
-        data.origin,
-    )
+    return pool.take([row for row, name in enumerate(pool.ids or []) if name in chosen])
 
 
 def _row(

@@ -2,17 +2,16 @@
 
 from torchsdm.hidden_states.backbone import Backbone
 from torchsdm.hidden_states.extractor import HiddenStateExtractor
-from torchsdm.hidden_states.model_source import cache_directory, find_model
+from torchsdm.hidden_states.model_source import cache_directory, default_store, find_model
 from torchsdm.hidden_states.prompts import PROMPTS, TaskPrompt, register_prompt, task_prompt
-from torchsdm.hidden_states.states_cache import StatesCache
 
 __all__ = [
     "PROMPTS",
     "Backbone",
     "HiddenStateExtractor",
-    "StatesCache",
     "TaskPrompt",
     "cache_directory",
+    "default_store",
     "find_model",
     "register_prompt",
     "task_prompt",

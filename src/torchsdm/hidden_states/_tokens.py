@@ -49,6 +49,11 @@ class PromptEncoder:
         Whether the prompt is a user's message in the tokenizer's chat template.
     max_tokens : int
         Longer sequences lose tokens at the end of the document, then at the end of the answer, and nowhere else.
+    position_limit : int, optional
+        The longest sequence that the model can take. Where label words are scored, the tokens of a word but its last
+        follow the sequence, which is shortened for them.
+    scores_words : bool
+        Whether the model's logits of the label words are wanted.
     segments : {'sentences', 'paragraphs', 'fields'} or None
         What the spans after the first are of: the document's sentences or paragraphs, or the fields of the template.
     n_segments : int
@@ -67,12 +72,14 @@ class PromptEncoder:
         *,
         use_chat: bool,
         max_tokens: int,
+        position_limit: int | None = None,
+        scores_words: bool = False,
         segments: str | None = None,
         n_segments: int = 0,
         chat_options: Mapping[str, Any] | None = None,
         rendered: str | None = None,
     ) -> None:
-        self.tokenizer, self.prompt, self.use_chat, self.max_tokens = tokenizer, prompt, use_chat, max_tokens
+        self.tokenizer, self.prompt, self.use_chat = tokenizer, prompt, use_chat
         self.segments, self.n_segments = segments, n_segments
         self._tokens = _control_tokens(tokenizer)
         self._controls = np.array(sorted(self._tokens), dtype=np.int64)
@@ -86,6 +93,12 @@ class PromptEncoder:
                 "The chat template of this model drops or repeats the message, so that the prompt cannot be used with "
                 "it. Set use_chat=False, or give another prompt."
             )
+        self.words = self.label_tokens() if scores_words and prompt.label_words else []
+        """The tokens of each label word, where they are scored."""
+        n_appended = max((len(word) for word in self.words), default=1) - 1
+        self.max_tokens = max_tokens if position_limit is None else min(max_tokens, position_limit - n_appended)
+        """The longest sequence."""
+        max_tokens = self.max_tokens
         n_prompt = len(tokenizer("".join(self._literals), add_special_tokens=not use_chat)["input_ids"])
         if n_prompt + len(self._fields) > max_tokens:
             raise InvalidInputError(

@@ -13,7 +13,7 @@ from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 import torch
@@ -79,6 +79,9 @@ class Backbone:
         H, the width of a state.
     """
 
+    # Loaded models that are still in use somewhere, so that clones of an extractor share one.
+    _in_use: ClassVar[WeakValueDictionary[tuple[Any, ...], Backbone]] = WeakValueDictionary()
+
     def __init__(self, model: Any, tokenizer: Any, *, source: ModelSource | None = None) -> None:
         if not getattr(tokenizer, "is_fast", False):
             raise BackboneError(
@@ -127,7 +130,7 @@ class Backbone:
         number_type = _DTYPES[resolve_dtype(dtype, device)]
         source = find_model(str(reference), revision)
         key = (source.fingerprint(), source, name, number_type, trust_remote_code)
-        if (loaded := _LOADED.get(key)) is not None:  # clones of an extractor share one model
+        if (loaded := cls._in_use.get(key)) is not None:
             return loaded
         options = {"trust_remote_code": trust_remote_code, "local_files_only": True}
         try:
@@ -152,7 +155,7 @@ class Backbone:
                 f"another shape, such as {absent[0]}."
             )
         backbone = cls(model.to(name), tokenizer, source=source)
-        _LOADED[key] = backbone
+        cls._in_use[key] = backbone
         return backbone
 
     @property
@@ -238,9 +241,6 @@ class Backbone:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
-
-
-_LOADED: WeakValueDictionary[tuple[Any, ...], Backbone] = WeakValueDictionary()
 
 
 def resolve_dtype(dtype: str | None, device: str | None) -> str:

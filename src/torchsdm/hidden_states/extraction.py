@@ -15,35 +15,8 @@ from torchsdm.hidden_states._batches import MAX_PADDING, batches_by_length
 from torchsdm.hidden_states._pooling import pool
 from torchsdm.hidden_states._tokens import PromptEncoder, TokenSequence
 from torchsdm.hidden_states.backbone import Backbone
+from torchsdm.states import ExtractedStates
 from torchsdm.validation import Array
-
-
-@dataclass(frozen=True)
-class ExtractedStates:
-    """What a language model makes of N documents."""
-
-    hidden_states: Array
-    """h, (N, D) float32; (N, 1 + segments, D) where segments were asked for."""
-    label_logits: Array | None
-    """The language model's own logits of the label words (N, C), in the order of the prompt's ``label_words``."""
-    n_tokens: Array
-    """Tokens of each document under the prompt, as run (N,)."""
-    n_cut: Array
-    """Tokens that each document lost because it was too long (N,)."""
-
-    def __len__(self) -> int:
-        return len(self.hidden_states)
-
-    @classmethod
-    def concatenate(cls, blocks: Sequence[ExtractedStates]) -> ExtractedStates:
-        """The states of several blocks, one after the other."""
-        logits = [block.label_logits for block in blocks if block.label_logits is not None]
-        return cls(
-            np.concatenate([block.hidden_states for block in blocks]),
-            np.concatenate(logits) if logits else None,
-            np.concatenate([block.n_tokens for block in blocks]),
-            np.concatenate([block.n_cut for block in blocks]),
-        )
 
 
 @dataclass(frozen=True)
@@ -55,11 +28,17 @@ class Extraction:
     parts: tuple[str, ...]
     layer: int
     batch_tokens: int
-    words: list[list[int]]
-    """The tokens of each label word, where the model's own logits are wanted."""
 
-    def extract(self, documents: Sequence[Document], on_batch: Callable[[int], object]) -> ExtractedStates:
-        """The states of documents; ``on_batch`` is told of each batch how many documents it had."""
+    @property
+    def words(self) -> list[list[int]]:
+        """The tokens of each label word, where the model's own logits are wanted."""
+        return self.encoder.words
+
+    def extract(self, documents: Sequence[Document], on_batch: Callable[[int], object], source: str) -> ExtractedStates:
+        """The states of documents; ``on_batch`` is told of each batch how many documents it had.
+
+        ``source`` is what the documents are from, for messages.
+        """
         sequences = self.encoder.encode(documents)
         states: Array | None = None  # (N, P, D), as soon as a first batch has told D
         logits = np.empty((len(sequences), len(self.words)), dtype=np.float32)
@@ -71,7 +50,7 @@ class Extraction:
             if not np.isfinite(pooled).all():
                 place = documents[rows[int(np.flatnonzero(~np.isfinite(pooled).all(axis=(1, 2)))[0])]].place
                 raise BackboneError(
-                    f"{place}: the language model gives states that are not finite. Try dtype='float32'."
+                    f"{source}, {place}: the language model gives states that are not finite. Try dtype='float32'."
                 )
             if states is None:
                 states = np.empty((len(sequences), *pooled.shape[1:]), dtype=np.float32)

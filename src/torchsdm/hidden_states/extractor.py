@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from sklearn.base import BaseEstimator, TransformerMixin
-from torch import Tensor
 from tqdm.auto import tqdm
 
 from torchsdm._version import __version__
@@ -20,12 +21,29 @@ from torchsdm.errors import BackboneError, InvalidInputError, InvalidTypeError
 from torchsdm.hidden_states._pooling import DECODER_PARTS, ENCODER_PARTS, PARTS
 from torchsdm.hidden_states._tokens import PromptEncoder
 from torchsdm.hidden_states.backbone import Backbone, resolve_dtype
-from torchsdm.hidden_states.extraction import ExtractedStates, Extraction
+from torchsdm.hidden_states.extraction import Extraction
+from torchsdm.hidden_states.model_source import find_model
 from torchsdm.hidden_states.prompts import TaskPrompt, task_prompt
-from torchsdm.states import ShardWriter, stored_origin
+from torchsdm.states import (
+    ExtractedStates,
+    FolderWriter,
+    LabelledStates,
+    ModelOrigin,
+    PoolingOrigin,
+    PromptOrigin,
+    StatesOrigin,
+    StatesStore,
+    digest,
+    folder_origin,
+    join_states,
+)
 from torchsdm.validation import Array, check_choice, check_device, check_path, check_positive
 
-_BLOCK = 1024  # documents whose tokens are held and sorted by length at once
+BLOCK = 512  #: documents that are tokenized, sorted by length, extracted and stored together
+_SHARD_SIZE = 1024
+
+Make = Callable[[], ExtractedStates]
+Keep = Callable[[Sequence[Document], Make], ExtractedStates]  # the states of a block, stored or made
 
 
 class HiddenStateExtractor(TransformerMixin, BaseEstimator):
@@ -37,7 +55,8 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
 
     1. the model is loaded when it is first needed;
     2. documents are tokenized under the prompt, cut where they are too long, and batched by length;
-    3. ``extract`` gives states in memory; ``extract_to`` writes them in shards and goes on where it was interrupted.
+    3. ``labelled_states`` gives states with labels, ids, texts and origin, kept in a store if one is given; ``extract``
+       gives the bare states; ``extract_to`` writes them to a folder and resumes where it was interrupted.
 
     Parameters
     ----------
@@ -121,21 +140,72 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
     # ---------------------------------------------------------------- extracting
 
     def extract(self, documents: Any, *, answers: Any = None) -> ExtractedStates:
-        """The states of documents: a list of strings, a table, a dataset, a path or ``Documents``."""
+        """The bare states of documents: a list of strings or of ``Document``, a table, a path or ``Documents``."""
         documents = self._as_documents(documents, answers)
-        n_documents = len(documents)  # looks at all of them before the model is loaded
+        len(documents)  # looks at all of them before the model is loaded
         extraction = self._prepare()
-        with self._progress(n_documents) as progress:
-            return ExtractedStates.concatenate(
-                [extraction.extract(block, progress.update) for block in documents.blocks(_BLOCK)]
+        blocks = self._blocks(documents, BLOCK, lambda _, make: make(), lambda: extraction)
+        return ExtractedStates.concatenate([states for _, states in blocks])
+
+    def labelled_states(
+        self,
+        documents: Any,
+        *,
+        answers: Any = None,
+        store: StatesStore | None = None,
+        description: str = "hidden states",
+    ) -> LabelledStates:
+        """The states of documents with all that is known of them: labels, ids, texts, label logits, origin, places.
+
+        Parameters
+        ----------
+        documents : Documents, or what Documents takes
+        answers : sequence of str, optional
+            Beside a sequence of strings, for a prompt with ``{answer}``.
+        store : StatesStore, optional
+            Where states are kept: what is in it is not extracted again, and where all is, no model is loaded.
+        description : str
+            What the progress bar calls them.
+
+        Notes
+        -----
+        From the first call on, the prompt stays as it was rendered then: a chat template may write the date.
+        """
+        return join_states(list(self.labelled_blocks(documents, answers=answers, store=store, description=description)))
+
+    def labelled_blocks(
+        self,
+        documents: Any,
+        *,
+        answers: Any = None,
+        store: StatesStore | None = None,
+        description: str = "hidden states",
+    ) -> Iterator[LabelledStates]:
+        """``labelled_states`` in blocks, for more documents than memory holds the states of."""
+        documents = self._as_documents(documents, answers)
+        len(documents)  # looks at all of them before the model is loaded
+        origin = self.origin() if store is None else self._stored_origin(store)
+        self.keep_prompt(origin)
+        asks = self._asks_for_answers
+        keep = (lambda _, make: make()) if store is None else partial(store.block, origin)
+        for block, states in self._blocks(documents, BLOCK, keep, cache(self._prepare), description=description):
+            yield LabelledStates(
+                states.hidden_states,
+                np.array([document.label for document in block]) if documents.has_labels else None,
+                [document.id for document in block],
+                [_shown(document, asks) for document in block],
+                states.label_logits,
+                origin.prompt.labels,
+                origin,
+                [document.place for document in block],
             )
 
     def extract_to(
-        self, directory: str | Path, documents: Any, *, answers: Any = None, shard_size: int = _BLOCK
+        self, directory: str | Path, documents: Any, *, answers: Any = None, shard_size: int = _SHARD_SIZE
     ) -> dict[str, int]:
         """Write the states of documents to a directory that ``torchsdm.read_states`` reads.
 
-        Killed at any moment, a second call goes on where the first stopped. A directory that was made with another
+        Killed at any moment, a second call resumes where the first stopped. A directory that was made with another
         model, prompt, setting or other documents is refused.
 
         Returns
@@ -147,26 +217,23 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         check_positive(shard_size, "shard_size", "HiddenStateExtractor.extract_to", integer=True)
         documents = self._as_documents(documents, answers)
         report = documents.report  # before the model is loaded: what is wrong with the documents is said at once
-        extraction = self._prepare((stored_origin(directory) or {}).get("prompt"))
-        origin = {**self._origin(extraction), "documents": {"fingerprint": report.fingerprint}}
+        earlier = folder_origin(directory)
+        extraction = self._prepare(None if earlier is None else earlier.prompt)
         facts = {
             "torchsdm": __version__,
             "torch": torch.__version__,
             "transformers": version("transformers"),
             "documents": documents.name,
         }
-        with ShardWriter(directory, origin, report.n_documents, shard_size, facts) as writer:
-            n_done = min(writer.n_finished * writer.shard_size, report.n_documents)
-            with self._progress(report.n_documents, n_done) as progress:
-                for block in islice(documents.blocks(writer.shard_size), writer.n_finished, None):
-                    extracted = extraction.extract(block, progress.update)
-                    examples = [_example(document, documents) for document in block]
-                    writer.write(_tensors(extracted), examples, _cuts(extracted))
+        origin = self._origin(extraction)
+        with FolderWriter(directory, origin, report.fingerprint, len(documents), shard_size, facts) as folder:
+            for _ in self._blocks(documents, folder.shard_size, folder.add, lambda: extraction, skip=folder.n_finished):
+                pass  # each block is on disk now
             return {
                 "documents": report.n_documents,
-                "extracted": report.n_documents - n_done,
-                "documents_cut": writer.counted("documents_cut"),
-                "tokens_cut": writer.counted("tokens_cut"),
+                "extracted": folder.n_extracted,
+                "documents_cut": folder.counted("documents_cut"),
+                "tokens_cut": folder.counted("tokens_cut"),
             }
 
     def fit(self, X: Any = None, y: Any = None) -> HiddenStateExtractor:
@@ -200,69 +267,75 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
             self._loaded_with = settings
         return self._backbone
 
-    def origin(self) -> dict[str, Any]:
-        """All that makes a difference to the states, as plain values; where it differs, states must not be mixed.
+    def origin(self) -> StatesOrigin:
+        """All that makes a difference to the states; where it differs, states must not be mixed.
 
         From it and the language model an equal extractor can be made: ``from_origin``.
         """
         return self._origin(self._prepare())
 
-    def _origin(self, extraction: Extraction) -> dict[str, Any]:
-        source = extraction.backbone.source
-        dtype = str(next(extraction.backbone.model.parameters()).dtype).removeprefix("torch.")
-        return {
-            "model": {
-                "reference": None if source is None else source.reference,
-                "revision": None if source is None else source.revision,
-                "fingerprint": extraction.backbone.fingerprint(),
-                "dtype": dtype,
-            },
-            "prompt": {
-                **extraction.encoder.prompt.to_json(),
-                "use_chat": extraction.encoder.use_chat,
-                "chat_options": dict(self.chat_options or {}),
-                "rendered": extraction.encoder.rendered,
-            },
-            "states": {
-                "parts": list(extraction.parts),
-                "layer": self.layer,
-                "segments": self.segments,
-                "n_segments": extraction.encoder.n_segments,
-                "max_tokens": extraction.encoder.max_tokens,
-            },
-        }
+    def _origin(self, extraction: Extraction) -> StatesOrigin:
+        source, encoder = extraction.backbone.source, extraction.encoder
+        return StatesOrigin(
+            ModelOrigin(
+                None if source is None else source.reference,
+                None if source is None else source.revision,
+                extraction.backbone.fingerprint(),
+                str(next(extraction.backbone.model.parameters()).dtype).removeprefix("torch."),
+            ),
+            PromptOrigin(
+                encoder.prompt.template,
+                tuple(encoder.prompt.words.items()),
+                encoder.prompt.system,
+                encoder.use_chat,
+                dict(self.chat_options or {}),
+                encoder.rendered,
+            ),
+            PoolingOrigin(extraction.parts, self.layer, self.segments, encoder.n_segments, encoder.max_tokens),
+        )
 
-    def keep_prompt(self, origin: Mapping[str, Any]) -> None:
+    def _stored_origin(self, store: StatesStore) -> StatesOrigin:
+        """The origin; known without loading the language model if it was loaded once before."""
+        if isinstance(self.model, Backbone):
+            return self.origin()
+        source = find_model(str(self.model), self.revision)
+        ignored = ("model", "prompt", "verbose", "batch_tokens")
+        settings = {name: value for name, value in self.get_params().items() if name not in ignored}
+        prompt = task_prompt(self.prompt, "HiddenStateExtractor").to_json()
+        known = {"model": [source.reference, source.fingerprint()], "prompt": prompt, "settings": settings}
+        return store.origin(digest(known), self.origin)
+
+    def keep_prompt(self, origin: StatesOrigin) -> None:
         """Use the prompt as it was rendered for an origin from now on; a chat template may write the date."""
-        self._stored_prompt = origin["prompt"]
+        self._kept_prompt = origin.prompt
 
     @classmethod
     def from_origin(
-        cls, origin: Mapping[str, Any], *, model: str | Path | Backbone | None = None, **options: Any
+        cls, origin: StatesOrigin, *, model: str | Path | Backbone | None = None, **options: Any
     ) -> HiddenStateExtractor:
         """The extractor that states were made with, from their ``origin``.
 
         ``model`` says where the same language model is now, if not where it was; ``options`` are those that make no
         difference to the states, such as ``device`` and ``batch_tokens``.
         """
-        made_with, prompt, states = origin["model"], origin["prompt"], origin["states"]
-        if model is None and made_with["reference"] is None:
+        made_with, prompt, pooling = origin.model, origin.prompt, origin.pooling
+        if model is None and made_with.reference is None:
             raise BackboneError(
                 "It is not recorded where the language model came from, because it was given as an object. "
                 "Give it again: model=..."
             )
         extractor = cls(
-            made_with["reference"] if model is None else model,
-            TaskPrompt.from_json(prompt),
-            parts=states["parts"],
-            layer=states["layer"],
-            segments=states["segments"],
-            n_segments=states["n_segments"] or 1,
-            max_tokens=states["max_tokens"],
-            use_chat=prompt["use_chat"],
-            chat_options=prompt["chat_options"],
-            dtype=None if isinstance(model, Backbone) else made_with["dtype"],
-            revision=made_with["revision"] if model is None else None,
+            str(made_with.reference) if model is None else model,
+            TaskPrompt(prompt.template, dict(prompt.label_words), prompt.system),
+            parts=pooling.parts,
+            layer=pooling.layer,
+            segments=pooling.segments,
+            n_segments=pooling.n_segments or 1,
+            max_tokens=pooling.max_tokens,
+            use_chat=prompt.use_chat,
+            chat_options=prompt.chat_options,
+            dtype=None if isinstance(model, Backbone) else made_with.dtype,
+            revision=made_with.revision if model is None else None,
             **options,
         )
         extractor.keep_prompt(origin)
@@ -281,7 +354,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
 
     # ---------------------------------------------------------------- inside
 
-    def _prepare(self, stored_prompt: Mapping[str, Any] | None = None) -> Extraction:
+    def _prepare(self, earlier: PromptOrigin | None = None) -> Extraction:
         """Look everything up. Of a prompt that was rendered before, the rendering is used again."""
         caller = "HiddenStateExtractor"
         prompt = task_prompt(self.prompt, caller)
@@ -314,67 +387,84 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
             prompt,
             use_chat=use_chat,
             max_tokens=self.max_tokens or backbone.max_tokens,
+            position_limit=backbone.position_limit,
+            scores_words=backbone.has_output_layer,
             segments=self.segments,
             n_segments=self.n_segments if self.segments is not None else 0,
             chat_options=self.chat_options,
             rendered=_rendering(
-                stored_prompt or getattr(self, "_stored_prompt", None), prompt, use_chat, self.chat_options
+                earlier or getattr(self, "_kept_prompt", None), prompt, use_chat, dict(self.chat_options or {})
             ),
         )
-        words = encoder.label_tokens() if prompt.label_words and backbone.has_output_layer else []
-        n_appended = max((len(word) for word in words), default=1) - 1  # a word's tokens but its last follow the prompt
-        encoder.max_tokens = min(encoder.max_tokens, backbone.position_limit - n_appended)
         parts = tuple(self.parts or (DECODER_PARTS if backbone.is_decoder else ENCODER_PARTS))
-        return Extraction(backbone, encoder, parts, self.layer, int(self.batch_tokens), words)
+        return Extraction(backbone, encoder, parts, self.layer, int(self.batch_tokens))
+
+    @property
+    def _asks_for_answers(self) -> bool:
+        return "answer" in task_prompt(self.prompt, "HiddenStateExtractor").fields
 
     def _as_documents(self, documents: Any, answers: Any) -> Documents:
         if answers is not None and isinstance(documents, Documents):
             raise InvalidInputError("'answers' must not be given beside Documents, which have their own.")
+        if answers is not None and not self._asks_for_answers:
+            raise InvalidInputError("Answers are given, and the prompt has no place for them: write {answer} in it.")
         given = (
             documents if isinstance(documents, Documents) else Documents(documents, answers=answers, repeated="keep")
         )
-        asks = "answer" in task_prompt(self.prompt, "HiddenStateExtractor").fields
-        if asks and not given.has_answers:
-            raise InvalidInputError("The prompt asks for an {answer}, and the documents have none: give answers.")
-        if answers is not None and not asks:
-            raise InvalidInputError("Answers are given, and the prompt has no place for them: write {answer} in it.")
+        if self._asks_for_answers:
+            if not given.has_answers:
+                raise InvalidInputError("The prompt asks for an {answer}, and the documents have none: give answers.")
+            for place in given.report.unanswered:
+                raise InvalidInputError(
+                    f"{given.name}, {place}: the prompt asks for an answer, and there is none. Give it one."
+                )
         return given
 
-    def _progress(self, n_documents: int, n_done: int = 0) -> Any:
+    def _blocks(
+        self,
+        documents: Documents,
+        size: int,
+        keep: Keep,
+        prepared: Callable[[], Extraction],
+        *,
+        skip: int = 0,
+        description: str = "hidden states",
+    ) -> Iterator[tuple[list[Document], ExtractedStates]]:
+        """Blocks of documents but the first few, each with its states: those that are kept, or those made now."""
+        n_done = min(skip * size, len(documents))
+        with self._progress(len(documents), n_done, description) as progress:
+            for block in islice(documents.blocks(size), skip, None):
+                make = partial(_extracted, prepared, block, progress.update, documents.name)
+                yield block, keep(block, make)
+                n_done += len(block)
+                progress.update(n_done - progress.n)  # what was not made now
+
+    def _progress(self, n_documents: int, n_done: int, description: str) -> Any:
         """A bar with rate and remaining time; without ``verbose``, and where nobody looks at a terminal, none."""
         return tqdm(
-            total=n_documents, initial=n_done, desc="hidden states", unit="doc", disable=None if self.verbose else True
+            total=n_documents, initial=n_done, desc=description, unit="doc", disable=None if self.verbose else True
         )
 
 
+def _extracted(
+    prepared: Callable[[], Extraction], block: Sequence[Document], on_batch: Callable[[int], object], source: str
+) -> ExtractedStates:
+    """The states of a block, now; the language model is loaded here if it is not yet."""
+    return prepared().extract(block, on_batch, source)
+
+
+def _shown(document: Document, with_answer: bool) -> str:
+    """What a person is shown of a document: also the answer, where that is what is judged."""
+    return f"{document.text}\n[answer] {document.answer}" if with_answer else document.text
+
+
 def _rendering(
-    stored: Mapping[str, Any] | None, prompt: TaskPrompt, use_chat: bool, chat_options: Mapping[str, Any] | None
+    earlier: PromptOrigin | None, prompt: TaskPrompt, use_chat: bool, chat_options: dict[str, Any]
 ) -> str | None:
     """How the same prompt was rendered before, None if it was another or never was."""
-    now = {**prompt.to_json(), "use_chat": use_chat, "chat_options": dict(chat_options or {})}
-    if stored is None or {name: value for name, value in stored.items() if name != "rendered"} != now:
+    if earlier is None:
         return None
-    return str(stored["rendered"])
-
-
-def _tensors(extracted: ExtractedStates) -> dict[str, Tensor]:
-    arrays = {
-        "hidden_states": extracted.hidden_states,
-        "label_logits": extracted.label_logits,
-        "n_tokens": extracted.n_tokens,
-        "n_cut": extracted.n_cut,
-    }
-    return {name: torch.from_numpy(array) for name, array in arrays.items() if array is not None}
-
-
-def _cuts(extracted: ExtractedStates) -> dict[str, int]:
-    return {"documents_cut": int((extracted.n_cut > 0).sum()), "tokens_cut": int(extracted.n_cut.sum())}
-
-
-def _example(document: Document, documents: Documents) -> dict[str, Any]:
-    example = {"id": document.id, "text": document.text}
-    if documents.has_labels:
-        example["label"] = document.label
-    if documents.has_answers:
-        example["answer"] = document.answer
-    return example
+    now = PromptOrigin(
+        prompt.template, tuple(prompt.words.items()), prompt.system, use_chat, chat_options, earlier.rendered
+    )
+    return earlier.rendered if now == earlier else None

@@ -25,6 +25,7 @@ from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
 from torchsdm.errors import BackboneError
 from torchsdm.files import file_digest
+from torchsdm.states import StatesStore
 
 PACKAGE_PREFIX = "package:"  #: 'package:NAME' is a model inside an installed Python package
 
@@ -126,6 +127,11 @@ def cache_directory() -> Path:
         return Path(named).expanduser()
     base = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("LOCALAPPDATA") if os.name == "nt" else None)
     return Path(base or "~/.cache").expanduser() / "torchsdm"
+
+
+def default_store() -> StatesStore:
+    """The hidden states in the cache folder."""
+    return StatesStore(cache_directory() / "states")
 
 
 def _in_directory(reference: str, directory: Path, revision: str | None) -> ModelSource:

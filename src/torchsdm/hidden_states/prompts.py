@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torchsdm.errors import InvalidInputError, InvalidTypeError
+from torchsdm.wording import shortened
 
 FIELDS = ("document", "answer")  #: what a template may ask for
 
@@ -116,53 +117,80 @@ def _check_words(words: Any) -> dict[Any, str]:
     return chosen
 
 
-#: Prompts by name: the paper's 'sentiment' and 'factcheck'; 'verify-answer' for the answers of a model that shows no
-#: hidden states; 'document', which is the document alone.
-PROMPTS: dict[str, TaskPrompt] = {
-    "sentiment": TaskPrompt(
-        "Here is a movie review. <review> {document} </review> Is the sentiment of the movie review positive? "
-        "Answer Yes if the sentiment is positive. Answer No if the sentiment is negative. "
-        "Start your response with Yes or No.",
-        label_words=["No", "Yes"],
-    ),
-    "factcheck": TaskPrompt(
-        "Here is a statement that may contain errors. <statement> {document} </statement> Is the statement true? "
-        "Answer Yes if the statement is true. Answer No if the statement is false. "
-        "Start your response with Yes or No.",
-        label_words=["No", "Yes"],
-    ),
-    "verify-answer": TaskPrompt(
-        "Here is a request and the response that another system gave. <request> {document} </request> "
-        "<response> {answer} </response> Is the response correct? "
-        "Answer Yes if it is correct. Answer No if it is not. Start your answer with Yes or No.",
-        label_words=["No", "Yes"],
-    ),
-    "document": TaskPrompt("{document}"),
-}
+class PromptRegistry(Mapping[str, TaskPrompt]):
+    """Prompts by name. A name, once given, keeps its prompt."""
+
+    def __init__(self, prompts: Mapping[str, TaskPrompt]) -> None:
+        self._prompts = dict(prompts)
+
+    def __getitem__(self, name: str) -> TaskPrompt:
+        return self._prompts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._prompts)
+
+    def __len__(self) -> int:
+        return len(self._prompts)
+
+    def register(self, name: str, prompt: TaskPrompt) -> None:
+        """Add a prompt; a name that another prompt has is refused."""
+        if not isinstance(prompt, TaskPrompt):
+            raise InvalidTypeError(f"'prompt' of register_prompt must be a TaskPrompt. Got {type(prompt).__name__}.")
+        if self._prompts.get(name, prompt) != prompt:
+            raise InvalidInputError(f"'name' of register_prompt must be new. Got {name!r}, which is another prompt's.")
+        self._prompts[name] = prompt
+
+    def find(self, prompt: str | TaskPrompt | None, caller: str) -> TaskPrompt:
+        """A prompt given as such, by its name, or as a template; None is the document alone."""
+        if prompt is None:
+            return self["document"]
+        if isinstance(prompt, TaskPrompt):
+            return prompt
+        if not isinstance(prompt, str):
+            raise InvalidTypeError(f"'prompt' of {caller} must be a name, a template or a TaskPrompt. Got {prompt!r}.")
+        if prompt in self:
+            return self[prompt]
+        if "{" not in prompt:
+            names = ", ".join(repr(name) for name in self)
+            raise InvalidInputError(
+                f"'prompt' of {caller} must be one of {names}, or a template with {{document}}. "
+                f"Got {shortened(repr(prompt))}."
+            )
+        return TaskPrompt(prompt)
+
+
+#: The prompts of this process: the paper's 'sentiment' and 'factcheck'; 'verify-answer' for the answers of a model that
+#: shows no hidden states; 'document', which is the document alone; and those that ``register_prompt`` added.
+PROMPTS = PromptRegistry(
+    {
+        "sentiment": TaskPrompt(
+            "Here is a movie review. <review> {document} </review> Is the sentiment of the movie review positive? "
+            "Answer Yes if the sentiment is positive. Answer No if the sentiment is negative. "
+            "Start your response with Yes or No.",
+            label_words=["No", "Yes"],
+        ),
+        "factcheck": TaskPrompt(
+            "Here is a statement that may contain errors. <statement> {document} </statement> Is the statement true? "
+            "Answer Yes if the statement is true. Answer No if the statement is false. "
+            "Start your response with Yes or No.",
+            label_words=["No", "Yes"],
+        ),
+        "verify-answer": TaskPrompt(
+            "Here is a request and the response that another system gave. <request> {document} </request> "
+            "<response> {answer} </response> Is the response correct? "
+            "Answer Yes if it is correct. Answer No if it is not. Start your answer with Yes or No.",
+            label_words=["No", "Yes"],
+        ),
+        "document": TaskPrompt("{document}"),
+    }
+)
 
 
 def register_prompt(name: str, prompt: TaskPrompt) -> None:
     """Give a prompt a name by which extractors and the command line know it; a name in use is refused."""
-    if not isinstance(prompt, TaskPrompt):
-        raise InvalidTypeError(f"'prompt' of register_prompt must be a TaskPrompt. Got {type(prompt).__name__}.")
-    if PROMPTS.get(name, prompt) != prompt:
-        raise InvalidInputError(f"'name' of register_prompt must be new. Got {name!r}, which is another prompt's.")
-    PROMPTS[name] = prompt
+    PROMPTS.register(name, prompt)
 
 
 def task_prompt(prompt: str | TaskPrompt | None, caller: str) -> TaskPrompt:
     """A prompt given as such, by its name, or as a template; None is the document alone."""
-    if prompt is None:
-        return PROMPTS["document"]
-    if isinstance(prompt, TaskPrompt):
-        return prompt
-    if not isinstance(prompt, str):
-        raise InvalidTypeError(f"'prompt' of {caller} must be a name, a template or a TaskPrompt. Got {prompt!r}.")
-    if prompt in PROMPTS:
-        return PROMPTS[prompt]
-    if "{" not in prompt:
-        names = ", ".join(repr(name) for name in PROMPTS)
-        raise InvalidInputError(
-            f"'prompt' of {caller} must be one of {names}, or a template with {{document}}. Got {prompt[:80]!r}."
-        )
-    return TaskPrompt(prompt)
+    return PROMPTS.find(prompt, caller)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchsdm.core import SDMDecisions
 from torchsdm.labels import LabelCodes
 from torchsdm.model.model import SDMModel
-from torchsdm.texts import one_line
+from torchsdm.wording import shortened
 
 PARTITION_WIDTH = 0.1  #: how far q' (as a rank) and d of a calibration point may lie from the input's
 
@@ -91,7 +91,7 @@ class Explanation:
         ]
         for point in self.exemplars:
             mark = "+" if point.vouches else "-"
-            text = "" if point.text is None else f"  {one_line(point.text, 100)}"
+            text = "" if point.text is None else f"  {shortened(point.text, 100)}"
             lines.append(
                 f"  {mark} id {point.id!r}: label {point.label!r}, predicted {point.prediction!r}, "
                 f"distance {point.distance:.4g}{text}"

@@ -52,7 +52,7 @@ def create_app(saved: SavedModel, max_inputs: int = 256, *, texts: bool = False)
             "classes": saved.classifier.classes_.tolist(),
             "regions": [{"alpha": region.alpha, "found": region.found} for region in regions],
             "n_features": saved.classifier.n_features_in_,
-            "language_model": None if origin is None else origin["model"]["reference"],
+            "language_model": None if origin is None else origin.model.reference,
         }
 
     def decide(request: dict[str, Any] = Body()) -> dict[str, Any]:  # noqa: B008

@@ -1,17 +1,27 @@
-"""Labelled hidden states: holding them, keeping them on disk, and reading them from files."""
+"""Labelled hidden states and where they come from: holding them, keeping them on disk, and reading them from files."""
 
+from torchsdm.states.extracted import ExtractedStates
+from torchsdm.states.folder import FolderWriter, folder_origin
 from torchsdm.states.formats import has_states, read_states, state_blocks
 from torchsdm.states.labelled import LabelledStates, join_states
-from torchsdm.states.store import ShardWriter, differences, shortened, stored_origin
+from torchsdm.states.origin import Difference, ModelOrigin, PoolingOrigin, PromptOrigin, StatesOrigin
+from torchsdm.states.store import ExtractionCounts, StatesStore, digest
 
 __all__ = [
+    "Difference",
+    "ExtractedStates",
+    "ExtractionCounts",
+    "FolderWriter",
     "LabelledStates",
-    "ShardWriter",
-    "differences",
+    "ModelOrigin",
+    "PoolingOrigin",
+    "PromptOrigin",
+    "StatesOrigin",
+    "StatesStore",
+    "digest",
+    "folder_origin",
     "has_states",
     "join_states",
     "read_states",
-    "shortened",
     "state_blocks",
-    "stored_origin",
 ]

@@ -1,8 +1,8 @@
-"""Labelled hidden states: holding and joining them."""
+"""Labelled hidden states: holding, joining and choosing them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from torchsdm.errors import InvalidInputError
-from torchsdm.validation import Array, ArrayLike
+from torchsdm.states.origin import StatesOrigin
+from torchsdm.validation import Array, ArrayLike, as_list
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,14 @@ class LabelledStates:
         Of any type that scikit-learn accepts; None where the states have none.
     ids, texts : (N,), optional
     label_logits : (N, C), optional
-        What the language model itself says of each label: in the order of the prompt's label words where ``origin``
-        knows them, else in the order of the sorted labels.
-    origin : mapping, optional
-        The language model, prompt and documents that the states were made from.
+        What the language model itself says of each label, with a column for each of ``logit_labels``. Read them with
+        ``label_logits_of``, which puts the columns in the order of your classes.
+    logit_labels : (C,), optional
+        The labels of the columns of ``label_logits``, which are refused without them.
+    origin : StatesOrigin, optional
+        The language model, prompt and settings that the states were made with.
+    places : (N,), optional
+        Where each row stands in its source, such as "line 4"; for messages.
     """
 
     hidden_states: ArrayLike
@@ -36,33 +41,62 @@ class LabelledStates:
     ids: Sequence[Any] | Array | None = None
     texts: Sequence[str] | Array | None = None
     label_logits: ArrayLike | None = None
-    origin: Mapping[str, Any] | None = None
+    logit_labels: Sequence[Any] | None = None
+    origin: StatesOrigin | None = None
+    places: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.label_logits is None:
+            return
+        if self.logit_labels is None:
+            raise InvalidInputError(
+                "'label_logits' of LabelledStates must come with the labels of their columns. Pass logit_labels=[...]."
+            )
+        object.__setattr__(self, "logit_labels", tuple(as_list(self.logit_labels, "logit_labels", "LabelledStates")))
+        shape = np.shape(self.label_logits)
+        if len(shape) != 2 or shape[1] != len(self.logit_labels):
+            raise InvalidInputError(
+                f"'label_logits' of LabelledStates must have a column for each of the {len(self.logit_labels)} "
+                f"'logit_labels'. Got shape {tuple(shape)}."
+            )
 
     def __len__(self) -> int:
         return len(self.hidden_states)
 
     def label_logits_of(self, classes: Sequence[Any]) -> ArrayLike | None:
         """The label logits with their columns in the order of classes; None where there are none."""
-        if self.label_logits is None or self.origin is None:
-            return self.label_logits
-        known = [label for label, _ in self.origin["prompt"]["label_words"]]
+        if self.label_logits is None or self.logit_labels is None:
+            return None
+        known = list(self.logit_labels)
         if sorted(map(repr, known)) != sorted(map(repr, classes)):
             raise InvalidInputError(
                 f"The prompt has words for the labels {known!r}, and the classes are {list(classes)!r}: the language "
-                "model's own logits cannot be compared. Give label words for the classes and extract anew."
+                "model's own logits cannot be compared. Give label words for the classes and extract the states again."
             )
-        order = [known.index(label) for label in classes]
-        logits: ArrayLike = (
-            self.label_logits[:, order]
-            if isinstance(self.label_logits, Tensor)
-            else np.asarray(self.label_logits)[:, order]
-        )
-        return logits
+        columns: ArrayLike = _rows(self.label_logits, (slice(None), [known.index(label) for label in classes]))
+        return columns
 
-    @property
-    def states_origin(self) -> dict[str, Any] | None:
-        """The origin but for the documents: what any states must share to be used together."""
-        return None if self.origin is None else {key: value for key, value in self.origin.items() if key != "documents"}
+    def place(self, row: int) -> str:
+        """Where a row stands in its source."""
+        return f"row {row + 1}" if self.places is None else self.places[row]
+
+    def take(self, rows: Sequence[int] | Array) -> LabelledStates:
+        """Some rows, in the order given."""
+        chosen = [int(row) for row in rows]
+
+        def listed(values: Any) -> Any:
+            return None if values is None else [values[row] for row in chosen]
+
+        return LabelledStates(
+            _rows(self.hidden_states, chosen),
+            None if self.labels is None else _rows(self.labels, chosen),
+            listed(self.ids),
+            listed(self.texts),
+            None if self.label_logits is None else _rows(self.label_logits, chosen),
+            self.logit_labels,
+            self.origin,
+            listed(self.places),
+        )
 
 
 def join_states(blocks: Sequence[LabelledStates]) -> LabelledStates:
@@ -72,11 +106,18 @@ def join_states(blocks: Sequence[LabelledStates]) -> LabelledStates:
         parts = [getattr(block, name) for block in blocks]
         if any(part is None for part in parts):
             return None
-        if name in ("ids", "texts"):
+        if name in ("ids", "texts", "places"):
             return [value for part in parts for value in part]
         return torch.cat(list(parts)) if isinstance(parts[0], Tensor) else np.concatenate(parts)
 
     if not blocks:
         raise InvalidInputError("'blocks' of join_states must hold at least one block. Got none.")
-    columns = {name: joined(name) for name in ("hidden_states", "labels", "ids", "texts", "label_logits")}
-    return LabelledStates(**columns, origin=blocks[0].origin)
+    if any(block.logit_labels != blocks[0].logit_labels or block.origin != blocks[0].origin for block in blocks):
+        raise InvalidInputError("'blocks' of join_states must have one origin and the same label logits. Got several.")
+    columns = {name: joined(name) for name in ("hidden_states", "labels", "ids", "texts", "label_logits", "places")}
+    return LabelledStates(**columns, logit_labels=blocks[0].logit_labels, origin=blocks[0].origin)
+
+
+def _rows(values: Any, index: Any) -> Any:
+    """What an index chooses of a tensor or an array."""
+    return values[index] if isinstance(values, Tensor) else np.asarray(values)[index]

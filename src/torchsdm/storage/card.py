@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from torchsdm._version import __version__
 from torchsdm.core import HighReliabilityRegion
 from torchsdm.model import SDMModel
+from torchsdm.states import StatesOrigin
 
 PAPER = "Similarity-Distance-Magnitude Activations"
 TAGS = ("torchsdm", "selective-classification", "uncertainty-estimation", "text-classification")
@@ -70,7 +70,7 @@ def model_card(
     models: Sequence[SDMModel],
     n_inputs: int,
     fingerprint: str,
-    states_origin: Mapping[str, Any] | None = None,
+    states_origin: StatesOrigin | None = None,
 ) -> str:
     """Describe fitted models (one, or the rounds of an ensemble) in Markdown."""
     names = [str(name) for name in models[0].classes.tolist()]
@@ -94,15 +94,15 @@ def model_card(
     )
 
 
-def _describe_input(n_inputs: int, states_origin: Mapping[str, Any] | None) -> str:
+def _describe_input(n_inputs: int, states_origin: StatesOrigin | None) -> str:
     if states_origin is None:
         return f"hidden states of width {n_inputs}"
-    model, prompt = states_origin["model"], states_origin["prompt"]
+    model, prompt = states_origin.model, states_origin.prompt
     # A file path says nothing to another reader, and something about the writer.
-    name = "a local model" if Path(model["reference"] or "/").is_absolute() else f"`{model['reference']}`"
-    revision = f" at `{model['revision']}`" if model["revision"] else ""
-    template = prompt["template"].replace("\n", " ").replace("|", "\\|")
-    return f"texts, through {name}{revision} (fingerprint `{model['fingerprint'][:16]}`) under the prompt `{template}`"
+    name = "a local model" if Path(model.reference or "/").is_absolute() else f"`{model.reference}`"
+    revision = f" at `{model.revision}`" if model.revision else ""
+    template = prompt.template.replace("\n", " ").replace("|", "\\|")
+    return f"texts, through {name}{revision} (fingerprint `{model.fingerprint[:16]}`) under the prompt `{template}`"
 
 
 def _describe_region(region: HighReliabilityRegion, names: Sequence[str]) -> str:

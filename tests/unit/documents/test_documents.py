@@ -10,6 +10,7 @@ import json
 import re
 import sys
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -600,7 +601,7 @@ def test_ids_that_cannot_be_used_are_named(value):
 
 
 def test_an_id_given_twice_is_named():
-    assert "id that stands earlier too: rows 3, 4." in refused(list("abcd"), ids=["x", "y", "x", "x"])
+    assert "duplicate id: rows 3, 4." in refused(list("abcd"), ids=["x", "y", "x", "x"])
     documents = Documents(list("abcd"), ids=["x", "y", "x", "z"], problems="skip")
     assert [document.text for document in documents] == ["a", "b", "d"]
     assert len(Documents(["a", "b"], ids=["1", 1])) == 2  # a text and a number are two ids
@@ -646,9 +647,7 @@ def test_repeated_texts_are_kept_with_a_warning_that_counts_contradictions():
     with pytest.warns(DataWarning) as caught:
         assert [document.id for document in documents] == [0, 1, 2, 3, 4]
     message = str(caught[0].message)
-    assert message.startswith(
-        "the list: text that stands earlier too: rows 3, 4, 5; with another label than before: row 3. "
-    )
+    assert message.startswith("the list: repeated text: rows 3, 4, 5; with another label than before: row 3. ")
     assert "'drop'" in message and "'keep'" in message
     assert len(caught) == 1 and caught[0].filename == __file__
     assert documents.report.repeated == ["row 3", "row 4", "row 5"]
@@ -658,7 +657,7 @@ def test_repeated_texts_are_kept_with_a_warning_that_counts_contradictions():
 
 def test_repeated_texts_are_warned_of_once():
     documents = Documents(["a", "a"])
-    with pytest.warns(DataWarning, match=r"text that stands earlier too: row 2\. "):
+    with pytest.warns(DataWarning, match=r"repeated text: row 2\. "):
         len(documents)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -830,3 +829,38 @@ def test_a_pass_may_be_left_early_and_the_file_removed(tmp_path):
             assert document.text == TEXTS[0]
             break
         path.unlink()
+
+
+# --- Documents of documents -------------------------------------------------------------------------------------------
+
+
+def test_documents_of_documents_are_the_same_documents(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('id,text,label,answer\na,"two\nlines",x,Yes\n\nb,one line,y,No\n', encoding="utf-8")
+    documents = list(Documents(path))
+    assert [document.place for document in documents] == ["line 2", "line 5"]
+    again = Documents(documents)
+    assert list(again) == documents and again.has_labels and again.has_ids and again.has_answers
+    assert again.report.fingerprint == Documents(path).report.fingerprint
+    bare = Documents([Document("a", 1), Document("b", 2)])
+    assert not bare.has_labels and not bare.has_answers and [one.place for one in bare] == ["row 1", "row 2"]
+    with pytest.raises(InvalidInputError, match=r"goes beside a sequence of strings. Got documents"):
+        Documents(documents, labels=["x", "y"])
+
+
+def test_what_is_wrong_with_documents_is_named_by_their_places():
+    given = [Document("a", 1, "x", place="line 3"), Document(" ", 2, "x", place="line 7")]
+    assert "empty text: line 7." in refused(given)
+    assert "duplicate id: line 7." in refused([given[0], replace(given[0], place="line 7")])
+    assert Documents([replace(given[0], answer="Yes"), replace(given[0], id=2, place="line 9")]).report.unanswered == [
+        "line 9"
+    ]
+
+
+def test_reading_csv_leaves_the_modules_limit_as_it_was(tmp_path):
+    path = tmp_path / "long.csv"
+    path.write_text(f"text\n{'a' * 200_000}\nb\n", encoding="utf-8")
+    limit = csv.field_size_limit()
+    passing = iter(Documents(path))
+    assert len(next(passing).text) == 200_000 and csv.field_size_limit() == limit
+    assert [document.text for document in passing] == ["b"] and csv.field_size_limit() == limit

@@ -12,8 +12,23 @@ import pytest
 from sklearn.base import clone
 
 import tiny_models
-from torchsdm import Documents, HiddenStateExtractor, SDMClassifier, SDMEnsemble, SDMTextClassifier, TaskPrompt
-from torchsdm.errors import BackboneError, InvalidInputError, ModelFileError, NotFittedError, SDMWarning
+from torchsdm import (
+    Backbone,
+    Documents,
+    HiddenStateExtractor,
+    SDMClassifier,
+    SDMEnsemble,
+    SDMTextClassifier,
+    TaskPrompt,
+)
+from torchsdm.errors import (
+    BackboneError,
+    InvalidInputError,
+    InvalidTypeError,
+    ModelFileError,
+    NotFittedError,
+    SDMWarning,
+)
 
 SMALL = {"alpha": 0.7, "n_filters": 8, "n_rounds": 2, "max_epochs": 4, "learning_rate": 1e-2, "random_state": 0}
 GOOD, BAD = ["good", "funny", "fine"], ["bad", "sad", "long"]
@@ -26,6 +41,13 @@ def quietly(do):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
         return do()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache_of_its_own(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHSDM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +92,7 @@ def test_saved_and_loaded_it_answers_alike(fitted, tmp_path):
     again = SDMTextClassifier.from_pretrained(tmp_path / "model")
     assert again(TEXTS[:5]) == fitted(TEXTS[:5])
     over_states = SDMClassifier.load(tmp_path / "model")  # the same directory, for who has hidden states
-    assert over_states.states_origin_["model"]["fingerprint"] == fitted.extractor_.backbone.fingerprint()
+    assert over_states.states_origin_.model.fingerprint == fitted.extractor_.backbone.fingerprint()
     again.save(tmp_path / "copy")
     assert SDMTextClassifier.load(tmp_path / "copy")(TEXTS[:5]) == fitted(TEXTS[:5])
 
@@ -154,12 +176,68 @@ def test_documents_bring_labels_and_ids(directory, tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     documents = Documents(path, text="review", label="stars", id="key")
     classifier = SDMTextClassifier(str(directory), classifier=SDMClassifier(**SMALL))
-    quietly(lambda: classifier.fit(documents, states_directory=tmp_path / "states"))
+    quietly(lambda: classifier.fit(documents))
     assert classifier.explain([TEXTS[0]], k=1)[0].exemplars[0].id.startswith("k")
-    first = sorted((tmp_path / "states" / "training").glob("shard-*"))
-    stamps = [path.stat().st_mtime_ns for path in first]
-    quietly(lambda: classifier.fit(documents, states_directory=tmp_path / "states"))
-    assert [path.stat().st_mtime_ns for path in first] == stamps, "states that were ready were extracted again"
+
+
+@pytest.fixture
+def batches(monkeypatch):
+    """Each batch that the language model runs, as its number of texts."""
+    run, counted = Backbone.run, []
+
+    def counting(self, sequences, **options):
+        counted.append(len(sequences))
+        return run(self, sequences, **options)
+
+    monkeypatch.setattr(Backbone, "run", counting)
+    return counted
+
+
+def fit_with(directory, cache, **options):
+    classifier = SDMTextClassifier(str(directory), classifier=SDMClassifier(**SMALL), cache=cache)
+    calibration = (TEXTS[1::2], LABELS[1::2])
+    return quietly(lambda: classifier.fit(TEXTS[::2], LABELS[::2], calibration=calibration, **options))
+
+
+def files_of(folder):
+    return {path.name: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_second_fit_does_not_run_the_language_model(directory, is_own, tmp_path, monkeypatch, batches):
+    monkeypatch.setenv("TORCHSDM_CACHE", str(tmp_path / "cache"))
+    cache = tmp_path / "mine" if is_own else True
+    first = fit_with(directory, cache)
+    assert sum(batches) >= 60
+    kept = files_of(tmp_path / ("mine" if is_own else "cache"))
+    assert kept and (tmp_path / "cache").exists() != is_own
+    batches.clear()
+    monkeypatch.setattr(Backbone, "load", lambda *arguments, **options: pytest.fail("a language model was loaded"))
+    second = fit_with(directory, cache)
+    assert batches == [] and files_of(tmp_path / ("mine" if is_own else "cache")) == kept
+    monkeypatch.undo()
+    np.testing.assert_array_equal(second.decide(TEXTS).probabilities, first.decide(TEXTS).probabilities)
+    assert second.classifier_.states_origin_ == first.classifier_.states_origin_
+
+
+def test_without_a_cache_nothing_is_kept(directory, tmp_path, monkeypatch, batches):
+    monkeypatch.setenv("TORCHSDM_CACHE", str(tmp_path / "cache"))
+    fit_with(directory, False)
+    n_runs = sum(batches)
+    fit_with(directory, False)
+    assert sum(batches) >= n_runs + 60 and not (tmp_path / "cache").exists()
+    with pytest.raises(InvalidTypeError, match=r"'cache' of SDMTextClassifier\.fit must be a path. Got 3"):
+        fit_with(directory, 3)
+
+
+def test_only_fit_writes_to_the_cache(directory, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHSDM_CACHE", str(tmp_path / "cache"))
+    classifier = fit_with(directory, True)
+    kept = files_of(tmp_path / "cache")
+    for ask in (classifier.decide, classifier.predict, classifier.predict_proba, classifier.explain, classifier):
+        ask(["a new text"])
+    classifier.add_exemplars(["another new text"], ["good"])
+    assert files_of(tmp_path / "cache") == kept
 
 
 def test_a_calibration_set_of_ones_own(directory):

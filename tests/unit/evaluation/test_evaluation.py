@@ -191,9 +191,9 @@ def test_what_cannot_be_evaluated(classifier):
 
 
 def test_label_logits_are_put_in_the_order_of_the_classes():
-    words = {"prompt": {"label_words": [["yes & so", "Yes"], ["no <b>", "No"]]}}  # not the sorted order
+    words = ("yes & so", "no <b>")  # not the sorted order
     logits = np.stack([TEST.X[:, 0], -TEST.X[:, 0]], axis=1)  # "yes" first
-    data = LabelledStates(TEST.X, NAMES[TEST.y], label_logits=logits, origin=words)
+    data = LabelledStates(TEST.X, NAMES[TEST.y], label_logits=logits, logit_labels=words)
     np.testing.assert_array_equal(data.label_logits_of(["no <b>", "yes & so"]), logits[:, ::-1])
     softmax = SoftmaxThreshold(0.9).fit(data.label_logits_of(["no <b>", "yes & so"]), NAMES[TEST.y])
     evaluation = Evaluation([Entrant("LM", "softmax", softmax, "label_logits")], {"test": data}, 0.9)
@@ -206,7 +206,7 @@ def test_facts_hold_what_json_cannot_as_text(classifier):
     entrant = Entrant("SDM", "region", SDMRule(classifier).fit())
     settings = {"n": np.int64(3), "when": np.datetime64("2026-01-01"), "inf": float("inf")}
     first, second = (
-        Evaluation([entrant], {"a": labelled(TEST, label_logits=logits)}, 0.9, settings).facts()
+        Evaluation([entrant], {"a": labelled(TEST, label_logits=logits, logit_labels=range(2))}, 0.9, settings).facts()
         for logits in (TEST.X, -TEST.X)
     )
     assert json.loads(json.dumps(first, allow_nan=False))["settings"]["n"] == 3
@@ -219,8 +219,9 @@ def test_facts_hold_what_json_cannot_as_text(classifier):
 @pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 def test_all_of_the_papers_estimators_can_be_fitted_and_decide(classifier):
     logits = np.stack([-TRAIN.X[:, 0], TRAIN.X[:, 0]], axis=1)
-    training = LabelledStates(TRAIN.X, NAMES[TRAIN.y], label_logits=logits)
-    test = LabelledStates(TEST.X, NAMES[TEST.y], label_logits=np.stack([-TEST.X[:, 0], TEST.X[:, 0]], axis=1))
+    training = LabelledStates(TRAIN.X, NAMES[TRAIN.y], label_logits=logits, logit_labels=NAMES)
+    swapped = np.stack([TEST.X[:, 0], -TEST.X[:, 0]], axis=1)  # other data may have its columns in another order
+    test = LabelledStates(TEST.X, NAMES[TEST.y], label_logits=swapped, logit_labels=NAMES[::-1])
     entrants = paper_entrants(training, classifier, regularization_factors=(1.0,), n_hidden=32)
     models = [entrant.model for entrant in entrants]
     assert models.count("LM") == 5 and models.count("LM + CNN") == 5 and models.count("LM + SDM") == len(RULES) + 1

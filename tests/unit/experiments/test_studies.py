@@ -24,7 +24,6 @@ from torchsdm.experiments.studies import (
     ensemble,
     estimators,
     sample_size,
-    take,
     updatability,
 )
 from torchsdm.hidden_states.prompts import task_prompt
@@ -61,6 +60,7 @@ def make_states(seed, n, labels, *, shift=0.0, prefix="p"):
         [f"{prefix}{row}" for row in range(n)],
         [f"text {prefix}{row}" for row in range(n)],
         logits.astype(np.float32),
+        labels,
     )
 
 
@@ -336,7 +336,7 @@ def test_ablation_is_a_classifier_with_the_identity(prepared, found):
     assert len(by_name) == len(table.rows) == 8
     for label, classifier in (("learned g", prepared.classifier), ("g = identity", identity)):
         ids = classifier.model_.calibration_examples.all()[0]
-        part = take(prepared.pool, np.array([place[name] for name in ids]))
+        part = prepared.pool.take([place[name] for name in ids])
         for name, data in {"inside calibration": part, **prepared.tests}.items():
             decisions = classifier.decide(data.hidden_states)
             assert_row(by_name[name, f"LM + SDM, {label}"], decisions, decisions.admitted, data)
@@ -528,7 +528,7 @@ def check_update(prepared, findings, name, share, outside):
     }
     table = section(findings, "Before and after an update").table
     by_name = {(row.dataset, row.model): row for row in table.rows}
-    looked_at = {f"rest of {name}": take(data, np.array(rest)), "inside": prepared.tests["inside"]}
+    looked_at = {f"rest of {name}": data.take(rest), "inside": prepared.tests["inside"]}
     assert len(by_name) == len(table.rows) == 8
     for where, part in looked_at.items():
         for when, classifier in expected.items():
@@ -657,7 +657,7 @@ def hopeless(tmp_path_factory):
     )
     rng = np.random.default_rng(0)
     pool = replace(made.pool, labels=rng.permutation(made.pool.labels))
-    one_class = take(made.tests["near"], np.flatnonzero(made.tests["near"].labels == 1))
+    one_class = made.tests["near"].take(np.flatnonzero(made.tests["near"].labels == 1))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
         classifier = SDMClassifier(**training).fit(pool, keep_rounds=True)
@@ -682,17 +682,6 @@ def test_everything_is_rejected_and_a_class_is_absent(study, hopeless):
 
 
 # --- Parts ------------------------------------------------------------------------------------------------------------
-
-
-def test_taking_rows_takes_everything_that_is_there():
-    data = make_states(5, 6, (0, 1, 2))
-    some = take(data, np.array([4, 1]))
-    assert some.ids == ["p4", "p1"] and some.texts == ["text p4", "text p1"]
-    np.testing.assert_array_equal(some.hidden_states, data.hidden_states[[4, 1]])
-    np.testing.assert_array_equal(some.labels, np.asarray(data.labels)[[4, 1]])
-    np.testing.assert_array_equal(some.label_logits, data.label_logits[[4, 1]])
-    bare = take(LabelledStates(torch.as_tensor(data.hidden_states), data.labels, origin={"a": 1}), np.array([0]))
-    assert bare.ids is None and bare.texts is None and bare.label_logits is None and bare.origin == {"a": 1}
 
 
 def test_roles_and_names(prepared):

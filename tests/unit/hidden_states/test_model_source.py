@@ -286,7 +286,7 @@ def test_a_hub_name_is_loaded_as_a_user_would(hub_cache):
         """
         from torchsdm import HiddenStateExtractor
         extractor = HiddenStateExtractor("org/tiny", "sentiment")
-        print(extractor.extract(["A dull film."]).hidden_states.shape, extractor.origin()["model"]["revision"])
+        print(extractor.extract(["A dull film."]).hidden_states.shape, extractor.origin().model.revision)
         again = HiddenStateExtractor.from_origin(extractor.origin())
         print(again.origin() == extractor.origin(), again.revision)
         """

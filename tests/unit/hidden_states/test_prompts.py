@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from torchsdm import TaskPrompt, register_prompt
 from torchsdm.errors import InvalidInputError, InvalidTypeError
-from torchsdm.hidden_states.prompts import PROMPTS, task_prompt
+from torchsdm.hidden_states.prompts import PROMPTS, PromptRegistry, task_prompt
 
 # --- Templates -------------------------------------------------------------------------------------------------------
 
@@ -173,7 +173,7 @@ def test_json_gives_the_same_prompt_back(prompt):
 @pytest.fixture
 def registry(monkeypatch):
     """What a test registers is forgotten after it."""
-    monkeypatch.setattr("torchsdm.hidden_states.prompts.PROMPTS", dict(PROMPTS))
+    monkeypatch.setattr("torchsdm.hidden_states.prompts.PROMPTS", PromptRegistry(PROMPTS))
 
 
 def test_the_papers_prompts_have_names():
@@ -220,6 +220,14 @@ def test_a_registered_prompt_is_known_by_its_name():
     with pytest.raises(InvalidInputError, match=r"must be new. Got 'sentiment'"):
         register_prompt("sentiment", prompt)
     assert task_prompt("spam", "f") == prompt and task_prompt("sentiment", "f") == PROMPTS["sentiment"]
+
+
+def test_a_registry_is_changed_by_registering_alone():
+    own = PromptRegistry(PROMPTS)
+    own.register("spam", TaskPrompt("Is this spam? {document}"))
+    assert [*own] == [*PROMPTS, "spam"] and len(own) == len(PROMPTS) + 1
+    with pytest.raises(TypeError):
+        PROMPTS["spam"] = own["spam"]
 
 
 @pytest.mark.usefixtures("registry")

@@ -18,9 +18,10 @@ from safetensors.torch import save_file as torch_save_file
 
 from torchsdm import LabelledStates, SDMClassifier, read_states
 from torchsdm.errors import InvalidInputError, InvalidTypeError, SDMWarning, TorchSDMError
-from torchsdm.states import labelled as data
+from torchsdm.states import ModelOrigin, PoolingOrigin, PromptOrigin, StatesOrigin
 from torchsdm.states.formats import has_states, state_blocks
 from torchsdm.states.labelled import join_states
+from torchsdm.training import data
 from torchsdm.training.data import fingerprint, stratified_split
 
 STATES = np.array([[1.0, 2.5, -3.0], [0.25, 1e-7, 5.0], [7.0, 8.0, 9.0]], dtype=np.float32)
@@ -851,16 +852,89 @@ def test_labelled_states_know_their_length():
 
 
 def test_blocks_joined_are_the_whole():
-    states = np.arange(24, dtype=np.float32).reshape(6, 4)
-    whole = LabelledStates(states, np.array(list("aabbab")), list(range(6)), [f"t{i}" for i in range(6)], states[:, :2])
-    parts = [
-        LabelledStates(states[rows], whole.labels[rows], whole.ids[rows], whole.texts[rows], states[rows, :2])
-        for rows in (slice(0, 1), slice(1, 4), slice(4, 6))
-    ]
-    joined = join_states(parts)
-    for name in ("hidden_states", "labels", "ids", "texts", "label_logits"):
+    whole = make_whole()
+    joined = join_states([whole.take(rows) for rows in ([0], [1, 2, 3], [4, 5])])
+    for name in ("hidden_states", "labels", "ids", "texts", "label_logits", "logit_labels", "places"):
         np.testing.assert_array_equal(getattr(joined, name), getattr(whole, name))
-    tensors = join_states([LabelledStates(torch.from_numpy(states), None)] * 2)
+    assert joined.origin is whole.origin
+    tensors = join_states([LabelledStates(torch.from_numpy(np.zeros((6, 4))), None)] * 2)
     assert tensors.hidden_states.shape == (12, 4) and tensors.labels is None and tensors.ids is None
     with pytest.raises(InvalidInputError, match="at least one block"):
         join_states([])
+
+
+def make_whole(**changes):
+    states = np.arange(24, dtype=np.float32).reshape(6, 4)
+    return LabelledStates(
+        states,
+        np.array(list("aabbab")),
+        list(range(6)),
+        [f"t{i}" for i in range(6)],
+        **{"label_logits": states[:, :2], "logit_labels": ("b", "a"), "places": [f"line {3 * i}" for i in range(6)]}
+        | changes,
+    )
+
+
+def test_blocks_of_different_kinds_are_not_joined():
+    with pytest.raises(InvalidInputError, match="one origin and the same label logits"):
+        join_states([make_whole(), make_whole(logit_labels=("a", "b"))])
+    with pytest.raises(InvalidInputError, match="one origin and the same label logits"):
+        join_states([make_whole(origin=make_origin("f00")), make_whole(origin=make_origin("f01"))])
+
+
+def test_taking_rows_takes_everything_that_is_there():
+    whole = make_whole(origin=make_origin("f00"))
+    some = whole.take(np.array([4, 1]))
+    assert some.ids == [4, 1] and some.texts == ["t4", "t1"] and some.places == ["line 12", "line 3"]
+    assert some.origin is whole.origin and some.logit_labels == ("b", "a")
+    for name in ("hidden_states", "labels", "label_logits"):
+        np.testing.assert_array_equal(getattr(some, name), getattr(whole, name)[[4, 1]])
+    bare = LabelledStates(torch.from_numpy(whole.hidden_states), None).take([0])
+    assert isinstance(bare.hidden_states, torch.Tensor)
+    assert {bare.labels, bare.ids, bare.texts, bare.label_logits, bare.places} == {None}
+
+
+def test_label_logits_are_read_in_the_order_of_the_classes():
+    whole = make_whole()
+    np.testing.assert_array_equal(whole.label_logits_of(["a", "b"]), whole.hidden_states[:, [1, 0]])
+    np.testing.assert_array_equal(whole.label_logits_of(["b", "a"]), whole.hidden_states[:, :2])
+    tensor = make_whole(label_logits=torch.from_numpy(whole.hidden_states[:, :2]), logit_labels=np.array(["b", "a"]))
+    assert torch.equal(tensor.label_logits_of(["a", "b"]), torch.from_numpy(whole.hidden_states[:, [1, 0]]))
+    with pytest.raises(InvalidInputError, match=r"words for the labels \['b', 'a'\], and the classes are \['a', 'c'\]"):
+        whole.label_logits_of(["a", "c"])
+    assert make_whole(label_logits=None).label_logits_of(["a", "b"]) is None
+
+
+def test_label_logits_without_the_labels_of_their_columns_are_refused():
+    with pytest.raises(InvalidInputError, match=r"must come with the labels of their columns. Pass logit_labels"):
+        make_whole(logit_labels=None)
+    with pytest.raises(InvalidInputError, match=r"a column for each of the 3 'logit_labels'. Got shape \(6, 2\)"):
+        make_whole(logit_labels=("a", "b", "c"))
+
+
+def test_a_row_has_a_place():
+    assert make_whole().place(2) == "line 6" and make_whole(places=None).place(2) == "row 3"
+
+
+@pytest.mark.parametrize("size", [None, 2])
+def test_rows_of_files_have_their_places(tmp_path, size):
+    def places(path):
+        blocks = [read_states(path)] if size is None else list(state_blocks(path, size))
+        return [place for block in blocks for place in block.places]
+
+    lines = [json.dumps(row) for row in rows()]
+    (tmp_path / "a.jsonl").write_text("\n" + lines[0] + "\n\n  \n" + "\n".join(lines[1:]), encoding="utf-8")
+    assert places(tmp_path / "a.jsonl") == ["line 2", "line 5", "line 6"]
+    write_parquet(tmp_path / "a.parquet", hidden_states=STATES.tolist(), labels=LABELS)
+    np.savez(tmp_path / "a.npz", hidden_states=STATES, labels=np.array(LABELS))
+    save_file({"hidden_states": STATES, "labels": np.array([1, 0, 1])}, tmp_path / "a.safetensors")
+    for name in ("a.parquet", "a.npz", "a.safetensors"):
+        assert places(tmp_path / name) == ["row 1", "row 2", "row 3"]
+
+
+def make_origin(fingerprint):
+    return StatesOrigin(
+        ModelOrigin(None, None, fingerprint, "float32"),
+        PromptOrigin("{document}", (), None, False, {}, "X"),
+        PoolingOrigin(("mean",), -1, None, 0, 128),
+    )

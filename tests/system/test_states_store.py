@@ -1,4 +1,4 @@
-"""Hidden states of an experiment, killed in the middle: what was finished is used, and the states are the same."""
+"""Extraction into a store, killed in the middle: what was finished is used, and the states are the same."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ import pytest
 
 import tiny_models
 from torchsdm import Documents, HiddenStateExtractor
-from torchsdm.hidden_states import states_cache as states_module
-from torchsdm.hidden_states.states_cache import StatesCache
+from torchsdm.hidden_states import extractor as extractor_module
+from torchsdm.states import StatesStore
 
 N_DOCUMENTS, BLOCK = 200, 8
 PROGRAM = f"""
 import sys
 from pathlib import Path
 from torchsdm import Documents, HiddenStateExtractor
-from torchsdm.hidden_states import states_cache as states
+from torchsdm.hidden_states import extractor
+from torchsdm.states import StatesStore
 
-states.BLOCK = {BLOCK}
+extractor.BLOCK = {BLOCK}
 model, texts, directory = sys.argv[1:]
 documents = Documents(Path(texts).read_text().splitlines(), repeated="keep")
-states.StatesCache(HiddenStateExtractor(model, "sentiment"), Path(directory)).states(tuple(documents))
+HiddenStateExtractor(model, "sentiment").labelled_states(documents, store=StatesStore(directory))
 """
 
 
@@ -49,11 +50,14 @@ def test_killed_in_the_middle_it_goes_on_with_the_finished_blocks(tmp_path, monk
     assert killed.returncode == -signal.SIGKILL, errors.decode()
     assert 3 <= len(finished) < N_DOCUMENTS // BLOCK, "it was never interrupted"
 
-    monkeypatch.setattr(states_module, "BLOCK", BLOCK)
+    monkeypatch.setattr(extractor_module, "BLOCK", BLOCK)
     documents = tuple(Documents(texts, repeated="keep"))
-    resumed, fresh = (StatesCache(HiddenStateExtractor(model, "sentiment"), folder) for folder in (broken, whole))
-    states, expected = resumed.states(documents), fresh.states(documents)
-    assert fresh.n_extracted == N_DOCUMENTS and resumed.n_extracted == N_DOCUMENTS - BLOCK * len(finished)
+    resumed, fresh = StatesStore(broken), StatesStore(whole)
+    states, expected = (
+        HiddenStateExtractor(model, "sentiment").labelled_states(documents, store=store) for store in (resumed, fresh)
+    )
+    assert fresh.counts.n_extracted == N_DOCUMENTS
+    assert resumed.counts.n_extracted == N_DOCUMENTS - BLOCK * len(finished)
     assert np.array_equal(states.hidden_states, expected.hidden_states)
     assert np.array_equal(states.label_logits, expected.label_logits)
     assert states.ids == expected.ids and states.origin == expected.origin

@@ -1,4 +1,4 @@
-"""Hidden states kept by content: the same as without a cache, found again, and made anew when anything differs."""
+"""Labelled states of documents: nothing of a document is lost on the way, and a store changes nothing but the time."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
 import tiny_models
 from torchsdm import Backbone, Documents, HiddenStateExtractor, TaskPrompt
-from torchsdm.documents.documents import Document
-from torchsdm.errors import CheckpointError, InvalidInputError
-from torchsdm.hidden_states import states_cache as states_module
-from torchsdm.hidden_states.model_source import cache_directory
-from torchsdm.hidden_states.states_cache import StatesCache
+from torchsdm.documents import Document
+from torchsdm.errors import BackboneError, CheckpointError, InvalidInputError
+from torchsdm.hidden_states import cache_directory, default_store
+from torchsdm.hidden_states import extractor as extractor_module
+from torchsdm.hidden_states.extraction import Extraction
+from torchsdm.states import StatesStore
+from torchsdm.states import store as store_module
 
 PROMPT = TaskPrompt("Is it good? {document} ", ["No", "Yes"])
 WORDS = tiny_models.TEXT.split()
@@ -33,7 +36,20 @@ def model(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(states_module, "BLOCK", BLOCK)
+    monkeypatch.setattr(extractor_module, "BLOCK", BLOCK)
+
+
+class Stored:
+    """An extractor with a store, and what the store counted."""
+
+    def __init__(self, extractor, directory):
+        self.extractor, self.store = extractor, StatesStore(directory)
+
+    def states(self, documents):
+        return self.extractor.labelled_states(documents, store=self.store)
+
+    def __getattr__(self, name):
+        return getattr(self.store.counts, name)
 
 
 @pytest.fixture
@@ -44,7 +60,7 @@ def directory(tmp_path):
 @pytest.fixture
 def cache(model, directory):
     def making(prompt=PROMPT, *, model=model, **options):
-        return StatesCache(HiddenStateExtractor(str(model), prompt, **options), directory)
+        return Stored(HiddenStateExtractor(str(model), prompt, **options), directory)
 
     return making
 
@@ -93,7 +109,7 @@ def assert_same(states, others):
 def test_states_are_those_of_the_extractor_to_the_bit(name, max_tokens, directory, tmp_path):
     path = tiny_models.save_model(tmp_path / name, *tiny_models.ARCHITECTURES[name]())
     documents = documents_of(10)
-    cache = StatesCache(HiddenStateExtractor(str(path), PROMPT, max_tokens=max_tokens), directory)
+    cache = Stored(HiddenStateExtractor(str(path), PROMPT, max_tokens=max_tokens), directory)
     states = cache.states(documents)
     blocks = expected_of(HiddenStateExtractor(str(path), PROMPT, max_tokens=max_tokens), documents)
     assert np.array_equal(states.hidden_states, np.concatenate([block.hidden_states for block in blocks]))
@@ -104,7 +120,7 @@ def test_states_are_those_of_the_extractor_to_the_bit(name, max_tokens, director
         assert np.array_equal(states.label_logits_of([1, 0]), states.label_logits[:, ::-1])
     assert states.labels.tolist() == [0, 1] * 5 and states.ids == [f"id-{i}" for i in range(10)]
     assert states.texts == [document.text for document in documents]
-    assert states.origin == cache.extractor.origin() and states.origin["model"]["reference"] == str(path)
+    assert states.origin == cache.extractor.origin() and states.origin.model.reference == str(path)
     assert (cache.n_documents, cache.n_extracted) == (10, 10) and len(blocks_of(directory)) == 3
     assert cache.n_tokens == sum(block.n_tokens.sum() for block in blocks)
     assert cache.n_cut == sum((block.n_cut > 0).sum() for block in blocks) > 0
@@ -122,11 +138,11 @@ def test_states_of_segments(cache, no_model):
 def test_a_model_that_is_loaded_already(directory):
     backbone = Backbone(*tiny_models.phi3())
     documents = documents_of(6)
-    first, second = (StatesCache(HiddenStateExtractor(backbone, PROMPT), directory) for _ in range(2))
+    first, second = (Stored(HiddenStateExtractor(backbone, PROMPT), directory) for _ in range(2))
     states = first.states(documents)
     assert_same(second.states(documents), states)
     assert (first.n_extracted, second.n_extracted) == (6, 0)
-    other = StatesCache(HiddenStateExtractor(Backbone(*tiny_models.phi3(seed=1)), PROMPT), directory)
+    other = Stored(HiddenStateExtractor(Backbone(*tiny_models.phi3(seed=1)), PROMPT), directory)
     other.states(documents)
     assert other.n_extracted == 6
 
@@ -144,14 +160,13 @@ def test_answers_are_run_and_make_a_difference(cache):
     assert second.n_extracted == 2
     assert np.array_equal(other.hidden_states[:5], states.hidden_states[:5])
     assert not np.array_equal(other.hidden_states[5], states.hidden_states[5])
-    with pytest.raises(InvalidInputError, match="no answer"):
+    with pytest.raises(InvalidInputError, match=r"asks for an \{answer\}, and the documents have none"):
         cache(prompt).states(documents_of(6))
 
 
-def test_the_default_directory_is_in_the_cache(model, tmp_path, monkeypatch):
+def test_the_default_store_is_in_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHSDM_CACHE", str(tmp_path / "elsewhere"))
-    cache = StatesCache(HiddenStateExtractor(str(model), PROMPT))
-    assert cache.directory == cache_directory() / "states" == tmp_path / "elsewhere" / "states"
+    assert default_store().directory == cache_directory() / "states" == tmp_path / "elsewhere" / "states"
 
 
 # --- Found again -----------------------------------------------------------------------------------------------------
@@ -203,7 +218,7 @@ def test_the_same_model_elsewhere_is_the_same_model(cache, model, tmp_path):
     moved = cache(model=elsewhere)
     again = moved.states(documents)
     assert moved.n_extracted == 0 and np.array_equal(again.hidden_states, states.hidden_states)
-    assert again.origin["model"]["reference"] == str(elsewhere)  # and not where it was
+    assert again.origin.model.reference == str(elsewhere)  # and not where it was
 
 
 def test_settings_that_make_no_difference(cache, no_model):
@@ -211,15 +226,6 @@ def test_settings_that_make_no_difference(cache, no_model):
     states = cache().states(documents)
     no_model()
     assert_same(cache(batch_tokens=77, verbose=True).states(documents), states)
-
-
-def test_the_extractor_is_left_as_it_was(cache):
-    verbose = cache(verbose=True)
-    verbose.states(documents_of(3))
-    assert verbose.extractor.verbose is True
-    with pytest.raises(InvalidInputError, match="the list has 1 document unusable"):
-        verbose.states([replace(documents_of(1)[0], text=" ")])
-    assert verbose.extractor.verbose is True
 
 
 # --- Made anew -------------------------------------------------------------------------------------------------------
@@ -285,17 +291,17 @@ def test_a_prompt_that_was_rendered_on_another_day_stays_as_it_was(tmp_path, dir
     tokenizer.chat_template = "{{ strftime_now('%H:%M:%S.%f') }} " + tokenizer.chat_template
     path = tiny_models.save_model(tmp_path / "clock", model, tokenizer)
     documents = documents_of(10)
-    first = StatesCache(HiddenStateExtractor(str(path), PROMPT), directory)
+    first = Stored(HiddenStateExtractor(str(path), PROMPT), directory)
     states = first.states(documents)
-    rendered = states.origin["prompt"]["rendered"]
-    assert first.extractor.origin()["prompt"]["rendered"] == rendered  # and so it was for each block
+    rendered = states.origin.prompt.rendered
+    assert first.extractor.origin().prompt.rendered == rendered  # and so it was for each block
     fresh = HiddenStateExtractor(str(path), PROMPT)
-    assert fresh.origin()["prompt"]["rendered"] != rendered
-    second = StatesCache(fresh, directory)
+    assert fresh.origin().prompt.rendered != rendered
+    second = Stored(fresh, directory)
     assert_same(second.states(documents), states)
     assert second.n_extracted == 0
     later = second.states(documents_of(6, start=10))
-    assert later.origin["prompt"]["rendered"] == rendered
+    assert later.origin.prompt.rendered == rendered
     fresh.keep_prompt(states.origin)
     assert np.array_equal(later.hidden_states[:BLOCK], expected_of(fresh, documents_of(6, start=10))[0].hidden_states)
 
@@ -337,7 +343,7 @@ def test_a_damaged_block_is_made_anew(damage, cache, directory):
     states = cache().states(documents)
     before = {name: (directory / name).read_bytes() for name in blocks_of(directory)}
     damaged = sorted(before)[1]
-    n_rows = len(states_module._read(directory / damaged)[0])
+    n_rows = len(store_module.read_block(directory / damaged).states)
     damage(directory / damaged)
     second = cache()
     assert_same(second.states(documents), states)
@@ -368,7 +374,7 @@ def test_a_damaged_origin_is_made_anew(content, cache, directory):
     path.write_text(content, encoding="latin-1")
     second = cache()
     assert_same(second.states(documents), states)
-    assert second.n_extracted == 0 and json.loads(path.read_text(encoding="utf-8")) == before == states.origin
+    assert second.n_extracted == 0 and json.loads(path.read_text(encoding="utf-8")) == before == states.origin.to_json()
 
 
 def test_what_a_killed_writer_left_is_no_hindrance(cache, directory):
@@ -382,7 +388,7 @@ def test_what_a_killed_writer_left_is_no_hindrance(cache, directory):
 
 
 def test_a_cache_that_cannot_be_written_is_refused_before_anything_is_run(cache, directory, monkeypatch):
-    monkeypatch.setattr(HiddenStateExtractor, "extract", lambda *arguments: pytest.fail("states were extracted"))
+    monkeypatch.setattr(Extraction, "extract", lambda *arguments: pytest.fail("states were extracted"))
     directory.parent.write_bytes(b"a file where the folder should be")
     with pytest.raises(CheckpointError) as raised:
         cache().states(documents_of(3))
@@ -395,8 +401,8 @@ def test_a_cache_that_can_only_be_read_gives_what_is_in_it(cache, directory, mon
     def refuse(*arguments, **options):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(states_module, "replace_file", refuse)
-    monkeypatch.setattr(states_module, "FileLock", refuse)
+    monkeypatch.setattr(store_module, "replace_file", refuse)
+    monkeypatch.setattr(store_module, "FileLock", refuse)
     assert_same(cache().states(documents_of(6)), states)
     with pytest.raises(CheckpointError, match=r"cannot be written: .*Permission denied"):
         cache().states(documents_of(7))
@@ -412,18 +418,18 @@ def test_a_disk_that_fills_up_leaves_what_was_finished(cache, monkeypatch):
             raise OSError(28, "No space left on device")
         path.write_bytes(content)
 
-    monkeypatch.setattr(states_module, "replace_file", replace_file)
+    monkeypatch.setattr(store_module, "replace_file", replace_file)
     with pytest.raises(CheckpointError, match="No space left on device"):
         cache().states(documents_of(20))
     monkeypatch.undo()
-    monkeypatch.setattr(states_module, "BLOCK", BLOCK)
+    monkeypatch.setattr(extractor_module, "BLOCK", BLOCK)
     second = cache()
     second.states(documents_of(20))
     assert second.n_extracted == 20 - 2 * BLOCK  # the first write was the origin
 
 
 def test_no_documents_are_refused(cache):
-    with pytest.raises(InvalidInputError, match=r"'documents' of StatesCache\.states must not be empty"):
+    with pytest.raises(InvalidInputError, match="the list is empty: it holds no document"):
         cache().states([])
 
 
@@ -434,7 +440,7 @@ def test_two_at_once_extract_each_block_once(model, directory, monkeypatch):
     """Two runs that want the same states share the work; neither finds the other's file half written."""
     documents = documents_of(40)
     HiddenStateExtractor(str(model), PROMPT).extract(["warm up"])
-    caches = [StatesCache(HiddenStateExtractor(str(model), PROMPT), directory) for _ in range(2)]
+    caches = [Stored(HiddenStateExtractor(str(model), PROMPT), directory) for _ in range(2)]
     found = {}
 
     def run(number):
@@ -450,8 +456,83 @@ def test_two_at_once_extract_each_block_once(model, directory, monkeypatch):
     assert len(blocks_of(directory)) == 10 and not list(directory.glob(".writing-*"))
 
 
-def test_documents_of_a_file(cache, tmp_path):
-    path = tmp_path / "some.csv"
-    path.write_text("id,text,label\na,first text,x\nb,second text,y\n")
-    states = cache().states(tuple(Documents(path)))
-    assert states.ids == ["a", "b"] and states.labels.tolist() == ["x", "y"]
+# --- Nothing of a document is lost ------------------------------------------------------------------------------------
+
+
+def write(path, text):
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+FILES = {
+    "blank.jsonl": (
+        '\n{"id": "a", "text": "first", "label": "x"}\n\n\n{"id": "b", "text": "second", "label": "y"}\n',
+        [2, 5],
+    ),
+    "long.csv": ('id,text,label\n\na,"first\n\nparagraphs",x\nb,second,y\n', [3, 6]),
+    "long.tsv": ('id\ttext\tlabel\na\t"fir\nst"\tx\n\nb\tsecond\ty\n', [2, 5]),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_documents_of_a_file_keep_their_lines(name, is_stored, model, directory, tmp_path):
+    text, lines = FILES[name]
+    documents = Documents(write(tmp_path / name, text))
+    extractor, store = HiddenStateExtractor(str(model), PROMPT), StatesStore(directory) if is_stored else None
+    for given in (documents, list(documents)):
+        states = extractor.labelled_states(given, store=store)
+        assert states.places == [f"line {line}" for line in lines]
+        assert states.ids == ["a", "b"] and states.labels.tolist() == ["x", "y"]
+        assert states.texts == [document.text for document in documents]
+        assert states.logit_labels == (0, 1) and states.origin == extractor.origin()
+    assert (store is None) != directory.exists()
+
+
+def test_blocks_are_the_whole(cache):
+    documents = documents_of(10)
+    blocks = list(cache().extractor.labelled_blocks(documents))
+    assert [len(block) for block in blocks] == [4, 4, 2] and blocks[1].places == [f"line {i}" for i in range(5, 9)]
+    whole = cache().states(documents)
+    assert np.array_equal(np.concatenate([block.hidden_states for block in blocks]), whole.hidden_states)
+    assert whole.places == [f"line {i + 1}" for i in range(10)]
+
+
+def test_a_missing_answer_is_named_by_file_and_line(cache, no_model, tmp_path):
+    rows = ['{"text": "a", "answer": "Yes"}', "", '{"text": "b"}', '{"text": "c", "answer": null}']
+    path = write(tmp_path / "asked.jsonl", "\n".join(rows))
+    no_model()  # it is noticed before
+    with pytest.raises(InvalidInputError, match=r"asked\.jsonl, line 3: the prompt asks for an answer"):
+        cache(TaskPrompt("{document} Answer: {answer}")).states(Documents(path))
+
+
+def test_states_that_are_not_finite_are_named_by_file_and_line(directory, tmp_path):
+    model, tokenizer = tiny_models.phi3()
+    with torch.no_grad():
+        model.get_input_embeddings().weight[tokenizer.convert_tokens_to_ids("z")] = float("nan")
+    extractor = HiddenStateExtractor(Backbone(model, tokenizer))
+    path = write(tmp_path / "some.csv", 'text\n"two\nlines"\n\nx y z\n')
+    for store in (None, StatesStore(directory)):
+        with pytest.raises(BackboneError, match=r"some\.csv, line 5: the language model gives states that are not fin"):
+            extractor.labelled_states(Documents(path), store=store)
+
+
+def test_answers_are_shown_where_they_are_judged(cache):
+    documents = [replace(document, answer="Yes") for document in documents_of(2)]
+    judged = cache(TaskPrompt("{document} Answer: {answer}")).states(documents)
+    assert judged.texts == [f"{document.text}\n[answer] Yes" for document in documents]
+    assert cache().states(documents).texts == [document.text for document in documents]
+
+
+def test_documents_without_labels_have_none(cache):
+    states = cache().states([replace(document, label=None) for document in documents_of(3)])
+    assert states.labels is None and states.ids == ["id-0", "id-1", "id-2"]
+
+
+def test_what_is_wrong_with_a_document_is_named_by_its_place(cache, no_model):
+    no_model()
+    first, second = documents_of(2)
+    with pytest.raises(InvalidInputError, match="empty text: line 2"):
+        cache().states([first, replace(second, text=" ")])
+    with pytest.raises(InvalidInputError, match="no label: line 2"):
+        cache().states([first, replace(second, label=None)])

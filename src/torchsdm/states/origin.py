@@ -1,0 +1,106 @@
+"""What hidden states were made from: a language model, a prompt, and what was taken of the states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torchsdm.errors import InvalidInputError
+
+_PLACES = ("reference", "revision")  # where a model was found; its fingerprint says which it is
+
+
+@dataclass(frozen=True)
+class ModelOrigin:
+    """Which language model, with its tokenizer."""
+
+    reference: str | None
+    """By which it was found: a path, a package, a name on the hub; None for a model that was given as an object."""
+    revision: str | None
+    fingerprint: str
+    """SHA-256 of weights, configuration and tokenizer."""
+    dtype: str
+    """The number type it was run in."""
+
+
+@dataclass(frozen=True)
+class PromptOrigin:
+    """What the language model was asked about each document."""
+
+    template: str
+    label_words: tuple[tuple[Any, str], ...]
+    """Each label and the word that stands for it; the label logits have a column for each, in this order."""
+    system: str | None
+    use_chat: bool
+    chat_options: Mapping[str, Any]
+    rendered: str
+    """The prompt as the model got it, chat template applied, with a mark in place of each field."""
+
+    @property
+    def labels(self) -> tuple[Any, ...]:
+        """The labels that have a word."""
+        return tuple(label for label, _ in self.label_words)
+
+
+@dataclass(frozen=True)
+class PoolingOrigin:
+    """What was taken of the language model's states."""
+
+    parts: tuple[str, ...]
+    layer: int
+    segments: str | None
+    n_segments: int
+    max_tokens: int
+    """The longest sequence that was run."""
+
+
+class Difference(NamedTuple):
+    """One thing in which two origins differ."""
+
+    what: str
+    ours: Any
+    theirs: Any
+
+
+@dataclass(frozen=True)
+class StatesOrigin:
+    """All that makes a difference to hidden states. States of different origins must not be mixed."""
+
+    model: ModelOrigin
+    prompt: PromptOrigin
+    pooling: PoolingOrigin
+
+    def difference(self, other: StatesOrigin) -> Difference | None:
+        """The first difference; None where states of both may be used together, wherever the model lies."""
+        theirs = other.identity()
+        for part, values in self.identity().items():
+            for name, value in values.items():
+                if value != theirs[part][name]:
+                    return Difference(f"{part} {name}", value, theirs[part][name])
+        return None
+
+    def identity(self) -> dict[str, dict[str, Any]]:
+        """``to_json`` without what makes no difference: where the model lies."""
+        plain = self.to_json()
+        model = {name: value for name, value in plain["model"].items() if name not in _PLACES}
+        return {**plain, "model": model}
+
+    def to_json(self) -> dict[str, dict[str, Any]]:
+        """Plain values that ``from_json`` reads."""
+        prompt = {**vars(self.prompt), "chat_options": dict(self.prompt.chat_options)}
+        prompt["label_words"] = [[label, word] for label, word in self.prompt.label_words]
+        states = {**vars(self.pooling), "parts": list(self.pooling.parts)}
+        return {"model": dict(vars(self.model)), "prompt": prompt, "states": states}
+
+    @classmethod
+    def from_json(cls, stored: Any) -> StatesOrigin:
+        """The reverse of ``to_json``; other keys beside the three parts are ignored."""
+        try:
+            model, prompt, states = (dict(stored[part]) for part in ("model", "prompt", "states"))
+            prompt["label_words"] = tuple((label, word) for label, word in prompt["label_words"])
+            prompt["chat_options"] = dict(prompt["chat_options"])
+            states["parts"] = tuple(states["parts"])
+            return cls(ModelOrigin(**model), PromptOrigin(**prompt), PoolingOrigin(**states))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidInputError(f"These values do not describe the origin of hidden states: {error!r}.") from error

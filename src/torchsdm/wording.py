@@ -1,0 +1,15 @@
+"""How long texts and values are shown to a person."""
+
+from __future__ import annotations
+
+
+def shortened(text: str, length: int = 80) -> str:
+    r"""A text on one line, cut where it is longer than a number of characters.
+
+    Examples
+    --------
+    >>> shortened("one  line,\nand another", 12)
+    'one line, a…'
+    """
+    flat = " ".join(text.split())
+    return flat if len(flat) <= length else f"{flat[: length - 1]}…"

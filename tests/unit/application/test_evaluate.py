@@ -1,0 +1,111 @@
+"""``evaluate_model`` on texts: the language model's own logits keep the labels of their columns on the whole road."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+
+import tiny_models
+from torchsdm import HiddenStateExtractor, SDMClassifier, TaskPrompt
+from torchsdm.application import Columns, SavedModel, evaluate_model, read_training
+from torchsdm.errors import InvalidInputError, SDMWarning
+
+SMALL = {"alpha": 0.7, "n_filters": 8, "n_rounds": 1, "max_epochs": 2, "learning_rate": 1e-2, "random_state": 0}
+UNSORTED = TaskPrompt("Is it good? {document} ", {"pos": "Yes", "neg": "No"})  # the classes are neg, pos
+WORDS = tiny_models.TEXT.split()
+
+
+def write(path, texts, labels):
+    rows = [{"text": text, "label": label} for text, label in zip(texts, labels, strict=True)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHSDM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield str(tiny_models.save_model(tmp_path_factory.mktemp("models") / "lm", *tiny_models.phi3()))
+
+
+def quietly(do):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        return do()
+
+
+def test_label_words_in_any_order_score_their_own_classes(model, tmp_path):
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(WORDS, 6)) for _ in range(80)]
+    says = HiddenStateExtractor(model, UNSORTED).extract(texts).label_logits.argmax(axis=1)
+    answers = np.array(["pos", "neg"])[says]  # what the language model answers is right, but for every fifth text
+    labels = [{"pos": "neg", "neg": "pos"}[one] if row % 5 == 0 else one for row, one in enumerate(answers.tolist())]
+    assert min(labels.count("pos"), labels.count("neg")) > 10
+    training, test = write(tmp_path / "a.jsonl", texts[:40], labels[:40]), write(tmp_path / "b.jsonl", texts, labels)
+    states = read_training(training, Columns(), HiddenStateExtractor(model, UNSORTED))
+    quietly(lambda: SDMClassifier(**SMALL).fit(states)).save(tmp_path / "model")
+    saved = SavedModel.load(tmp_path / "model")
+    found = quietly(lambda: evaluate_model(saved, [test], Columns(), None, [], training, "language model"))
+    (alone,) = [row for row in found.table.rows if row.model == "lm" and row.estimator == "no reject"]
+    assert alone.accuracy.marginal.accuracy == 0.8
+
+
+# --- Places in files --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def saved(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved")
+    rng = np.random.default_rng(1)
+    training = write(folder / "a.jsonl", [" ".join(rng.choice(WORDS, 6)) for _ in range(40)], ["pos", "neg"] * 20)
+    states = read_training(training, Columns(), HiddenStateExtractor(model, UNSORTED))
+    quietly(lambda: SDMClassifier(**SMALL).fit(states)).save(folder / "model")
+    return SavedModel.load(folder / "model")
+
+
+TEXTS = {
+    "blank.jsonl": '\n{"text": "a film", "label": "pos"}\n\n{"text": "a plot", "label": "LABEL"}\n',
+    "long.csv": 'text,label\n"two\nlines",pos\na plot,LABEL\n',
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_an_unknown_label_is_named_by_its_line(name, saved, tmp_path):
+    path = tmp_path / name
+    path.write_text(TEXTS[name].replace("LABEL", "maybe"), encoding="utf-8")
+    with pytest.raises(InvalidInputError, match=r"line 4 \(id 1\): the label 'maybe' is not one of the model's"):
+        evaluate_model(saved, [str(path)], Columns(), None, [], None, "")
+    path.write_text(TEXTS[name].replace('"LABEL"', "null").replace("LABEL", ""), encoding="utf-8")
+    with pytest.raises(InvalidInputError, match="no label: line 4"):
+        evaluate_model(saved, [str(path)], Columns(), None, [], None, "")
+
+
+def test_rows_of_states_are_named_by_their_line(saved, tmp_path):
+    width, path = saved.classifier.n_features_in_, tmp_path / "states.jsonl"
+
+    def refuse(message, needs_labels=True, **changed):
+        good = {"hidden_states": [0.5] * width, "label": "pos", "id": "a"}
+        path.write_text(f"\n{json.dumps(good)}\n\n{json.dumps({**good, 'id': 'b', **changed})}\n", encoding="utf-8")
+        with pytest.raises(InvalidInputError, match=message):
+            list(saved.blocks(str(path), Columns(), needs_labels=needs_labels))
+        with pytest.raises(InvalidInputError, match=message):
+            read_training(str(path), Columns(), None)
+
+    refuse(r"states\.jsonl, line 4: the states hold NaN", hidden_states=[float("nan")] * width)
+    refuse(r"states\.jsonl, line 4: an id must be text or an integer. Got 1\.5", id=1.5)
+    refuse(r"states\.jsonl, line 4: no label", label=None)
+    path.write_text(path.read_text(encoding="utf-8").replace("null", '"maybe"'), encoding="utf-8")
+    with pytest.raises(InvalidInputError, match=r"line 4 \(id 'b'\): the label 'maybe' is not one of the model's"):
+        evaluate_model(saved, [str(path)], Columns(), None, [], None, "")
+
+
+def test_blocks_of_texts_bring_all_along(saved, tmp_path):
+    path = tmp_path / "blank.jsonl"
+    path.write_text(TEXTS["blank.jsonl"].replace("LABEL", "neg"), encoding="utf-8")
+    (block,) = saved.blocks(str(path), Columns(), needs_labels=True)
+    assert block.places == ["line 2", "line 4"] and block.ids == [0, 1] and block.texts == ["a film", "a plot"]
+    assert block.labels.tolist() == ["pos", "neg"] and block.logit_labels == ("pos", "neg")
+    assert block.origin == saved.classifier.states_origin_
