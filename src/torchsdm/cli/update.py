@@ -56,7 +56,7 @@ def update(
     if len(relabelled) < len(relabel):
         raise InvalidInputError("--relabel names an id twice.")
     counts = {"added": 0, "removed": len(removed), "relabelled": len(relabelled)}
-    known = {str(name): name for one in classifier.models_ for name in one.examples.all()[0]}
+    known = {str(name): name for one in classifier.models_ for name in one.examples.ids()}
     if removed:
         classifier.remove_exemplars([known.get(name, name) for name in removed])
     if relabelled:

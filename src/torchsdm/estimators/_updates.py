@@ -64,7 +64,7 @@ class Updatable(FittedState):
         check_same_length(len(states), labels, "y", caller)
         known = {name for model in self.models_ for name in model.known_ids()}
         examples = check_examples(next_ids(known, len(states)) if ids is None else ids, texts, len(states), caller)
-        clash = known.intersection(examples.all()[0])
+        clash = known.intersection(examples.ids())
         if clash:
             raise InvalidInputError(f"'ids' of {caller} must be new. Got {next(iter(clash))!r}, which is in use.")
         codes = self._codes.extended(labels, caller)

@@ -150,7 +150,7 @@ class SDMClassifier(BaseSDMClassifier):
 
     @property
     def support_(self) -> SupportSet:
-        """The support set. Its own ids are row numbers; ``explain`` gives the ids of the examples."""
+        """The support set, with the ids of its examples."""
         return self.model_.support
 
     @property

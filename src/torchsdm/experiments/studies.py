@@ -335,8 +335,7 @@ FUNCTIONS: dict[str, Callable[[Prepared], Findings]] = {
 
 def calibration_part(pool: LabelledStates, classifier: SDMClassifier) -> LabelledStates:
     """The rows of a pool that a classifier calibrated on."""
-    chosen = set(classifier.model_.calibration_examples.all()[0])
-    return pool.take([row for row, name in enumerate(pool.ids or []) if name in chosen])
+    return pool.take(classifier.calibration_rows_)
 
 
 def _row(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,7 +73,9 @@ class SupportSet:
         self.labels, self.predictions = _check_labels(labels, predictions, points, "SupportSet")
         self._points = CentredPoints.of(points, centre.to(points.device).double())
         self._groups = match_groups(self.labels, self.predictions)
-        self._ids = None if ids is None else check_ids(ids, len(points), "SupportSet")
+        self._ids: Array | Callable[[], Sequence[Any]] | None = (
+            None if ids is None else check_ids(ids, len(points), "SupportSet")
+        )
 
     @classmethod
     def restore(
@@ -112,7 +114,13 @@ class SupportSet:
     @property
     def ids(self) -> Array:
         """The names of the points (S,); 0, 1, 2, ... where none were given."""
-        return _object_array(range(len(self))) if self._ids is None else self._ids
+        if self._ids is None:
+            return _object_array(range(len(self)))
+        return _object_array(self._ids()) if callable(self._ids) else self._ids
+
+    def named_by(self, ids: Callable[[], Sequence[Any]]) -> None:
+        """Ask for the names of the points from now on: a model keeps them with the texts, so that they live once."""
+        self._ids = ids
 
     @property
     def centre(self) -> Tensor:
@@ -169,8 +177,8 @@ class SupportSet:
         caller = "SupportSet.add"
         new = self._check_exemplars(exemplars, self.exemplars.shape[1], caller).to(self.exemplars.dtype)
         y, y_hat = _check_labels(labels, predictions, new, caller)
-        all_ids = None
-        if ids is not None or self._ids is not None:
+        all_ids = self._ids
+        if not callable(self._ids) and (ids is not None or self._ids is not None):
             all_ids = check_ids(
                 [*self.ids, *(next_ids(self.ids, len(new)) if ids is None else as_list(ids, "ids", caller))],
                 len(self) + len(new),
@@ -194,7 +202,8 @@ class SupportSet:
         keep[gone] = False
         if not bool(keep.any()):
             raise InvalidInputError("'indices' of SupportSet.remove must leave at least one point. Got all of them.")
-        self._ids = self.ids[keep.cpu().numpy()]
+        if not callable(self._ids):
+            self._ids = self.ids[keep.cpu().numpy()]
         self._points = CentredPoints(self.exemplars[keep], self.centre, self._points.squared_norms[keep])
         self.labels, self.predictions = self.labels[keep], self.predictions[keep]
         self._groups = self._groups[keep]

@@ -27,6 +27,10 @@ class Examples(ABC):
     def positions(self, ids: Iterable[Any]) -> list[int | None]:
         """The positions of the ids, None where an id is unknown."""
 
+    def ids(self) -> list[Any]:
+        """All ids."""
+        return self.all()[0]
+
     def take(self, positions: Sequence[int]) -> ListedExamples:
         """Some of the examples, in the order of the positions."""
         rows = self.rows(positions)
@@ -39,7 +43,7 @@ class Examples(ABC):
 
     def without(self, positions: set[int]) -> ListedExamples:
         """These examples without some."""
-        return self.take([p for p in range(len(self.all()[0])) if p not in positions])
+        return self.take([p for p in range(len(self.ids())) if p not in positions])
 
 
 class ListedExamples(Examples):

@@ -50,6 +50,9 @@ class SDMModel:
     support_changed: bool = False
     """Whether the support was updated since the calibration."""
 
+    def __post_init__(self) -> None:
+        self.support.named_by(self.examples.ids)
+
     @classmethod
     def build(
         cls,
@@ -72,7 +75,7 @@ class SDMModel:
 
     def known_ids(self) -> list[Any]:
         """The ids of support and calibration set."""
-        return [*self.examples.all()[0], *self.calibration_examples.all()[0]]
+        return [*self.examples.ids(), *self.calibration_examples.ids()]
 
     def decide(self, hidden_states: Tensor) -> SDMDecisions:
         """Decide on hidden states (N, D) or (N, positions, D)."""
@@ -108,18 +111,23 @@ class SDMModel:
         """Append points to the support; weights, eCDFs and region stay."""
         exemplars, logits = self._encode(hidden_states)
         self.support.add(exemplars, labels, logits.argmax(dim=1))
-        self.examples, self.support_changed = self.examples.with_added(examples), True
+        self._keep(self.examples.with_added(examples))
 
     def remove(self, positions: Sequence[int]) -> None:
         """Drop points from the support."""
         examples = self.examples.without(set(positions))
         self.support.remove(torch.tensor(positions, dtype=torch.int64))
-        self.examples, self.support_changed = examples, True
+        self._keep(examples)
 
     def relabel(self, positions: Sequence[int], labels: Tensor) -> None:
         """Give points of the support new labels."""
         self.support.relabel(torch.tensor(positions, dtype=torch.int64), labels)
         self.support_changed = True
+
+    def _keep(self, examples: Examples) -> None:
+        """Take over the examples of a changed support."""
+        self.examples, self.support_changed = examples, True
+        self.support.named_by(examples.ids)
 
     def _encode(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
         exemplars, logits = self.adaptor.encode_exactly(hidden_states)

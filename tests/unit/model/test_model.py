@@ -270,3 +270,20 @@ def test_a_loaded_model_still_explains_after_an_update_was_saved_over_it(fitted,
     loaded.save(tmp_path / "model")
     expected = [point.id for point in fitted.explain(insects.fresh[:1])[0].exemplars]
     assert [point.id for point in loaded.explain(insects.fresh[:1])[0].exemplars] == expected
+
+
+def test_ids_live_once(fitted, insects):
+    classifier = fitted
+    assert classifier.support_.ids.tolist() == classifier.model_.examples.ids()
+    assert set(classifier.support_.ids) <= set(insects.ids)
+    classifier.add_exemplars(insects.fresh[:2], ["ant", "bee"], ids=["new-0", "new-1"])
+    assert classifier.support_.ids.tolist()[-2:] == ["new-0", "new-1"]
+    classifier.remove_exemplars(["new-0"])
+    assert classifier.support_.ids.tolist() == classifier.model_.examples.ids()
+    assert len(classifier.support_.ids) == len(classifier.support_)
+
+
+def test_ids_of_a_loaded_model_are_those_of_its_examples(fitted, tmp_path):
+    fitted.save(tmp_path / "model")
+    loaded = SDMClassifier.load(tmp_path / "model")
+    assert loaded.support_.ids.tolist() == fitted.support_.ids.tolist()
