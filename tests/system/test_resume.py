@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import textwrap
 import time
 from dataclasses import replace
@@ -17,6 +15,7 @@ from sklearn.datasets import make_blobs
 
 from torchsdm import SDMClassifier
 from torchsdm.errors import CheckpointError
+from warm_process import WarmProcess
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 
@@ -55,11 +54,8 @@ FITTING_THE_BASELINE = """
 """
 
 
-def run(checkpoint: Path, model: Path, settings: dict, code: str = FITTING) -> subprocess.Popen:
-    code = textwrap.dedent(code).format(settings=settings)
-    return subprocess.Popen(
-        [sys.executable, "-c", code, str(checkpoint), str(model)], stdout=subprocess.PIPE, text=True
-    )
+def run(checkpoint: Path, model: Path, settings: dict, code: str = FITTING) -> WarmProcess:
+    return WarmProcess(textwrap.dedent(code).format(settings=settings), checkpoint, model)
 
 
 def epochs_done(checkpoint: Path) -> tuple[int, int]:
@@ -79,11 +75,12 @@ def assert_identical(a: Path, b: Path) -> None:
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT])
 def test_resume_is_identical(blow, tmp_path):
-    straight = run(tmp_path / "c0", tmp_path / "straight", SETTINGS)
+    settings = {**SETTINGS, "max_epochs": 60}  # long enough that a busy machine interrupts it in time
+    straight = run(tmp_path / "c0", tmp_path / "straight", settings)
     assert straight.wait() == 0
     checkpoint, interruptions = tmp_path / "c1", 0
     while interruptions < 4:
-        process = run(checkpoint, tmp_path / "resumed", SETTINGS)
+        process = run(checkpoint, tmp_path / "resumed", settings)
         before = epochs_done(checkpoint)
         while process.poll() is None and epochs_done(checkpoint) == before:
             time.sleep(0.005)
@@ -94,7 +91,7 @@ def test_resume_is_identical(blow, tmp_path):
         assert code == (-9 if blow == signal.SIGKILL else 130)
         interruptions += 1
     assert interruptions >= 2
-    assert run(checkpoint, tmp_path / "resumed", SETTINGS).wait() == 0
+    assert run(checkpoint, tmp_path / "resumed", settings).wait() == 0
     assert_identical(tmp_path / "straight", tmp_path / "resumed")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -18,11 +19,11 @@ import pytest
 import tiny_models
 from torchsdm import SDMClassifier
 from torchsdm.estimators.text_classifier import SDMTextClassifier
+from warm_process import SDM, WarmProcess
 
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 
-SDM = [sys.executable, "-c", "from torchsdm.cli import main; main()"]
 RNG = np.random.default_rng(0)
 TEXTS = [  # without near copies: at a distance of almost 0 the last bits of states would decide
     f"the {''.join(RNG.choice(list('abcdefghij'), 12))} was {'great and lovely' if number % 2 else 'awful and dull'}"
@@ -46,8 +47,7 @@ def server(model, *options):
     """The address of a server in a process of its own, which is stopped whatever happens."""
     port = free_port()
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    command = [*SDM, "serve", str(model), "--port", str(port), *options]
-    running = subprocess.Popen(command, env={**os.environ, **threads}, stderr=subprocess.PIPE, text=True)
+    running = WarmProcess(SDM, "serve", model, "--port", port, *options, env={**os.environ, **threads})
     try:
         until = time.monotonic() + 60
         while ask(f"http://127.0.0.1:{port}/health")[0] != 200:
@@ -55,12 +55,8 @@ def server(model, *options):
             time.sleep(0.05)
         yield f"http://127.0.0.1:{port}"
     finally:
-        running.terminate()
-        try:
-            running.communicate(timeout=20)
-        except subprocess.TimeoutExpired:
-            running.kill()
-            running.communicate()
+        running.send_signal(signal.SIGTERM)
+        running.wait(timeout=20)
 
 
 def ask(address, body=None):
@@ -217,7 +213,7 @@ def test_texts_for_a_model_of_states_and_unknown_routes_are_refused(states):
 
 def test_a_port_in_use_is_one_sentence(states_model):
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        command = [*SDM, "serve", str(states_model), "--port", str(taken.getsockname()[1])]
+        command = [sys.executable, "-c", SDM, "serve", str(states_model), "--port", str(taken.getsockname()[1])]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and done.stderr.startswith("sdm: 127.0.0.1, port ")
     assert done.stderr.count("\n") == 1 and "cannot be listened on" in done.stderr

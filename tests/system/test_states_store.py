@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -15,6 +13,7 @@ import tiny_models
 from torchsdm import Documents, HiddenStateExtractor
 from torchsdm.hidden_states import extractor as extractor_module
 from torchsdm.states import StatesStore
+from warm_process import WarmProcess
 
 N_DOCUMENTS, BLOCK = 200, 8
 PROGRAM = f"""
@@ -40,14 +39,13 @@ def test_killed_in_the_middle_it_goes_on_with_the_finished_blocks(tmp_path, monk
     broken, whole = tmp_path / "broken", tmp_path / "whole"
 
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")  # as in this process: last bits depend on it
-    command = [sys.executable, "-c", PROGRAM, model, str(tmp_path / "texts"), str(broken)]
-    killed = subprocess.Popen(command, env={**os.environ, **threads}, stderr=subprocess.PIPE)
+    killed = WarmProcess(PROGRAM, model, tmp_path / "texts", broken, env={**os.environ, **threads})
     while killed.poll() is None and len(list(broken.glob("[!.]*.safetensors"))) < 3:
         time.sleep(0.0005)
     killed.send_signal(signal.SIGKILL)
-    _, errors = killed.communicate()
+    killed.wait()
     finished = {path.name: path.read_bytes() for path in broken.glob("[!.]*.safetensors")}
-    assert killed.returncode == -signal.SIGKILL, errors.decode()
+    assert killed.poll() == -signal.SIGKILL, killed.stderr
     assert 3 <= len(finished) < N_DOCUMENTS // BLOCK, "it was never interrupted"
 
     monkeypatch.setattr(extractor_module, "BLOCK", BLOCK)

@@ -7,8 +7,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import textwrap
 import time
@@ -28,6 +26,7 @@ from torchsdm.files import describe_file
 from torchsdm.states import ExtractedStates, ModelOrigin, PoolingOrigin, PromptOrigin, StatesOrigin
 from torchsdm.states.folder import MANIFEST_NAME, FolderWriter, StatesFolder, folder_origin
 from torchsdm.states.formats import has_states, state_blocks
+from warm_process import WarmProcess
 
 needs_posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX")
 
@@ -840,7 +839,7 @@ def test_opening_without_a_check_of_digests_sees_sizes_alone(finished):
 
 # --- Other processes, and their death --------------------------------------------------------------------------------
 
-SERVER = """
+PROGRAM = """
     import json, os, signal, sys, time
     import numpy as np
     from torchsdm.documents import Document
@@ -876,63 +875,19 @@ SERVER = """
             open(os.path.join(directory, "held"), "w").close()
             time.sleep(600)
 
-    for line in sys.stdin:
-        name, args = json.loads(line)
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                {"write": write, "hold": hold}[name](**args)
-                code = 0
-            finally:
-                os._exit(code)
-        print(pid, flush=True)
-        sys.stdin.readline()  # until then the id stays the process's own, even if it has ended
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+    {"write": write, "hold": hold}[sys.argv[2]](**json.loads(sys.argv[3]))
 """
 
 
-class Server:
-    """A process that has imported everything and starts others, each at once."""
-
-    def __init__(self):
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(SERVER), json.dumps(ORIGIN.to_json())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def start(self, name, **args):
-        """Start a process; its id."""
-        return self._ask(json.dumps([name, args]))
-
-    def wait(self):
-        """Wait for the process that was started; its exit code."""
-        return self._ask("")
-
-    def run(self, name, **args):
-        self.start(name, **args)
-        return self.wait()
-
-    def _ask(self, line):
-        self._process.stdin.write(f"{line}\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def close(self):
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait()
+def start(name, **arguments):
+    """Start one of the functions above in a process of its own."""
+    arguments = json.dumps(arguments)
+    return WarmProcess(textwrap.dedent(PROGRAM), json.dumps(ORIGIN.to_json()), name, arguments)
 
 
-@pytest.fixture(scope="module")
-def server():
-    if not hasattr(os, "fork"):
-        pytest.skip("needs fork")
-    server = Server()
-    yield server
-    server.close()
+def write(directory, n_shards, **arguments):
+    """Write to the end or to death; the exit code."""
+    return start("write", directory=str(directory), n_shards=n_shards, **arguments).wait()
 
 
 def wait_for(condition):
@@ -942,35 +897,35 @@ def wait_for(condition):
         time.sleep(0.0005)
 
 
-def test_a_run_in_another_process_holds_the_directory_until_it_dies(server, tmp_path):
+def test_a_run_in_another_process_holds_the_directory_until_it_dies(tmp_path):
     directory = tmp_path / "held"
-    pid = server.start("hold", directory=str(directory))
+    holder = start("hold", directory=str(directory))
     try:
         wait_for((directory / "held").exists)
         with pytest.raises(CheckpointError, match=r"held is being written by another process"):
             writer_of(directory, n_rows=2, shard_size=2).__enter__()
     finally:
-        os.kill(pid, signal.SIGKILL)
-    assert server.wait() == -signal.SIGKILL
+        holder.send_signal(signal.SIGKILL)
+    assert holder.wait() == -signal.SIGKILL
     with writer_of(directory, n_rows=2, shard_size=2) as writer:
         assert writer.n_finished == 0
 
 
-def test_a_run_that_is_killed_again_and_again_ends_like_one_that_is_not(server, tmp_path):
+def test_a_run_that_is_killed_again_and_again_ends_like_one_that_is_not(tmp_path):
     n_shards, straight, killed = 60, tmp_path / "straight", tmp_path / "killed"
     begin = time.monotonic()
-    assert server.run("write", directory=str(straight), n_shards=n_shards) == 0
+    assert write(straight, n_shards=n_shards) == 0
     seconds = (time.monotonic() - begin) / n_shards  # of one shard
-    assert server.run("write", directory=str(killed), n_shards=n_shards, stop=1) == 0
+    assert write(killed, n_shards=n_shards, stop=1) == 0
     rng, rows_at_death = np.random.default_rng(0), [2]
     for attempt in range(10):
         before = (killed / MANIFEST_NAME).stat().st_mtime_ns
-        pid = server.start("write", directory=str(killed), n_shards=n_shards)
+        running = start("write", directory=str(killed), n_shards=n_shards)
         if attempt % 2:  # some die while they still look at what is there, some after a shard or more of their own
             wait_for(lambda before=before: (killed / MANIFEST_NAME).stat().st_mtime_ns != before)
         time.sleep(rng.uniform(0, 3 * seconds))
-        os.kill(pid, signal.SIGKILL)
-        if server.wait() == 0:
+        running.send_signal(signal.SIGKILL)
+        if running.wait() == 0:
             break
         stored = StatesFolder.open(killed, verify=True)  # no shard is named before it is whole
         rows_at_death.append(stored.n_finished_rows)
@@ -978,7 +933,7 @@ def test_a_run_that_is_killed_again_and_again_ends_like_one_that_is_not(server, 
             with pytest.raises(ModelFileError, match=rf"is not finished: {rows_at_death[-1]} of {2 * n_shards} rows"):
                 read_states(killed)
     assert len(set(rows_at_death)) >= 3 and rows_at_death == sorted(rows_at_death)
-    assert server.run("write", directory=str(killed), n_shards=n_shards) == 0
+    assert write(killed, n_shards=n_shards) == 0
     assert contents(killed) == contents(straight)
     states = read_states(killed)
     assert states.ids == list(range(2 * n_shards))
@@ -986,20 +941,20 @@ def test_a_run_that_is_killed_again_and_again_ends_like_one_that_is_not(server, 
 
 
 @pytest.mark.parametrize("n_before", [0, 1], ids=["in the first shard", "in the second shard"])
-def test_a_run_that_is_killed_at_any_step_can_be_resumed(server, tmp_path, n_before):
+def test_a_run_that_is_killed_at_any_step_can_be_resumed(tmp_path, n_before):
     """Before each fsync and each replace of one shard in turn: what is left can be gone on from."""
     straight = tmp_path / "straight"
-    assert server.run("write", directory=str(straight), n_shards=3) == 0
+    assert write(straight, n_shards=3) == 0
     whole, not_resumed = contents(straight), []
     for step in range(100):
         directory = tmp_path / f"killed-{step}"
         if n_before:
-            assert server.run("write", directory=str(directory), n_shards=3, stop=n_before) == 0
-        code = server.run("write", directory=str(directory), n_shards=3, stop=n_before + 1, step=step)
+            assert write(directory, n_shards=3, stop=n_before) == 0
+        code = write(directory, n_shards=3, stop=n_before + 1, step=step)
         if code == 0:
             break
         assert code == -signal.SIGKILL
-        if server.run("write", directory=str(directory), n_shards=3) != 0 or contents(directory) != whole:
+        if write(directory, n_shards=3) != 0 or contents(directory) != whole:
             not_resumed.append((step, sorted(contents(directory))))
     assert 6 <= step < 100  # two files and a manifest, each synced and replaced
     assert not_resumed == []
