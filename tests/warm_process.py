@@ -38,15 +38,25 @@ class Done:
 class WarmProcess:
     """A Python program in a process of its own; the part of ``subprocess.Popen`` that tests need.
 
-    ``program`` is a script or Python code; arguments follow, as on a command line. What it writes goes to files.
+    ``program`` is a script or Python code; arguments follow, as on a command line. Standard input is empty and what it
+    writes goes to files, unless paths (of named pipes, say) are given.
     """
 
-    def __init__(self, program: Path | str, *arguments: object, cwd: Path | None = None, env: dict | None = None):
+    def __init__(
+        self,
+        program: Path | str,
+        *arguments: object,
+        cwd: Path | None = None,
+        env: dict | None = None,
+        stdin: Path | str = os.devnull,
+        stdout: Path | None = None,
+    ):
         self._folder = tempfile.TemporaryDirectory(prefix="process-")
         self._out, self._err = (Path(self._folder.name) / name for name in ("stdout", "stderr"))
+        self._out = self._out if stdout is None else stdout
         words = [str(argument) for argument in arguments]
         where, environment = str(cwd or Path.cwd()), dict(os.environ if env is None else env)
-        streams = str(self._out), str(self._err)
+        streams = str(stdin), str(self._out), str(self._err)
         self._process = _CONTEXT.Process(target=_run, args=(program, words, where, environment, streams))
         self._process.start()
 
@@ -84,11 +94,12 @@ def run(program: Path | str, *arguments: object, timeout: float = 300, **options
     return Done(process.wait(timeout), process.stdout, process.stderr)
 
 
-def _run(program: Path | str, arguments: list[str], cwd: str, environment: dict, streams: tuple[str, str]) -> None:
-    for number, path in enumerate(streams, start=1):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT)
+def _run(program: Path | str, arguments: list[str], cwd: str, environment: dict, streams: tuple[str, ...]) -> None:
+    for number, path in reversed(list(enumerate(streams))):  # who opens a pipe to it knows that the rest is open
+        file = os.open(path, os.O_WRONLY | os.O_CREAT if number else os.O_RDONLY)
         os.dup2(file, number)
         os.close(file)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  (multiprocessing put another there)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)

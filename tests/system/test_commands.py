@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -79,13 +78,6 @@ def good(*arguments, **options):
     done = call(*arguments, **options)
     assert done.returncode == 0, done.stderr
     return done
-
-
-def piped(*arguments):
-    """The command in an interpreter of its own, with pipes for its three streams."""
-    command = [sys.executable, "-c", SDM, *map(str, arguments)]
-    streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    return subprocess.Popen(command, env={**os.environ, **ONE_THREAD}, **streams)
 
 
 def sentence(label, rng):
@@ -283,16 +275,22 @@ def test_predict_gives_texts_and_exemplars_only_as_asked(world):
     assert [row["confidence"] for row in none] == pytest.approx([row["confidence"] for row in some])
 
 
-def test_standard_input_is_read_in_a_real_pipe_and_a_closed_one_ends_quietly(world):
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_standard_input_is_read_in_a_real_pipe_and_a_closed_one_ends_quietly(world, tmp_path):
     content = (world / "states.jsonl").read_bytes()
-    whole = piped("predict", world / "states", "-")
-    out, err = whole.communicate(content)
-    assert whole.returncode == 0 and err == b""  # no progress either
-    assert [strict(line)["id"] for line in out.splitlines()] == list(range(1160, 1200))
-    closed = piped("predict", world / "states", "-", "-k", 100)
-    closed.stdout.close()  # as head -1 does
-    _, err = closed.communicate(content)
-    assert closed.returncode == 1 and err == b""
+    into, out_of = tmp_path / "into", tmp_path / "out"
+    os.mkfifo(into)
+    whole = WarmProcess(SDM, "predict", world / "states", "-", stdin=into)
+    into.write_bytes(content)
+    assert whole.wait() == 0 and whole.stderr == ""  # no progress either
+    assert [strict(line)["id"] for line in whole.stdout.splitlines()] == list(range(1160, 1200))
+    os.mkfifo(out_of)
+    reader = os.open(out_of, os.O_RDONLY | os.O_NONBLOCK)
+    closed = WarmProcess(SDM, "predict", world / "states", "-", "-k", 100, stdin=into, stdout=out_of)
+    with open(into, "wb") as pipe:  # it has begun
+        os.close(reader)  # as head -1 does
+        pipe.write(content)
+    assert closed.wait() == 1 and closed.stderr == ""
 
 
 # --- the other verbs -------------------------------------------------------------------------------------------------
@@ -443,14 +441,13 @@ def test_train_reads_standard_input_and_embed_too(world, tmp_path):
 
 
 def test_training_killed_goes_on_to_the_same_model(world, tmp_path):
-    settings = ("--rounds", 2, "--epochs", 150, "--filters", 16, "--learning-rate", 0.01, "--seed", 3)
+    settings = ("--rounds", 2, "--epochs", 20, "--filters", 16, "--learning-rate", 0.01, "--seed", 3)
     good("train", world / "train.npz", "-o", tmp_path / "whole", *settings)
     broken, checkpoint = tmp_path / "broken", tmp_path / "broken.training"
     running = WarmProcess(SDM, "train", world / "train.npz", "-o", broken, *settings, env={**os.environ, **ONE_THREAD})
     until = time.monotonic() + 60
     while running.poll() is None and not any(checkpoint.glob("*")) and time.monotonic() < until:
         time.sleep(0.001)
-    time.sleep(0.05)
     running.send_signal(signal.SIGKILL)
     assert running.wait() == -signal.SIGKILL and any(checkpoint.glob("*")) and not broken.exists()
     good("train", world / "train.npz", "-o", broken, *settings)
@@ -505,10 +502,7 @@ def bad(world):
     folder = world / "bad"
     folder.mkdir()
     lines = (world / "train.jsonl").read_text().splitlines()
-    garbage = np.random.default_rng(1).bytes(300)
-    for ending in ("jsonl", "csv", "npz", "safetensors", "parquet"):
-        (folder / f"garbage.{ending}").write_bytes(b"\xff" + garbage)
-        (folder / f"empty.{ending}").write_bytes(b"")
+    (folder / "garbage.npz").write_bytes(np.random.default_rng(1).bytes(300))
     (folder / "broken.jsonl").write_text("\n".join([*lines[:2], '{"text": bro', *lines[3:6]]))
     (folder / "unlabelled.jsonl").write_text("\n".join([lines[0], '{"id": "x", "text": "fine"}', *lines[2:6]]))
     (folder / "another.jsonl").write_text('{"text": "fine", "label": "maybe"}\n')
@@ -522,15 +516,9 @@ def bad(world):
     for name, changed in {
         "narrow": {"hidden_states": states[:, :4]},
         "holed": {"hidden_states": holed},
-        "complex": {"hidden_states": states.astype(complex)},
-        "words": {"hidden_states": states.astype(str)},
-        "flat": {"hidden_states": states[:, 0]},
         "none": {"hidden_states": states[:0], "labels": data["labels"][:0], "ids": data["ids"][:0]},
         "unknown": {"labels": data["labels"] + 7},
-        "wide-labels": {"labels": np.ones((160, 2), int)},
         "wide-ids": {"ids": np.ones((160, 2), int)},
-        "odd-ids": {"ids": np.arange(160) / 2},
-        "short": {"labels": data["labels"][:5]},
     }.items():
         np.savez(folder / f"{name}.npz", **{**data, **changed})
     (folder / "half.jsonl").write_text(
@@ -591,62 +579,37 @@ def run_bad(world, folder, arguments, file="", **options):
     return done
 
 
-@pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize(
-    ("file", "expected"),
-    [
-        ("nowhere.jsonl", "nowhere.jsonl"),
-        ("notes.txt", "notes.txt"),
-        ("no-model", "no-model"),
-        ("broken.jsonl", "broken.jsonl, line 3"),
-        *((f"empty.{ending}", "empty") for ending in ("jsonl", "csv", "npz", "safetensors", "parquet")),
-        *((f"garbage.{ending}", "garbage") for ending in ("jsonl", "csv", "npz", "safetensors", "parquet")),
-    ],
-)
-def test_a_bad_file_is_one_sentence_in_every_verb(verb, file, expected, world, bad, tmp_path):
-    refused(run_bad(world, tmp_path, VERBS[verb], bad / file), expected)
+# What is wrong with a file is tested in tests/unit/application/test_inputs.py; here, that every verb says it.
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize(
-    ("content", "expected"), [(b"", "standard input is empty"), (b'{"text": "a", "label": 1}\n{', "line 2")]
-)
-def test_bad_standard_input_is_one_sentence_in_every_verb(verb, content, expected, world, tmp_path):
-    done = run_bad(world, tmp_path, VERBS[verb], "-", stdin=content)
-    refused(done, expected)
-    assert "/tmp" not in done.stderr
+def test_bad_files_and_standard_input_are_one_sentence_in_every_verb(verb, world, bad, tmp_path):
+    for file, expected in {
+        "nowhere.jsonl": "nowhere.jsonl",
+        "notes.txt": "notes.txt",
+        "broken.jsonl": "broken.jsonl, line 3",
+        "garbage.npz": "garbage",
+    }.items():
+        refused(run_bad(world, tmp_path, VERBS[verb], bad / file), expected)
+    for content, expected in {b"": "standard input is empty", b'{"text": "a", "label": 1}\n{': "line 2"}.items():
+        done = run_bad(world, tmp_path, VERBS[verb], "-", stdin=content)
+        refused(done, expected)
+        assert "/tmp" not in done.stderr
 
 
-BAD_STATES = {
-    "narrow.npz": "4 features",
-    "holed.npz": "row 31: the states hold NaN",
-    "complex.npz": "rows of numbers",
-    "words.npz": "rows of numbers",
-    "flat.npz": "rows of numbers",
-    "none.npz": "",
-    "short.npz": "labels",
-    "wide-ids.npz": "ids must be one for each row",
-    "wide-labels.npz": "labels must be one for each row",
-    "odd-ids.npz": "row 1: an id must be text or an integer",
-}
-
-
-@pytest.mark.parametrize(
-    ("verb", "file", "expected"),
-    [
-        (verb, file, expected)
-        for verb in ("train", "predict", "evaluate", "explain", "update", "report")
-        for file, expected in BAD_STATES.items()
-        if (verb, file) != ("train", "narrow.npz")  # of another width than a model's, which it does not have yet
-    ],
-)
-def test_bad_states_are_one_sentence_in_every_verb(verb, file, expected, world, bad, tmp_path, monkeypatch):
+@pytest.mark.parametrize("verb", ["train", "predict", "evaluate", "explain", "update", "report"])
+def test_bad_states_are_one_sentence_in_every_verb(verb, world, bad, tmp_path, monkeypatch):
     monkeypatch.setattr(saved_model, "BLOCK", 7)  # rows are counted over all blocks
     arguments = [{"TEXTS": "STATES"}.get(one, one) for one in VERBS[verb] if one not in ("-m", "BERT")]
-    done = run_bad(world, tmp_path, arguments, bad / file)
-    if done.stdout:  # of the rows before
-        done = Done(done.returncode, "", done.stderr)
-    refused(done, expected)
+    for file, expected in {
+        "holed.npz": "row 31: the states hold NaN",
+        "wide-ids.npz": "ids must be one for each row",
+        "none.npz": "",
+        "narrow.npz": "4 features",  # not those of the model, which training does not have yet
+    }.items():
+        if (verb, file) != ("train", "narrow.npz"):
+            done = run_bad(world, tmp_path, arguments, bad / file)
+            refused(Done(done.returncode, "", done.stderr), expected)  # the rows before may have been written
 
 
 @pytest.mark.parametrize(

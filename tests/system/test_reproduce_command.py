@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -457,8 +456,7 @@ def test_what_is_shown_runs_as_a_file_of_ones_own(run, place, tmp_path):
 
 
 def test_an_unknown_experiment_in_a_process_of_its_own(tmp_path):
-    command = [sys.executable, "-c", SDM, "reproduce", "facts"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    done = warm_process.run(SDM, "reproduce", "facts", cwd=tmp_path)
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.startswith("sdm: There is no experiment 'facts'. Known are ablation, ")
     assert done.stderr.count("\n") == 1 and list(tmp_path.iterdir()) == []

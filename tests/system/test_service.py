@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -17,6 +15,7 @@ import numpy as np
 import pytest
 
 import tiny_models
+import warm_process
 from torchsdm import SDMClassifier
 from torchsdm.estimators.text_classifier import SDMTextClassifier
 from warm_process import SDM, WarmProcess
@@ -163,7 +162,6 @@ def test_the_model_says_what_it_is(texts, states, text_model):
     }
 
 
-@pytest.mark.parametrize("route", ["decide", "explain"])
 @pytest.mark.parametrize(
     "body",
     [
@@ -192,10 +190,11 @@ def test_the_model_says_what_it_is(texts, states, text_model):
         {"hidden_states": [{}]},
     ],
 )
-def test_a_wrong_request_is_told_in_one_sentence(texts, route, body):
-    status, answer = ask(f"{texts}/{route}", body)
-    assert 400 <= status < 500 and list(answer) == ["error"]
-    assert isinstance(answer["error"], str) and answer["error"].endswith(".") and "\n" not in answer["error"]
+def test_a_wrong_request_is_told_in_one_sentence(texts, body):
+    for route in ("decide", "explain"):
+        status, answer = ask(f"{texts}/{route}", body)
+        assert 400 <= status < 500 and list(answer) == ["error"], route
+        assert isinstance(answer["error"], str) and answer["error"].endswith(".") and "\n" not in answer["error"]
 
 
 @pytest.mark.parametrize("k", [0, -1, "x", None, 1.5, [1], True])
@@ -213,7 +212,6 @@ def test_texts_for_a_model_of_states_and_unknown_routes_are_refused(states):
 
 def test_a_port_in_use_is_one_sentence(states_model):
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        command = [sys.executable, "-c", SDM, "serve", str(states_model), "--port", str(taken.getsockname()[1])]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = warm_process.run(SDM, "serve", states_model, "--port", taken.getsockname()[1])
     assert done.returncode == 1 and done.stderr.startswith("sdm: 127.0.0.1, port ")
     assert done.stderr.count("\n") == 1 and "cannot be listened on" in done.stderr

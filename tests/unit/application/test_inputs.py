@@ -1,0 +1,121 @@
+"""Files that nothing can be made of: one sentence that names the file and the place, before anything is computed.
+
+Every verb reads through ``SavedModel.blocks`` or ``read_training``; tests/system/test_commands.py shows that it does.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tiny_models
+from torchsdm import SDMClassifier, SDMTextClassifier
+from torchsdm.application import SavedModel, read_training, saved_model
+from torchsdm.columns import Columns
+from torchsdm.errors import TorchSDMError
+
+pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+
+N, WIDTH = 40, 6
+LABELS = np.arange(N) % 2
+STATES = (np.random.default_rng(0).normal(size=(N, WIDTH)) + 2.0 * LABELS[:, None]).astype(np.float32)
+
+
+QUICK = {"alpha": 0.6, "n_filters": 4, "n_rounds": 1, "max_epochs": 2, "learning_rate": 1e-2, "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def over_states(tmp_path_factory):
+    """A model over states, which knows no language model."""
+    path = tmp_path_factory.mktemp("saved") / "model"
+    SDMClassifier(**QUICK).fit(STATES, LABELS).save(path)
+    return SavedModel.load(path)
+
+
+@pytest.fixture(scope="module")
+def over_texts(tmp_path_factory):
+    """A model over texts."""
+    folder = tmp_path_factory.mktemp("saved")
+    language_model = tiny_models.save_model(folder / "bert", *tiny_models.bert())
+    words = tiny_models.TEXT.split()
+    texts = [" ".join(words[row : row + 5]) for row in range(N)]
+    SDMTextClassifier(language_model, classifier=SDMClassifier(**QUICK)).fit(texts, LABELS).save(folder / "model")
+    return SavedModel.load(folder / "model")
+
+
+def assert_refused(expected, path, *roads):
+    for road in roads:
+        with pytest.raises(TorchSDMError) as raised:
+            road()
+        message = str(raised.value)
+        assert expected in message and "\n" not in message, message
+        assert str(path) in message or path.name in message
+
+
+# --- Files that cannot be read ----------------------------------------------------------------------------------------
+
+ENDINGS = ("jsonl", "csv", "npz", "safetensors", "parquet")
+LINES = '{"text": "a film", "label": "pos"}\n{"text": "a plot", "label": "neg"}\n'
+UNREADABLE = {
+    **{f"empty.{ending}": (b"", "empty") for ending in ENDINGS},
+    **{f"garbage.{ending}": (b"\xff" + np.random.default_rng(1).bytes(300), "garbage") for ending in ENDINGS},
+    "broken.jsonl": (f'{LINES}{{"text": bro\n{LINES}'.encode(), "broken.jsonl, line 3"),
+    "notes.txt": (b"fine", "notes.txt"),
+    "folder": (None, "folder"),
+    "nowhere.jsonl": (b"", "nowhere.jsonl"),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_file_that_cannot_be_read_is_named(name, over_texts, tmp_path):
+    content, expected = UNREADABLE[name]
+    path = tmp_path / name
+    if content is None:
+        path.mkdir()
+    elif name != "nowhere.jsonl":
+        path.write_bytes(content)
+    extractor = over_texts.text_classifier.extractor_ if name.endswith(("jsonl", "csv", "txt")) else None
+    assert_refused(
+        expected,
+        path,
+        lambda: list(over_texts.blocks(str(path), Columns())),
+        lambda: read_training(str(path), Columns(), extractor),
+    )
+
+
+# --- States that cannot be used ---------------------------------------------------------------------------------------
+
+HOLED, INFINITE = STATES.copy(), STATES.copy()
+HOLED[30, 2], INFINITE[0, 0] = np.nan, np.inf
+BAD_STATES = {
+    "NaN": ({"hidden_states": HOLED}, "row 31: the states hold NaN"),
+    "infinity": ({"hidden_states": INFINITE}, "row 1: the states hold NaN or infinity"),
+    "complex": ({"hidden_states": STATES.astype(complex)}, "rows of numbers"),
+    "words": ({"hidden_states": STATES.astype(str)}, "rows of numbers"),
+    "flat": ({"hidden_states": STATES[:, 0]}, "rows of numbers"),
+    "few labels": ({"labels": LABELS[:5]}, "labels"),
+    "labels in columns": ({"labels": np.ones((N, 2), int)}, "labels must be one for each row"),
+    "ids in columns": ({"ids": np.ones((N, 2), int)}, "ids must be one for each row"),
+    "ids of halves": ({"ids": np.arange(N) / 2}, "row 1: an id must be text or an integer"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_STATES)
+def test_states_that_cannot_be_used_are_named_by_their_row(kind, over_states, tmp_path, monkeypatch):
+    monkeypatch.setattr(saved_model, "BLOCK", 7)  # rows are counted over all blocks
+    changed, expected = BAD_STATES[kind]
+    path = tmp_path / "states.npz"
+    np.savez(path, **{"hidden_states": STATES, "labels": LABELS, "ids": np.arange(N), **changed})
+    assert_refused(
+        expected,
+        path,
+        lambda: list(over_states.blocks(str(path), Columns())),
+        lambda: list(over_states.blocks(str(path), Columns(), needs_labels=True)),
+        lambda: read_training(str(path), Columns(), None),
+    )
+
+
+def test_a_file_without_rows_is_empty(over_states, tmp_path):
+    path = tmp_path / "states.npz"
+    np.savez(path, hidden_states=STATES[:0], labels=LABELS[:0])
+    assert_refused("is empty", path, lambda: list(over_states.blocks(str(path), Columns())))
