@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import torchsdm
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -154,18 +152,18 @@ def test_the_version_is_the_same_everywhere():
     assert declared and declared[1] == torchsdm.__version__
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_a_public_name_has_a_docstring_of_its_own(name):
-    value = getattr(torchsdm, name)
-    assert value.__doc__ and value.__doc__.strip()
-    assert value.__module__.startswith("torchsdm.")
-    if isinstance(value, type):
-        bases = [base.__doc__ for base in value.__mro__[1:]]
-        assert value.__doc__ not in bases
-        assert not value.__doc__.startswith(f"{name}(")  # what @dataclass writes where nobody did
-        for method, member in vars(value).items():
-            if not method.startswith("_") and callable(getattr(member, "__func__", member)):
-                assert (getattr(member, "__func__", member).__doc__ or "").strip(), f"{name}.{method}"
+def test_a_public_name_has_a_docstring_of_its_own():
+    for name in PUBLIC:
+        value = getattr(torchsdm, name)
+        assert value.__doc__ and value.__doc__.strip(), name
+        assert value.__module__.startswith("torchsdm."), name
+        if isinstance(value, type):
+            bases = [base.__doc__ for base in value.__mro__[1:]]
+            assert value.__doc__ not in bases, name
+            assert not value.__doc__.startswith(f"{name}("), name  # what @dataclass writes where nobody did
+            for method, member in vars(value).items():
+                if not method.startswith("_") and callable(getattr(member, "__func__", member)):
+                    assert (getattr(member, "__func__", member).__doc__ or "").strip(), f"{name}.{method}"
 
 
 def documented_modules() -> set[str]:

@@ -310,7 +310,6 @@ def test_rescaled_similarity_equals_the_reference():
 # --- Refusals --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("function", [sdm_activation, sdm_log_activation])
 @pytest.mark.parametrize(
     ("logits", "q", "d", "message"),
     [
@@ -325,9 +324,10 @@ def test_rescaled_similarity_equals_the_reference():
         ([[1.0, 2.0]], 1, [math.nan], r"'distance_quantile' of {caller} must be in \[0, 1\]. Got nan"),
     ],
 )
-def test_bad_signals_are_refused(function, logits, q, d, message):
-    with pytest.raises(InvalidInputError, match=message.format(caller=function.__name__)):
-        function(logits, q, d)
+def test_bad_signals_are_refused(logits, q, d, message):
+    for function in (sdm_activation, sdm_log_activation):
+        with pytest.raises(InvalidInputError, match=message.format(caller=function.__name__)):
+            function(logits, q, d)
 
 
 @pytest.mark.parametrize("labels", [[2], [-1]])

@@ -95,10 +95,10 @@ def test_labels_must_fit():
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 7), (7, 7), (3, 7), (95, 100), (1, 1), (999, 1000)])
-@pytest.mark.parametrize("level", [0.8, 0.95, 0.99])
-def test_wilson_is_scipys(k, n, level):
-    expected = binomtest(k, n).proportion_ci(level, method="wilson")
-    np.testing.assert_allclose(wilson_interval(k, n, level), (expected.low, expected.high), atol=1e-12)
+def test_wilson_is_scipys(k, n):
+    for level in (0.8, 0.95, 0.99):
+        expected = binomtest(k, n).proportion_ci(level, method="wilson")
+        np.testing.assert_allclose(wilson_interval(k, n, level), (expected.low, expected.high), atol=1e-12)
 
 
 @pytest.mark.parametrize(("k", "n"), [(1, 0), (-1, 3), (4, 3)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -50,13 +51,13 @@ def assert_close(got, expected):
 
 
 @every_architecture
-@pytest.mark.parametrize("layer", [-1, *range(N_LAYERS + 1), -2, -1 - N_LAYERS])
-def test_states_of_a_batch_are_those_of_a_plain_pass(name, layer):
+def test_states_of_a_batch_are_those_of_a_plain_pass(name):
     backbone = tiny_backbone(name)
-    states = backbone.run(SEQUENCES, layer=layer).states
-    assert states.shape == (4, 12, HIDDEN_SIZE)
-    for row, ids in enumerate(SEQUENCES):
-        assert_close(states[row, : len(ids)], plain_states(backbone, ids, layer))
+    for layer in (-1, *range(N_LAYERS + 1), -2, -1 - N_LAYERS):
+        states = backbone.run(SEQUENCES, layer=layer).states
+        assert states.shape == (4, 12, HIDDEN_SIZE)
+        for row, ids in enumerate(SEQUENCES):
+            assert_close(states[row, : len(ids)], plain_states(backbone, ids, layer))
 
 
 @every_architecture
@@ -79,10 +80,10 @@ def test_the_final_states_are_what_the_output_layer_gets(name):
 
 
 @every_architecture
-@pytest.mark.parametrize("layer", [3, -4, 100])
-def test_a_layer_that_is_not_there_is_refused(name, layer):
-    with pytest.raises(InvalidInputError, match=rf"'layer' must be one of -3 to 2 for this model. Got {layer}"):
-        tiny_backbone(name).run(SEQUENCES, layer=layer)
+def test_a_layer_that_is_not_there_is_refused(name):
+    for layer in (3, -4, 100):
+        with pytest.raises(InvalidInputError, match=rf"'layer' must be one of -3 to 2 for this model. Got {layer}"):
+            tiny_backbone(name).run(SEQUENCES, layer=layer)
 
 
 @every_architecture
@@ -119,17 +120,18 @@ def test_capped_logits_stay_capped():
 
 
 @with_output_layer
-@pytest.mark.parametrize("logits_at", [None, [[3], [11], [0], [6]], [[0, 1], [4, 11], [0, 0], [5, 6]]])
-@pytest.mark.parametrize("layer", [-1, 1])
-def test_the_output_layer_is_run_on_the_wanted_positions_only(name, logits_at, layer):
+def test_the_output_layer_is_run_on_the_wanted_positions_only(name):
     backbone = tiny_backbone(name)
-    n_positions = []
-    handle = backbone.model.get_output_embeddings().register_forward_hook(
-        lambda module, arguments, output: n_positions.append(arguments[0].shape[:-1].numel())
-    )
-    backbone.run(SEQUENCES, layer=layer, logits_at=logits_at)
-    handle.remove()
-    assert sum(n_positions) == (0 if logits_at is None else sum(len(at) for at in logits_at))
+    for layer, logits_at in itertools.product(
+        (-1, 1), (None, [[3], [11], [0], [6]], [[0, 1], [4, 11], [0, 0], [5, 6]])
+    ):
+        n_positions = []
+        handle = backbone.model.get_output_embeddings().register_forward_hook(
+            lambda module, arguments, output, seen=n_positions: seen.append(arguments[0].shape[:-1].numel())
+        )
+        backbone.run(SEQUENCES, layer=layer, logits_at=logits_at)
+        handle.remove()
+        assert sum(n_positions) == (0 if logits_at is None else sum(len(at) for at in logits_at))
 
 
 @with_output_layer

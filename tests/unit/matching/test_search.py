@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 import pytest
@@ -25,7 +26,8 @@ from torchsdm.matching.search import match, match_groups, match_self, neighbors
 
 N_SUPPORT, N_QUERIES = 60, 16
 
-both_kernels = pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "torch"])
+BOTH_KERNELS = (True, False)  # compiled, and in torch operations
+both_kernels = pytest.mark.parametrize("compiled", BOTH_KERNELS, ids=["compiled", "torch"])
 
 
 def points_of(kind, n, rng):
@@ -154,13 +156,13 @@ class Problem:
         return distances, indices
 
 
-def assert_same(got, expected):
+def assert_same(got, expected, compiled=True):
     """Equal to the last bit."""
     assert got.similarity.dtype == got.nearest_index.dtype == torch.int64
     assert got.nearest_distance.dtype == torch.float64
-    assert got.similarity.tolist() == expected.similarity.tolist()
-    assert got.nearest_index.tolist() == expected.nearest_index.tolist()
-    assert got.nearest_distance.tolist() == expected.nearest_distance.tolist()
+    assert got.similarity.tolist() == expected.similarity.tolist(), f"compiled={compiled}"
+    assert got.nearest_index.tolist() == expected.nearest_index.tolist(), f"compiled={compiled}"
+    assert got.nearest_distance.tolist() == expected.nearest_distance.tolist(), f"compiled={compiled}"
 
 
 # --- The plain version is the reference ------------------------------------------------------------------------------
@@ -196,49 +198,45 @@ def test_some_similarities_are_large_and_some_are_zero():
 # --- The sweeps equal the plain version ------------------------------------------------------------------------------
 
 
-@both_kernels
 @pytest.mark.parametrize("kind", KINDS)
-def test_match_equals_the_plain_version_for_every_block_size(kind, compiled):
+def test_match_equals_the_plain_version_for_every_block_size(kind):
     problem = Problem(kind)
     exclude = torch.where(torch.arange(N_QUERIES) % 2 == 0, torch.arange(N_QUERIES), -1)
     expected, expected_excluding = problem.plain(), problem.plain(exclude)
-    support = problem.centred()
-    every_size = kind == "grid" or (compiled and kind == "gaussian")  # tiny blocks are slow in torch operations
-    for block_size in (1, 2, 3, 7, 32, 1000) if every_size else (5, 1000):
-        arguments = problem.queries, problem.query_predictions, support, problem.groups
-        assert_same(match(*arguments, block_size=block_size, compiled=compiled), expected)
-        assert_same(match(*arguments, exclude, block_size, compiled=compiled), expected_excluding)
+    arguments = problem.queries, problem.query_predictions, problem.centred(), problem.groups
+    for compiled in BOTH_KERNELS:
+        every_size = kind == "grid" or (compiled and kind == "gaussian")  # tiny blocks are slow in torch operations
+        for block_size in (1, 2, 3, 7, 32, 1000) if every_size else (5, 1000):
+            assert_same(match(*arguments, block_size=block_size, compiled=compiled), expected, compiled)
+            assert_same(match(*arguments, exclude, block_size, compiled=compiled), expected_excluding, compiled)
 
 
-@both_kernels
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_support_point_against_the_others(kind, compiled):
+def test_every_support_point_against_the_others(kind):
     problem = Problem(kind, seed=1, n_support=40)
     own, support, expected = torch.arange(40), problem.centred(), problem.plain_self()
-    for block_size in (7, 1000):
+    for compiled, block_size in product(BOTH_KERNELS, (7, 1000)):
         arguments = problem.points, problem.predictions, support, problem.groups, own, block_size
-        assert_same(match(*arguments, compiled=compiled), expected)
+        assert_same(match(*arguments, compiled=compiled), expected, compiled)
     assert (expected.nearest_index != own).all()
     if kind in ("duplicates", "all alike", "grid"):
         assert (expected.nearest_distance == 0).any()  # a duplicate of oneself stays
 
 
-@both_kernels
 @pytest.mark.parametrize("kind", KINDS)
-def test_neighbors_equal_the_plain_version(kind, compiled):
+def test_neighbors_equal_the_plain_version(kind):
     problem = Problem(kind, seed=2)
     support = problem.centred()
     for k in (1, 5, N_SUPPORT):
         expected = problem.plain_neighbors(k)
-        for block_size in (4, 1000):
+        for compiled, block_size in product(BOTH_KERNELS, (4, 1000)):
             distances, indices = neighbors(problem.queries, support, k, block_size=block_size, compiled=compiled)
             assert distances.dtype == torch.float64 and indices.dtype == torch.int64
-            assert (distances.tolist(), indices.tolist()) == expected
+            assert (distances.tolist(), indices.tolist()) == expected, f"compiled={compiled}"
 
 
-@both_kernels
 @pytest.mark.parametrize("kind", KINDS)
-def test_neighbors_that_come_with_a_match_equal_the_plain_version(kind, compiled):
+def test_neighbors_that_come_with_a_match_equal_the_plain_version(kind):
     problem = Problem(kind, seed=3)
     nobody = torch.full((N_QUERIES,), -1)
     some = torch.where(torch.arange(N_QUERIES) % 3 == 2, -1, torch.arange(N_QUERIES))
@@ -248,38 +246,38 @@ def test_neighbors_that_come_with_a_match_equal_the_plain_version(kind, compiled
         own = None if exclude is nobody else exclude
         for k, block_size in ((1, 1000), (5, 4), (N_SUPPORT - 1, 1000), (N_SUPPORT, 50)):
             arguments = problem.queries, problem.query_predictions, support, problem.groups, own, block_size
-            got = match(*arguments, k=k, compiled=compiled)
-            assert_same(got, expected)
-            assert not ((got.neighbor_indices == exclude[:, None]) & (exclude[:, None] >= 0)).any()
-            neighbors_too = got.neighbor_distances.tolist(), got.neighbor_indices.tolist()
-            assert neighbors_too == problem.plain_neighbors(k, exclude)
+            for compiled in BOTH_KERNELS:
+                got = match(*arguments, k=k, compiled=compiled)
+                assert_same(got, expected, compiled)
+                assert not ((got.neighbor_indices == exclude[:, None]) & (exclude[:, None] >= 0)).any()
+                neighbors_too = got.neighbor_distances.tolist(), got.neighbor_indices.tolist()
+                assert neighbors_too == problem.plain_neighbors(k, exclude), f"compiled={compiled}"
 
 
-@both_kernels
 @pytest.mark.parametrize("kind", KINDS)
-def test_any_centre_gives_the_same_answers(kind, compiled):
+def test_any_centre_gives_the_same_answers(kind):
     problem = Problem(kind)
     expected, expected_self, expected_neighbors = problem.plain(), problem.plain_self(), problem.plain_neighbors(5)
     points = problem.points.double()
     for centre in (torch.zeros(points.shape[1]), points.mean(dim=0), points[3] * 7 + 1e3, points[3] + 1e15):
         support = problem.centred(centre)
         arguments = problem.queries, problem.query_predictions, support, problem.groups
-        got = match(*arguments, k=5, compiled=compiled)
-        assert_same(got, expected)
-        assert (got.neighbor_distances.tolist(), got.neighbor_indices.tolist()) == expected_neighbors
+        for compiled in BOTH_KERNELS:
+            got = match(*arguments, k=5, compiled=compiled)
+            assert_same(got, expected, compiled)
+            assert (got.neighbor_distances.tolist(), got.neighbor_indices.tolist()) == expected_neighbors
         assert_same(match_self(support, problem.predictions, problem.groups), expected_self)
 
 
-@both_kernels
 @pytest.mark.parametrize("kind", KINDS)
-def test_without_non_matches_the_farthest_point_counts(kind, compiled):
+def test_without_non_matches_the_farthest_point_counts(kind):
     problem = Problem(kind)
     support, groups = problem.centred(), torch.zeros(N_SUPPORT, dtype=torch.int64)
     exclude = torch.where(torch.arange(N_QUERIES) % 2 == 0, torch.arange(N_QUERIES), -1)
-    for block_size in (5, 1000):
+    for compiled, block_size in product(BOTH_KERNELS, (5, 1000)):
         arguments = problem.queries, torch.zeros_like(exclude), support, groups, exclude, block_size
         got = match(*arguments, compiled=compiled)
-        assert got.similarity.tolist() == [N_SUPPORT - 1, N_SUPPORT] * (N_QUERIES // 2)
+        assert got.similarity.tolist() == [N_SUPPORT - 1, N_SUPPORT] * (N_QUERIES // 2), f"compiled={compiled}"
     assert (match_self(support, torch.zeros_like(groups), groups).similarity == N_SUPPORT - 1).all()
 
 
@@ -478,14 +476,13 @@ def test_threads_change_nothing_of_match_self(threads):
 
 
 @pytest.mark.parametrize("first_other", [0, 1, 63, 64, 255, 256, 257, 511, 512, 599])
-@both_kernels
-def test_ties_across_tiles_and_chunks(first_other, compiled):
+def test_ties_across_tiles_and_chunks(first_other):
     # 600 points at distance 1, on both sides; one of them is no match: what comes before it in the support counts.
     points = torch.where(torch.arange(600) % 3 == 0, -1.0, 1.0)[:, None]
     groups = torch.zeros(600, dtype=torch.int64)
     groups[first_other] = -1
     support, queries, predictions = CentredPoints.of(points, torch.zeros(1)), torch.zeros(3, 1), torch.tensor([0, 0, 1])
-    for block_size in (13, 40, 1000):
+    for compiled, block_size in product(BOTH_KERNELS, (13, 40, 1000)):
         got = match(queries, predictions, support, groups, None, block_size, k=2, compiled=compiled)
         assert got.similarity.tolist() == [first_other, first_other, 0]
         assert got.nearest_index.tolist() == [0, 0, 0] and got.nearest_distance.tolist() == [1.0] * 3

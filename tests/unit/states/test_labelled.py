@@ -267,22 +267,22 @@ def joined(blocks, name):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("size", [1, 7, N_MANY, 1000])
-def test_blocks_are_the_whole(tmp_path, ending, size):
+def test_blocks_are_the_whole(tmp_path, ending):
     path = write(tmp_path, ending, labels=MANY_LABELS, ids=MANY_IDS, texts=MANY_TEXTS)
-    blocks = list(state_blocks(path, size))
-    assert [len(block) for block in blocks] == [len(MANY[start : start + size]) for start in range(0, N_MANY, size)]
     whole = read_states(path)
-    for block in blocks:
-        assert type(block.hidden_states) is type(whole.hidden_states) and type(block.labels) is type(whole.labels)
-        assert block.hidden_states.dtype == whole.hidden_states.dtype
-    assert np.array_equal(joined(blocks, "hidden_states"), MANY) and np.array_equal(whole.hidden_states, MANY)
-    assert joined(blocks, "labels").tolist() == MANY_LABELS.tolist() == list(whole.labels)
-    assert joined(blocks, "ids").tolist() == MANY_IDS.tolist() == list(whole.ids)
-    if ending == "safetensors":
-        assert joined(blocks, "texts") is None is whole.texts
-    else:
-        assert joined(blocks, "texts").tolist() == MANY_TEXTS == list(whole.texts)
+    for size in (1, 7, N_MANY, 1000):
+        blocks = list(state_blocks(path, size))
+        assert [len(block) for block in blocks] == [len(MANY[start : start + size]) for start in range(0, N_MANY, size)]
+        for block in blocks:
+            assert type(block.hidden_states) is type(whole.hidden_states) and type(block.labels) is type(whole.labels)
+            assert block.hidden_states.dtype == whole.hidden_states.dtype
+        assert np.array_equal(joined(blocks, "hidden_states"), MANY) and np.array_equal(whole.hidden_states, MANY)
+        assert joined(blocks, "labels").tolist() == MANY_LABELS.tolist() == list(whole.labels)
+        assert joined(blocks, "ids").tolist() == MANY_IDS.tolist() == list(whole.ids)
+        if ending == "safetensors":
+            assert joined(blocks, "texts") is None is whole.texts
+        else:
+            assert joined(blocks, "texts").tolist() == MANY_TEXTS == list(whole.texts)
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -467,14 +467,13 @@ def test_missing_states_are_said_at_once(tmp_path, ending):
 @pytest.mark.parametrize(
     ("ending", "name"), [*product(ARRAY_ENDINGS, ["labels", "ids"]), ("npz", "texts"), ("compressed.npz", "texts")]
 )
-@pytest.mark.parametrize("n_rows", [0, N_MANY - 1, N_MANY + 1])
-def test_arrays_of_different_lengths_are_refused_at_once(tmp_path, ending, name, n_rows):
-    others = {"labels": MANY_LABELS, name: np.arange(n_rows)}
-    path = write(tmp_path, ending, **others)
-    match = rf"'{name}' of .*many\..* must hold one value for each of {N_MANY} inputs. Got {n_rows}"
-    for attempt in (lambda: next(state_blocks(path, 4)), lambda: read_states(path)):
-        with pytest.raises(InvalidInputError, match=match):
-            attempt()
+def test_arrays_of_different_lengths_are_refused_at_once(tmp_path, ending, name):
+    for n_rows in (0, N_MANY - 1, N_MANY + 1):
+        path = write(tmp_path, ending, **{"labels": MANY_LABELS, name: np.arange(n_rows)})
+        match = rf"'{name}' of .*many\..* must hold one value for each of {N_MANY} inputs. Got {n_rows}"
+        for attempt in (lambda path=path: next(state_blocks(path, 4)), lambda path=path: read_states(path)):
+            with pytest.raises(InvalidInputError, match=match):
+                attempt()
 
 
 @pytest.mark.parametrize("ending", ["npz", "safetensors"])
