@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +15,15 @@ import torch
 torch.set_num_threads(1)  # the problems are small: sharing them out costs more than it gains
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-os.environ.setdefault("TORCHSDM_CACHE", str(REPOSITORY / ".venv" / "cache"))
+
+# Each process has a cache of its own, but for converted models, which are locked: a test that finds the states of an
+# earlier run says nothing of today's code.
+_CACHE = tempfile.TemporaryDirectory(prefix="torchsdm-cache-")
+atexit.register(_CACHE.cleanup)
+_MODELS = Path(os.environ.get("TORCHSDM_CACHE") or REPOSITORY / ".venv" / "cache") / "models"
+_MODELS.mkdir(parents=True, exist_ok=True)
+(Path(_CACHE.name) / "models").symlink_to(_MODELS)
+os.environ["TORCHSDM_CACHE"] = _CACHE.name
 os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub is imported: no test asks a hub
 
 
