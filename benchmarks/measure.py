@@ -103,7 +103,7 @@ def process_seconds(work: Callable[[], Any]) -> float:
     start = resource.getrusage(resource.RUSAGE_CHILDREN)
     work()
     end = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime
+    return (end.ru_utime - start.ru_utime) + (end.ru_stime - start.ru_stime)
 
 
 class PeakMemory:

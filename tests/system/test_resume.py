@@ -20,7 +20,7 @@ from torchsdm.errors import CheckpointError
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 
-SETTINGS = {"alpha": 0.8, "n_filters": 16, "n_rounds": 2, "max_epochs": 12, "learning_rate": 1e-2, "random_state": 3}
+SETTINGS = {"alpha": 0.8, "n_filters": 16, "n_rounds": 2, "max_epochs": 60, "learning_rate": 1e-2, "random_state": 3}
 
 FITTING = """
     import sys, warnings

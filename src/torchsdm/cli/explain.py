@@ -44,12 +44,12 @@ def explain(
       sdm explain model new.jsonl --only ticket-17
       sdm explain model --say "A film to remember."
     """
-    from torchsdm.application import answer_rows, given_block, ids_and_texts, selected
-
     if (inputs is None) == (not texts):
         raise InvalidInputError("Give either INPUT or --say TEXT.")
     if exemplars < 1 or (first is not None and first < 1):
         raise InvalidInputError("--exemplars and --first must be at least 1.")
+    from torchsdm.application import answer_rows, given_block, ids_and_texts, selected
+
     saved = language_model.open(model)
     given = [given_block(saved, texts=texts)] if inputs is None else saved.blocks(inputs, columns)
     for block in selected(given, only, first):

@@ -48,12 +48,12 @@ def predict(
       sdm predict model new.jsonl -o decisions.csv -k 0
       cat new.jsonl | sdm predict model - | jq 'select(.admitted) | .predictions'
     """
+    if exemplars < 0:
+        raise InvalidInputError(f"--exemplars must be at least 0. Got {exemplars}.")
     from tqdm.auto import tqdm
 
     from torchsdm.application import answer_rows, check_output_format, write_rows
 
-    if exemplars < 0:
-        raise InvalidInputError(f"--exemplars must be at least 0. Got {exemplars}.")
     if output is not None:
         check_output_format(output)
     saved = language_model.open(model)

@@ -10,7 +10,8 @@ import pytest
 
 import tiny_models
 from torchsdm import HiddenStateExtractor, SDMClassifier, TaskPrompt
-from torchsdm.application import Columns, SavedModel, evaluate_model, read_training
+from torchsdm.application import SavedModel, evaluate_model, read_training
+from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError, SDMWarning
 
 SMALL = {"alpha": 0.7, "n_filters": 8, "n_rounds": 1, "max_epochs": 2, "learning_rate": 1e-2, "random_state": 0}

@@ -243,7 +243,7 @@ def test_all_of_the_papers_estimators_can_be_fitted_and_decide(classifier):
         *(EstimatorKey(basis, Rule.VBLL, 1.0) for basis in (Basis.DISCRIMINATIVE_VBLL, Basis.GENERATIVE_VBLL)),
         *(EstimatorKey(Basis.SDM, rule) for rule in over_sdm),
         EstimatorKey(Basis.ALL_ROUNDS, Rule.REGION_LOWER),
-        *[UNLISTED] * 4,
+        *[UNLISTED] * 6,
     ]
     ensemble = "SDM_HR lower, all agree"
     assert all(one.name in (str(one.key.rule), ensemble) for one in entrants if one.key != UNLISTED)
@@ -310,7 +310,7 @@ def every_subclass(kind):
 @pytest.mark.parametrize("given", [False, True])
 def test_every_entrant_sees_the_rows_of_the_classifier(monkeypatch, given, tmp_path):
     def part(rows):
-        return LabelledStates(TRAIN.X[rows], NAMES[TRAIN.y[rows]], label_logits=LOGITS[rows])
+        return LabelledStates(TRAIN.X[rows], NAMES[TRAIN.y[rows]], label_logits=LOGITS[rows], logit_labels=NAMES)
 
     training, calibration = (part(ROWS[:350]), part(ROWS[350:])) if given else (part(ROWS), None)
     fitted = SDMClassifier(**{**SMALL, "n_rounds": 1}).fit(training, calibration=calibration)

@@ -78,7 +78,7 @@ def expected(printed):
 def keys():
     """The keys that ``paper_entrants`` gives."""
     blobs = make_blobs(seed=1, n=60, distance=3.0)
-    data = LabelledStates(blobs.X, blobs.y, label_logits=blobs.X)
+    data = LabelledStates(blobs.X, blobs.y, label_logits=blobs.X, logit_labels=range(2))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
         small = {"n_filters": 4, "n_rounds": 1, "max_epochs": 1, "random_state": 0}
