@@ -18,7 +18,7 @@ Before input t, take w_t out of the reserve and put w_t / K on each of K bets, a
 
 Given p_1, ..., p_{t-1} its mean is M_{t-1}, so it is a martingale, and by Ville's inequality P(some M_t >= c) <= 1 / c.
 The inner sum is over the input s from which the stream might have turned: since r_t falls only like t^(-1/5), a turn
-after t calm inputs costs about 1.2 log t + 3 nats, and not an amount that grows with t itself.
+after t calm inputs costs about 1.2 log t + 4 nats, not an amount proportional to t.
 
 **Three signals.** Each has p-values and a martingale: nearest distance (large is strange), confidence (small is
 strange), similarity (0 is strange). The alarm is raised when one of them reaches 3 / false_alarm. In a calm stream each
