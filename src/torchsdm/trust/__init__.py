@@ -1,5 +1,6 @@
 """What we promise beyond the paper: certificate, lanes, drift guard."""
 
 from torchsdm.trust.certificate import Certificate, GroupCheck, ScoredSample, certify
+from torchsdm.trust.guard import DriftGuard, GuardReset
 
-__all__ = ["Certificate", "GroupCheck", "ScoredSample", "certify"]
+__all__ = ["Certificate", "DriftGuard", "GroupCheck", "GuardReset", "ScoredSample", "certify"]
