@@ -91,6 +91,10 @@ class RegionWarning(SDMWarning):
     """No high-reliability region was found, or it rests on too few calibration points."""
 
 
+class CertificateWarning(SDMWarning):
+    """No rule could be certified, or a certification sample is used more than once."""
+
+
 class EmptyClassWarning(SDMWarning):
     """A class has no calibration points to build its distance eCDF from: every distance quantile is 0."""
 

@@ -28,14 +28,12 @@ from torchsdm.validation import Array
 if TYPE_CHECKING:
     from torchsdm.trust.certificate import ScoredSample
 
-CONTROLS = ("groups", "predictions", "all")
 _STEPS = 100  # raises of a threshold from the most lenient to the strictest
-_HOPELESS = 0.0  # a class whose z never reaches this would pass less than half of the time
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Admitted points n and errors k among them, for each group: true classes, then predictions; or one for all."""
+    """Admitted points n and errors k among them: of each true class, then of each prediction; or of all together."""
 
     n: Array
     k: Array
@@ -44,17 +42,8 @@ class Counts:
         """Kind and class number of each group."""
         if control == "all":
             return [("all", None)]
-        if control == "predictions":
-            return [("prediction", c) for c in range(len(self.n))]
         n_classes = len(self.n) // 2
         return [(kind, c) for kind in ("class", "prediction") for c in range(n_classes)]
-
-    def is_claimed(self, thresholds: Array, control: str) -> Array:
-        """Which groups the promise is about: with control of predictions, a class that is given up is not."""
-        if control == "predictions":
-            claimed: Array = np.isfinite(thresholds)
-            return claimed
-        return np.ones(len(self.n), dtype=bool)
 
 
 def group_counts(sample: ScoredSample, admitted: Array, n_classes: int, control: str) -> Counts:
@@ -66,10 +55,9 @@ def group_counts(sample: ScoredSample, admitted: Array, n_classes: int, control:
 def _by_group(sample: ScoredSample, chosen: Array, n_classes: int, control: str) -> Array:
     if control == "all":
         return np.array([chosen.sum()])
-    by_prediction = np.bincount(sample.predictions[chosen], minlength=n_classes)
-    if control == "predictions":
-        return by_prediction
-    return np.concatenate([np.bincount(sample.labels[chosen], minlength=n_classes), by_prediction])
+    return np.concatenate(
+        [np.bincount(values[chosen], minlength=n_classes) for values in (sample.labels, sample.predictions)]
+    )
 
 
 @dataclass(frozen=True)
@@ -95,15 +83,7 @@ class ThresholdPath:
     ) -> ThresholdPath:
         """Find the path on a calibration sample, for a certification sample of a given size."""
         surest = _Sureness(n_certification / max(len(calibration), 1), alpha, delta)
-        chosen = calibration.eligible.copy()
-        if control == "predictions":  # a class that cannot pass on its own is given up before the path begins
-            for c in range(n_classes):
-                alone = _Tightening(
-                    calibration, calibration.eligible & (calibration.predictions == c), n_classes, "all"
-                )
-                if max(_trajectory(alone, surest)[1], default=-np.inf) < _HOPELESS:
-                    chosen &= calibration.predictions != c
-        vectors, sureness = _trajectory(_Tightening(calibration, chosen, n_classes, control), surest)
+        vectors, sureness = _trajectory(_Tightening(calibration, n_classes, control), surest)
         if not vectors:
             return cls([], 0.0)
         best = int(np.argmax(sureness))
@@ -115,9 +95,7 @@ def _trajectory(search: _Tightening, surest: _Sureness) -> tuple[list[Array], li
     vectors: list[Array] = []
     sureness: list[float] = []
     while (thresholds := search.thresholds()) is not None:
-        counts = search.counts()
-        claimed = counts.is_claimed(thresholds, search.control)
-        z = np.where(claimed, surest.of(counts), np.inf)
+        z = surest.of(search.counts)
         vectors.append(thresholds)
         sureness.append(float(z.min()))
         search.tighten(int(z.argmin()))
@@ -145,17 +123,19 @@ class _Sureness:
 class _Tightening:
     """A rule that starts lenient and whose thresholds are raised, one predicted class at a time.
 
-    With control of everything together there is one threshold for all classes: a block of its own would be thin.
+    With control of everything together there is one threshold for all classes: a block per class would be thin.
     """
 
-    def __init__(self, sample: ScoredSample, chosen: Array, n_classes: int, control: str) -> None:
+    def __init__(self, sample: ScoredSample, n_classes: int, control: str) -> None:
         self.sample, self.n_classes, self.control = sample, n_classes, control
-        self.admitted = chosen.copy()
+        chosen = sample.eligible
         block = np.zeros_like(sample.predictions) if control == "all" else sample.predictions
         rows = np.flatnonzero(chosen)
         rows = rows[np.argsort(sample.score[rows], kind="stable")]
         self.blocks = [rows[block[rows] == c] for c in range(1 if control == "all" else n_classes)]  # by score
         self.first = [0] * len(self.blocks)  # the first row of each block that is still admitted
+        self.counts = group_counts(sample, chosen, n_classes, control)
+        self.confusions = _confusions(sample, chosen, n_classes)
         self.is_stuck = False
 
     def thresholds(self) -> Array | None:
@@ -168,10 +148,6 @@ class _Tightening:
         ]
         return np.array(lowest * self.n_classes if self.control == "all" else lowest, dtype=float)
 
-    def counts(self) -> Counts:
-        """Admitted points and errors by group."""
-        return group_counts(self.sample, self.admitted, self.n_classes, self.control)
-
     def tighten(self, group: int) -> None:
         """Raise the threshold that harms a group most, by about one in a hundred of its points."""
         block = self._block_of(group)
@@ -182,7 +158,11 @@ class _Tightening:
         last = min(first + max(1, len(rows) // _STEPS), len(rows))
         while last < len(rows) and self.sample.score[rows[last]] == self.sample.score[rows[last - 1]]:
             last += 1  # points with the same score go together
-        self.admitted[rows[first:last]] = False
+        gone = self.sample[rows[first:last]]
+        everyone = np.ones(len(gone), dtype=bool)
+        removed = group_counts(gone, everyone, self.n_classes, self.control)
+        self.counts = Counts(self.counts.n - removed.n, self.counts.k - removed.k)
+        self.confusions -= _confusions(gone, everyone, self.n_classes)
         self.first[block] = last
         self.is_stuck = last == len(rows)  # a class without any admitted point: no rule to walk to
 
@@ -190,10 +170,15 @@ class _Tightening:
         """The block to raise for a group; None where none would help."""
         if self.control == "all":
             return 0
-        if self.control == "predictions":
-            return group
         if group >= self.n_classes:  # a prediction
             return group - self.n_classes
-        of_class = self.admitted & (self.sample.labels == group) & (self.sample.predictions != group)
-        errors = np.bincount(self.sample.predictions[of_class], minlength=self.n_classes)
+        errors = self.confusions[group]
         return int(errors.argmax()) if errors.any() else None
+
+
+def _confusions(sample: ScoredSample, chosen: Array, n_classes: int) -> Array:
+    """How often each true class is predicted as each other one, among chosen points (C, C)."""
+    y, y_hat = sample.labels[chosen], sample.predictions[chosen]
+    counts = np.bincount(y * n_classes + y_hat, minlength=n_classes**2).reshape(n_classes, n_classes)
+    np.fill_diagonal(counts, 0)
+    return counts

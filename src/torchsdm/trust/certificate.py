@@ -17,6 +17,11 @@ sample is seen, and testing stops at the first failure; to certify any wrong ele
 must pass, which has probability at most delta. So with probability at least 1 - delta over the certification sample,
 every group that the certified rule admits is right at least alpha of the time, on data exchangeable with the sample.
 
+Control of predictions alone. Predictions do not depend on each other: the threshold of one admits no point of another.
+So each has a path and a walk of its own, at level delta / m where m predictions are tried; by the union bound the
+promise fails for any of them with probability at most delta. A prediction that cannot be certified is never admitted.
+Which ones are tried is decided on calibration.
+
 The fine print. The promise is for one rule and one alpha. A second certificate on the same sample is a second chance to
 be wrong: with both, the probability that either fails is at most 2 delta (``looks`` counts). On other data than the
 sample's kind nothing is promised; ``DriftGuard`` watches for that.
@@ -34,9 +39,11 @@ import numpy as np
 from scipy.special import bdtr, betaincinv
 
 from torchsdm.errors import InvalidInputError
-from torchsdm.trust._path import CONTROLS, Counts, ThresholdPath, group_counts
+from torchsdm.trust._path import Counts, ThresholdPath, group_counts
 from torchsdm.validation import Array, check_alpha, check_choice, check_share
 
+CONTROLS = ("groups", "predictions", "all")
+_HOPE = 0.2  # a prediction whose chance to be certified is estimated below this is given up before it costs delta
 _POWER = 0.8  # chance of a certificate that "about how many examples are needed" asks for
 _MOST_GROWTH = 64  # times the sample at hand, up to which more examples are considered
 _WORDS = {  # what a certificate promises, by control
@@ -182,6 +189,7 @@ def certify(
     delta: float = 0.1,
     control: str = "groups",
     looks: int = 1,
+    advice: bool = True,
 ) -> Certificate:
     """Find a path on calibration, walk it on certification, and return the most lenient rule that holds.
 
@@ -199,33 +207,70 @@ def certify(
         points taken together, for many classes with few points each.
     looks : int
         How many certificates the certification sample has served, this one included.
+    advice : bool
+        Whether to estimate, where nothing holds, what would: another alpha, or more examples.
     """
     check_alpha(alpha, "certify")
     check_share(delta, "delta", "certify")
     check_choice(control, CONTROLS, "control", "certify")
-    path = ThresholdPath.of(calibration, n_classes, len(certification), alpha=alpha, delta=delta, control=control)
-    certified: Array | None = None
-    shown: Counts | None = None  # of the certified rule or, without one, of the safest element
-    for thresholds in path:
-        counts = group_counts(certification, certification.admitted_by(thresholds), n_classes, control)
-        if certified is None:
-            shown = counts
-        if not (p_values(counts, alpha) <= delta)[counts.is_claimed(thresholds, control)].all():
-            break
-        certified, shown = thresholds, counts
-    thresholds = np.full(n_classes, np.inf) if certified is None else certified
+    walk = _walk_predictions if control == "predictions" else _walk
+    thresholds, groups = walk(calibration, certification, n_classes, alpha, delta, control)
     certificate = Certificate(
         alpha=float(alpha),
         delta=float(delta),
         control=control,
         thresholds=thresholds,
-        found=certified is not None,
-        groups=() if shown is None else group_checks(shown, alpha, delta, control),
+        found=bool(np.isfinite(thresholds).any()),
+        groups=groups,
         n_certification=len(certification),
         n_admitted=int(certification.admitted_by(thresholds).sum()),
         looks=looks,
     )
-    return certificate if certificate.found else _with_advice(certificate, calibration, n_classes)
+    return _with_advice(certificate, calibration, n_classes) if advice and not certificate.found else certificate
+
+
+def _walk(
+    calibration: ScoredSample, certification: ScoredSample, n_classes: int, alpha: float, delta: float, control: str
+) -> tuple[Array, tuple[GroupCheck, ...]]:
+    """The thresholds that hold for every group at once, and the groups; without any, those of the safest element."""
+    path = ThresholdPath.of(calibration, n_classes, len(certification), alpha=alpha, delta=delta, control=control)
+    certified, shown = np.full(n_classes, np.inf), None
+    for thresholds in path:
+        counts = group_counts(certification, certification.admitted_by(thresholds), n_classes, control)
+        holds = bool((p_values(counts, alpha) <= delta).all())
+        if holds or shown is None:
+            shown = counts
+        if not holds:
+            break
+        certified = thresholds
+    return certified, () if shown is None else group_checks(shown, alpha, delta, control)
+
+
+def _walk_predictions(
+    calibration: ScoredSample, certification: ScoredSample, n_classes: int, alpha: float, delta: float, control: str
+) -> tuple[Array, tuple[GroupCheck, ...]]:
+    """The thresholds that hold for each prediction on its own, at a share of delta."""
+
+    def power(of_class: ScoredSample, n: int, level: float) -> float:
+        return ThresholdPath.of(of_class, 2, n, alpha=alpha, delta=level, control="all").power
+
+    parts = [(_of_prediction(calibration, c), _of_prediction(certification, c)) for c in range(n_classes)]
+    expected = [round(len(part) * len(certification) / max(len(calibration), 1)) for part, _ in parts]
+    tried = [c for c in range(n_classes) if power(parts[c][0], expected[c], delta / n_classes) >= _HOPE]
+    tried = tried or [int(np.argmax([power(part, n, delta) for (part, _), n in zip(parts, expected, strict=True)]))]
+    thresholds, groups = np.full(n_classes, np.inf), []
+    for c in tried:
+        certified, checks = _walk(*parts[c], 2, alpha, delta / len(tried), "all")
+        thresholds[c] = certified[0]
+        groups += [replace(check, kind="prediction", class_number=c) for check in checks]
+    return thresholds, tuple(groups)
+
+
+def _of_prediction(sample: ScoredSample, c: int) -> ScoredSample:
+    """The points of one prediction, as a sample of their own: right (0) or wrong (1)."""
+    part = sample[sample.predictions == c]
+    nothing = np.zeros(len(part), dtype=int)
+    return ScoredSample((part.labels != c).astype(int), nothing, part.score, part.eligible)
 
 
 def p_values(counts: Counts, alpha: float) -> Array:
@@ -255,14 +300,15 @@ def _with_advice(certificate: Certificate, calibration: ScoredSample, n_classes:
     """The same with what calibration alone says would work; the certification sample is not looked at again."""
 
     def power(alpha: float, n: int) -> float:
-        path = ThresholdPath.of(
-            calibration, n_classes, n, alpha=alpha, delta=certificate.delta, control=certificate.control
-        )
-        return path.power
+        control = "all" if certificate.control == "predictions" else certificate.control  # the nearest that is cheap
+        return ThresholdPath.of(calibration, n_classes, n, alpha=alpha, delta=certificate.delta, control=control).power
 
     n = certificate.n_certification
-    alphas = [a for a in np.arange(0.99, 0.5, -0.01) if a < certificate.alpha - 1e-9]
-    largest = next((float(a) for a in alphas if power(float(a), n) >= _POWER), None)
+    below, above = 50, round(100 * certificate.alpha)  # in hundredths; power falls as alpha rises
+    while above - below > 1:
+        middle = (below + above) // 2
+        below, above = (middle, above) if power(middle / 100, n) >= _POWER else (below, middle)
+    largest = below / 100 if below > 50 else None
     growth = 2
     while growth <= _MOST_GROWTH and power(certificate.alpha, growth * n) < _POWER:
         growth *= 2
