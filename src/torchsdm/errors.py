@@ -23,6 +23,13 @@ class Remedy(Enum):
     LOWER_ALPHA = "To accept it: recalibrate(alpha=...)."
     MORE_CALIBRATION = "Use more calibration data, or let such regions fail with min_class_count."
 
+    # Inputs of a saved model.
+    GIVE_STATES = "Give hidden_states instead."
+    EXTRACT_STATES = "Extract their states with the same language model: HiddenStateExtractor."
+    NAME_LABELS = "Name their column: Columns(label=...)."
+    NAME_LANGUAGE_MODEL = "Pass an extractor to read them."
+    NO_LANGUAGE_MODEL = "Leave the language model out."
+
 
 class _Advising(Exception):
     """What exceptions and warnings share: a text, and perhaps a remedy."""
