@@ -14,7 +14,7 @@ from torchsdm.cli.command import sdm
 from torchsdm.errors import InvalidInputError, SDMWarning
 from torchsdm.evaluation import Evaluation, classifier_entrants, paper_entrants
 
-QUICK = ("--rounds", 1, "--epochs", 2, "--filters", 8, "--alpha", 0.8, "--seed", 0)
+QUICK = ("--rounds", 1, "--epochs", 8, "--filters", 8, "--learning-rate", 0.01, "--alpha", 0.8, "--seed", 0)
 
 
 def run(*words):
