@@ -8,7 +8,7 @@ k(n_c) = min(floor((1 - alpha) n_c), n_c - 1) of the sorted probabilities, so
 
 Two counts per class replace the eCDFs, and both change only at the class's own points. One sort and one pass over the
 points (``_candidates``) therefore find the first candidate at which every class holds: O(n log n), for any number of
-classes. The search is not corrected for and looks at true classes only: the region is an estimate, not a guarantee.
+classes. Nothing corrects for the search, and only true classes are checked: the region is an estimate, no guarantee.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Effective sample sizes, and bands around distance quantiles by the DKW formula (appendix A.5).
 
-The bands are a heuristic: n counts calibration points with a smaller q', not the points of the distance eCDF.
+The bands are a heuristic: n counts calibration points with a smaller q', also those that are not in the distance eCDF.
 """
 
 from __future__ import annotations

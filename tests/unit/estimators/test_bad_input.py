@@ -153,7 +153,7 @@ BAD_ALPHAS = [0.5, 0.05, 0.0, -0.9, 1.01, 95, math.nan, [0.9, 0.3], (), [0.9, ma
 
 @pytest.mark.parametrize("alpha", BAD_ALPHAS)
 def test_alpha_outside_its_range(unchanged, alpha):
-    message = r"'alpha' of SDMClassifier.{} must (be in \(0.5, 1\]. Got .*; alpha is target accuracy|hold at least one)"
+    message = r"'alpha' of SDMClassifier.{} must (be in \(0.5, 1\]. Got .*; alpha is target accuracy|have at least one)"
     with pytest.raises(InvalidInputError, match=message.format("recalibrate")):
         unchanged.recalibrate(alpha)
     with pytest.raises(InvalidInputError, match=message.format("fit")):
