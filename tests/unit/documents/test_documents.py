@@ -267,7 +267,7 @@ def test_values_beside_anything_but_texts_are_refused(tmp_path, name):
 @pytest.mark.parametrize("name", ["labels", "ids", "answers"])
 def test_values_beside_texts_must_be_as_many(name):
     message = refused(TEXTS, **{name: ["a", "b"]})
-    assert f"'{name}' of Documents must hold one value for each of 3 inputs. Got 2" in message
+    assert f"'{name}' of Documents must have one value for each of 3 inputs. Got 2" in message
     for strange in ("abc", {"a": 1}, [[1, 2], [3, 4], [5, 6]] * np.ones(1), 5):
         with pytest.raises(InvalidTypeError, match=rf"'{name}' of Documents must be a one-dimensional sequence"):
             Documents(TEXTS, **{name: strange})

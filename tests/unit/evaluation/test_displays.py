@@ -222,7 +222,7 @@ def test_wrong_input_is_refused_in_a_sentence(display, fitted, labelled):
         return  # needs no labels
     with pytest.raises(InvalidInputError, match=r"'y' of .* one value for each of 150 inputs. Got 149"):
         display.from_predictions(decisions, y[1:], **others)
-    with pytest.raises(InvalidInputError, match=r"must hold labels seen in fit .*Got 'dog'"):
+    with pytest.raises(InvalidInputError, match=r"must contain only labels seen in fit .*Got 'dog'"):
         display.from_predictions(decisions, np.where(y == "bee", "dog", y), **others)
     with pytest.raises(InvalidInputError, match="requires y to be passed"):
         display.from_predictions(decisions, None, **others)

@@ -564,8 +564,8 @@ def test_bad_states_are_refused_with_their_file(tmp_path):
     refused(
         [*rows[:5], {**rows[5], "attributes": [0, float("nan"), 1]}], r"pool\.jsonl must be finite\. Got NaN.* row 5"
     )
-    refused([{**rows[0], "label": "0"}, *rows[1:]], r"'y' of .*pool\.jsonl must hold strings or numbers, not both")
-    refused([{**row, "label": None} for row in rows], r"must hold labels. Got None")
+    refused([{**rows[0], "label": "0"}, *rows[1:]], r"'y' of .*pool\.jsonl must be strings or numbers, not both")
+    refused([{**row, "label": None} for row in rows], r"must contain labels. Got None")
     refused(rows, r"pool\.jsonl: no 'stars' found", label="stars")
     with pytest.raises(
         InvalidInputError, match=r"'pool' is not there: away is not in .*\.npz.* id, attributes and label"
@@ -573,9 +573,9 @@ def test_bad_states_are_refused_with_their_file(tmp_path):
         read_computed_states(DataSet("pool", file="away", states="attributes"), [tmp_path])
     np.savez(tmp_path / "short.npz", attributes=np.zeros((4, 2)), label=np.zeros(3), id=np.arange(4))
     with pytest.raises(
-        InvalidInputError, match=r"'label' of .*short\.npz must hold one value for each of 4 inputs. Got 3"
+        InvalidInputError, match=r"'label' of .*short\.npz must have one value for each of 4 inputs. Got 3"
     ):
         read_computed_states(DataSet("pool", file="short", states="attributes"), [tmp_path])
     np.savez(tmp_path / "ids.npz", attributes=np.zeros((4, 2)), label=np.zeros(4), id=np.arange(2))
-    with pytest.raises(InvalidInputError, match=r"'id' of .*ids\.npz must hold one value for each of 4 inputs. Got 2"):
+    with pytest.raises(InvalidInputError, match=r"'id' of .*ids\.npz must have one value for each of 4 inputs. Got 2"):
         read_computed_states(DataSet("pool", file="ids", states="attributes"), [tmp_path])

@@ -301,15 +301,15 @@ def test_an_unknown_setting_is_refused_with_those_that_are_known(key, place, kno
     with pytest.raises(InvalidInputError) as raised:
         load(changes={key: "x"})
     last = key.rpartition(".")[2]
-    assert str(raised.value).startswith(f"{place}: there is no setting {last!r}. Known are ")
-    listed = str(raised.value).partition("Known are ")[2].rstrip(".").split(", ")
+    assert str(raised.value).startswith(f"{place}: there is no setting {last!r}. Use one of ")
+    listed = str(raised.value).partition("Use one of ")[2].rstrip(".").split(", ")
     assert known in ", ".join(listed) and last not in listed
 
 
 def test_an_unknown_setting_is_refused_in_the_file_that_has_it(write):
     path = write('title = "x"\ntask = "task.toml"\n')
     write(WHOLE + "\n[variant.small]\npool = 3\n", "task.toml")
-    with pytest.raises(InvalidInputError, match=r"task.toml: there is no setting 'variant'. Known are .*variants"):
+    with pytest.raises(InvalidInputError, match=r"task.toml: there is no setting 'variant'. Use one of .*variants"):
         load_experiment(path)
     with pytest.raises(InvalidInputError, match=r"mine: training: there is no setting 'rounds'"):
         load_experiment(write(WHOLE + "\n[variants.small]\ntraining = { rounds = 3 }\n"), variant="small")
@@ -368,8 +368,8 @@ def test_a_value_of_the_wrong_type_is_refused(key, value, expected, load):
         ({"name": 3, "split": "train"}, "pool.hub: 'name' must be a string. Got 3."),
         ({"name": "a/b", "split": 3}, "pool.hub: 'split' must be a string or a list of strings. Got 3."),
         ({"name": "a/b", "split": [3]}, "pool.hub: 'split' must be a string or a list of strings"),
-        ({"name": "a/b", "split": []}, "pool.hub: 'split' must name one or more, each once. Got []."),
-        ({"name": "a/b", "split": ["x", "x"]}, "pool.hub: 'split' must name one or more, each once"),
+        ({"name": "a/b", "split": []}, "pool.hub: 'split' must list at least one value, each once. Got []."),
+        ({"name": "a/b", "split": ["x", "x"]}, "pool.hub: 'split' must list at least one value, each once"),
         ({"name": "a/b", "split": "x", "rows": [5]}, "'rows' must be the first and the one after the last. Got [5]."),
         ({"name": "a/b", "split": "x", "rows": [5, 3]}, "'rows' must be the first and the one after the last"),
         ({"name": "a/b", "split": "x", "rows": [-5, 3]}, "'rows' must be the first and the one after the last"),
@@ -393,11 +393,11 @@ def test_a_senseless_data_set_of_the_hub_is_refused(hub, expected, load):
     ("key", "value", "expected"),
     [
         ("studies", ["estimator"], "'studies' of experiment mine must be one of 'estimators', 'ablation'"),
-        ("studies", [], "mine: 'studies' must name one or more, each once. Got []."),
-        ("studies", ["ensemble", "ensemble"], "mine: 'studies' must name one or more, each once"),
+        ("studies", [], "mine: 'studies' must list at least one value, each once. Got []."),
+        ("studies", ["ensemble", "ensemble"], "mine: 'studies' must list at least one value, each once"),
         ("groups", ["vblll"], "'groups' of experiment mine must be one of 'language model'"),
-        ("groups", [], "mine: 'groups' must name one or more"),
-        ("alphas", [0.9, 0.9], "mine: 'alphas' must name one or more, each once"),
+        ("groups", [], "mine: 'groups' must list at least one value"),
+        ("alphas", [0.9, 0.9], "mine: 'alphas' must list at least one value, each once"),
         ("alphas", [0.9, 0.05], "'alpha' of experiment mine must be in (0.5, 1]. Got 0.05"),
         ("studies", ["alphas"], "has the study 'alphas' and names none. Add alphas = [0.9, 0.95]."),
         ("n_hidden", 0, "'n_hidden' of experiment mine must be positive. Got 0."),
@@ -414,7 +414,7 @@ def test_a_senseless_data_set_of_the_hub_is_refused(hub, expected, load):
         ("training.n_rounds", 0, "'n_rounds' of experiment mine must be positive"),
         ("training.adaptor", "linear", "'adaptor' of experiment mine must be one of 'filters', 'identity'"),
         ("training.random_state", "x", "'random_state' of experiment mine must be a seed"),
-        ("training.device", "cuda:7", "'device' of experiment mine must be a torch device of this machine"),
+        ("training.device", "cuda:7", "'device' of experiment mine must be a torch device on this machine"),
         ("updates.share", 1, "'updates.share' of experiment mine must be in (0, 1). Got 1"),
         ("updates.share", 0.0, "'updates.share' of experiment mine must be positive"),
         ("updates.data", "never", "'updates.data' of experiment mine must be one of 'now', 'later'. Got 'never'."),
@@ -436,7 +436,7 @@ def test_a_senseless_value_is_refused(key, value, expected, load):
         ({"shuffle": "new"}, "'tests.new.shuffle' of experiment mine must be one of 'now', 'later'. Got 'new'."),
         ({"shuffle": "pool"}, "'tests.new.shuffle' of experiment mine must be one of 'now', 'later'"),
         ({"shuffle": ["now"]}, "mine: tests.new: 'shuffle' must be a string"),
-        ({"shuffle": "now", "file": "x"}, "which shuffles 'now': there is no setting 'file'. Known are n, relabel, "),
+        ({"shuffle": "now", "file": "x"}, "which shuffles 'now': there is no setting 'file'. Use one of n, relabel, "),
         ({"shuffle": "now", "text": "x"}, "which shuffles 'now': there is no setting 'text'"),
         ({"shuffle": "now", "states": "x"}, "which shuffles 'now': there is no setting 'states'"),
     ],

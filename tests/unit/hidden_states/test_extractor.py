@@ -511,7 +511,7 @@ def test_a_prompt_that_does_not_fit_is_refused():
         ({"layer": True}, InvalidTypeError, "'layer' of HiddenStateExtractor must be an integer. Got True"),
         ({"layer": 3}, InvalidInputError, "'layer' must be one of -3 to 2 for this model. Got 3"),
         ({"dtype": "fp16"}, InvalidInputError, "'dtype' must be one of float32, .*, or None. Got 'fp16'"),
-        ({"device": "nonsense"}, InvalidInputError, "'device' of .* must be a torch device of this machine"),
+        ({"device": "nonsense"}, InvalidInputError, "'device' of .* must be a torch device on this machine"),
         ({"prompt": "no field"}, InvalidInputError, "'prompt' of HiddenStateExtractor must be one of 'sentiment'"),
         ({"prompt": 3}, InvalidTypeError, "'prompt' of HiddenStateExtractor must be a name, a template or"),
     ],

@@ -471,7 +471,7 @@ def test_missing_states_are_said_at_once(tmp_path, ending):
 def test_arrays_of_different_lengths_are_refused_at_once(tmp_path, ending, name, n_rows):
     others = {"labels": MANY_LABELS, name: np.arange(n_rows)}
     path = write(tmp_path, ending, **others)
-    match = rf"'{name}' of .*many\..* must hold one value for each of {N_MANY} inputs. Got {n_rows}"
+    match = rf"'{name}' of .*many\..* must have one value for each of {N_MANY} inputs. Got {n_rows}"
     for attempt in (lambda: next(state_blocks(path, 4)), lambda: read_states(path)):
         with pytest.raises(InvalidInputError, match=match):
             attempt()
