@@ -55,9 +55,7 @@ def pictures(
     yield f"Accuracy against confidence sdm(z′).{of_all}", ReliabilityDisplay.from_predictions(own, truth, alpha=alpha)
     if isinstance(classifier, SDMClassifier) and len(own.classes) <= _PARTITIONS:
         region = next(region for region in classifier.regions_ if abs(region.alpha - alpha) < 1e-9)
-        caption = (
-            f"Partition: rescaled similarity q′ against confidence, by true class; the region is shaded.{of_all}"
-        )
+        caption = f"Partition: rescaled similarity q′ against confidence, by true class; the region is shaded.{of_all}"
         yield caption, PartitionDisplay.from_predictions(own, truth, region=region)
     if isinstance(classifier, SDMClassifier):
         caption = f"Distance to the nearest training example, compared with calibration points.{of_all}"

@@ -222,7 +222,7 @@ def _examples(evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, t
     yield "<p>+ marks a training example that vouches for the answer: its label and prediction both match it.</p>"
     for name, data in evaluation.data_sets.items():
         n_errors, groups = examples(classifier, data, evaluation.alpha)
-        yield f"<h3>{_escape(name)}</h3><p>{n_errors} inputs admitted against their given label.</p>"
+        yield f"<h3>{_escape(name)}</h3><p>{n_errors} admitted against their given label.</p>"
         for group in groups:
             cards = "".join(_card(example, texts) for example in group.examples)
             counts = f"{len(group.examples)} of {group.n_total}"

@@ -48,7 +48,9 @@ def check_decisions(decisions: Any, caller: str) -> None:
 def check_sdm_decisions(decisions: Decisions, caller: str) -> SDMDecisions:
     """Require the decisions of an SDM estimator, which have its signals."""
     if not isinstance(decisions, SDMDecisions):
-        raise InvalidInputError(f"'decisions' of {caller} must be from an SDM estimator. Got decisions without signals.")
+        raise InvalidInputError(
+            f"'decisions' of {caller} must be from an SDM estimator. Got decisions without signals."
+        )
     return decisions
 
 

@@ -91,9 +91,7 @@ class RiskCoverageDisplay:
         caller = f"{cls.__name__}.from_predictions"
         if isinstance(decisions, Mapping):
             if name is not None:
-                raise InvalidInputError(
-                    f"'name' of {caller} must be None if a mapping gives the names. Got {name!r}."
-                )
+                raise InvalidInputError(f"'name' of {caller} must be None if a mapping gives the names. Got {name!r}.")
             if not decisions:
                 raise InvalidInputError(f"'decisions' of {caller} must have those of at least one estimator. Got none.")
             several = dict(decisions)
@@ -109,9 +107,7 @@ class RiskCoverageDisplay:
             alphas.append(target)
         if len(set(alphas)) > 1:
             got = ", ".join(f"{target:g}" for target in alphas)
-            raise InvalidInputError(
-                f"'alpha' of {caller} must be given if estimators have different ones. Got {got}."
-            )
+            raise InvalidInputError(f"'alpha' of {caller} must be given if estimators have different ones. Got {got}.")
         return cls(tuple(curves), alphas[0])
 
     def plot(self, ax: Any = None) -> RiskCoverageDisplay:
