@@ -272,7 +272,7 @@ class PartitionDisplay:
                     label=f"q′ min = {self.min_rescaled_similarity:.3g}",
                 ),
                 Line2D([], [], color=GREY, linewidth=1, linestyle=":", label="ψ of the class"),
-                Patch(color=PALE, label="admitted if predicted as the class"),
+                Patch(color=PALE, label="region of the class"),
             ]
         legend_above(ax, 3, handles, caption)
 
