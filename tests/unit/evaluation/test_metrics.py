@@ -153,7 +153,7 @@ def test_the_order_is_by_score_or_else_by_confidence():
 
 
 def test_a_curve_needs_inputs():
-    with pytest.raises(InvalidInputError, match="one length above 0"):
+    with pytest.raises(InvalidInputError, match="the same length, above 0"):
         risk_coverage_curve(np.array([]), np.array([]))
 
 

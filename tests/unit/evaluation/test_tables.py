@@ -167,5 +167,5 @@ def test_what_no_table_can_hold():
     with pytest.raises(InvalidInputError, match="at least one row"):
         ResultTable([])
     other = SelectiveAccuracy({"x": Cell(1, 1, 1, 1.0)}, {"x": Cell(1, 1, 1, 1.0)}, Cell(1, 1, 1, 1.0))
-    with pytest.raises(InvalidInputError, match="over the same classes"):
+    with pytest.raises(InvalidInputError, match="have the same classes"):
         ResultTable([row(), ResultRow("", "", "", 0.9, other)])
