@@ -269,12 +269,12 @@ def test_the_arrays_of_each_block_are_those_of_the_whole(finished):
 
 
 def test_blocks_of_an_unfinished_run_are_refused(unfinished):
-    with pytest.raises(ModelFileError, match=r"is not finished: 6 of 7 rows are there"):
+    with pytest.raises(ModelFileError, match=r"is not finished: it has 6 of 7 rows"):
         next(state_blocks(unfinished))
 
 
 def test_blocks_of_a_directory_of_something_else_are_refused(tmp_path):
-    with pytest.raises(ModelFileError, match=r"manifest.json is missing: .* holds no hidden states"):
+    with pytest.raises(ModelFileError, match=r"manifest.json is missing: .* contains no hidden states"):
         next(state_blocks(tmp_path))
 
 
@@ -410,7 +410,7 @@ def test_a_directory_is_made_with_its_parents(tmp_path):
 def test_a_run_that_has_written_nothing_is_not_finished(tmp_path):
     with writer_of(tmp_path / "a"):
         pass
-    with pytest.raises(ModelFileError, match=rf"is not finished: 0 of {N_ROWS} rows are there"):
+    with pytest.raises(ModelFileError, match=rf"is not finished: it has 0 of {N_ROWS} rows"):
         read_states(tmp_path / "a")
     with writer_of(tmp_path / "a") as writer:
         write_on(writer)
@@ -555,7 +555,7 @@ def test_the_origin_of_a_directory_can_be_asked_for(unfinished, tmp_path):
 def test_safetensors_files_of_something_else_are_refused_and_left_alone(tmp_path):
     save_file({"weight": torch.from_numpy(STATES)}, tmp_path / "model.safetensors")
     before = contents(tmp_path)
-    with pytest.raises(CheckpointError, match=r"safetensors files of something else. Use a directory of its own"):
+    with pytest.raises(CheckpointError, match=r"safetensors files that are not ours. Use a separate directory"):
         writer_of(tmp_path).__enter__()
     assert contents(tmp_path) == before
 
@@ -662,7 +662,7 @@ def test_a_full_disk_keeps_what_is_finished(tmp_path, part):
     with writer_of(tmp_path / "a") as writer:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))  # no file may grow beyond it
         try:
-            with pytest.raises(CheckpointError, match=r"File too large.*What is finished is kept"):
+            with pytest.raises(CheckpointError, match=r"File too large.*Finished blocks are kept"):
                 writer.add([Document("x" * text, 1)], lambda: extracted(np.zeros((1, width), dtype=np.float32)))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -678,13 +678,13 @@ def test_a_full_disk_keeps_what_is_finished(tmp_path, part):
 
 def test_an_unfinished_run_is_refused_with_the_remedy(unfinished):
     with pytest.raises(
-        ModelFileError, match=r"is not finished: 6 of 7 rows are there. Run the extraction again; it resumes"
+        ModelFileError, match=r"is not finished: it has 6 of 7 rows. Run the extraction again; it resumes"
     ):
         read_states(unfinished)
 
 
 def test_a_directory_of_something_else_holds_no_states(tmp_path):
-    with pytest.raises(ModelFileError, match=r"manifest.json is missing: .* holds no hidden states"):
+    with pytest.raises(ModelFileError, match=r"manifest.json is missing: .* contains no hidden states"):
         read_states(tmp_path)
 
 
@@ -804,7 +804,9 @@ def test_a_damaged_or_foreign_manifest_is_named_and_left_alone(finished, damage,
 def test_a_manifest_that_lacks_something_is_damaged(finished, change):
     change_manifest(finished, change)
     for attempt in (lambda: read_states(finished), lambda: writer_of(finished).__enter__()):
-        with pytest.raises(ModelFileError, match=r"manifest.json is damaged: it cannot be understood. Remove the dir"):
+        with pytest.raises(
+            ModelFileError, match=r"manifest.json is damaged: entries are missing or invalid. Remove the dir"
+        ):
             attempt()
 
 
@@ -814,7 +816,7 @@ def test_a_manifest_leads_nowhere_else(finished, kind, name):
     outside = finished.parent / "outside"
     shutil.copy(file_of(finished, 0, kind), outside)  # size and digest would be right
     change_manifest(finished, lambda stored: stored["shards"][0][kind].update(file=name))
-    with pytest.raises(ModelFileError, match=r"cannot be understood|is missing"):
+    with pytest.raises(ModelFileError, match=r"entries are missing or invalid|is missing"):
         read_states(finished)
 
 
