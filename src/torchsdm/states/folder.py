@@ -222,8 +222,8 @@ class StatesFolder:
         """Refuse an unfinished run."""
         if self.n_finished_rows != self.manifest["n_rows"]:
             raise ModelFileError(
-                f"{self.directory} is not finished: it has {self.n_finished_rows} of {self.manifest['n_rows']} rows. "
-                "Run the extraction again; it resumes where it stopped."
+                f"{self.directory} is not finished: {self.n_finished_rows} of {self.manifest['n_rows']} rows are "
+                "done. Run the extraction again; it resumes where it stopped."
             )
 
     def block_examples(self) -> Iterator[list[dict[str, Any]]]:

@@ -583,7 +583,7 @@ def test_missing_values_of_every_kind_of_table_are_named(tmp_path):
     for kind in ("jsonl", "parquet", "frame", "dataset", "mappings"):
         unit = "line" if kind == "jsonl" else "row"
         message = refused(TABLES[kind](tmp_path, columns))
-        assert f"2 documents unusable. no text: {unit} 2; no label: {unit} 3." in message
+        assert f"2 documents that cannot be used. no text: {unit} 2; no label: {unit} 3." in message
 
 
 @pytest.mark.parametrize(
@@ -622,7 +622,7 @@ def test_skipped_documents_keep_their_number():
 
 def test_every_kind_of_problem_is_counted_and_the_first_places_named():
     message = refused(["a", *[""] * 8, None, 3, "b"])
-    assert "the list has 10 documents unusable." in message
+    assert "the list has 10 documents that cannot be used." in message
     assert "empty text: rows 2, 3, 4, 5, 6 and 3 more; no text: row 10; text that is not a string: row 11." in message
     report = Documents(["a", *[""] * 8, None, 3, "b"], problems="skip").report
     assert (report.n_documents, report.n_problems) == (2, 10)

@@ -122,7 +122,7 @@ def test_settings_of_the_extractor_are_kept_with_the_model(directory, tmp_path):
     again = SDMTextClassifier.load(tmp_path / "model")
     assert again.extractor_.origin() == extractor.origin() and again(TEXTS[:4]) == classifier(TEXTS[:4])
     extractor.parts = ["first"]
-    with pytest.raises(BackboneError, match="another states parts"):
+    with pytest.raises(BackboneError, match="a different states parts"):
         classifier.decide(TEXTS[:1])
 
 

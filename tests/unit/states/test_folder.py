@@ -269,7 +269,7 @@ def test_the_arrays_of_each_block_are_those_of_the_whole(finished):
 
 
 def test_blocks_of_an_unfinished_run_are_refused(unfinished):
-    with pytest.raises(ModelFileError, match=r"is not finished: it has 6 of 7 rows"):
+    with pytest.raises(ModelFileError, match=r"is not finished: 6 of 7 rows are done"):
         next(state_blocks(unfinished))
 
 
@@ -410,7 +410,7 @@ def test_a_directory_is_made_with_its_parents(tmp_path):
 def test_a_run_that_has_written_nothing_is_not_finished(tmp_path):
     with writer_of(tmp_path / "a"):
         pass
-    with pytest.raises(ModelFileError, match=rf"is not finished: it has 0 of {N_ROWS} rows"):
+    with pytest.raises(ModelFileError, match=rf"is not finished: 0 of {N_ROWS} rows are done"):
         read_states(tmp_path / "a")
     with writer_of(tmp_path / "a") as writer:
         write_on(writer)
@@ -483,7 +483,7 @@ def test_a_folder_of_an_earlier_version_is_read(tmp_path):
 def test_a_folder_of_an_earlier_version_is_finished_and_not_mixed(tmp_path):
     directory = write_earlier(tmp_path / "a", n_blocks=2)
     before = contents(directory)
-    with pytest.raises(CheckpointError, match="another model fingerprint: 'f00' then, 'f01' now"):
+    with pytest.raises(CheckpointError, match="a different model fingerprint: 'f00' then, 'f01' now"):
         writer_of(directory, changed_origin("model", fingerprint="f01")).__enter__()
     assert contents(directory) == before
     with writer_of(directory) as writer:
@@ -501,19 +501,25 @@ def changed_origin(part, **values):
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"origin": changed_origin("model", fingerprint="f01")}, "another model fingerprint: 'f00' then, 'f01' now"),
-        ({"origin": changed_origin("model", dtype="bfloat16")}, "another model dtype: 'float32' then, 'bfloat16' now"),
+        (
+            {"origin": changed_origin("model", fingerprint="f01")},
+            "a different model fingerprint: 'f00' then, 'f01' now",
+        ),
+        (
+            {"origin": changed_origin("model", dtype="bfloat16")},
+            "a different model dtype: 'float32' then, 'bfloat16' now",
+        ),
         (
             {"origin": changed_origin("prompt", template="Or {document}?")},
-            "another prompt template: 'Is {document} goo",
+            "a different prompt template: 'Is {document} goo",
         ),
         (
             {"origin": changed_origin("prompt", label_words=ORIGIN.prompt.label_words[::-1])},
-            "another prompt label_words: [['no', 'No'], ['yes', 'Yes']] then, [['yes', 'Yes'], ['no', 'No']] now",
+            "a different prompt label_words: [['no', 'No'], ['yes', 'Yes']] then, [['yes', 'Yes'], ['no', 'No']] now",
         ),
-        ({"origin": changed_origin("prompt", use_chat=True)}, "another prompt use_chat: False then, True now"),
-        ({"origin": changed_origin("pooling", layer=2)}, "another states layer: -1 then, 2 now"),
-        ({"documents": "d01"}, "another documents fingerprint: 'd00' then, 'd01' now"),
+        ({"origin": changed_origin("prompt", use_chat=True)}, "a different prompt use_chat: False then, True now"),
+        ({"origin": changed_origin("pooling", layer=2)}, "a different states layer: -1 then, 2 now"),
+        ({"documents": "d01"}, "a different documents fingerprint: 'd00' then, 'd01' now"),
     ],
 )
 def test_another_origin_is_refused_and_what_changed_is_named(unfinished, change, what):
@@ -540,7 +546,7 @@ def test_where_the_model_lies_makes_no_difference(unfinished, place):
 
 @pytest.mark.parametrize("n_rows", [N_ROWS - 1, N_ROWS + 1])
 def test_another_number_of_rows_is_refused(unfinished, n_rows):
-    with pytest.raises(CheckpointError, match=rf"another number of documents: {N_ROWS} then, {n_rows} now"):
+    with pytest.raises(CheckpointError, match=rf"a different number of documents: {N_ROWS} then, {n_rows} now"):
         writer_of(unfinished, n_rows=n_rows).__enter__()
 
 
@@ -678,7 +684,7 @@ def test_a_full_disk_keeps_what_is_finished(tmp_path, part):
 
 def test_an_unfinished_run_is_refused_with_the_remedy(unfinished):
     with pytest.raises(
-        ModelFileError, match=r"is not finished: it has 6 of 7 rows. Run the extraction again; it resumes"
+        ModelFileError, match=r"is not finished: 6 of 7 rows are done. Run the extraction again; it resumes"
     ):
         read_states(unfinished)
 
