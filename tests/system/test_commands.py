@@ -674,7 +674,7 @@ def test_bad_states_are_one_sentence_in_every_verb(verb, file, expected, world, 
         (("train", "TRAIN", "-o", "BAD/notes.txt"), "--output must be a directory"),
         (("train", "TRAIN", "-o", "BAD/notes.txt/model"), "cannot be written"),
         (("train", "TRAIN", "-o", ""), "--output must be a directory"),
-        (("predict", "BAD/no-model", "TRAIN"), "holds no torchsdm model"),
+        (("predict", "BAD/no-model", "TRAIN"), "contains no torchsdm model"),
         (("predict", "BAD/notes.txt", "TRAIN"), "is not a directory"),
         (("predict", "BAD/cut", "TRAIN"), "is damaged"),
         (
@@ -709,7 +709,7 @@ def test_bad_states_are_one_sentence_in_every_verb(verb, file, expected, world, 
         (("--config", "BAD/part.toml", "train", "TRAIN", "-o", "OUT"), "must be an integer. Got 1.5"),
         (("--config", "BAD/syntax.toml", "doctor"), "not valid TOML"),
         (("--config", "BAD/nowhere.toml", "doctor"), "cannot be read"),
-        (("doctor", "BAD/no-model"), "holds no torchsdm model"),
+        (("doctor", "BAD/no-model"), "contains no torchsdm model"),
         (("reproduce", "zzz"), "no experiment 'zzz'"),
         (("demo", "-o", "BAD/notes.txt"), "--output must be a directory"),
     ],
@@ -724,7 +724,7 @@ def test_states_of_another_language_model_are_refused(world, tmp_path):
     other = tiny_models.save_model(tmp_path / "other", *tiny_models.bert(seed=1))
     good("embed", world / "test.jsonl", "-o", tmp_path / "shards", "-m", other)
     refused(call("predict", world / "texts", tmp_path / "shards"), "states of a different model")
-    refused(call("predict", world / "texts", world / "test.jsonl", "-m", other), "fitted with another")
+    refused(call("predict", world / "texts", world / "test.jsonl", "-m", other), "fitted with a different")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")

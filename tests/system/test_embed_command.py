@@ -154,7 +154,7 @@ def test_another_prompt_model_or_input_is_refused(run, embed, reviews, model, tm
         (backbone, "model fingerprint"),
         (documents, "documents fingerprint"),
     ):
-        assert done.returncode == 1 and f"was made with another {what}" in done.stderr
+        assert done.returncode == 1 and f"was made with a different {what}" in done.stderr
         assert "Traceback" not in done.stderr and done.stderr.count("\n") == 1
 
 

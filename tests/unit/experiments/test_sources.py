@@ -234,7 +234,7 @@ def test_answers_are_read_where_the_prompt_asks_for_them(experiment, folder):
     with pytest.raises(InvalidInputError, match="two or more labels"):  # without answers, all are copies of one
         read_texts(experiment())
     write_rows(folder / "now.jsonl", [{**row, "answer": None} for row in rows("now")[:1]] + rows("now")[1:])
-    with pytest.raises(InvalidInputError, match=r"now\.jsonl has 1 document unusable\. no answer: line 1"):
+    with pytest.raises(InvalidInputError, match=r"now\.jsonl has 1 document that cannot be used\. no answer: line 1"):
         read_texts(experiment(prompt="verify-answer"))
 
 
@@ -435,7 +435,7 @@ def test_a_file_goes_before_the_hub(hub, experiment, folder):
 def test_what_is_wrong_with_texts_of_the_hub_is_said_of_it(hub, experiment):
     wrong = {"name": "me/true-false", "split": "empty", "text": "statement"}
     with pytest.raises(
-        InvalidInputError, match=r"me/true-false on the hub \(empty\) has 1 document unusable. empty text"
+        InvalidInputError, match=r"me/true-false on the hub \(empty\) has 1 document that cannot be used. empty text"
     ):
         read_texts(experiment(tests__now__hub=wrong))
     wrong = {"name": "me/true-false", "split": "cities"}
