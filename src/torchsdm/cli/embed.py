@@ -1,4 +1,4 @@
-"""``sdm embed``: hidden states of documents, in a directory of shards."""
+"""``sdm embed``: hidden states of documents, in a folder."""
 
 from __future__ import annotations
 
