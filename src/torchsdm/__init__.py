@@ -46,6 +46,9 @@ if TYPE_CHECKING:  # for type checkers and editors; a test checks that these are
     from torchsdm.states import read_states as read_states
     from torchsdm.states import state_blocks as state_blocks
     from torchsdm.training import History as History
+    from torchsdm.trust import Certificate as Certificate
+    from torchsdm.trust import CertifiedClassifier as CertifiedClassifier
+    from torchsdm.trust import DriftGuard as DriftGuard
 
 _NAMES = {
     "core": (
@@ -62,6 +65,7 @@ _NAMES = {
     "model": ("Explanation",),
     "states": ("LabelledStates", "StatesOrigin", "read_states", "state_blocks"),
     "training": ("History",),
+    "trust": ("Certificate", "CertifiedClassifier", "DriftGuard"),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
