@@ -20,10 +20,11 @@ from torchsdm.errors import CheckpointError
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 
-SETTINGS = {"alpha": 0.8, "n_filters": 16, "n_rounds": 2, "max_epochs": 60, "learning_rate": 1e-2, "random_state": 3}
+SETTINGS = {"alpha": 0.8, "n_filters": 16, "n_rounds": 2, "max_epochs": 12, "learning_rate": 1e-2, "random_state": 3}
 
 FITTING = """
-    import sys, warnings
+    import signal, sys, warnings
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started to ignore it
     import torch
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
