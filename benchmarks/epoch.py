@@ -1,4 +1,4 @@
-"""One whole training epoch against its floating-point work at the rate of one large product."""
+"""One full training epoch against its floating-point work at the rate of one large product."""
 
 from __future__ import annotations
 
@@ -70,5 +70,5 @@ def profile(learner: SDMLearner) -> str:
     ideal = 2 * batch * weight.numel() / rate
     return (
         f"a step's forward product takes {forward / ideal:.1f} ×, its gradient {backward / ideal:.1f} × and Adam "
-        f"{adam / ideal:.1f} × what 50 rows cost within a large product"
+        f"{adam / ideal:.1f} × the cost of 50 rows in a large product"
     )

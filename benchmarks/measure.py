@@ -1,4 +1,4 @@
-"""Ratios of times measured in turn, and peaks of memory: a noisy machine slows both sides of a ratio alike."""
+"""Ratios of times measured in turn, and peak memory: a noisy machine slows both sides of a ratio equally."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ THREADS = 2
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the table: a work measured against a yardstick."""
+    """One line of the table: some work measured against a yardstick."""
 
     work: str
     against: str
@@ -34,7 +34,7 @@ class Figure:
 
     @property
     def spread(self) -> str:
-        """The smallest and largest ratio of a pair of measurements taken one after the other."""
+        """The smallest and largest ratio of consecutive pairs of measurements."""
         return "" if self.low is None or self.high is None else f"{self.low:.2f} to {self.high:.2f}"
 
 
@@ -51,13 +51,13 @@ def compare(
     scale: float = 1.0,
     clock: Callable[[Callable[[], Any]], float] | None = None,
 ) -> Figure:
-    """Time both in turn and give the ratio of their medians; ``scale`` multiplies the yardstick's time.
+    """Time both in turn and return the ratio of their medians; ``scale`` multiplies the yardstick's time.
 
-    ``clock`` says how long a call takes, by default ``seconds``.
-    With ``at_least`` the ratio is turned round: how many times faster the work is.
+    ``clock`` measures how long a call takes, by default ``seconds``.
+    With ``at_least`` the ratio is inverted: how many times faster the work is.
     """
     clock = clock or seconds
-    do_yardstick(), do_work()  # caches, compiled code, pages
+    do_yardstick(), do_work()  # warm up caches, compiled code, pages
     yardsticks, works = [], []
     for _ in range(repeats):
         yardsticks.append(clock(do_yardstick) * scale)
@@ -99,18 +99,18 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 def process_seconds(work: Callable[[], Any]) -> float:
-    """How much CPU time the processes take that a call starts and waits for."""
+    """CPU time of the processes that a call starts and waits for."""
     start = resource.getrusage(resource.RUSAGE_CHILDREN)
     work()
     end = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime
+    return (end.ru_utime - start.ru_utime) + (end.ru_stime - start.ru_stime)
 
 
 class PeakMemory:
-    """The most memory held within a ``with`` block beyond what was held at its start, in bytes (Linux)."""
+    """Peak memory within a ``with`` block beyond that at its start, in bytes (Linux)."""
 
     def __enter__(self) -> PeakMemory:
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts anew
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak
         self.before = _status("VmRSS")
         return self
 

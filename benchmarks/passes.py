@@ -1,4 +1,4 @@
-"""The two passes of an epoch against one plain product, and against what a user might pick instead."""
+"""The two passes of an epoch against one plain product, and against libraries a user might pick instead."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run() -> Iterator[Figure]:
     index.add(points.numpy())
 
     def capped(of: Tensor, predicted: Tensor) -> np.ndarray:
-        """The way of the reference: a list of 2,048 neighbours, and the length of its run of matches."""
+        """The reference's way: a list of 2,048 neighbours, and the length of its run of matches."""
         _, neighbors = index.search(of.numpy(), CAP)
         return np.cumprod(groups[neighbors] == predicted.numpy()[:, None], axis=1).sum(axis=1)
 

@@ -1,4 +1,4 @@
-"""Data for the benchmarks: exemplars in class clouds that overlap, as trained adaptors leave them."""
+"""Data for the benchmarks: exemplars in overlapping class clouds, as trained adaptors produce them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def clouds(n: int, n_filters: int, n_classes: int = 2, seed: int = 0) -> tuple[T
 
 
 def support_of(points: Tensor, labels: Tensor, wrong: float = 0.05) -> SupportSet:
-    """A support with some points predicted wrongly."""
+    """A support in which some points have wrong predictions."""
     n_classes = int(labels.max()) + 1
     is_wrong = torch.rand(len(labels), generator=torch.Generator().manual_seed(1)) < wrong
     return SupportSet(points, labels, torch.where(is_wrong, (labels + 1) % n_classes, labels))

@@ -13,7 +13,7 @@ N = 60_000
 
 
 def run() -> Iterator[Figure]:
-    """The worst case: no candidate holds, so every one is tried, and the largest alpha searched for."""
+    """The worst case: no candidate holds, so all are tried, and then the largest alpha that would work is searched."""
     rng = np.random.default_rng(0)
     for n_classes in (2, 100):
         q_rescaled = rng.random(N) * 1_000

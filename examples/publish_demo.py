@@ -14,7 +14,7 @@ SETS = {"reviews": "film reviews, as in training", "critics": "critics' one-line
 
 
 def draw(cells: dict[tuple[str, str], dict], path: Path) -> None:
-    """Of every hundred inputs: admitted and right, admitted and wrong, rejected."""
+    """Per hundred inputs: admitted and right, admitted and wrong, rejected."""
     figure, axes = plt.subplots(1, len(SETS), figsize=(9, 2.6), sharey=True, layout="constrained")
     for axis, (name, title) in zip(axes, SETS.items(), strict=True):
         for place, estimator in enumerate(reversed(SHOWN)):
@@ -32,7 +32,7 @@ def draw(cells: dict[tuple[str, str], dict], path: Path) -> None:
 
 
 def table(records: list[dict]) -> str:
-    """For each rule: what it admits, how much of that is right, and the lowest value for any class or prediction."""
+    """For each rule: how much it admits, its accuracy, and the lowest accuracy for any class or prediction."""
     lines = [
         "| inputs | rule | admitted | accuracy of admitted | lowest for any class or prediction |",
         "|---|---|--:|--:|--:|",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import runpy
+import signal
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -100,6 +101,7 @@ def _run(program: Path | str, arguments: list[str], cwd: str, environment: dict,
         os.dup2(file, number)
         os.close(file)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  (multiprocessing put another there)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started to ignore it
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)

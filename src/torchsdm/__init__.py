@@ -1,9 +1,9 @@
-"""torchsdm: which answers of a language model may be acted on.
+"""torchsdm: decide which answers of a language model you can act on.
 
 Similarity-Distance-Magnitude activations over frozen hidden states. Start with ``SDMTextClassifier`` for texts, with
-``SDMClassifier`` for hidden states of your own.
+``SDMClassifier`` for your own hidden states.
 
-``import torchsdm`` is quick: torch and scikit-learn are imported with the first name that needs them.
+``import torchsdm`` is fast: torch and scikit-learn are imported with the first name that needs them.
 """
 
 from importlib import import_module
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchsdm._version import __version__ as __version__
 
-if TYPE_CHECKING:  # what type checkers and editors see; a test holds that these are the names below
+if TYPE_CHECKING:  # for type checkers and editors; a test checks that these are the names below
     from torchsdm.core import ClassEcdfs as ClassEcdfs
     from torchsdm.core import Decisions as Decisions
     from torchsdm.core import ExemplarAdaptor as ExemplarAdaptor
@@ -46,6 +46,9 @@ if TYPE_CHECKING:  # what type checkers and editors see; a test holds that these
     from torchsdm.states import read_states as read_states
     from torchsdm.states import state_blocks as state_blocks
     from torchsdm.training import History as History
+    from torchsdm.trust import Certificate as Certificate
+    from torchsdm.trust import CertifiedClassifier as CertifiedClassifier
+    from torchsdm.trust import DriftGuard as DriftGuard
 
 _NAMES = {
     "core": (
@@ -62,6 +65,7 @@ _NAMES = {
     "model": ("Explanation",),
     "states": ("LabelledStates", "StatesOrigin", "read_states", "state_blocks"),
     "training": ("History",),
+    "trust": ("Certificate", "CertifiedClassifier", "DriftGuard"),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
@@ -69,7 +73,7 @@ __all__ = sorted(["__version__", *_HOMES])
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, or a module of the package, imported when it is first asked for."""
+    """Import a public name or a module of the package on first use."""
     if name in _HOMES:
         value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     elif name in _modules():
@@ -85,7 +89,7 @@ def __dir__() -> list[str]:
 
 
 def _modules() -> list[str]:
-    """The rooms, and the modules beside them."""
+    """The rooms, and the modules next to them."""
     from pkgutil import iter_modules
 
     return [module.name for module in iter_modules(__path__) if not module.name.startswith("_")]

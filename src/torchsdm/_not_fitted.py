@@ -1,4 +1,4 @@
-"""The one exception that is also scikit-learn's; apart, so that ``torchsdm.errors`` does not import scikit-learn."""
+"""The one exception that is also scikit-learn's, kept here so that ``torchsdm.errors`` does not import scikit-learn."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ from torchsdm.errors import TorchSDMError
 class NotFittedError(TorchSDMError, sklearn.exceptions.NotFittedError):
     """A method that needs a fitted estimator was called before ``fit``."""
 
-    __module__ = "torchsdm.errors"  # where it is imported from
+    __module__ = "torchsdm.errors"  # where users import it from

@@ -1,6 +1,6 @@
-"""Words to choose from, apart from the code behind them: the command lists them without importing it."""
+"""Option values, apart from the code behind them so that the command can list them without importing it."""
 
 from __future__ import annotations
 
-SEGMENTS = ("sentences", "paragraphs", "fields")  #: kinds of segments that states can be summarised over
+SEGMENTS = ("sentences", "paragraphs", "fields")  #: kinds of segments to summarise states over
 PROMPT_NAMES = ("sentiment", "factcheck", "verify-answer", "document")  #: prompts that come with the package

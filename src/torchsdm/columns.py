@@ -1,4 +1,4 @@
-"""Where text, label, id, answer and states are in a file."""
+"""Which columns of a file hold text, label, id, answer and states."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of columns or keys; None takes the usual name if the file has it."""
+    """Names of columns or keys; None means the usual name, if the file has it."""
 
     text: str = "text"
     label: str | None = None

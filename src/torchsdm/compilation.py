@@ -1,4 +1,4 @@
-"""How loops are compiled: decorators around numba's, and a word to the person who waits for it."""
+"""Compiled loops: decorators around numba's, and a message to the user who waits for them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """Compile on the first call; the machine code is kept beside the source or in the user's cache, if that can be."""
+    """Compile on the first call; cache the machine code next to the source or in the user's cache, if possible."""
     return _compiled(function, fastmath=False)
 
 
 def compiled_in_any_order(function: Callable[..., Any]) -> Any:
-    """The same where sums may be taken in any order."""
+    """The same, but sums may be taken in any order."""
     return _compiled(function, fastmath={"reassoc", "contract"})
 
 
 def helper(function: Callable[..., Any]) -> Any:
-    """The same for what only compiled functions call."""
+    """The same for functions that only compiled functions call."""
     options: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # these halve the time to compile
     return njit(nogil=True, **options)(function)
 
@@ -31,13 +31,13 @@ def helper(function: Callable[..., Any]) -> Any:
 def _compiled(function: Callable[..., Any], fastmath: Any) -> Any:
     try:
         return njit(nogil=True, cache=True, fastmath=fastmath)(function)
-    except RuntimeError:  # no place to keep it
-        _ANNOUNCEMENT.how_often = "in every process, because no cache folder can be written (set NUMBA_CACHE_DIR)"
+    except RuntimeError:  # nowhere to cache it
+        _ANNOUNCEMENT.how_often = "in every process, because no cache folder is writable (set NUMBA_CACHE_DIR)"
         return njit(nogil=True, fastmath=fastmath)(function)
 
 
 class _Announcement(event.Listener):
-    """Says once what takes so long, when a loop of ours is compiled rather than read from the cache."""
+    """Explains the wait, once, when one of our loops is compiled rather than read from the cache."""
 
     is_due = True
     how_often = "once per installation"

@@ -15,17 +15,24 @@ if TYPE_CHECKING:
 
 
 class Remedy(Enum):
-    """What a person can do about an error or a warning. The value says it in terms of Python."""
+    """What the user can do about an error or a warning; the value says it in terms of Python."""
 
-    SKIP_PROBLEMS = "Repair them, or leave them out: Documents(..., problems='skip')."
-    DROP_REPEATED = "Leave copies out, or keep them on purpose: Documents(..., repeated='drop' or 'keep')."
+    SKIP_PROBLEMS = "Fix them, or skip them: Documents(..., problems='skip')."
+    DROP_REPEATED = "Drop duplicates, or keep them on purpose: Documents(..., repeated='drop' or 'keep')."
     NAME_ARRAYS = "Name the right one: states=... or labels=..."
     LOWER_ALPHA = "To accept it: recalibrate(alpha=...)."
-    MORE_CALIBRATION = "Use more calibration data, or let such regions fail with min_class_count."
+    MORE_CALIBRATION = "Use more calibration data, or reject such regions with min_class_count."
+
+    # Inputs of a saved model.
+    GIVE_STATES = "Give hidden_states instead."
+    EXTRACT_STATES = "Extract their states with the same language model: HiddenStateExtractor."
+    NAME_LABELS = "Name their column: Columns(label=...)."
+    NAME_LANGUAGE_MODEL = "Pass an extractor to read them."
+    NO_LANGUAGE_MODEL = "Leave the language model out."
 
 
 class _Advising(Exception):
-    """What exceptions and warnings share: a text, and perhaps a remedy."""
+    """What exceptions and warnings share: a text and, optionally, a remedy."""
 
     def __init__(self, *args: object, remedy: Remedy | None = None) -> None:
         super().__init__(*args)
@@ -57,11 +64,11 @@ class TrainingError(TorchSDMError, RuntimeError):
 
 
 class CheckpointError(TorchSDMError, RuntimeError):
-    """A checkpoint cannot be resumed: it is damaged, or belongs to other data or settings."""
+    """A checkpoint cannot be resumed: it is damaged, or belongs to different data or settings."""
 
 
 class ModelFileError(TorchSDMError, OSError):
-    """A saved model is missing, damaged, truncated or foreign; the message names the file."""
+    """A saved model is missing, damaged, truncated or not ours; the message names the file."""
 
 
 class BackboneError(TorchSDMError, RuntimeError):
@@ -69,7 +76,7 @@ class BackboneError(TorchSDMError, RuntimeError):
 
 
 class MissingSignalError(TorchSDMError, AttributeError):
-    """Decisions of an estimator that is not SDM were asked for a signal of SDM."""
+    """A signal of SDM was requested from the decisions of another estimator."""
 
 
 class MissingExtraError(TorchSDMError, ImportError):
@@ -80,15 +87,19 @@ class MissingExtraError(TorchSDMError, ImportError):
 
 
 class SDMWarning(_Advising, UserWarning):
-    """Base of every warning that torchsdm gives."""
+    """Base of every warning that torchsdm issues."""
 
 
 class DataWarning(SDMWarning):
-    """Documents can be used, but something about them deserves a look, such as copies of one text."""
+    """Documents can be used, but something about them deserves a look, such as duplicate texts."""
 
 
 class RegionWarning(SDMWarning):
-    """No high-reliability region was found, or it rests on too few calibration points."""
+    """No high-reliability region was found, or it is based on too few calibration points."""
+
+
+class CertificateWarning(SDMWarning):
+    """No rule could be certified, or a certification sample is used more than once."""
 
 
 class EmptyClassWarning(SDMWarning):

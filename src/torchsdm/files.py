@@ -1,4 +1,4 @@
-"""Files that are whole or not there: replacing in one step, digests, strict JSON."""
+"""Files that are complete or absent: atomic replacement, digests, strict JSON."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-TEMPORARY_PREFIX = ".writing-"  #: of files that are not finished; what is left of a crash is removed by the next write
+TEMPORARY_PREFIX = ".writing-"  #: of unfinished files; the next write removes those that a crash left
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Replace a file in one step; readers see the old content or the new."""
+    """Replace a file atomically; readers see the old content or the new."""
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}")
     with open(temporary, "wb") as file:
         file.write(content)
@@ -26,9 +26,9 @@ def replace_file(path: Path, content: bytes) -> None:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A path to write to: what is written there becomes the file in one step, unless an error removes it.
+    """A path to write to; afterwards it replaces the file atomically, or is removed on an error.
 
-    Of a link, the file that it points to is replaced.
+    If the path is a link, the file that it points to is replaced.
     """
     path = path.resolve()
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}")
@@ -40,7 +40,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Remove what a writer that died left unfinished in a directory."""
+    """Remove the unfinished files that a crashed writer left in a directory."""
     for stale in directory.glob(f"{TEMPORARY_PREFIX}*"):
         stale.unlink(missing_ok=True)
 
@@ -55,12 +55,12 @@ def file_digest(path: Path) -> str:
 
 
 def describe_file(path: Path) -> dict[str, Any]:
-    """What a config or manifest keeps of a file: name, size and digest."""
+    """What a config or manifest records about a file: name, size and digest."""
     return {"file": path.name, "bytes": path.stat().st_size, "sha256": file_digest(path)}
 
 
 def is_file_entry(entry: Any) -> bool:
-    """Whether an entry describes a plain file beside it; a path elsewhere is not followed."""
+    """Whether an entry describes a file in its own directory; a path elsewhere is not followed."""
     return (
         isinstance(entry, dict)
         and isinstance(entry.get("file"), str)
@@ -71,7 +71,7 @@ def is_file_entry(entry: Any) -> bool:
 
 
 def file_problem(directory: Path, entry: dict[str, Any], *, with_digest: bool) -> str | None:
-    """What is wrong with a file that ``describe_file`` described, None if nothing."""
+    """What is wrong with a file that ``describe_file`` described; None if nothing is."""
     path = directory / entry["file"]
     if not path.is_file():
         return f"{path} is missing."

@@ -16,7 +16,7 @@ from torchsdm.validation import Array, is_storable_label
 
 @dataclass(frozen=True)
 class LabelCodes:
-    """Classes are numbered 0..C-1; labels outside the classes, which only the support may have, follow on."""
+    """Classes are numbered 0..C-1; labels outside the classes, which only the support may have, come after."""
 
     classes: Array
     outside: tuple[Any, ...] = ()
@@ -26,7 +26,7 @@ class LabelCodes:
         return self._numbers(labels, self.classes.tolist(), caller)
 
     def encode_with_outside(self, labels: Iterable[Any], caller: str) -> Tensor:
-        """Numbers of labels that may lie outside the classes but must be known (see ``extended``)."""
+        """Numbers of labels that may be outside the classes but must be known (see ``extended``)."""
         return self._numbers(labels, [*self.classes.tolist(), *self.outside], caller)
 
     def extended(self, labels: Sequence[Any], caller: str) -> LabelCodes:
@@ -34,7 +34,7 @@ class LabelCodes:
         for label in labels:
             if not is_storable_label(label):
                 raise InvalidInputError(
-                    f"'y' of {caller} must hold labels that are strings, finite numbers or booleans. Got {label!r}; "
+                    f"'y' of {caller} must be strings, finite numbers or booleans. Got {label!r}; "
                     "leave unlabelled points out, or give them a label outside the classes."
                 )
         known = {*self.classes.tolist(), *self.outside}
@@ -53,7 +53,7 @@ class LabelCodes:
         if unseen:
             shown = ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else "")
             expected = ", ".join(repr(value) for value in values[:10]) + (", ..." if len(values) > 10 else "")
-            raise InvalidInputError(f"'y' of {caller} must hold labels seen in fit ({expected}). Got {shown}.")
+            raise InvalidInputError(f"'y' of {caller} must contain only labels seen in fit ({expected}). Got {shown}.")
         return torch.tensor([number[label] for label in labels], dtype=torch.int64)
 
 
@@ -62,12 +62,12 @@ def count_classes(labels: Array, caller: str) -> tuple[Array, Array]:
     classes, numbers, counts = np.unique(labels, return_inverse=True, return_counts=True)
     if len(classes) < 2:
         raise InvalidInputError(
-            f"'y' of {caller} must hold at least two classes. Got one class only: {classes.tolist()[0]!r}."
+            f"'y' of {caller} must have at least two classes. Got one class only: {classes.tolist()[0]!r}."
         )
     if counts.min() < 2:
         rare = classes.tolist()[int(counts.argmin())]
         raise InvalidInputError(
-            f"'y' of {caller} must hold at least two examples of each class. "
+            f"'y' of {caller} must have at least two examples of each class. "
             f"Got {int(counts.min())} of class {rare!r}; add examples or leave the class out."
         )
     return classes, numbers

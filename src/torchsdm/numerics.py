@@ -1,6 +1,6 @@
 """Floating-point arithmetic whose result does not depend on batch, block, thread or device.
 
-Matrix products give other last bits for other shapes and thread counts. Two facts help: an elementwise IEEE
+The last bits of a matrix product depend on its shape and the thread count. Two facts help: an elementwise IEEE
 operation gives the same bits everywhere, and the error of a product has a proven bound. So a *canonical* value is
 defined by elementwise operations in a fixed order (numpy's, so that one line of numpy can check it), the fast product
 decides wherever its bound allows only one answer, and the few open entries are computed canonically.
@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_CHUNK_ELEMENTS = 1 << 22  # float64 elements that the canonical evaluation holds at once (32 MB)
+_CHUNK_ELEMENTS = 1 << 22  # float64 elements in memory at once in the canonical evaluation (32 MB)
 
 
 def canonical_sum(terms: Tensor) -> Tensor:
-    """Sum of float64 terms over the last axis, to the bit what ``numpy.sum`` gives for one contiguous row.
+    """Sum of float64 terms over the last axis, bit for bit what ``numpy.sum`` gives for one contiguous row.
 
     On the CPU it is numpy's; elsewhere ``pairwise_sum`` makes the same additions in the same order.
     """
@@ -31,7 +31,7 @@ def canonical_sum(terms: Tensor) -> Tensor:
 
 
 def pairwise_sum(terms: Tensor) -> Tensor:
-    """numpy's order of summation in elementwise additions, which every device does alike.
+    """numpy's order of summation in elementwise additions, which are the same on every device.
 
     Fewer than 8 terms one after the other; up to 128 in eight interleaved running sums; more by halves.
     """
@@ -53,7 +53,7 @@ def pairwise_sum(terms: Tensor) -> Tensor:
 
 
 def empty_float32(*shape: int, device: torch.device) -> Tensor:
-    """A float32 tensor to be written to.
+    """A float32 tensor to write to.
 
     On the CPU its memory is numpy's, which asks the system for large pages where torch does not: filling a fresh block
     of tens of megabytes, and reading down its columns, is then much faster.
@@ -79,7 +79,7 @@ def summation_order(n: int) -> list[tuple[int, int, int]]:
 def pair_distances(a: Tensor, b: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Euclidean distances (P,) of the pairs ``a[rows[p]], b[columns[p]]``, by direct difference in float64.
 
-    To the bit what ``numpy.sqrt(((a - b) ** 2).sum(axis=-1))`` gives.
+    Bit for bit what ``numpy.sqrt(((a - b) ** 2).sum(axis=-1))`` gives.
     """
     distances = torch.empty(len(rows), dtype=torch.float64, device=a.device)
     chunk = max(1, _CHUNK_ELEMENTS // max(1, a.shape[-1]))
@@ -102,17 +102,17 @@ def exact_sqrt(values: Tensor) -> Tensor:
 
 
 def product_error(n_terms: int, dtype: torch.dtype) -> float:
-    """Higham's gamma: |fl(x . y) - x . y| <= gamma_n |x| . |y|, whatever the order of summation."""
+    """Higham's gamma: |fl(x . y) - x . y| <= gamma_n |x| . |y|, for any order of summation."""
     n_roundoffs = n_terms * torch.finfo(dtype).eps / 2
     return n_roundoffs / (1 - n_roundoffs)
 
 
 def invariant_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """``x @ weight.T + bias`` rounded to float32, the same bits for a row whatever else is in the batch.
+    """``x @ weight.T + bias`` rounded to float32, with the same bits for a row in any batch.
 
-    Parameters are (N, D), (K, D), (K,); the answer is (N, K). The canonical value is the sum of the products in
-    float64, in numpy's order. A float64 matrix product lies within ``bound`` of it; where both ends of that interval
-    round to the same float32 there is nothing to decide.
+    Parameters are (N, D), (K, D), (K,); the result is (N, K). The canonical value is the sum of the products in
+    float64, in numpy's order. A float64 matrix product is within ``bound`` of it; where both ends of that interval
+    round to the same float32, there is nothing left to decide.
     """
     x, weight, bias = x.double(), weight.double(), bias.double()
     fast = torch.addmm(bias, x, weight.T)  # (N, D) x (D, K) -> (N, K)
@@ -128,11 +128,11 @@ def invariant_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 class _FullPrecision:
-    """Counts who needs full float32 products, so that the user's settings come back when the last one is done."""
+    """Counts who needs full float32 products, so that the user's settings are restored when the last one is done."""
 
     def __init__(self) -> None:
         self.lock, self.users = threading.Lock(), 0
-        backends: Any = torch.backends  # its types do not know these settings
+        backends: Any = torch.backends  # its type hints lack these settings
         self.backends = (backends.mkldnn.matmul, backends.cuda.matmul)
         self.before: list[str] = []
 

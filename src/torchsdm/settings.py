@@ -1,4 +1,4 @@
-"""Settings in TOML: reading them, and dataclasses filled from tables, with the types that their fields say."""
+"""Settings in TOML: read them, and fill dataclasses from tables, with the types checked against the fields."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _WORDS = {
     str: ("a string", "strings"),
     int: ("an integer", "integers"),
     float: ("a number", "numbers"),
-    bool: ("true or false", "truth values"),
+    bool: ("true or false", "booleans"),
 }
 
 
 def read_settings(path: Path) -> str:
-    """The text of a file of settings."""
+    """The text of a settings file."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -41,8 +41,8 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """A value as it is written in TOML; what is none is taken as a string."""
-    try:  # in a list, where neither a comment nor a second line can end it
+    """A value written in TOML; anything else is kept as a string."""
+    try:  # in a list, so that neither a comment nor a second line can end it
         values = tomllib.loads(f"values = [{text}]")["values"]
     except tomllib.TOMLDecodeError:
         return text
@@ -50,7 +50,7 @@ def parse_value(text: str) -> Any:
 
 
 def filled(kind: type[_Filled], table: Any, where: str, **ours: Any) -> _Filled:
-    """A dataclass from a table whose keys are its fields, but for those that are ours."""
+    """A dataclass from a table whose keys are its fields, except for those in ``ours``."""
     values = as_table(table, where)
     hints = {name: hint for name, hint in get_type_hints(kind).items() if name not in ours}
     refuse_unknown(values, set(hints), where)
@@ -63,13 +63,13 @@ def filled(kind: type[_Filled], table: Any, where: str, **ours: Any) -> _Filled:
             raise InvalidTypeError(f"{where}: {name!r} must be {_described(hints[name])}. Got {value!r}.")
         if isinstance(value, list):
             if not 0 < len(set(value)) == len(value):
-                raise InvalidInputError(f"{where}: {name!r} must name one or more, each once. Got {value!r}.")
+                raise InvalidInputError(f"{where}: {name!r} must list at least one value, each once. Got {value!r}.")
             values[name] = tuple(value) if get_origin(hints[name]) is tuple else value
     return kind(**values, **ours)
 
 
 def _is_a(value: Any, hint: Any) -> bool:
-    """Whether a value of TOML is what an annotation says; an integer is a number, and true is none."""
+    """Whether a TOML value fits an annotation; an integer is a number, a boolean is not."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(_is_a(value, part) for part in parts)
@@ -95,14 +95,14 @@ def _described(hint: Any, *, several: bool = False) -> str:
 
 
 def as_table(value: Any, where: str) -> dict[str, Any]:
-    """A table, or an error that says where one is wanted."""
+    """Require a table; the error says where."""
     if not isinstance(value, Mapping):
         raise InvalidTypeError(f"{where} must be a table. Got {value!r}.")
     return dict(value)
 
 
 def refuse_unknown(table: Mapping[str, Any], known: set[str], where: str) -> None:
-    """Refuse a key that is not known, and name those that are."""
+    """Refuse an unknown key, and list the known ones."""
     for key in table:
         if key not in known:
-            raise InvalidInputError(f"{where}: there is no setting {key!r}. Known are {', '.join(sorted(known))}.")
+            raise InvalidInputError(f"{where}: there is no setting {key!r}. Use one of {', '.join(sorted(known))}.")

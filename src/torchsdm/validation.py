@@ -38,7 +38,7 @@ def as_tensor(value: ArrayLike | float, name: str, caller: str) -> Tensor:
         if array.ndim == 0:
             return torch.tensor(array.item(), dtype=torch.float64 if array.dtype.kind == "f" else None)
         if any(stride < 0 for stride in array.strides):
-            array = array.copy()  # torch knows no reversed axes
+            array = array.copy()  # torch does not support negative strides
         if array.flags.writeable:
             return torch.from_numpy(array)
         with warnings.catch_warnings():  # read-only memory maps stay mapped: nothing here writes to its input
@@ -59,12 +59,12 @@ def as_float_tensor(value: ArrayLike | float, name: str, caller: str) -> Tensor:
 
 
 def as_integer_tensor(value: ArrayLike, name: str, caller: str) -> Tensor:
-    """Turn class numbers or indices into an int64 tensor; fractions are refused, not cut."""
+    """Turn class numbers or indices into an int64 tensor; fractions are refused, not truncated."""
     tensor = as_tensor(value, name, caller)
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
         whole = tensor.to(torch.int64)
         if not torch.equal(whole.to(tensor.dtype), tensor):
-            raise InvalidInputError(f"'{name}' of {caller} must hold integers. Got fractions or non-finite values.")
+            raise InvalidInputError(f"'{name}' of {caller} must be integers. Got fractions or non-finite values.")
         return whole
     return tensor.to(torch.int64)
 
@@ -78,9 +78,9 @@ def check_shape(tensor: Tensor, shape: tuple[int | None, ...], name: str, caller
 
 
 def check_finite(tensor: Tensor, name: str, caller: str) -> None:
-    """Require finite values, naming the first row that is not."""
+    """Require finite values; the error names the first bad row."""
     for start in range(0, len(tensor), _ROWS_PER_CHECK):
-        block = tensor[start : start + _ROWS_PER_CHECK].float()  # what float32 cannot hold is infinite to us
+        block = tensor[start : start + _ROWS_PER_CHECK].float()  # values beyond float32 count as infinite
         if bool(torch.isfinite(block.sum())):
             continue  # a sum is finite only if every term is; it may overflow, so the rows decide
         finite = torch.isfinite(block.reshape(len(block), -1)).all(dim=1)
@@ -112,13 +112,13 @@ def check_alphas(alpha: Any, caller: str) -> tuple[float, ...]:
     if isinstance(alpha, Iterable) and not isinstance(alpha, str) and getattr(alpha, "ndim", 1) == 1:
         values = tuple(dict.fromkeys(check_alpha(a, caller) for a in alpha))
         if not values:
-            raise InvalidInputError(f"'alpha' of {caller} must hold at least one value. Got an empty sequence.")
+            raise InvalidInputError(f"'alpha' of {caller} must have at least one value. Got an empty sequence.")
         return values
     return (check_alpha(alpha, caller),)
 
 
 def check_positive(value: Any, name: str, caller: str, *, integer: bool = False, zero: bool = False) -> None:
-    """Require a positive number, integral where asked; with ``zero``, 0 is allowed too."""
+    """Require a positive number, or an integer if asked; ``zero`` also allows 0."""
     kinds = numbers.Integral if integer else numbers.Real
     if isinstance(value, bool) or not isinstance(value, kinds):
         kind = "an integer" if integer else "a number"
@@ -137,32 +137,32 @@ def check_share(value: Any, name: str, caller: str) -> None:
 
 
 def draw_seed(random_state: RandomState, name: str) -> int:
-    """A seed from what scikit-learn calls a random state; the same number gives the same seed to every estimator."""
+    """A seed from a scikit-learn ``random_state``; the same number gives every estimator the same seed."""
     if isinstance(random_state, np.random.Generator):
         return int(random_state.integers(2**31 - 1))
     try:
         return int(check_random_state(random_state).randint(2**31 - 1))
     except (TypeError, ValueError) as error:
         raise InvalidInputError(
-            f"'random_state' of {name} must be a seed or a generator of numbers: {error}."
+            f"'random_state' of {name} must be a seed or a random number generator: {error}."
         ) from error
 
 
 def check_device(device: Any, caller: str) -> str:
-    """A torch device that this machine has; None is the CPU."""
+    """A torch device that this machine has; None means the CPU."""
     name = "cpu" if device is None else str(device)
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).partition("\n")[0][:120]
         raise InvalidInputError(
-            f"'device' of {caller} must be a torch device of this machine. Got {device!r}: {reason}"
+            f"'device' of {caller} must be a torch device on this machine. Got {device!r}: {reason}"
         ) from error
     return name
 
 
 def check_path(path: Any, name: str, caller: str) -> Path:
-    """A path given as a string or a path."""
+    """A path, given as a string or a ``Path``."""
     if not isinstance(path, (str, Path)):
         raise InvalidTypeError(f"'{name}' of {caller} must be a path. Got {path!r}.")
     return Path(path)
@@ -176,9 +176,9 @@ def check_choice(value: Any, choices: Sequence[Any], name: str, caller: str) -> 
 
 
 def check_hidden_states(estimator: Any, X: Any, caller: str, *, reset: bool) -> Tensor:
-    """Hidden states (N, D) or (N, positions, D) as a finite tensor that shares memory with X where it can.
+    """Hidden states (N, D) or (N, positions, D) as a finite tensor that shares memory with X if possible.
 
-    With ``reset`` the estimator takes over the width (``n_features_in_``); without, X must have it.
+    With ``reset`` the estimator stores the width (``n_features_in_``); without, X must have it.
     """
     if isinstance(X, Tensor):
         if X.layout != torch.strided:
@@ -208,14 +208,14 @@ def check_hidden_states(estimator: Any, X: Any, caller: str, *, reset: bool) -> 
     elif states.ndim != getattr(estimator, "input_ndim_", states.ndim):
         shapes = {2: "(N, D)", 3: "(N, positions, D)"}
         raise InvalidInputError(
-            f"'X' of {caller} must have the form it had in fit, {shapes[estimator.input_ndim_]}. "
-            f"Got shape {tuple(states.shape)}."
+            f"'X' of {caller} must have the shape used in fit, {shapes[estimator.input_ndim_]}. "
+            f"Got {tuple(states.shape)}."
         )
     return states
 
 
 def _refuse_text(X: Any, caller: str) -> None:
-    """Say what X should be to somebody who passes texts, a path or a table with a column of texts."""
+    """Tell a user who passes texts, a path or a table with a text column what X should be."""
     if isinstance(X, (str, Path)):
         raise InvalidTypeError(
             f"'X' of {caller} must be a matrix of hidden states. Got the path or text {str(X)!r}; read a file with "
@@ -223,19 +223,19 @@ def _refuse_text(X: Any, caller: str) -> None:
         )
     if isinstance(X, (list, tuple)) and X and isinstance(X[0], str):
         raise InvalidTypeError(
-            f"'X' of {caller} must be hidden states, a row of numbers for each input. Got texts, first {X[0][:60]!r}; "
+            f"'X' of {caller} must be hidden states, one row of numbers per input. Got texts, first {X[0][:60]!r}; "
             "run them through a language model first."
         )
     if hasattr(X, "columns") and hasattr(X, "dtypes"):
         for name in X.columns:
             values = X[name].to_numpy()
             if values.dtype == object and any(isinstance(value, str) for value in values):
-                raise InvalidTypeError(f"'X' of {caller} must be numbers. Got texts in column {name!r}; leave it out.")
+                raise InvalidTypeError(f"'X' of {caller} must be numbers. Got texts in column {name!r}; drop it.")
 
 
 def _check_positions(estimator: Any, states: Tensor, caller: str, *, reset: bool) -> Tensor:
-    """What scikit-learn checks of a matrix, for states of several positions."""
-    as_float_tensor(states[:1], "X", caller)  # refuses what is not real
+    """scikit-learn's checks of a matrix, for states with several positions."""
+    as_float_tensor(states[:1], "X", caller)  # refuses complex values
     if min(states.shape) == 0:
         raise InvalidInputError(f"'X' of {caller} must not be empty. Got shape {tuple(states.shape)}.")
     width = states.shape[-1]
@@ -256,17 +256,17 @@ def check_label_array(y: Any, caller: str) -> Array:
         y = y.detach().cpu().numpy()
     if y is None:
         raise InvalidInputError(
-            f"'y' of {caller} must hold labels: {caller} requires y to be passed, but the target y is None."
+            f"'y' of {caller} must contain labels: {caller} requires y to be passed, but the target y is None."
         )
     with scikit_learn_errors():
         if isinstance(y, (list, tuple)) and len({isinstance(label, str) for label in y}) == 2:
-            raise InvalidInputError(f"'y' of {caller} must hold strings or numbers, not both. Got a mixture.")
+            raise InvalidInputError(f"'y' of {caller} must be strings or numbers, not both. Got a mixture.")
         labels: Array = column_or_1d(y, warn=True)
         missing = [label for label in labels.tolist() if label is None] if labels.dtype == object else []
         if missing:
             row = labels.tolist().index(None)
             raise InvalidInputError(
-                f"'y' of {caller} must hold labels. Got None, first in row {row}; leave unlabelled points out."
+                f"'y' of {caller} must contain labels. Got None, first in row {row}; leave unlabelled points out."
             )
         assert_all_finite(labels, estimator_name=caller, input_name="y")
         check_classification_targets(labels)
@@ -274,7 +274,7 @@ def check_label_array(y: Any, caller: str) -> Array:
 
 
 def is_storable_text(text: Any) -> bool:
-    """Whether a value is a string that UTF-8 can hold (one half of a surrogate pair is not)."""
+    """Whether a value is a string that UTF-8 can encode (a lone surrogate is not)."""
     try:
         return isinstance(text, str) and text.encode() is not None
     except UnicodeEncodeError:
@@ -282,14 +282,14 @@ def is_storable_text(text: Any) -> bool:
 
 
 def is_storable_id(name: Any) -> bool:
-    """Whether a value can name a point: a string that UTF-8 can hold, or a 64-bit integer."""
+    """Whether a value can name a point: a string that UTF-8 can encode, or a 64-bit integer."""
     if isinstance(name, str):
         return is_storable_text(name)
     return isinstance(name, int) and not isinstance(name, bool) and abs(name) < 2**63
 
 
 def is_storable_label(label: Any) -> bool:
-    """Whether a value can be a label: a string that UTF-8 can hold, a finite number or a boolean."""
+    """Whether a value can be a label: a string that UTF-8 can encode, a finite number or a boolean."""
     if isinstance(label, str):
         return is_storable_text(label)
     return isinstance(label, int) or (isinstance(label, float) and math.isfinite(label))
@@ -308,12 +308,12 @@ def as_list(values: Any, name: str, caller: str) -> list[Any]:
 def check_same_length(n: int, values: Any, name: str, caller: str) -> None:
     """Require one value per input."""
     if len(values) != n:
-        raise InvalidInputError(f"'{name}' of {caller} must hold one value for each of {n} inputs. Got {len(values)}.")
+        raise InvalidInputError(f"'{name}' of {caller} must have one value for each of {n} inputs. Got {len(values)}.")
 
 
 @contextmanager
 def scikit_learn_errors() -> Iterator[None]:
-    """Bring scikit-learn's own complaints into our exception tree, message unchanged."""
+    """Re-raise scikit-learn's errors in our exception tree, message unchanged."""
     try:
         yield
     except TorchSDMError:

@@ -1,10 +1,10 @@
-"""How long texts and values are shown to a person."""
+"""How long texts are shortened for display."""
 
 from __future__ import annotations
 
 
 def shortened(text: str, length: int = 80) -> str:
-    r"""A text on one line, cut where it is longer than a number of characters.
+    r"""A text on one line, cut to at most ``length`` characters.
 
     Examples
     --------

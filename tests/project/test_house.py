@@ -21,6 +21,7 @@ ROOMS: dict[str, set[str]] = {
     "core": {"matching"},
     "training": {"matching", "core"},
     "model": {"matching", "core"},
+    "trust": {"core"},
     "documents": set(),
     "states": {"documents"},
     "hidden_states": {"documents", "states"},

@@ -405,8 +405,8 @@ def test_doctor_names_versions_and_extras_and_finds_damage(world, tmp_path):
     found = strict(good("doctor", world / "texts", "--json").stdout)
     assert {"torchsdm", "python", "devices", "extras"} <= set(found)
     assert found["model"]["settings"]["alpha"] == 0.8 and found["model"]["settings"]["n_filters"] == 16
-    assert found["model"]["language_model"]["state"] == "as it was"
-    assert "sound" in good("doctor", world / "states").stdout
+    assert found["model"]["language_model"]["state"] == "unchanged"
+    assert "intact" in good("doctor", world / "states").stdout
     for damage in ("cut", "flipped", "gone"):
         model = tmp_path / damage
         shutil.copytree(world / "states", model)
@@ -603,8 +603,8 @@ def test_bad_states_are_one_sentence_in_every_verb(verb, world, bad, tmp_path, m
     monkeypatch.setattr(saved_model, "BLOCK", 7)  # rows are counted over all blocks
     arguments = [{"TEXTS": "STATES"}.get(one, one) for one in VERBS[verb] if one not in ("-m", "BERT")]
     for file, expected in {
-        "holed.npz": "row 31: the states hold NaN",
-        "wide-ids.npz": "ids must be one for each row",
+        "holed.npz": "row 31: the states contain NaN",
+        "wide-ids.npz": "ids must have one value per row",
         "none.npz": "",
         "narrow.npz": "4 features",  # not those of the model, which training does not have yet
     }.items():
@@ -621,8 +621,8 @@ def test_bad_states_are_one_sentence_in_every_verb(verb, world, bad, tmp_path, m
         (("evaluate", "STATES", "BAD/half.jsonl"), "line 2: no label"),
         (("evaluate", "TEXTS", "BAD/another.jsonl"), "'maybe' is not one of the model's"),
         (("evaluate", "STATES", "BAD/unknown.npz"), "is not one of the model's"),
-        (("train", "REVIEWS", "-o", "OUT"), "name a language model"),
-        (("train", "TRAIN", "-o", "OUT", "-m", "BERT"), "leave --language-model out"),
+        (("train", "REVIEWS", "-o", "OUT"), "Name a language model to read them: --language-model"),
+        (("train", "TRAIN", "-o", "OUT", "-m", "BERT"), "already contains states. Leave out --language-model."),
         (("train", "TRAIN", "-o", "OUT", "--alpha", 2), "(0.5, 1]"),
         (("train", "TRAIN", "-o", "OUT", "--label", "zz"), "'zz'"),
         (("train", "TRAIN", "-o", "OUT", "--id", "zz"), "'zz' for the ids"),
@@ -630,24 +630,27 @@ def test_bad_states_are_one_sentence_in_every_verb(verb, world, bad, tmp_path, m
         (("train", "TRAIN", "-o", "BAD/notes.txt"), "--output must be a directory"),
         (("train", "TRAIN", "-o", "BAD/notes.txt/model"), "cannot be written"),
         (("train", "TRAIN", "-o", ""), "--output must be a directory"),
-        (("predict", "BAD/no-model", "TRAIN"), "holds no torchsdm model"),
+        (("predict", "BAD/no-model", "TRAIN"), "contains no torchsdm model"),
         (("predict", "BAD/notes.txt", "TRAIN"), "is not a directory"),
         (("predict", "BAD/cut", "TRAIN"), "is damaged"),
-        (("predict", "STATES", "REVIEWS"), "was trained on states alone"),
+        (
+            ("predict", "STATES", "REVIEWS"),
+            "was trained on states only. Extract their states with the same language model: sdm embed.",
+        ),
         (("predict", "STATES", "TRAIN", "-k", -1), "--exemplars"),
         (("predict", "STATES", "TRAIN", "--label", "zz"), "'zz' for the labels"),
         (("predict", "STATES", "TRAIN", "--states", "zz"), "--states"),
         (("predict", "STATES", "TRAIN", "-o", "BAD/no-model"), "--output must be a file"),
         (("predict", "STATES", "TRAIN", "-o", "BAD/nowhere/file"), "cannot be written"),
         (("report", "STATES", "TRAIN", "-o", "BAD/nowhere/page.html"), "cannot be written"),
-        (("explain", "STATES", "--say", "fine"), "cannot read texts"),
+        (("explain", "STATES", "--say", "fine"), "cannot read texts. Give states as INPUT"),
         (("explain", "STATES", "TRAIN", "--only", "zz"), "no input with the id 'zz'"),
         (("explain", "STATES", "TRAIN", "--only", "zz", "--first", 3), "no input with the id 'zz'"),
         (("explain", "STATES", "TRAIN", "-k", 0), "at least 1"),
         (("explain", "STATES"), "Give either"),
-        (("evaluate", "STATES", "TRAIN", "TRAIN"), "one name"),
+        (("evaluate", "STATES", "TRAIN", "TRAIN"), "the same name"),
         (("evaluate", "STATES", "TRAIN", "--alpha", 2), "(0.5, 1]"),
-        (("evaluate", "STATES", "TRAIN", "--training", "TRAIN", "--groups", "zz"), "--groups"),
+        (("evaluate", "STATES", "TRAIN", "--training", "TRAIN", "--groups", "zz"), "no group 'zz'"),
         (("update", "STATES"), "Nothing to do"),
         (("update", "STATES", "--remove", "zz", "-o", "OUT"), "'zz'"),
         (("update", "STATES", "--relabel", "zz", "-o", "OUT"), "ID=LABEL"),
@@ -662,7 +665,7 @@ def test_bad_states_are_one_sentence_in_every_verb(verb, world, bad, tmp_path, m
         (("--config", "BAD/part.toml", "train", "TRAIN", "-o", "OUT"), "must be an integer. Got 1.5"),
         (("--config", "BAD/syntax.toml", "doctor"), "not valid TOML"),
         (("--config", "BAD/nowhere.toml", "doctor"), "cannot be read"),
-        (("doctor", "BAD/no-model"), "holds no torchsdm model"),
+        (("doctor", "BAD/no-model"), "contains no torchsdm model"),
         (("reproduce", "zzz"), "no experiment 'zzz'"),
         (("demo", "-o", "BAD/notes.txt"), "--output must be a directory"),
     ],
@@ -676,8 +679,8 @@ def test_nonsense_is_one_sentence(arguments, expected, world, bad, tmp_path):
 def test_states_of_another_language_model_are_refused(world, tmp_path):
     other = tiny_models.save_model(tmp_path / "other", *tiny_models.bert(seed=1))
     good("embed", world / "test.jsonl", "-o", tmp_path / "shards", "-m", other)
-    refused(call("predict", world / "texts", tmp_path / "shards"), "states of another model")
-    refused(call("predict", world / "texts", world / "test.jsonl", "-m", other), "fitted with another")
+    refused(call("predict", world / "texts", tmp_path / "shards"), "states of a different model")
+    refused(call("predict", world / "texts", world / "test.jsonl", "-m", other), "fitted with a different")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")

@@ -155,7 +155,7 @@ def test_another_prompt_model_or_input_is_refused(run, embed, reviews, model, tm
         (backbone, "model fingerprint"),
         (documents, "documents fingerprint"),
     ):
-        assert done.returncode == 1 and f"was made with another {what}" in done.stderr
+        assert done.returncode == 1 and f"was made with a different {what}" in done.stderr
         assert "Traceback" not in done.stderr and done.stderr.count("\n") == 1
 
 
@@ -181,7 +181,7 @@ def test_problems_can_be_skipped_and_are_counted(run, model, tmp_path):
     path = tmp_path / "some.csv"
     path.write_text('text,label\nfine,1\n"",0\n"two\nlines",1\n', encoding="utf-8")
     done = run("embed", path, "-o", tmp_path / "states", "-m", model, "--skip-problems")
-    assert done.returncode == 0 and "1 left out (empty text: line 3)" in done.stdout
+    assert done.returncode == 0 and "1 skipped (empty text: line 3)" in done.stdout
     assert "--skip-problems" in run("embed", path, "-o", tmp_path / "more", "-m", model).stderr
     assert read_states(tmp_path / "states").labels.tolist() == [1, 1]
 

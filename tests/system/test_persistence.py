@@ -270,7 +270,7 @@ def test_nothing_there_and_something_else_there(tmp_path, classifier):
     with pytest.raises(ModelFileError, match=r"config\.json is missing"):
         SDMClassifier.load(tmp_path)
     (tmp_path / CONFIG_NAME).write_text('{"model_type": "bert"}')
-    with pytest.raises(ModelFileError, match="something else"):
+    with pytest.raises(ModelFileError, match="is not a torchsdm config; left untouched"):
         classifier.save(tmp_path)
     assert (tmp_path / CONFIG_NAME).read_text() == '{"model_type": "bert"}'
     (tmp_path / "file").write_text("")

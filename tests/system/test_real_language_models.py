@@ -111,5 +111,5 @@ def test_from_text_to_decision_and_back_from_disk(encoder, tmp_path):
     assert f"package:{ENCODER}" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
     backbone_of(DECODER)
     other = SDMTextClassifier.from_pretrained(tmp_path / "model", model=f"package:{DECODER}")
-    with pytest.raises(BackboneError, match="fitted with another model fingerprint"):
+    with pytest.raises(BackboneError, match="fitted with a different model fingerprint"):
         other.decide(fresh)

@@ -247,7 +247,7 @@ def test_the_result_is_strict_json_and_complete(whole, place):
     assert set(studies) == set(STUDIES)  # and no printed values: this is none of the paper's models
     assert [section["title"] for section in result["sections"]][:6] == [
         *("Main table", "Calibration set", "All estimators", "Words shuffled", "Bayesian last layers"),
-        "What one would pick today",
+        "What you would pick today",
     ]
     for section in result["sections"]:
         assert section["rows"] and {len(row) for row in section["rows"]} == {len(section["columns"])}, section["title"]
@@ -458,7 +458,7 @@ def test_what_is_shown_runs_as_a_file_of_ones_own(run, place, tmp_path):
 def test_an_unknown_experiment_in_a_process_of_its_own(tmp_path):
     done = warm_process.run(SDM, "reproduce", "facts", cwd=tmp_path)
     assert done.returncode == 1 and done.stdout == ""
-    assert done.stderr.startswith("sdm: There is no experiment 'facts'. Known are ablation, ")
+    assert done.stderr.startswith("sdm: There is no experiment 'facts'. Choose one of ablation, ")
     assert done.stderr.count("\n") == 1 and list(tmp_path.iterdir()) == []
 
 
@@ -477,11 +477,11 @@ def test_an_unknown_experiment_in_a_process_of_its_own(tmp_path):
         (["TINY", "-m", "MODEL", "--data", "nowhere"], "nowhere is not a folder of data sets"),
         (
             ["TINY", "-m", "MODEL", "--set", "tests.Later.file=none"],
-            "The data set 'Later' is not there: none is not in",
+            "The data set 'Later' was not found: none is not in",
         ),
-        (["TINY", "-m", "MODEL", "--set", "tests.Later.relabel=7"], "has the label 7, which is none of the pool's"),
+        (["TINY", "-m", "MODEL", "--set", "tests.Later.relabel=7"], "has the label 7, which is not in the pool"),
         (["TINY", "-m", "MODEL", "-o", "FILE"], "must be a directory"),
-        (["--page", "page.md"], "holds no finished run"),
+        (["--page", "page.md"], "has no finished run"),
         (["--show"], "Name"),
     ],
 )
@@ -508,8 +508,8 @@ def test_a_folder_of_another_fit_is_refused_with_the_option_that_helps(run, plac
     done = run(*place.arguments(*small, "--set", "training.n_filters=8"))
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith(
-        "sdm: runs/tiny-tiny-model-small holds a run on other data or with other settings, or a damaged one. "
-        "Remove it, or give this run a folder of its own: --run NAME. ("
+        "sdm: runs/tiny-tiny-model-small has a run with other data or settings, or a damaged one. "
+        "Remove it, or give this run its own folder: --run NAME. ("
     )
     helped = run(*place.arguments(*small, "--set", "training.n_filters=8", "--run", "other"))
     assert helped.returncode == 0, helped.stderr
@@ -520,5 +520,5 @@ def test_without_data_and_network_the_message_is_clear_and_quick(run, place):
     done = run("reproduce", "factcheck", "-m", place.folder / "tiny-model")
     assert time.monotonic() - begin < 20
     assert done.returncode == 1 and done.stdout == "" and done.stderr.count("\n") == 1
-    assert "The data set 'pool' is not there" in done.stderr and "--data or TORCHSDM_DATA" in done.stderr
+    assert "The data set 'pool' was not found" in done.stderr and "--data or TORCHSDM_DATA" in done.stderr
     assert "pminervini/true-false" in done.stderr and "Traceback" not in done.stderr

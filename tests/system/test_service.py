@@ -205,7 +205,7 @@ def test_a_wrong_number_of_exemplars_is_told_in_one_sentence(states, k):
 
 def test_texts_for_a_model_of_states_and_unknown_routes_are_refused(states):
     status, answer = ask(f"{states}/decide", {"texts": ["a"]})
-    assert status == 422 and "give hidden_states" in answer["error"]
+    assert status == 422 and "Give hidden_states" in answer["error"]
     assert ask(f"{states}/nowhere")[0] == 404 and ask(f"{states}/decide")[0] == 405
     assert ask(f"{states}/health") == (200, {"status": "ok"})  # after all of that
 
@@ -213,5 +213,5 @@ def test_texts_for_a_model_of_states_and_unknown_routes_are_refused(states):
 def test_a_port_in_use_is_one_sentence(states_model):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = warm_process.run(SDM, "serve", states_model, "--port", taken.getsockname()[1])
-    assert done.returncode == 1 and done.stderr.startswith("sdm: 127.0.0.1, port ")
-    assert done.stderr.count("\n") == 1 and "cannot be listened on" in done.stderr
+    assert done.returncode == 1 and done.stderr.startswith("sdm: Cannot listen on 127.0.0.1, port ")
+    assert done.stderr.count("\n") == 1 and done.stderr.endswith(". Choose another.\n")

@@ -37,7 +37,9 @@ def test_labels_outside_the_classes_follow_on():
 
 def test_outside_labels_are_no_classes():
     codes = LabelCodes(np.array(["ant", "bee"])).extended(["zoo"], "add")
-    with pytest.raises(InvalidInputError, match=r"'y' of fit must hold labels seen in fit \('ant', 'bee'\). Got 'zoo'"):
+    with pytest.raises(
+        InvalidInputError, match=r"'y' of fit must contain only labels seen in fit \('ant', 'bee'\). Got 'zoo'"
+    ):
         codes.encode(np.array(["ant", "zoo"]), "fit")
 
 
@@ -63,7 +65,7 @@ def test_classes_are_sorted_and_numbered():
 
 
 def test_one_class_is_too_few():
-    with pytest.raises(InvalidInputError, match=r"'y' of fit must hold at least two classes. Got one class only: 'a'"):
+    with pytest.raises(InvalidInputError, match=r"'y' of fit must have at least two classes. Got one class only: 'a'"):
         count_classes(np.array(["a", "a"]), "fit")
 
 

@@ -80,7 +80,7 @@ def test_integer_tensors():
     assert as_integer_tensor(np.array([True, False]), "x", "f").tolist() == [1, 0]
     assert as_integer_tensor(np.array([3], dtype=np.int8), "x", "f").dtype == torch.int64
     for bad in ([0.5], [math.nan], [math.inf]):
-        with pytest.raises(InvalidInputError, match=r"'x' of f must hold integers. Got fractions or non-finite"):
+        with pytest.raises(InvalidInputError, match=r"'x' of f must be integers. Got fractions or non-finite"):
             as_integer_tensor(bad, "x", "f")
 
 
@@ -160,7 +160,7 @@ def test_several_alphas_keep_their_order_without_repeats():
     assert check_alphas([0.9, 0.7, 0.9, 0.8], "f") == (0.9, 0.7, 0.8)
     assert check_alphas(np.array([0.6, 1.0]), "f") == (0.6, 1.0)
     assert check_alphas(0.9, "f") == (0.9,)
-    with pytest.raises(InvalidInputError, match=r"'alpha' of f must hold at least one value. Got an empty sequence"):
+    with pytest.raises(InvalidInputError, match=r"'alpha' of f must have at least one value. Got an empty sequence"):
         check_alphas([], "f")
 
 
@@ -194,7 +194,7 @@ def test_choices():
 
 def test_lengths():
     check_same_length(2, "ab", "texts", "f")
-    with pytest.raises(InvalidInputError, match=r"'texts' of f must hold one value for each of 3 inputs. Got 2"):
+    with pytest.raises(InvalidInputError, match=r"'texts' of f must have one value for each of 3 inputs. Got 2"):
         check_same_length(3, "ab", "texts", "f")
 
 

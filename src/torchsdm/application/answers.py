@@ -1,6 +1,6 @@
-"""One shape of an answer: inputs as a block of states, and a row of plain values for each of them.
+"""One shape for every answer: a block of states goes in, one row of plain values per input comes out.
 
-The command and the service write these rows and no others; ``decision_schema`` says what is in them.
+The command and the service write only these rows; ``decision_schema`` describes them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from torchsdm.application.saved_model import SavedModel
-from torchsdm.errors import InvalidInputError
+from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.states import LabelledStates
 
@@ -34,7 +34,7 @@ def answer_rows(
     calibration: bool = False,
     texts: bool = False,
 ) -> list[dict[str, Any]]:
-    """Decide on a block of states: for each input its id and its row of ``Decisions.to_dicts``.
+    """Decide on a block of states: one row per input, with its id and the fields of ``Decisions.to_dicts``.
 
     Parameters
     ----------
@@ -42,11 +42,11 @@ def answer_rows(
     block : LabelledStates
         Inputs without ids are numbered from 0.
     k : int
-        With k > 0 a row also has ``exemplars``, the k nearest training examples.
+        If k > 0, a row also has ``exemplars``, the k nearest training examples.
     calibration : bool
-        With k > 0, whether a row also has the calibration points like the input, as ``Explanation`` does.
+        If k > 0, whether a row also has the calibration points like the input, as ``Explanation`` does.
     texts : bool
-        Whether a row has the text of its input and those of the points it rests on.
+        Whether a row also has the text of its input and of the examples behind it.
     """
     rows = (
         [one.to_dict(calibration=calibration, texts=texts) for one in classifier.explain(block.hidden_states, k)]
@@ -66,15 +66,17 @@ def given_block(
     answers: Sequence[str] | None = None,
     hidden_states: Sequence[Any] | None = None,
 ) -> LabelledStates:
-    """Inputs given in memory as a block of states: texts, with answers if those are judged, or lists of numbers."""
+    """Make a block of states from inputs in memory: texts, with answers if those are judged, or lists of numbers."""
     if texts is not None:
         if saved.text_classifier is None:
-            raise InvalidInputError("This model was trained on states alone and cannot read texts: give hidden_states.")
+            raise InvalidInputError(
+                "This model was trained on states only and cannot read texts.", remedy=Remedy.GIVE_STATES
+            )
         return LabelledStates(saved.text_classifier.states(texts, answers=answers), None, texts=list(texts))
     try:
         states = np.array(hidden_states, dtype=np.float32)
     except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"hidden_states must be lists of numbers, all of one length: {error}.") from error
+        raise InvalidInputError(f"hidden_states must be lists of numbers, all of the same length: {error}.") from error
     if states.ndim not in (2, 3):
         raise InvalidInputError(f"hidden_states must be a list of states. Got shape {states.shape}.")
     return LabelledStates(states, None)
@@ -83,9 +85,9 @@ def given_block(
 def selected(
     blocks: Iterable[LabelledStates], only: Collection[str] = (), first: int | None = None
 ) -> Iterator[LabelledStates]:
-    """The inputs with these ids, or all of them if none are given; of those the first so many.
+    """The inputs with these ids, or all inputs if no ids are given; only the first N, if ``first`` is N.
 
-    Blocks are read only as far as needed. An id that no input has is an error, unless ``first`` ended the search.
+    Blocks are read only as far as needed. An unknown id is an error, unless ``first`` ended the search.
     """
     n_found, missing = 0, set(only)
     for block in blocks:
@@ -103,7 +105,7 @@ def selected(
 
 
 def ids_and_texts(block: LabelledStates) -> list[tuple[Any, str | None]]:
-    """Id and text of each input of a block; a number from 0 is the id, and None the text, of one that has none."""
+    """Id and text of each input of a block. Inputs without ids are numbered from 0; a missing text is None."""
     ids = np.arange(len(block)) if block.ids is None else block.ids
     texts = [None] * len(block) if block.texts is None else list(block.texts)
     return list(zip(ids.tolist() if isinstance(ids, np.ndarray) else ids, texts, strict=True))

@@ -1,4 +1,4 @@
-"""The evaluation of a saved model beside other estimators."""
+"""Evaluate a saved model and compare it with other estimators."""
 
 from __future__ import annotations
 
@@ -26,11 +26,18 @@ def evaluate_model(
     estimators: Sequence[str],
     training: str | None,
     groups: str,
+    calibration: str | None = None,
 ) -> Evaluation:
-    """The evaluation of a saved model, beside other estimators, on data given as PATH or NAME=PATH."""
+    """Compare a saved model with other estimators on data given as PATH or NAME=PATH.
+
+    Estimators that need training get the data that the model was given: ``training``, and ``calibration`` if it was
+    fitted with a separate calibration set.
+    """
     sets = dict(_named(one) for one in data)
     if len(sets) < len(data):
-        raise InvalidInputError("Two data sets have one name. Give them names: NAME=DATA.")
+        raise InvalidInputError("Two data sets have the same name. Name them: NAME=DATA.")
+    if calibration is not None and training is None:
+        raise InvalidInputError("A calibration set is used only with training data. Give those, too.")
     classifier = saved.classifier
     if alpha is not None or len(classifier.models_[0].calibration.regions) > 1:
         classifier = copy.copy(classifier)
@@ -46,13 +53,19 @@ def evaluate_model(
     entrants = classifier_entrants(classifier, name=name)
     if training is not None:
         extractor = None if saved.text_classifier is None else saved.text_classifier.checked_extractor()
-        entrants += paper_entrants(read_training(training, columns, extractor), classifier, groups=wanted, name=name)
+        entrants += paper_entrants(
+            read_training(training, columns, extractor),
+            classifier,
+            calibration=None if calibration is None else read_training(calibration, columns, extractor),
+            groups=wanted,
+            name=name,
+        )
     entrants = _chosen(entrants, estimators)
     return Evaluation(entrants, states, chosen_alpha, {"model": str(saved.path)})
 
 
 def _named(text: str) -> tuple[str, str]:
-    """NAME=PATH, or a path whose name is the data set's."""
+    """Split NAME=PATH; a path without a name is named after its file."""
     name, separator, path = text.partition("=")
     if separator and name and not Path(text).exists():
         return name, path
@@ -61,10 +74,10 @@ def _named(text: str) -> tuple[str, str]:
 
 def _check_groups(classifier: SDMClassifier | SDMEnsemble, groups: Sequence[str]) -> None:
     if isinstance(classifier, SDMEnsemble):
-        raise InvalidInputError("--training is for a single classifier; an ensemble is compared by its own rule.")
+        raise InvalidInputError("An ensemble is compared only by its own rule. Leave the training data out.")
     for group in groups:
         if group not in _TRAINED:
-            raise InvalidInputError(f"--groups takes {', '.join(_TRAINED)}. Got {group!r}.")
+            raise InvalidInputError(f"There is no group {group!r} of estimators. Choose from {', '.join(_TRAINED)}.")
 
 
 def _chosen(entrants: list[Entrant], names: Sequence[str]) -> list[Entrant]:
@@ -73,7 +86,7 @@ def _chosen(entrants: list[Entrant], names: Sequence[str]) -> list[Entrant]:
     for name in names:
         if not any(name.lower() in f"{entrant.model} {entrant.name}".lower() for entrant in entrants):
             known = ", ".join(dict.fromkeys(entrant.name for entrant in entrants))
-            raise InvalidInputError(f"--estimator {name!r} is none of: {known}.")
+            raise InvalidInputError(f"No estimator has {name!r} in its name. Choose from {known}.")
     return [
         entrant
         for entrant in entrants
@@ -82,7 +95,7 @@ def _chosen(entrants: list[Entrant], names: Sequence[str]) -> list[Entrant]:
 
 
 def _check_labels(states: dict[str, LabelledStates], classes: list[Any]) -> None:
-    """Labels that the model does not know cannot be got right: say so before anything is computed."""
+    """Refuse labels that the model can never predict, before anything is computed."""
     for name, data in states.items():
         for row, label in enumerate(data.labels if data.labels is not None else []):
             value = label.item() if hasattr(label, "item") else label

@@ -1,4 +1,4 @@
-"""What verbs read: a saved model, and texts or states in blocks, from files or standard input."""
+"""Read texts or states from files or standard input, and check them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from torchsdm.columns import Columns
 from torchsdm.documents import Documents
-from torchsdm.errors import InvalidInputError
+from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.states import LabelledStates
 from torchsdm.validation import is_storable_id
 from torchsdm.wording import shortened
@@ -26,14 +26,14 @@ STANDARD_INPUT = "-"
 
 
 def checked(block: LabelledStates, path: Path, columns: Columns, *, needs_labels: bool) -> LabelledStates:
-    """A block whose states are finite numbers and whose labels and ids are plain, one for each row; else a sentence."""
+    """Check a block: its states must be finite, with one plain label and one plain id per row."""
     for what, column, values in (("labels", columns.label, block.labels), ("ids", columns.id, block.ids)):
         if values is None and column is not None:
             raise InvalidInputError(f"{path} has no {column!r} for the {what}.")
         if getattr(values, "ndim", 1) != 1:
-            raise InvalidInputError(f"{path}: {what} must be one for each row. Got more.")
+            raise InvalidInputError(f"{path}: {what} must have one value per row. Got more.")
     if needs_labels and block.labels is None:
-        raise InvalidInputError(f"{path} has no labels. Name their column: --label NAME.")
+        raise InvalidInputError(f"{path} has no labels.", remedy=Remedy.NAME_LABELS)
     states = block.hidden_states if isinstance(block.hidden_states, Tensor) else np.asarray(block.hidden_states)
     is_real = not states.is_complex() if isinstance(states, Tensor) else states.dtype.kind in "fiub"
     if not is_real or states.ndim not in (2, 3):
@@ -46,7 +46,7 @@ def checked(block: LabelledStates, path: Path, columns: Columns, *, needs_labels
     for number, is_finite in enumerate(map(np.all, finite)):
         place = f"{path}, {block.place(number)}"
         if not is_finite:
-            raise InvalidInputError(f"{place}: the states hold NaN or infinity.")
+            raise InvalidInputError(f"{place}: the states contain NaN or infinity.")
         if ids is not None and not is_storable_id(ids[number]):
             raise InvalidInputError(f"{place}: an id must be text or an integer. Got {shortened(repr(ids[number]))}.")
         if labels is not None and labels[number] is None:
@@ -55,7 +55,7 @@ def checked(block: LabelledStates, path: Path, columns: Columns, *, needs_labels
 
 
 def open_documents(path: Path, columns: Columns, *, with_labels: bool) -> Documents:
-    """The texts of a file, all of them checked before the first is used."""
+    """The texts of a file, all checked before the first is used."""
     return Documents(
         path,
         text=columns.text,
@@ -68,7 +68,7 @@ def open_documents(path: Path, columns: Columns, *, with_labels: bool) -> Docume
 
 @contextmanager
 def readable(source: str) -> Iterator[Path]:
-    """The path of an input; standard input is read to its end into a file first, as lines of JSON."""
+    """The path of an input. Standard input, as JSON lines, is copied to a temporary file first."""
     if source != STANDARD_INPUT:
         if not Path(source).exists():
             raise InvalidInputError(f"There is no file {source!r}.")

@@ -1,7 +1,7 @@
-"""Files of rows, in the format that the file's name asks for.
+"""Write rows to a file, in the format that its name asks for.
 
-``.jsonl`` and ``.json`` hold rows as they are. ``.csv``, ``.tsv`` and ``.parquet`` are flat: values by label have a
-column for each label, named as in ``probabilities[label]``, and a list such as ``exemplars`` is JSON in one column.
+``.jsonl`` and ``.json`` contain rows as they are. ``.csv``, ``.tsv`` and ``.parquet`` are flat: values by label have
+one column per label, such as ``probabilities[label]``, and a list such as ``exemplars`` is JSON in one column.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Blocks = Iterable[Sequence[Row]]
 
 
 def check_output_format(path: Path) -> None:
-    """Refuse a file whose name asks for a format that is unknown or that cannot be written here."""
+    """Refuse a file whose format is unknown or cannot be written here."""
     ending = path.suffix.lower()
     if ending not in _WRITERS:
         known = ", ".join(_WRITERS)
@@ -31,7 +31,7 @@ def check_output_format(path: Path) -> None:
 
 
 def write_rows(path: Path | None, blocks: Blocks) -> None:
-    """Write rows with the same keys as they come; the file appears whole or not at all.
+    """Write rows, all with the same keys, as they arrive; the file is complete or absent.
 
     Without a path they go to standard output, as JSON lines.
     """
@@ -50,7 +50,7 @@ def write_rows(path: Path | None, blocks: Blocks) -> None:
 
 
 def flat(row: Row) -> Row:
-    """A row as a table holds it, without dictionaries and lists."""
+    """A row for a table, without dictionaries and lists."""
     values: Row = {}
     for name, value in row.items():
         if isinstance(value, dict):
@@ -88,7 +88,7 @@ def _write_tsv(file: IO[Any], blocks: Blocks) -> None:
 
 
 def _write_parquet(file: IO[Any], blocks: Blocks) -> None:
-    """Blocks are kept as columns to the end: only then it is known of which type each column is."""
+    """Blocks stay in memory as columns: the type of each column is known only at the end."""
     pa = _pyarrow()
     tables = []
     for rows in blocks:
@@ -101,7 +101,7 @@ def _write_parquet(file: IO[Any], blocks: Blocks) -> None:
         tables = [_with_type(table, "id", pa.string()) for table in tables]
     whole = pa.concat_tables(tables, promote_options="default")
     for column in whole.schema:
-        if pa.types.is_null(column.type):  # nothing but gaps: in a text, or in a number such as admitted_alpha
+        if pa.types.is_null(column.type):  # all missing: texts, or numbers such as admitted_alpha
             whole = _with_type(whole, column.name, pa.string() if column.name == "text" else pa.float64())
     pa.parquet.write_table(whole, file)
 

@@ -1,4 +1,4 @@
-"""A saved classifier, opened with the language model it was fitted on where it knows one."""
+"""Open a saved classifier and read inputs for it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 
 from torchsdm.application.inputs import checked, open_documents, readable
 from torchsdm.columns import Columns
-from torchsdm.errors import InvalidInputError, ModelFileError
+from torchsdm.errors import InvalidInputError, ModelFileError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier, load_classifier
 from torchsdm.states import LabelledStates, has_states, state_blocks
 from torchsdm.wording import shortened
 
-BLOCK = 1024  #: stored states that are decided on at once
+BLOCK = 1024  #: stored states to decide on at once
 
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A saved classifier; with the language model it was fitted on, where it knows one."""
+    """A saved classifier, with the language model it was fitted on, if any."""
 
     path: Path
     classifier: SDMClassifier | SDMEnsemble
@@ -34,7 +34,7 @@ class SavedModel:
         batch_tokens: int = 4096,
         verify: bool | None = None,
     ) -> SavedModel:
-        """Load a model directory. The language model is loaded when a text has to be read."""
+        """Load a model directory. The language model is loaded when the first text is read."""
         path = Path(path)
         if not path.is_dir():
             raise ModelFileError(f"{path} is not a directory. Give the path that a model was saved to.")
@@ -42,7 +42,7 @@ class SavedModel:
         if classifier.states_origin_ is None:
             if language_model is not None:
                 raise InvalidInputError(
-                    f"{path} was trained on states alone and knows no language model: leave --language-model out."
+                    f"{path} was trained on states only and has no language model.", remedy=Remedy.NO_LANGUAGE_MODEL
                 )
             return cls(path, classifier, None)
         text_classifier = SDMTextClassifier.around(
@@ -51,7 +51,7 @@ class SavedModel:
         return cls(path, classifier, text_classifier)
 
     def blocks(self, source: str, columns: Columns, *, needs_labels: bool = False) -> Iterator[LabelledStates]:
-        """The states of an input in blocks, extracted where it holds texts; rows without ids are numbered."""
+        """The states of an input in blocks, extracted if it contains texts; rows without ids are numbered."""
         with readable(source) as path:
             if has_states(path, columns.states):
                 blocks = self._stored_blocks(path, columns)
@@ -74,7 +74,7 @@ class SavedModel:
             difference = None if origin is None or block.origin is None else origin.difference(block.origin)
             if difference is not None:
                 raise InvalidInputError(
-                    f"{path} holds states of another {difference.what} than {self.path} was trained on: "
+                    f"{path} contains states of a different {difference.what} than {self.path} was trained on: "
                     f"{shortened(repr(difference.theirs))}, not {shortened(repr(difference.ours))}."
                 )
             yield block
@@ -82,8 +82,7 @@ class SavedModel:
     def _text_blocks(self, path: Path, columns: Columns, needs_labels: bool) -> Iterator[LabelledStates]:
         if self.text_classifier is None:
             raise InvalidInputError(
-                f"{path} holds texts, and {self.path} was trained on states alone. Give it states of the same language "
-                "model: sdm embed."
+                f"{path} contains texts, but {self.path} was trained on states only.", remedy=Remedy.EXTRACT_STATES
             )
         documents = open_documents(path, columns, with_labels=needs_labels)
         yield from self.text_classifier.checked_extractor().labelled_blocks(documents)

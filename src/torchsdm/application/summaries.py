@@ -1,4 +1,4 @@
-"""What a model is, in plain values."""
+"""Describe a model in plain values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchsdm.estimators import SDMClassifier, SDMEnsemble
 
 
 def summary(classifier: SDMClassifier | SDMEnsemble, path: Path) -> dict[str, Any]:
-    """What a model is, in plain values."""
+    """Kind, classes, sizes, accuracy, seed and regions of a model."""
     model = classifier.models_[0]
     calibration = model.calibration
     return {
@@ -40,7 +40,7 @@ def _region(classifier: SDMClassifier | SDMEnsemble, region: Any) -> dict[str, A
 
 
 def _admitted_share(classifier: SDMClassifier | SDMEnsemble, region: Any) -> float:
-    """The share of the calibration set of the first model that a region of it admits."""
+    """The share of the first model's calibration set that one of its regions admits."""
     calibration = classifier.models_[0].calibration
     admitted = region.admits(calibration.rescaled_similarity, calibration.predictions, calibration.confidence)
     return float(np.mean(admitted.cpu().numpy()))

@@ -1,4 +1,4 @@
-"""The estimators that the paper compares with, and those a user would pick today, behind one interface."""
+"""The estimators that the paper compares against, and the ones a user would pick today, behind one interface."""
 
 from torchsdm.baselines.base import LogitModel, SelectiveClassifier
 from torchsdm.baselines.conformal import APS, RAPS

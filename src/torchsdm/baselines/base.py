@@ -1,4 +1,4 @@
-"""What every baseline shares: a model that gives logits, and a rule that admits some of its predictions."""
+"""What the baselines share: a model that gives logits, and a rule that admits some of its predictions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Self = TypeVar("Self", bound="SelectiveClassifier")
 
 @runtime_checkable
 class LogitModel(Protocol):
-    """A model that a rule can stand on: it gives logits, and those of a calibration set that it was not trained on."""
+    """A model that a rule can use: it gives logits, also for a calibration set that it was not trained on."""
 
     classes_: Array
 
@@ -54,7 +54,7 @@ def training_data(
     calibration: Any,
     caller: str,
 ) -> tuple[TrainingData, Array]:
-    """Checked states with class numbers, and the classes; with the calibration set where one is given."""
+    """Checked states with class numbers, and the classes; with the calibration set if one is given."""
     labels = check_label_array(y, caller)
     check_same_length(len(states), labels, "y", caller)
     classes, class_numbers = count_classes(labels, caller)
@@ -75,19 +75,19 @@ def training_data(
 
 
 class SelectiveClassifier(ClassifierMixin, BaseEstimator, ABC):
-    """A rule over the logits of a model: it predicts the largest, and admits some of its predictions.
+    """A rule over a model's logits: it predicts the class with the largest, and admits some of its predictions.
 
-    1. ``fit`` fits the model, unless it is fitted already, then calibrates the rule on the model's calibration set;
-    2. ``decide`` answers every input with the same ``Decisions`` as ``SDMClassifier``.
+    1. ``fit`` fits the model, unless it is already fitted, then calibrates the rule on the model's calibration set;
+    2. ``decide`` returns the same ``Decisions`` as ``SDMClassifier``.
 
     Parameters
     ----------
     alpha : float or sequence of float, default=0.95
-        Target accuracy among admitted points, in (0.5, 1].
+        Target accuracy of admitted points, in (0.5, 1].
     model : LogitModel or None
-        What gives the logits. A fitted one is used as it is, another is cloned and fitted. With None, X is logits
-        (N, C) already, such as a language model's own of its label words, with columns in the order of the sorted
-        labels; ``fit`` then only calibrates.
+        The model that gives the logits. A fitted one is used as is, an unfitted one is cloned and fitted. With None, X
+        is logits (N, C) already, such as a language model's logits of its label words, with columns in the order of the
+        sorted labels; ``fit`` then only calibrates.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator, ABC):
         self.model = model
 
     def fit(self: Self, X: ArrayLike | None = None, y: ArrayLike | None = None) -> Self:
-        """Fit the model if need be, and calibrate the rule. With a fitted model, X and y are not needed."""
+        """Fit the model if needed, and calibrate the rule. With a fitted model, X and y are not needed."""
         caller = f"{type(self).__name__}.fit"
         self.alphas_ = np.sort(np.array(check_alphas(self.alpha, caller)))
         if self.model is None:
@@ -130,7 +130,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator, ABC):
         return self.decide(X).predictions
 
     def predict_proba(self, X: ArrayLike) -> Array:
-        """What the estimator takes for the probabilities of the classes (N, C)."""
+        """The estimator's class probabilities (N, C)."""
         return self.decide(X).probabilities
 
     @abstractmethod
@@ -139,13 +139,13 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator, ABC):
 
     @abstractmethod
     def _decide(self, logits: Array) -> Decisions:
-        """Decide on float64 logits (N, C); ``Decisions.of_probabilities`` makes the answer."""
+        """Decide on float64 logits (N, C); ``Decisions.of_probabilities`` builds the answer."""
 
     def _check_logits(self, X: Any, caller: str) -> Array:
         logits = as_float_tensor(X, "X", caller)
         check_shape(logits, (None, len(self.classes_)), "X", caller)
         check_finite(logits, "X", caller)
         if len(logits) == 0:
-            raise InvalidInputError(f"'X' of {caller} must hold at least one row of logits. Got none.")
+            raise InvalidInputError(f"'X' of {caller} must have at least one row of logits. Got none.")
         array: Array = logits.detach().cpu().numpy()
         return array

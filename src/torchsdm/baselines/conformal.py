@@ -1,16 +1,16 @@
-"""Conformal sets, admitted where they hold one label: APS (Romano et al., 2020), RAPS (Angelopoulos et al., 2021).
+"""Conformal sets, admitted if they contain one label: APS (Romano et al., 2020), RAPS (Angelopoulos et al., 2021).
 
-Of one input, let p_(1) >= p_(2) >= ... be the softmax in falling order and r(c) the rank of class c in it. Then
+For one input, let p_(1) >= p_(2) >= ... be the softmax in descending order and r(c) the rank of class c in it. Then
 
     score      s_c = p_(1) + ... + p_(r(c)) - u p_c + lam max(0, r(c) - k_reg)
     threshold  t   = the k-th smallest s_y of n calibration points, k = ceil((n + 1) alpha); infinite if k > n
     set            {c : s_c <= t}
 
-covers the true label with probability at least alpha, and at most alpha + 1 / (n + 1) where no two scores are equal.
-APS has lam = 0; without randomisation u = 0. The score never falls with the rank, so that a set is a run of the most
-probable labels, and the label of a set of one is the predicted one.
+covers the true label with probability at least alpha, and at most alpha + 1 / (n + 1) if no two scores are equal.
+APS has lam = 0; without randomisation u = 0. The score never falls with the rank, so a set is a run of the most
+probable labels, and the only label of a set of one is the predicted one.
 
-Coverage is of the sets, on average over all inputs; of the accuracy among sets of one label it says nothing.
+Coverage is a property of the sets, on average over all inputs; it says nothing about the accuracy of sets of one label.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError
 from torchsdm.validation import Array, RandomState, check_positive, draw_seed
 
-LAM_GRID = (0.0, 1e-5, 1e-4, 8e-4, 9e-4, 1e-3, 1.5e-3, 2e-3)  #: what RAPS chooses lam from
-TUNING_SHARE = 0.3  #: of the calibration set, to choose lam and k_reg on; the rest is for the threshold
+LAM_GRID = (0.0, 1e-5, 1e-4, 8e-4, 9e-4, 1e-3, 1.5e-3, 2e-3)  #: the values of lam that RAPS tries
+TUNING_SHARE = 0.3  #: of the calibration set, for choosing lam and k_reg; the rest is for the threshold
 _SIZE_STRATA = (2, 4, 7, 11, 101)  # first sizes of the strata 0-1, 2-3, 4-6, 7-10, 11-100, 101 and more
 
 
 def uniforms_of(logits: Array, seed: int) -> Array:
     """``u`` (N,) in [0, 1): a keyed hash (BLAKE2b) of a row's sorted float64 logits, to 53 bits.
 
-    The same logits and seed give the same u, whatever the batch or the order of the classes. Given the seed, a score
-    is thus a fixed function of input and label, and coverage does not rest on the quality of the hash.
+    The same logits and seed give the same u, for any batch and any order of the classes. Given the seed, a score is
+    thus a fixed function of input and label, and coverage does not depend on the quality of the hash.
     """
     key = seed.to_bytes(8, "little")
-    rows = np.sort(logits, axis=1).astype("<f8") + 0.0  # -0.0 becomes 0.0: what is equal has equal bytes
+    rows = np.sort(logits, axis=1).astype("<f8") + 0.0  # -0.0 becomes 0.0: equal values have equal bytes
     digests = (blake2b(row.tobytes(), digest_size=8, key=key).digest() for row in rows)
     return np.array([(int.from_bytes(digest, "little") >> 11) / 2**53 for digest in digests], dtype=np.float64)
 
@@ -50,7 +50,7 @@ def conformity_scores(
 ) -> Array:
     """``s_c = p_(1) + ... + p_(r(c)) - u p_c + lam max(0, r(c) - k_reg)`` of every class (N, C); u (N,) or 0.
 
-    Classes are ranked by logit; of equal ones the first is ahead, as in ``argmax``.
+    Classes are ranked by logit; the first of equal ones ranks higher, as in ``argmax``.
     """
     order, rank = _falling(logits), np.arange(1, logits.shape[1] + 1)
     p = softmax(np.take_along_axis(logits, order, axis=1) / temperature)
@@ -59,7 +59,7 @@ def conformity_scores(
     u = np.reshape(uniforms, (-1, 1))
     by_rank = cumulated - u * p + lam * np.maximum(0, rank - k_reg)
     scores: Array = np.empty_like(by_rank)
-    np.put_along_axis(scores, order, np.maximum.accumulate(by_rank, axis=1), axis=1)  # whatever the rounding
+    np.put_along_axis(scores, order, np.maximum.accumulate(by_rank, axis=1), axis=1)  # despite rounding
     return scores
 
 
@@ -71,7 +71,7 @@ def conformal_quantile(scores: Array, alpha: float) -> float:
 
 
 def prediction_sets(scores: Array, threshold: float, always: Array | None = None) -> Array:
-    """``{c : s_c <= t}`` as booleans (N, C). ``always`` (N,) is a class that each set holds in any case."""
+    """``{c : s_c <= t}`` as booleans (N, C). ``always`` (N,) is a class that each set contains in any case."""
     sets: Array = scores <= threshold
     if always is not None:
         np.put_along_axis(sets, always[:, None], True, axis=1)
@@ -79,7 +79,7 @@ def prediction_sets(scores: Array, threshold: float, always: Array | None = None
 
 
 def size_stratified_violation(sets: Array, labels: Array, alpha: float) -> float:
-    """``max |coverage - alpha|`` over the strata of set sizes, empty ones left out."""
+    """``max |coverage - alpha|`` over the strata of set sizes that are not empty."""
     covered, stratum = _of_labels(sets, labels), np.digitize(sets.sum(axis=1), _SIZE_STRATA)
     return max((abs(float(covered[stratum == s].mean()) - alpha) for s in np.unique(stratum)), default=0.0)
 
@@ -99,35 +99,35 @@ def _of_labels(values: Array, labels: Array) -> Array:
 
 
 class APS(SelectiveClassifier):
-    """Adaptive prediction sets: admits where the set at alpha holds one label, which is the predicted one.
+    """Adaptive prediction sets: admits if the set at alpha contains one label, which is the predicted one.
 
-    Where several alphas are asked for, ``Decisions.set_sizes`` is 1 if any admits the input, else that of the smallest.
+    With several alphas, ``Decisions.set_sizes`` is 1 if any admits the input, else the size at the smallest alpha.
 
     Parameters
     ----------
     alpha : float or sequence of float, default=0.95
         Coverage of the sets (1 - miscoverage), in (0.5, 1]. At 1 every set is full, and nothing is admitted.
     model : LogitModel or None
-        What gives the logits; with None, X is logits already.
+        The model that gives the logits; with None, X is logits already.
     randomized : bool, default=True
-        Whether scores are randomised, which makes coverage exact. The random number of an input is a function of its
-        own logits and the seed (``uniforms_of``), so that a decision does not depend on the batch.
+        Whether to randomise scores, which makes coverage exact. The random number of an input is a function of its own
+        logits and the seed (``uniforms_of``), so a decision does not depend on the batch.
     allow_empty_sets : bool, default=False
         Whether sets may be empty; if not, an empty one gets the predicted label, and coverage may exceed alpha.
     reference : bool, default=False
-        Follow the SDM paper's baseline: logits are divided by a temperature that fits the calibration set best.
-        Coverage is then approximate, since the temperature has seen the labels that the threshold rests on.
+        Follow the SDM paper's baseline: divide logits by the temperature that fits the calibration set best.
+        Coverage is then approximate, because the temperature has seen the labels that set the threshold.
     random_state : int, RandomState, Generator or None
         The same seed gives the same decisions.
 
     Attributes
     ----------
     thresholds_ : array (A,)
-        Of each alpha, the largest score in a set.
+        For each alpha, the largest score in a set.
     penalties_ : list of (lam, k_reg)
-        Of each alpha.
+        One per alpha.
     temperature_ : float
-        What logits are divided by: 1, or with ``reference`` the fitted one.
+        Logits are divided by this: 1, or with ``reference`` the fitted temperature.
     random_seed_ : int
         The seed that was used.
     """
@@ -169,7 +169,7 @@ class APS(SelectiveClassifier):
         return Decisions.of_probabilities(self.classes_, alphas, logits, p, admitted, set_sizes=shown)
 
     def _tuning_share(self) -> float:
-        """Check the settings, and tell which share of the calibration set the penalty is chosen on."""
+        """Check the settings, and return the share of the calibration set that the penalty is chosen on."""
         if self.reference and (self.allow_empty_sets or not self.randomized):
             raise InvalidInputError(
                 f"'reference' of {type(self).__name__} must be False unless sets are randomised and never empty. Got "
@@ -193,17 +193,17 @@ class APS(SelectiveClassifier):
 class RAPS(APS):
     """Regularised adaptive prediction sets: ``APS`` with a penalty on low ranks, for smaller sets.
 
-    Sets are smaller where there are many classes and small probabilities are mostly noise. What is not given of the
-    penalty is chosen for each alpha, on 30 % of the calibration set, which the threshold then does not rest on.
+    Sets are smaller when there are many classes and small probabilities are mostly noise. Parts of the penalty that are
+    not given are chosen for each alpha on 30 % of the calibration set; the threshold then uses only the rest.
 
     Parameters
     ----------
     alpha, model, randomized, allow_empty_sets, reference, random_state
-        As of ``APS``.
+        As in ``APS``.
     k_reg : int or None
         The last rank without penalty. With None: the rank that the true label seldom exceeds (``choose_k_reg``).
     lam : float or None
-        Penalty of each rank beyond. With None: of ``LAM_GRID``, that with the smallest violation of coverage in any
+        Penalty of each rank beyond. With None: the value in ``LAM_GRID`` with the smallest violation of coverage in any
         stratum of set sizes ("adaptiveness").
     """
 
@@ -238,5 +238,5 @@ class RAPS(APS):
             threshold = conformal_quantile(_of_labels(scores, labels), alpha)
             return size_stratified_violation(self._sets(logits, scores, threshold), labels, alpha)
 
-        lam = min(LAM_GRID, key=violation) if self.lam is None else float(self.lam)  # of equal ones the smallest
+        lam = min(LAM_GRID, key=violation) if self.lam is None else float(self.lam)  # the smallest of equal ones
         return lam, k_reg

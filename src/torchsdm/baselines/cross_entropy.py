@@ -1,4 +1,4 @@
-"""The paper's adaptor baseline: our adaptor trained with plain cross-entropy. And what networks of J rounds share."""
+"""The paper's adaptor baseline, our adaptor trained with plain cross-entropy, and what networks of J rounds share."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ Self = TypeVar("Self", bound="RoundsClassifier")
 
 
 class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
-    """A network trained over J rounds, each with its own split and initial weights; the best epoch of all is kept.
+    """A network trained over J rounds, each with its own split and initial weights; keeps the best epoch of all.
 
     With L_je the loss over the calibration part after epoch e of round j, the weights kept are those of
 
         argmin_je L_je,
 
-    the earliest where several are equal. It is a ``LogitModel``, so every selective rule can stand on it.
+    the earliest if several are equal. It is a ``LogitModel``, so every selective rule can use it.
     """
 
-    _width: ClassVar[str] = "n_filters"  # the parameter that is the width of the network
+    _width: ClassVar[str] = "n_filters"  # the parameter that sets the width of the network
 
     n_rounds: int
     max_epochs: int
@@ -86,10 +86,10 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
         y : (N,)
             Labels of any type that scikit-learn accepts.
         calibration : LabelledStates or (X, y), optional
-            A calibration set of your own; all of X is then trained on. By default each round splits X.
+            Your own calibration set; training then uses all of X. By default each round splits X.
         seed : int, optional
-            The seed itself, as another estimator's ``random_seed_`` gives it, instead of one drawn from
-            ``random_state``: estimators with the same seed have the same splits.
+            The seed itself, such as another estimator's ``random_seed_``, instead of one drawn from ``random_state``:
+            estimators with the same seed have the same splits.
         """
         caller = f"{type(self).__name__}.fit"
         self._check_parameters(caller)
@@ -118,12 +118,12 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
         return self
 
     def logits(self, X: ArrayLike) -> Array:
-        """Logits (N, C), in the order of ``classes_``; those of a row do not depend on the other rows."""
+        """Logits (N, C), in the order of ``classes_``; a row's logits do not depend on the other rows."""
         self._check_is_fitted("logits")
         return self._logits(check_hidden_states(self, X, f"{type(self).__name__}.logits", reset=False))
 
     def calibration_logits(self) -> tuple[Array, Array]:
-        """Logits (M, C) and class numbers (M,) of the calibration part of the round that was kept."""
+        """Logits (M, C) and class numbers (M,) of the best round's calibration part."""
         self._check_is_fitted("calibration_logits")
         return self._calibration_logits, self._calibration_labels
 
@@ -146,7 +146,7 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
         """Logits (N, C) of checked states."""
 
     def _data_fingerprint(self, data: TrainingData, classes: Array) -> str:
-        """Of what a checkpoint belongs to; the same numbers under other labels are other data."""
+        """Identifies the data that a checkpoint belongs to; the same numbers under other labels are different data."""
         if self.checkpoint is None:
             return ""
         return data.fingerprint_with_calibration(fingerprint(data.hidden_states, classes[data.labels.numpy()]))
@@ -185,8 +185,8 @@ class CrossEntropyClassifier(RoundsClassifier):
     """The paper's CNN adaptor baseline: the adaptor of ``SDMClassifier``, trained with plain cross-entropy.
 
     Everything but the loss is as in ``SDMClassifier``: with the same ``random_state``, or the same ``seed`` given to
-    ``fit``, the rounds have the same splits, initial weights and order of batches. Kept is the epoch of all rounds with
-    the lowest balanced cross-entropy over the calibration part,
+    ``fit``, the rounds have the same splits, initial weights and order of batches. Training keeps the epoch of all
+    rounds with the lowest balanced cross-entropy over the calibration part,
 
         L = 1/C sum_c  mean_{i : y_i = c}  -log softmax(z_i)_c.
 
@@ -195,11 +195,11 @@ class CrossEntropyClassifier(RoundsClassifier):
     n_filters : int, default=1000
         M, the width of the adaptor.
     n_rounds, max_epochs : int, default=10, 200
-        J rounds of as many epochs.
+        J rounds, and the most epochs in each.
     batch_size, learning_rate : int, float, default=50, 1e-5
         Of Adam, without weight decay.
     random_state : int, RandomState, Generator or None
-        The same number gives the same model, to the bit.
+        The same seed gives the same model, to the bit.
     device : str, optional
         A torch device; the CPU by default.
     standardization : {'scalar', 'per_dimension'}
@@ -209,7 +209,7 @@ class CrossEntropyClassifier(RoundsClassifier):
     patience : int, optional
         Epochs without a better calibration loss after which a round ends; by default none ends early.
     checkpoint : path or None
-        A directory in which training leaves its state after every epoch. An interrupted ``fit`` called again with the
+        A directory in which training saves its state after every epoch. An interrupted ``fit`` called again with the
         same data and settings resumes from there, with identical results.
     verbose : bool
         Show a progress bar.
@@ -218,7 +218,7 @@ class CrossEntropyClassifier(RoundsClassifier):
     ----------
     network_ : ExemplarAdaptor
     calibration_losses_ : (J, epochs)
-        After each epoch; NaN for epochs that patience saved.
+        After each epoch; NaN for epochs that patience skipped.
     best_round_, best_epoch_ : int
         Rounds are counted from 0, epochs from 1.
     training_rows_, calibration_rows_ : arrays
@@ -263,10 +263,10 @@ class CrossEntropyClassifier(RoundsClassifier):
 
 
 class CrossEntropyLearner(AdaptorLearner):
-    """SDM's learner, of which every epoch is the softmax epoch: its signals stay q = e - 2 and d = 1."""
+    """SDM's learner with every epoch a softmax epoch: its signals stay q = e - 2 and d = 1."""
 
     def epoch(self, number: int) -> LossRecord:
-        """Train an epoch; the balanced cross-entropy over the calibration part after it."""
+        """Train an epoch, and return the balanced cross-entropy over the calibration part after it."""
         start = time.perf_counter()
         self._steps(number)
         blocks = [self.network.encode_quickly(block)[1] for block in self.calibration.blocks()]

@@ -1,4 +1,4 @@
-"""What a user would pick today: thresholds on distances to the training states, and a vote of the nearest of them."""
+"""What a user would pick today: thresholds on distances to the training states, and a vote of the nearest ones."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ Self = TypeVar("Self", bound="CalibratedThreshold")
 
 
 def permissive_threshold(scores: Array, correct: Array, alpha: float) -> float:
-    """The smallest of the scores at which the points admitted are right often enough; infinity where none is.
+    """The smallest score at which the admitted points are right often enough; infinity if there is none.
 
         min {t : mean(correct_i | score_i >= t) >= alpha}
 
-    It is the accuracy of these very points: nothing is promised of others.
+    The accuracy is that of these very points: nothing is promised about others.
     """
     order = np.argsort(-scores, kind="stable")
     descending = scores[order]
@@ -53,7 +53,7 @@ def permissive_threshold(scores: Array, correct: Array, alpha: float) -> float:
 
 
 def keeping_threshold(scores: Array, share: float) -> float:
-    """The largest of the scores at which at least a share of the points is admitted, right or wrong.
+    """The largest score at which at least the given share of the points is admitted, right or wrong.
 
     max {t : mean(score_i >= t) >= share}
     """
@@ -62,7 +62,7 @@ def keeping_threshold(scores: Array, share: float) -> float:
 
 
 class Answers(NamedTuple):
-    """What an estimator says of inputs before any is admitted."""
+    """What an estimator says about inputs before it admits any."""
 
     logits: Array
     probabilities: Array
@@ -74,7 +74,7 @@ class CalibratedThreshold(ClassifierMixin, BaseEstimator, ABC):
 
     1. ``fit`` splits X as the first round of ``SDMClassifier`` with the same ``random_state`` does, learns from the
        training part, and chooses a threshold for each alpha on the calibration part;
-    2. ``decide`` admits where score >= threshold.
+    2. ``decide`` admits if score >= threshold.
     """
 
     alpha: float | Sequence[float]
@@ -87,9 +87,9 @@ class CalibratedThreshold(ClassifierMixin, BaseEstimator, ABC):
         y: ArrayLike | None = None,
         calibration: LabelledStates | tuple[ArrayLike, ArrayLike] | None = None,
     ) -> Self:
-        """Learn from a part of the hidden states X (N, D) with labels y (N,), and calibrate on the rest.
+        """Learn from part of the hidden states X (N, D) with labels y (N,), and calibrate on the rest.
 
-        With a ``calibration`` set, LabelledStates or (X, y), learn from all of X and calibrate on that.
+        With a ``calibration`` set, LabelledStates or (X, y), learn from all of X and calibrate on that set.
         """
         caller = f"{type(self).__name__}.fit"
         self._check_parameters(caller)
@@ -133,7 +133,7 @@ class CalibratedThreshold(ClassifierMixin, BaseEstimator, ABC):
         return self.decide(X).predictions
 
     def predict_proba(self, X: ArrayLike) -> Array:
-        """What the estimator takes for the probabilities of the classes (N, C)."""
+        """The estimator's class probabilities (N, C)."""
         return self.decide(X).probabilities
 
     def _threshold(self, scores: Array, correct: Array, alpha: float) -> float:
@@ -146,7 +146,7 @@ class CalibratedThreshold(ClassifierMixin, BaseEstimator, ABC):
 
     @abstractmethod
     def _answer(self, states: Tensor) -> Answers:
-        """What is said of states (N, D); that of a row does not depend on the other rows."""
+        """Answers for states (N, D); a row's answer does not depend on the other rows."""
 
     def _check_parameters(self, caller: str) -> None:
         check_alphas(self.alpha, caller)
@@ -162,7 +162,7 @@ class CalibratedThreshold(ClassifierMixin, BaseEstimator, ABC):
 
 
 class DistanceThreshold(CalibratedThreshold):
-    """A distance threshold under the predictions of a model."""
+    """A distance threshold on top of a model's predictions."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class DistanceThreshold(CalibratedThreshold):
 
     @abstractmethod
     def _learn_distance(self, states: Tensor, labels: Tensor, caller: str) -> None:
-        """Learn what distances are measured from."""
+        """Learn the reference that distances are measured from."""
 
     @abstractmethod
     def _distance(self, states: Tensor) -> Tensor:
@@ -220,29 +220,29 @@ class DistanceThreshold(CalibratedThreshold):
 
 
 class MahalanobisThreshold(DistanceThreshold):
-    """Admits what lies near the mean of some class, in the metric of the covariance that all classes share.
+    """Admits inputs near the mean of some class, in the metric of the covariance that all classes share.
 
-    With the class means mu_c and the covariance S of the training states around them (Lee et al., 2018), S shrunk as
-    Ledoit and Wolf do, the score is
+    With the class means mu_c and the covariance S of the training states around them (Lee et al., 2018), with Ledoit
+    and Wolf's shrinkage, the score is
 
         -min_c sqrt((h - mu_c)' S^-1 (h - mu_c)).
 
     Parameters
     ----------
     alpha : float or sequence of float, default=0.95
-        Accuracy among the admitted calibration points, in (0.5, 1].
+        Accuracy of the admitted calibration points, in (0.5, 1].
     model : LogitModel or None
-        What predicts. By default a multinomial logistic regression on standardised states, fitted on the training
-        part, as a model given unfitted is. A fitted one is used as it is; it should not have been trained on the
-        calibration part, or that part flatters it.
+        The model that predicts. By default a multinomial logistic regression on standardised states. An unfitted model
+        is fitted on the training part. A fitted one is used as is; it should not have been trained on the calibration
+        part, or that part flatters it.
     calibration_size : float, default=0.5
         Share of X that the threshold is chosen on.
     random_state : int, RandomState, Generator or None
-        Of the split.
+        Seed of the split.
     keep : float or None
-        The threshold that keeps this share of the calibration part, right or wrong, as the literature on
-        out-of-distribution inputs chooses it (0.95 there); alpha then has no effect. By default (None) the threshold is
-        the most permissive one at which the accuracy of what is admitted reaches alpha (``permissive_threshold``).
+        Choose the threshold that keeps this share of the calibration part, right or wrong, as in the literature on
+        out-of-distribution inputs (0.95 there); alpha then has no effect. By default (None) the threshold is the most
+        permissive one at which the accuracy of admitted points reaches alpha (``permissive_threshold``).
     """
 
     def _learn_distance(self, states: Tensor, labels: Tensor, caller: str) -> None:
@@ -276,7 +276,7 @@ class MahalanobisThreshold(DistanceThreshold):
 
 
 class NearestNeighborThreshold(DistanceThreshold):
-    """Admits what has training states near it (Sun et al., 2022).
+    """Admits inputs with training states near them (Sun et al., 2022).
 
     With all states scaled to length 1, the score is minus the Euclidean distance to the k-th nearest training state,
 
@@ -287,7 +287,7 @@ class NearestNeighborThreshold(DistanceThreshold):
     alpha, model, calibration_size, random_state, keep
         As in ``MahalanobisThreshold``.
     n_neighbors : int, default=10
-        k. Sun et al. take 50 for 50,000 training points.
+        k. Sun et al. use 50 for 50,000 training points.
     """
 
     def __init__(
@@ -315,10 +315,10 @@ class NearestNeighborThreshold(DistanceThreshold):
 
 
 class CosineNeighborVote(CalibratedThreshold):
-    """The k training states nearest by cosine vote; admitted is what they agree on.
+    """The k training states nearest by cosine vote; inputs that they agree on are admitted.
 
-    With n_c votes for class c, of k votes and C classes, the prediction is the class with most votes (of several, the
-    first), the score is its share n_yhat / k, and the probabilities are smoothed so that none is 0,
+    With n_c votes for class c, of k votes and C classes, the prediction is the class with the most votes (the first in
+    a tie), the score is its share n_yhat / k, and the probabilities are smoothed so that none is 0,
 
         p_c = (n_c + 1) / (k + C);
 
@@ -329,7 +329,7 @@ class CosineNeighborVote(CalibratedThreshold):
     alpha, calibration_size, random_state
         As in ``MahalanobisThreshold``.
     n_neighbors : int, default=10
-        k. States equally near count in the order of X.
+        k. Equally near states count in the order of X.
     """
 
     def __init__(
@@ -362,7 +362,7 @@ class CosineNeighborVote(CalibratedThreshold):
 
 
 class LogisticModel:
-    """A multinomial logistic regression on standardised states, whose logits of a row are the same in any batch."""
+    """A multinomial logistic regression on standardised states; a row's logits are the same in any batch."""
 
     def fit(self, X: Array, y: Array) -> LogisticModel:
         """Standardise each dimension, and fit."""
@@ -372,7 +372,7 @@ class LogisticModel:
         return self
 
     def logits(self, X: Array) -> Array:
-        """Logits (N, C); of two classes the first has 0."""
+        """Logits (N, C); with two classes the first has 0."""
         states = torch.from_numpy(self.scaler_.transform(X))
         weight, bias = (torch.from_numpy(values) for values in (self.regression_.coef_, self.regression_.intercept_))
         logits: Array = invariant_linear(states, weight, bias).numpy()
@@ -380,7 +380,7 @@ class LogisticModel:
 
 
 def _directions(states: Tensor, labels: Tensor, n_neighbors: int, caller: str) -> SupportSet:
-    """The training states at length 1, to be searched exactly."""
+    """The training states scaled to length 1, for exact search."""
     if n_neighbors > len(states):
         raise InvalidInputError(
             f"'n_neighbors' of {caller} must be at most the number of training points, {len(states)}. "
@@ -390,7 +390,7 @@ def _directions(states: Tensor, labels: Tensor, n_neighbors: int, caller: str) -
 
 
 def _normalise(states: Tensor) -> Tensor:
-    """h / |h|, in float64 rounded to float32; a state of zeros stays."""
+    """h / |h|, in float64 rounded to float32; a state of zeros stays as is."""
     directions = []
     for block in states.split(DEFAULT_BLOCK_SIZE):
         length = exact_sqrt(canonical_sum(block.double().square()))

@@ -14,41 +14,41 @@ from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError, MissingExtraError, RegionWarning, warn_user
 from torchsdm.validation import Array, check_positive
 
-#: Confidences that are tried as thresholds: ten for each power of ten of 1 - confidence, from everything down to 1e-6.
+#: Confidences to try as thresholds: ten per power of ten of 1 - confidence, from everything down to 1e-6.
 CANDIDATES = 1 - 10.0 ** (-np.arange(61) / 10)
 
 
 class RiskControlledAbstention(SelectiveClassifier):
-    """Admits where ``softmax(z)_yhat >= t``, with t such that the accuracy among admitted points is controlled.
+    """Admits if ``softmax(z)_yhat >= t``, with t chosen to control the accuracy of admitted points.
 
-    MAPIE's ``BinaryClassificationController`` is asked about the problem "is the prediction right?", to which the
-    classifier says yes where it admits. The precision of that answer is the accuracy among admitted points, for any
-    number of classes. t is the candidate that admits most right predictions among those for which MAPIE's test rejects
-    "the accuracy is below alpha", corrected for trying many (Holm).
+    MAPIE's ``BinaryClassificationController`` gets the problem "is the prediction right?", to which the classifier says
+    yes by admitting. The precision of that answer is the accuracy of admitted points, for any number of classes. t is
+    the candidate that admits the most right predictions among those for which MAPIE's test rejects "the accuracy is
+    below alpha", corrected for multiple tests (Holm).
 
-    **Controlled**: with probability of at least ``confidence_level`` over calibration sets,
+    **Controlled**: with probability at least ``confidence_level`` over calibration sets,
 
         P(yhat = y | admitted) >= alpha,
 
-    if calibration points and inputs are drawn alike and independently, and the calibration set had no part in the
-    model. **Not controlled**: the accuracy of each class, of each predicted class, or near one input; anything under a
-    change of distribution; several alphas at once (each holds by itself). And ``CrossEntropyClassifier`` and
+    if calibration points and inputs are independent and identically distributed, and the calibration set had no part in
+    the model. **Not controlled**: the accuracy of each class, of each predicted class, or near one input; anything
+    under a change of distribution; several alphas at once (each holds on its own). ``CrossEntropyClassifier`` and
     ``VBLLClassifier`` choose their epoch on the calibration set, so for their logits the promise holds only
-    approximately; for a strict one give the logits of points that they have not seen, with ``model=None``.
+    approximately; for a strict one pass the logits of points that they have not seen, with ``model=None``.
 
     Parameters
     ----------
     alpha : float or sequence of float, default=0.95
-        Target accuracy among admitted points, in (0.5, 1); no finite sample shows an accuracy of 1.
+        Target accuracy of admitted points, in (0.5, 1); no finite sample shows an accuracy of 1.
     model : LogitModel or None
-        What gives the logits; with None, X is logits already.
+        The model that gives the logits; with None, X is logits already.
     confidence_level : float, default=0.9
         In (0, 1).
 
     Attributes
     ----------
     thresholds_ : (A,)
-        t for each alpha, ascending; infinite where no candidate passes, and nothing is admitted.
+        t for each alpha, ascending; infinite, admitting nothing, if no candidate passes.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class RiskControlledAbstention(SelectiveClassifier):
     def _threshold(self, confidence: Array, correct: Array, alpha: float) -> float:
         controller = _controller(alpha, float(self.confidence_level))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # that nothing was found, which is said above
+            warnings.simplefilter("ignore", UserWarning)  # MAPIE's that nothing was found; the caller warns
             controller.calibrate(confidence, correct.astype(int))
         return np.inf if controller.best_predict_param is None else float(controller.best_predict_param)
 
@@ -92,14 +92,14 @@ class RiskControlledAbstention(SelectiveClassifier):
 
 
 def _controller(alpha: float, confidence_level: float) -> Any:
-    """MAPIE's controller of the precision of "the prediction is right", said where the confidence is large enough."""
+    """MAPIE's controller of the precision of "the prediction is right", said if the confidence is high enough."""
     try:
         from mapie.risk_control import BinaryClassificationController, FWERBonferroniHolm
     except ImportError as error:
         raise MissingExtraError("mapie", "baselines", "RiskControlledAbstention") from error
 
     class Holm(FWERBonferroniHolm):
-        """Holm's correction. MAPIE's p-value is NaN where nothing is admitted, which would end the test: it is 1."""
+        """Holm's correction. If nothing is admitted, MAPIE's p-value is NaN, which would end the test; 1 is right."""
 
         def run(self, p_values: Array, delta: float) -> Any:
             return super().run(np.where(np.isnan(p_values), 1.0, p_values), delta)

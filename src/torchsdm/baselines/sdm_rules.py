@@ -17,7 +17,7 @@ from torchsdm.validation import Array, ArrayLike, check_choice
 
 Self = TypeVar("Self", bound="SDMRule")
 
-RULES = ("no reject", "softmax", "softmax of d·z", "sdm", "region", "region lower")  #: what ``SDMRule`` knows
+RULES = ("no reject", "softmax", "softmax of d·z", "sdm", "region", "region lower")  #: of ``SDMRule``
 
 
 class SDMRule(ClassifierMixin, BaseEstimator):
@@ -26,14 +26,14 @@ class SDMRule(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     model : SDMClassifier or SDMEnsemble
-        Fitted already, it is used as it is.
+        A fitted model is used as is.
     rule : str
-        - 'no reject': everything;
+        - 'no reject': admit everything;
         - 'softmax': softmax(z')_ŷ ≥ alpha;
         - 'softmax of d·z': softmax(d · z')_ŷ ≥ alpha, the distance as inverse temperature;
         - 'sdm': sdm(z')_ŷ ≥ alpha;
         - 'region': the high-reliability region, Eq. 9;
-        - 'region lower': its lower estimator, which for an ensemble is the rule in any case.
+        - 'region lower': its lower estimator; an ensemble always uses this one.
 
     Attributes
     ----------
@@ -55,9 +55,9 @@ class SDMRule(ClassifierMixin, BaseEstimator):
         return self
 
     def decide(self, X: ArrayLike) -> Decisions:
-        """Decide on each input by the rule; ``probabilities`` and ``confidence`` are what the rule looks at.
+        """Decide on each input by the rule; ``probabilities`` and ``confidence`` are those that the rule uses.
 
-        The signals of SDM are given with the rules that use them: 'sdm', 'region' and 'region lower'.
+        The decisions have SDM's signals only for the rules that use them: 'sdm', 'region' and 'region lower'.
         """
         decisions = self._fitted("decide").decide(X)
         if self.rule == "region":
@@ -77,11 +77,11 @@ class SDMRule(ClassifierMixin, BaseEstimator):
         )
 
     def predict_proba(self, X: ArrayLike) -> Array:
-        """What the rule looks at as the probabilities of the classes (N, C)."""
+        """The class probabilities (N, C) that the rule uses."""
         return self.decide(X).probabilities
 
     def predict(self, X: ArrayLike) -> Array:
-        """The predicted label of each input, which is the same for every rule."""
+        """The predicted label of each input, the same for every rule."""
         return self._fitted("predict").predict(X)
 
     def _fitted(self, method: str) -> SDMClassifier | SDMEnsemble:

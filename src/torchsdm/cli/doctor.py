@@ -1,4 +1,4 @@
-"""``sdm doctor``: what is installed, what is missing, and whether a model directory is sound."""
+"""``sdm doctor``: what is installed, what is missing, and whether a model directory is intact."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _FOR_USERS = ("hf", "baselines", "report", "serve", "ray")  # extras; the others
 
 @click.command()
 @click.argument("model", metavar="[MODEL]", required=False)
-@click.option("--compile", "compiles", is_flag=True, help="Also compile the matching kernels, unless that was done.")
+@click.option("--compile", "compiles", is_flag=True, help="Also compile the matching kernels, unless already done.")
 @json_option
 def doctor(model: str | None, compiles: bool, as_json: bool) -> None:
-    r"""Say what is installed and what is missing, and check a MODEL directory: every file by its digest.
+    r"""Show what is installed and what is missing; check every file of a MODEL directory by its digest.
 
     \b
     Examples:
@@ -55,7 +55,7 @@ def doctor(model: str | None, compiles: bool, as_json: bool) -> None:
 
 
 def compile_kernels() -> None:
-    """Compile what fitting and explaining run, on a few points; an installation does so once, here or when needed."""
+    """Compile the kernels by fitting and explaining a few points; needed once per installation."""
     import numpy as np
 
     from torchsdm.errors import SDMWarning
@@ -63,13 +63,13 @@ def compile_kernels() -> None:
 
     states, labels = np.eye(8, dtype=np.float32), np.arange(8) % 2
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)  # so few points make no region
+        warnings.simplefilter("ignore", SDMWarning)  # so few points give no region
         classifier = SDMClassifier(n_filters=2, n_rounds=1, max_epochs=2, batch_size=4, random_state=0)
         classifier.fit(states, labels).explain(states, k=1)
 
 
 def devices() -> list[str]:
-    """Torch devices that can be used here."""
+    """Torch devices available here."""
     import torch
 
     names = ["cpu"]
@@ -78,7 +78,7 @@ def devices() -> list[str]:
 
 
 def extra(name: str) -> dict[str, Any]:
-    """The packages of an extra with their versions, None for what is missing."""
+    """The packages of an extra with their versions; None if missing."""
     found = (_REQUIREMENT.match(one) for one in requires("torchsdm") or [])
     packages = {match["name"]: _version(match["name"]) for match in found if match and match["extra"] == name}
     is_complete = all(value is not None for value in packages.values())
@@ -86,7 +86,7 @@ def extra(name: str) -> dict[str, Any]:
 
 
 def _model(path: str) -> dict[str, Any]:
-    """What a model directory holds, all of its files checked, and whether its language model is where it was."""
+    """Describe a model directory, with every file checked, and whether its language model is unchanged."""
     from torchsdm.application import SavedModel, summary
     from torchsdm.hidden_states import find_model
 
@@ -99,7 +99,7 @@ def _model(path: str) -> dict[str, Any]:
     reference = origin.model.reference
     try:
         is_same = find_model(str(reference), origin.model.revision).fingerprint() == origin.model.fingerprint
-        state = "as it was" if is_same else "CHANGED: decisions on texts will be refused"
+        state = "unchanged" if is_same else "CHANGED: decisions on texts will be refused"
     except TorchSDMError as error:
         state = f"not found: {error}"
     return {**facts, "language_model": {"reference": reference, "state": state, "prompt": origin.prompt.template}}
@@ -112,18 +112,18 @@ def _lines(found: dict[str, Any]) -> list[str]:
     for name, one in found["extras"].items():
         listed = ", ".join(f"{package} {number or 'MISSING'}" for package, number in one["packages"].items())
         lines.append(f"extra {name}: {listed}" + (f"  ->  {one['install']}" if one["install"] else ""))
-    lines.append(f"cache: {found['cache']['directory']} ({found['cache']['bytes'] / 1e6:,.0f} MB; may be removed)")
+    lines.append(f"cache: {found['cache']['directory']} ({found['cache']['bytes'] / 1e6:,.0f} MB; safe to delete)")
     if "model" in found:
         model = found["model"]
         lines.append(
-            f"model {model['model']}: sound. {model['kind']}, classes {', '.join(map(str, model['classes']))}, "
+            f"model {model['model']}: intact. {model['kind']}, classes {', '.join(map(str, model['classes']))}, "
             f"{model['n_support']} training and {model['n_calibration']} calibration points, seed {model['seed']}"
         )
         lines += region_lines(model)
         lines.append("settings: " + ", ".join(f"{name}={value!r}" for name, value in model["settings"].items()))
         known = model["language_model"]
         lines.append(
-            "language model: none, it decides on states"
+            "language model: none; it takes states"
             if known is None
             else f"language model {known['reference']}: {known['state']}"
         )

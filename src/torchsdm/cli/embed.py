@@ -1,4 +1,4 @@
-"""``sdm embed``: hidden states of documents, in a directory of shards."""
+"""``sdm embed``: hidden states of documents, in a folder."""
 
 from __future__ import annotations
 
@@ -21,16 +21,20 @@ if TYPE_CHECKING:
 @output_option("Directory for the hidden states.", required=True)
 @asked_model_options
 @document_options
-@click.option("--parts", help="What a state is made of: first, final, mean, with commas. Default: by kind of model.")
+@click.option("--parts", help="Parts of a state, comma-separated: first, final, mean. Default: depends on the model.")
 @click.option("--layer", default=-1, show_default=True, help="Layer of the states; -1 is the last.")
-@click.option("--segments", type=click.Choice(SEGMENTS), help="Also summarise segments, as further positions.")
-@click.option("--n-segments", default=8, show_default=True, help="How many segments.")
-@click.option("--batch-tokens", default=4096, show_default=True, help="Tokens that are run at once.")
-@click.option("--shard-size", default=1024, show_default=True, help="Documents of a file of states.")
-@click.option("--chat/--no-chat", default=None, help="Use the model's chat template. Default: with a prompt, if any.")
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="Default: by device.")
-@click.option("--skip-problems", is_flag=True, help="Leave out missing and empty documents instead of stopping.")
-@click.option("--drop-repeated", is_flag=True, help="Leave out repeated texts.")
+@click.option("--segments", type=click.Choice(SEGMENTS), help="Also summarise segments, as extra positions.")
+@click.option("--n-segments", default=8, show_default=True, help="Number of segments.")
+@click.option("--batch-tokens", default=4096, show_default=True, help="Tokens per batch.")
+@click.option("--shard-size", default=1024, show_default=True, help="Documents per file of states.")
+@click.option(
+    "--chat/--no-chat",
+    default=None,
+    help="Use the model's chat template. Default: if it has one and there is a prompt.",
+)
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="Default: depends on the device.")
+@click.option("--skip-problems", is_flag=True, help="Skip missing and empty documents instead of stopping.")
+@click.option("--drop-repeated", is_flag=True, help="Drop duplicate texts.")
 @json_option
 def embed(
     documents: str,
@@ -51,8 +55,8 @@ def embed(
 ) -> None:
     r"""Write the hidden states of DOCUMENTS to a directory.
 
-    DOCUMENTS is a .jsonl, .csv, .tsv or .parquet file, or - for JSON lines on standard input. If interrupted, the
-    same command resumes.
+    DOCUMENTS is a .jsonl, .csv, .tsv or .parquet file, or - for JSON lines on standard input. If interrupted,
+    run the same command again to resume.
 
     \b
     Example:
@@ -95,5 +99,5 @@ def _sentence(summary: dict[str, Any], source: Documents) -> str:
     if summary["documents_cut"]:
         lines.append(f"{summary['documents_cut']} were too long and lost {summary['tokens_cut']} tokens")
     if summary["skipped"]:
-        lines.append(f"{summary['skipped']} left out ({source.report.explain()})")
+        lines.append(f"{summary['skipped']} skipped ({source.report.explain()})")
     return "; ".join(lines) + "."

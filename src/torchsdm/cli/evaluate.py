@@ -1,4 +1,4 @@
-"""``sdm evaluate``: the paper's table of a saved model on labelled data."""
+"""``sdm evaluate``: the paper's table for a saved model on labelled data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from torchsdm.cli._options import LanguageModel, column_options, json_option, language_model_options
+from torchsdm.cli._options import LanguageModel, column_options, json_option, language_model_options, training_options
 from torchsdm.columns import Columns
 
 FORMATS = ("text", "markdown", "latex", "csv", "json")
@@ -15,14 +15,17 @@ FORMATS = ("text", "markdown", "latex", "csv", "json")
 @click.command()
 @click.argument("model", metavar="MODEL")
 @click.argument("data", metavar="[NAME=]DATA...", nargs=-1, required=True)
-@click.option("-a", "--alpha", type=float, help="Default: the model's; of several the first.")
-@click.option("-e", "--estimator", "estimators", multiple=True, help="Estimators by name or part of it. Default: all.")
+@click.option("-a", "--alpha", type=float, help="Target accuracy. Default: the model's, or the first of several.")
 @click.option(
-    "--training", metavar="FILE", help="Training data, for estimators that are trained: cnn, vbll and others."
+    "-e",
+    "--estimator",
+    "estimators",
+    multiple=True,
+    help="Estimator, by name or part of it; can be repeated. Default: all.",
 )
-@click.option("--groups", default="cnn,vbll,today", show_default=True, help="Which of them, with commas.")
+@training_options
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
-@click.option("--intervals", is_flag=True, help="Also give 95 % intervals.")
+@click.option("--intervals", is_flag=True, help="Also print 95 % intervals.")
 @column_options
 @language_model_options
 @json_option
@@ -32,6 +35,7 @@ def evaluate(
     alpha: float | None,
     estimators: tuple[str, ...],
     training: str | None,
+    calibration: str | None,
     groups: str,
     form: str,
     intervals: bool,
@@ -39,10 +43,10 @@ def evaluate(
     language_model: LanguageModel,
     as_json: bool,
 ) -> None:
-    r"""Print accuracy among the admitted, and the admitted share, of a saved MODEL on labelled DATA.
+    r"""Print the share of labelled DATA that a saved MODEL admits, and the accuracy of admitted inputs.
 
-    Beside the region of MODEL stand estimators over the same logits: softmax and temperature thresholds, APS and RAPS.
-    With --training, others are trained on the data that MODEL was trained on. The first DATA should be in distribution.
+    The table compares MODEL with estimators over the same logits: softmax and temperature thresholds, APS and RAPS.
+    With --training, it adds estimators trained on the same data as MODEL. The first DATA should be in distribution.
 
     \b
     Examples:
@@ -51,7 +55,8 @@ def evaluate(
     """
     from torchsdm.application import evaluate_model
 
-    evaluation = evaluate_model(language_model.open(model), data, columns, alpha, estimators, training, groups)
+    saved = language_model.open(model)
+    evaluation = evaluate_model(saved, data, columns, alpha, estimators, training, groups, calibration)
     table = evaluation.table
     if as_json or form == "json":
         click.echo(table.to_json())

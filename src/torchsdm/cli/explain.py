@@ -1,4 +1,4 @@
-"""``sdm explain``: what a decision rests on."""
+"""``sdm explain``: the examples behind a decision."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
 from torchsdm.wording import shortened
 
-_HEADING = 300  # characters of an input's text that are shown
+_HEADING = 300  # characters to show of an input's text
 
 
 @click.command()
 @click.argument("model", metavar="MODEL")
 @click.argument("inputs", metavar="INPUT", required=False)
-@click.option("-k", "--exemplars", default=5, show_default=True, help="Nearest training examples shown.")
-@click.option("--only", "only", multiple=True, metavar="ID", help="Explain only the inputs with these ids.")
-@click.option("-t", "--say", "texts", multiple=True, metavar="TEXT", help="Explain this text, instead of INPUT.")
-@click.option("-n", "--first", type=int, help="Explain only the first so many.")
+@click.option("-k", "--exemplars", default=5, show_default=True, help="Nearest training examples to show.")
+@click.option(
+    "--only", "only", multiple=True, metavar="ID", help="Explain only the input with this id; can be repeated."
+)
+@click.option(
+    "-t", "--say", "texts", multiple=True, metavar="TEXT", help="Explain this text instead of INPUT; can be repeated."
+)
+@click.option("-n", "--first", type=int, metavar="N", help="Explain only the first N inputs.")
 @column_options
 @language_model_options
 @json_option
@@ -35,21 +39,21 @@ def explain(
     language_model: LanguageModel,
     as_json: bool,
 ) -> None:
-    r"""Show for each input the decision, the nearest training examples, and how calibration points like it fared.
+    r"""Show each decision, its nearest training examples, and the accuracy of calibration points like the input.
 
-    With --json, one row for each input: what sdm predict --texts writes, and the calibration points.
+    With --json, print one row per input: what sdm predict --texts writes, and the calibration points.
 
     \b
     Examples:
       sdm explain model new.jsonl --only ticket-17
       sdm explain model --say "A film to remember."
     """
-    from torchsdm.application import answer_rows, given_block, ids_and_texts, selected
-
     if (inputs is None) == (not texts):
         raise InvalidInputError("Give either INPUT or --say TEXT.")
     if exemplars < 1 or (first is not None and first < 1):
         raise InvalidInputError("--exemplars and --first must be at least 1.")
+    from torchsdm.application import answer_rows, given_block, ids_and_texts, selected
+
     saved = language_model.open(model)
     given = [given_block(saved, texts=texts)] if inputs is None else saved.blocks(inputs, columns)
     for block in selected(given, only, first):

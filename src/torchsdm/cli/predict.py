@@ -1,4 +1,4 @@
-"""``sdm predict``: a decision for every input, in the order of the input."""
+"""``sdm predict``: one decision per input, in input order."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from torchsdm.errors import InvalidInputError
     "File for the decisions: .jsonl, .json, .csv, .tsv or .parquet. Default: standard output, as JSON lines.",
     is_directory=False,
 )
-@click.option("-k", "--exemplars", default=3, show_default=True, help="Nearest training examples given with each.")
-@click.option("--texts", is_flag=True, help="Also give the texts of inputs and of nearest training examples.")
+@click.option("-k", "--exemplars", default=3, show_default=True, help="Nearest training examples per decision.")
+@click.option("--texts", is_flag=True, help="Include the texts of inputs and nearest training examples.")
 @column_options
 @language_model_options
 @json_option
@@ -37,9 +37,9 @@ def predict(
 ) -> None:
     r"""Decide on every line of INPUT with a saved MODEL.
 
-    INPUT holds texts (.jsonl, .csv, .tsv, .parquet) or states (.npz, .safetensors, .jsonl, .parquet, or a folder that
-    sdm embed wrote); - is standard input, as JSON lines. One row is written for each input, in order: its id, the
-    fields of Decisions, and its exemplars. .csv, .tsv and .parquet have a column for each label, as in
+    INPUT contains texts (.jsonl, .csv, .tsv, .parquet) or states (.npz, .safetensors, .jsonl, .parquet, or a folder
+    written by sdm embed); - reads JSON lines from standard input. The output has one row per input, in order: its id,
+    the fields of Decisions, and its exemplars. .csv, .tsv and .parquet have one column per label, such as
     probabilities[LABEL], and exemplars as JSON in one column.
 
     \b
@@ -48,12 +48,12 @@ def predict(
       sdm predict model new.jsonl -o decisions.csv -k 0
       cat new.jsonl | sdm predict model - | jq 'select(.admitted) | .predictions'
     """
+    if exemplars < 0:
+        raise InvalidInputError(f"--exemplars must be at least 0. Got {exemplars}.")
     from tqdm.auto import tqdm
 
     from torchsdm.application import answer_rows, check_output_format, write_rows
 
-    if exemplars < 0:
-        raise InvalidInputError(f"--exemplars must be at least 0. Got {exemplars}.")
     if output is not None:
         check_output_format(output)
     saved = language_model.open(model)

@@ -1,4 +1,4 @@
-"""``sdm report``: a saved model on labelled data as one HTML page."""
+"""``sdm report``: an HTML report on a saved model and labelled data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from pathlib import Path
 
 import click
 
-from torchsdm.cli._options import LanguageModel, column_options, json_option, language_model_options, output_option, say
+from torchsdm.cli._options import (
+    LanguageModel,
+    column_options,
+    json_option,
+    language_model_options,
+    output_option,
+    say,
+    training_options,
+)
 from torchsdm.columns import Columns
 
 
@@ -15,11 +23,8 @@ from torchsdm.columns import Columns
 @click.argument("data", metavar="[NAME=]DATA...", nargs=-1, required=True)
 @output_option("The HTML file.", is_directory=False, required=True)
 @click.option("--title", help="Default: the model's name.")
-@click.option("--no-texts", is_flag=True, help="Quote no texts, for data that may not be passed on.")
-@click.option(
-    "--training", metavar="FILE", help="Training data, for estimators that are trained: cnn, vbll and others."
-)
-@click.option("--groups", default="cnn,vbll,today", show_default=True, help="Which of them, with commas.")
+@click.option("--no-texts", is_flag=True, help="Quote no texts, for data you must not share.")
+@training_options
 @column_options
 @language_model_options
 @json_option
@@ -30,12 +35,13 @@ def report(
     title: str | None,
     no_texts: bool,
     training: str | None,
+    calibration: str | None,
     groups: str,
     columns: Columns,
     language_model: LanguageModel,
     as_json: bool,
 ) -> None:
-    r"""Write a page on a saved MODEL and labelled DATA: tables, pictures, telling examples, and where numbers are from.
+    r"""Write an HTML report on a saved MODEL and labelled DATA: tables, plots, examples, and where numbers come from.
 
     \b
     Example:
@@ -45,7 +51,7 @@ def report(
     from torchsdm.evaluation import write_report
 
     saved = language_model.open(model)
-    evaluation = evaluate_model(saved, data, columns, None, (), training, groups)
+    evaluation = evaluate_model(saved, data, columns, None, (), training, groups, calibration)
     title = title or f"Evaluation of {saved.path}"
     write_report(output.resolve(), evaluation, saved.classifier, title=title, texts=not no_texts)
     sizes = {name: len(states) for name, states in evaluation.data_sets.items()}

@@ -1,4 +1,4 @@
-"""``sdm reproduce``: an experiment of the paper, or one's own, from raw text to tables and claims."""
+"""``sdm reproduce``: an experiment, the paper's or yours, from raw text to tables and claims."""
 
 from __future__ import annotations
 
@@ -22,16 +22,22 @@ from torchsdm.settings import parse_value
 @click.option(
     "--data", type=click.Path(path_type=Path), help="Folder of data sets. Default: TORCHSDM_DATA, then the hub."
 )
-@click.option("--variant", help="A variant in the experiment's file. Default: full, as in the paper.")
+@click.option("--variant", help="Variant from the experiment's file. Default: full, as in the paper.")
 @click.option("--task", help="Use the data, prompt and training of this experiment.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change a setting, as training.alpha=0.9.")
-@click.option("--name", help="What the language model is called in tables.")
-@output_option("Folder of runs.", default="runs", show_default=True)
-@click.option("--run", help="Folder of this run in the folder of runs. Default: by experiment, model and variant.")
-@click.option("--page", type=click.Path(path_type=Path), help="Write a page of Markdown on all runs in the folder.")
-@click.option("--no-texts", is_flag=True, help="Quote no texts in the report, for data that may not be passed on.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change a setting, such as training.alpha=0.9; can be repeated.",
+)
+@click.option("--name", help="Name of the language model in tables.")
+@output_option("Folder for runs.", default="runs", show_default=True)
+@click.option("--run", help="Name of this run's folder. Default: from experiment, model and variant.")
+@click.option("--page", type=click.Path(path_type=Path), help="Write a Markdown page about all runs in the folder.")
+@click.option("--no-texts", is_flag=True, help="Quote no texts in the report, for data you must not share.")
 @click.option("--list", "lists", is_flag=True, help="List the experiments.")
-@click.option("--show", is_flag=True, help="Print the experiment's file, to copy and change.")
+@click.option("--show", is_flag=True, help="Print the experiment's file, to copy and edit.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def reproduce(
     experiment: str | None,
@@ -49,9 +55,9 @@ def reproduce(
     show: bool,
     as_json: bool,
 ) -> None:
-    r"""Run EXPERIMENT, by name or as a .toml file, and say which of the paper's claims hold.
+    r"""Run EXPERIMENT, a name or a .toml file, and report which of the paper's claims hold.
 
-    Hidden states are kept by content, and training leaves checkpoints: if interrupted, the same command resumes.
+    Hidden states are cached, and training writes checkpoints: if interrupted, run the same command again to resume.
 
     \b
     Examples:
@@ -65,7 +71,7 @@ def reproduce(
         if show:
             raise InvalidInputError("Name the experiment to show.")
         if page is None:
-            raise InvalidInputError("Name an experiment; --list shows those there are.")
+            raise InvalidInputError("Name an experiment; --list shows all of them.")
     changes = dict(map(_setting, settings))
     from torchsdm.evaluation import Grid
     from torchsdm.experiments import (
@@ -101,18 +107,18 @@ def reproduce(
         click.echo(json.dumps(result) if as_json else _summary(result, directory))
     if page is not None:
         write_results_page(page, output)
-        click.echo(f"{page} is about all runs in {output}.", err=True)
+        click.echo(f"{page} covers all runs in {output}.", err=True)
 
 
 def _setting(text: str) -> tuple[str, Any]:
     key, separator, value = text.partition("=")
     if not separator or not key:
-        raise InvalidInputError(f"--set takes KEY=VALUE, as training.alpha=0.9. Got {text!r}.")
+        raise InvalidInputError(f"--set takes KEY=VALUE, such as training.alpha=0.9. Got {text!r}.")
     return key, parse_value(value)
 
 
 def _command(data: Path | None) -> str:
-    """The command as it was given, but for where the data lie."""
+    """The command as given, with DATA in place of the path of the data."""
     given = [
         word if data is None else re.sub(rf"^(--data=)?{re.escape(str(data))}$", r"\1DATA", word)
         for word in sys.argv[1:]

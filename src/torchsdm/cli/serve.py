@@ -10,11 +10,13 @@ from torchsdm.cli._options import LanguageModel, language_model_options
 @click.command()
 @click.argument("model", metavar="MODEL")
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address. Others than loopback open it to the network."
+    "--host", default="127.0.0.1", show_default=True, help="Address. Anything but loopback opens it to the network."
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
-@click.option("--max-inputs", type=click.IntRange(1), default=256, show_default=True, help="Inputs of a request.")
-@click.option("--texts", is_flag=True, help="Also give the texts of training examples with explanations.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0 picks a free one."
+)
+@click.option("--max-inputs", type=click.IntRange(1), default=256, show_default=True, help="Most inputs per request.")
+@click.option("--texts", is_flag=True, help="Include the texts of training examples in explanations.")
 @language_model_options
 def serve(
     model: str,
@@ -24,9 +26,9 @@ def serve(
     texts: bool,
     language_model: LanguageModel,
 ) -> None:
-    r"""Answer decisions of a saved MODEL over HTTP, as JSON.
+    r"""Serve decisions of a saved MODEL over HTTP, as JSON.
 
-    There is no authentication: put it behind something that has one before it leaves this machine.
+    There is no authentication: put it behind a server that has it before you open it to a network.
 
     \b
     Example:

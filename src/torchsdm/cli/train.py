@@ -1,4 +1,4 @@
-"""``sdm train``: labelled texts or states to a model directory."""
+"""``sdm train``: from labelled texts or states to a model directory."""
 
 from __future__ import annotations
 
@@ -17,25 +17,29 @@ from torchsdm.columns import Columns
 @click.argument("data", metavar="DATA")
 @output_option("Directory for the model.", required=True)
 @click.option(
-    "-a", "--alpha", "alphas", multiple=True, type=float, help="Accuracy among the admitted; may be given again."
+    "-a", "--alpha", "alphas", multiple=True, type=float, help="Target accuracy of admitted inputs; can be repeated."
 )
 @click.option("--filters", "n_filters", default=1000, show_default=True, help="M, the width of an exemplar.")
-@click.option("--rounds", "n_rounds", default=10, show_default=True, help="J, rounds with a split of their own.")
-@click.option("--epochs", "max_epochs", default=200, show_default=True, help="Epochs of a round.")
-@click.option("--batch-size", default=50, show_default=True, help="Points of a training step.")
-@click.option("--learning-rate", default=1e-5, show_default=True, help="Of Adam.")
-@click.option("--patience", type=int, help="End a round after so many epochs without a better loss. Default: never.")
-@click.option("--calibration-size", default=0.5, show_default=True, help="Share that each round calibrates on.")
-@click.option("--calibration", metavar="FILE", help="A calibration set of its own, instead.")
 @click.option(
-    "--min-class-count", default=0, show_default=True, help="Calibration points of each class a region needs."
+    "--rounds", "n_rounds", default=10, show_default=True, help="J, the number of rounds, each with its own split."
+)
+@click.option("--epochs", "max_epochs", default=200, show_default=True, help="Epochs per round.")
+@click.option("--batch-size", default=50, show_default=True, help="Points per training step.")
+@click.option("--learning-rate", default=1e-5, show_default=True, help="Learning rate of Adam.")
+@click.option(
+    "--patience", type=int, metavar="N", help="End a round after N epochs without a better loss. Default: never."
+)
+@click.option("--calibration-size", default=0.5, show_default=True, help="Share of DATA that each round calibrates on.")
+@click.option("--calibration", metavar="FILE", help="A separate calibration set, instead of a share of DATA.")
+@click.option(
+    "--min-class-count", default=0, show_default=True, help="Calibration points per class that a region needs."
 )
 @click.option("--standardization", type=click.Choice(["scalar", "per_dimension"]), default="scalar", show_default=True)
 @click.option("--adaptor", type=click.Choice(["filters", "identity"]), default="filters", show_default=True)
-@click.option("--ensemble", is_flag=True, help="Keep all rounds: admitted is what all of them admit.")
-@click.option("--seed", type=int, help="Makes the same model again. Default: drawn, and stored with the model.")
+@click.option("--ensemble", is_flag=True, help="Keep all rounds, and admit only what all of them admit.")
+@click.option("--seed", type=int, help="The same seed gives the same model. Default: random, stored with the model.")
 @click.option(
-    "--checkpoint", type=click.Path(path_type=Path), help="Folder for training's state. Default: beside the model."
+    "--checkpoint", type=click.Path(path_type=Path), help="Folder for checkpoints. Default: next to the model."
 )
 @column_options
 @asked_model_options
@@ -55,9 +59,9 @@ def train(
 ) -> None:
     r"""Train on labelled DATA and write a model directory.
 
-    DATA holds texts (.jsonl, .csv, .tsv, .parquet, or - for JSON lines on standard input), for which --language-model
-    names a language model; or states (.npz, .safetensors, .jsonl, .parquet, or a folder that sdm embed wrote). If
-    interrupted, the same command resumes. Hidden states of texts are kept in the cache.
+    DATA contains texts (.jsonl, .csv, .tsv, .parquet, or - for JSON lines on standard input), which --language-model
+    reads, or states (.npz, .safetensors, .jsonl, .parquet, or a folder written by sdm embed). If interrupted, run the
+    same command again to resume. Hidden states of texts are cached.
 
     \b
     Examples:
@@ -82,7 +86,7 @@ def train(
     )
     classifier.fit(pool, calibration=held_out)
     classifier.save(output)
-    shutil.rmtree(own_checkpoint, ignore_errors=True)  # all that matters of it is in the model
+    shutil.rmtree(own_checkpoint, ignore_errors=True)  # the model has all that matters of it
     result = summary(classifier, output)
     say(result, _sentence(result), as_json)
 
@@ -91,7 +95,7 @@ def _sentence(result: dict[str, Any]) -> str:
     return "\n".join(
         [
             f"{result['model']}: {result['n_support']} training and {result['n_calibration']} calibration points, "
-            f"accuracy {result['calibration_accuracy']:.3f} over the calibration set, seed {result['seed']}.",
+            f"accuracy {result['calibration_accuracy']:.3f} on the calibration set, seed {result['seed']}.",
             *region_lines(result),
         ]
     )

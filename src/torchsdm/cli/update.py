@@ -1,4 +1,4 @@
-"""``sdm update`` and ``sdm recalibrate``: changing a saved model without training."""
+"""``sdm update`` and ``sdm recalibrate``: change a saved model without training."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from torchsdm.errors import InvalidInputError
 @click.command()
 @click.argument("model", metavar="MODEL")
 @click.option("--add", metavar="FILE", help="Labelled texts or states to add to the support.")
-@click.option("--remove", multiple=True, metavar="ID", help="Take an example out of the support; may be given again.")
-@click.option("--relabel", multiple=True, metavar="ID=LABEL", help="Give an example another label; may be given again.")
+@click.option("--remove", multiple=True, metavar="ID", help="Remove an example from the support; can be repeated.")
+@click.option("--relabel", multiple=True, metavar="ID=LABEL", help="Change the label of an example; can be repeated.")
 @click.option(
     "--recalibrate/--no-recalibrate", default=True, show_default=True, help="Recompute the region afterwards."
 )
-@output_option("Directory for the changed model. Default: MODEL itself, replaced in one step.")
+@output_option("Directory for the changed model. Default: MODEL itself, replaced atomically.")
 @column_options
 @language_model_options
 @json_option
@@ -36,9 +36,9 @@ def update(
     language_model: LanguageModel,
     as_json: bool,
 ) -> None:
-    r"""Add examples to the support of a saved MODEL, remove or relabel some, without training.
+    r"""Add, remove or relabel examples in the support of a saved MODEL, without training.
 
-    A label that is not one of the model's classes is welcome: inputs near such an example lose similarity.
+    A label outside the model's classes is allowed: inputs near such an example lose similarity.
 
     \b
     Examples:
@@ -88,15 +88,15 @@ def update(
 @click.command()
 @click.argument("model", metavar="MODEL")
 @click.option(
-    "-a", "--alpha", "alphas", multiple=True, type=float, help="Accuracy among the admitted; may be given again."
+    "-a", "--alpha", "alphas", multiple=True, type=float, help="Target accuracy of admitted inputs; can be repeated."
 )
-@click.option("--min-class-count", type=int, help="Calibration points of each class that a region needs.")
-@output_option("Directory for the changed model. Default: MODEL itself, replaced in one step.")
+@click.option("--min-class-count", type=int, help="Calibration points per class that a region needs.")
+@output_option("Directory for the changed model. Default: MODEL itself, replaced atomically.")
 @json_option
 def recalibrate(
     model: str, alphas: tuple[float, ...], min_class_count: int | None, output: Path | None, as_json: bool
 ) -> None:
-    r"""Recompute the region of a saved MODEL: for another alpha, or after updates.
+    r"""Recompute the region of a saved MODEL: for a different alpha, or after updates.
 
     \b
     Example:
@@ -120,7 +120,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _new_ids(ids: Any, known: dict[str, Any]) -> list[Any] | None:
-    """The ids of what is added; None, for new ones, where rows were merely numbered and the numbers are taken."""
+    """Ids of added examples; None, to assign new ones, if rows were merely numbered and the numbers are taken."""
     names = list(ids)
     is_numbered = names == list(range(len(names)))
     return None if is_numbered and any(str(name) in known for name in names) else names

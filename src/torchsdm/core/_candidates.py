@@ -14,10 +14,10 @@ from torchsdm.validation import Array
 def best_candidates(
     rescaled_similarity: Array, truth: Array, labels: Array, n_classes: int, alpha: float, min_class_count: int
 ) -> tuple[int, int]:
-    """Where the smallest candidate ends at which every class holds (0 if none), and the one at which the fewest fail.
+    """Sizes of two candidates: the smallest q' at which every class holds (0 if none), and the one where fewest fail.
 
-    The points are in descending order of q'; a candidate's points are the first so many. Going down, a point changes
-    the two counts of its own class and of no other.
+    The points are in descending order of q', so a candidate's points are a prefix. Each further point changes only the
+    two counts of its own class.
     """
     n_points = np.zeros(n_classes, dtype=np.int64)
     n_low = np.zeros(n_classes, dtype=np.int64)

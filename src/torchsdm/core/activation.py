@@ -1,7 +1,7 @@
 """The SDM activation, its logarithm, its loss (Eqs. 6, 7, 10) and the rescaled similarity (Eq. 8).
 
 Valid range: similarity q up to 10^7, logits up to +-10^4, distance quantile d in [0, 1], float32 and float64. The
-arithmetic is that of the logits' dtype, and the gradient flows to the logits alone: q and d are constants. Without
+arithmetic is in the logits' dtype, and gradients flow only to the logits: q and d are constants. Without
 signals (q = e - 2, d = 1) everything here is the ordinary softmax.
 """
 
@@ -24,7 +24,7 @@ def log_activation(logits: Tensor, similarity: Tensor | float, distance_quantile
     q = torch.as_tensor(similarity, dtype=logits.dtype, device=logits.device).detach()
     d = torch.as_tensor(distance_quantile, dtype=logits.dtype, device=logits.device).detach()
     temperature = (torch.log(2 + q) * d).unsqueeze(-1)  # (N, 1)
-    # Softmax does not see a common shift; taking it off first keeps nearby large logits apart.
+    # Softmax ignores a common shift; subtracting it first keeps nearby large logits apart.
     shifted = logits - logits.detach().amax(dim=-1, keepdim=True)
     return torch.log_softmax(temperature * shifted, dim=-1)
 
@@ -80,7 +80,7 @@ def sdm_loss(
     check_shape(y, (len(z),), "labels", "sdm_loss")
     if len(y) and not 0 <= int(y.min()) <= int(y.max()) < z.shape[1]:
         raise InvalidInputError(
-            f"'labels' of sdm_loss must lie in 0..{z.shape[1] - 1}. Got {int(y.min())}..{int(y.max())}."
+            f"'labels' of sdm_loss must be in 0..{z.shape[1] - 1}. Got {int(y.min())}..{int(y.max())}."
         )
     return sdm_losses(z, y, q, d).mean()
 
@@ -96,12 +96,12 @@ def rescaled_similarity(similarity: ArrayLike, confidence: ArrayLike) -> Tensor:
     q = as_tensor(similarity, "similarity", "rescaled_similarity").double()
     p = as_tensor(confidence, "confidence", "rescaled_similarity").double().to(q.device)
     check_shape(p, tuple(q.shape), "confidence", "rescaled_similarity")
-    # exp and log, not pow: torch's pow gives other last bits for other batch shapes.
+    # exp and log, not pow: the last bits of torch's pow depend on the batch shape.
     return torch.minimum(q, torch.exp(p * torch.log(2 + q)))
 
 
 class SDMActivation(nn.Module):
-    """``sdm_activation`` as a module; called with logits alone it is ``nn.Softmax(dim=-1)``."""
+    """``sdm_activation`` as a module; called with only logits it is ``nn.Softmax(dim=-1)``."""
 
     def forward(
         self,
@@ -114,7 +114,7 @@ class SDMActivation(nn.Module):
 
 
 class SDMLogActivation(nn.Module):
-    """``sdm_log_activation`` as a module; called with logits alone it is ``nn.LogSoftmax(dim=-1)``."""
+    """``sdm_log_activation`` as a module; called with only logits it is ``nn.LogSoftmax(dim=-1)``."""
 
     def forward(
         self,
@@ -127,7 +127,7 @@ class SDMLogActivation(nn.Module):
 
 
 class SDMLoss(nn.Module):
-    """``sdm_loss`` as a module; called with logits and labels alone it is ``nn.CrossEntropyLoss()``."""
+    """``sdm_loss`` as a module; called with only logits and labels it is ``nn.CrossEntropyLoss()``."""
 
     def forward(
         self,
@@ -165,6 +165,6 @@ def _check_signals(
 
 
 def _like(result: Tensor, logits: ArrayLike) -> Tensor:
-    """Half-precision logits are computed with in float32 and answered in their own dtype, as torch's softmax does."""
+    """Compute half-precision logits in float32 and return them in their own dtype, as torch's softmax does."""
     is_half = isinstance(logits, Tensor) and logits.dtype in (torch.float16, torch.bfloat16)
     return result.to(logits.dtype) if isinstance(logits, Tensor) and is_half else result

@@ -1,7 +1,7 @@
 """Exemplar adaptors: frozen hidden states in, exemplars h' and logits z' out.
 
 The paper's g is a 1-D CNN whose kernel spans the whole input, which is a linear map from D inputs to M filters; it is
-written as one. Over several positions the same filters are applied at each and max-pooled.
+written as one. With several positions, the same filters are applied at each and max-pooled.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Adaptor(nn.Module, ABC):
         self.output = _linear(n_filters, n_classes, generator)
 
     def forward(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
-        """Exemplars (N, M) and logits (N, C) of hidden states (N, D), or (N, positions, D) where that is offered."""
+        """Exemplars (N, M) and logits (N, C) of hidden states (N, D), or (N, positions, D) if supported."""
         exemplars = self._exemplars((hidden_states - self.mean) / self.scale)
         return exemplars, self.output(exemplars)
 
     @torch.no_grad()
     def encode_quickly(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
-        """Exemplars and logits of many states in float32, as calling the module gives them, for use within training.
+        """Exemplars and logits of many states in float32, as calling the module gives them; for training.
 
         Without gradients, and without copies larger than a block. The last bits of a row depend on its batch.
         """
@@ -59,8 +59,8 @@ class Adaptor(nn.Module, ABC):
     def encode_exactly(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
         """Exemplars and logits in float64 rounded to float32, with the same bits for a row in any batch.
 
-        float32 products give other last bits for other batch shapes, so exemplars, and with them decisions, would
-        depend on what else was asked. This pass does not; it is what decisions and the stored support use.
+        The last bits of float32 products depend on the batch shape, so exemplars, and with them decisions, would
+        depend on the rest of the batch. This pass does not; decisions and the stored support use it.
         """
         device = self.output.weight.device
         rows = max(1, _BLOCK_ELEMENTS // max(1, math.prod(hidden_states.shape[1:])))
@@ -76,7 +76,7 @@ class Adaptor(nn.Module, ABC):
     def standardise(self, hidden_states: Tensor, rows: Tensor | None = None, *, per_dimension: bool = False) -> None:
         """Set mean and scale (ddof = 1) from training states, or from some rows of them.
 
-        One scalar each over all entries; one for each dimension with ``per_dimension``.
+        One scalar each over all entries, or one per dimension with ``per_dimension``.
         """
         rows = torch.arange(len(hidden_states)) if rows is None else rows
         axes = (0,) if per_dimension else None
@@ -91,7 +91,7 @@ class Adaptor(nn.Module, ABC):
         scale = (total(lambda h: (h - mean).square_()) / max(1, n - 1)).sqrt()
         device = self.output.weight.device
         self.mean = mean.float().to(device)
-        # A dimension that never varies carries nothing; it is kept, centred.
+        # A constant dimension is centred but not scaled.
         self.scale = torch.where(scale.float() > 0, scale, torch.ones_like(scale)).float().to(device)
 
     @abstractmethod
@@ -119,7 +119,7 @@ class ExemplarAdaptor(Adaptor):
     Notes
     -----
     ``forward`` takes (N, D) and also (N, positions, D): then each filter is applied at every position and its largest
-    value taken.
+    value is kept.
 
     Examples
     --------
@@ -172,7 +172,7 @@ def make_adaptor(
 
 
 def restore_adaptor(kind: str, n_inputs: int, n_classes: int, n_filters: int, weights: Mapping[str, Tensor]) -> Adaptor:
-    """An adaptor by name with the weights of a state dict; global random state is left alone."""
+    """An adaptor by name with the weights of a state dict; global random state is left untouched."""
     adaptor = make_adaptor(kind, n_inputs, n_classes, n_filters, torch.Generator())
     adaptor.mean, adaptor.scale = weights["mean"].clone(), weights["scale"].clone()  # scalars, or one per dimension
     adaptor.load_state_dict(weights)
@@ -189,5 +189,5 @@ def _linear(n_in: int, n_out: int, generator: torch.Generator | None) -> nn.Line
 
 
 def _pool(values: Tensor) -> Tensor:
-    """Max over positions, where there are any: (N, positions, M) -> (N, M)."""
+    """Max over positions, if there are any: (N, positions, M) -> (N, M)."""
     return values.amax(dim=1) if values.ndim == 3 else values

@@ -1,4 +1,4 @@
-"""Decisions: what is said of each input, and the rule by which it is admitted or rejected (Eq. 9 and appendix A.5)."""
+"""Decisions: the answer to each input, and the rule that admits or rejects it (Eq. 9 and appendix A.5)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Self = TypeVar("Self", bound="Decisions")
 
 @dataclass(frozen=True, kw_only=True)
 class Decisions:
-    """What every estimator says of its inputs, one row per input; SDM estimators give ``SDMDecisions``, which say more.
+    """Decisions of any estimator, one row per input; SDM estimators return ``SDMDecisions``, which have more fields.
 
     Fields are numpy arrays of length N; per-class ones are (N, C), in the order of ``classes``. Optional fields that an
     estimator does not fill are None, and absent from ``to_dicts`` and ``to_pandas``.
@@ -32,17 +32,17 @@ class Decisions:
     classes: Array
     """The labels (C,), in the order of the per-class columns."""
     alphas: Array
-    """The alphas asked for (A,), ascending."""
+    """The requested alphas (A,), ascending."""
     predictions: Array
     """Predicted label: argmax of the logits, whether admitted or not."""
     admitted: Array
-    """Whether the prediction may be acted on."""
+    """Whether the estimator's rule admits the prediction."""
     admitted_alpha: Array
     """The largest alpha that admits the point; NaN if none does."""
     admitted_at: Array
     """Whether each alpha admits the point, (N, A)."""
     probabilities: Array
-    """What the estimator takes for the probabilities of the classes, (N, C): of SDM sdm(z'), uniform where d = 0."""
+    """The estimator's class probabilities, (N, C); for SDM sdm(z'), uniform where d = 0."""
     confidence: Array
     """Probability of the predicted label."""
     logits: Array
@@ -50,9 +50,9 @@ class Decisions:
     score: Array | None = None
     """What the estimator ranks inputs by, if that is not ``confidence``; higher is more reliable."""
     set_sizes: Array | None = None
-    """Of conformal estimators: how many labels the prediction set holds."""
+    """Conformal estimators: the number of labels in the prediction set."""
     member: Array | None = None
-    """Of an ensemble: the round that the row's numbers are from."""
+    """Ensembles: the round that the row's numbers are from."""
 
     @staticmethod
     def of_probabilities(
@@ -66,7 +66,7 @@ class Decisions:
         set_sizes: Array | None = None,
         member: Array | None = None,
     ) -> Decisions:
-        """Decisions of an estimator that has probabilities (N, C) and a rule, (N, A) for ascending alphas."""
+        """Decisions from probabilities (N, C) and what a rule admits, (N, A) for ascending alphas."""
         y_hat = logits.argmax(axis=1)
         return Decisions(
             classes=classes,
@@ -88,18 +88,18 @@ class Decisions:
         return replace(parts[0], **columns)
 
     def at(self: Self, alpha: float) -> Self:
-        """The same rows with one of the alphas asked for: what depends on alpha is as if it alone had been.
+        """The same rows at one of the requested alphas, as if it were the only one.
 
-        Of several alphas, ``set_sizes`` are left out.
+        With several alphas, ``set_sizes`` are left out.
         """
         columns = np.flatnonzero(np.isclose(self.alphas, alpha, rtol=0, atol=1e-9))
         if len(columns) == 0:
             known = ", ".join(f"{value:g}" for value in self.alphas)
-            raise InvalidInputError(f"'alpha' of Decisions.at must be one of those asked for, {known}. Got {alpha:g}.")
+            raise InvalidInputError(f"'alpha' of Decisions.at must be one of those requested, {known}. Got {alpha:g}.")
         return self if len(self.alphas) == 1 else replace(self, **self._at(columns[:1]))
 
     def with_admission(self: Self, admitted_at: Array) -> Self:
-        """The same rows, admitted at other alphas, (N, A)."""
+        """The same rows, with a new admission at each alpha, (N, A)."""
         return replace(self, **_admission("admitted", admitted_at, self.alphas))
 
     @property
@@ -116,14 +116,14 @@ class Decisions:
         return f"{type(self).__name__}({rows}, {int(self.admitted.sum())} admitted)"
 
     def __getitem__(self: Self, rows: int | slice | Sequence[int] | Array) -> Self:
-        """Some of the rows, as decisions; one number gives one row."""
+        """Some of the rows, as decisions; a single number gives one row."""
         if isinstance(rows, str):
             raise InvalidTypeError(f"Decisions are indexed by row. For a column write decisions.{rows}.")
         chosen = [rows] if isinstance(rows, (int, np.integer)) else rows
         values = {name: value[chosen] for name, value in self._columns()}
         return replace(self, **values)
 
-    if not TYPE_CHECKING:  # to a type checker, a name that is not there stays an error
+    if not TYPE_CHECKING:  # to a type checker, an unknown name stays an error
 
         def __getattr__(self, name: str) -> Any:
             if name in SDMDecisions.__dataclass_fields__:
@@ -163,7 +163,7 @@ class Decisions:
         return pd.DataFrame(columns)
 
     def _at(self, column: Array) -> dict[str, Any]:
-        """The fields that change with the alphas, for the alpha in one column of them (given as an array)."""
+        """The fields that depend on alpha, for the alpha in one column (given as an array)."""
         alphas = self.alphas[column]
         admission = _admission("admitted", self.admitted_at[:, column], alphas)
         return {"alphas": alphas, "set_sizes": None, **admission}
@@ -173,7 +173,7 @@ class Decisions:
         return self.alphas if name.endswith("_at") else self.classes
 
     def _columns(self) -> Iterator[tuple[str, Array]]:
-        """The fields that hold a value per row."""
+        """The fields with one value per row."""
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name not in ("classes", "alphas") and value is not None:
@@ -186,7 +186,7 @@ class Decisions:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SDMDecisions(Decisions):
-    """What SDM estimators say of their inputs: ``Decisions``, and the signals they rest on.
+    """Decisions of SDM estimators, with the signals they are based on.
 
     With several alphas, the values that depend on alpha (``dkw_epsilon`` and everything lower or upper) are those of
     the row's ``admitted_lower_alpha``; if that is NaN, of its ``admitted_alpha``; if that is NaN too, of the smallest
@@ -194,22 +194,22 @@ class SDMDecisions(Decisions):
     """
 
     admitted_lower: Array
-    """Whether it is still admitted when the error of the distance eCDFs is allowed for (the lower estimator)."""
+    """Whether it is still admitted with d lowered by ``dkw_epsilon`` (the lower estimator)."""
     admitted_lower_alpha: Array
     """The largest alpha whose lower estimator admits the point; NaN if none does."""
     admitted_lower_at: Array
     """Whether the lower estimator of each alpha admits the point, (N, A)."""
     out_of_distribution: Array
-    """q = 0 or d = 0: the nearest support point disagrees, or everything is farther than calibration ever saw."""
+    """q = 0 (the nearest support point does not match) or d = 0 (beyond all calibration distances of some class)."""
     confidence_lower: Array
     confidence_upper: Array
     similarity: Array
-    """q: how many of the nearest support points, without a break, are correct and predicted alike."""
+    """q: how many consecutive nearest support points are correct and predicted like the input."""
     nearest_distance: Array
     nearest_index: Array
     """Support index of the nearest support point."""
     distance_quantile: Array
-    """d in [0, 1]; 0 is far."""
+    """d in [0, 1]; 0 is farther than every calibration point with q > 0 of some class."""
     distance_quantile_lower: Array
     distance_quantile_upper: Array
     rescaled_similarity: Array
@@ -218,10 +218,10 @@ class SDMDecisions(Decisions):
     effective_sample_sizes: Array
     """Per class, how many calibration points have a smaller q', (N, C)."""
     dkw_epsilon: Array
-    """Half-width of the band around d."""
+    """Half-width of the band around d; a heuristic."""
 
     def of_rounds(self, admitted_at: Array, member: Array) -> SDMDecisions:
-        """The same rows as an ensemble's: admitted by all rounds at the alphas given (N, A), by the lower estimator."""
+        """The same rows as an ensemble's; ``admitted_at`` (N, A) is where the lower estimators of all rounds admit."""
         lower = _admission("admitted_lower", admitted_at, self.alphas)
         return replace(self.with_admission(admitted_at), **lower, member=member)
 
@@ -241,7 +241,7 @@ class SDMDecisions(Decisions):
 
 @dataclass(frozen=True)
 class CalibrationScores:
-    """What decisions need of the calibration set: each point's q' and true class."""
+    """What decisions need from the calibration set: each point's q' and true class."""
 
     rescaled_similarity: Tensor
     labels: Tensor
@@ -254,7 +254,7 @@ def decide(
     regions: Sequence[HighReliabilityRegion],
     classes: Array,
 ) -> SDMDecisions:
-    """Decide on points from their logits and signals; everything in float64, row by row independent of the batch."""
+    """Decide on points from their logits and signals; all in float64, each row independent of the batch."""
     z, q, d = logits.double(), signals.similarity, signals.distance_quantile
     y_hat = z.argmax(dim=1)
     probabilities = log_activation(z, q, d).exp()
@@ -269,7 +269,7 @@ def decide(
         bands.append(band)
         admitted_at.append(region.admits(q_rescaled, y_hat, confidence))
         admitted_lower_at.append(region.admits(band["rescaled_similarity_lower"], y_hat, band["confidence_lower"]))
-    # The band shown: of the largest alpha that admits the lower estimate, else the point, else of the smallest.
+    # Show the band of the largest alpha whose lower estimator admits, else the largest that admits, else the smallest.
     shown = torch.zeros_like(y_hat)
     for admits_at in (admitted_at, admitted_lower_at):
         for position, admits in enumerate(admits_at):

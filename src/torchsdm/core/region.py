@@ -1,14 +1,14 @@
 """Algorithm 1: the high-reliability region, and the selection rule (Eq. 9).
 
-For a candidate t, the smallest rescaled similarity admitted, let n_c be the calibration points of class c with q' >= t
-and b_c those of them whose probability of the true class is below alpha. The threshold psi_c is the element at index
+For a candidate t, the smallest rescaled similarity admitted, let n_c count the calibration points of class c with
+q' >= t and b_c those whose probability of the true class is below alpha. The threshold psi_c is the element at index
 k(n_c) = min(floor((1 - alpha) n_c), n_c - 1) of the sorted probabilities, so
 
     psi_c >= alpha   if and only if   b_c <= k(n_c).
 
 Two counts per class replace the eCDFs, and both change only at the class's own points. One sort and one pass over the
-points (``candidates``) therefore find the first candidate at which every class holds: O(n log n), whatever the number
-of classes.
+points (``_candidates``) therefore find the first candidate at which every class holds: O(n log n), for any number of
+classes. Nothing corrects for the search, and only true classes are checked: the region is an estimate, no guarantee.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ from torchsdm.validation import (
     check_shape,
 )
 
-_ALPHA_STEPS = 20  # halvings of [0.5, 1] in the search for the largest alpha: to 5e-7
+_ALPHA_STEPS = 20  # bisections of [0.5, 1] in the search for the largest alpha: to 5e-7
 
 
 @dataclass(frozen=True)
 class HighReliabilityRegion:
-    """Where the conditional accuracies hold on the calibration set."""
+    """Where Algorithm 1 estimates, on the calibration set, that each class reaches alpha."""
 
     alpha: float
     min_rescaled_similarity: float
-    """q'_min; infinite where no region was found."""
+    """q'_min; infinite if no region was found."""
     thresholds: Tensor
-    """psi (C,), float64; infinite where no region was found."""
+    """psi (C,), float64; infinite if no region was found."""
     class_counts: Tensor
-    """Calibration points of each class that the region rests on (C,), int64; zeros where none was found."""
+    """Calibration points of each class behind the region (C,), int64; zeros if none was found."""
     failed_classes: tuple[int, ...] = ()
-    """Where no region was found: the classes below alpha at the candidate that reaches the largest alpha."""
+    """If no region was found: the classes below alpha at the candidate that reaches the largest alpha."""
     largest_alpha: float | None = None
-    """Where no region was found: the largest alpha that has one, or None where no alpha above 0.5 has."""
+    """If no region was found: the largest alpha that has one, or None if no alpha above 0.5 has."""
     largest_alpha_counts: tuple[int, ...] = ()
-    """Calibration points of each class that the region of ``largest_alpha`` rests on; few make it worthless."""
+    """Calibration points of each class behind the region of ``largest_alpha``; few make it worthless."""
 
     @property
     def found(self) -> bool:
@@ -62,7 +62,7 @@ class HighReliabilityRegion:
 
     @property
     def scarce_classes(self) -> tuple[int, ...]:
-        """Classes with fewer than 1 / (1 - alpha) points in the region: their threshold is a mere minimum."""
+        """Classes with fewer than 1 / (1 - alpha) points in the region: their threshold is just the minimum."""
         if not self.found:
             return ()
         return tuple(torch.nonzero(self.class_counts * (1 - self.alpha) < 1 - 1e-9).squeeze(1).tolist())
@@ -84,7 +84,7 @@ class HighReliabilityRegion:
         return None if warning is None else str(warning)
 
     def warning(self, class_names: Sequence[Any] | None = None) -> RegionWarning | None:
-        """The same as a warning, whose remedy is a value."""
+        """The same as a warning, with the remedy as a value."""
 
         def named(classes: Sequence[int]) -> str:
             return ", ".join(repr(c if class_names is None else class_names[c]) for c in classes)
@@ -94,27 +94,27 @@ class HighReliabilityRegion:
             text = f"No high-reliability region at alpha={self.alpha:g}; everything is rejected.{classes}"
             if self.largest_alpha is None:
                 return RegionWarning(
-                    f"{text} No alpha above 0.5 has a region either: the model is too weak or the data too few."
+                    f"{text} No alpha above 0.5 has a region either: the model is too weak or there is too little data."
                 )
             reached = math.floor(self.largest_alpha * 1e4 + 1e-9) / 1e4
             if reached <= 0.5:
                 reached = math.floor(self.largest_alpha * 1e7) / 1e7
             counts = ", ".join(str(count) for count in self.largest_alpha_counts)
-            text += f" The largest alpha that has one is {reached:.7g}, resting on {counts} points of the classes"
+            text += f" The largest alpha that has one is {reached:.7g}, based on {counts} points by class"
             if reached <= 0.5:
-                return RegionWarning(f"{text}; it is hardly above 0.5.")
+                return RegionWarning(f"{text}; it is barely above 0.5.")
             return RegionWarning(f"{text}.", remedy=Remedy.LOWER_ALPHA)
         if self.scarce_classes and self.alpha == 1.0:
             return RegionWarning(
-                "At alpha=1 every threshold is a mere minimum of the calibration points, however many there are: a new "
-                "point may well lie below it."
+                "At alpha=1 every threshold is just the minimum of the calibration points, however many there are: a "
+                "new point may well be below it."
             )
         if self.scarce_classes:
             counts = ", ".join(str(int(self.class_counts[c])) for c in self.scarce_classes)
             needed = f"{math.ceil(1 / (1 - self.alpha) - 1e-9)} are"
             return RegionWarning(
-                f"The region at alpha={self.alpha:g} rests on few calibration points of class "
-                f"{named(self.scarce_classes)} ({counts}, where {needed} needed): the threshold is a mere minimum.",
+                f"The region at alpha={self.alpha:g} is based on few calibration points of class "
+                f"{named(self.scarce_classes)} ({counts}, where {needed} needed): the threshold is just their minimum.",
                 remedy=Remedy.MORE_CALIBRATION,
             )
         return None
@@ -134,13 +134,13 @@ def find_high_reliability_region(
     rescaled_similarity : (N,)
         q' of the calibration points.
     probabilities : (N, C)
-        sdm(z') of the calibration points; the probability of the *true* class is what the thresholds are taken from.
+        sdm(z') of the calibration points; thresholds are taken from the probability of the *true* class.
     labels : (N,)
         True classes.
     alpha : float
         Target accuracy in (0.5, 1].
     min_class_count : int
-        Candidates that leave fewer points of some class fail. 0, as in the paper: one point is enough.
+        Candidates with fewer points of some class fail. 0, as in the paper: one point is enough.
     """
     caller = "find_high_reliability_region"
     alpha = check_alpha(alpha, caller)
@@ -154,10 +154,10 @@ def find_high_reliability_region(
     check_shape(y, (n,), "labels", caller)
     if n and not 0 <= int(y.min()) <= int(y.max()) < n_classes:
         raise InvalidInputError(
-            f"'labels' of {caller} must lie in 0..{n_classes - 1}. Got {int(y.min())}..{int(y.max())}."
+            f"'labels' of {caller} must be in 0..{n_classes - 1}. Got {int(y.min())}..{int(y.max())}."
         )
     if bool(torch.isnan(p.sum())) or bool(torch.isnan(q_rescaled.sum())):  # a sum with NaN in it is NaN
-        raise InvalidInputError(f"'probabilities' and 'rescaled_similarity' of {caller} must not hold NaN.")
+        raise InvalidInputError(f"'probabilities' and 'rescaled_similarity' of {caller} must not contain NaN.")
 
     points = _SortedPoints.of(q_rescaled, p.gather(1, y.unsqueeze(1)).squeeze(1), y, n_classes)
     holds, fewest_failing = points.best_candidates(alpha, min_class_count)
@@ -168,7 +168,7 @@ def find_high_reliability_region(
 
 @dataclass(frozen=True)
 class _SortedPoints:
-    """Calibration points with q' > 0, in descending order of it: the points of a candidate are the first so many."""
+    """Calibration points with q' > 0, in descending order of q': a candidate's points are a prefix."""
 
     rescaled_similarity: Array  # (n,)
     truth: Array  # (n,) probability of the true class
@@ -183,7 +183,7 @@ class _SortedPoints:
         return cls(q[order], p[order], y[order], n_classes)
 
     def best_candidates(self, alpha: float, min_class_count: int) -> tuple[int, int]:
-        """How many points the first candidate has at which no class fails (0 if there is none), and the best one."""
+        """Sizes of the smallest candidate at which no class fails (0 if none), and of the one where fewest fail."""
         from torchsdm.core._candidates import best_candidates
 
         holds, best = best_candidates(
@@ -192,7 +192,7 @@ class _SortedPoints:
         return int(holds), int(best)
 
     def region(self, n: int, alpha: float) -> HighReliabilityRegion:
-        """The region that the candidate with n points makes."""
+        """The region of the candidate with n points."""
         thresholds = torch.full((self.n_classes,), torch.inf, dtype=torch.float64)
         counts = self.class_counts(n)
         by_class = self.truth[:n][np.argsort(self.labels[:n], kind="stable")]
@@ -220,7 +220,7 @@ def threshold_index(n: int, alpha: float) -> int:
 def _no_region(points: _SortedPoints, alpha: float, min_class_count: int, fewest_failing: int) -> HighReliabilityRegion:
     """Say which classes fail and which alpha would have been reached.
 
-    Whatever holds for an alpha holds for every smaller one, so halving finds the largest.
+    A candidate that holds for one alpha holds for every smaller one, so bisection finds the largest.
     """
     nothing = torch.full((points.n_classes,), torch.inf, dtype=torch.float64)
     no_counts = torch.zeros(points.n_classes, dtype=torch.int64)
@@ -231,7 +231,7 @@ def _no_region(points: _SortedPoints, alpha: float, min_class_count: int, fewest
         middle = (low + high) / 2
         holds, _ = points.best_candidates(middle, min_class_count)
         low, high, reached = (middle, high, holds) if holds else (low, middle, reached)
-    tidy = round(high, 6)  # the largest alpha is often a round number that halving only comes near
+    tidy = round(high, 6)  # the largest alpha is often a round number that bisection only approaches
     if low < tidy < alpha and (holds := points.best_candidates(tidy, min_class_count)[0]):
         low, reached = tidy, holds
     nearest = points.region(reached or fewest_failing, alpha)

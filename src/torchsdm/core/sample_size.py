@@ -1,4 +1,7 @@
-"""Effective sample sizes, DKW bands and the distance quantiles they bound (appendix A.5)."""
+"""Effective sample sizes, and bands around distance quantiles by the DKW formula (appendix A.5).
+
+The bands are a heuristic: n counts calibration points with a smaller q', also those that are not in the distance eCDF.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +35,9 @@ def effective_sample_sizes(
 
 
 def dkw_epsilon(effective_sample_sizes: ArrayLike, alpha: float) -> Tensor:
-    """Half-width (N,) of the DKW band: ``sqrt(ln(2 / (1 - alpha)) / (2 n_min))``, at most 1.
+    """Half-width (N,) of the band, by the DKW formula: ``sqrt(ln(2 / (1 - alpha)) / (2 n_min))``, at most 1.
 
-    ``n_min`` is the smallest of a row's effective sample sizes (N, C). It is 1 where n_min = 0 or alpha = 1.
+    ``n_min`` is the smallest of a row's effective sample sizes (N, C). The half-width is 1 if n_min = 0 or alpha = 1.
     """
     alpha = check_alpha(alpha, "dkw_epsilon")
     sizes = as_tensor(effective_sample_sizes, "effective_sample_sizes", "dkw_epsilon")

@@ -19,7 +19,7 @@ class ClassEcdfs:
     """Sorted nearest distances of each true class, over the points with q > 0.
 
     Points with q = 0 are out of distribution and left out; misclassified ones stay. A class without points makes every
-    distance quantile 0: nothing is known of its distances, so nothing can be called near.
+    distance quantile 0: nothing is known about its distances, so nothing can be called near.
     """
 
     sorted_distances: tuple[Tensor, ...]
@@ -55,14 +55,14 @@ class ClassEcdfs:
             names = [repr(c if class_names is None else class_names[c]) for c in ecdfs.empty_classes]
             warn_user(
                 f"No calibration point with q > 0 for class {', '.join(names)}: every distance quantile is 0 and "
-                "nothing can be admitted. More data of the class or longer training may help.",
+                "nothing can be admitted. More data for the class or longer training may help.",
                 EmptyClassWarning,
             )
         return ecdfs
 
     @property
     def n_classes(self) -> int:
-        """How many classes there are."""
+        """The number of classes."""
         return len(self.sorted_distances)
 
     @property
@@ -73,8 +73,8 @@ class ClassEcdfs:
     def distance_quantile(self, nearest_distance: ArrayLike, *, skip_empty: bool = False) -> Tensor:
         """Distance quantile d (Eq. 5): ``min over classes c of 1 - #{x in c : x < d_nearest} / n_c``, float64.
 
-        A distance of 0 gives 1, the largest observed one 1/n_c, anything beyond it 0. A class without points gives 0
-        for everything; with ``skip_empty`` it is left out of the minimum instead, which is for training: there a d of 0
+        A distance of 0 gives 1, one beyond the largest of *some* class gives 0. A class without points gives 0 for
+        everything; with ``skip_empty`` it is left out of the minimum instead. That is for training, where d = 0
         everywhere would make every gradient 0, and a class that is not yet predicted could never be learned.
         """
         distance = as_tensor(nearest_distance, "nearest_distance", "ClassEcdfs.distance_quantile").double().contiguous()
@@ -100,7 +100,7 @@ class Signals:
 
     @classmethod
     def of(cls, match: Match, ecdfs: ClassEcdfs, *, skip_empty: bool = False) -> Signals:
-        """Rank the nearest distances of a match within the class-wise eCDFs (of those with points: ``skip_empty``)."""
+        """Rank the nearest distances of a match within the class-wise eCDFs (``skip_empty``: those with points)."""
         return cls(
             match.similarity,
             match.nearest_distance,
@@ -110,5 +110,5 @@ class Signals:
 
     @property
     def out_of_distribution(self) -> Tensor:
-        """Points with q = 0 or d = 0: too unlike the support, or too far from it."""
+        """Points with q = 0 or d = 0: the nearest support point does not match or is too far away."""
         return (self.similarity == 0) | (self.distance_quantile == 0)

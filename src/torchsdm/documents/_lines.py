@@ -1,4 +1,4 @@
-"""Lines of text files and of JSON, compressed or not, with the number of the line in every error."""
+"""Lines of text and JSONL files, compressed or not; every error gives the line number."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torchsdm.errors import InvalidInputError
 
 
 def text_lines(path: Path) -> Iterator[str]:
-    """The lines of a text file in UTF-8, which may be compressed; what cannot be read is said with its line."""
+    """The lines of a UTF-8 text file, compressed or not; a read error names the line."""
     number = 0
     try:
         with _open(path)(path, "rt", encoding="utf-8-sig", newline="") as lines:
-            for number, line in enumerate(lines, start=1):  # noqa: B007  (said below)
+            for number, line in enumerate(lines, start=1):  # noqa: B007  (used in the error below)
                 yield line
     except UnicodeDecodeError as error:
         place = _first_undecodable_line(path)
@@ -27,7 +27,7 @@ def text_lines(path: Path) -> Iterator[str]:
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a JSONL file, which may be compressed, with their line numbers from 1."""
+    """The objects of a JSONL file, compressed or not, with their line numbers from 1."""
     for number, line in enumerate(text_lines(path), start=1):
         if line.strip():
             yield number, _json_object(line, f"{path}, line {number}")
@@ -38,7 +38,7 @@ def _open(path: Path) -> Any:
 
 
 def _first_undecodable_line(path: Path) -> int:
-    """A decoder looks ahead, so that the line in which it fails has to be looked for."""
+    """A decoder reads ahead, so the line it fails on has to be searched for."""
     with _open(path)(path, "rb") as lines:
         for number, line in enumerate(lines, start=1):
             try:
@@ -53,7 +53,7 @@ def _json_object(line: str, place: str) -> dict[str, Any]:
         row = json.loads(line)
     except json.JSONDecodeError as error:
         raise InvalidInputError(f"{place}: not valid JSON ({error.msg}).") from error
-    except (ValueError, RecursionError) as error:  # a number or a nesting beyond what Python takes
+    except (ValueError, RecursionError) as error:  # a number or nesting beyond Python's limits
         raise InvalidInputError(f"{place}: not usable as JSON ({error}).") from error
     if not isinstance(row, dict):
         raise InvalidInputError(f"{place}: expected a JSON object. Got {type(row).__name__}.")

@@ -1,4 +1,4 @@
-"""Where documents come from: files, tables, datasets and lists, all as rows of named values with their place."""
+"""Where documents come from: files, tables, datasets and lists, all read as rows of named values with a place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LONGEST_CELL = min(sys.maxsize, 2**31 - 1)  # of CSV; a document may be longer 
 
 @dataclass(frozen=True)
 class Source:
-    """Rows that can be gone through again and again."""
+    """Rows that can be iterated any number of times."""
 
     name: str
     rows: Callable[[], Iterator[Row]]
@@ -36,11 +36,11 @@ class Source:
         """The columns of the first row."""
         first = next(self.rows(), None)
         if first is None:
-            raise InvalidInputError(f"{self.name} is empty: it holds no document.")
+            raise InvalidInputError(f"{self.name} is empty: it contains no documents.")
         return [str(column) for column in first[1]]
 
     def label_reader(self, column: str | None) -> Callable[[Any], Any]:
-        """How labels are read: a column of integers in a format without types becomes integers."""
+        """How labels are read: in an untyped format, a column of integers becomes integers."""
         if self.is_typed or column is None:
             return lambda label: label
         labels = (row.get(column) for _, row in self.rows())
@@ -49,7 +49,7 @@ class Source:
 
 
 def open_source(source: Any, beside: dict[str, Any]) -> Source:
-    """The rows of a path, a table, a dataset or a list; ``beside`` holds columns given on their own beside a list."""
+    """The rows of a path, a table, a dataset or a list; ``beside`` has the columns given separately with a list."""
     if isinstance(source, (str, Path)):
         _refuse_beside(beside, "a file")
         return _file_source(Path(source))
@@ -85,7 +85,7 @@ def _list_source(source: Any, beside: dict[str, Any]) -> Source:
         _refuse_beside(beside, "mappings")
         strange = [item for item in items if not isinstance(item, Mapping)]
         if strange:
-            raise InvalidTypeError(f"'source' of Documents must hold mappings or texts, not both. Got {strange[0]!r}.")
+            raise InvalidTypeError(f"'source' of Documents must be all mappings or all texts. Got {strange[0]!r}.")
         return Source("the list", lambda: _numbered(items))
     columns = {name: as_list(values, f"{name}s", "Documents") for name, values in beside.items()}
     for name, values in columns.items():
@@ -99,7 +99,7 @@ def _list_source(source: Any, beside: dict[str, Any]) -> Source:
 
 
 def _document_rows(documents: Sequence[Document]) -> Iterator[Row]:
-    """Documents as rows that keep their places; labels and answers are columns where any document has one."""
+    """Documents as rows that keep their places; labels and answers are columns if any document has one."""
     columns = ["text", "id"]
     columns += [name for name in ("label", "answer") if any(getattr(one, name) is not None for one in documents)]
     for number, document in enumerate(documents, start=1):
@@ -118,8 +118,8 @@ def _file_source(path: Path) -> Source:
     if not _is_file(path):
         shown = str(path) if len(str(path)) < 200 else f"{str(path)[:60]}..."
         raise InvalidInputError(
-            f"'source' of Documents must be a file, a table or a list. Got {shown!r}, which is no file; "
-            "write [text] for one text."
+            f"'source' of Documents must be a file, a table or a list. {shown!r} is not a file; write [text] for one "
+            "text."
         )
     if kind not in readers:
         raise InvalidInputError(f"'source' of Documents must end in {', '.join(readers)}. Got {path.name!r}.")
@@ -127,7 +127,7 @@ def _file_source(path: Path) -> Source:
 
 
 def csv_rows(path: Path, delimiter: str = ",") -> Iterator[Row]:
-    """The rows of a CSV file with a header, as strings by column, and the line that each begins in."""
+    """The rows of a CSV file with a header, as strings by column, each with the line it starts on."""
     number = 1
     try:
         columns: list[str] = []
@@ -135,18 +135,18 @@ def csv_rows(path: Path, delimiter: str = ",") -> Iterator[Row]:
         for values in _long_cells(reader):
             if len(values) > len(columns) and columns:
                 raise InvalidInputError(f"{path}, line {number}: more than {len(columns)} values; quote the text.")
-            if values and columns:  # without values it is a blank line
+            if values and columns:  # no values: a blank line
                 yield f"line {number}", dict(zip_longest(columns, values))
             if not columns:
                 columns = values
                 _refuse_twins(columns, str(path))
-            number = reader.line_num + 1  # a quoted text may run over several lines
+            number = reader.line_num + 1  # a quoted text may span several lines
     except csv.Error as error:
         raise InvalidInputError(f"{path}, line {number}: cannot be read as CSV ({error}).") from error
 
 
 def _long_cells(reader: Iterator[list[str]]) -> Iterator[list[str]]:
-    """The rows of a reader, whose cells may be long; the module's limit is raised only while one is read."""
+    """The rows of a reader whose cells may be long; the csv module's limit is raised only while reading a row."""
     while True:
         limit = csv.field_size_limit(_LONGEST_CELL)
         try:
@@ -180,7 +180,7 @@ def _numbered(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
 
 
 def choose_columns(source: Source, names: Mapping[str, str | Literal[False] | None]) -> dict[str, str | None]:
-    """The column of each part: the one named, or without a name one of that very name if there is one."""
+    """The column of each part: the one named, or by default the one called like the part, if there is one."""
     columns = source.columns()
     chosen: dict[str, str | None] = {}
     for part, name in names.items():
@@ -205,14 +205,14 @@ def _refuse_twins(columns: list[str], what: str) -> None:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # a name that is too long to be one
+    except OSError:  # too long for a file name
         return False
 
 
 def _refuse_beside(beside: Mapping[str, Any], what: str) -> None:
     for name in beside:
         raise InvalidInputError(
-            f"'{name}s' of Documents goes beside a sequence of strings. Got {what}; use {name}='a column'."
+            f"'{name}s' of Documents only goes with a sequence of strings. Got {what}; use {name}='a column'."
         )
 
 

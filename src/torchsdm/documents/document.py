@@ -1,4 +1,4 @@
-"""One text and what is known of it."""
+"""One text and what is known about it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Document:
-    """One text and what is known of it."""
+    """One text and what is known about it."""
 
     text: str
     id: Any
     label: Any = None
     answer: str | None = None
-    """What another model answered to the text, where that is what is judged."""
+    """Another model's answer to the text, if that is what is judged."""
     place: str = ""
-    """Where it stands in its source: "line 3" of a file, "row 3" of a table or list, counted from 1."""
+    """Where it is in its source: "line 3" of a file, "row 3" of a table or list, counted from 1."""

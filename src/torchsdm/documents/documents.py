@@ -1,7 +1,7 @@
-"""Texts to classify, with labels, ids and answers where there are any, from files, tables and lists.
+"""Texts to classify, with optional labels, ids and answers, from files, tables and lists.
 
-A ``Documents`` is gone through as often as wanted and never held all at once. Its first pass looks for what is missing,
-empty or repeated and says where: nothing is dropped in silence.
+``Documents`` can be iterated any number of times and is never in memory all at once. The first pass looks for missing,
+empty and duplicate entries and says where they are: nothing is dropped silently.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torchsdm.documents.document import Document
 from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, Remedy, warn_user
 from torchsdm.validation import check_choice, check_positive, is_storable_id, is_storable_label, is_storable_text
 
-_SHOWN = 5  # places named of each kind of problem
+_SHOWN = 5  # places listed per kind of problem
 
 
 @dataclass
@@ -31,13 +31,13 @@ class DocumentReport:
     n_documents: int = 0
     """Documents that are used."""
     problems: dict[str, list[str]] = field(default_factory=dict)
-    """Places of what cannot be used, by kind: missing, empty, unreadable, ids given twice."""
+    """Places of unusable documents, by kind: missing, empty, unreadable, duplicate ids."""
     repeated: list[str] = field(default_factory=list)
-    """Places of texts that stand earlier in the source too."""
+    """Places of texts that duplicate an earlier one."""
     contradicted: list[str] = field(default_factory=list)
-    """Places of texts that stand earlier with another label."""
+    """Places of duplicates with a different label."""
     unanswered: list[str] = field(default_factory=list)
-    """Places of documents that are used and have no answer."""
+    """Places of used documents without an answer."""
     label_counts: Counter[Any] = field(default_factory=Counter)
     fingerprint: str = ""
     """SHA-256 of all documents that are used."""
@@ -48,20 +48,20 @@ class DocumentReport:
         return sum(len(places) for places in self.problems.values())
 
     def explain(self) -> str | None:
-        """The problems in one sentence for each kind; None where there are none."""
+        """The problems, one sentence per kind; None if there are none."""
         lines = [f"{kind}: {_places(places)}" for kind, places in self.problems.items()]
         return "; ".join(lines) or None
 
     def explain_repeated(self) -> str | None:
-        """The repeated texts in one sentence; None where there are none."""
+        """The duplicate texts in one sentence; None if there are none."""
         if not self.repeated:
             return None
-        labels = f"; with another label than before: {_places(self.contradicted)}" if self.contradicted else ""
-        return f"repeated text: {_places(self.repeated)}{labels}"
+        labels = f"; with a different label: {_places(self.contradicted)}" if self.contradicted else ""
+        return f"duplicate text: {_places(self.repeated)}{labels}"
 
 
 class Documents:
-    """Texts from a file, a table or a list, checked, to be gone through again and again.
+    """Checked texts from a file, a table or a list, to iterate as often as you like.
 
     Parameters
     ----------
@@ -69,17 +69,17 @@ class Documents:
         A path ends in ``.jsonl``, ``.csv``, ``.tsv`` or ``.parquet``; the first three may be followed by ``.gz``.
         A ``Document`` keeps its place.
     text : str
-        Name of the column or key that holds the text.
+        Name of the text column or key.
     label, id, answer : str or False, optional
-        Names of the others. Without a name, 'label', 'id' and 'answer' are used where the source has them; False leaves
-        such a column alone. Without ids, documents are numbered from 0.
+        Names of the others. By default 'label', 'id' and 'answer' are used if the source has them; False ignores such a
+        column. Without ids, documents are numbered from 0.
     labels, ids, answers : sequences, optional
-        Labels, ids and answers themselves, beside a sequence of strings.
+        The labels, ids and answers themselves, for a sequence of strings.
     problems : {'raise', 'skip'}
-        Whether a missing or empty document is an error, or left out and counted in ``report``.
+        Whether an unusable document is an error, or is skipped and counted in ``report``.
     repeated : {'warn', 'keep', 'drop'}
-        What becomes of a repeated text: it is kept with a warning, kept, or left out. Copies that fall
-        into both halves of a split make a model look better than it is.
+        What to do with a duplicate text: keep it and warn, keep it, or drop it. Duplicates on both sides of a split
+        make a model look better than it is.
 
     Examples
     --------
@@ -113,7 +113,7 @@ class Documents:
         beside = {"label": labels, "id": ids, "answer": answers}
         self._source = open_source(source, {name: values for name, values in beside.items() if values is not None})
         self.name = self._source.name
-        """The file, or what kind of object the documents are from."""
+        """The file, or the kind of object that the documents come from."""
         self._columns = choose_columns(self._source, {"text": text, "label": label, "id": id, "answer": answer})
         names = {"label": label, "id": id}
         self._unseen = [part for part, name in names.items() if name is None and self._columns[part] is None]
@@ -126,7 +126,7 @@ class Documents:
 
     @property
     def has_ids(self) -> bool:
-        """Whether the source has ids; else documents are numbered."""
+        """Whether the source has ids; if not, documents are numbered."""
         return self._columns["id"] is not None
 
     @property
@@ -136,7 +136,7 @@ class Documents:
 
     @property
     def report(self) -> DocumentReport:
-        """What the first pass found; raises if there are problems and they are not to be skipped."""
+        """What the first pass found; raises if it found problems, unless they are skipped."""
         if self._report is None:
             self._report = self._examine()
         return self._report
@@ -151,10 +151,10 @@ class Documents:
                 digest.update(_document_digest(document))
                 yield document
         if digest.hexdigest() != report.fingerprint:
-            raise InvalidInputError(f"{self.name} has changed while it was read. Start again.")
+            raise InvalidInputError(f"{self.name} changed while it was being read. Start again.")
 
     def blocks(self, size: int) -> Iterator[list[Document]]:
-        """The documents in lists of a size, the last one perhaps shorter."""
+        """The documents in lists of ``size``; the last one may be shorter."""
         check_positive(size, "size", "Documents.blocks", integer=True)
         block: list[Document] = []
         for document in self:
@@ -180,18 +180,19 @@ class Documents:
         explained = report.explain()
         if explained is not None and not self._skip:
             raise InvalidInputError(
-                f"{self.name} has {_count(report.n_problems)} unusable. {explained}.", remedy=Remedy.SKIP_PROBLEMS
+                f"{self.name} has {_count(report.n_problems)} that cannot be used. {explained}.",
+                remedy=Remedy.SKIP_PROBLEMS,
             )
         if report.n_documents == 0:
             raise InvalidInputError(
-                f"{self.name} holds no document that can be used{f': {explained}' * bool(explained)}."
+                f"{self.name} has no document that can be used{f': {explained}' * bool(explained)}."
             )
         if report.repeated and self._warn:
             warn_user(f"{self.name}: {report.explain_repeated()}.", DataWarning, Remedy.DROP_REPEATED)
         return report
 
     def _examined(self, report: DocumentReport) -> Iterator[tuple[Document, str | None, bool]]:
-        """Each document with what is wrong with it, and whether its text stands earlier too (noted in the report)."""
+        """Each document with its problem, and whether its text is a duplicate (noted in the report)."""
         seen_ids: set[Any] = set()
         seen_texts: dict[bytes, Any] = {}
         to_label = self._source.label_reader(self._columns["label"])
@@ -202,13 +203,13 @@ class Documents:
                 if column is not None
             }
             if not self._needs_answers and not is_storable_text(values.get("answer")):
-                values.pop("answer", None)  # a column that happens to be called so
+                values.pop("answer", None)  # a column that happens to have this name
             label = to_label(values["label"]) if values.get("label") is not None else None
             name = values.get("id", index)
             late = next((part for part in self._unseen if part in row), None)
-            if late is not None:  # skipped or not: else all the others would be left out
+            if late is not None:  # even when skipping: otherwise it would be ignored
                 raise InvalidInputError(
-                    f"{self.name}, {place}: a {late}, which the first document lacks. Give it one too."
+                    f"{self.name}, {place}: a {late}, but the first document has none. Give it one too."
                 )
             problem = self._problem_of({**values, "label": label}, name, seen_ids)
             text = values["text"] if problem is None else ""
@@ -234,9 +235,9 @@ class Documents:
             if value is None:
                 return f"no {key}"
             if not isinstance(value, str):
-                return f"{key} that is no text"
+                return f"{key} that is not a string"
             if not is_storable_text(value):
-                return f"{key} that UTF-8 cannot hold"
+                return f"{key} that UTF-8 cannot encode"
             if not value.strip():
                 return f"empty {key}"
         if self.has_labels and not is_storable_label(values["label"]):
@@ -247,7 +248,7 @@ class Documents:
 
 
 def _plain(value: Any, *, is_typed: bool) -> Any:
-    """A Python value; what tables use for a missing one becomes None, and so does a blank where there are no types."""
+    """A plain Python value; a missing value in a table becomes None, and so does a blank without types."""
     if not is_typed and isinstance(value, str) and not value.strip():
         return None
     if isinstance(value, np.generic):

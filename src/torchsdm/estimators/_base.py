@@ -106,7 +106,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         self._check_parameters(caller)
         data_in = X if isinstance(X, LabelledStates) else LabelledStates(X, y, ids, texts)
         if data_in is X and not (y is None and ids is None and texts is None):
-            raise InvalidInputError(f"{caller} takes no y, ids or texts beside LabelledStates, which have their own.")
+            raise InvalidInputError(f"{caller} takes no y, ids or texts with LabelledStates, which have their own.")
         states = check_hidden_states(self, data_in.hidden_states, caller, reset=True)
         labels = check_label_array(data_in.labels, caller)
         check_same_length(len(states), labels, "y", caller)
@@ -123,7 +123,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         )
 
     def _train(self, data: FitData, seed: int | None) -> Trained:
-        """Train the rounds, and take over what does not depend on which of them are kept."""
+        """Train the rounds, and set the attributes that do not depend on which of them are kept."""
         self.data_fingerprint_ = data.fingerprint
         self.random_seed_ = seed_of_fit(seed, self.random_state, self.checkpoint, type(self).__name__)
         training = Training(SDMLearner, data.points, self._settings(len(data.classes)), self.random_seed_)
@@ -145,16 +145,16 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
 
     @abstractmethod
     def predict(self, X: ArrayLike) -> Array:
-        """The predicted label of each input, admitted or not; ``decide`` says which may be acted on."""
+        """The predicted label of each input, admitted or not; ``decide`` says which are admitted."""
 
     @abstractmethod
     def decide(self, X: ArrayLike) -> SDMDecisions:
-        """Decide on each input: the label, whether it is admitted, and all that this rests on."""
+        """Decide on each input: the label, whether it is admitted, and the numbers behind it."""
 
     def predict_proba(self, X: ArrayLike) -> Array:
         """sdm(z') of each input (N, C), classes in the order of ``classes_``.
 
-        Where the distance quantile is 0 the distribution is uniform; the predicted class is then raised by one unit in
+        If the distance quantile is 0 the distribution is uniform; the predicted class is then raised by one unit in
         the last place, so that argmax agrees with ``predict``, as scikit-learn expects.
         """
         decisions = self.decide(X)
@@ -216,8 +216,8 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
             difference = origin.difference(calibration.origin)
             if difference is not None:
                 raise InvalidInputError(
-                    f"'calibration' of {caller} was made with another {difference.what} than X: "
-                    f"{shortened(repr(difference.theirs))}, where X has {shortened(repr(difference.ours))}."
+                    f"'calibration' of {caller} was made with a different {difference.what} than X: "
+                    f"{shortened(repr(difference.theirs))}, but X has {shortened(repr(difference.ours))}."
                 )
         states = check_hidden_states(self, calibration.hidden_states, f"{caller} (calibration)", reset=False)
         labels = check_label_array(calibration.labels, f"{caller} (calibration)")

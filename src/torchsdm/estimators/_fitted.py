@@ -1,4 +1,4 @@
-"""What an estimator knows once it is fitted, and how it is kept whole when a call fails."""
+"""What an estimator knows once it is fitted, and how a failed call leaves it unchanged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FittedState:
     training_rows_: Array
     calibration_rows_: Array
     states_origin_: StatesOrigin | None
-    """The language model and prompt that the hidden states were made with, where that is known."""
+    """The language model and prompt that the hidden states were made with, if known."""
     _codes: LabelCodes
 
     def _check_is_fitted(self, method: str) -> None:
@@ -38,7 +38,7 @@ class FittedState:
 
     @contextmanager
     def _unchanged_on_error(self) -> Iterator[None]:
-        """Give everything learned before back where a call fails or is interrupted."""
+        """Restore what was learned before if a call fails or is interrupted."""
         before = dict(self.__dict__)
         try:
             yield
@@ -59,5 +59,5 @@ def check_examples(
     check_same_length(n, lines, "texts", caller)
     strange = next((text for text in lines if text is not None and not is_storable_text(text)), None)
     if strange is not None:
-        raise InvalidTypeError(f"'texts' of {caller} must be strings (or None where there is none). Got {strange!r}.")
+        raise InvalidTypeError(f"'texts' of {caller} must be strings or None. Got {strange!r}.")
     return ListedExamples(names, lines)

@@ -1,4 +1,4 @@
-"""The stations of a fit: checked data, trained rounds, and the model that follows from a round."""
+"""The stages of a fit: checked data, trained rounds, and the model built from a round."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from torchsdm.validation import Array
 
 @dataclass(frozen=True)
 class FitData:
-    """What a fit is given, checked."""
+    """The checked input of a fit."""
 
     points: TrainingData
     classes: Array
     examples: Examples
     calibration_examples: Examples
-    """Those of the calibration set that was given, or the same as ``examples``."""
+    """Those of the given calibration set, or the same as ``examples``."""
     fingerprint: str
-    """Of the states and labels that each round is trained on, or splits."""
+    """Of the states and labels that each round trains on, or splits."""
     states_origin: StatesOrigin | None
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What training gave: the rounds, and the model of each."""
+    """The result of training: the rounds, and the model of each."""
 
     data: FitData
     training: Training

@@ -1,4 +1,4 @@
-"""Loading a classifier of whichever kind a model directory holds."""
+"""Load a classifier of whichever kind is in a model directory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _KINDS: dict[str, type[SDMClassifier | SDMEnsemble]] = {"SDMClassifier": SDMClas
 def load_classifier(
     directory: Path, *, device: str | None = None, verify: bool | None = None
 ) -> SDMClassifier | SDMEnsemble:
-    """The classifier or ensemble over hidden states that a directory holds; see ``SDMClassifier.load``."""
+    """The classifier or ensemble over hidden states in a directory; see ``SDMClassifier.load``."""
     kind = _KINDS.get(stored_kind(directory))
     if kind is None:
-        raise ModelFileError(f"{directory} holds a {stored_kind(directory)!r}, not a classifier.")
+        raise ModelFileError(f"{directory} contains a {stored_kind(directory)!r}, not a classifier.")
     return kind.load(directory, device=device, verify=verify)

@@ -45,7 +45,7 @@ class Saveable(HubModel, FittedState):
         return parameters
 
     def save(self, path: str | Path) -> None:
-        """Write the model to a directory, so that a crash leaves the old model there or the new one."""
+        """Write the model to a directory atomically: a crash leaves the old model or the new one."""
         self._check_is_fitted("save")
         path = check_path(path, "path", f"{type(self).__name__}.save")
         prefixes = _file_prefixes(len(self.models_))
@@ -91,7 +91,7 @@ class Saveable(HubModel, FittedState):
         config = stored.config
         try:
             parameters = {name: value for name, value in config["parameters"].items() if name != "keep_rounds"}
-            estimator = cls(**parameters, device=device)  # older models have keep_rounds among them
+            estimator = cls(**parameters, device=device)  # older models stored keep_rounds
             estimator.classes_ = label_values_from_json(config["classes"])
             outside = label_values_from_json(config["labels_outside"])
             estimator._codes = LabelCodes(estimator.classes_, tuple(outside.tolist()))
@@ -104,7 +104,7 @@ class Saveable(HubModel, FittedState):
             origin = config.get("states_origin")
             estimator.states_origin_ = None if origin is None else StatesOrigin.from_json(origin)
             for name in _ROWS:
-                if name in config:  # an ensemble has rows for each round, and older models do not know theirs
+                if name in config:  # an ensemble has rows per round, and older models lack theirs
                     setattr(estimator, f"{name}_", np.array(config[name], dtype=np.int64))
             estimator.history_ = History(EpochRecord(**record) for record in config["history"])
             settings = config["models"]
@@ -132,14 +132,14 @@ class Saveable(HubModel, FittedState):
 
 
 def _file_prefixes(n_models: int) -> list[str]:
-    """How the file names of each model begin: only the rounds of an ensemble need telling apart."""
+    """The file name prefix of each model: only the rounds of an ensemble need telling apart."""
     return [""] if n_models == 1 else [f"round-{number:02d}-" for number in range(n_models)]
 
 
 def settings_to_json(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Constructor parameters that go with a saved model: not the machine's, and as plain values.
+    """Constructor parameters to save with a model: as plain values, without the machine's.
 
-    A ``random_state`` that is not a number is left out; the seed that was drawn from it is stored on its own.
+    A ``random_state`` that is not a number is left out; the seed drawn from it is stored separately.
     """
     plain = {
         name: value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value

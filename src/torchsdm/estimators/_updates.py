@@ -1,4 +1,4 @@
-"""Updates without training: calibrating anew, and adding, removing and relabelling exemplars (appendix A.6)."""
+"""Updates without training: recalibrating, and adding, removing and relabelling exemplars (appendix A.6)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Self = TypeVar("Self", bound="Updatable")
 
 
 class Updatable(FittedState):
-    """Methods that change support or region of a fitted estimator; a call that fails changes nothing."""
+    """Methods that change the support or region of a fitted estimator; a failed call changes nothing."""
 
     def recalibrate(
         self: Self, alpha: float | Sequence[float] | None = None, *, min_class_count: int | None = None
     ) -> Self:
-        """Find the region anew, for another alpha or after updates, without training.
+        """Recompute the region, for another alpha or after updates, without training.
 
-        After updates of the support, the calibration points are matched against it anew and the eCDFs follow.
+        After updates of the support, the calibration points are matched against it again and the eCDFs recomputed.
         """
         self._check_is_fitted("recalibrate")
         caller = f"{type(self).__name__}.recalibrate"
@@ -53,9 +53,10 @@ class Updatable(FittedState):
         ids: Sequence[Any] | Array | None = None,
         texts: Sequence[str] | Array | None = None,
     ) -> Self:
-        """Add labelled points to the support; labels outside the classes are welcome and make their like stand out.
+        """Add labelled points to the support.
 
-        Weights, eCDFs and region stay as they are until ``recalibrate``.
+        Labels outside the classes are allowed: inputs near them lose similarity. Weights, eCDFs and region
+        stay as they are until ``recalibrate``.
         """
         self._check_is_fitted("add_exemplars")
         caller = f"{type(self).__name__}.add_exemplars"
@@ -76,7 +77,7 @@ class Updatable(FittedState):
         return self
 
     def remove_exemplars(self: Self, ids: Sequence[Any] | Array) -> Self:
-        """Take points out of the support, by id. Of an ensemble, out of every round that has them in its support."""
+        """Remove points from the support, by id; in an ensemble, from every round that has them in its support."""
         self._check_is_fitted("remove_exemplars")
         names = as_list(ids, "ids", f"{type(self).__name__}.remove_exemplars")
         with self._updated_models() as models:
@@ -86,7 +87,7 @@ class Updatable(FittedState):
         return self
 
     def relabel_exemplars(self: Self, ids: Sequence[Any] | Array, y: ArrayLike) -> Self:
-        """Give points of the support other labels, by id; labels outside the classes are welcome."""
+        """Relabel points of the support, by id; labels outside the classes are allowed."""
         self._check_is_fitted("relabel_exemplars")
         caller = f"{type(self).__name__}.relabel_exemplars"
         names, labels = as_list(ids, "ids", caller), as_list(y, "y", caller)
@@ -109,7 +110,7 @@ class Updatable(FittedState):
             if all(positions[number] is None for positions in found):
                 raise InvalidInputError(
                     f"'ids' of {type(self).__name__}.{method} must name points of the support. Got {name!r}, which "
-                    "is not there (points of the calibration set are not part of the support)."
+                    "is not one (calibration points are not part of the support)."
                 )
         for model, positions in zip(models, found, strict=True):
             chosen = [number for number, position in enumerate(positions) if position is not None]
@@ -117,7 +118,7 @@ class Updatable(FittedState):
 
     @contextmanager
     def _updated_models(self) -> Iterator[tuple[SDMModel, ...]]:
-        """Copies of the models to change; they take the place of the models only if all goes well.
+        """Copies of the models to change; they replace the models only if all goes well.
 
         A copy is cheap: updates replace tensors, they do not write into them.
         """

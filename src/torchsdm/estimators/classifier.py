@@ -23,24 +23,24 @@ class SDMClassifier(BaseSDMClassifier):
     """A classifier over frozen hidden states that admits an answer or rejects it.
 
     1. ``fit`` trains J rounds of an adaptor with the SDM loss and keeps the best (section 3.1 of the paper);
-    2. matches the calibration set against the training set and finds the high-reliability region (Algorithm 1);
-    3. ``decide`` answers every input with a label, whether it is admitted, and what that rests on;
+    2. matches the calibration set against the training set and estimates the high-reliability region (Algorithm 1);
+    3. ``decide`` answers every input with a label, whether it is admitted, and the numbers behind it;
     4. ``explain`` shows the training examples behind a decision;
     5. ``add_exemplars``, ``remove_exemplars``, ``relabel_exemplars`` and ``recalibrate`` adapt it without training.
 
     Parameters
     ----------
     alpha : float or sequence of float, default=0.95
-        Target accuracy in (0.5, 1] among admitted points, for each class and each prediction. With several, a region is
-        found for each, and a point is given the one nearest 1 that admits it.
+        Target accuracy in (0.5, 1] for each true class, on the calibration set. The region estimates where it is met;
+        it does not guarantee it. With several, each has a region, and a point gets the largest that admits it.
     n_filters : int, default=1000
         M, the width of an exemplar.
     n_rounds : int, default=10
         J, rounds of training, each with its own split and initial weights.
     max_epochs : int, default=200
-        Epochs of a round; the model kept is that of the best one.
+        Epochs per round; the model of the best one is kept.
     batch_size : int, default=50
-        Points of a training step.
+        Points per training step.
     learning_rate : float, default=1e-5
         Of Adam, without weight decay.
     random_state : int, RandomState, Generator or None
@@ -50,18 +50,18 @@ class SDMClassifier(BaseSDMClassifier):
     adaptor : {'filters', 'identity'}
         'identity' matches hidden states directly and trains only the output layer (the paper's ablation).
     standardization : {'scalar', 'per_dimension'}
-        One mean and standard deviation over all entries, or one for each dimension.
+        One mean and standard deviation over all entries, or one per dimension.
     calibration_size : float, default=0.5
         Share of X that each round calibrates on.
     patience : int or None
-        End a round after so many epochs without a better calibration loss; None never does.
+        End a round after this many epochs without a better calibration loss; None never does.
     min_class_count : int, default=0
-        Regions that rest on fewer calibration points of some class are refused.
+        Regions based on fewer calibration points of some class are refused.
     checkpoint : path or None
-        A directory in which training leaves its state after every epoch. An interrupted ``fit`` called again with the
+        A directory where training saves its state after every epoch. An interrupted ``fit`` called again with the
         same data and settings resumes from there, with identical results.
     block_size : int
-        Rows of the blocks that matching works on; it bounds memory and changes no answer.
+        Rows per block in matching; it limits memory and changes no answer.
     verbose : bool
         Show a progress bar.
 
@@ -69,7 +69,7 @@ class SDMClassifier(BaseSDMClassifier):
     ----------
     classes_ : (C,)
     region_ : HighReliabilityRegion
-        Of the first alpha; ``regions_`` has one for each.
+        Of the first alpha; ``regions_`` has one per alpha.
     history_ : History
         Losses, accuracies and signals of every epoch.
     support_ : SupportSet
@@ -110,16 +110,16 @@ class SDMClassifier(BaseSDMClassifier):
         ----------
         X : (N, D), or (N, positions, D); or LabelledStates
             Hidden states: an array, a memory-mapped array or a tensor. They are used as float32. LabelledStates, as
-            ``read_states`` gives them, bring labels, ids and texts along.
+            ``read_states`` returns them, include labels, ids and texts.
         y : (N,)
             Labels of any type that scikit-learn accepts.
         ids, texts : (N,), optional
-            Names (unique; by default the row numbers of X) and texts of the examples, given back by ``explain``.
+            Names (unique; by default the row numbers of X) and texts of the examples, returned by ``explain``.
         calibration : LabelledStates or (X, y), optional
-            A calibration set of your own; all of X is then trained on. By default each round splits X.
+            Your own calibration set; all of X is then trained on. By default each round splits X.
         seed : int, optional
-            The seed itself, as another estimator's ``random_seed_`` gives it, instead of one drawn from
-            ``random_state``: estimators with the same seed have the same splits.
+            The seed itself, such as another estimator's ``random_seed_``, instead of one drawn from ``random_state``:
+            estimators with the same seed have the same splits.
         keep_rounds : bool, default=False
             Keep the models of all rounds in ``round_models_``, for ``SDMEnsemble.from_classifier``, until the first
             update. They are not saved; save the ensemble.
@@ -139,7 +139,7 @@ class SDMClassifier(BaseSDMClassifier):
     def _updated_models(self) -> Iterator[tuple[SDMModel, ...]]:
         with super()._updated_models() as models:
             yield models
-        self.__dict__.pop("round_models_", None)  # they would not have the update
+        self.__dict__.pop("round_models_", None)  # they lack the update
 
     @property
     def model_(self) -> SDMModel:
@@ -155,7 +155,7 @@ class SDMClassifier(BaseSDMClassifier):
 
     @property
     def regions_(self) -> tuple[HighReliabilityRegion, ...]:
-        """One region for each alpha, in the order the alphas were given."""
+        """One region per alpha, in the order the alphas were given."""
         return self.model_.calibration.regions
 
     @property
@@ -164,13 +164,13 @@ class SDMClassifier(BaseSDMClassifier):
         return self.regions_[0]
 
     def predict(self, X: ArrayLike) -> Array:
-        """The predicted label of each input, admitted or not; ``decide`` says which may be acted on."""
+        """The predicted label of each input, admitted or not; ``decide`` says which are admitted."""
         states = self._check_input(X, "predict")
         labels: Array = self.classes_[self.model_.predict(states).numpy()]
         return labels
 
     def decide(self, X: ArrayLike) -> SDMDecisions:
-        """Decide on each input: the label, whether it is admitted, and all that this rests on.
+        """Decide on each input: the label, whether it is admitted, and the numbers behind it.
 
         A row does not depend on what else is in X.
         """

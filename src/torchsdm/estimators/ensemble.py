@@ -24,8 +24,8 @@ class SDMEnsemble(BaseSDMClassifier):
     """The J rounds of ``SDMClassifier`` as one estimator.
 
     A point is admitted only if all rounds predict the same label and the lower estimator of every round admits it. The
-    prediction is the most frequent one (of several, the smallest label). The row's numbers are those of the least
-    confident among the rounds that agree with it; ``member`` says which.
+    prediction is the most frequent one (on a tie, the smallest label). A row's numbers are those of the least confident
+    round that agrees with it; ``member`` says which.
 
     Takes the parameters of ``SDMClassifier``.
     """
@@ -72,12 +72,12 @@ class SDMEnsemble(BaseSDMClassifier):
         return labels
 
     def decide(self, X: ArrayLike) -> SDMDecisions:
-        """Decide on each input by all rounds together."""
+        """Decide on each input with all rounds together."""
         states = self._check_input(X, "decide")
         return combine([model.decide(states) for model in self.models_], self._codes)
 
     def explain(self, X: ArrayLike, k: int = 5) -> list[Explanation]:
-        """Explain each input by the round whose numbers its row has."""
+        """Explain each input by the round that its numbers come from."""
         states: Tensor = self._check_input(X, "explain")
         check_positive(k, "k", "SDMEnsemble.explain", integer=True)
         decisions = self.decide(X)
@@ -105,7 +105,7 @@ def combine(members: Sequence[SDMDecisions], codes: LabelCodes) -> SDMDecisions:
 
 
 def _most_frequent(votes: Array, n_classes: int) -> Array:
-    """The most frequent class of each column of votes (J, N); of several, the smallest."""
+    """The most frequent class of each column of votes (J, N); on a tie, the smallest."""
     counts = np.stack([(votes == c).sum(axis=0) for c in range(n_classes)])  # (C, N)
     winner: Array = counts.argmax(axis=0)
     return winner

@@ -28,25 +28,25 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
     """A classifier of texts that admits an answer or rejects it.
 
     1. ``fit`` runs the language model over the texts and fits an ``SDMClassifier`` on its hidden states;
-    2. ``decide`` answers every text with a label, whether it is admitted, and what that rests on;
-    3. calling the object gives the same as dictionaries, as a transformers pipeline does;
-    4. ``save_pretrained`` keeps the classifier and what it needs to know of the language model, not its weights.
+    2. ``decide`` answers every text with a label, whether it is admitted, and the numbers behind it;
+    3. calling the object returns the same as dictionaries, like a transformers pipeline;
+    4. ``save_pretrained`` saves the classifier and what it needs to know about the language model, not its weights.
 
-    For answers of a model that shows no hidden states, use a prompt with ``{answer}`` and pass ``answers``: the texts
-    are then what was asked, and the classifier decides whether the answer is right.
+    For answers of a model that exposes no hidden states, use a prompt with ``{answer}`` and pass ``answers``: the texts
+    are then the questions, and the classifier decides whether the answer is right.
 
     Parameters
     ----------
     model : str, path, Backbone or HiddenStateExtractor
-        The language model, as ``HiddenStateExtractor`` takes it; or an extractor, for settings of its own.
+        The language model, as ``HiddenStateExtractor`` takes it; or an extractor, for other settings.
     prompt : str, TaskPrompt or None
         The prompt, if ``model`` is not an extractor, which has its own.
     classifier : SDMClassifier or SDMEnsemble, optional
         The classifier over hidden states, not yet fitted; by default ``SDMClassifier()`` with the paper's settings.
     cache : bool or path
-        Whether ``fit`` keeps the hidden states of its texts, so that another ``fit`` on the same texts, also in another
-        process or after an interruption, does not run the language model on them again. True: in the cache folder
-        (``TORCHSDM_CACHE``), as ``sdm train`` does; a path: in a folder of your own. Only ``fit`` writes to it.
+        Whether ``fit`` caches the hidden states of its texts, so that another ``fit`` on the same texts, even in
+        another process or after an interruption, does not run the language model on them again. True: in the cache
+        folder (``TORCHSDM_CACHE``), as ``sdm train`` does; a path: in that folder. Only ``fit`` writes to it.
 
     Attributes
     ----------
@@ -57,8 +57,8 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
 
     Notes
     -----
-    It refuses to run with another language model, prompt or setting than it was fitted with: decisions on other hidden
-    states would be meaningless, and would not look so.
+    It refuses any language model, prompt or setting other than those it was fitted with: decisions on other hidden
+    states would be meaningless without looking so.
     """
 
     def __init__(
@@ -90,13 +90,13 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X : sequence of str, or Documents
-            Texts; or documents with labels and ids of their own, from a file, a table or a dataset.
+            Texts; or documents with their own labels and ids, from a file, a table or a dataset.
         y : (N,), optional
-            Labels, where X is a sequence of strings.
+            Labels, if X is a sequence of strings.
         ids, answers : (N,), optional
-            Names and answers, where X is a sequence of strings.
+            Ids and answers, if X is a sequence of strings.
         calibration : (texts, labels), (texts, labels, answers) or Documents, optional
-            A calibration set of your own. By default each round splits X.
+            Your own calibration set. By default each round splits X.
         """
         caller = "SDMTextClassifier.fit"
         documents = _documents(X, caller, labels=y, ids=ids, answers=answers)
@@ -114,11 +114,11 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
     # ---------------------------------------------------------------- asking
 
     def decide(self, X: Any, *, answers: Any = None) -> SDMDecisions:
-        """Decide on each text: the label, whether it is admitted, and all that this rests on."""
+        """Decide on each text: the label, whether it is admitted, and the numbers behind it."""
         return self._fitted("decide").decide(self._states(X, answers, "decide"))
 
     def predict(self, X: Any, *, answers: Any = None) -> Array:
-        """The predicted label of each text, admitted or not; ``decide`` says which may be acted on."""
+        """The predicted label of each text, admitted or not; ``decide`` says which are admitted."""
         return self._fitted("predict").predict(self._states(X, answers, "predict"))
 
     def predict_proba(self, X: Any, *, answers: Any = None) -> Array:
@@ -130,7 +130,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         return self._fitted("explain").explain(self._states(X, answers, "explain"), k)
 
     def __call__(self, inputs: Any, *, answers: Any = None) -> list[dict[str, Any]]:
-        """A dictionary of plain values for each text, or for one text: the rows of ``decide(...).to_dicts()``."""
+        """One dictionary of plain values per text, even for a single text: the rows of ``decide(...).to_dicts()``."""
         if isinstance(inputs, str):
             inputs, answers = [inputs], [answers] if isinstance(answers, str) else answers
         return self.decide(inputs, answers=answers).to_dicts()
@@ -157,12 +157,12 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         return self
 
     def remove_exemplars(self: Self, ids: Sequence[Any] | Array) -> Self:
-        """Take texts out of the support, by id."""
+        """Remove texts from the support, by id."""
         self._fitted("remove_exemplars").remove_exemplars(ids)
         return self
 
     def relabel_exemplars(self: Self, ids: Sequence[Any] | Array, y: Any) -> Self:
-        """Give texts of the support other labels, by id."""
+        """Relabel texts of the support, by id."""
         self._fitted("relabel_exemplars").relabel_exemplars(ids, y)
         return self
 
@@ -195,21 +195,21 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         ----------
         path : path
         model : optional
-            Where the language model is now, if not where it was. It is loaded when it is first needed, and refused if
-            it is not the one that the classifier was fitted on.
+            Where the language model is now, if it has moved. It is loaded when it is first needed, and refused if it is
+            not the one that the classifier was fitted on.
         device : str, optional
             For the language model and the classifier.
         verify : bool, optional
             As for ``SDMClassifier.load``.
         **options
-            Settings of the extractor that make no difference to the states: ``batch_tokens``, ``trust_remote_code``,
+            Settings of the extractor that do not affect the states: ``batch_tokens``, ``trust_remote_code``,
             ``verbose``.
         """
         directory = check_path(path, "path", "SDMTextClassifier.load")
         classifier = load_classifier(directory, device=device, verify=verify)
         if classifier.states_origin_ is None:
             raise ModelFileError(
-                f"{directory} holds a classifier of hidden states that does not know its language model. "
+                f"{directory} contains a classifier of hidden states that does not know its language model. "
                 f"Load it with {type(classifier).__name__}.load."
             )
         return cls.around(classifier, model=model, device=device, **options)
@@ -223,10 +223,10 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         device: str | None = None,
         **options: Any,
     ) -> Self:
-        """A text classifier around one that was fitted on states and knows the language model they are from."""
+        """A text classifier around one that was fitted on states and knows the language model they came from."""
         if classifier.states_origin_ is None:
             raise InvalidInputError(
-                "'classifier' of SDMTextClassifier.around must know its language model. It does not."
+                "'classifier' of SDMTextClassifier.around must know its language model. Got one that does not."
             )
         extractor = HiddenStateExtractor.from_origin(classifier.states_origin_, model=model, device=device, **options)
         made = cls(extractor, classifier=clone(classifier))
@@ -242,7 +242,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
     def _make_extractor(self) -> HiddenStateExtractor:
         if isinstance(self.model, HiddenStateExtractor):
             if self.prompt is not None:
-                raise InvalidInputError("'prompt' of SDMTextClassifier must be None where 'model' is an extractor.")
+                raise InvalidInputError("'prompt' of SDMTextClassifier must be None if 'model' is an extractor.")
             return self.model
         return HiddenStateExtractor(self.model, self.prompt)
 
@@ -270,9 +270,9 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         difference = None if origin is None else origin.difference(self.extractor_.origin())
         if difference is not None:
             raise BackboneError(
-                f"This classifier was fitted with another {difference.what}: {shortened(repr(difference.ours))} then, "
-                f"{shortened(repr(difference.theirs))} now. Its decisions would mean nothing; give it the language "
-                "model it was fitted on, or fit it again."
+                f"This classifier was fitted with a different {difference.what}: {shortened(repr(difference.ours))} "
+                f"then, {shortened(repr(difference.theirs))} now. Its decisions would mean nothing; give it the "
+                "language model it was fitted on, or fit it again."
             )
         return self.extractor_
 
@@ -281,7 +281,7 @@ def _documents(source: Any, caller: str, **columns: Any) -> Documents:
     given = {name: values for name, values in columns.items() if values is not None}
     if isinstance(source, Documents):
         for name in given.keys() - {"repeated"}:
-            raise InvalidInputError(f"'{name}' of {caller} must not be given beside Documents, which have their own.")
+            raise InvalidInputError(f"'{name}' of {caller} must not be given with Documents, which have their own.")
         return source
     if isinstance(source, (str, Path)):
         raise InvalidInputError(

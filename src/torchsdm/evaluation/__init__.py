@@ -1,4 +1,4 @@
-"""How well estimators do: metrics, tables, comparisons, displays, and the HTML report."""
+"""How well estimators perform: metrics, tables, comparisons, displays, and the HTML report."""
 
 from torchsdm.evaluation.displays import (
     AlphaDisplay,

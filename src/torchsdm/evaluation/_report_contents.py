@@ -1,4 +1,4 @@
-"""What a report shows: the pictures of each data set, and the examples worth reading. ``report`` makes the page."""
+"""What a report shows: the plots of each data set, and examples worth reading. ``report`` renders it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from torchsdm.model import Explanation
 from torchsdm.states import LabelledStates
 from torchsdm.validation import Array, ArrayLike, check_label_array
 
-MAX_EXAMPLES = 3  #: of each kind and data set
-_EXEMPLARS = 3  # beside each example
-_PARTITIONS = 12  # classes with a panel each; with more there is no picture of the partition
-_CURVES = 6  # of a picture; more cannot be told apart
+MAX_EXAMPLES = 3  #: per kind and data set
+_EXEMPLARS = 3  # per example
+_PARTITIONS = 12  # classes, each with a panel; with more there is no plot of the partition
+_CURVES = 6  # per plot; more cannot be told apart
 _ALPHAS = np.round(np.arange(0.70, 1.0, 0.02), 2)
-_PICTURE_ROWS = 20_000  # inputs in pictures that need decisions of their own
+_PICTURE_ROWS = 20_000  # inputs in plots that need their own decisions
 
 
-# --- Pictures --------------------------------------------------------------------------------------------------------
+# --- Plots -----------------------------------------------------------------------------------------------------------
 
 
 def pictures(
@@ -45,7 +45,7 @@ def pictures(
     curves = _curves(evaluation, name)
     names = list(curves)
     for start in range(0, len(names), _CURVES):
-        caption = "Risk against coverage, each estimator by its own score; the mark is what it admits."
+        caption = "Risk against coverage, each estimator by its own score; the marker shows what it admits."
         some = {key: curves[key] for key in names[start : start + _CURVES]}
         yield caption, RiskCoverageDisplay.from_predictions(some, labels, alpha=alpha)
     rows = _sample(len(data))
@@ -55,12 +55,10 @@ def pictures(
     yield f"Accuracy against confidence sdm(z′).{of_all}", ReliabilityDisplay.from_predictions(own, truth, alpha=alpha)
     if isinstance(classifier, SDMClassifier) and len(own.classes) <= _PARTITIONS:
         region = next(region for region in classifier.regions_ if abs(region.alpha - alpha) < 1e-9)
-        caption = (
-            f"The partition: rescaled similarity q′ against confidence, by true class; the region is shaded.{of_all}"
-        )
+        caption = f"Partition: rescaled similarity q′ against confidence, by true class; the region is shaded.{of_all}"
         yield caption, PartitionDisplay.from_predictions(own, truth, region=region)
     if isinstance(classifier, SDMClassifier):
-        caption = f"Distance to the nearest training example, against that of calibration points.{of_all}"
+        caption = f"Distance to the nearest training example, compared with calibration points.{of_all}"
         ecdfs = classifier.model_.calibration.ecdfs
         yield caption, DistanceDisplay.from_predictions(own, ecdfs=ecdfs, name=name)
     caption = f"Accuracy and admitted share across α.{of_all}"
@@ -68,7 +66,7 @@ def pictures(
 
 
 def _curves(evaluation: Evaluation, data_set: str) -> dict[str, Decisions]:
-    """The decisions of each entrant that rejects anything, by a label; entrants of the same name are numbered."""
+    """Labelled decisions of each entrant that rejects anything; entrants with the same name are numbered."""
     names = [f"{entrant.model}, {entrant.name}" for entrant in evaluation.entrants]
     n_named, curves = Counter(names), {}
     for position, name in enumerate(names):
@@ -79,14 +77,14 @@ def _curves(evaluation: Evaluation, data_set: str) -> dict[str, Decisions]:
 
 
 def _sample(n: int) -> Array:
-    """Row numbers for pictures: all, or as many as a picture may hold, drawn at random."""
+    """Row numbers for plots: all, or as many as a plot can show, drawn at random."""
     if n <= _PICTURE_ROWS:
         return np.arange(n)
     return np.sort(np.random.default_rng(0).choice(n, _PICTURE_ROWS, replace=False))
 
 
 def _take(states: ArrayLike, rows: Array) -> Any:
-    """Some rows of hidden states, of whatever type they are."""
+    """Some rows of hidden states of any type."""
     return states[torch.from_numpy(rows)] if isinstance(states, torch.Tensor) else np.asarray(states)[rows]
 
 
@@ -95,7 +93,7 @@ def _take(states: ArrayLike, rows: Array) -> Any:
 
 @dataclass(frozen=True)
 class Example:
-    """An input of a data set, with what its decision rests on."""
+    """An input of a data set, with the explanation of its decision."""
 
     id: Any
     text: str | None
@@ -129,11 +127,11 @@ def _highest(score: Array, chosen: Array) -> Array:
 
 _KINDS = (
     _Kind(
-        "Admitted and right, by the highest q′",
+        "Admitted and right, highest q′ first",
         lambda d, right: _highest(d.rescaled_similarity, d.admitted & right),
     ),
     _Kind(
-        "Admitted and wrong, or wrongly labelled: look at these first",
+        "Admitted and wrong, or mislabelled: look at these first",
         lambda d, right: _highest(d.confidence, d.admitted & ~right),
     ),
     _Kind(
@@ -145,7 +143,7 @@ _KINDS = (
         lambda d, right: _highest(d.magnitude, ~d.admitted & (d.similarity == 0) & (d.distance_quantile > 0)),
     ),
     _Kind(
-        "Rejected although right, by the highest confidence",
+        "Rejected although right, highest confidence first",
         lambda d, right: _highest(d.confidence, ~d.admitted & right & ~d.out_of_distribution),
     ),
 )
@@ -154,7 +152,7 @@ _KINDS = (
 def examples(
     classifier: SDMClassifier | SDMEnsemble, data: LabelledStates, alpha: float
 ) -> tuple[int, list[ExampleGroup]]:
-    """How many inputs are admitted against their given label, and examples of every kind that there is."""
+    """How many inputs are admitted against their given label, and examples of every kind that occurs."""
     decisions = classifier.decide(data.hidden_states).at(alpha)
     truth = check_label_array(data.labels, "render_report")
     groups = []

@@ -1,4 +1,4 @@
-"""The paper's estimators side by side (section 4.4 and appendix A.8), and what a user would pick today instead."""
+"""The paper's estimators (section 4.4 and appendix A.8), and what a user would pick today instead."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ from torchsdm.validation import check_choice, check_path
 
 _Network = TypeVar("_Network", CrossEntropyClassifier, VBLLClassifier)
 
-INPUTS = ("hidden_states", "label_logits")  #: what an estimator may read of labelled states
+INPUTS = ("hidden_states", "label_logits")  #: what an estimator may read from labelled states
 
 
 @dataclass(frozen=True)
 class Entrant:
-    """A fitted estimator under the names it has in a table."""
+    """A fitted estimator with its names in tables."""
 
     model: str
-    """What gives the predictions, such as a language model alone or with an adaptor."""
+    """What makes the predictions, such as a language model alone or with an adaptor."""
     name: str
     """The estimator over it."""
     estimator: Any
-    """Anything fitted that has ``decide``."""
+    """Anything fitted with a method ``decide``."""
     reads: str = "hidden_states"
-    """What it is given of the data: hidden states, or the language model's own label logits."""
+    """Its input: hidden states, or the language model's own label logits."""
     group: str = ""
-    """The group of estimators it belongs to: one of ``GROUPS``, or a name of your own."""
+    """The group of estimators it belongs to: one of ``GROUPS``, or any other name."""
     key: EstimatorKey = UNLISTED
-    """Which estimator it is, as values; the names above are for readers."""
+    """Identifies the estimator in code; the names above are for readers."""
 
     def decide(self, data: LabelledStates) -> Decisions:
         """Its decisions on labelled states."""
@@ -63,12 +63,12 @@ class Entrant:
         else:
             values = None if data.label_logits is None else data.label_logits_of(self.estimator.classes_.tolist())
         if values is None:
-            raise InvalidInputError(f"{self.model}, {self.name} reads label logits, and the data have none.")
+            raise InvalidInputError(f"{self.model}, {self.name} reads label logits, but the data have none.")
         decisions: Decisions = self.estimator.decide(values)
         return decisions
 
 
-GROUPS = ("language model", "cnn", "vbll", "sdm", "today")  #: of estimators that ``paper_entrants`` can fit
+GROUPS = ("language model", "cnn", "vbll", "sdm", "today")  #: that ``paper_entrants`` can fit
 _TRAINING = (
     *("n_rounds", "max_epochs", "batch_size", "learning_rate", "device"),
     *("standardization", "calibration_size", "patience", "verbose"),
@@ -87,38 +87,38 @@ def paper_entrants(
     n_hidden: int = 795,
     checkpoint: str | Path | None = None,
 ) -> list[Entrant]:
-    """Fit the paper's estimators on the rows that a classifier was fitted on, with its settings of training.
+    """Fit the paper's estimators on the rows that a classifier was fitted on, with its training settings.
 
     All estimators see the same rows. Networks of J rounds have the classifier's seed, and so its split in every round;
-    each keeps the round that is best for itself. What learns or calibrates once uses the rows of the classifier's best
-    round: ``training_rows_`` and ``calibration_rows_``.
+    each keeps its own best round. Estimators that learn or calibrate once use the rows of the classifier's best round:
+    ``training_rows_`` and ``calibration_rows_``.
 
     Parameters
     ----------
     training : LabelledStates
-        What the classifier was fitted on, in the same order. With ``label_logits`` for the group 'language model',
-        which is left out without them.
+        What the classifier was fitted on, in the same order. The group 'language model' needs ``label_logits``, and is
+        left out without them.
     classifier : SDMClassifier
-        Fitted with one alpha; with ``fit(..., keep_rounds=True)`` its ensemble is compared, too.
+        Fitted with one alpha; with ``fit(..., keep_rounds=True)`` its ensemble is compared too.
     calibration : LabelledStates, optional
         The calibration set that the classifier was given in ``fit(..., calibration=...)``; required then.
     groups : sequence of str
         'language model': no-reject, softmax, temperature, APS and RAPS over the language model's own label logits.
-        Nothing is trained, and the training rows could calibrate as well; they do not, so that no rule has more
-        calibration points than the others. 'cnn': the same over an adaptor trained with cross-entropy; 'vbll': Bayesian
-        last layers; 'sdm': the rules over the classifier; 'today': distance thresholds (chosen for accuracy, and
-        keeping 95 % of the calibration points as their literature does), a vote of neighbours, and MAPIE's risk control
-        over the classifier's softmax.
+        Nothing is trained, so the training rows could be used for calibration too; they are not, so that no rule has
+        more calibration points than the others. 'cnn': the same over an adaptor trained with cross-entropy; 'vbll':
+        Bayesian last layers; 'sdm': the rules over the classifier; 'today': distance thresholds (chosen for accuracy,
+        and keeping 95 % of the calibration points as in their literature), a vote of neighbours, and MAPIE's risk
+        control over the classifier's softmax.
     name : str
-        What the language model is called.
+        Name of the language model.
     regularization_factors : sequence of float
-        Of the KL term of the Bayesian last layers.
+        Factors of the KL term of the Bayesian last layers.
     n_hidden : int
-        Width of their network; the paper's 795 has about as many weights as its adaptors of 1,000 filters.
+        Width of their network; the paper's 795 has about as many weights as its adaptors with 1,000 filters.
     checkpoint : path or None
-        A directory in which each network that is trained gets a checkpoint directory of its own: 'cnn',
-        'vbll-discriminative-1' and so on, the number being the factor of the KL term. Called again after an
-        interruption with the same data and settings, training resumes after the last finished epoch.
+        A directory in which each trained network gets its own checkpoint directory: 'cnn', 'vbll-discriminative-1' and
+        so on, where the number is the factor of the KL term. Called again after an interruption with the same data and
+        settings, training resumes after the last finished epoch.
     """
     for group in groups:
         check_choice(group, GROUPS, "groups", "paper_entrants")
@@ -170,17 +170,17 @@ def paper_entrants(
 
 
 def classifier_entrants(classifier: SDMClassifier | SDMEnsemble, *, name: str = "LM") -> list[Entrant]:
-    """Estimators that stand on a fitted classifier alone, such as one that was loaded: nothing is trained.
+    """Estimators that need only a fitted classifier, such as a loaded one: nothing is trained.
 
-    The rules over it, and temperature scaling, APS and RAPS over its logits, calibrated on its calibration set. Of an
-    ensemble, which has no logits of its own, its rule.
+    The rules over it, and temperature scaling, APS and RAPS over its logits, calibrated on its calibration set. For an
+    ensemble, which has no logits, only its rule.
 
     Parameters
     ----------
     classifier : SDMClassifier or SDMEnsemble
         With one alpha.
     name : str
-        What the language model is called.
+        Name of the language model.
     """
     model = f"{name} + SDM"
     if isinstance(classifier, SDMEnsemble):
@@ -195,12 +195,12 @@ def classifier_entrants(classifier: SDMClassifier | SDMEnsemble, *, name: str = 
     calibrated = [
         Entrant(model, str(rule), estimator.fit(), group="logits", key=EstimatorKey(Basis.SDM, rule))
         for estimator, rule in _rules(alpha, classifier, seed)
-        if rule not in (Rule.NO_REJECT, Rule.SOFTMAX)  # which SDMRule has as well
+        if rule not in (Rule.NO_REJECT, Rule.SOFTMAX)  # SDMRule has these too
     ]
     return [*entrants[:2], *calibrated, *entrants[2:]]
 
 
-#: What each rule of ``SDMRule`` is in a key.
+#: The ``Rule`` of each rule of ``SDMRule``.
 SDM_RULES = {
     "no reject": Rule.NO_REJECT,
     "softmax": Rule.ADAPTOR_SOFTMAX,
@@ -222,7 +222,7 @@ def _sdm_entrants(classifier: SDMClassifier, model: str) -> list[Entrant]:
 
 
 def _rules(alpha: float, model: LogitModel | None, seed: int) -> Iterator[tuple[SelectiveClassifier, Rule]]:
-    """The estimators that need nothing but logits."""
+    """The estimators that need only logits."""
     yield NoReject(alpha, model), Rule.NO_REJECT
     yield SoftmaxThreshold(alpha, model), Rule.SOFTMAX
     yield TemperatureScaling(alpha, model), Rule.TEMPERATURE
@@ -231,7 +231,7 @@ def _rules(alpha: float, model: LogitModel | None, seed: int) -> Iterator[tuple[
 
 
 def _today(alpha: float) -> Iterator[tuple[str, str, CalibratedThreshold]]:
-    """What a user would pick today over the hidden states alone."""
+    """What a user would pick today, using only hidden states."""
     yield "logistic regression", "Mahalanobis", MahalanobisThreshold(alpha)
     yield "logistic regression", "Mahalanobis, 95 % kept", MahalanobisThreshold(alpha, keep=_KEPT)
     yield "logistic regression", "k-th neighbour", NearestNeighborThreshold(alpha)
@@ -242,14 +242,14 @@ def _today(alpha: float) -> Iterator[tuple[str, str, CalibratedThreshold]]:
 def _parts(
     training: LabelledStates, classifier: SDMClassifier, calibration: LabelledStates | None
 ) -> tuple[LabelledStates, LabelledStates]:
-    """What the classifier was trained on, and what it was calibrated on."""
+    """The training and the calibration rows of the classifier."""
     if not hasattr(classifier, "training_rows_"):
         raise InvalidInputError(
             "'classifier' of paper_entrants does not know the rows it was trained on: it was saved by an earlier "
             "version. Fit it again."
         )
     rows, calibration_rows = classifier.training_rows_, classifier.calibration_rows_
-    was_split = not np.isin(calibration_rows, rows).any()  # rows of a calibration set of its own begin with 0, too
+    was_split = not np.isin(calibration_rows, rows).any()  # rows of a separate calibration set also start at 0
     if was_split != (calibration is None):
         expected = (
             "None: the classifier split X" if was_split else "what the classifier was given in fit(calibration=…)"

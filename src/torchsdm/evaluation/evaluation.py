@@ -46,11 +46,11 @@ class Evaluation:
     ----------
     entrants : sequence of Entrant
     data_sets : mapping of str to LabelledStates
-        The first is in distribution; scores on it are what others are told apart from.
+        The first is in distribution; the others are compared with scores on it.
     alpha : float
-        The accuracy that is asked for; one of those that each entrant was fitted with.
+        The target accuracy; one that every entrant was fitted with.
     settings : mapping, optional
-        What else should be on record, as plain values.
+        Anything else to record, as plain values.
     """
 
     entrants: Sequence[Entrant]
@@ -96,14 +96,14 @@ class Evaluation:
 
     @property
     def table(self) -> ResultTable:
-        """The paper's table: a row for each data set and entrant."""
+        """The paper's table: one row per data set and entrant."""
         return ResultTable([row for _, row in self.results()])
 
     def summaries(self) -> list[dict[str, Any]]:
-        """A record for each data set and entrant: what its selection did, and how well its score orders inputs.
+        """One record per data set and entrant: what its selection did, and how well its score orders inputs.
 
-        ``ood_auroc`` and ``ood_fpr_at_95`` tell a data set from the first one, and are None on the first itself.
-        ``top_label_accuracy`` is the smallest accuracy over predictions whose confidence lies in [alpha, 1].
+        ``ood_auroc`` and ``ood_fpr_at_95`` compare a data set with the first one, and are None on the first itself.
+        ``top_label_accuracy`` is the lowest accuracy of any predicted label with confidence in [alpha, 1].
         """
         first = next(iter(self.data_sets))
         return [
@@ -182,7 +182,7 @@ def _describe(entrant: Entrant) -> dict[str, Any]:
 
 
 def _settings(estimator: Any) -> dict[str, Any]:
-    """Constructor parameters; those that are estimators themselves by their class."""
+    """Constructor parameters; estimators among them by their class name."""
     if not hasattr(estimator, "get_params"):
         return {}
     parameters = estimator.get_params(deep=False)
@@ -190,7 +190,7 @@ def _settings(estimator: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A tree of values as strict JSON can hold it; what it cannot is written out."""
+    """A tree of values for strict JSON; anything that JSON lacks becomes a string."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (np.ndarray, np.generic)):
@@ -203,7 +203,7 @@ def _plain(value: Any) -> Any:
 
 
 def _data_fingerprint(data: LabelledStates) -> str:
-    """Of hidden states, labels and, where there are any, label logits."""
+    """Fingerprint of hidden states, labels and, if there are any, label logits."""
     labels = check_label_array(data.labels, "Evaluation")
     parts = [fingerprint(torch.as_tensor(data.hidden_states), labels)]
     if data.label_logits is not None:

@@ -1,6 +1,6 @@
-"""Which estimator a row of results is of, as values: what it stands on, and the rule by which it admits.
+"""The key of the estimator in a row of results: its basis, and the rule by which it admits.
 
-Tables show names, for readers. What depends on the estimator, such as which rows a claim is about, looks at its key.
+Tables show names, for readers. Code that depends on the estimator, such as which rows a claim covers, uses its key.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Rule(Enum):
-    """How an estimator admits. The value, which is also its ``str``, is what tables call it."""
+    """How an estimator admits. The value, also its ``str``, is its name in tables."""
 
     NO_REJECT = "no reject"
     SOFTMAX = "softmax ≥ α"
@@ -29,7 +29,7 @@ class Rule(Enum):
 
 
 class Basis(Enum):
-    """What gives an estimator its logits: the language model itself, or something trained over its hidden states."""
+    """Where an estimator's logits come from: the language model itself, or a model trained on its hidden states."""
 
     LANGUAGE_MODEL = "language model"
     CNN = "CNN"
@@ -46,7 +46,7 @@ class Basis(Enum):
 
 @dataclass(frozen=True)
 class EstimatorKey:
-    """Basis and rule of an estimator; None where the estimator is not one of those listed."""
+    """Basis and rule of an estimator; None if the estimator is not one of those listed."""
 
     basis: Basis | None = None
     rule: Rule | None = None

@@ -1,7 +1,7 @@
 """How well an estimator selects: the paper's row of a table (section 3.2), and the usual summaries of a selection.
 
-Conventions, once for all: *coverage* is the share of inputs admitted; *risk* is the share of wrong ones among the
-admitted; a *score* orders inputs, higher meaning more to be relied on; inputs of equal score are admitted together.
+Conventions: *coverage* is the share of inputs admitted; *risk* is the share of admitted inputs that are wrong; a
+*score* orders inputs, higher meaning more reliable; inputs with equal scores are admitted together.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torchsdm.validation import Array, check_label_array, check_same_length
 
 @dataclass(frozen=True)
 class Cell:
-    """Accuracy among the admitted inputs of a stratum, such as all with one true label."""
+    """Accuracy of the admitted inputs of a stratum, such as all with one true label."""
 
     n_total: int
     """Inputs of the stratum, admitted or not."""
@@ -32,39 +32,39 @@ class Cell:
 
     @property
     def accuracy(self) -> float | None:
-        """Share of the admitted that is correct; None where none is admitted."""
+        """Share of admitted inputs that are correct; None if none is admitted."""
         return self.n_correct / self.n_admitted if self.n_admitted else None
 
     @property
     def is_absent(self) -> bool:
-        """Whether there is no input of the stratum at all."""
+        """Whether the stratum has no inputs at all."""
         return self.n_total == 0
 
     def interval(self, level: float = 0.95) -> tuple[float, float] | None:
-        """Wilson's interval for the accuracy; None where none is admitted."""
+        """Wilson's interval for the accuracy; None if none is admitted."""
         return wilson_interval(self.n_correct, self.n_admitted, level) if self.n_admitted else None
 
     def is_below(self, alpha: float) -> bool:
-        """Whether the accuracy falls short of alpha; rejecting everything does not."""
+        """Whether the accuracy is below alpha; False if everything is rejected."""
         return self.accuracy is not None and self.accuracy < alpha
 
 
 @dataclass(frozen=True)
 class SelectiveAccuracy:
-    """The paper's row: accuracy and admitted share by true class, by prediction, and over all."""
+    """The paper's row: accuracy and admitted share by true class, by prediction, and overall."""
 
     by_class: dict[Any, Cell]
     by_prediction: dict[Any, Cell]
     marginal: Cell
 
     def holds(self, alpha: float) -> bool:
-        """Whether no class, no prediction and not the whole falls below alpha."""
+        """Whether every class, every prediction and the whole are at or above alpha."""
         cells = [*self.by_class.values(), *self.by_prediction.values(), self.marginal]
         return not any(cell.is_below(alpha) for cell in cells)
 
 
 def selective_accuracy(decisions: Decisions, labels: Any) -> SelectiveAccuracy:
-    """Accuracy among admitted inputs, class-conditional for each y, prediction-conditional for each ŷ, and marginal."""
+    """Accuracy of admitted inputs, class-conditional for each y, prediction-conditional for each ŷ, and marginal."""
     truth = check_known_labels(decisions, labels, "selective_accuracy")
     correct = decisions.predictions == truth
 
@@ -95,39 +95,39 @@ def wilson_interval(successes: int, n: int, level: float = 0.95) -> tuple[float,
 
 
 def ordering_score(decisions: Decisions) -> Array:
-    """What a decision's estimator orders inputs by: its score, or where it has none its confidence."""
+    """What an estimator orders inputs by: its score, or its confidence if it has none."""
     return decisions.confidence if decisions.score is None else decisions.score
 
 
 def risk_coverage_curve(score: Array, correct: Array) -> tuple[Array, Array]:
-    """Coverage and risk when inputs are admitted from the highest score down, one step for each distinct score."""
+    """Coverage and risk when inputs are admitted from the highest score down, one step per distinct score."""
     score, correct = _check_score(score, "risk_coverage_curve"), np.asarray(correct, dtype=bool)
     if len(score) == 0 or len(score) != len(correct):
         raise InvalidInputError(
-            f"'score' and 'correct' of risk_coverage_curve must be of one length above 0. Got {len(score)} and "
+            f"'score' and 'correct' of risk_coverage_curve must have the same length, above 0. Got {len(score)} and "
             f"{len(correct)}."
         )
     order = np.argsort(-score, kind="stable")
     n_admitted = np.arange(1, len(score) + 1)
     n_wrong = np.cumsum(~correct[order])
-    is_last = np.append(np.diff(score[order]) != 0, True)  # of inputs with one score
+    is_last = np.append(np.diff(score[order]) != 0, True)  # of inputs with equal scores
     return n_admitted[is_last] / len(score), n_wrong[is_last] / n_admitted[is_last]
 
 
 def aurc(score: Array, correct: Array) -> float:
     """Area under the risk-coverage curve: the mean over inputs of the risk at which each is first admitted.
 
-    A discrete sum in steps of 1/N, not a trapezoid; inputs of equal score all count with the risk of their step.
+    A discrete sum in steps of 1/N, not a trapezoid; inputs with equal scores all count with the risk of their step.
     """
     coverage, risk = risk_coverage_curve(score, correct)
     return float((risk * np.diff(coverage, prepend=0.0)).sum())
 
 
 def excess_aurc(score: Array, correct: Array) -> float:
-    """E-AURC: the area beyond that of a score which puts every correct input before every wrong one."""
+    """E-AURC: AURC minus that of a score that puts every correct input before every wrong one."""
     n, n_wrong = len(correct), int((~np.asarray(correct, dtype=bool)).sum())
     best = sum(k / (n - n_wrong + k) for k in range(1, n_wrong + 1)) / n
-    return max(0.0, aurc(score, correct) - best)  # rounding may fall below
+    return max(0.0, aurc(score, correct) - best)  # rounding may go below 0
 
 
 def coverage_at_accuracy(score: Array, correct: Array, alpha: float) -> float:
@@ -137,7 +137,7 @@ def coverage_at_accuracy(score: Array, correct: Array, alpha: float) -> float:
 
 
 def ood_auroc(score_in: Array, score_out: Array) -> float:
-    """Probability that an in-distribution input scores higher than one from outside; ties count half."""
+    """Probability that an in-distribution input scores higher than an outside one; ties count half."""
     from sklearn.metrics import roc_auc_score
 
     score, is_in = _in_and_out(score_in, score_out, "ood_auroc")
@@ -145,10 +145,10 @@ def ood_auroc(score_in: Array, score_out: Array) -> float:
 
 
 def ood_fpr_at_95(score_in: Array, score_out: Array) -> float:
-    """Share of outside inputs that pass a threshold which 95 % of in-distribution inputs reach."""
+    """Share of outside inputs that pass the threshold that 95 % of in-distribution inputs reach."""
     _in_and_out(score_in, score_out, "ood_fpr_at_95")
     ordered = np.sort(_check_score(score_in, "ood_fpr_at_95"))
-    threshold = ordered[int(np.floor(0.05 * len(ordered)))]  # at least 95 % are this high
+    threshold = ordered[int(np.floor(0.05 * len(ordered)))]  # at least 95 % reach it
     return float((np.asarray(score_out, dtype=np.float64) >= threshold).mean())
 
 
@@ -165,7 +165,7 @@ class ReliabilityBins:
 
 
 def reliability_bins(confidence: Array, correct: Array, n_bins: int = 15) -> ReliabilityBins:
-    """Bins ((b − 1)/B, b/B], the first with its lower edge."""
+    """Bins ((b − 1)/B, b/B]; the first includes its lower edge."""
     confidence, correct = _check_score(confidence, "reliability_bins"), np.asarray(correct, dtype=bool)
     if len(confidence) == 0:
         raise InvalidInputError("'confidence' of reliability_bins must not be empty.")
@@ -186,7 +186,7 @@ def expected_calibration_error(confidence: Array, correct: Array, n_bins: int = 
 
 
 def top_label_calibration(decisions: Decisions, labels: Any, alpha: float) -> dict[Any, Cell]:
-    """The paper's Quantity I: for each prediction, accuracy where its confidence lies in the single bin [alpha, 1]."""
+    """The paper's Quantity I: for each prediction, accuracy of confidences in the single bin [alpha, 1]."""
     truth = check_known_labels(decisions, labels, "top_label_calibration")
     in_bin = decisions.confidence >= alpha
     cells = {}
@@ -220,7 +220,7 @@ def rejection_confusion(decisions: Decisions, labels: Any) -> RejectionConfusion
 
 
 def possible_label_errors(decisions: Decisions, labels: Any) -> Array:
-    """Rows that are admitted and disagree with their given label, the most confident first: look at the label."""
+    """Rows that are admitted but disagree with their given label, the most confident first: check the label."""
     truth = check_known_labels(decisions, labels, "possible_label_errors")
     rows = np.flatnonzero(decisions.admitted & (decisions.predictions != truth))
     order = np.argsort(-ordering_score(decisions)[rows], kind="stable")
@@ -229,7 +229,7 @@ def possible_label_errors(decisions: Decisions, labels: Any) -> Array:
 
 
 def check_known_labels(decisions: Decisions, labels: Any, caller: str) -> Array:
-    """True labels, one for each decision, all of which must be classes: any other would count as a mistake."""
+    """True labels, one per decision; all must be classes, because any other would count as a mistake."""
     truth = check_label_array(labels, caller)
     check_same_length(len(decisions), truth, "labels", caller)
     if len(truth) == 0:

@@ -1,7 +1,7 @@
-"""One HTML page for an evaluation: tables, pictures, telling examples, and where every number comes from.
+"""An evaluation as one HTML file: tables, plots, telling examples, and where every number comes from.
 
-The page needs nothing but itself to be opened: styles are inside, pictures are inline SVG or PNG. Its size is bounded
-however large the data: examples are few and shortened, and pictures draw at most some thousand points.
+The report is self-contained: styles and PNG images are inline. Its size is bounded for any amount of data: examples are
+few and shortened, and plots draw at most a few thousand points.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torchsdm.wording import shortened
 
 MAX_TEXT = 400  #: characters shown of a text
 _DPI = 110
-_COLOURS = 128  # of a picture
+_COLOURS = 128  # in an image
 
 
 def write_report(
@@ -46,13 +46,13 @@ def write_report(
     Parameters
     ----------
     path : path
-        Replaced in one step if it is there.
+        Replaced atomically if it exists.
     evaluation : Evaluation
     classifier : SDMClassifier or SDMEnsemble
         The fitted classifier whose region, history and examples are shown.
     title : str
     texts : bool
-        Whether texts are quoted; without them the page can be passed on where the data may not.
+        Whether to quote texts; without them you can share the report even if you may not share the data.
     """
     target = check_path(path, "path", "write_report")
     if not isinstance(classifier, (SDMClassifier, SDMEnsemble)):
@@ -66,7 +66,7 @@ def write_report(
 def render_report(
     evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, *, title: str, texts: bool = True
 ) -> str:
-    """The page as a string."""
+    """The report as a string."""
     alphas = [region.alpha for region in classifier.models_[0].calibration.regions]
     if not any(np.isclose(alpha, evaluation.alpha, rtol=0, atol=1e-9) for alpha in alphas):
         known = ", ".join(f"{alpha:g}" for alpha in alphas)
@@ -78,7 +78,7 @@ def render_report(
         ("Results", _results(evaluation)),
         ("Region", _region(classifier)),
         ("Ordering and calibration", _summaries(evaluation)),
-        ("Pictures", "".join(_pictures(evaluation, classifier))),
+        ("Plots", "".join(_pictures(evaluation, classifier))),
         ("Examples", "".join(_examples(evaluation, classifier, texts))),
         ("Where the numbers come from", _facts(evaluation, classifier)),
     ]
@@ -97,9 +97,9 @@ def _section(name: str, content: str) -> str:
 def _results(evaluation: Evaluation) -> str:
     alpha = evaluation.alpha
     parts = [
-        f"<p>Accuracy among admitted inputs, and the admitted share of all inputs, at α = {alpha:g}. "
-        f"<b>{REJECTED}</b>: all rejected. <b>{ABSENT}</b>: there was none. <span class='below'>Marked</span>: below "
-        "α. Below each: Wilson's 95 % interval. Point at a number for its counts.</p>"
+        f"<p>Accuracy of admitted inputs, and their share of all inputs, at α = {alpha:g}. <b>{REJECTED}</b>: all "
+        f"rejected. <b>{ABSENT}</b>: no such input. <span class='below'>Marked</span>: below α. Under each accuracy: "
+        "Wilson's 95 % interval. Hover over a number for its counts.</p>"
     ]
     by_data_set: dict[str, list[ResultRow]] = {name: [] for name in evaluation.data_sets}
     for row in evaluation.table.rows:
@@ -119,7 +119,7 @@ def _results(evaluation: Evaluation) -> str:
 
 
 def _accuracy_cell(cell: Cell, alpha: float) -> str:
-    hint = f"{cell.n_correct} of {cell.n_admitted} admitted are right; {cell.n_total} in all"
+    hint = f"{cell.n_correct} of {cell.n_admitted} admitted are right; {cell.n_total} in total"
     mark = " class='below'" if cell.is_below(alpha) else ""
     interval = cell.interval()
     band = "" if interval is None else f"<span class='band'>{interval[0]:.2f}–{interval[1]:.2f}</span>"
@@ -130,12 +130,12 @@ def _accuracy_cell(cell: Cell, alpha: float) -> str:
 def _summaries(evaluation: Evaluation) -> str:
     columns = {
         "coverage": "admitted share",
-        "risk": "wrong among admitted",
+        "risk": "error rate of admitted",
         "aurc": "AURC",
         "excess_aurc": "E-AURC",
         "coverage_at_alpha": "coverage at α in hindsight",
         "ece": "ECE",
-        "top_label_accuracy": "least accuracy of a prediction with confidence in [α, 1]",
+        "top_label_accuracy": "lowest accuracy of a prediction with confidence in [α, 1]",
         "ood_auroc": "AUROC against the first data set",
         "ood_fpr_at_95": "FPR at 95 %",
         "admitted_correct": "admitted, right",
@@ -151,7 +151,7 @@ def _summaries(evaluation: Evaluation) -> str:
         lines.append(f"<tr>{names}{values}</tr>")
     return (
         "<p>Inputs are ordered by each estimator's own score. AURC is the mean over inputs of the risk at which each "
-        "is first admitted; E-AURC what that is beyond a perfect order. ECE: 15 bins of equal width.</p>"
+        "is first admitted; E-AURC is its excess over a perfect order. ECE: 15 bins of equal width.</p>"
         f"<div class='wide'><table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
 
@@ -168,24 +168,25 @@ def _region(classifier: SDMClassifier | SDMEnsemble) -> str:
 def _one_region(region: HighReliabilityRegion, where: str, names: list[Any]) -> str:
     message = _escape(region.explain(names) or "")
     if not region.found:
-        return f"<p>{where} = {region.alpha:g}: no region, everything is rejected. {message}</p>"
+        return f"<p>{where} = {region.alpha:g}: no region, so everything is rejected. {message}</p>"
     lines = "".join(
         f"<tr><td>{_escape(name)}</td><td>{float(threshold):.4f}</td><td>{int(count)}</td></tr>"
         for name, threshold, count in zip(names, region.thresholds, region.class_counts, strict=True)
     )
     return (
-        f"<p>{where} = {region.alpha:g}: admitted where q′ is at least {region.min_rescaled_similarity:.4g} and the "
-        f"confidence at least that of the predicted class. {message}</p><table><thead><tr><th>class</th><th>confidence "
-        f"at least</th><th>calibration points it rests on</th></tr></thead><tbody>{lines}</tbody></table>"
+        f"<p>{where} = {region.alpha:g}: an input is admitted if q′ is at least {region.min_rescaled_similarity:.4g} "
+        f"and its confidence reaches the threshold of the predicted class. {message}</p><table><thead><tr><th>class"
+        "</th><th>confidence threshold</th><th>calibration points behind it</th></tr></thead>"
+        f"<tbody>{lines}</tbody></table>"
     )
 
 
-# --- Pictures --------------------------------------------------------------------------------------------------------
+# --- Plots -----------------------------------------------------------------------------------------------------------
 
 
 def _pictures(evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble) -> Iterator[str]:
     history = TrainingHistoryDisplay.from_estimator(classifier)
-    yield _figure("Training: losses, accuracies and similarity by epoch.", history)
+    yield _figure("Training: loss, accuracy and similarity by epoch.", history)
     for name, data in evaluation.data_sets.items():
         yield f"<h3>{_escape(name)}</h3>"
         for caption, display in pictures(evaluation, classifier, name, data):
@@ -193,7 +194,7 @@ def _pictures(evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble) -
 
 
 def _figure(caption: str, display: Any) -> str:
-    """A display as an inline picture."""
+    """A display as an inline image."""
     import matplotlib.pyplot as plt
 
     figure = display.plot().figure_
@@ -206,7 +207,7 @@ def _figure(caption: str, display: Any) -> str:
 
 
 def _in_few_colours(picture: io.BytesIO) -> bytes:
-    """The picture with a palette, which takes a third of the bytes and looks the same."""
+    """The image with a palette, which takes a third of the bytes and looks the same."""
     from PIL import Image  # comes with matplotlib
 
     smaller = io.BytesIO()
@@ -218,7 +219,7 @@ def _in_few_colours(picture: io.BytesIO) -> bytes:
 
 
 def _examples(evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, texts: bool) -> Iterator[str]:
-    yield "<p>+ marks a training example that vouches for the answer: right, and predicted like the input.</p>"
+    yield "<p>+ marks a training example that vouches for the answer: its label and prediction both match it.</p>"
     for name, data in evaluation.data_sets.items():
         n_errors, groups = examples(classifier, data, evaluation.alpha)
         yield f"<h3>{_escape(name)}</h3><p>{n_errors} admitted against their given label.</p>"
@@ -237,7 +238,7 @@ def _card(example: Example, texts: bool) -> str:
         for point in example.explanation.exemplars
     )
     return (
-        f"<article class='{verdict}'><p><b>{_escape(decision['predictions'])}</b> {verdict}, label "
+        f"<article class='{verdict}'><p><b>{_escape(decision['predictions'])}</b> {verdict}, given label "
         f"{_escape(example.label)}; confidence {decision['confidence']:.3f}, q {decision['similarity']}, d "
         f"{decision['distance_quantile']:.3f}, q′ {decision['rescaled_similarity']:.1f}; id {_escape(example.id)}</p>"
         f"{_quoted(example.text if texts else None)}<ol>{exemplars}</ol></article>"

@@ -1,4 +1,4 @@
-"""Tables of results as in the paper: a row for each data set, model and estimator, in every form one may need."""
+"""Tables of results as in the paper: one row per data set, model and estimator, in several formats."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torchsdm.evaluation.keys import UNLISTED, EstimatorKey
 from torchsdm.evaluation.metrics import Cell, SelectiveAccuracy, selective_accuracy
 from torchsdm.files import strict_json
 
-REJECTED = "R"  #: stands for an accuracy where all inputs of the stratum were rejected
-ABSENT = "-"  #: where the data have no such input
+REJECTED = "R"  #: in place of an accuracy if all inputs of the stratum were rejected
+ABSENT = "-"  #: if the data have no such input
 _MOST_DIGITS = 8
-BELOW = "↓"  #: behind an accuracy that falls short of alpha
+BELOW = "↓"  #: after an accuracy below alpha
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ResultRow:
     alpha: float
     accuracy: SelectiveAccuracy
     key: EstimatorKey = UNLISTED
-    """Which estimator it is, as values; the names above are for readers."""
+    """Identifies the estimator in code; the names above are for readers."""
 
     @classmethod
     def of(
@@ -74,7 +74,7 @@ class ResultRow:
 
 
 class Stratum(NamedTuple):
-    """Inputs of one true class, of one prediction, or all, in a row of results."""
+    """Inputs with one true class, with one prediction, or all, in a row of results."""
 
     kind: str
     label: Any
@@ -82,7 +82,7 @@ class Stratum(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As in the head of a table."""
+        """As in the header of a table."""
         return {"class": f"y={self.label}", "prediction": f"ŷ={self.label}"}.get(self.kind, "all")
 
 
@@ -99,21 +99,21 @@ def strata(row: ResultRow) -> Iterator[Stratum]:
 class ResultTable:
     """Rows of results over the same classes.
 
-    In every accuracy, ``R`` stands where all was rejected, ``-`` where there was nothing to reject, and ``↓`` behind
-    what falls below alpha. A share is the admitted part of the stratum over all inputs of the data set.
+    ``R`` in place of an accuracy means that all inputs were rejected, ``-`` that there were none; ``↓`` follows an
+    accuracy below alpha. A share is the admitted part of the stratum over all inputs of the data set.
     """
 
     rows: Sequence[ResultRow]
 
     def __post_init__(self) -> None:
         if not self.rows:
-            raise InvalidInputError("'rows' of ResultTable must hold at least one row.")
+            raise InvalidInputError("'rows' of ResultTable must have at least one row.")
         classes = [list(row.accuracy.by_class) for row in self.rows]
         if any(other != classes[0] for other in classes):
-            raise InvalidInputError("'rows' of ResultTable must be over the same classes. Make a table for each.")
+            raise InvalidInputError("'rows' of ResultTable must have the same classes. Make separate tables.")
 
     def to_text(self, *, intervals: bool = False, digits: int = 2) -> str:
-        """For a terminal; with Wilson's 95 % intervals if asked for."""
+        """For a terminal; optionally with Wilson's 95 % intervals."""
         return self.grid(intervals=intervals, digits=digits).to_text()
 
     def to_markdown(self, *, intervals: bool = False, digits: int = 2) -> str:
@@ -121,7 +121,7 @@ class ResultTable:
         return self.grid(intervals=intervals, digits=digits).to_markdown()
 
     def to_latex(self, *, intervals: bool = False, digits: int = 2) -> str:
-        """A booktabs table as the paper's; what falls below alpha is in a box (needs booktabs, xcolor and graphicx)."""
+        """A booktabs table like the paper's, accuracies below alpha in a box (needs booktabs, xcolor and graphicx)."""
         labels = list(self.rows[0].accuracy.by_class)
         n_strata = 2 * len(labels) + 1
         groups = [f"$y=$ {_latex(str(label))}" for label in labels]
@@ -146,7 +146,7 @@ class ResultTable:
         return "\n".join([*head, *body, "\\bottomrule", "\\end{tabular}"])
 
     def to_csv(self) -> str:
-        """One line for each row and stratum, with all digits."""
+        """One line per row and stratum, with all digits."""
         return csv_text(self.to_dicts())
 
     def to_json(self) -> str:
@@ -162,7 +162,7 @@ class ResultTable:
         return pd.DataFrame(self.to_dicts())
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """A record for each row and stratum: names, counts, accuracy with its interval, share, whether below alpha."""
+        """One record per row and stratum: names, counts, accuracy with its interval, share, whether below alpha."""
         return [
             {
                 "dataset": row.dataset,
@@ -208,7 +208,7 @@ class ResultTable:
 
 
 def csv_text(records: Sequence[dict[str, Any]]) -> str:
-    """Records as CSV; nothing where there are none."""
+    """Records as CSV; an empty string if there are none."""
     file = io.StringIO()
     if records:
         writer = csv.DictWriter(file, fieldnames=list(records[0]), lineterminator="\n")
@@ -218,7 +218,7 @@ def csv_text(records: Sequence[dict[str, Any]]) -> str:
 
 
 def accuracy_text(cell: Cell, alpha: float, digits: int = 2) -> str:
-    """An accuracy in so many digits, more where rounding would lift it to alpha or to 1; R or - where there is none."""
+    """An accuracy with N digits, more if rounding would lift it to alpha or to 1; R or - if there is none."""
     if cell.is_absent:
         return ABSENT
     if cell.accuracy is None:
@@ -229,7 +229,7 @@ def accuracy_text(cell: Cell, alpha: float, digits: int = 2) -> str:
 
 
 def is_moved(value: float, digits: int, limits: Sequence[float]) -> bool:
-    """Whether rounding brings a value onto or across one of the limits that it does not lie on."""
+    """Whether rounding moves a value onto or across a limit that it does not equal."""
     rounded = round(value, digits)
     return any(
         (value < limit <= rounded) or (value > limit > rounded) or (value > limit == 0 == rounded) for limit in limits
@@ -237,7 +237,7 @@ def is_moved(value: float, digits: int, limits: Sequence[float]) -> bool:
 
 
 def share_text(share: float, digits: int = 2) -> str:
-    """A share in so many digits; what is neither nothing nor all is not rounded to it."""
+    """A share with N digits; never rounded to 0 or 1 unless it is exactly that."""
     smallest = 10.0**-digits
     if 0 < share < smallest / 2:
         return f"<{smallest:.{digits}f}"
@@ -259,7 +259,7 @@ def _latex_accuracy(cell: Cell, alpha: float, digits: int, intervals: bool) -> s
 
 
 def markdown_text(text: str) -> str:
-    """Plain text for a cell of a table in Markdown."""
+    """Plain text for a cell of a Markdown table."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 

@@ -1,4 +1,4 @@
-"""The paper's experiments, and a user's own, from raw text to tables and claims: small files, one command."""
+"""The paper's experiments, and your own, from raw text to tables and claims: small files, one command."""
 
 from torchsdm.experiments.demonstration import tell_story
 from torchsdm.experiments.results_page import write_results_page

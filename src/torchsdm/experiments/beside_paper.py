@@ -1,4 +1,4 @@
-"""Our accuracies and shares beside those that the paper prints."""
+"""Our accuracies and shares next to the paper's printed ones."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _COLUMNS = ["dataset", "model", "estimator", "stratum", "ours", "paper", "our sh
 
 
 def beside_paper(sections: Iterable[Section], model: str | None, experiment: Experiment) -> Section | None:
-    """The rows of some sections beside the printed ones; None if there is nothing to compare.
+    """The rows of some sections next to the printed ones; None if there is nothing to compare.
 
-    A printed row is found by its language model, data set and alpha, and by the estimator's basis and rule. A row that
-    several tables show is compared once.
+    Printed rows are matched by language model, data set, alpha, and the estimator's basis and rule. A row that appears
+    in several tables is compared once.
 
     Parameters
     ----------
     sections : iterable of Section
     model : str or None
-        The language model, as ``HiddenStateExtractor`` takes it; only the paper's own are compared.
+        The language model, as for ``HiddenStateExtractor``; only the paper's are compared.
     experiment : Experiment
-        What it does differently from the paper is said above the table.
+        How it differs from the paper is stated above the table.
     """
     language_model = paper_model(model or "")
     if language_model is None:
@@ -35,11 +35,11 @@ def beside_paper(sections: Iterable[Section], model: str | None, experiment: Exp
             for row in section.table.rows:
                 rows.setdefault((row.dataset, row.key, row.alpha), row)
     lines = [line for row in rows.values() for line in _lines(row, language_model)]
-    return Section("Beside the paper", Grid(_COLUMNS, lines), _text(experiment)) if lines else None
+    return Section("Compared with the paper", Grid(_COLUMNS, lines), _text(experiment)) if lines else None
 
 
 def _lines(row: ResultRow, language_model: str) -> Iterator[list[str]]:
-    """A line for each stratum of a row that the paper prints, too."""
+    """One line per stratum of a row that the paper also prints."""
     for printed in printed_rows(dataset=row.dataset, language_model=language_model, key=row.key, alpha=row.alpha):
         for stratum in strata(row):
             cell = printed.cells.get((stratum.kind, stratum.label))
@@ -52,7 +52,7 @@ def _lines(row: ResultRow, language_model: str) -> Iterator[list[str]]:
 
 
 def _text(experiment: Experiment) -> str:
-    text = "Accuracy among the admitted, and their share of all inputs; printed values as they stand in the paper."
-    variant = f"This is the variant {experiment.variant!r}, not the paper's run."
+    text = "Accuracy of admitted inputs, and their share of all inputs; the paper's values as printed."
+    variant = f"This is the variant {experiment.variant!r}, not the paper's full run."
     remarks = [f"{one.name}: {one.remark}" for one in (experiment.pool, *experiment.tests) if one.remark]
     return " ".join([text, *([] if experiment.variant == FULL else [variant]), *remarks])

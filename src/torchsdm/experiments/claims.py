@@ -1,7 +1,7 @@
-"""What the paper claims, tested claim by claim: held or not held, with the numbers either way.
+"""The paper's claims, tested one by one: held or not held, with the numbers either way.
 
-A claim is judged by the accuracies as measured, and then put into words. A figure based on few inputs may miss alpha by
-chance alone, so each comes with its 95 % interval, and the evidence says when alpha lies inside it.
+A claim is judged by the measured accuracies, and then put into words. A figure based on few inputs may miss alpha by
+chance, so each comes with its 95 % interval, and the evidence says when alpha is inside it.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import numpy as np
 from torchsdm.evaluation import Entrant, Evaluation, ResultRow, Rule, is_moved, strata
 from torchsdm.validation import Array
 
-ADAPTOR_GROUPS = ("cnn", "vbll", "sdm")  #: estimators over something trained
-_FALLING = (Rule.SOFTMAX, Rule.TEMPERATURE, Rule.APS, Rule.RAPS, Rule.VBLL)  # said to fall below alpha
-_FEWEST_ROUNDS = 4  # that can show a tendency
-_ENUMERATED = 6  # points: up to so many, all orders are counted
-_LISTED = 8  # rows that hold: up to so many, each has a line of evidence
+ADAPTOR_GROUPS = ("cnn", "vbll", "sdm")  #: estimators with a trained part
+_FALLING = (Rule.SOFTMAX, Rule.TEMPERATURE, Rule.APS, Rule.RAPS, Rule.VBLL)  # claimed to fall below alpha
+_FEWEST_ROUNDS = 4  # that can show a trend
+_ENUMERATED = 6  # up to this many points, all orders are counted
+_LISTED = 8  # up to this many rows that hold, each has a line of evidence
 _MOST_DIGITS = 6
 
 
-#: What became of a claim, in words.
+#: The outcome of a claim, in words.
 VERDICTS = {True: "held", False: "not held", None: "not evaluated"}
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim and what became of it."""
+    """A claim and its outcome."""
 
     key: str
     statement: str
@@ -69,7 +69,7 @@ def paper_claims(
 
 def in_distribution_accurate(evaluation: Evaluation, roles: Mapping[str, str]) -> Claim:
     """Claim (a)."""
-    statement = "In distribution, every estimator over an adaptor is at or above α for each class and prediction."
+    statement = "In distribution, every estimator over an adaptor is at or above α for every class and prediction."
     rows = _rows(
         evaluation,
         roles,
@@ -81,7 +81,7 @@ def in_distribution_accurate(evaluation: Evaluation, roles: Mapping[str, str]) -
 
 def shifted_region_accurate(evaluation: Evaluation, roles: Mapping[str, str]) -> Claim:
     """Claim (b), first part."""
-    statement = f"On shifted data, {Rule.REGION} is at or above α for each class and prediction, or rejects all."
+    statement = f"On shifted data, {Rule.REGION} is at or above α for every class and prediction, or rejects all."
     rows = _rows(evaluation, roles, "shifted", lambda entrant: entrant.key.rule is Rule.REGION)
     return all_hold("b", statement, rows, _why_not(roles, "shifted"))
 
@@ -105,7 +105,7 @@ def shifted_others_fall(evaluation: Evaluation, roles: Mapping[str, str]) -> Cla
 def shuffled_rejected(evaluation: Evaluation, roles: Mapping[str, str]) -> Claim:
     """Claim (c)."""
     share = 1 - evaluation.alpha + 1e-12
-    statement = f"Of inputs with shuffled words, {Rule.REGION} admits no more than 1 − α."
+    statement = f"{Rule.REGION} admits at most 1 − α of inputs with shuffled words."
     rows = _rows(evaluation, roles, "shuffled", lambda entrant: entrant.key.rule is Rule.REGION)
     if not rows:
         return Claim("c", statement, None, (_why_not(roles, "shuffled"),))
@@ -114,8 +114,8 @@ def shuffled_rejected(evaluation: Evaluation, roles: Mapping[str, str]) -> Claim
 
 
 def similarity_rises(points: Sequence[tuple[str, float, float]]) -> Claim:
-    """Claim (d), over rounds or runs of which accuracy on the calibration set and q'_min are known."""
-    statement = "q′_min rises as the accuracy over the calibration set falls (Kendall's τ below 0)."
+    """Claim (d), over rounds or runs, from their accuracy on the calibration set and their q'_min."""
+    statement = "q′_min rises as accuracy on the calibration set falls (Kendall's τ below 0)."
     evidence = [f"{name}: accuracy {accuracy:.4f}, q′_min {_similarity(q)}" for name, accuracy, q in points]
     accuracies, similarities = [a for _, a, _ in points], [_finite(q) for _, _, q in points]
     if len(points) < _FEWEST_ROUNDS:
@@ -132,14 +132,12 @@ def similarity_rises(points: Sequence[tuple[str, float, float]]) -> Claim:
 def argmax_unchanged(evaluation: Evaluation) -> Claim:
     """Claim (e)."""
     statement = (
-        "SDM never changes the argmax: what each rule over the adaptor predicts has the largest logit, and no less "
-        "probability than any other label."
+        "SDM never changes the argmax: the label that each rule over the adaptor predicts has the largest logit, and "
+        "at least the probability of any other."
     )
     changed: dict[str, Array] = {}
     for (position, name), decisions in evaluation.decisions.items():
-        if (
-            evaluation.entrants[position].group == "sdm" and decisions.member is None
-        ):  # an ensemble has no logits of its own
+        if evaluation.entrants[position].group == "sdm" and decisions.member is None:  # an ensemble has no logits
             chosen = decisions.logits.argmax(axis=1)
             of_chosen = np.take_along_axis(decisions.probabilities, chosen[:, None], axis=1)[:, 0]
             differs = (decisions.predictions != decisions.classes[chosen]) | (
@@ -181,13 +179,13 @@ def _why_not(roles: Mapping[str, str], role: str) -> str:
 
 
 def _kendall(a: Sequence[float], b: Sequence[float]) -> float:
-    """τ_a: pairs in the same order less those in the opposite one, over all pairs."""
+    """τ_a: pairs in the same order minus those in opposite order, over all pairs."""
     pairs = list(combinations(range(len(a)), 2))
     return float(sum(np.sign(a[i] - a[j]) * np.sign(b[i] - b[j]) for i, j in pairs)) / len(pairs)
 
 
 def _orders(values: Sequence[float]) -> Iterator[Sequence[float]]:
-    """All orders of a few values; of many, two thousand drawn at random."""
+    """All orders of a few values; two thousand random ones of many."""
     if len(values) <= _ENUMERATED:
         yield from permutations(values)
     else:
@@ -196,12 +194,12 @@ def _orders(values: Sequence[float]) -> Iterator[Sequence[float]]:
 
 
 def _worst(row: ResultRow) -> str:
-    """The stratum that falls furthest below alpha, and whether chance alone may have done it."""
+    """The stratum that falls furthest below alpha, and whether that may be chance."""
     below = [stratum for stratum in strata(row) if stratum.cell.is_below(row.alpha)]
     lowest = min(below, key=lambda stratum: float(stratum.cell.accuracy or 0.0))
     cell = lowest.cell
     interval = cell.interval() or (0.0, 1.0)
-    chance = ", α within" if interval[1] >= row.alpha else ""
+    chance = ", contains α" if interval[1] >= row.alpha else ""
     return (
         f"lowest {lowest.name}: {cell.n_correct} of {cell.n_admitted} right "
         f"(95 % interval {interval[0]:.2f} to {interval[1]:.2f}{chance})"
@@ -216,7 +214,7 @@ def _selection(row: ResultRow, limit: float = 1.0) -> str:
 
 
 def _percent(value: float, limit: float) -> str:
-    """With one digit, and more where rounding would bring it to the limit."""
+    """With one digit, or more if rounding would move it to the limit."""
     digits = 1
     while digits < _MOST_DIGITS and is_moved(value, digits + 2, (0.0, limit, 1.0)):
         digits += 1
@@ -232,5 +230,5 @@ def _similarity(value: float) -> str:
 
 
 def _finite(value: float) -> float:
-    """Infinity as a number that is larger than any other, so that two of them are equal."""
+    """Infinity as the largest finite number, so that two of them are equal."""
     return float(np.finfo(np.float64).max) if np.isinf(value) else value

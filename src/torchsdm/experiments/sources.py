@@ -1,4 +1,4 @@
-"""The texts of an experiment: from a folder or the hub, drawn, relabelled, with their words shuffled."""
+"""The texts of an experiment: from a folder or the hub, drawn, relabelled, or with their words shuffled."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from torchsdm.experiments.specification import DataSet, Experiment, HubData
 from torchsdm.states import LabelledStates, read_states
 from torchsdm.validation import as_float_tensor, as_list, check_finite, check_label_array, check_path, check_same_length
 
-FOLDER_VARIABLE = "TORCHSDM_DATA"  #: environment variable that names the folder of data sets
+FOLDER_VARIABLE = "TORCHSDM_DATA"  #: environment variable for the folder of data sets
 _ENDINGS = ("", ".jsonl.gz", ".jsonl", ".csv", ".tsv", ".parquet")
 _STATES_ENDINGS = ("", ".jsonl.gz", ".jsonl", ".npz", ".safetensors", ".parquet")
-_Answer: TypeAlias = Literal["answer", False]  # the column of another model's answers, if the prompt asks for one
+_Answer: TypeAlias = Literal["answer", False]  # the column with another model's answers, if the prompt has one
 _SEED = 0  # of drawing and shuffling: the same documents for every model and variant
 
 
 @dataclass(frozen=True)
 class Texts:
-    """The documents of a data set, and where they are from."""
+    """The documents of a data set, and where they come from."""
 
     data: DataSet
     documents: tuple[Document, ...]
     source: str
     n_dropped: int = 0
-    """Copies of texts that were left out of a pool."""
+    """Duplicate texts left out of a pool."""
 
     def facts(self) -> dict[str, Any]:
-        """What a result says of the data."""
+        """What a result says about the data."""
         counts = Counter(str(document.label) for document in self.documents)
         return {
             "name": self.data.name,
@@ -56,7 +56,7 @@ def read_texts(experiment: Experiment, folder: str | Path | None = None) -> dict
     ----------
     experiment : Experiment
     folder : path, optional
-        Where the data sets are; by default what ``TORCHSDM_DATA`` says, and the hub for what is not there.
+        Where the data sets are; by default ``TORCHSDM_DATA``, and the hub for anything not there.
     """
     folders = data_folders(experiment, folder)
     answer: _Answer = "answer" if "answer" in experiment.prompt.fields else False
@@ -73,7 +73,7 @@ def read_texts(experiment: Experiment, folder: str | Path | None = None) -> dict
 
 
 def read_computed_states(data: DataSet, folders: Sequence[Path]) -> tuple[LabelledStates, str]:
-    """The states of a data set that were computed elsewhere, and the file they are from."""
+    """States of a data set that were computed elsewhere, and the file they come from."""
     path = _find(data, folders, _STATES_ENDINGS)
     if path is None:
         raise InvalidInputError(_missing(data, folders, _STATES_ENDINGS))
@@ -94,19 +94,19 @@ def read_computed_states(data: DataSet, folders: Sequence[Path]) -> tuple[Labell
 
 
 def data_folders(experiment: Experiment, folder: str | Path | None) -> list[Path]:
-    """Where data are looked for: the folder given or set, then beside a user's own file."""
+    """Where to look for data: the given or configured folder, then next to a user's own file."""
     chosen = folder if folder is not None else os.environ.get(FOLDER_VARIABLE) or None
     folders = [] if chosen is None else [check_path(chosen, "data", "an experiment").expanduser()]
     for path in folders:
         if not path.is_dir():
             raise InvalidInputError(
-                f"{path} is not a folder of data sets. Name another with --data or {FOLDER_VARIABLE}."
+                f"{path} is not a folder of data sets. Choose another with --data or {FOLDER_VARIABLE}."
             )
     return [*folders, *experiment.folders]
 
 
 def shuffled_words(documents: Sequence[Document]) -> tuple[Document, ...]:
-    """The documents with the words of each in another order, where it has one."""
+    """The documents with the words of each in a different order, if it has one."""
     generator = random.Random(_SEED)
     return tuple(
         replace(document, id=f"{document.id}-shuf", text=_shuffled(document.text, generator)) for document in documents
@@ -123,7 +123,7 @@ def _shuffled(text: str, generator: random.Random) -> str:
 
 def _read(data: DataSet, folders: Sequence[Path], answer: _Answer) -> Texts:
     path = _find(data, folders, _ENDINGS)
-    is_pool = data.role == "pool"  # copies there would fall into training and calibration set alike
+    is_pool = data.role == "pool"  # duplicates would be in both training and calibration sets
     repeated = "drop" if is_pool else "keep"
     if path is not None:
         documents = Documents(path, text=data.text, label=data.label, answer=answer, repeated=repeated)
@@ -145,18 +145,18 @@ def _find(data: DataSet, folders: Sequence[Path], endings: Sequence[str]) -> Pat
 
 
 def _missing(data: DataSet, folders: Sequence[Path], endings: Sequence[str]) -> str:
-    """Where the file of a data set was looked for, and what to do."""
+    """Where we looked for the file of a data set, and what to do."""
     places = " or ".join(str(folder) for folder in _places(str(data.file), folders))
-    looked = f"{data.file} is not in {places}" if places else f"no folder is named in which {data.file} may be"
+    looked = f"{data.file} is not in {places}" if places else f"no folder is given for {data.file}"
     listed = ", ".join(ending for ending in endings if ending)
     return (
-        f"The data set {data.name!r} is not there: {looked} (as {listed}). Name a folder that has it with --data or "
-        f"{FOLDER_VARIABLE}; each line holds id, {data.states or data.text} and {data.label}."
+        f"The data set {data.name!r} was not found: {looked} (as {listed}). Name a folder that has it with --data or "
+        f"{FOLDER_VARIABLE}; each line has id, {data.states or data.text} and {data.label}."
     )
 
 
 def _places(file: str, folders: Sequence[Path]) -> Sequence[Path]:
-    """The folders a file may be in; a whole path is where it says."""
+    """The folders that may contain a file; an absolute path has just one."""
     return [Path(file).parent] if Path(file).is_absolute() else folders
 
 
@@ -167,23 +167,23 @@ def _relabelled(documents: tuple[Document, ...], data: DataSet) -> tuple[Documen
 
 
 def _drawn(documents: tuple[Document, ...], data: DataSet) -> tuple[Document, ...]:
-    """As many documents as are wanted, in the order of the draw, so that a smaller draw begins a larger one."""
+    """The documents wanted, in random order; a smaller draw is the start of a larger one."""
     return tuple(documents[row] for row in _draw(len(documents), data.n))
 
 
 def _draw(n: int, wanted: int | None) -> Any:
-    """Row numbers in a random order that is the same every time; the first so many, or all."""
+    """Row numbers in a random order that is always the same; the first N, or all."""
     return np.random.default_rng(_SEED).permutation(n)[:wanted]
 
 
 def _check_labels(texts: Mapping[str, Texts], experiment: Experiment) -> None:
-    """Refuse, before any language model is run, labels that cannot be trained on or compared."""
+    """Refuse labels that cannot be trained on or compared, before running any language model."""
     where = f"experiment {experiment.name}"
     pool = texts["pool"]
     known = sorted({document.label for document in pool.documents}, key=repr)
     if len(known) < 2 or len({isinstance(label, str) for label in known}) > 1:
         raise InvalidInputError(
-            f"{where}: the labels of the pool must be two or more, all strings or all numbers. "
+            f"{where}: the pool must have two or more labels, all strings or all numbers. "
             f"Got {known!r} in {len(pool.documents)} documents of {pool.source}."
         )
     for one in texts.values():
@@ -191,13 +191,13 @@ def _check_labels(texts: Mapping[str, Texts], experiment: Experiment) -> None:
             if document.label not in known:
                 raise InvalidInputError(
                     f"{where}: {one.source}, {document.place} has the label {document.label!r}, which "
-                    f"is none of the pool's: {known!r}."
+                    f"is not in the pool: {known!r}."
                 )
     words = experiment.prompt.words
     is_compared = "estimators" in experiment.studies and "language model" in experiment.groups
     if words and is_compared and sorted(map(repr, words)) != list(map(repr, known)):
         raise InvalidInputError(
-            f"{where}: the prompt has words for the labels {list(words)!r}, and the pool has {known!r}. Give words for "
+            f"{where}: the prompt has words for the labels {list(words)!r}, but the pool has {known!r}. Give words for "
             "these, or none, or leave 'language model' out of groups."
         )
 
@@ -213,10 +213,10 @@ def _hub_rows(data: DataSet, hub: HubData, folders: Sequence[Path], answer: _Ans
         raise MissingExtraError("datasets", "hf", "Reading a data set from the hub") from error
     try:
         loaded = [(split, load_dataset(hub.name, hub.config, split=split)) for split in _splits(hub)]
-    except Exception as error:  # whatever the many layers below raise: no network, no such name, an offline mode
+    except Exception as error:  # anything the layers below raise: no network, no such name, offline mode
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         looked = f"{_missing(data, folders, _ENDINGS)} " if data.file is not None else ""
-        raise InvalidInputError(f"{looked}The hub does not give {hub.name} for {data.name!r}: {reason}") from error
+        raise InvalidInputError(f"{looked}The hub does not provide {hub.name} for {data.name!r}: {reason}") from error
     columns = {"text": hub.text, "label": hub.label, **({"answer": answer} if answer else {})}
     for split, dataset in loaded:
         for column in columns.values():
@@ -231,7 +231,7 @@ def _hub_rows(data: DataSet, hub: HubData, folders: Sequence[Path], answer: _Ans
     ]
     chosen = chosen_rows(rows, hub)
     if not chosen:
-        raise InvalidInputError(f"{_hub_name(hub)} has {len(rows)} rows, and none that is asked for.")
+        raise InvalidInputError(f"{_hub_name(hub)} has {len(rows)} rows, but none of those wanted.")
     return chosen
 
 
@@ -244,12 +244,12 @@ def _hub_name(hub: HubData) -> str:
 
 
 def chosen_rows(rows: list[dict[str, Any]], hub: HubData) -> list[dict[str, Any]]:
-    """Rows of a hub's data set with new labels, shuffled, balanced and cut, as far as that is asked for."""
+    """Rows of a data set on the hub, relabelled, shuffled, balanced and cut as configured."""
     if hub.labels is not None:
         there = {str(row["label"]) for row in rows}
         if not there.issuperset(hub.labels):
             raise InvalidInputError(
-                f"{_hub_name(hub)} has the labels {sorted(there)!r}. Got {sorted(hub.labels)!r} to be renamed."
+                f"{_hub_name(hub)} has the labels {sorted(there)!r}. Got {sorted(hub.labels)!r} to rename."
             )
         rows = [{**row, "label": hub.labels[str(row["label"])]} for row in rows if str(row["label"]) in hub.labels]
     if hub.seed is not None:

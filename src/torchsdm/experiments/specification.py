@@ -1,7 +1,7 @@
-"""An experiment as a small file in TOML: which texts, which question, how to train, what to look at.
+"""An experiment as a small TOML file: which texts, which question, how to train, what to study.
 
-The file names everything that makes a difference to the result, so that whoever has the texts and the language model
-can repeat it. Keys that are not known are refused with those that are: a misspelt setting is never silently ignored.
+The file has everything that affects the result, so anyone with the texts and the language model can repeat it. Unknown
+keys are refused, with a list of the known ones: a misspelt setting is never silently ignored.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from torchsdm.hidden_states import HiddenStateExtractor, TaskPrompt, task_prompt
 from torchsdm.settings import as_table, filled, parse_toml, read_settings, refuse_unknown
 from torchsdm.validation import check_alpha, check_choice, check_positive, check_share, draw_seed
 
-FULL = "full"  #: the variant that an experiment is without any of its own: as in the paper
-ROLES = ("in distribution", "shifted", "shuffled")  #: of a test set, which say what is expected of an estimator on it
-STUDIES = ("estimators", "ablation", "sample size", "ensemble", "updatability", "alphas")  #: what may be looked at
+FULL = "full"  #: the variant without changes: as in the paper
+ROLES = ("in distribution", "shifted", "shuffled")  #: of a test set, which say what to expect of an estimator on it
+STUDIES = ("estimators", "ablation", "sample size", "ensemble", "updatability", "alphas")  #: of an experiment
 _FOLDER = resources.files("torchsdm.experiments") / "files"
 
 
@@ -33,18 +33,18 @@ class HubData:
 
     name: str
     split: str | list[str]
-    """One split, or several that are put one after the other."""
+    """One split, or several to concatenate."""
     config: str | None = None
     text: str = "text"
     label: str = "label"
     labels: Mapping[str, int | str] | None = None
-    """New labels by old ones, written as strings; rows with a label that is not named are left out."""
+    """New labels by old ones, written as strings; rows with other labels are left out."""
     balance: bool = False
-    """Take as many rows of each label as the rarest has, the first of them."""
+    """Take the first rows of each label, as many as the rarest has."""
     seed: int | None = None
-    """Shuffles the rows, before any are taken."""
+    """Shuffles the rows before any are taken."""
     rows: list[int] | None = None
-    """First row and the one after the last."""
+    """First row, and one past the last."""
 
 
 @dataclass(frozen=True)
@@ -54,70 +54,70 @@ class DataSet:
     name: str
     role: str = "pool"
     file: str | None = None
-    """Path in the data folder, such as ``sentiment/pool``, with or without its ending; or beside the experiment."""
+    """Path in the data folder, such as ``sentiment/pool``, with or without its ending; or next to the experiment."""
     hub: HubData | None = None
     """Where the texts are on the hub, if they are not in the folder."""
     shuffle: str | None = None
-    """The test set whose texts these are with their words shuffled."""
+    """The test set whose texts these are, with their words shuffled."""
     relabel: int | str | None = None
-    """One label for all, in place of their own."""
+    """One label for all, replacing the given ones."""
     text: str = "text"
     label: str = "label"
     states: str | None = None
-    """The key of hidden states in the file, which then needs no language model."""
+    """The key of hidden states in the file; no language model is then needed."""
     n: int | None = None
-    """Use so many, if there are, drawn at random; smaller draws are part of larger ones."""
+    """Use at most this many, drawn at random; smaller draws are part of larger ones."""
     remark: str = ""
-    """How they differ from the paper's."""
+    """How the data differ from the paper's."""
 
 
 @dataclass(frozen=True)
 class Updates:
-    """How updatability is looked at."""
+    """Settings of the study 'updatability'."""
 
     data: str | None = None
-    """The test set of which a part is added to the support; by default the first that is shifted."""
+    """The test set of which a part is added to the support; by default the first shifted one."""
     share: float = 0.5
-    """The part that is added; what is left is decided on before and after."""
+    """The part to add; the rest is decided on before and after."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment, all of its settings known."""
+    """One experiment with all of its settings."""
 
     name: str
     title: str
     pool: DataSet
-    """What training and calibration sets are drawn from."""
+    """The texts that training and calibration sets are drawn from."""
     tests: tuple[DataSet, ...]
     prompt: TaskPrompt
     models: tuple[str, ...] = ()
     """The paper's language models, by their names on the hub."""
     studies: tuple[str, ...] = ("estimators",)
     groups: tuple[str, ...] = GROUPS
-    """Of estimators that are compared."""
+    """The groups of estimators to compare."""
     classes: Mapping[str, str] = field(default_factory=dict)
     """What the labels mean."""
     training: Mapping[str, Any] = field(default_factory=dict)
-    """Parameters of ``SDMClassifier``; the networks that it is compared with are trained alike."""
+    """Parameters of ``SDMClassifier``; the networks it is compared with are trained the same way."""
     extraction: Mapping[str, Any] = field(default_factory=dict)
     """Parameters of ``HiddenStateExtractor``."""
     n_hidden: int = 795
-    """Width of the Bayesian networks that are compared."""
+    """Width of the Bayesian networks in the comparison."""
     alphas: tuple[float, ...] = ()
     """For the study 'alphas'."""
     updates: Updates = field(default_factory=Updates)
     variant: str = FULL
     folders: tuple[Path, ...] = ()
-    """Where the file and its task's lie, those that are a user's own; data are looked for there, too."""
+    """Folders of the file and of its task's, if they are the user's; data are looked for there too."""
 
     @property
     def alpha(self) -> float:
-        """The accuracy that is asked for."""
+        """The target accuracy."""
         return float(self.training.get("alpha", 0.95))
 
     def test(self, role: str) -> list[DataSet]:
-        """The test sets of a role."""
+        """The test sets with a role."""
         return [data for data in self.tests if data.role == role]
 
 
@@ -127,15 +127,13 @@ def experiment_names() -> list[str]:
 
 
 def experiment_source(name: str) -> str:
-    """The file of an experiment by its name, or at a path."""
+    """The file of an experiment, by name or path."""
     path = Path(name)
     if path.suffix == ".toml":
         return read_settings(path)
     if name not in experiment_names():
         known = ", ".join(experiment_names())
-        raise InvalidInputError(
-            f"There is no experiment {name!r}. Known are {known}; or give a .toml file of your own."
-        )
+        raise InvalidInputError(f"There is no experiment {name!r}. Choose one of {known}, or give your own .toml file.")
     return (_FOLDER / f"{name}.toml").read_text(encoding="utf-8")
 
 
@@ -151,29 +149,29 @@ def load_experiment(
     variant : str
         'full', or one of the variants that the file defines.
     task : str, optional
-        The experiment whose data, prompt and training are used, in place of the one that the file names.
+        The experiment whose data, prompt and training to use, instead of the one that the file names.
     changes : mapping, optional
-        Settings by dotted key, such as ``{"training.alpha": 0.9}``, which go before those of the file and variant.
+        Settings by dotted key, such as ``{"training.alpha": 0.9}``, which override those of the file and variant.
     """
     table, folders = _with_task(name, task)
     variants = as_table(table.pop("variants", {}), f"{name}: variants")
     if FULL in variants:
-        raise InvalidInputError(f"{name}: {FULL!r} is the experiment without a variant. Call this one by another name.")
+        raise InvalidInputError(f"{name}: {FULL!r} is the experiment without a variant. Use another name.")
     if variant != FULL:
         check_choice(variant, [FULL, *variants], "variant", f"experiment {name}")
         table = _changed(table, variants[variant], f"{name}: variants.{variant}")
     for key, value in (changes or {}).items():
         table = _changed(table, _nested(key.split("."), value), name)
     try:
-        strict_json(table)  # as which settings are kept beside results
+        strict_json(table)  # settings are stored as JSON with the results
     except (TypeError, ValueError) as error:
         raise InvalidTypeError(
-            f"{name} must hold texts, finite numbers, true and false: {error}. Write a date in quotes."
+            f"{name} may only have strings, finite numbers, true and false: {error}. Put dates in quotes."
         ) from error
     return _experiment(Path(name).stem, table, variant, folders)
 
 
-# --- Tables into one -------------------------------------------------------------------------------------------------
+# --- Merging tables --------------------------------------------------------------------------------------------------
 
 
 def _read(name: str) -> dict[str, Any]:
@@ -183,13 +181,13 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def _with_task(name: str, task: str | None) -> tuple[dict[str, Any], tuple[Path, ...]]:
-    """The table over that of the experiment whose task it has, if it has one, and the folders of a user's own files."""
+    """The table, merged over that of the experiment that its task names, if any, and the folders of a user's files."""
     table = _read(name)
     own = table.pop("task", None)
     if not isinstance(own, str | None):
         raise InvalidTypeError(f"{name}: 'task' must be the name of an experiment, or a .toml file. Got {own!r}.")
     if task is not None and own is None and "pool" in table:
-        raise InvalidInputError(f"{name} has data of its own, and cannot have those of {task!r}.")
+        raise InvalidInputError(f"{name} has its own data and cannot use those of {task!r}.")
     if own is not None and own.endswith(".toml"):
         own = str(Path(name).parent / own)
     base = task if task is not None else own
@@ -198,7 +196,7 @@ def _with_task(name: str, task: str | None) -> tuple[dict[str, Any], tuple[Path,
     inherited = _read(base)
     if "task" in inherited:
         raise InvalidInputError(
-            f"{name} has the task of {base}, which has that of {inherited['task']!r} itself. Name one that has its own."
+            f"{name} has the task {base}, which itself has the task {inherited['task']!r}. Name one with its own data."
         )
     return _merged(inherited, table), _folders(name, base)
 
@@ -209,7 +207,7 @@ def _folders(*names: str) -> tuple[Path, ...]:
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested tables, the second's values going before the first's; texts are where one says, never partly elsewhere."""
+    """Nested tables, where the second overrides the first; the source of texts is replaced as a whole."""
     hub = over.get("hub")
     is_elsewhere = "file" in over or "shuffle" in over or (isinstance(hub, Mapping) and "name" in hub)
     merged = {key: value for key, value in base.items() if not (is_elsewhere and key in ("file", "hub", "shuffle"))}
@@ -224,7 +222,7 @@ def _nested(keys: Sequence[str], value: Any) -> dict[str, Any]:
 
 
 def _changed(table: Mapping[str, Any], changes: Any, where: str) -> dict[str, Any]:
-    """The table with changes, in which ``pool = 500`` and ``tests = 200`` are numbers of documents."""
+    """The table with changes; ``pool = 500`` and ``tests = 200`` in them are numbers of documents."""
     changes = as_table(changes, where)
     if isinstance(changes.get("pool"), int):
         changes["pool"] = {"n": changes["pool"]}
@@ -235,10 +233,10 @@ def _changed(table: Mapping[str, Any], changes: Any, where: str) -> dict[str, An
     return _merged(table, changes)
 
 
-# --- A table into an experiment --------------------------------------------------------------------------------------
+# --- From table to experiment ----------------------------------------------------------------------------------------
 
 _SETTINGS = {one.name for one in fields(Experiment)} - {"name", "variant", "folders"}
-_OF_THE_RUN = {"model", "prompt", "verbose", "checkpoint"}  # parameters that no experiment may choose
+_OF_THE_RUN = {"model", "prompt", "verbose", "checkpoint"}  # parameters that an experiment cannot set
 
 
 def _experiment(name: str, table: dict[str, Any], variant: str, folders: tuple[Path, ...]) -> Experiment:
@@ -262,7 +260,7 @@ def _experiment(name: str, table: dict[str, Any], variant: str, folders: tuple[P
 
 
 def _check(experiment: Experiment) -> None:
-    """Refuse what would fail, or mean nothing, after hours of work."""
+    """Refuse settings that would fail, or mean nothing, after hours of work."""
     where = f"experiment {experiment.name}"
     for alpha in (experiment.training.get("alpha", 0.95), *experiment.alphas):
         check_alpha(alpha, where)
@@ -285,7 +283,7 @@ def _check(experiment: Experiment) -> None:
             f"{where} has the study 'updatability', which needs a 'shifted' test set, or updates.data."
         )
     if "alphas" in experiment.studies and not experiment.alphas:
-        raise InvalidInputError(f"{where} has the study 'alphas' and names none. Add alphas = [0.9, 0.95].")
+        raise InvalidInputError(f"{where} has the study 'alphas' but no alphas. Add alphas = [0.9, 0.95].")
 
 
 def _pool(table: Any, where: str) -> DataSet:
@@ -296,7 +294,7 @@ def _test(name: str, table: Any, where: str) -> DataSet:
     values = as_table(table, where)
     check_choice(values.get("role"), ROLES, "role", where)
     if "shuffle" in values:
-        kept = {"role", "shuffle", "relabel", "n", "remark"}  # all else is of the set that is shuffled
+        kept = {"role", "shuffle", "relabel", "n", "remark"}  # the rest comes from the set that is shuffled
         refuse_unknown(values, kept, f"{where}, which shuffles {values['shuffle']!r}")
     return _data_set(values, where, name=name)
 
@@ -309,7 +307,7 @@ def _data_set(table: Any, where: str, **ours: Any) -> DataSet:
     if data.file is None and data.hub is None and data.shuffle is None:
         raise InvalidInputError(f"{where}: no 'file', 'hub' or 'shuffle' says where the texts are.")
     if data.states is not None and (data.file is None or data.hub is not None):
-        raise InvalidInputError(f"{where}: 'states' are in a 'file', and not on the hub.")
+        raise InvalidInputError(f"{where}: 'states' must be in a 'file', not on the hub.")
     if data.n is not None:
         check_positive(data.n, "n", where, integer=True)
     return data
@@ -318,20 +316,20 @@ def _data_set(table: Any, where: str, **ours: Any) -> DataSet:
 def _hub_data(table: Any, where: str) -> HubData:
     hub = filled(HubData, table, where)
     if hub.rows is not None and not (len(hub.rows) == 2 and 0 <= hub.rows[0] < hub.rows[1]):
-        raise InvalidInputError(f"{where}: 'rows' must be the first and the one after the last. Got {hub.rows!r}.")
+        raise InvalidInputError(f"{where}: 'rows' must be the first row and one past the last. Got {hub.rows!r}.")
     if hub.seed is not None:
         check_positive(hub.seed, "seed", where, integer=True, zero=True)
     return hub
 
 
 def _prompt(prompt: Any, where: str) -> TaskPrompt:
-    """A prompt by name, as a template, or as a table of template, label words and system message."""
+    """A prompt as a name, a template, or a table of template, label words and system message."""
     if not isinstance(prompt, Mapping):
         return task_prompt(prompt, where)
     refuse_unknown(prompt, {"template", "label_words", "system"}, f"{where}: prompt")
     if "template" not in prompt:
         raise InvalidInputError(f"{where}: 'prompt.template' is missing.")
     words = prompt.get("label_words", {})
-    if isinstance(words, Mapping):  # keys of TOML are strings, and most labels are numbers
+    if isinstance(words, Mapping):  # TOML keys are strings, but most labels are numbers
         words = {int(label) if str(label).isdecimal() else label: word for label, word in words.items()}
     return TaskPrompt(prompt["template"], words, prompt.get("system"))

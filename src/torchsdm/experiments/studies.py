@@ -1,4 +1,4 @@
-"""What an experiment looks at once states are there and the classifier is trained: one function for each study."""
+"""What an experiment examines once it has states and a trained classifier: one function per study."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class Prepared:
 
     experiment: Experiment
     model: str
-    """What the language model is called."""
+    """Name of the language model."""
     pool: LabelledStates
     tests: Mapping[str, LabelledStates]
     classifier: SDMClassifier
     """Fitted on the pool, all rounds kept."""
     directory: Path
-    """Where networks that are trained keep their checkpoints."""
+    """Where trained networks keep their checkpoints."""
 
     @property
     def roles(self) -> dict[str, str]:
@@ -66,7 +66,7 @@ class Prepared:
 
     @property
     def calibration_name(self) -> str:
-        """What the calibration set is called: as in the paper, after the data set that the pool is of."""
+        """Name of the calibration set: as in the paper, after the pool's data set."""
         return f"{(self.experiment.test('in distribution') or self.experiment.tests)[0].name} calibration"
 
 
@@ -78,7 +78,7 @@ class Section:
     table: ResultTable | Grid
     text: str = ""
     on_page: bool = True
-    """Whether the page of results shows it; everything is in the report."""
+    """Whether the results page shows it; the report has everything."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Findings:
     sections: Sequence[Section]
     claims: Sequence[Claim] = field(default_factory=tuple)
     evaluation: Evaluation | None = None
-    """Of all estimators, where the study made one."""
+    """Of all estimators, if the study made one."""
 
 
 def estimators(prepared: Prepared) -> Findings:
@@ -112,11 +112,11 @@ def estimators(prepared: Prepared) -> Findings:
         "All estimators": [row for one, row in plain if one.group not in ("vbll", "today")],
         "Words shuffled": [row for one, row in shuffled if one.group not in ("vbll", "today")],
         "Bayesian last layers": [row for one, row in results if one.group == "vbll"],
-        "What one would pick today": [row for one, row in results if one.group == "today"],
+        "What you would pick today": [row for one, row in results if one.group == "today"],
     }
     sections = [
         *([Section("Main table", ResultTable(main))] if main else []),
-        Section("Calibration set", _calibration_table(prepared), "Accuracies on the set that the region was found on."),
+        Section("Calibration set", _calibration_table(prepared), "Accuracies on the set that determined the region."),
         *(Section(title, ResultTable(rows), on_page=False) for title, rows in others.items() if rows),
     ]
     claims = paper_claims(evaluation, roles, _round_points(prepared.classifier))
@@ -143,10 +143,10 @@ def ablation(prepared: Prepared) -> Findings:
     shares = {a.dataset: (a.accuracy.marginal.share, b.accuracy.marginal.share) for a, b in pairs}
     fewer = [with_g >= without_g for with_g, without_g in shares.values() if with_g or without_g]
     claims = [
-        all_hold("ablation", f"Without a learned g, {Rule.REGION} stays at or above α or rejects all.", without),
+        all_hold("ablation", f"Without a learned g, {Rule.REGION} is at or above α or rejects all.", without),
         Claim(
             "ablation′",
-            "Without a learned g, no more points are admitted on most of the data sets.",
+            "Without a learned g, no more points are admitted on most data sets.",
             sum(fewer) > len(fewer) / 2 if fewer else None,
             tuple(f"{name}: {a:.1%} with a learned g, {b:.1%} without" for name, (a, b) in shares.items()),
         ),
@@ -155,7 +155,7 @@ def ablation(prepared: Prepared) -> Findings:
 
 
 def sample_size(prepared: Prepared) -> Findings:
-    """The lower estimator, which allows for the number of calibration points that an answer rests on."""
+    """The lower estimator, which accounts for the number of calibration points behind an answer."""
     pairs: list[tuple[ResultRow, ResultRow]] = []  # the region and its lower estimator on each data set
     lines = []
     n_beyond: dict[str, int] = {}  # inputs that the lower estimator admits and the region does not
@@ -186,7 +186,7 @@ def sample_size(prepared: Prepared) -> Findings:
 
 
 def ensemble(prepared: Prepared) -> Findings:
-    """All J rounds together: admitted only where all agree and all admit."""
+    """All J rounds together: admitted only if all agree and all admit."""
     n_rounds = len(prepared.classifier.round_models_)
     of_all = SDMEnsemble.from_classifier(prepared.classifier)
     together_key = EstimatorKey(Basis.ALL_ROUNDS, Rule.REGION_LOWER)
@@ -211,13 +211,13 @@ def ensemble(prepared: Prepared) -> Findings:
             "ensemble′",
             "The ensemble admits no more than the lower estimator of the best round.",
             all(of_all_rounds <= of_best for of_all_rounds, of_best in shares.values()),
-            tuple(f"{name}: {a:.1%} of all rounds, {b:.1%} of the best" for name, (a, b) in shares.items()),
+            tuple(f"{name}: {a:.1%} by all rounds, {b:.1%} by the best" for name, (a, b) in shares.items()),
         ),
     ]
     triples = zip(region_rows, lower_rows, together_rows, strict=True)  # of each data set
     sections = [
         Section("The best round and all rounds", ResultTable([row for rows in triples for row in rows])),
-        Section("Rounds", Grid(["round", "accuracy over its calibration set", "q′_min"], regions)),
+        Section("Rounds", Grid(["round", "accuracy on its calibration set", "q′_min"], regions)),
     ]
     return Findings(sections, claims)
 
@@ -268,18 +268,18 @@ def updatability(prepared: Prepared) -> Findings:
         ),
         Claim(
             "update″",
-            "After inputs are added under a label outside the classes, no more of the others like them are admitted.",
+            "After adding inputs under a label outside the classes, no more inputs like them are admitted.",
             shares[as_outside] <= shares[before],
             tuple(f"{when}: {share:.2%} admitted" for when, share in shares.items()),
         ),
     ]
-    text = f"{n_added} inputs of {name} drawn at random are added; the rows are of what is left, before and after."
+    text = f"{n_added} random inputs of {name} are added; the rows show the rest, before and after."
     rows = [row for by_time in tables.values() for row in by_time.values()]
     return Findings([Section("Before and after an update", ResultTable(rows), text)], claims)
 
 
 def alphas(prepared: Prepared) -> Findings:
-    """A region for each of several alphas, and the one nearest 1 that each point lies in."""
+    """One region for each of several alphas, and the largest alpha that admits each point."""
     wanted = list(prepared.experiment.alphas)
     classifier = copy.copy(prepared.classifier)
     classifier.recalibrate(alpha=wanted)
@@ -312,10 +312,10 @@ def alphas(prepared: Prepared) -> Findings:
     columns = ["α", "q′_min", *(f"ψ of {label}" for label in names), *(f"points of {label}" for label in names)]
     claims = [all_hold("alphas", f"{Rule.REGION} is at or above each α or rejects all.", rows)]
     sections = [
-        Section("Regions", Grid(columns, regions), "Thresholds, and the calibration points that each region rests on."),
+        Section("Regions", Grid(columns, regions), "Thresholds, and the calibration points behind each region."),
         Section("A range of α", ResultTable(rows)),
         Section(
-            "The α nearest 1 that admits a point",
+            "The largest α that admits a point",
             Grid(["data set", *(f"α = {alpha:g}" for alpha in wanted), "none"], assigned),
         ),
     ]
@@ -334,7 +334,7 @@ FUNCTIONS: dict[str, Callable[[Prepared], Findings]] = {
 
 
 def calibration_part(pool: LabelledStates, classifier: SDMClassifier) -> LabelledStates:
-    """The rows of a pool that a classifier calibrated on."""
+    """The rows of a pool that a classifier was calibrated on."""
     return pool.take(classifier.calibration_rows_)
 
 
@@ -346,7 +346,7 @@ def _row(
     key: EstimatorKey,
     estimator: str | None = None,
 ) -> ResultRow:
-    """The row of decisions over the SDM adaptor; its estimator is called after its rule unless a name is given."""
+    """The row of decisions over the SDM adaptor; its estimator is named after its rule by default."""
     return ResultRow.of(
         decisions,
         data.labels,
@@ -366,7 +366,7 @@ def _region_row(
     model: str,
     key: EstimatorKey = UNLISTED,
 ) -> ResultRow:
-    """The region of a classifier that is not the run's own, or no longer."""
+    """The row of the region of any classifier, such as an updated one."""
     return ResultRow.of(
         classifier.decide(data.hidden_states),
         data.labels,
@@ -379,7 +379,7 @@ def _region_row(
 
 
 def _calibration_table(prepared: Prepared) -> ResultTable:
-    """The SDM rules on the calibration set, with q'_min beside the region's."""
+    """The SDM rules on the calibration set, with q'_min in the region's name."""
     region = prepared.classifier.region_
     q_min = f"{region.min_rescaled_similarity:.4g}" if region.found else "∞"
     entrants = [
@@ -390,13 +390,13 @@ def _calibration_table(prepared: Prepared) -> ResultTable:
             key=EstimatorKey(Basis.SDM, rule),
         )
         for name, rule in SDM_RULES.items()
-        if rule is not Rule.REGION_LOWER  # which the paper does not print
+        if rule is not Rule.REGION_LOWER  # not printed in the paper
     ]
     return Evaluation(entrants, {prepared.calibration_name: prepared.calibration}, prepared.experiment.alpha).table
 
 
 def _round_points(classifier: SDMClassifier) -> list[tuple[str, float, float]]:
-    """Accuracy over its calibration set and q'_min of each round."""
+    """Each round's accuracy on its calibration set, and its q'_min."""
     return [
         (
             f"round {number}",
@@ -408,12 +408,12 @@ def _round_points(classifier: SDMClassifier) -> list[tuple[str, float, float]]:
 
 
 def _lower(decisions: SDMDecisions) -> SDMDecisions:
-    """The decisions as the lower estimator takes them."""
+    """The decisions of the lower estimator."""
     return decisions.with_admission(decisions.admitted_lower_at)
 
 
 def _with_support(classifier: SDMClassifier, added: LabelledStates, labels: Any) -> SDMClassifier:
-    """A copy of the classifier with points added to its support; updates replace what they change, so it is cheap."""
+    """A copy of the classifier with points added to its support; cheap, as updates replace only what they change."""
     updated = copy.copy(classifier)
     return updated.add_exemplars(added.hidden_states, labels, ids=[f"added-{name}" for name in added.ids or []])
 

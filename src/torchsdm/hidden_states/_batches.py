@@ -1,4 +1,4 @@
-"""Batches of sequences by token budget, so that little is spent on padding."""
+"""Batches of sequences by token budget, with little padding."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ MAX_PADDING = 0.1  #: the largest share of a batch that may be padding
 
 
 def batches_by_length(lengths: Sequence[int], budget: int, max_padding: float = MAX_PADDING) -> list[list[int]]:
-    """Divide sequences of given lengths into batches, longest first; each batch as their positions.
+    """Divide sequences of given lengths into batches of positions, longest first.
 
-    A batch, padded to its longest sequence, holds at most ``budget`` tokens (one sequence always fits) and at most a
+    A batch, padded to its longest sequence, has at most ``budget`` tokens (one sequence always fits) and at most a
     share ``max_padding`` of padding. The same lengths give the same batches.
 
     Examples

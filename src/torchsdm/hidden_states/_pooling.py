@@ -1,7 +1,7 @@
 """From a language model's states at every position to the state h of a sequence (section 4.3 of the paper).
 
 Pure functions of tensors. A sequence of n tokens has spans of token positions: the whole sequence (0, n) first, then
-perhaps segments of it. Of each span the chosen parts are taken and concatenated:
+optionally segments of it. The chosen parts of each span are concatenated:
 
 - ``final``: the state at its last position;
 - ``first``: the state at its first position;
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-PARTS = ("first", "final", "mean")  #: what can be taken of a span
+PARTS = ("first", "final", "mean")  #: what can be taken from a span
 DECODER_PARTS = ("final", "mean")  #: the paper's h
 ENCODER_PARTS = ("first", "mean")
 
@@ -38,7 +38,7 @@ def pool(states: Tensor, spans: Sequence[Sequence[Span]], parts: Sequence[str]) 
 
     Notes
     -----
-    Each span is reduced on its own, so the result does not depend on what else is in the batch.
+    Each span is reduced separately, so the result does not depend on what else is in the batch.
     """
     # (B, L, H) -> (B, P, parts * H)
     return torch.stack(

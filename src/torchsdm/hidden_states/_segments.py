@@ -1,4 +1,4 @@
-"""Where the sentences and paragraphs of a text lie, and how many of them are joined to a given number."""
+"""Find the sentences and paragraphs of a text, and join them into at most a given number."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import pairwise
 Span = tuple[int, int]  # start and end, end not included
 
 # A sentence ends at . ! ? or … (with closing quotes or brackets) before white space, at a full stop of scripts that
-# use no space, or at the end of a line. Abbreviations end sentences too: a segment too many does no harm.
+# use no space, or at the end of a line. Abbreviations end sentences too: an extra segment does no harm.
 _SENTENCE_END = re.compile(r"[.!?…]+[\"'”’)\]]*|[。！？]+|\n+")
 _PARAGRAPH_END = re.compile(r"\n\s*\n")
 
@@ -41,7 +41,7 @@ def _is_space(text: str, position: int) -> bool:
 
 
 def join_spans(spans: list[Span], n: int) -> list[Span]:
-    """At most n spans: where there are more, neighbours are joined, as evenly in number as can be."""
+    """At most n spans: if there are more, neighbours are joined into groups of nearly equal size."""
     if len(spans) <= n:
         return spans
     edges = [len(spans) * part // n for part in range(n + 1)]

@@ -15,7 +15,7 @@ from torchsdm.hidden_states._segments import Span, join_spans, split_spans
 from torchsdm.hidden_states.prompts import FIELDS, TaskPrompt
 from torchsdm.validation import Array
 
-_MARK = "\ue000{}\ue001"  # stands for a field while the chat template is applied; of Unicode's private use
+_MARK = "\ue000{}\ue001"  # replaces a field while the chat template is applied; private-use Unicode
 _MARKED = re.compile(_MARK.format(f"({'|'.join(FIELDS)})"))
 
 
@@ -28,18 +28,17 @@ class TokenSequence:
 
     ids: list[int]
     spans: list[Span]
-    """Token positions of the whole sequence, then of its segments; as many for every document."""
+    """Token positions of the whole sequence, then of its segments; the same number for every document."""
     n_cut: int
-    """Tokens of the document (or answer) that were left out because it was too long."""
+    """Tokens of the document (or answer) that were dropped because it was too long."""
 
 
 class PromptEncoder:
     """Turns documents into tokens under one prompt and tokenizer.
 
-    The prompt, with the model's chat template around it where ``use_chat`` says so, is tokenized as one text with the
-    document in its place, as the model saw such texts in training. Yet nothing in a document can act as more than text:
-    the chat template is applied before the document is put in, and special tokens that a document spells out are
-    spelled in ordinary tokens.
+    The prompt, in the model's chat template with ``use_chat``, is tokenized as one text with the document inserted, as
+    the model saw such texts in training. Yet nothing in a document acts as more than text: the chat template is applied
+    before the document is inserted, and special tokens that a document spells out become ordinary tokens.
 
     Parameters
     ----------
@@ -50,19 +49,19 @@ class PromptEncoder:
     max_tokens : int
         Longer sequences lose tokens at the end of the document, then at the end of the answer, and nowhere else.
     position_limit : int, optional
-        The longest sequence that the model can take. Where label words are scored, the tokens of a word but its last
-        follow the sequence, which is shortened for them.
+        The longest sequence that the model can take. If label words are scored, all but the last token of a word follow
+        the sequence, which is shortened for them.
     scores_words : bool
         Whether the model's logits of the label words are wanted.
     segments : {'sentences', 'paragraphs', 'fields'} or None
-        What the spans after the first are of: the document's sentences or paragraphs, or the fields of the template.
+        What the spans after the first cover: the document's sentences or paragraphs, or the fields of the template.
     n_segments : int
-        How many such spans; neighbours are joined where a document has more. Where it has fewer, the whole sequence
-        stands in their place (a repeated position changes nothing in a maximum over positions).
+        How many such spans. If a document has more, neighbours are joined; if it has fewer, the whole sequence takes
+        their place (a repeated position does not change a maximum over positions).
     chat_options : mapping, optional
         Variables for the chat template.
     rendered : str, optional
-        The prompt as rendered at another time, to use again: a chat template may write the date.
+        An earlier rendering of the prompt to reuse: a chat template may write the date.
     """
 
     def __init__(
@@ -90,11 +89,11 @@ class PromptEncoder:
         self._literals, self._fields = pieces[0::2], pieces[1::2]
         if sorted(self._fields) != sorted(prompt.fields):
             raise InvalidInputError(
-                "The chat template of this model drops or repeats the message, so that the prompt cannot be used with "
-                "it. Set use_chat=False, or give another prompt."
+                "The chat template of this model drops or repeats the message, so the prompt cannot be used with it. "
+                "Set use_chat=False, or use another prompt."
             )
         self.words = self.label_tokens() if scores_words and prompt.label_words else []
-        """The tokens of each label word, where they are scored."""
+        """The tokens of each label word, if they are scored."""
         n_appended = max((len(word) for word in self.words), default=1) - 1
         self.max_tokens = max_tokens if position_limit is None else min(max_tokens, position_limit - n_appended)
         """The longest sequence."""
@@ -102,7 +101,7 @@ class PromptEncoder:
         n_prompt = len(tokenizer("".join(self._literals), add_special_tokens=not use_chat)["input_ids"])
         if n_prompt + len(self._fields) > max_tokens:
             raise InvalidInputError(
-                f"The prompt alone takes {n_prompt} tokens, and max_tokens is {max_tokens}: nothing is left for "
+                f"The prompt alone takes {n_prompt} tokens, but max_tokens is {max_tokens}: nothing is left for "
                 "documents. Shorten the prompt or raise max_tokens."
             )
 
@@ -120,7 +119,7 @@ class PromptEncoder:
             return_attention_mask=False,
             truncation=False,
             padding=False,
-            verbose=False,  # no notice that a sequence is too long: we cut it
+            verbose=False,  # no warning that a sequence is too long: we cut it
         )
         return [
             self._sequence(document, spans, np.array(ids, dtype=np.int64), np.array(offsets).reshape(-1, 2), text)
@@ -132,8 +131,8 @@ class PromptEncoder:
     def label_tokens(self) -> list[list[int]]:
         """The tokens of each label word, as the model would write it at the answer position.
 
-        All with a space before them or all without: whichever takes fewer tokens; of equal ones, without after a chat
-        template or white space, and with one after other text.
+        All with a leading space or all without, whichever takes fewer tokens; on a tie, without after a chat template
+        or white space, and with one after other text.
         """
         words = list(self.prompt.words.values())
         plain, spaced = ([self._ids(f"{space}{word}") for word in words] for space in ("", " "))
@@ -144,13 +143,13 @@ class PromptEncoder:
             for other, longer in zip(words, chosen, strict=True):
                 if word != other and longer[: len(tokens)] == tokens:
                     raise InvalidInputError(
-                        f"'label_words' of TaskPrompt must not begin alike to the end of one of them. Got {word!r} and "
-                        f"{other!r}, whose tokens do."
+                        "'label_words' of TaskPrompt must not begin with the tokens of one another. Got "
+                        f"{word!r} and {other!r}."
                     )
         return chosen
 
     def _render(self, chat_options: Mapping[str, Any]) -> str:
-        """The prompt, in the chat template if that is wanted, with a mark in place of each field."""
+        """The prompt, in the chat template if wanted, with a mark in place of each field."""
         filled = self.prompt.fill(**{name: _MARK.format(name) for name in self.prompt.fields})
         if not self.use_chat:
             return filled
@@ -167,12 +166,12 @@ class PromptEncoder:
             raise InvalidInputError(f"The chat template of this model refuses the prompt: {error}.") from error
 
     def _fill(self, document: Document) -> tuple[str, dict[str, Span]]:
-        """The text that is tokenized, and where in it the fields are."""
+        """The text to tokenize, and where the fields are in it."""
         text, spans = self._literals[0], {}
         for name, literal in zip(self._fields, self._literals[1:], strict=True):
             value = document.text if name == "document" else document.answer
             if value is None:
-                raise InvalidInputError(f"{document.place}: the prompt asks for an answer, and there is none.")
+                raise InvalidInputError(f"{document.place}: the prompt asks for an answer, but there is none.")
             spans[name] = (len(text), len(text) + len(value))
             text += value + literal
         return text, spans
@@ -196,15 +195,15 @@ class PromptEncoder:
         return [(start + left, start + right) for left, right in split_spans(document.text, str(self.segments))]
 
     def _spell_out_controls(self, text: str, chars: dict[str, Span], ids: Array, offsets: Array) -> tuple[Array, Array]:
-        """Replace special tokens that a field spells out by the ordinary tokens of the same characters."""
+        """Replace special tokens that a field spells out with ordinary tokens of the same characters."""
         new: dict[int, list[int]] = {}
         for position in np.flatnonzero(np.isin(ids, self._controls)).tolist():
             start, end = offsets[position].tolist()
             written, token = text[start:end], self._tokens[int(ids[position])]
-            # A special token of the template may take white space of the document along; that does not make it its.
+            # A special token of the template may absorb white space of the document, and is still the template's.
             left, right = start + len(written) - len(written.lstrip()), start + len(written.rstrip())
             is_in_field = any(right > field[0] and left < field[1] for field in chars.values())
-            # An unknown character becomes a special token too, and rightly: then the characters are others.
+            # An unknown character becomes a special token too, and rightly: its characters are not the token's.
             is_unknown = int(ids[position]) == self.tokenizer.unk_token_id and written.strip() != token.content.strip()
             if is_in_field and not is_unknown:
                 before = text[offsets[position - 1, 1] if position else 0 : start]
@@ -230,7 +229,7 @@ class PromptEncoder:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _cut(self, document: Document, chars: dict[str, Span], ids: Array, offsets: Array) -> tuple[Array, Array, int]:
-        """Leave out tokens at the end of the document, then of the answer, until the sequence fits."""
+        """Drop tokens at the end of the document, then of the answer, until the sequence fits."""
         excess = len(ids) - self.max_tokens
         if excess <= 0:
             return ids, offsets, 0
@@ -244,7 +243,7 @@ class PromptEncoder:
         if n_cut < excess:
             n_left = len(ids) - n_cut
             raise InvalidInputError(
-                f"{document.place}: the prompt alone takes {n_left} tokens, and max_tokens is {self.max_tokens}."
+                f"{document.place}: the prompt alone takes {n_left} tokens, but max_tokens is {self.max_tokens}."
             )
         return ids[keep], offsets[keep], n_cut
 
@@ -256,7 +255,7 @@ def _touches(span: Span, offsets: Array) -> Array:
 
 
 def _positions_in(span: Span, offsets: Array) -> Array:
-    """The tokens from a span's first to its last that have no other characters; some may have none at all."""
+    """The tokens from a span's first to its last without characters outside it; some may have no characters."""
     touching = np.flatnonzero(_touches(span, offsets))
     if len(touching) == 0:
         return touching
@@ -266,7 +265,7 @@ def _positions_in(span: Span, offsets: Array) -> Array:
 
 
 def _token_span(span: Span, offsets: Array) -> Span | None:
-    """The tokens of a span of characters; None if no token is left of it."""
+    """The tokens of a span of characters; None if none of them is left."""
     positions = np.flatnonzero(_touches(span, offsets))
     return (int(positions[0]), int(positions[-1]) + 1) if len(positions) else None
 

@@ -37,25 +37,25 @@ _LOADING_ERRORS = (
     SafetensorError,
     struct.error,
 )
-# What a later token or padding may change and count as nothing, in standard deviations of the states.
+# Changes by a later token or padding that count as none, in standard deviations of the states.
 _SAME = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1, torch.float64: 1e-3}
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
 class ModelOutput:
-    """What a language model gives for a padded batch of B sequences."""
+    """What a language model returns for a padded batch of B sequences."""
 
     states: Tensor
     """(B, L, H): the states of the chosen layer at every position."""
     logits: Tensor
-    """(B, K, V): the logits over the vocabulary at the K positions asked for, which may be none."""
+    """(B, K, V): the logits over the vocabulary at the K requested positions; K may be 0."""
 
 
 class Backbone:
     """A frozen language model with its tokenizer.
 
-    Made by ``Backbone.load``, or from a model and a tokenizer that are loaded already.
+    Make one with ``Backbone.load``, or from a loaded model and tokenizer.
 
     Parameters
     ----------
@@ -68,11 +68,11 @@ class Backbone:
     Attributes
     ----------
     is_decoder : bool
-        Whether a position sees only what is before it, so that the last one has seen everything. It is found by trial.
+        Whether a position sees only earlier ones, so that the last one has seen everything. Found by trial.
     is_padding_neutral : bool
-        Whether padding leaves the states of a sequence as they are; it does not for every encoder. Found by trial, too.
+        Whether padding leaves the states of a sequence unchanged; with some encoders it does not. Also found by trial.
     max_tokens : int
-        The longest sequence that is stated for it, by sentence-transformers, its tokenizer or its configuration.
+        The longest sequence stated by sentence-transformers, its tokenizer or its configuration.
     position_limit : int
         The longest sequence that it can take.
     hidden_size : int
@@ -85,18 +85,18 @@ class Backbone:
     def __init__(self, model: Any, tokenizer: Any, *, source: ModelSource | None = None) -> None:
         if not getattr(tokenizer, "is_fast", False):
             raise BackboneError(
-                f"{type(tokenizer).__name__} does not tell where in a text its tokens are; a fast tokenizer is needed."
+                f"{type(tokenizer).__name__} does not give the offsets of its tokens in a text. Use a fast tokenizer."
             )
         if model.config.is_encoder_decoder:
             raise BackboneError(
-                f"{type(model).__name__} is an encoder with a decoder. Use a causal language model or an encoder."
+                f"{type(model).__name__} is an encoder-decoder. Use a causal language model or an encoder."
             )
         self.model, self.tokenizer, self.source = model.eval(), tokenizer, source
         self.position_limit = _position_limit(model)
         stated = (None if source is None else source.max_tokens, getattr(tokenizer, "model_max_length", None))
         self.max_tokens = int(min(limit for limit in (*stated, self.position_limit) if limit is not None))
         self._fingerprint: str | None = None
-        self._lock = threading.Lock()  # the output layer is told its positions through the module, one run at a time
+        self._lock = threading.Lock()  # a hook tells the output layer its positions, one run at a time
         self.is_decoder, self.is_padding_neutral = self._try_out()
 
     @classmethod
@@ -115,7 +115,7 @@ class Backbone:
         ----------
         reference : str or path
             A directory, a ``.gguf`` file, ``package:NAME`` for a model inside an installed package, or a name on the
-            Hugging Face hub. Models of sentence-transformers are taken too.
+            Hugging Face hub. sentence-transformers models work too.
         revision : str, optional
             Branch, tag or commit on the hub.
         device : str, optional
@@ -149,10 +149,10 @@ class Backbone:
         absent = sorted(
             str(name) for name in {*info["missing_keys"], *info["mismatched_keys"]} if "pooler" not in str(name)
         )
-        if absent:  # transformers would go on with random numbers in their place
+        if absent:  # transformers would continue with random numbers in their place
             raise BackboneError(
-                f"The weights of the language model {str(reference)!r} are incomplete: {len(absent)} are missing or of "
-                f"another shape, such as {absent[0]}."
+                f"The weights of the language model {str(reference)!r} are incomplete: {len(absent)} are missing or "
+                f"have the wrong shape, such as {absent[0]}."
             )
         backbone = cls(model.to(name), tokenizer, source=source)
         cls._in_use[key] = backbone
@@ -160,7 +160,7 @@ class Backbone:
 
     @property
     def name(self) -> str:
-        """What the model is called: the reference it was loaded by, or its class."""
+        """The model's name: the reference it was loaded by, or its class."""
         return self.source.reference if self.source is not None else type(self.model).__name__
 
     @property
@@ -170,7 +170,7 @@ class Backbone:
 
     @property
     def has_output_layer(self) -> bool:
-        """Whether it has a layer that gives logits over the vocabulary for what comes next."""
+        """Whether it has a layer that gives logits over the vocabulary for the next token."""
         return self.is_decoder and self.model.get_output_embeddings() is not None
 
     @property
@@ -179,7 +179,7 @@ class Backbone:
         return getattr(self.tokenizer, "chat_template", None) is not None
 
     def fingerprint(self) -> str:
-        """By which a classifier knows the model it was fitted on."""
+        """By which a classifier recognises the model it was fitted on."""
         if self._fingerprint is None:
             self._fingerprint = self.source.fingerprint() if self.source is not None else _parameter_digest(self)
         return self._fingerprint
@@ -211,7 +211,7 @@ class Backbone:
         if self.is_decoder and hasattr(self.model.config.get_text_config(), "use_cache"):
             options["use_cache"] = False
         if not self.has_output_layer:
-            model = self.model.base_model  # without a layer on top, such as that of a model trained on blanks
+            model = self.model.base_model  # without a head, such as that of a masked language model
             output = model(**inputs, **options)
             return ModelOutput(_layer(output, layer, output.last_hidden_state), torch.empty(len(ids), 0, 0))
         positions = torch.tensor(logits_at if logits_at is not None else [[]] * len(sequences), dtype=torch.int64)
@@ -220,7 +220,7 @@ class Backbone:
         return ModelOutput(_layer(output, layer, seen[0]), output.logits)
 
     def _try_out(self) -> tuple[bool, bool]:
-        """Whether earlier positions are blind to a later token, and whether they are to padding."""
+        """Whether earlier positions ignore a later token, and whether they ignore padding."""
         numbers = (number for number in range(len(self.tokenizer)) if number not in self.tokenizer.all_special_ids)
         sequence = list(islice(numbers, 8))
         self.is_decoder = False  # for now: run the model below its output layer
@@ -244,7 +244,7 @@ class Backbone:
 
 
 def resolve_dtype(dtype: str | None, device: str | None) -> str:
-    """The number type that a model is run in: that asked for, or float32 on the CPU and bfloat16 elsewhere."""
+    """The number type to run a model in: the one requested, or float32 on the CPU and bfloat16 elsewhere."""
     if dtype is None:
         return "float32" if torch.device(device or "cpu").type == "cpu" else "bfloat16"
     if dtype not in _DTYPES:
@@ -254,10 +254,10 @@ def resolve_dtype(dtype: str | None, device: str | None) -> str:
 
 @contextmanager
 def _output_layer_at(model: Any, positions: Tensor) -> Iterator[list[Tensor]]:
-    """Let the output layer see only some positions (B, K) of each sequence, and keep all that it would have seen.
+    """Let the output layer see only some positions (B, K) of each sequence, and keep its whole input.
 
-    What it would have seen, (B, L, H), is the paper's final-layer hidden state. That the logits come from the model
-    itself, scaled or capped as it does, makes them those of the untouched model.
+    That input, (B, L, H), is the paper's final-layer hidden state. The model itself computes the logits, and scales or
+    caps them, so they are those of the untouched model.
     """
     seen: list[Tensor] = []
 
@@ -279,9 +279,7 @@ def _layer(output: Any, layer: int, last: Tensor) -> Tensor:
         return last
     states = output.hidden_states
     if not -len(states) <= layer < len(states):
-        raise InvalidInputError(
-            f"'layer' must be one of {-len(states)} to {len(states) - 1} for this model. Got {layer}."
-        )
+        raise InvalidInputError(f"'layer' must be in {-len(states)}..{len(states) - 1} for this model. Got {layer}.")
     chosen: Tensor = states[layer]
     return chosen
 
@@ -296,7 +294,7 @@ def _import_transformers() -> Any:
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """No progress bars of loading, and no notices below an error."""
+    """Hide loading progress bars, and messages below errors."""
     logging = transformers.utils.logging
     verbosity, is_shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -324,7 +322,7 @@ def _loader(config: Any, transformers: Any) -> Any:
 
 
 def _position_limit(model: Any) -> int:
-    """How many positions a model has; those of the RoBERTa family begin behind the padding's."""
+    """How many positions a model has; in the RoBERTa family they start after the padding's."""
     stated = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     limits = [stated] if isinstance(stated, int) and stated > 0 else []
     for name, module in model.named_modules():
@@ -336,7 +334,7 @@ def _position_limit(model: Any) -> int:
 def _convert_gguf(file: Path, directory: Path) -> None:
     """Write the model of a GGUF file as a directory in float32."""
     transformers = _import_transformers()
-    _logger.info("converting %s, which takes some seconds the first time", file)
+    _logger.info("converting %s, which takes a few seconds the first time", file)
     form = {"gguf_file": file.name}
     try:
         with redirect_stderr(io.StringIO()):  # a progress bar that cannot be turned off
@@ -344,7 +342,7 @@ def _convert_gguf(file: Path, directory: Path) -> None:
             model = transformers.AutoModelForCausalLM.from_pretrained(file.parent, **form, dtype=torch.float32)
     except ImportError as error:
         raise MissingExtraError("gguf", "hf", "Reading a GGUF file") from error
-    # The weights are plain numbers now; as long as model and config say otherwise they cannot be saved.
+    # The weights are plain numbers now; while model and config say otherwise, they cannot be saved.
     model.hf_quantizer, model.is_quantized = None, False
     for owner, name in ((model, "quantization_method"), (model.config, "quantization_config")):
         if hasattr(owner, name):
@@ -354,7 +352,7 @@ def _convert_gguf(file: Path, directory: Path) -> None:
 
 
 def _parameter_digest(backbone: Backbone) -> str:
-    """Fingerprint of a model loaded elsewhere: of its configuration, its tokenizer and samples of every weight."""
+    """Fingerprint of a model loaded elsewhere: its configuration, its tokenizer and samples of every weight."""
     tokenizer = json.loads(backbone.tokenizer.backend_tokenizer.to_str())
     settings = [backbone.model.config.to_dict(), tokenizer, getattr(backbone.tokenizer, "chat_template", None)]
     plain = json.dumps([without_volatile(value) for value in settings], sort_keys=True, default=str)

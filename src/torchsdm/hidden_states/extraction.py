@@ -21,7 +21,7 @@ from torchsdm.validation import Array
 
 @dataclass(frozen=True)
 class Extraction:
-    """A language model, a prompt and what is wanted of the states, all looked up."""
+    """A language model, a prompt and the parts of the states to take, all resolved."""
 
     backbone: Backbone
     encoder: PromptEncoder
@@ -31,16 +31,16 @@ class Extraction:
 
     @property
     def words(self) -> list[list[int]]:
-        """The tokens of each label word, where the model's own logits are wanted."""
+        """The tokens of each label word, if the model's own logits are wanted."""
         return self.encoder.words
 
     def extract(self, documents: Sequence[Document], on_batch: Callable[[int], object], source: str) -> ExtractedStates:
-        """The states of documents; ``on_batch`` is told of each batch how many documents it had.
+        """The states of documents; ``on_batch`` gets the number of documents of each batch.
 
-        ``source`` is what the documents are from, for messages.
+        ``source`` says where the documents come from, for messages.
         """
         sequences = self.encoder.encode(documents)
-        states: Array | None = None  # (N, P, D), as soon as a first batch has told D
+        states: Array | None = None  # (N, P, D), once the first batch gives D
         logits = np.empty((len(sequences), len(self.words)), dtype=np.float32)
         longest = max((len(word) for word in self.words), default=1) - 1
         lengths = [len(sequence.ids) + longest for sequence in sequences]
@@ -50,14 +50,14 @@ class Extraction:
             if not np.isfinite(pooled).all():
                 place = documents[rows[int(np.flatnonzero(~np.isfinite(pooled).all(axis=(1, 2)))[0])]].place
                 raise BackboneError(
-                    f"{source}, {place}: the language model gives states that are not finite. Try dtype='float32'."
+                    f"{source}, {place}: the language model gave states that are not finite. Try dtype='float32'."
                 )
             if states is None:
                 states = np.empty((len(sequences), *pooled.shape[1:]), dtype=np.float32)
             states[rows], logits[rows] = pooled, label_logits
             on_batch(len(rows))
         if states is None:
-            raise InvalidInputError("There are no documents to extract states of.")
+            raise InvalidInputError("There are no documents to extract states from.")
         return ExtractedStates(
             states[:, 0] if self.encoder.segments is None else states,
             logits if self.words else None,
@@ -77,10 +77,10 @@ class Extraction:
         return states, torch.stack([next_token[:, word[0]] + self._rest(ids, word) for word in self.words], dim=1)
 
     def _rest(self, ids: Sequence[Sequence[int]], word: Sequence[int]) -> Tensor | float:
-        """log p of a word's second and further tokens, each after those before it; 0 for a word of one token.
+        """log p of a word's second and later tokens, each given those before it; 0 for a word of one token.
 
-        Added to the logit of its first token, that makes softmax over the words their probabilities given that one
-        of them is the answer, however many tokens each has.
+        Added to the logit of its first token, this makes the softmax over words their probabilities given that one of
+        them is the answer, for any number of tokens.
         """
         if len(word) == 1:
             return 0.0

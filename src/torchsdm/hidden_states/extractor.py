@@ -49,24 +49,24 @@ Keep = Callable[[Sequence[Document], Make], ExtractedStates]  # the states of a 
 class HiddenStateExtractor(TransformerMixin, BaseEstimator):
     """Hidden states of documents under a prompt, by a frozen language model.
 
-    h is what the paper takes: the final layer's state at the final position, which is the input of the output layer,
-    beside the mean of the final layer's states over all positions, prompt included. For encoders it is the state of the
-    first token beside the mean. It is also a transformer for scikit-learn's pipelines, from texts to states.
+    h is the paper's: the final layer's state at the final position, which is the input of the output layer, followed by
+    the mean of the final layer's states over all positions, prompt included. For encoders it is the state of the first
+    token, then the mean. The extractor is also a scikit-learn transformer, from texts to states.
 
     1. the model is loaded when it is first needed;
-    2. documents are tokenized under the prompt, cut where they are too long, and batched by length;
-    3. ``labelled_states`` gives states with labels, ids, texts and origin, kept in a store if one is given; ``extract``
-       gives the bare states; ``extract_to`` writes them to a folder and resumes where it was interrupted.
+    2. documents are tokenized under the prompt, cut if they are too long, and batched by length;
+    3. ``labelled_states`` returns states with labels, ids, texts and origin, cached if a store is given; ``extract``
+       returns only the states; ``extract_to`` writes them to a folder and resumes where it was interrupted.
 
     Parameters
     ----------
     model : str, path or Backbone
         A directory, a ``.gguf`` file, ``package:NAME`` for a model inside an installed package, or a name on the
-        Hugging Face hub; also sentence-transformers' models; or a model that is loaded already, whose device, number
-        type and revision are its own.
+        Hugging Face hub, sentence-transformers models included; or a loaded model, which keeps its device, number type
+        and revision.
     prompt : str, TaskPrompt or None
         The name of a prompt ('sentiment', 'factcheck', 'verify-answer'), a template with ``{document}``, or None for
-        the document alone.
+        just the document.
     parts : sequence of {'first', 'final', 'mean'}, optional
         What h is made of. By default final and mean for decoders, first and mean for encoders.
     layer : int
@@ -75,20 +75,20 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         Also summarise segments of each document, as positions for an adaptor that takes the maximum over positions.
         'fields' are the fields of the prompt: document and answer.
     n_segments : int
-        How many; neighbours are joined where there are more.
+        How many; if there are more, neighbours are joined.
     max_tokens : int, optional
-        Longest sequence, prompt included; by default what the model can take. Longer documents lose their end, never
-        the prompt, and ``n_cut`` counts it.
+        Longest sequence, prompt included; by default the model's limit. Longer documents lose their end, the prompt
+        never does; ``n_cut`` counts lost tokens.
     use_chat : bool, optional
         Whether to put the prompt into the model's chat template. By default, if there is a prompt and a chat template.
     chat_options : mapping, optional
         Variables for the chat template, such as ``{"enable_thinking": False}``.
     batch_tokens : int
-        Tokens, padding included, that are run at once. With 1, every document is run alone: then its state does not
-        depend on the others even in the last bits.
+        Tokens to run at once, padding included. With 1, every document is run alone: then its state does not depend on
+        the others even in the last bits.
     device, dtype : str, optional
-        Where and in which numbers ('float32', 'bfloat16', 'float16') the model is run; by default float32 on the CPU
-        and bfloat16 elsewhere.
+        Where and in which number type ('float32', 'bfloat16', 'float16') to run the model; by default float32 on the
+        CPU and bfloat16 elsewhere.
     revision : str, optional
         Branch, tag or commit on the hub.
     trust_remote_code : bool
@@ -98,7 +98,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
 
     Notes
     -----
-    In float32, the states of a document differ between batches by rounding alone: by less than 1e-4 of the states'
+    In float32, the states of a document differ between batches only by rounding: by less than 1e-4 of the states'
     standard deviation. In bfloat16, whose rounding is 65,536 times as coarse, they may differ by more.
     """
 
@@ -140,9 +140,9 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
     # ---------------------------------------------------------------- extracting
 
     def extract(self, documents: Any, *, answers: Any = None) -> ExtractedStates:
-        """The bare states of documents: a list of strings or of ``Document``, a table, a path or ``Documents``."""
+        """Only the states of documents: a list of strings or of ``Document``, a table, a path or ``Documents``."""
         documents = self._as_documents(documents, answers)
-        len(documents)  # looks at all of them before the model is loaded
+        len(documents)  # checks all of them before the model is loaded
         extraction = self._prepare()
         blocks = self._blocks(documents, BLOCK, lambda _, make: make(), lambda: extraction)
         return ExtractedStates.concatenate([states for _, states in blocks])
@@ -155,21 +155,21 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         store: StatesStore | None = None,
         description: str = "hidden states",
     ) -> LabelledStates:
-        """The states of documents with all that is known of them: labels, ids, texts, label logits, origin, places.
+        """The states of documents with all that is known about them: labels, ids, texts, label logits, origin, places.
 
         Parameters
         ----------
         documents : Documents, or what Documents takes
         answers : sequence of str, optional
-            Beside a sequence of strings, for a prompt with ``{answer}``.
+            For a sequence of strings, under a prompt with ``{answer}``.
         store : StatesStore, optional
-            Where states are kept: what is in it is not extracted again, and where all is, no model is loaded.
+            Where states are cached: stored ones are not extracted again, and if all are stored, no model is loaded.
         description : str
-            What the progress bar calls them.
+            Title of the progress bar.
 
         Notes
         -----
-        From the first call on, the prompt stays as it was rendered then: a chat template may write the date.
+        The prompt stays as the first call rendered it: a chat template may write the date.
         """
         return join_states(list(self.labelled_blocks(documents, answers=answers, store=store, description=description)))
 
@@ -181,9 +181,9 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         store: StatesStore | None = None,
         description: str = "hidden states",
     ) -> Iterator[LabelledStates]:
-        """``labelled_states`` in blocks, for more documents than memory holds the states of."""
+        """``labelled_states`` in blocks, for states that do not fit in memory."""
         documents = self._as_documents(documents, answers)
-        len(documents)  # looks at all of them before the model is loaded
+        len(documents)  # checks all of them before the model is loaded
         origin = self.origin() if store is None else self._stored_origin(store)
         self.keep_prompt(origin)
         asks = self._asks_for_answers
@@ -205,18 +205,18 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
     ) -> dict[str, int]:
         """Write the states of documents to a directory that ``torchsdm.read_states`` reads.
 
-        Killed at any moment, a second call resumes where the first stopped. A directory that was made with another
-        model, prompt, setting or other documents is refused.
+        If a call is killed, at any moment, the next one resumes where it stopped. A directory made with a different
+        model, prompt, setting or set of documents is refused.
 
         Returns
         -------
         dict
-            Numbers of documents, of those extracted by this call, and of documents and tokens that were cut.
+            Counts of documents, of those extracted by this call, and of documents and tokens that were cut.
         """
         directory = check_path(directory, "directory", "HiddenStateExtractor.extract_to")
         check_positive(shard_size, "shard_size", "HiddenStateExtractor.extract_to", integer=True)
         documents = self._as_documents(documents, answers)
-        report = documents.report  # before the model is loaded: what is wrong with the documents is said at once
+        report = documents.report  # before the model is loaded: problems with the documents show at once
         earlier = folder_origin(directory)
         extraction = self._prepare(None if earlier is None else earlier.prompt)
         facts = {
@@ -248,7 +248,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
 
     @property
     def backbone(self) -> Backbone:
-        """The language model; loaded the first time."""
+        """The language model; loaded on first use."""
         if isinstance(self.model, Backbone):
             return self.model
         if not isinstance(self.model, (str, Path)):
@@ -268,9 +268,9 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         return self._backbone
 
     def origin(self) -> StatesOrigin:
-        """All that makes a difference to the states; where it differs, states must not be mixed.
+        """Everything that affects the states; if it differs, states must not be mixed.
 
-        From it and the language model an equal extractor can be made: ``from_origin``.
+        ``from_origin`` makes an equal extractor from it and the language model.
         """
         return self._origin(self._prepare())
 
@@ -295,7 +295,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         )
 
     def _stored_origin(self, store: StatesStore) -> StatesOrigin:
-        """The origin; known without loading the language model if it was loaded once before."""
+        """The origin; known without loading the language model once it is in the store."""
         if isinstance(self.model, Backbone):
             return self.origin()
         source = find_model(str(self.model), self.revision)
@@ -306,7 +306,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         return store.origin(digest(known), self.origin)
 
     def keep_prompt(self, origin: StatesOrigin) -> None:
-        """Use the prompt as it was rendered for an origin from now on; a chat template may write the date."""
+        """From now on, use the prompt as rendered for an origin; a chat template may write the date."""
         self._kept_prompt = origin.prompt
 
     @classmethod
@@ -315,14 +315,14 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
     ) -> HiddenStateExtractor:
         """The extractor that states were made with, from their ``origin``.
 
-        ``model`` says where the same language model is now, if not where it was; ``options`` are those that make no
-        difference to the states, such as ``device`` and ``batch_tokens``.
+        ``model`` says where the same language model is now, if it has moved; ``options`` are settings that do not
+        affect the states, such as ``device`` and ``batch_tokens``.
         """
         made_with, prompt, pooling = origin.model, origin.prompt, origin.pooling
         if model is None and made_with.reference is None:
             raise BackboneError(
-                "It is not recorded where the language model came from, because it was given as an object. "
-                "Give it again: model=..."
+                "The origin does not say where the language model came from, because it was passed as an object. "
+                "Pass it again: model=..."
             )
         extractor = cls(
             str(made_with.reference) if model is None else model,
@@ -355,7 +355,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
     # ---------------------------------------------------------------- inside
 
     def _prepare(self, earlier: PromptOrigin | None = None) -> Extraction:
-        """Look everything up. Of a prompt that was rendered before, the rendering is used again."""
+        """Resolve all settings. A prompt that was rendered before keeps its rendering."""
         caller = "HiddenStateExtractor"
         prompt = task_prompt(self.prompt, caller)
         if self.parts is not None:
@@ -376,11 +376,11 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         has_prompt = prompt.template != "{document}" or prompt.system is not None
         use_chat = self.use_chat if self.use_chat is not None else has_prompt and backbone.has_chat_template
         if use_chat and not backbone.has_chat_template:
-            raise InvalidInputError(f"'use_chat' of {caller} needs a chat template, and {backbone.name} has none.")
+            raise InvalidInputError(f"'use_chat' of {caller} needs a chat template, but {backbone.name} has none.")
         if self.max_tokens is not None and self.max_tokens > backbone.position_limit:
             raise InvalidInputError(
-                f"'max_tokens' of {caller} must be at most {backbone.position_limit}, which is what {backbone.name} "
-                f"can take. Got {self.max_tokens}."
+                f"'max_tokens' of {caller} must be at most {backbone.position_limit}, the limit of {backbone.name}. "
+                f"Got {self.max_tokens}."
             )
         encoder = PromptEncoder(
             backbone.tokenizer,
@@ -405,18 +405,18 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
 
     def _as_documents(self, documents: Any, answers: Any) -> Documents:
         if answers is not None and isinstance(documents, Documents):
-            raise InvalidInputError("'answers' must not be given beside Documents, which have their own.")
+            raise InvalidInputError("'answers' must not be given with Documents, which have their own.")
         if answers is not None and not self._asks_for_answers:
-            raise InvalidInputError("Answers are given, and the prompt has no place for them: write {answer} in it.")
+            raise InvalidInputError("Answers are given, but the prompt has no place for them: write {answer} in it.")
         given = (
             documents if isinstance(documents, Documents) else Documents(documents, answers=answers, repeated="keep")
         )
         if self._asks_for_answers:
             if not given.has_answers:
-                raise InvalidInputError("The prompt asks for an {answer}, and the documents have none: give answers.")
+                raise InvalidInputError("The prompt asks for an {answer}, but the documents have none: give answers.")
             for place in given.report.unanswered:
                 raise InvalidInputError(
-                    f"{given.name}, {place}: the prompt asks for an answer, and there is none. Give it one."
+                    f"{given.name}, {place}: the prompt asks for an answer, but there is none. Give it one."
                 )
         return given
 
@@ -430,17 +430,17 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         skip: int = 0,
         description: str = "hidden states",
     ) -> Iterator[tuple[list[Document], ExtractedStates]]:
-        """Blocks of documents but the first few, each with its states: those that are kept, or those made now."""
+        """Blocks of documents after the first ``skip``, each with its states, stored or made now."""
         n_done = min(skip * size, len(documents))
         with self._progress(len(documents), n_done, description) as progress:
             for block in islice(documents.blocks(size), skip, None):
                 make = partial(_extracted, prepared, block, progress.update, documents.name)
                 yield block, keep(block, make)
                 n_done += len(block)
-                progress.update(n_done - progress.n)  # what was not made now
+                progress.update(n_done - progress.n)  # documents that were stored already
 
     def _progress(self, n_documents: int, n_done: int, description: str) -> Any:
-        """A bar with rate and remaining time; without ``verbose``, and where nobody looks at a terminal, none."""
+        """A bar with rate and remaining time; none without ``verbose`` or outside a terminal."""
         return tqdm(
             total=n_documents, initial=n_done, desc=description, unit="doc", disable=None if self.verbose else True
         )
@@ -449,19 +449,19 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
 def _extracted(
     prepared: Callable[[], Extraction], block: Sequence[Document], on_batch: Callable[[int], object], source: str
 ) -> ExtractedStates:
-    """The states of a block, now; the language model is loaded here if it is not yet."""
+    """Extract the states of a block; the language model is loaded here if it is not yet."""
     return prepared().extract(block, on_batch, source)
 
 
 def _shown(document: Document, with_answer: bool) -> str:
-    """What a person is shown of a document: also the answer, where that is what is judged."""
+    """What a person sees of a document: with the answer, if that is what is judged."""
     return f"{document.text}\n[answer] {document.answer}" if with_answer else document.text
 
 
 def _rendering(
     earlier: PromptOrigin | None, prompt: TaskPrompt, use_chat: bool, chat_options: dict[str, Any]
 ) -> str | None:
-    """How the same prompt was rendered before, None if it was another or never was."""
+    """How the same prompt was rendered before; None if it was not."""
     if earlier is None:
         return None
     now = PromptOrigin(

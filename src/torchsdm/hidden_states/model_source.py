@@ -1,7 +1,7 @@
-"""Where a language model comes from: a directory, a hub name, a GGUF file, or a package that carries weights.
+"""Where a language model comes from: a directory, a hub name, a GGUF file, or a package that contains weights.
 
-Whatever it is, it becomes a local directory in the form of transformers, with a fingerprint by which a classifier knows
-the model it was fitted on.
+Each becomes a local directory in transformers' format, with a fingerprint by which a classifier recognises the model it
+was fitted on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PACKAGE_PREFIX = "package:"  #: 'package:NAME' is a model inside an installed Py
 _WEIGHTS = ("model*.safetensors", "*.safetensors", "pytorch_model*.bin", "*.gguf")  # the first kind found is loaded
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json")
 _VOCABULARY = ("vocab.txt", "vocab.json", "merges.txt", "*.model", "*.tiktoken", "added_tokens.json")
-_VOLATILE = ("transformers_version", "_name_or_path", "truncation", "padding")  # what says nothing about the model
+_VOLATILE = ("transformers_version", "_name_or_path", "truncation", "padding")  # keys that say nothing about the model
 _SHA256 = re.compile("[0-9a-f]{64}")
 _OTHER_FORMATS = ["original/*", "onnx/*", "openvino/*", "*consolidated*", "*.gguf", "*.h5", "*.msgpack", "*.onnx"]
 
@@ -42,18 +42,18 @@ class ModelSource:
     """A language model on disk."""
 
     reference: str
-    """By which it can be found again: as the user gave it, a path made absolute."""
+    """How to find it again: as the user gave it, a path made absolute."""
     directory: Path
-    """Holds ``config.json``, weights and tokenizer; or the GGUF file."""
+    """Contains ``config.json``, weights and tokenizer; or the GGUF file."""
     gguf_file: Path | None
-    """The GGUF file, where the weights are in one."""
+    """The GGUF file, if the weights are in one."""
     revision: str | None
-    """The commit, of a model from a hub."""
+    """The commit of a model from a hub."""
     max_tokens: int | None
-    """A limit stated beside the model, as sentence-transformers does."""
+    """A limit stored with the model, as sentence-transformers does."""
 
     def fingerprint(self) -> str:
-        """SHA-256 of the weights that are loaded, the configuration and the tokenizer, wherever they lie."""
+        """SHA-256 of the weights that are loaded, the configuration and the tokenizer, wherever they are."""
         if self.gguf_file is not None:
             return _content_digest(self.gguf_file)
         directory = self.directory
@@ -67,7 +67,7 @@ class ModelSource:
 
 
 def without_volatile(settings: Any) -> Any:
-    """A configuration or tokenizer as plain values, without what says nothing about the model."""
+    """A configuration or tokenizer as plain values, without keys that say nothing about the model."""
     if not isinstance(settings, dict):
         return settings
     return {name: without_volatile(value) for name, value in settings.items() if name not in _VOLATILE}
@@ -98,7 +98,7 @@ def find_model(reference: str, revision: str | None = None) -> ModelSource:
 def converted(source: ModelSource, convert: Callable[[Path, Path], None]) -> Path:
     """The directory of a source's model in full precision, made by ``convert(gguf_file, directory)`` the first time.
 
-    De-quantising takes a while, so the result is kept in the cache (``TORCHSDM_CACHE``, or a folder of the user's).
+    De-quantising takes a while, so the result is cached (in ``TORCHSDM_CACHE``, or the user's cache folder).
     """
     if source.gguf_file is None:
         return source.directory
@@ -121,7 +121,7 @@ def converted(source: ModelSource, convert: Callable[[Path, Path], None]) -> Pat
 
 
 def cache_directory() -> Path:
-    """The folder for what can be made again: ``TORCHSDM_CACHE``, or ``torchsdm`` in the user's cache folder."""
+    """The folder for files that can be recreated: ``TORCHSDM_CACHE``, or ``torchsdm`` in the user's cache folder."""
     named = os.environ.get("TORCHSDM_CACHE")
     if named:
         return Path(named).expanduser()
@@ -130,12 +130,12 @@ def cache_directory() -> Path:
 
 
 def default_store() -> StatesStore:
-    """The hidden states in the cache folder."""
+    """The store of hidden states in the cache folder."""
     return StatesStore(cache_directory() / "states")
 
 
 def _in_directory(reference: str, directory: Path, revision: str | None) -> ModelSource:
-    """The one model of a directory or below it: one with a config.json and weights, or one GGUF file."""
+    """The one model in or below a directory: one with a config.json and weights, or one GGUF file."""
     if (directory / "modules.json").is_file():
         transformer = _sentence_transformer(directory)
         return ModelSource(reference, transformer, None, revision, _sentence_limit(transformer))
@@ -147,8 +147,8 @@ def _in_directory(reference: str, directory: Path, revision: str | None) -> Mode
     if len(candidates) != 1:
         listed = ", ".join(str(path.relative_to(directory)) for path in candidates[:5]) or "nothing"
         raise BackboneError(
-            f"{directory} must hold one language model: a config.json with its weights, or a .gguf file. Got {listed}; "
-            "give the path of the one that is meant."
+            f"{directory} must contain one language model: a config.json with its weights, or a .gguf file. "
+            f"Got {listed}; give the path of the one you want."
         )
     if files:
         return ModelSource(reference, files[0].parent, files[0], revision, None)
@@ -156,14 +156,14 @@ def _in_directory(reference: str, directory: Path, revision: str | None) -> Mode
 
 
 def _outermost(directory: Path) -> Path:
-    """Where a model begins: of one of sentence-transformers, the folder around its transformer's."""
+    """The top folder of a model: with sentence-transformers, the parent of the transformer's folder."""
     around = directory.parent
     is_inside = (around / "modules.json").is_file() and _sentence_transformer(around) == directory
     return around if is_inside else directory
 
 
 def _sentence_transformer(directory: Path) -> Path:
-    """Where a model of sentence-transformers has its transformer: here, or in a folder of its own."""
+    """The transformer's folder in a sentence-transformers model: this one, or a subfolder."""
     try:
         modules = json.loads((directory / "modules.json").read_text(encoding="utf-8"))
         return directory / str(modules[0]["path"])
@@ -172,7 +172,7 @@ def _sentence_transformer(directory: Path) -> Path:
 
 
 def _sentence_limit(directory: Path) -> int | None:
-    """The length limit that sentence-transformers keeps beside a transformer."""
+    """The length limit that sentence-transformers stores next to a transformer."""
     for path in sorted(directory.glob("sentence_*_config.json")):
         try:
             limit = json.loads(path.read_text(encoding="utf-8")).get("max_seq_length")
@@ -184,18 +184,18 @@ def _sentence_limit(directory: Path) -> int | None:
 
 
 def _weights(directory: Path) -> list[Path]:
-    """The weight files of a directory that are loaded."""
+    """The weight files that are loaded from a directory."""
     kinds = (sorted(directory.glob(pattern)) for pattern in _WEIGHTS)
     return next((paths for paths in kinds if paths), [])
 
 
 def _package_directory(name: str) -> Path:
-    """The folder of an installed package, which is not imported: it may need more than is installed."""
+    """The folder of an installed package, without importing it: its dependencies may be missing."""
     top = name.partition(".")[0].replace("-", "_")
     spec = importlib.util.find_spec(top) if top.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise BackboneError(
-            f"No package {name!r} is installed. Install it without what it depends on: "
+            f"No package {name!r} is installed. Install it without its dependencies: "
             f"pip install --no-deps {name.replace('_', '-')}"
         )
     return Path(next(iter(spec.submodule_search_locations)))
@@ -211,7 +211,7 @@ def _download(name: str, revision: str | None) -> Path:
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise BackboneError(
-            f"{name!r} is neither a directory, nor a .gguf file, nor a model that the hub gives us: {reason}"
+            f"{name!r} is neither a directory nor a .gguf file, and cannot be loaded from the hub: {reason}"
         ) from error
     return directory
 
@@ -224,7 +224,7 @@ def _stable_json(path: Path) -> str:
 
 
 def _content_digest(path: Path) -> str:
-    """SHA-256 of a file; in the hub's cache a large file is a link to one that bears it as its name."""
+    """SHA-256 of a file; in the hub's cache a large file is a link to a file of that name."""
     if path.is_symlink() and _SHA256.fullmatch(name := Path(os.readlink(path)).name):
         return name
     status = path.stat()

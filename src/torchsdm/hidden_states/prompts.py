@@ -20,14 +20,14 @@ class TaskPrompt:
     Parameters
     ----------
     template : str
-        Text with ``{document}`` where the document goes, and perhaps ``{answer}`` where another model's answer goes.
-        A literal brace is doubled, as in Python's ``str.format``. What stands in a document is never looked at: braces
-        and special tokens in it are plain text.
+        Text with ``{document}`` where the document goes, and optionally ``{answer}`` where another model's answer goes.
+        Double a literal brace, as in Python's ``str.format``. Documents are never parsed: braces and special tokens in
+        them are plain text.
     label_words : mapping or sequence, optional
-        The word that stands for each label, or the words of labels 0, 1, ... in order. The language model's own logits
-        of these words are kept beside the hidden states.
+        The word for each label, or the words for labels 0, 1, ... in order. The language model's own logits of these
+        words are stored with the hidden states.
     system : str, optional
-        The system message, where the model's chat template takes one.
+        The system message, if the model's chat template takes one.
 
     Examples
     --------
@@ -51,11 +51,11 @@ class TaskPrompt:
             if name not in FIELDS:
                 listed = " or ".join(f"{{{known}}}" for known in FIELDS)
                 raise InvalidInputError(
-                    f"'template' of TaskPrompt may hold {listed}. Got {{{name}}}; double a brace that is meant as such."
+                    f"'template' of TaskPrompt may contain {listed}. Got {{{name}}}; double a literal brace."
                 )
         if len(set(fields)) != len(fields) or "document" not in fields:
             raise InvalidInputError(
-                f"'template' of TaskPrompt must hold {{document}} once, and {{answer}} at most once. "
+                f"'template' of TaskPrompt must contain {{document}} once, and {{answer}} at most once. "
                 f"Got {self.template[:80]!r}."
             )
 
@@ -71,11 +71,11 @@ class TaskPrompt:
             parsed = [(text, name, spec, how) for text, name, spec, how in string.Formatter().parse(self.template)]
         except ValueError as error:
             raise InvalidInputError(
-                f"'template' of TaskPrompt has a lone brace: {error}. Double a brace that is meant as such."
+                f"'template' of TaskPrompt has a single brace: {error}. Double a literal brace."
             ) from error
         for _, name, spec, how in parsed:
             if name is not None and (spec or how):
-                raise InvalidInputError(f"'template' of TaskPrompt takes no format of a field. Got one in {{{name}}}.")
+                raise InvalidInputError(f"'template' of TaskPrompt must not format fields. Got a format in {{{name}}}.")
         return [(text, name) for text, name, _, _ in parsed]
 
     @property
@@ -109,7 +109,7 @@ def _check_words(words: Any) -> dict[Any, str]:
         if not isinstance(word, str) or not word.strip():
             raise InvalidInputError(f"'label_words' of TaskPrompt must be words. Got {word!r} for label {label!r}.")
         if not isinstance(label, (str, int, float, bool)):
-            raise InvalidTypeError(f"'label_words' of TaskPrompt must name labels by plain values. Got {label!r}.")
+            raise InvalidTypeError(f"'label_words' of TaskPrompt must have plain values as labels. Got {label!r}.")
     if len(set(chosen.values())) != len(chosen):
         raise InvalidInputError(f"'label_words' of TaskPrompt must differ. Got {list(chosen.values())!r}.")
     if len(chosen) == 1:
@@ -118,7 +118,7 @@ def _check_words(words: Any) -> dict[Any, str]:
 
 
 class PromptRegistry(Mapping[str, TaskPrompt]):
-    """Prompts by name. A name, once given, keeps its prompt."""
+    """Prompts by name. A registered name keeps its prompt."""
 
     def __init__(self, prompts: Mapping[str, TaskPrompt]) -> None:
         self._prompts = dict(prompts)
@@ -133,15 +133,15 @@ class PromptRegistry(Mapping[str, TaskPrompt]):
         return len(self._prompts)
 
     def register(self, name: str, prompt: TaskPrompt) -> None:
-        """Add a prompt; a name that another prompt has is refused."""
+        """Add a prompt; a name that another prompt uses is refused."""
         if not isinstance(prompt, TaskPrompt):
             raise InvalidTypeError(f"'prompt' of register_prompt must be a TaskPrompt. Got {type(prompt).__name__}.")
         if self._prompts.get(name, prompt) != prompt:
-            raise InvalidInputError(f"'name' of register_prompt must be new. Got {name!r}, which is another prompt's.")
+            raise InvalidInputError(f"'name' of register_prompt must be new. Got {name!r}, which is in use.")
         self._prompts[name] = prompt
 
     def find(self, prompt: str | TaskPrompt | None, caller: str) -> TaskPrompt:
-        """A prompt given as such, by its name, or as a template; None is the document alone."""
+        """A prompt given as an object, by name or as a template; None is just the document."""
         if prompt is None:
             return self["document"]
         if isinstance(prompt, TaskPrompt):
@@ -159,8 +159,8 @@ class PromptRegistry(Mapping[str, TaskPrompt]):
         return TaskPrompt(prompt)
 
 
-#: The prompts of this process: the paper's 'sentiment' and 'factcheck'; 'verify-answer' for the answers of a model that
-#: shows no hidden states; 'document', which is the document alone; and those that ``register_prompt`` added.
+#: The prompts of this process: the paper's 'sentiment' and 'factcheck'; 'verify-answer' for answers of a model that
+#: exposes no hidden states; 'document', which is just the document; and those that ``register_prompt`` added.
 PROMPTS = PromptRegistry(
     {
         "sentiment": TaskPrompt(
@@ -187,10 +187,10 @@ PROMPTS = PromptRegistry(
 
 
 def register_prompt(name: str, prompt: TaskPrompt) -> None:
-    """Give a prompt a name by which extractors and the command line know it; a name in use is refused."""
+    """Register a prompt under a name for extractors and the command line; a name in use is refused."""
     PROMPTS.register(name, prompt)
 
 
 def task_prompt(prompt: str | TaskPrompt | None, caller: str) -> TaskPrompt:
-    """A prompt given as such, by its name, or as a template; None is the document alone."""
+    """A prompt given as an object, by name or as a template; None is just the document."""
     return PROMPTS.find(prompt, caller)

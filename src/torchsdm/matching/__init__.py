@@ -1,6 +1,6 @@
-"""Exact search: which support points lie nearest, and how many of them agree before the first that does not (Eq. 4).
+"""Exact search: which support points are nearest, and how many of them agree before the first that does not (Eq. 4).
 
-``search`` says how, ``plain`` says the same in a few lines by sorting; the fast path is tested against it.
+``search`` says how; ``plain`` does the same in a few lines by sorting, and the fast path is tested against it.
 """
 
 from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, NO_POINT, Match

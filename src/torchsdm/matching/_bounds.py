@@ -1,20 +1,20 @@
-"""What a float32 product says of a distance: proven bounds, and the scaling that makes them hold everywhere.
+"""What a float32 product says about a distance: proven bounds, and the scaling that makes them hold everywhere.
 
 With c a fixed centre, x' = x - c and sigma a power of two that brings typical |s - c| near 1,
 
     sigma^2 |x - s|^2  =  a + b - 2 sigma^2 x'.s      a = sigma^2 (|x'|^2 + 2 x'.c),   b = sigma^2 |s - c|^2
 
-Only the query is centred, so the support is multiplied as it lies in memory: no copy is made of it. The product is
+Only the query is centred, so the support is multiplied as it is in memory, without a copy. The product is
 computed in float32 from x' rounded and divided by 2^k >= |x'|, so that it can neither overflow nor be lost. Norms and
-a are float64. Whatever the order of summation, the error of ``(b + a) - factor * product`` is at most
+a are float64. For any order of summation, the error of ``(b + a) - factor * product`` is at most
 
     gamma(M + 24) (2 sigma^2 |x'| S + a_0 + b) + underflow,     S = |s - c| + |c| >= |s|,   a_0 = sigma^2 |x'|^2
 
 where the 24 generously covers the rounding of x', s, a, b and of the two sums. 2 |x'| S <= |x'|^2 / r + r S^2 for any
 r > 0 splits it into a part of the row and a part of the column (r: a typical |x'| / S), so that lower and upper bounds
-are one addition and one multiplication each. Where |c| is so much larger than the points' spread that this bound says
+are one addition and one multiplication each. If |c| is so much larger than the points' spread that this bound says
 little, blocks of the support are centred too before they are multiplied, and c is 0 in all of the above. A point too
-far out for float32 gets the bounds -inf and inf: everything about it is decided in float64, which is slow and right.
+far out for float32 gets the bounds -inf and inf: everything about it is decided in float64, which is slow but right.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from torch import Tensor
 from torchsdm.matching._tiles import LARGEST_QUERY, SMALLEST_QUERY, BoundTerms
 from torchsdm.numerics import empty_float32, product_error, summation_order
 
-_BLOCK_ELEMENTS = 1 << 22  # float64 elements held at once while norms are computed (32 MB)
+_BLOCK_ELEMENTS = 1 << 22  # float64 elements in memory at once while norms are computed (32 MB)
 _CACHED_ELEMENTS = 1 << 18  # elements that stay in cache between one operation and the next
 _LARGEST_EXPONENT = 60  # of typical norms; beyond it nothing is left to float32
 _LARGEST_OFFSET = 64  # norms of the centre, in typical norms, up to which the support is multiplied as it is
-_OUTLIER_EXPONENT = 40  # support points so far beyond the typical norm are decided in float64
-_OVERFLOW_EXPONENT = 100  # ... and with points so far beyond it,
+_OUTLIER_EXPONENT = 40  # support points this far beyond the typical norm are decided in float64
+_OVERFLOW_EXPONENT = 100  # ... and with points this far beyond it,
 _LARGEST_PRODUCT = 120  # or of a norm of 2 to this power, products may overflow
 _TINY = torch.finfo(torch.float32).tiny
 
@@ -44,7 +44,7 @@ class CentredPoints:
     """Points with what the bounds need: a common centre and each point's squared distance from it."""
 
     points: Tensor  # (S, M) float32 or float64, contiguous
-    centre: Tensor  # (M,) float64 holding float32 values
+    centre: Tensor  # (M,) float64 with float32 values
     squared_norms: Tensor  # (S,) float64
 
     @classmethod
@@ -69,7 +69,7 @@ class CentredPoints:
         return Bounds.of(self.squared_norms, float(self.centre.norm()), self.points.shape[1])
 
     def multiplicands(self, start: int, stop: int) -> Tensor:
-        """What queries are multiplied with, float32: the points themselves, or centred where that is needed."""
+        """What queries are multiplied with, float32: the points themselves, or centred if needed."""
         points = self.points[start:stop]
         return (points - self.centre.to(points.dtype)).float() if self.bounds.centres_support else points.float()
 

@@ -1,4 +1,4 @@
-"""Runs the kernels over tiles: the compiled ones with the rows shared out to threads, or those in torch operations."""
+"""Runs the kernels over tiles: the compiled ones with the rows split among threads, or those in torch operations."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _SHARED_ENTRIES = 1 << 16  # tiles below this are not worth waking threads for
 
 
 class Engine:
-    """Runs the kernels over tiles: the compiled ones with the rows shared out to threads, or torch operations.
+    """Runs the kernels over tiles: the compiled ones with the rows split among threads, or torch operations.
 
-    Rows and found values are given to it as ``native`` makes them. Within its context products are full float32.
+    It takes rows and found values as ``native`` makes them. Within its context, products are full float32.
     """
 
     def __init__(self, columns: Columns, compiled: bool | None) -> None:
@@ -38,13 +38,13 @@ class Engine:
         self.context.close()
 
     def native(self, values: Any) -> Any:
-        """A tuple of tensors with arrays as the kernels take them."""
+        """A tuple of tensors as the kernels take it: with arrays if they are compiled."""
         if not self.compiled:
             return values
         return type(values)(*(value.numpy() if isinstance(value, Tensor) else value for value in values))
 
     def find_first(self, tile: Tile, rows: Rows, found: Found) -> Tensor:
-        """Update nearest point and first non-match; gives the smallest bounds of matches, for ``count_matches``."""
+        """Update nearest point and first non-match; returns the smallest bounds of matches, for ``count_matches``."""
         n_chunks = -(-(tile.stop - tile.start) // tile.chunk)
         match_lows = torch.empty(len(rows.own), n_chunks, dtype=torch.float32, device=self.device)
         self._run(self.kernels.find_first, tile, rows, found, match_lows)
@@ -59,14 +59,14 @@ class Engine:
         self._run(self.kernels.find_neighbors, tile, rows, found)
 
     def _run(self, kernel: Any, tile: Tile, rows: Rows, found: Found, *lows: Tensor) -> None:
-        """Call the kernel for all rows, in one piece or shared out."""
+        """Call the kernel for all rows, at once or split among threads."""
         n = len(rows.own)
         more = (values.numpy() for values in lows) if self.compiled else lows
         arguments = self.native(tile), rows, self.columns, found, *more
         if self.n_threads == 1 or n * (tile.stop - tile.start) < _SHARED_ENTRIES:
             kernel(*arguments, 0, n)
             return
-        share = -(-n // (4 * self.n_threads))  # smaller than a thread's part: whoever is free takes the next
+        share = -(-n // (4 * self.n_threads))  # smaller than a thread's part: the next free thread takes the next share
         shares = iter(range(0, n, share))
 
         def work() -> None:
@@ -86,8 +86,8 @@ class Engine:
 def _quieten_idle_threads() -> None:
     """Keep the threads of torch's last product from spinning on the cores that the kernels need.
 
-    GNU OpenMP's idle threads spin for some 10 ms, but hardly at all while it manages more threads than there are cores
-    (see GOMP_SPINCOUNT in its manual). A parallel operation in this thread gives it a team of its own, so there are.
+    GNU OpenMP's idle threads spin for about 10 ms, but hardly at all while it manages more threads than there are cores
+    (see GOMP_SPINCOUNT in its manual). A parallel operation in this thread gives it its own team, so there are.
     """
     torch.zeros(1 << 17).add_(1.0)
 

@@ -1,10 +1,10 @@
 """Compiled loops over a tile of products: what matching does with each row while it is in cache (CPU).
 
-A tile holds float32 products of queries (rows) with support points (columns). ``_bounds`` turns a product p_ij into
+A tile has float32 products of queries (rows) with support points (columns). ``_bounds`` turns a product p_ij into
 
     lower_j + low_i  - factor_i p_ij  <=  scaled squared distance  <=  upper_j + high_i - factor_i p_ij
 
-Vector instructions go over the row with these bounds; only what they leave open is decided by the distance itself, in
+Vector instructions scan the row with these bounds; only pairs they leave open are decided by the distance itself, in
 float64 and in numpy's order of summation. ``_tensor_kernels`` does the same in torch operations, for other devices.
 
 The functions release the interpreter lock and touch only rows ``begin`` to ``end``, so threads can share a tile.
@@ -22,17 +22,17 @@ from torchsdm.matching._tiles import LARGEST_QUERY, SMALLEST_QUERY, BoundTerms, 
 from torchsdm.validation import Array
 
 _INFINITE = np.int32(0x7F800000)  # the bits of a float32 infinity
-_CACHED_CHUNKS = 8  # their bounds and what these are made from stay in the first-level cache from row to row
+_CACHED_CHUNKS = 8  # their bounds and the inputs of these stay in the first-level cache from row to row
 _ZERO = np.float32(0)
 _FAR = np.float32(np.inf)
 _LARGEST = float(np.finfo(np.float32).max)
-_NONE = np.float32(-1)  # no bound is that
+_NONE = np.float32(-1)  # never a bound
 _ABOVE, _BELOW = 1 + 2**-22, 1 - 2**-22  # a float64 distance squared, moved outwards by more than its rounding
 
 
 @compiled_in_any_order
 def centred_products(points: Array, centre: Array, squared: Array, cross: Array, begin: int, end: int) -> None:
-    """|x'|^2 and x'.c of each point, x' = x - c, in float64; any order of summation will do."""
+    """|x'|^2 and x'.c of each point, x' = x - c, in float64; any order of summation works."""
     for i in range(begin, end):
         point, a, b = points[i], 0.0, 0.0
         for k in range(len(centre)):
@@ -54,7 +54,7 @@ def query_bounds(
     begin: int,
     end: int,
 ) -> None:
-    """The rows' side of the bounds for each query; ``_bounds.Bounds.queries`` says what it is."""
+    """The rows' side of the bounds for each query; see ``_bounds.Bounds.queries``."""
     squared, cross = np.empty(end - begin, dtype=np.float64), np.empty(end - begin, dtype=np.float64)
     centred_products(queries[begin:end], centre, squared, cross, 0, end - begin)
     scale = math.ldexp(1.0, -2 * terms.exponent)  # sigma^2
@@ -82,7 +82,7 @@ def _round_down(value: float) -> np.float32:
 
 @compiled
 def find_first(tile: Tile, rows: Rows, columns: Columns, found: Found, match_lows: Array, begin: int, end: int) -> None:
-    """Bring the nearest point and the first non-match of each row up to date with a tile.
+    """Update the nearest point and the first non-match of each row with a tile.
 
     ``match_lows`` (n, chunks) receives the smallest lower bound of the matches in each chunk, for ``count_matches``.
     """
@@ -101,7 +101,7 @@ def find_first(tile: Tile, rows: Rows, columns: Columns, found: Found, match_low
         best_other, best_match = _best_within(others, to_boundary), _best_within(matches, to_nearest)
         if best_other < 0 and best_match < 0:
             continue
-        # The most promising points first: with their distances known, few chunks remain to be looked at.
+        # The most promising points first: with their distances known, few chunks remain to look at.
         for step in range(n_chunks + 2):
             c, best = step - 2, _NONE
             if step == 0 and best_other >= 0:
@@ -134,7 +134,7 @@ def count_matches(
 
 @compiled
 def find_neighbors(tile: Tile, rows: Rows, columns: Columns, found: Found, begin: int, end: int) -> None:
-    """Bring the k nearest points of each row up to date with a tile."""
+    """Update the k nearest points of each row with a tile."""
     k = found.neighbor_distance.shape[1]
     squares = np.empty(columns.points.shape[1], dtype=np.float64)
     for i in range(begin, end):
@@ -180,7 +180,7 @@ def _product(tile: Tile, i: int, j: int) -> Any:
 
 @helper
 def _lower_bounds(tile: Tile, rows: Rows, columns: Columns, i: int, first: int, last: int, bounds: Array) -> None:
-    """The lower bounds of row i from column ``first`` to ``last``, cut at 0."""
+    """The lower bounds of row i from column ``first`` to ``last``, clipped at 0."""
     lower, low, factor, at = columns.lower[first:last], rows.low[i], rows.factor[i], first - tile.start
     if tile.transposed:
         for j in range(last - first):
@@ -199,8 +199,8 @@ def _lows_across(
 ) -> None:
     """The smallest lower bound among non-matches and among matches in each chunk of each row.
 
-    Bounds are cut at 0 and compared as integers: the bits of floats that are not negative are in the same order, and
-    an integer minimum is one that compilers turn into vector instructions.
+    Bounds are clipped at 0 and compared as integers: the bits of floats that are not negative are in the same order,
+    and compilers turn an integer minimum into vector instructions.
     """
     lows = np.empty(2, dtype=np.int32)
     values = lows.view(np.float32)
@@ -229,7 +229,7 @@ def _lows_across(
 def _lows_down(
     tile: Tile, rows: Rows, columns: Columns, other_lows: Array, match_lows: Array, begin: int, end: int
 ) -> None:
-    """The same for a tile whose rows run down: all rows at once, one column of theirs after the other."""
+    """The same for a transposed tile: all rows at once, one column after the other."""
     n = end - begin
     low, factor, predictions = rows.low[begin:end], rows.factor[begin:end], rows.predictions[begin:end]
     other, match = np.empty(n, dtype=np.float32), np.empty(n, dtype=np.float32)
@@ -259,7 +259,7 @@ def _count_across(
     outside: Array,
     begin: int,
 ) -> None:
-    """Count the matches of each row that are certainly before the boundary, and those for which that is open."""
+    """Count the matches of each row that are certainly before the boundary, then those the bounds leave open."""
     squares = np.empty(columns.points.shape[1], dtype=np.float64)
     for row in range(len(inside)):
         i = begin + row
@@ -292,7 +292,7 @@ def _count_down(
     outside: Array,
     begin: int,
 ) -> None:
-    """The same for a tile whose rows run down."""
+    """The same for a transposed tile."""
     n = len(inside)
     here = slice(begin, begin + n)
     low, high, factor, predictions = rows.low[here], rows.high[here], rows.factor[here], rows.predictions[here]
@@ -338,7 +338,7 @@ def _look(
     bounds: Array,
     squares: Array,
 ) -> None:
-    """Measure the points of a chunk that may come first: those with the bound ``best``, then what is still open."""
+    """Measure the points of a chunk that may come first: those with the bound ``best``, then those still open."""
     first, last = _chunk(tile, c)
     _lower_bounds(tile, rows, columns, i, first, last, bounds)
     for pick_best in (True, False):
@@ -387,7 +387,7 @@ def _count_open(
 
 @helper
 def _insert(distances: Array, indices: Array, distance: float, index: int) -> None:
-    """Put a point into a row that is sorted by (distance, index); the last one falls out."""
+    """Put a point into a row that is sorted by (distance, index); the last one drops out."""
     k = len(distances)
     if distance > distances[k - 1] or (distance == distances[k - 1] and index > indices[k - 1]):
         return
@@ -400,7 +400,7 @@ def _insert(distances: Array, indices: Array, distance: float, index: int) -> No
 
 @helper
 def _squared_above(distance: float, scale: float) -> np.float32:
-    """A float32 not below the scaled square of a distance; for an infinite one the largest, as bounds are finite."""
+    """A float32 not below the scaled square of a distance; the largest if that is infinite, as bounds are finite."""
     square = (distance * scale) * (distance * scale) * _ABOVE
     return np.float32(min(square, _LARGEST))
 
@@ -414,7 +414,7 @@ def _squared_below(distance: float, scale: float) -> np.float32:
 
 @helper
 def _distance(a: Array, b: Array, summation: Array, squares: Array) -> Any:
-    """The canonical distance: to the bit what ``numpy.sqrt(((a - b) ** 2).sum())`` gives in float64."""
+    """The canonical distance: bit for bit what ``numpy.sqrt(((a - b) ** 2).sum())`` gives in float64."""
     for k in range(len(squares)):
         difference = np.float64(a[k]) - np.float64(b[k])
         squares[k] = difference * difference
@@ -425,7 +425,7 @@ def _distance(a: Array, b: Array, summation: Array, squares: Array) -> Any:
 def _sum_in_order(terms: Array, summation: Array) -> Any:
     """The sum in the order of ``numerics.summation_order``; the terms are overwritten with partial sums."""
     n_partial = 0
-    eights = terms[: len(terms) // 8 * 8].reshape(-1, 8)  # every run starts at one
+    eights = terms[: len(terms) // 8 * 8].reshape(-1, 8)  # every run starts at a multiple of 8
     for leaf in range(len(summation)):
         start, n, n_joins = summation[leaf]
         if n < 8:
@@ -439,7 +439,7 @@ def _sum_in_order(terms: Array, summation: Array) -> Any:
             total = ((a + b) + (c + d)) + ((e + f) + (g + h))
         for i in range(start + n - n % 8, start + n):
             total += terms[i]
-        terms[n_partial] = total  # never beyond what is already summed
+        terms[n_partial] = total  # never beyond the terms already summed
         n_partial += 1
         for _ in range(n_joins):
             n_partial -= 1

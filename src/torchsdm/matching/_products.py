@@ -18,7 +18,7 @@ _FEWEST_ROWS = 64  # products of fewer rows are so slow that computing them twic
 
 
 class Products:
-    """Products of queries with the support, in tiles; the tiles of a block of rows are kept where memory allows."""
+    """Products of queries with the support, in tiles; the tiles of a block of rows are kept if memory allows."""
 
     def __init__(self, support: CentredPoints, n_queries: int, block_size: int) -> None:
         self.support, self.bounds, self.n_queries = support, support.bounds, n_queries
@@ -42,7 +42,7 @@ class Products:
         return ((start, min(start + self.width, n)) for start in range(0, n, self.width))
 
     def tile(self, multiplier: Tensor, own: Tensor | None, span: tuple[int, int], *, again: bool = False) -> Tile:
-        """The products of a block of queries with a span of the support; ``again`` takes them from the last time."""
+        """The products of a block of queries with a span of the support; ``again`` reuses them if they were kept."""
         start, stop = span
         offset = start if self.kept else 0
         block = self.buffer[: len(multiplier)]
@@ -71,7 +71,7 @@ class MutualProducts:
         self.buffer = empty_float32(n, device=scaled.device)
 
     def fits(self, start: int, stop: int) -> bool:
-        """Whether a stretch is one tile."""
+        """Whether a stretch fits in one tile."""
         return stop - start <= self.width
 
     def both_ways(self, part: Part, start: int, stop: int) -> Iterator[tuple[slice, Tile]]:
@@ -103,11 +103,11 @@ class Part:
     is_unsure: bool
     """Whether these are the points that vouch for nothing; anything may be a match for one of them."""
     stop_of_matches: int
-    """Up to where points that follow can be matches."""
+    """Where the following points can no longer be matches."""
 
 
 def parts_of(groups: Tensor, n_rows: int) -> list[Part]:
-    """Cut sorted groups (S,) into parts of at most so many points."""
+    """Cut sorted groups (S,) into parts of at most ``n_rows`` points."""
     parts: list[Part] = []
     start = 0
     for group, size in zip(*(t.tolist() for t in torch.unique_consecutive(groups, return_counts=True)), strict=True):

@@ -1,6 +1,6 @@
 """The loops of ``_kernels`` in torch operations, for devices that the compiled ones do not reach.
 
-The same functions over the same tiles with the same bounds, so the answers are the same to the bit. They work on all
+The same functions over the same tiles with the same bounds, so the answers are the same bit for bit. They work on all
 rows at once (``begin`` and ``end`` are there for the common signature) and leave the device only to learn how many
 pairs are open.
 """
@@ -17,7 +17,7 @@ from torchsdm.numerics import pair_distances
 def find_first(
     tile: Tile, rows: Rows, columns: Columns, found: Found, match_lows: Tensor, begin: int, end: int
 ) -> None:
-    """Bring the nearest point and the first non-match of each row up to date with a tile."""
+    """Update the nearest point and the first non-match of each row with a tile."""
     lower, _, is_match = _bounds(tile, rows, columns)
     for c, chunk in enumerate(torch.where(is_match, lower, torch.inf).split(tile.chunk, dim=1)):
         match_lows[:, c] = chunk.amin(dim=1)
@@ -56,7 +56,7 @@ def count_matches(
 
 
 def find_neighbors(tile: Tile, rows: Rows, columns: Columns, found: Found, begin: int, end: int) -> None:
-    """Bring the k nearest points of each row up to date with a tile."""
+    """Update the k nearest points of each row with a tile."""
     n, k = found.neighbor_distance.shape
     lower, upper, _ = _bounds(tile, rows, columns)
     limit = _squared_above(found.neighbor_distance[:, -1], tile.scale)
@@ -70,13 +70,13 @@ def find_neighbors(tile: Tile, rows: Rows, columns: Columns, found: Found, begin
     all_indices = torch.cat([found.neighbor_index.flatten(), index])
     order = _lexicographic(all_rows, all_distances, all_indices)
     first_of_row = torch.searchsorted(all_rows[order].contiguous(), own_rows)
-    chosen = order[first_of_row[:, None] + torch.arange(k, device=limit.device)]  # each row has k of its own
+    chosen = order[first_of_row[:, None] + torch.arange(k, device=limit.device)]  # each row has at least k
     found.neighbor_distance[:] = all_distances[chosen]
     found.neighbor_index[:] = all_indices[chosen]
 
 
 def _bounds(tile: Tile, rows: Rows, columns: Columns) -> tuple[Tensor, Tensor, Tensor]:
-    """Lower and upper bounds (n, b), the lower cut at 0, and whether a column is a match for the row."""
+    """Lower and upper bounds (n, b), the lower clipped at 0, and whether a column is a match for the row."""
     part = slice(tile.start, tile.stop)
     product = rows.factor[:, None] * tile.products[:, tile.offset : tile.offset + tile.stop - tile.start]
     lower = (columns.lower[part] + rows.low[:, None]) - product
@@ -95,7 +95,7 @@ def _measure(rows: Rows, columns: Columns, at_rows: Tensor, at_columns: Tensor) 
 def _advance(
     rows: Rows, columns: Columns, distance: Tensor, index: Tensor, at_rows: Tensor, at_columns: Tensor
 ) -> None:
-    """Take over, in place, the first of the given points for each row where it comes before the row's own."""
+    """Replace each row's point, in place, by the first of the given points if that comes before it."""
     at_rows, new_distance, new_index = _measure(rows, columns, at_rows, at_columns)
     order = _lexicographic(at_rows, new_distance, new_index)
     at_rows, new_distance, new_index = at_rows[order], new_distance[order], new_index[order]
@@ -118,7 +118,7 @@ def _lexicographic(rows: Tensor, distance: Tensor, index: Tensor) -> Tensor:
 
 
 def _squared_above(distance: Tensor, scale: float) -> Tensor:
-    """A float32 not below the scaled square of a distance; for an infinite one the largest, as bounds are finite."""
+    """A float32 not below the scaled square of a distance; the largest if that is infinite, as bounds are finite."""
     return ((distance * scale).square() * (1 + 2**-22)).clamp(max=torch.finfo(torch.float32).max).float()
 
 

@@ -1,7 +1,7 @@
-"""What the kernels of matching work on: rows and columns of a search, tiles of products, and what was found so far.
+"""What the matching kernels work on: rows and columns of a search, tiles of products, and the results so far.
 
-Tuples, because compiled functions take them apart at no cost. They hold numpy arrays for ``_kernels`` and torch tensors
-for ``_tensor_kernels``.
+Tuples, because compiled functions take them apart at no cost. They contain numpy arrays for ``_kernels`` and torch
+tensors for ``_tensor_kernels``.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 Values = Any  # a numpy array or a torch tensor
-CHUNK = 256  #: columns of a tile that are looked at together
-CHUNK_DOWN = 64  #: the same where they run down, which is slower to look at
+CHUNK = 256  #: columns of a tile that are scanned together
+CHUNK_DOWN = 64  #: the same for transposed tiles, which are slower to scan
 SMALLEST_QUERY, LARGEST_QUERY = 60, 20  #: exponents below and above the typical norm that float32 is trusted with
 
 
@@ -18,7 +18,7 @@ class BoundTerms(NamedTuple):
     """The numbers that the rows' side of the bounds depends on; see ``_bounds``."""
 
     exponent: int  # sigma = 2^-exponent
-    cross: float  # what x'.c is multiplied by: 2, or 0 where the support is centred too
+    cross: float  # what x'.c is multiplied by: 2, or 0 if the support is centred too
     row_error: float
     underflow: float
     decide_nothing: bool
@@ -48,7 +48,7 @@ class Rows(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What is known of each row so far; points are ordered by (distance, support index)."""
+    """What is known about each row so far; points are ordered by (distance, support index)."""
 
     nearest_distance: Values  # (n,) float64
     nearest_index: Values  # (n,) int64
@@ -62,8 +62,8 @@ class Found(NamedTuple):
 class Tile(NamedTuple):
     """Products of all rows with the columns ``start`` to ``stop``.
 
-    They stand at ``offset`` in the rows of ``products``; where it is ``transposed``, the rows of the tile are columns
-    of ``products``, from ``offset`` on.
+    They start at ``offset`` in the rows of ``products``; if ``transposed``, the rows of the tile are the columns of
+    ``products``, starting at ``offset``.
     """
 
     products: Values  # (n, .) float32, or (stop - start, n)
@@ -71,12 +71,12 @@ class Tile(NamedTuple):
     start: int
     stop: int
     transposed: bool
-    chunk: int  # columns that are looked at together
+    chunk: int  # columns that are scanned together
     scale: float  # multiplies a distance before it is compared with the bounds
 
 
 class Kernels(Protocol):
-    """What matching does with a tile; ``_kernels`` and ``_tensor_kernels`` give the same answers to the bit.
+    """What matching does with a tile; ``_kernels`` and ``_tensor_kernels`` give the same answers bit for bit.
 
     Each function touches only the rows ``begin`` to ``end`` or, in torch operations, all of them.
     """
@@ -84,7 +84,7 @@ class Kernels(Protocol):
     def find_first(
         self, tile: Tile, rows: Rows, columns: Columns, found: Found, match_lows: Values, begin: int, end: int
     ) -> None:
-        """Bring the nearest point and the first non-match of each row up to date with a tile."""
+        """Update the nearest point and the first non-match of each row with a tile."""
 
     def count_matches(
         self, tile: Tile, rows: Rows, columns: Columns, found: Found, match_lows: Values, begin: int, end: int
@@ -92,4 +92,4 @@ class Kernels(Protocol):
         """Add to each row's count the matches of a tile before the row's boundary, which must be final."""
 
     def find_neighbors(self, tile: Tile, rows: Rows, columns: Columns, found: Found, begin: int, end: int) -> None:
-        """Bring the k nearest points of each row up to date with a tile."""
+        """Update the k nearest points of each row with a tile."""

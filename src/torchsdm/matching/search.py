@@ -5,15 +5,15 @@ is a support point whose prediction and label are both c. With (B, i_B) the firs
 
     q = #{matches s : (distance_s, s) < (B, i_B)}
 
-so one look over the non-matches finds the boundary and one over the matches counts what lies before it. Both look at
-the same block of products, computed once: queries x support, in tiles that are read while they are in cache.
+so one pass over the non-matches finds the boundary and one over the matches counts those before it. Both read the same
+block of products, computed once: queries x support, in tiles that are read while they are in cache.
 
 ``match_self`` is the same for every support point against all the others, with half of the products: p_ij = p_ji.
 
 Exactness. float32 products bound each squared distance from below and above (``_bounds``); whatever the bounds leave
-open is decided by the distance in float64 (``_kernels``, ``_tensor_kernels``). The answer therefore depends on the two
-exemplars alone: not on block size, threads, device or the rest of the batch. ``plain`` says the same in a few lines, by
-sorting; the fast path is tested against it.
+open is decided by the distance in float64 (``_kernels``, ``_tensor_kernels``). The answer therefore depends only on
+query and support: not on block size, threads, device or the rest of the batch. ``plain`` does the same in a few lines,
+by sorting; the fast path is tested against it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from torchsdm.matching._products import MutualProducts, Products, parts_of
 from torchsdm.matching._tiles import Columns, Found, Rows
 
 DEFAULT_BLOCK_SIZE = 2048
-NO_POINT = -1  #: the nearest index where there is no support point at all; its distance is infinite
+NO_POINT = -1  #: the nearest index if there is no support point; its distance is infinite
 
 
 @dataclass(frozen=True)
 class Match:
-    """What matching knows of each query; all tensors are (N,), those of neighbours (N, k)."""
+    """What matching finds for each query; all tensors are (N,), those of neighbours (N, k)."""
 
     similarity: Tensor
     """q, int64: consecutive nearest support points that are correct and predicted like the query."""
@@ -70,9 +70,9 @@ def match(
     exclude : (N,), optional
         For each query the support index that is the query itself, or -1.
     block_size : int
-        Memory is at most 128 block_size^2 bytes, whatever S; no answer depends on it.
+        Memory is at most 128 block_size^2 bytes, for any S; results do not depend on it.
     k : int
-        How many neighbours to give besides.
+        How many neighbours to return as well.
     compiled : bool, optional
         Whether to use the compiled kernels rather than torch operations; by default on the CPU.
     """
@@ -103,8 +103,8 @@ def match_self(
     """Every support point against all the others.
 
     On the CPU each product serves both of its points. Points are sorted by group, so that matches and non-matches of a
-    part of them are stretches of what follows. A first pass over the stretches with non-matches finds the boundaries, a
-    second over those with matches counts.
+    part of them are stretches of the points after it. A first pass over the stretches with non-matches finds the
+    boundaries, a second over those with matches counts.
     """
     n = len(support.points)
     if support.points.device.type != "cpu":
@@ -167,7 +167,7 @@ def neighbors(
 
 
 def match_groups(labels: Tensor, predictions: Tensor) -> Tensor:
-    """The class that a support point can vouch for: its label where correctly predicted, else -1."""
+    """The class that a support point can vouch for: its label if correctly predicted, else -1."""
     return torch.where(labels == predictions, labels, -1)
 
 
@@ -183,7 +183,7 @@ def _columns(support: CentredPoints, groups: Tensor) -> Columns:
 
 
 def _rows(support: CentredPoints, queries: Tensor, predictions: Tensor, own: Tensor) -> tuple[Tensor, Rows]:
-    """What to multiply with the support, and the rest of what is known of a block of queries."""
+    """What to multiply with the support, and everything else about a block of queries."""
     side = support.bounds.queries(queries, support.centre)
     index = torch.arange(len(queries), device=queries.device)
     rows = Rows(queries, index, own, predictions.to(torch.int32), side.factor, side.low, side.high)
@@ -223,6 +223,6 @@ def _result(found: Found) -> Match:
 
 
 def _may_hold_matches(match_lows: Tensor, found: Found, scale: float) -> bool:
-    """Whether a tile with these bounds may hold matches before the boundary."""
+    """Whether a tile with these bounds may have matches before the boundary."""
     limit = (found.boundary_distance * scale).square_() * (1 + 2**-22)
     return bool((match_lows.double() <= limit[:, None]).any())

@@ -1,4 +1,4 @@
-"""The support set: the exemplars that answers rest on, and what can be asked of them."""
+"""The support set: the exemplars that answers are based on, and searches over them."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class SupportSet:
     exemplars : (S, M) float32 or float64
         Kept as given (a memory-mapped array stays memory-mapped); other dtypes become float32.
     labels : (S,) integers
-        Class numbers. Numbers that no prediction has (out-of-class labels) are welcome: such points match nothing and
+        Class numbers. Numbers that no prediction has (out-of-class labels) are allowed: such points match nothing and
         so shorten q.
     predictions : (S,) integers
     ids : (S,), optional
         Names of the points, unique; by default 0, 1, 2, ...
     block_size : int
-        Rows of the blocks that a search works on. It bounds memory and changes no answer.
+        Rows of the blocks that a search works on. It bounds memory and does not affect results.
     centre : (M,), optional
         Subtracted from exemplars before float32 products, for accuracy; frozen. By default the mean exemplar.
 
@@ -88,7 +88,7 @@ class SupportSet:
         *,
         block_size: int = DEFAULT_BLOCK_SIZE,
     ) -> SupportSet:
-        """A support as it was taken apart for saving. The values are trusted, so that nothing reads all exemplars."""
+        """A support from its saved parts. The values are trusted, so that nothing reads all exemplars."""
         support = cls.__new__(cls)
         support.block_size, support.labels, support.predictions = block_size, labels, predictions
         check_shape(exemplars, (len(labels), len(centre)), "exemplars", "SupportSet.restore")
@@ -113,13 +113,13 @@ class SupportSet:
 
     @property
     def ids(self) -> Array:
-        """The names of the points (S,); 0, 1, 2, ... where none were given."""
+        """The names of the points (S,); 0, 1, 2, ... if none were given."""
         if self._ids is None:
             return _object_array(range(len(self)))
         return _object_array(self._ids()) if callable(self._ids) else self._ids
 
     def named_by(self, ids: Callable[[], Sequence[Any]]) -> None:
-        """Ask for the names of the points from now on: a model keeps them with the texts, so that they live once."""
+        """Get the names of the points from a function: a model keeps them with the texts, so that they live once."""
         self._ids = ids
 
     @property
@@ -137,8 +137,8 @@ class SupportSet:
     ) -> Match:
         """Similarity q, nearest distance and nearest index of each exemplar (Eq. 4).
 
-        ``exclude`` gives for each query its own support index, or -1 where the query is not in the support. Duplicates
-        of an excluded point stay. With ``k`` the k nearest support points come with it, from the same products.
+        ``exclude`` gives for each query its own support index, or -1 if the query is not in the support. Duplicates
+        of an excluded point stay. With ``k``, the k nearest support points are returned too, from the same products.
         """
         self._check_k(k, "SupportSet.match", zero=True)
         queries = self._check_exemplars(exemplars, self.exemplars.shape[1], "SupportSet.match")
@@ -151,7 +151,7 @@ class SupportSet:
             check_shape(own, (len(queries),), "exclude", "SupportSet.match")
             if len(own) and not -1 <= int(own.min()) <= int(own.max()) < len(self):
                 raise InvalidInputError(
-                    f"'exclude' of SupportSet.match must lie in -1..{len(self) - 1}. "
+                    f"'exclude' of SupportSet.match must be in -1..{len(self) - 1}. "
                     f"Got {int(own.min())}..{int(own.max())}."
                 )
         return match(queries, y_hat, self._points, self._groups, own, self.block_size, k=k)
@@ -173,7 +173,7 @@ class SupportSet:
         predictions: ArrayLike,
         ids: Sequence[Any] | Array | None = None,
     ) -> SupportSet:
-        """Append points, in place. Without ids they are numbered on from the largest number in use."""
+        """Append points, in place. Without ids, numbering continues from the largest number in use."""
         caller = "SupportSet.add"
         new = self._check_exemplars(exemplars, self.exemplars.shape[1], caller).to(self.exemplars.dtype)
         y, y_hat = _check_labels(labels, predictions, new, caller)
@@ -210,7 +210,7 @@ class SupportSet:
         return self
 
     def relabel(self, indices: ArrayLike, labels: ArrayLike) -> SupportSet:
-        """Give points new labels, in place; labels outside the classes are welcome."""
+        """Give points new labels, in place; labels outside the classes are allowed."""
         chosen = self._check_indices(indices, "SupportSet.relabel")
         y = as_integer_tensor(labels, "labels", "SupportSet.relabel").to(self.labels.device)
         check_shape(y, (len(chosen),), "labels", "SupportSet.relabel")
@@ -232,18 +232,18 @@ class SupportSet:
     def _check_k(self, k: int, caller: str, *, zero: bool = False) -> None:
         check_positive(k, "k", caller, integer=True, zero=zero)
         if k > len(self):
-            raise InvalidInputError(f"'k' of {caller} must be at most the support's {len(self)}. Got {k}.")
+            raise InvalidInputError(f"'k' of {caller} must be at most {len(self)}, the size of the support. Got {k}.")
 
     def _check_indices(self, indices: ArrayLike, caller: str) -> Tensor:
         tensor = as_tensor(indices, "indices", caller)
         if tensor.dtype == torch.bool:
             raise InvalidTypeError(
-                f"'indices' of {caller} must be numbers of points. Got a boolean mask; use its nonzero()."
+                f"'indices' of {caller} must be integer indices. Got a boolean mask; use its nonzero()."
             )
         tensor = as_integer_tensor(tensor, "indices", caller).reshape(-1).to(self.exemplars.device)
         if len(tensor) and not 0 <= int(tensor.min()) <= int(tensor.max()) < len(self):
             raise InvalidInputError(
-                f"'indices' of {caller} must lie in 0..{len(self) - 1}. Got {int(tensor.min())}..{int(tensor.max())}."
+                f"'indices' of {caller} must be in 0..{len(self) - 1}. Got {int(tensor.min())}..{int(tensor.max())}."
             )
         return tensor
 
@@ -288,7 +288,7 @@ def check_ids(ids: Sequence[Any] | Array, n: int, caller: str) -> Array:
 
 
 def next_ids(ids: Iterable[Any], n: int) -> list[int]:
-    """Numbers for n new points: on from the largest number in use."""
+    """Numbers for n new points, continuing from the largest number in use."""
     first = max((name for name in ids if isinstance(name, int)), default=-1) + 1
     return list(range(first, first + n))
 

@@ -23,7 +23,7 @@ from torchsdm.matching import SupportSet
 
 @dataclass(frozen=True)
 class Calibration:
-    """The calibration set and its standing against the support at the time of calibration."""
+    """The calibration set, with its signals against the support at the time of calibration."""
 
     exemplars: Tensor  # (N, M)
     logits: Tensor  # (N, C) float32
@@ -52,7 +52,7 @@ class Calibration:
 
     @property
     def scores(self) -> CalibrationScores:
-        """What decisions need of it."""
+        """What decisions need from it."""
         return CalibrationScores(self.rescaled_similarity, self.labels)
 
     @classmethod
@@ -66,7 +66,7 @@ class Calibration:
         min_class_count: int,
         class_names: Sequence[Any],
     ) -> Calibration:
-        """Match the calibration points against the support, then fit eCDFs and regions; warns where they are weak."""
+        """Match the calibration points against the support, then fit eCDFs and regions; warns if they are weak."""
         match = support.match(exemplars, logits.argmax(dim=1))
         ecdfs = ClassEcdfs.fit(
             match.nearest_distance, match.similarity, labels, logits.shape[1], class_names=class_names
@@ -101,7 +101,7 @@ def _find_regions(
     min_class_count: int,
     class_names: Sequence[Any],
 ) -> tuple[HighReliabilityRegion, ...]:
-    """One region for each alpha; warns where one is weak."""
+    """One region per alpha; warns if one is weak."""
     regions = tuple(
         find_high_reliability_region(rescaled, probabilities, labels, alpha, min_class_count) for alpha in alphas
     )

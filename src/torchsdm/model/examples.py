@@ -1,6 +1,6 @@
-"""Ids and texts of points: what a model needs of them, and a list that has it.
+"""Ids and texts of points: the interface that a model uses, and a version in memory.
 
-A model knows ``Examples`` alone; ``storage`` has another kind, which stays in the file it was saved to.
+A model knows only ``Examples``; ``storage`` has another version, which stays in the file it was saved to.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Examples(ABC):
 
     @abstractmethod
     def positions(self, ids: Iterable[Any]) -> list[int | None]:
-        """The positions of the ids, None where an id is unknown."""
+        """The positions of the ids, None for an unknown id."""
 
     def ids(self) -> list[Any]:
         """All ids."""
@@ -64,6 +64,6 @@ class ListedExamples(Examples):
         return self._ids, self._texts
 
     def positions(self, ids: Iterable[Any]) -> list[int | None]:
-        """The positions of the ids, None where an id is unknown."""
+        """The positions of the ids, None for an unknown id."""
         place = {name: position for position, name in enumerate(self._ids)}
         return [place.get(name) for name in ids]

@@ -1,4 +1,4 @@
-"""Why a decision was made: the training examples it rests on, and how calibration points like it fared."""
+"""Why a decision was made: the training examples behind it, and how similar calibration points fared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchsdm.labels import LabelCodes
 from torchsdm.model.model import SDMModel
 from torchsdm.wording import shortened
 
-PARTITION_WIDTH = 0.1  #: how far q' (as a rank) and d of a calibration point may lie from the input's
+PARTITION_WIDTH = 0.1  #: how far q' (as a rank) and d of a calibration point may be from the input's
 
 
 @dataclass(frozen=True)
@@ -46,32 +46,32 @@ class CalibrationPoint:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What one decision rests on."""
+    """The evidence behind one decision."""
 
     decision: dict[str, Any]
     """The row of ``Decisions``, as a dictionary."""
     exemplars: tuple[Exemplar, ...]
     """The k nearest training examples, nearest first."""
     calibration_points: tuple[CalibrationPoint, ...]
-    """Up to k calibration points of the same partition, most alike first."""
+    """Up to k calibration points of the same partition, most similar first."""
     partition_size: int
     """How many calibration points share the prediction and have a similar q' and distance quantile."""
     partition_accuracy: float | None
-    """Share of them that is predicted correctly; None where there are none."""
+    """Share of those that is predicted correctly; None if there are none."""
 
     def with_decision(self, decision: dict[str, Any]) -> Explanation:
-        """The same evidence for a decision that was made with more than it."""
+        """The same evidence for a decision that is also based on other evidence, as an ensemble's is."""
         return replace(self, decision=decision)
 
     def to_dict(self, *, calibration: bool = True, texts: bool = True) -> dict[str, Any]:
-        """The row that ``Decisions.to_dicts`` gives, with what it rests on; plain values, ready for strict JSON.
+        """The row of ``Decisions.to_dicts`` with the evidence behind it; plain values, ready for strict JSON.
 
         Parameters
         ----------
         calibration : bool
-            Whether to give the calibration points of the input's partition, its size and its accuracy.
+            Whether to include the calibration points of the input's partition, its size and its accuracy.
         texts : bool
-            Whether to give the texts of training examples and calibration points.
+            Whether to include the texts of training examples and calibration points.
         """
         row = {**self.decision, "exemplars": [_plain(point, texts) for point in self.exemplars]}
         if calibration:
@@ -144,7 +144,7 @@ def _exemplars(
 class _Partitions:
     """The calibration set by prediction, with q' as a rank among the points of the same prediction.
 
-    A rank, because q' spans orders of magnitude: with it both coordinates lie in [0, 1].
+    A rank, because q' spans orders of magnitude: with it both coordinates are in [0, 1].
     """
 
     def __init__(self, model: SDMModel) -> None:
@@ -155,7 +155,7 @@ class _Partitions:
     def of(
         self, codes: LabelCodes, prediction: int, decisions: SDMDecisions, row: int, k: int
     ) -> tuple[tuple[CalibrationPoint, ...], int, float | None]:
-        """The k most alike of the partition's points, its size and its accuracy."""
+        """The partition's k most similar points, its size and its accuracy."""
         same = torch.nonzero(self.predictions == prediction).squeeze(1)
         q_rescaled, d = self.calibration.rescaled_similarity[same], self.distance_quantile[same]
         if len(same) == 0:
@@ -194,6 +194,6 @@ class _Partitions:
 
 
 def _plain(point: Exemplar | CalibrationPoint, texts: bool) -> dict[str, Any]:
-    """A point as others may know it: under its id, which updates do not change, and not under its index."""
+    """A point for output: by its id, which updates do not change, and not by its index."""
     left_out = {"index"} if texts else {"index", "text"}
     return {field.name: getattr(point, field.name) for field in fields(point) if field.name not in left_out}

@@ -1,7 +1,7 @@
-"""One fitted model: adaptor, support, calibration set and region, and what follows from them.
+"""One fitted model: adaptor, support, calibration set and region, and the decisions they give.
 
-This is the whole of the method for class numbers and tensors; ``SDMClassifier`` adds labels and
-scikit-learn's contract, ``SDMEnsemble`` holds several.
+This is the whole method for class numbers and tensors; ``SDMClassifier`` adds labels and
+scikit-learn's contract, ``SDMEnsemble`` combines several.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from torchsdm.model.calibration import Calibration
 from torchsdm.model.examples import Examples
 from torchsdm.validation import Array, check_finite
 
-_ROWS_AT_ONCE = 8192  # inputs whose exemplars are held at once while deciding
+_ROWS_AT_ONCE = 8192  # inputs whose exemplars are in memory at once while deciding
 
 
 @dataclass(frozen=True)
 class Points:
-    """Labelled points to build a model from: their states a block at a time, class numbers, and ids and texts."""
+    """Labelled points to build a model from: their states in blocks, class numbers, ids and texts."""
 
     state_blocks: Iterable[Tensor]
     labels: Tensor
@@ -39,7 +39,7 @@ class Points:
 
 @dataclass
 class SDMModel:
-    """A model that can decide, be updated and be calibrated anew."""
+    """A model that can decide, be updated and be recalibrated."""
 
     adaptor: Adaptor
     support: SupportSet
@@ -92,11 +92,11 @@ class SDMModel:
         return torch.cat([self._encode(block)[1] for block in hidden_states.split(_ROWS_AT_ONCE)]).cpu()
 
     def predict(self, hidden_states: Tensor) -> Tensor:
-        """Predicted class numbers (N,), from the logits alone."""
+        """Predicted class numbers (N,), from the logits only."""
         return self.logits(hidden_states).argmax(dim=1)
 
     def recalibrate(self, alphas: Sequence[float], min_class_count: int) -> None:
-        """New regions, and if the support has changed also new signals and eCDFs."""
+        """Recompute the regions and, if the support has changed, the signals and eCDFs."""
         names = self.classes.tolist()
         if self.support_changed:
             known = self.calibration
@@ -108,7 +108,7 @@ class SDMModel:
             self.calibration = self.calibration.with_regions(alphas, min_class_count, names)
 
     def add(self, hidden_states: Tensor, labels: Tensor, examples: Examples) -> None:
-        """Append points to the support; weights, eCDFs and region stay."""
+        """Append points to the support; weights, eCDFs and region stay as they are."""
         exemplars, logits = self._encode(hidden_states)
         self.support.add(exemplars, labels, logits.argmax(dim=1))
         self._keep(self.examples.with_added(examples))
@@ -125,7 +125,7 @@ class SDMModel:
         self.support_changed = True
 
     def _keep(self, examples: Examples) -> None:
-        """Take over the examples of a changed support."""
+        """Adopt the examples of a changed support."""
         self.examples, self.support_changed = examples, True
         self.support.named_by(examples.ids)
 

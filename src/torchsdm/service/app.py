@@ -1,6 +1,6 @@
-"""Decisions over HTTP: ``POST /decide`` and ``POST /explain`` take texts or states, ``GET /model`` says what answers.
+"""Decisions over HTTP: ``POST /decide`` and ``POST /explain`` take texts or states, ``GET /model`` describes the model.
 
-One request is answered at a time: the model uses all cores for each, so that two at once would only be slower.
+Requests are answered one at a time: each uses all cores, so two at once would only be slower.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOGGER = logging.getLogger(__name__)
 def create_app(saved: SavedModel, max_inputs: int = 256, *, texts: bool = False) -> Any:
     """The service as an ASGI application, for uvicorn or any other server.
 
-    Training texts are given with explanations only if ``texts`` is true.
+    Explanations include training texts only if ``texts`` is true.
     """
     try:
         from fastapi import Body, FastAPI
@@ -79,14 +79,14 @@ def create_app(saved: SavedModel, max_inputs: int = 256, *, texts: bool = False)
 
 
 def _checked(request: dict[str, Any], max_inputs: int) -> dict[str, Any]:
-    """A request, if it holds one kind of inputs and not too many."""
+    """Check that a request has one kind of input, and not too many."""
     if set(request) not in ({"texts"}, {"hidden_states"}, {"texts", "answers"}):
         raise InvalidInputError(
-            f'A request holds "texts" (and "answers", if those are judged) or "hidden_states". Got {sorted(request)}.'
+            f'A request needs "texts" (and "answers", if those are judged) or "hidden_states". Got {sorted(request)}.'
         )
     inputs = request.get("texts", request.get("hidden_states"))
     if not isinstance(inputs, list) or not 1 <= len(inputs) <= max_inputs:
-        raise InvalidInputError(f"A request holds a list of 1 to {max_inputs} inputs.")
+        raise InvalidInputError(f"A request needs a list of 1 to {max_inputs} inputs.")
     return request
 
 
@@ -100,7 +100,7 @@ def run_service(saved: SavedModel, host: str, port: int, max_inputs: int = 256, 
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        raise InvalidInputError(f"{host}, port {port}, cannot be listened on: {error}. Choose another.") from error
+        raise InvalidInputError(f"Cannot listen on {host}, port {port}: {error}. Choose another.") from error
     with listening:
-        _LOGGER.info("answering on http://%s:%d", host, listening.getsockname()[1])
+        _LOGGER.info("listening on http://%s:%d", host, listening.getsockname()[1])
         uvicorn.Server(uvicorn.Config(app, log_level="info")).run([listening])

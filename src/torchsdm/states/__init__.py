@@ -1,4 +1,4 @@
-"""Labelled hidden states and where they come from: holding them, keeping them on disk, and reading them from files."""
+"""Labelled hidden states and their origin: in memory, stored on disk, and read from files."""
 
 from torchsdm.states.extracted import ExtractedStates
 from torchsdm.states.folder import FolderWriter, folder_origin

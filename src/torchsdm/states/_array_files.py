@@ -26,19 +26,19 @@ class _ArrayInFile:
     name: str
     shape: tuple[int, ...]
     read: Callable[[int, int], ArrayLike]
-    """Reads rows from the first to before the second. Called for all rows in order."""
+    """Reads the rows from start to before stop. Called for all rows in order."""
 
     def __len__(self) -> int:
         return self.shape[0]
 
 
 def _array_blocks(request: Request, arrays: Sequence[_ArrayInFile | None]) -> Iterator[LabelledStates]:
-    """Blocks of arrays that have one row per input each; the first of them holds the states."""
+    """Blocks of arrays that have one row per input each; the first has the states."""
     if arrays[0] is None:
         raise request.missing(request.names[0])
     for array in arrays:
         if array is not None and not array.shape:
-            raise InvalidInputError(f"{request.path}: {array.name!r} is a single number, not a row for each input.")
+            raise InvalidInputError(f"{request.path}: {array.name!r} is a single number, not one row per input.")
         if array is not None:
             check_same_length(len(arrays[0]), array, array.name, str(request.path))
     n_rows = len(arrays[0])
@@ -75,16 +75,16 @@ _NPY_HEADERS = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.rea
 
 
 def _npy_array(request: Request, name: str, info: zipfile.ZipInfo, stream: IO[bytes]) -> _ArrayInFile:
-    """An array in .npy format, of which the header is read and checked now and rows are read later."""
+    """An array in .npy format; its header is read and checked now, its rows later."""
     version = npy_format.read_magic(stream)
     if version not in _NPY_HEADERS:
-        raise ValueError(f"{name!r} is in version {version} of the .npy format, which is not known")
+        raise ValueError(f"{name!r} uses version {version} of the .npy format, which is not supported")
     shape, is_fortran, dtype = _NPY_HEADERS[version](stream)
     if dtype.hasobject:
-        raise ValueError(f"{name!r} holds Python objects, which are not read")
+        raise ValueError(f"{name!r} contains Python objects, which are not read")
     n_bytes = info.file_size - stream.tell()
     if n_bytes != math.prod(shape) * dtype.itemsize or min(shape, default=0) < 0:
-        raise ValueError(f"{name!r} has {n_bytes} bytes, which is not what an array of shape {shape} has")
+        raise ValueError(f"{name!r} has {n_bytes} bytes, which does not match its shape {shape}")
     if is_fortran and request.size is not None and shape[0] > request.size:
         raise InvalidInputError(
             f"{request.path}: {name!r} is stored column by column (in Fortran order) and cannot be read in blocks of "
@@ -95,7 +95,7 @@ def _npy_array(request: Request, name: str, info: zipfile.ZipInfo, stream: IO[by
         wanted = (stop - start, *shape[1:])
         buffer = np.empty(math.prod(wanted) * dtype.itemsize, dtype=np.uint8)
         n_read = 0
-        while n_read < len(buffer):  # a little at a time, as the stream copies what it reads
+        while n_read < len(buffer):  # a little at a time, because the stream copies what it reads
             part = stream.read(min(len(buffer) - n_read, _BUFFER_BYTES))
             if not part:
                 raise EOFError(f"{name!r} ends too early")

@@ -18,7 +18,7 @@ from torchsdm.validation import Array
 from torchsdm.wording import shortened
 
 _BUFFER_BYTES = 1 << 20
-_PARQUET_ROWS = 1024  # of a batch, of which a block is made
+_PARQUET_ROWS = 1024  # per batch; a block is made of batches
 
 
 def jsonl_blocks(request: Request) -> Iterator[LabelledStates]:
@@ -74,7 +74,7 @@ def _checked_rows(
         values = [None if key is None else row[key] for key in keys]
         state = _numbers(values[0], f"'{keys[0]}' of {request.path}", f"{unit} {number}").astype(dtype, copy=False)
         if state.shape != (shape := state.shape if shape is None else shape):
-            raise InvalidInputError(f"{place}: {keys[0]!r} has shape {state.shape} where the first {unit} has {shape}.")
+            raise InvalidInputError(f"{place}: {keys[0]!r} has shape {state.shape}, but the first {unit} has {shape}.")
         yield f"{unit} {number}", state, *values[1:]
 
 
@@ -93,7 +93,7 @@ def open_parquet(path: Path) -> Any:
         import pyarrow.parquet as pq
     except ImportError as error:
         raise MissingExtraError("pyarrow", "report", "Reading Parquet") from error
-    # Either default holds the columns of a whole group of rows, which may be the whole file.
+    # Either default keeps the columns of a whole row group in memory, possibly the whole file.
     return pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
 
 
@@ -113,7 +113,7 @@ def _parquet_rows(request: Request, file: Any) -> Iterator[tuple[int, dict[str, 
 
 
 def _arrow_value(scalar: Any) -> Any:
-    """A list of numbers as an array, and of lists as a list of arrays; anything else as Python has it."""
+    """A list of numbers as an array, a list of lists as a list of arrays; anything else as a Python value."""
     import pyarrow as pa
 
     if not isinstance(scalar, pa.ListScalar) or scalar.values is None or scalar.values.null_count:

@@ -1,4 +1,4 @@
-"""What a language model makes of documents, before labels and names are put beside it."""
+"""What a language model makes of documents, before labels and ids are added."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ExtractedStates:
     """What a language model makes of N documents."""
 
     hidden_states: Array
-    """h, (N, D) float32; (N, 1 + segments, D) where segments were asked for."""
+    """h, (N, D) float32; (N, 1 + segments, D) with segments."""
     label_logits: Array | None
     """The language model's own logits of the label words (N, C), in the order of the prompt's ``label_words``."""
     n_tokens: Array
@@ -28,7 +28,7 @@ class ExtractedStates:
 
     @property
     def arrays(self) -> dict[str, Array]:
-        """The arrays that are there, by name."""
+        """The arrays that are not None, by name."""
         return {name: array for name, array in vars(self).items() if array is not None}
 
     @classmethod

@@ -1,8 +1,8 @@
 """A folder of the hidden states of one run, as ``sdm embed`` writes it: blocks, and a manifest of them in order.
 
-Beside each block (``torchsdm.states.store``) lie its ids, labels and texts as JSONL. The manifest names every finished
-block with its digest and says what the states were made from. It is replaced in one step after each block, so it never
-names half a block; and another run (another language model, prompt or input) is refused, not mixed in.
+Next to each block (``torchsdm.states.store``) are its ids, labels and texts as JSONL. The manifest names every finished
+block with its digest and says what the states were made from. It is replaced atomically after each block, so it never
+names half a block. A different run (language model, prompt or input) is refused, not mixed in.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ _LOCK_NAME = ".lock"
 
 
 class FolderWriter:
-    """Writes the states of one run, resuming an earlier one. Use it as a context.
+    """Writes the states of one run, resuming an earlier one. Use it as a context manager.
 
     Parameters
     ----------
     directory : path
-        Made if it is not there.
+        Created if missing.
     origin : StatesOrigin
         What the states are made from; a folder made from anything else is refused.
     documents : str
-        The fingerprint of all documents; a folder of others is refused.
+        The fingerprint of all documents; a folder made from others is refused.
     n_rows : int
-        Documents of the whole run.
+        Documents in the whole run.
     shard_size : int
-        Documents of a block. A run is resumed with the size it was begun with.
+        Documents per block. A resumed run keeps the size it started with.
     facts : mapping, optional
-        What is worth keeping but makes no difference, such as versions.
+        What is worth recording but does not affect states, such as versions.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class FolderWriter:
     def __enter__(self) -> FolderWriter:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._lock = FileLock(self.directory / _LOCK_NAME)  # the system lets go of it if we are killed
+            self._lock = FileLock(self.directory / _LOCK_NAME)  # the system releases it if we are killed
             self._lock.acquire(timeout=0)
         except Timeout as error:
             raise CheckpointError(f"{self.directory} is being written by another process.") from error
@@ -87,7 +87,7 @@ class FolderWriter:
         try:
             self._manifest = self._resume()
             remove_unfinished(self.directory)
-            self._write_manifest(self._manifest)  # before any block: what lies beside a manifest is ours
+            self._write_manifest(self._manifest)  # before any block: files next to a manifest are ours
         except OSError as error:
             self._lock.release()
             if isinstance(error, TorchSDMError):
@@ -103,12 +103,12 @@ class FolderWriter:
 
     @property
     def shard_size(self) -> int:
-        """Documents of a block, as the run was begun."""
+        """Documents per block, as the run started."""
         return int(self._manifest["shard_size"])
 
     @property
     def n_finished(self) -> int:
-        """Blocks that are finished."""
+        """Number of finished blocks."""
         return len(self._manifest["shards"])
 
     def counted(self, name: str) -> int:
@@ -116,7 +116,7 @@ class FolderWriter:
         return sum(int(shard["counts"][name]) for shard in self._manifest["shards"])
 
     def add(self, documents: Sequence[Document], make: Make) -> ExtractedStates:
-        """The states of the next documents, made if they are not here, and listed in the manifest."""
+        """The states of the next documents, made if they are not stored, and listed in the manifest."""
         path = self.directory / block_name(self._origin, documents)
         stored = read_block(path)
         states = make() if stored is None else stored.states
@@ -139,7 +139,7 @@ class FolderWriter:
             manifest = {**self._manifest, "shards": [*self._manifest["shards"], shard]}
             self._write_manifest(manifest)
         except OSError as error:
-            raise CheckpointError(f"{self.directory} cannot be written: {error}. What is finished is kept.") from error
+            raise CheckpointError(f"{self.directory} cannot be written: {error}. Finished blocks are kept.") from error
         self._manifest = manifest
         self.n_extracted += len(states) if stored is None else 0
         return states
@@ -153,15 +153,15 @@ class FolderWriter:
         if not path.exists():
             if any(self.directory.glob("[!.]*.safetensors")):
                 raise CheckpointError(
-                    f"{self.directory} holds safetensors files of something else. Use a directory of its own."
+                    f"{self.directory} contains safetensors files that are not ours. Use a separate directory."
                 )
             return dict(self._fresh)
         stored = StatesFolder(self.directory, _read_manifest(path))
         for what, old, new in self._differences(stored):
             if old != new:
                 raise CheckpointError(
-                    f"{self.directory} was made with another {what}: {shortened(repr(old))} then, "
-                    f"{shortened(repr(new))} now. Use another directory, or remove this one to start again."
+                    f"{self.directory} was made with a different {what}: {shortened(repr(old))} then, "
+                    f"{shortened(repr(new))} now. Use another directory, or remove this one to start over."
                 )
         sound = list(
             takewhile(lambda shard: stored.problem_of(shard, with_digest=True) is None, stored.manifest["shards"])
@@ -169,7 +169,7 @@ class FolderWriter:
         return {**stored.manifest, "shards": sound}
 
     def _differences(self, stored: StatesFolder) -> Iterator[tuple[str, Any, Any]]:
-        """(what, then, now) of all that must not have changed, though it may have."""
+        """(what, then, now) of everything that must not change between runs."""
         difference = stored.origin.difference(StatesOrigin.from_json(self._fresh["origin"]))
         if difference is not None:
             yield difference
@@ -189,7 +189,7 @@ class StatesFolder:
 
     @classmethod
     def open(cls, directory: str | Path, *, verify: bool = False) -> StatesFolder:
-        """Open a folder, checking that every finished block is there and whole; with ``verify`` also digests."""
+        """Open a folder, checking that every finished block is present and complete; ``verify`` checks digests too."""
         directory = Path(directory)
         stored = cls(directory, _read_manifest(directory / MANIFEST_NAME))
         for shard in stored.manifest["shards"]:
@@ -202,7 +202,7 @@ class StatesFolder:
         return StatesOrigin.from_json(self.manifest["origin"])
 
     def problem_of(self, shard: Mapping[str, Any], *, with_digest: bool = False) -> str | None:
-        """What is wrong with the files of a block, None if nothing."""
+        """What is wrong with the files of a block; None if nothing is."""
         problems = (
             file_problem(self.directory, shard[kind], with_digest=with_digest) for kind in ("states", "examples")
         )
@@ -211,19 +211,19 @@ class StatesFolder:
     def _check(self, shard: Mapping[str, Any], *, with_digest: bool) -> None:
         problem = self.problem_of(shard, with_digest=with_digest)
         if problem is not None:
-            raise ModelFileError(f"{problem} Run the extraction again: it makes what is missing.")
+            raise ModelFileError(f"{problem} Run the extraction again; it redoes this block.")
 
     @property
     def n_finished_rows(self) -> int:
-        """Rows that are there."""
+        """Number of finished rows."""
         return sum(int(shard["rows"]) for shard in self.manifest["shards"])
 
     def check_complete(self) -> None:
-        """Refuse a run that has not ended."""
+        """Refuse an unfinished run."""
         if self.n_finished_rows != self.manifest["n_rows"]:
             raise ModelFileError(
                 f"{self.directory} is not finished: {self.n_finished_rows} of {self.manifest['n_rows']} rows are "
-                "there. Run the extraction again; it resumes where it stopped."
+                "done. Run the extraction again; it resumes where it stopped."
             )
 
     def block_examples(self) -> Iterator[list[dict[str, Any]]]:
@@ -245,7 +245,7 @@ class StatesFolder:
     def block_arrays(self, *, verify: bool = False) -> Iterator[dict[str, Array]]:
         """The arrays of each block in turn; with ``verify``, the digests of its files are checked first.
 
-        All blocks have the same arrays, each of one type and of rows of one shape.
+        All blocks have the same arrays, each with one dtype and one row shape.
         """
         expected: dict[str, Any] | None = None
         for shard in self.manifest["shards"]:
@@ -259,7 +259,7 @@ class StatesFolder:
                     _check_rows(key, array, shard)
                 found = {key: (str(array.dtype), *array.shape[1:]) for key, array in arrays.items()}
                 if found != (expected := expected or found):
-                    raise ValueError(f"it holds {found} where the first block holds {expected}")
+                    raise ValueError(f"it has {found}, but the first block has {expected}")
             except (SafetensorError, OSError, TypeError, ValueError) as error:  # TypeError: a type that NumPy lacks
                 raise ModelFileError(f"{path} is damaged and cannot be read: {error}.") from error
             yield arrays
@@ -278,7 +278,7 @@ class StatesFolder:
 
 
 def folder_origin(directory: Path) -> StatesOrigin | None:
-    """What the states of a folder were made from, None where there are none yet."""
+    """What the states of a folder were made from; None if there are none yet."""
     path = directory / MANIFEST_NAME
     return StatesFolder(directory, _read_manifest(path)).origin if path.exists() else None
 
@@ -297,9 +297,9 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise ModelFileError(f"{path} is missing: {path.parent} holds no hidden states.") from error
+        raise ModelFileError(f"{path} is missing: {path.parent} contains no hidden states.") from error
     except (OSError, ValueError) as error:
-        raise ModelFileError(f"{path} is damaged: {error}. Remove the directory to start again.") from error
+        raise ModelFileError(f"{path} is damaged: {error}. Remove the directory to start over.") from error
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
         raise ModelFileError(f"{path} is not a torchsdm states manifest; left untouched.")
     if manifest.get("format_version") != _FORMAT_VERSION:
@@ -307,12 +307,12 @@ def _read_manifest(path: Path) -> dict[str, Any]:
             f"{path} has format version {manifest.get('format_version')!r}; this torchsdm reads {_FORMAT_VERSION}."
         )
     if not _is_manifest(manifest):
-        raise ModelFileError(f"{path} is damaged: it cannot be understood. Remove the directory to start again.")
+        raise ModelFileError(f"{path} is damaged: entries are missing or invalid. Remove the directory to start over.")
     return manifest
 
 
 def _is_manifest(manifest: dict[str, Any]) -> bool:
-    """Whether a manifest of our format and version has all that it must."""
+    """Whether a manifest of our format and version has every entry it needs."""
     try:
         StatesOrigin.from_json(manifest["origin"])
         is_sound = isinstance(manifest["origin"]["documents"]["fingerprint"], str)

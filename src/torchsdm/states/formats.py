@@ -21,7 +21,7 @@ from torchsdm.states.folder import MANIFEST_NAME, StatesFolder
 from torchsdm.states.labelled import LabelledStates
 from torchsdm.validation import Array, check_path, check_positive
 
-_TEXT_ENDINGS = (".csv", ".tsv")  # of files that hold texts and never states
+_TEXT_ENDINGS = (".csv", ".tsv")  # files of texts, never of states
 
 
 def read_states(
@@ -39,12 +39,12 @@ def read_states(
     path : path
         A file, or a directory that ``HiddenStateExtractor.extract_to`` or ``sdm embed`` wrote.
     states, labels, ids, texts : str
-        Names of the arrays, columns or keys of a file. ids and texts may be absent. Where rows of JSONL or Parquet have
-        no ``labels``, ``ids`` or ``texts``, their ``label``, ``id`` or ``text`` is taken.
+        Names of the arrays, columns or keys of a file. ids and texts may be absent. If rows of JSONL or Parquet have no
+        ``labels``, ``ids`` or ``texts``, their ``label``, ``id`` or ``text`` is used.
 
     See Also
     --------
-    state_blocks : the same in blocks, for more states than memory holds.
+    state_blocks : the same in blocks, for states that do not fit in memory.
     """
     request = Request(check_path(path, "path", "read_states"), None, (states, labels, ids, texts))
     if request.path.is_dir():
@@ -66,30 +66,30 @@ def state_blocks(
     ids: str = "ids",
     texts: str = "texts",
 ) -> Iterator[LabelledStates]:
-    """Read hidden states block by block, in order, so that they may be more than memory holds.
+    """Read hidden states block by block, in order; they need not fit in memory.
 
     Parameters
     ----------
     path : path
         As for ``read_states``: an NPZ, safetensors, JSONL or Parquet file, or a folder of states.
     size : int
-        Rows of a block at most; the last block, and the last of each stored block, may have fewer.
+        Maximum rows per block; the last block, and the last of each stored block, may have fewer.
     states, labels, ids, texts : str
-        As for ``read_states``, but that labels may be absent too.
+        As for ``read_states``, but labels may be absent too.
 
     Yields
     ------
     LabelledStates
-        Of at least one row; their labels, ids and texts are None where the file has none.
+        Of at least one row; labels, ids and texts are None if the file has none.
 
     Raises
     ------
     InvalidInputError
         Before the first block, if the file cannot be opened, has no ``states``, or has arrays of different lengths.
-        Damage further on is met only there, after the blocks before it; the checksum of an NPZ file is compared with
-        its last block.
+        Later damage is found only when it is reached, after the blocks before it; the checksum of an NPZ file is
+        checked with its last block.
     ModelFileError
-        If a stored block is missing or damaged, or the extraction has not ended.
+        If a stored block is missing or damaged, or the extraction is not finished.
     """
     check_positive(size, "size", "state_blocks", integer=True)
     request = Request(check_path(path, "path", "state_blocks"), size, (states, labels, ids, texts))
@@ -99,25 +99,25 @@ def state_blocks(
 
 
 def has_states(path: str | Path, states: str = "hidden_states") -> bool:
-    """Whether a file or directory holds hidden states, as ``state_blocks`` reads them, rather than texts.
+    """Whether a file or directory contains hidden states, as ``state_blocks`` reads them, rather than texts.
 
     Parameters
     ----------
     path : path
-        NPZ and safetensors files and folders of states hold states, CSV and TSV files hold texts; of JSONL and
-        Parquet files the first row decides.
+        NPZ and safetensors files and folders of states contain states, CSV and TSV files texts; for JSONL and Parquet
+        files the first row decides.
     states : str
         The key or column of the states in such a row.
 
     Raises
     ------
     InvalidInputError
-        If there is nothing at ``path``, if it is empty, or if it is neither states nor texts by its ending.
+        If there is nothing at ``path``, it is empty, or its ending is neither that of states nor of texts.
     """
     path = check_path(path, "path", "has_states")
     if path.is_dir():
         if not (path / MANIFEST_NAME).is_file():
-            raise InvalidInputError(f"{path} is a directory without {MANIFEST_NAME}: it holds no hidden states.")
+            raise InvalidInputError(f"{path} is a directory without {MANIFEST_NAME}: it contains no hidden states.")
         return True
     kind = _kind(path, _TEXT_ENDINGS)
     with _file_errors(path, kind):
@@ -136,7 +136,7 @@ def has_states(path: str | Path, states: str = "hidden_states") -> bool:
 
 
 def _kind(path: Path, others: tuple[str, ...] = ()) -> str:
-    """The ending of a file that is there, if it is one that is read here or one of the others."""
+    """The ending of an existing file, if it is one that we read or one of the others."""
     if not path.is_file():
         raise InvalidInputError(f"There is no file {str(path)!r}.")
     endings = [suffix for suffix in path.suffixes if suffix != ".gz"]
@@ -148,7 +148,7 @@ def _kind(path: Path, others: tuple[str, ...] = ()) -> str:
 
 @contextmanager
 def _file_errors(path: Path, kind: str) -> Iterator[None]:
-    """Say of whatever goes wrong in reading a file that it does so in this file."""
+    """Name the file in every error from reading it."""
     try:
         yield
     except TorchSDMError:
@@ -158,7 +158,7 @@ def _file_errors(path: Path, kind: str) -> Iterator[None]:
 
 
 def _file_blocks(request: Request, kind: str) -> Iterator[LabelledStates]:
-    """The blocks of a file, in which nothing is kept of a block once the next is asked for."""
+    """The blocks of a file; nothing of a block is kept once the next is requested."""
     with _file_errors(request.path, kind):
         yield from _READERS[kind](request)
 
@@ -181,7 +181,7 @@ def _folder_blocks(directory: Path, size: int) -> Iterator[LabelledStates]:
 def _folder_states(
     folder: StatesFolder, arrays: Mapping[str, Array], examples: Sequence[Mapping[str, Any]], first: int = 0
 ) -> LabelledStates:
-    """The states of consecutive rows of a folder, from a first one."""
+    """The states of consecutive rows of a folder, starting at ``first``."""
     if "hidden_states" not in arrays:
         raise InvalidInputError(f"{folder.directory}: no 'hidden_states' found.")
 

@@ -1,4 +1,4 @@
-"""Labelled hidden states: holding, joining and choosing them."""
+"""Labelled hidden states: joining them, and taking rows."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from torchsdm.validation import Array, ArrayLike, as_list
 
 @dataclass(frozen=True)
 class LabelledStates:
-    """Hidden states with their labels and, where known, ids and texts.
+    """Hidden states with their labels and, if known, ids and texts.
 
     Attributes
     ----------
     hidden_states : (N, D) or (N, positions, D)
     labels : (N,)
-        Of any type that scikit-learn accepts; None where the states have none.
+        Of any type that scikit-learn accepts; None if there are none.
     ids, texts : (N,), optional
     label_logits : (N, C), optional
-        What the language model itself says of each label, with a column for each of ``logit_labels``. Read them with
-        ``label_logits_of``, which puts the columns in the order of your classes.
+        The language model's own logits, one column per entry of ``logit_labels``. Read them with ``label_logits_of``,
+        which puts the columns in the order of your classes.
     logit_labels : (C,), optional
-        The labels of the columns of ``label_logits``, which are refused without them.
+        The labels of the columns of ``label_logits``; required with them.
     origin : StatesOrigin, optional
         The language model, prompt and settings that the states were made with.
     places : (N,), optional
-        Where each row stands in its source, such as "line 4"; for messages.
+        Where each row is in its source, such as "line 4"; for messages.
     """
 
     hidden_states: ArrayLike
@@ -64,20 +64,20 @@ class LabelledStates:
         return len(self.hidden_states)
 
     def label_logits_of(self, classes: Sequence[Any]) -> ArrayLike | None:
-        """The label logits with their columns in the order of classes; None where there are none."""
+        """The label logits with their columns in the order of classes; None if there are none."""
         if self.label_logits is None or self.logit_labels is None:
             return None
         known = list(self.logit_labels)
         if sorted(map(repr, known)) != sorted(map(repr, classes)):
             raise InvalidInputError(
-                f"The prompt has words for the labels {known!r}, and the classes are {list(classes)!r}: the language "
+                f"The prompt has words for the labels {known!r}, but the classes are {list(classes)!r}: the language "
                 "model's own logits cannot be compared. Give label words for the classes and extract the states again."
             )
         columns: ArrayLike = _rows(self.label_logits, (slice(None), [known.index(label) for label in classes]))
         return columns
 
     def place(self, row: int) -> str:
-        """Where a row stands in its source."""
+        """Where a row is in its source."""
         return f"row {row + 1}" if self.places is None else self.places[row]
 
     def take(self, rows: Sequence[int] | Array) -> LabelledStates:
@@ -111,13 +111,13 @@ def join_states(blocks: Sequence[LabelledStates]) -> LabelledStates:
         return torch.cat(list(parts)) if isinstance(parts[0], Tensor) else np.concatenate(parts)
 
     if not blocks:
-        raise InvalidInputError("'blocks' of join_states must hold at least one block. Got none.")
+        raise InvalidInputError("'blocks' of join_states must contain at least one block. Got none.")
     if any(block.logit_labels != blocks[0].logit_labels or block.origin != blocks[0].origin for block in blocks):
-        raise InvalidInputError("'blocks' of join_states must have one origin and the same label logits. Got several.")
+        raise InvalidInputError("'blocks' of join_states must share one origin and the same label logits. Got several.")
     columns = {name: joined(name) for name in ("hidden_states", "labels", "ids", "texts", "label_logits", "places")}
     return LabelledStates(**columns, logit_labels=blocks[0].logit_labels, origin=blocks[0].origin)
 
 
 def _rows(values: Any, index: Any) -> Any:
-    """What an index chooses of a tensor or an array."""
+    """Index a tensor or an array."""
     return values[index] if isinstance(values, Tensor) else np.asarray(values)[index]

@@ -1,4 +1,4 @@
-"""What hidden states were made from: a language model, a prompt, and what was taken of the states."""
+"""What hidden states were made from: a language model, a prompt, and what was taken from its states."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torchsdm.errors import InvalidInputError
 
-_PLACES = ("reference", "revision")  # where a model was found; its fingerprint says which it is
+_PLACES = ("reference", "revision")  # where a model was found; its fingerprint identifies it
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class ModelOrigin:
     """Which language model, with its tokenizer."""
 
     reference: str | None
-    """By which it was found: a path, a package, a name on the hub; None for a model that was given as an object."""
+    """How it was found: a path, a package, a name on the hub; None for a model passed as an object."""
     revision: str | None
     fingerprint: str
     """SHA-256 of weights, configuration and tokenizer."""
@@ -30,7 +30,7 @@ class PromptOrigin:
 
     template: str
     label_words: tuple[tuple[Any, str], ...]
-    """Each label and the word that stands for it; the label logits have a column for each, in this order."""
+    """Each label and its word; the label logits have one column per label, in this order."""
     system: str | None
     use_chat: bool
     chat_options: Mapping[str, Any]
@@ -45,7 +45,7 @@ class PromptOrigin:
 
 @dataclass(frozen=True)
 class PoolingOrigin:
-    """What was taken of the language model's states."""
+    """What was taken from the language model's states."""
 
     parts: tuple[str, ...]
     layer: int
@@ -56,7 +56,7 @@ class PoolingOrigin:
 
 
 class Difference(NamedTuple):
-    """One thing in which two origins differ."""
+    """One difference between two origins."""
 
     what: str
     ours: Any
@@ -65,14 +65,14 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class StatesOrigin:
-    """All that makes a difference to hidden states. States of different origins must not be mixed."""
+    """Everything that affects hidden states. States of different origins must not be mixed."""
 
     model: ModelOrigin
     prompt: PromptOrigin
     pooling: PoolingOrigin
 
     def difference(self, other: StatesOrigin) -> Difference | None:
-        """The first difference; None where states of both may be used together, wherever the model lies."""
+        """The first difference; None if states of both can be used together, wherever the model is."""
         theirs = other.identity()
         for part, values in self.identity().items():
             for name, value in values.items():
@@ -81,7 +81,7 @@ class StatesOrigin:
         return None
 
     def identity(self) -> dict[str, dict[str, Any]]:
-        """``to_json`` without what makes no difference: where the model lies."""
+        """``to_json`` without what has no effect: where the model is."""
         plain = self.to_json()
         model = {name: value for name, value in plain["model"].items() if name not in _PLACES}
         return {**plain, "model": model}
@@ -95,7 +95,7 @@ class StatesOrigin:
 
     @classmethod
     def from_json(cls, stored: Any) -> StatesOrigin:
-        """The reverse of ``to_json``; other keys beside the three parts are ignored."""
+        """The reverse of ``to_json``; keys other than the three parts are ignored."""
         try:
             model, prompt, states = (dict(stored[part]) for part in ("model", "prompt", "states"))
             prompt["label_words"] = tuple((label, word) for label, word in prompt["label_words"])

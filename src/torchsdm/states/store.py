@@ -1,11 +1,11 @@
-"""Hidden states on disk: one kind of block, kept by content.
+"""Hidden states on disk: one kind of block, stored by content.
 
-A block holds the states of some documents in one safetensors file, named by a digest of all that makes a difference to
-them: texts, answers, language model, prompt, settings. So a changed text or setting leads elsewhere by itself, a block
-that is there is never extracted again, and one that is damaged is.
+A block is one safetensors file with the states of some documents, named by a digest of everything that affects them:
+texts, answers, language model, prompt, settings. So a changed text or setting gives a new name, a stored block is never
+extracted again, and a damaged one is.
 
-``StatesStore`` is a folder of blocks, such as the cache; several processes may use it at once. A folder of one run, as
-``sdm embed`` writes it, holds the same blocks and lists them in order (``torchsdm.states.folder``).
+``StatesStore`` is a folder of blocks, such as the cache; several processes can use it at once. The folder of one run,
+as ``sdm embed`` writes it, has the same blocks and lists them in order (``torchsdm.states.folder``).
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class StoredBlock:
 
     states: ExtractedStates
     seconds: float = 0.0
-    """What extracting it took, where that was stored."""
+    """How long it took to extract, if stored."""
 
 
 def block_name(origin: StatesOrigin, documents: Sequence[Document]) -> str:
-    """The name of a block's file: a digest of all that makes a difference to its states."""
+    """The name of a block's file: a digest of everything that affects its states."""
     content = [[document.text, document.answer] for document in documents]
     return f"{digest({'origin': origin.identity(), 'documents': content})}.safetensors"
 
 
 def read_block(path: Path) -> StoredBlock | None:
-    """A stored block; None where it is absent or damaged, and so has to be made."""
+    """A stored block; None if it is absent or damaged and has to be made."""
     if not path.is_file():
         return None
     try:
@@ -68,13 +68,13 @@ def read_block(path: Path) -> StoredBlock | None:
 
 
 def write_block(path: Path, states: ExtractedStates, **facts: str) -> None:
-    """Store a block in one step, with its digest."""
+    """Store a block atomically, with its digest."""
     arrays = {name: np.ascontiguousarray(array) for name, array in states.arrays.items()}
     replace_file(path, save(arrays, {**facts, "sha256": _content_digest(arrays)}))
 
 
 def digest(value: Any) -> str:
-    """A name for plain values."""
+    """A digest of plain values, to name them by."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=repr).encode()).hexdigest()[:32]
 
 
@@ -100,25 +100,25 @@ class ExtractionCounts:
     n_cut: int = 0
     """Documents that were too long."""
     seconds: float = 0.0
-    """What extracting all of them took, now or when they were stored."""
+    """How long all of them took to extract, now or when they were stored."""
 
 
 class StatesStore:
-    """Blocks of states in a folder, made once and found again; processes that want the same block wait for each other.
+    """Blocks of states in a folder, made once and reused; processes that want the same block wait for each other.
 
     Parameters
     ----------
     directory : path
-        Made when the first block is stored.
+        Created when the first block is stored.
     """
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
         self.counts = ExtractionCounts()
-        """Over all blocks that this object was asked for."""
+        """Over all blocks requested from this object."""
 
     def block(self, origin: StatesOrigin, documents: Sequence[Document], make: Make) -> ExtractedStates:
-        """The states of some documents, made if they are not here."""
+        """The states of some documents, made if they are not stored."""
         path = self.directory / block_name(origin, documents)
         stored = read_block(path)
         if stored is None:
@@ -131,7 +131,7 @@ class StatesStore:
         return stored.states
 
     def origin(self, settings: str, make: Callable[[], StatesOrigin]) -> StatesOrigin:
-        """The origin of what an extractor with these settings (by their digest) makes, known without its model."""
+        """The origin of an extractor's states, by the digest of its settings; once stored, no model is needed."""
         name = f"origin-{settings}"
         path = self.directory / f"{name}.json"
         stored = _read_origin(path)
@@ -153,10 +153,10 @@ class StatesStore:
 
     @contextmanager
     def _locked(self, name: str) -> Iterator[None]:
-        """Alone with what has this name: another process that wants it waits, and then finds it stored."""
+        """Lock a name: another process that wants it waits, then finds it stored."""
         with self._writing():
             self.directory.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.directory / f".{name}.lock").acquire()  # the system lets go of it if we are killed
+            lock = FileLock(self.directory / f".{name}.lock").acquire()  # the system releases it if we are killed
         with lock:
             yield
 
@@ -166,12 +166,12 @@ class StatesStore:
             yield
         except OSError as error:
             raise CheckpointError(
-                f"{self.directory} cannot be written: {error}. Set TORCHSDM_CACHE (or cache=...) to a folder that can."
+                f"{self.directory} cannot be written: {error}. Set TORCHSDM_CACHE (or cache=...) to a writable folder."
             ) from error
 
 
 def _read_origin(path: Path) -> StatesOrigin | None:
-    """A stored origin; None where it is absent or damaged."""
+    """A stored origin; None if it is absent or damaged."""
     try:
         return StatesOrigin.from_json(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError):

@@ -21,8 +21,8 @@ tags:
 
 # {title}
 
-A classifier over frozen hidden states that admits an answer or rejects it, with the training examples the answer rests
-on. Made with torchsdm {version}, after the paper *{paper}*.
+A classifier over frozen hidden states that admits an answer or rejects it, with the training examples behind it. Made
+with torchsdm {version}, after the paper *{paper}*.
 
 | | |
 |---|---|
@@ -36,9 +36,9 @@ on. Made with torchsdm {version}, after the paper *{paper}*.
 
 {regions}
 
-A point is admitted if its rescaled similarity and its confidence reach the values above; then, on data like the
-calibration data, accuracy among admitted points is meant to be at least alpha for each class and each prediction. The
-region says nothing of data whose labels follow another rule.
+A point is admitted if its rescaled similarity and its confidence reach the values above. alpha is a target for each
+true class, on the calibration set. The region estimates where it is met; it guarantees no accuracy on new data or for
+each prediction, and says nothing about data whose labels follow a different rule.
 
 ## Use
 
@@ -49,7 +49,7 @@ decisions.to_pandas()[["predictions", "admitted", "confidence", "similarity"]]
 
 ## Before you rely on it
 
-- The support holds exemplars, ids and, where given, texts of the training data. Share it as you would share that data.
+- The support contains exemplars, ids and, if given, texts of the training data. Share it as you would share that data.
 - Loading executes no code: tensors are safetensors, metadata is SQLite, settings are JSON.
 """
 
@@ -61,7 +61,7 @@ decisions = model.decide(hidden_states)  # (N, {n_inputs}), from the same langua
 
 _USE_TEXTS = """from torchsdm import SDMTextClassifier
 
-model = SDMTextClassifier.from_pretrained("path/or/name")  # runs the language model named above, or refuses
+model = SDMTextClassifier.from_pretrained("path/or/name")  # refuses any language model but the one above
 decisions = model.decide(["a text", "another"])"""
 
 
@@ -98,7 +98,7 @@ def _describe_input(n_inputs: int, states_origin: StatesOrigin | None) -> str:
     if states_origin is None:
         return f"hidden states of width {n_inputs}"
     model, prompt = states_origin.model, states_origin.prompt
-    # A file path says nothing to another reader, and something about the writer.
+    # A file path is no use to a reader, and reveals something about the writer.
     name = "a local model" if Path(model.reference or "/").is_absolute() else f"`{model.reference}`"
     revision = f" at `{model.revision}`" if model.revision else ""
     template = prompt.template.replace("\n", " ").replace("|", "\\|")
@@ -116,5 +116,5 @@ def _describe_region(region: HighReliabilityRegion, names: Sequence[str]) -> str
     table = f"| class | confidence at least | calibration points |\n|---|---|---|\n{rows}"
     return (
         f"**alpha = {region.alpha:g}**: rescaled similarity at least {region.min_rescaled_similarity:.4g}, and "
-        f"confidence at least that of the predicted class:\n\n{table}" + (f"\n\n{warning}" if warning else "")
+        f"confidence at least the threshold of the predicted class:\n\n{table}" + (f"\n\n{warning}" if warning else "")
     )

@@ -1,7 +1,7 @@
 """A model as a directory: one ``config.json`` that names every other file.
 
-Files are written under names that carry their digest, then ``config.json`` is replaced in one step, then files that no
-config names any more are removed. Whenever the writer dies, the directory holds the old model or the new one, whole.
+Files are written under names that contain their digest, then ``config.json`` is replaced atomically, then files that
+it no longer names are removed. Whenever the writer dies, the directory has the complete old model or the new one.
 There is no pickle: tensors are safetensors (memory-mapped on loading), the support's metadata is SQLite (one row can be
 read without the rest), everything else is strict JSON.
 """
@@ -52,7 +52,7 @@ ExampleRow = tuple[Any, Any, "str | None"]  # id, label, text
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A directory that ``write_model`` made, checked on opening; tensors are memory-mapped when asked for."""
+    """A directory that ``write_model`` wrote, checked on opening; tensors are memory-mapped on request."""
 
     directory: Path
     config: dict[str, Any]
@@ -67,7 +67,7 @@ class StoredModel:
             raise ModelFileError(f"{path} is damaged and cannot be read: {error}. Save the model again.") from error
 
     def path(self, name: str) -> Path:
-        """The file that a name stands for."""
+        """The path of a file by its name."""
         return self.directory / str(self.config["files"][name]["file"])
 
 
@@ -99,7 +99,7 @@ def _write_model(
 ) -> None:
     old_card = None
     if (directory / CONFIG_NAME).exists():
-        old_card = _parse_config(directory).get("card_sha256")  # refuses to write over something else's config
+        old_card = _parse_config(directory).get("card_sha256")  # refuses to overwrite a config that is not ours
     elif directory.exists() and not directory.is_dir():
         raise ModelFileError(f"{directory} is a file; a model needs a directory.")
     directory.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ def _write_model(
     full["sha256"] = _config_digest(full)
     replace_file(directory / CONFIG_NAME, (strict_json(full) + "\n").encode())
     card_path = directory / CARD_NAME
-    if not card_path.exists() or file_digest(card_path) == old_card:  # a card that somebody wrote or edited is theirs
+    if not card_path.exists() or file_digest(card_path) == old_card:  # a card that someone wrote or edited stays
         replace_file(card_path, card.encode())
     in_use = {entry["file"] for entry in files.values()}
     for path in directory.iterdir():
@@ -134,7 +134,7 @@ def _write_model(
 def read_model(
     directory: str | Path, kind: str, restore: Callable[[StoredModel], T], *, verify: bool | None = None
 ) -> T:
-    """Open a model directory and restore a model from it, once more if another was saved there meanwhile."""
+    """Open a model directory and restore a model from it; retry if another is saved there meanwhile."""
     for _ in range(_READ_ATTEMPTS):
         before = _config_bytes(directory)
         try:
@@ -153,14 +153,14 @@ def _config_bytes(directory: str | Path) -> bytes | None:
 
 
 def stored_kind(directory: str | Path) -> str:
-    """What a model directory holds: the name of a class."""
+    """The class name of the model in a directory."""
     return str(_read_config(Path(directory)).get("kind"))
 
 
 def open_model(directory: str | Path, kind: str, *, verify: bool | None = None) -> StoredModel:
     """Open a model directory, checking format, kind, and every file's presence and size.
 
-    The digests of files up to 64 MB are checked too; with ``verify`` those of all files, with False of none.
+    Digests are checked for files up to 64 MB; with ``verify=True`` for all files, with False for none.
     """
     directory = Path(directory).resolve()
     if not directory.is_dir():
@@ -172,7 +172,7 @@ def open_model(directory: str | Path, kind: str, *, verify: bool | None = None) 
         is_checked = entry["bytes"] <= VERIFIED_BYTES if verify is None else verify
         problem = file_problem(directory, entry, with_digest=is_checked)
         if problem is not None:
-            raise ModelFileError(f"{problem} The model is not whole: save or download it again.")
+            raise ModelFileError(f"{problem} The model is incomplete: save or download it again.")
     return StoredModel(directory, config)
 
 
@@ -205,7 +205,7 @@ def label_values_from_json(stored: Mapping[str, Any]) -> Array:
 
 
 def _settle(temporary: Path, name: str) -> dict[str, Any]:
-    """Give a finished file its lasting name, and describe it for the config."""
+    """Give a finished file its final name, and describe it for the config."""
     with open(temporary, "rb+") as file:
         os.fsync(file.fileno())
     entry = describe_file(temporary)
@@ -215,16 +215,16 @@ def _settle(temporary: Path, name: str) -> dict[str, Any]:
 
 
 def _parse_config(directory: Path) -> dict[str, Any]:
-    """A config that is ours, perhaps of another version or damaged in its values."""
+    """A config that is ours; its version may differ and its values may be damaged."""
     path = directory / CONFIG_NAME
     try:
         config = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except FileNotFoundError as error:
-        raise ModelFileError(f"{path} is missing: {directory} holds no torchsdm model.") from error
+        raise ModelFileError(f"{path} is missing: {directory} contains no torchsdm model.") from error
     except (json.JSONDecodeError, UnicodeDecodeError, ValueError) as error:
-        raise ModelFileError(f"{path} is damaged: {error}. Delete it if its model is not needed.") from error
+        raise ModelFileError(f"{path} is damaged: {error}. Delete it if you do not need its model.") from error
     if not isinstance(config, dict) or config.get("format") != FORMAT:
-        raise ModelFileError(f"{path} belongs to something else than torchsdm; it is left alone.")
+        raise ModelFileError(f"{path} is not a torchsdm config; left untouched.")
     return config
 
 

@@ -1,4 +1,4 @@
-"""Ids and texts of a saved model, read from SQLite a row at a time."""
+"""Ids and texts of a saved model, read from SQLite one row at a time."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torchsdm.model import Examples
 
 
 class StoredExamples(Examples):
-    """Ids and texts of a support in an SQLite file, read a row at a time.
+    """Ids and texts of a support in an SQLite file, read one row at a time.
 
-    The file is held open, so that it can be read even after another model was saved in its place.
+    The file stays open, so it can be read even after another model was saved in its place.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,7 +35,7 @@ class StoredExamples(Examples):
         return [row[0] for row in rows], [row[1] for row in rows]
 
     def positions(self, ids: Iterable[Any]) -> list[int | None]:
-        """The positions of the given ids, None where unknown."""
+        """The positions of the given ids; None if unknown."""
         found = [self._ask("SELECT position FROM examples WHERE id = ?", name) for name in ids]
         return [int(rows[0][0]) if rows else None for rows in found]
 
@@ -59,7 +59,7 @@ def _open_read_only(path: Path) -> sqlite3.Connection:
     address = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
     try:
         connection = sqlite3.connect(address, uri=True, check_same_thread=False)
-        connection.execute("SELECT 1 FROM examples LIMIT 1")  # opens the file now, not at the first question
+        connection.execute("SELECT 1 FROM examples LIMIT 1")  # opens the file now, not at the first query
     except sqlite3.Error as error:
         raise ModelFileError(f"{path} is damaged or missing: {error}.") from error
     return connection

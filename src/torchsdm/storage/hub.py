@@ -1,4 +1,4 @@
-"""Sharing models: huggingface_hub's mixin over our directory format, and a model card written for the model."""
+"""Sharing models: huggingface_hub's mixin over our directory format, and a card for each model."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class HubModel(ModelHubMixin, ABC, library_name="torchsdm", tags=list(TAGS)):
     """``save_pretrained``, ``from_pretrained`` and ``push_to_hub`` for a class that has ``save`` and ``load``.
 
     The mixin's own ``save_pretrained`` removes ``config.json`` before writing, so a crash would leave half a model;
-    ours writes through ``save``, which replaces it in one step.
+    ours writes through ``save``, which replaces it atomically.
     """
 
-    _hub_mixin_config: Any = {}  # noqa: RUF012  (set, so that the mixin records no constructor arguments of its own)
+    _hub_mixin_config: Any = {}  # noqa: RUF012  (set so that the mixin records no constructor arguments)
 
     @abstractmethod
     def save(self, path: str | Path) -> None:
@@ -40,7 +40,7 @@ class HubModel(ModelHubMixin, ABC, library_name="torchsdm", tags=list(TAGS)):
     def save_pretrained(
         self, save_directory: str | Path, *, push_to_hub: bool = False, repo_id: str | None = None, **kwargs: Any
     ) -> str | None:
-        """Write the model to a directory and, if asked, push it to a hub repository (by default of that name)."""
+        """Write the model to a directory and, if asked, push it to a hub repository (by default named like it)."""
         self.save(save_directory)
         if not push_to_hub:
             return None
@@ -80,7 +80,7 @@ class HubModel(ModelHubMixin, ABC, library_name="torchsdm", tags=list(TAGS)):
                 )
             except (HfHubHTTPError, LocalEntryNotFoundError, ValueError, OSError) as error:
                 raise ModelFileError(
-                    f"{pretrained_model_name_or_path} is neither a directory nor a model that the hub gives us: {error}"
+                    f"{pretrained_model_name_or_path} is not a directory and cannot be loaded from the hub: {error}"
                 ) from error
         return cls.load(path, **model_kwargs)
 
@@ -92,5 +92,5 @@ class HubModel(ModelHubMixin, ABC, library_name="torchsdm", tags=list(TAGS)):
         return cls.load(model_id)
 
     def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
-        """The model card as an object of huggingface_hub."""
+        """The model card as a huggingface_hub object."""
         return ModelCard(self.model_card())

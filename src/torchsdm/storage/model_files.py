@@ -107,7 +107,7 @@ def load_model_parts(
         )
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         path = stored.directory / CONFIG_NAME
-        raise ModelFileError(f"{path} and the files it names do not fit together: {error!r}.") from error
+        raise ModelFileError(f"{path} and the files it names do not match: {error!r}.") from error
 
 
 def _rows(examples: Examples, labels: list[Any]) -> Iterator[ExampleRow]:

@@ -1,4 +1,4 @@
-"""Training in rounds: splits, learners, one loop over J rounds, checkpoints, and the history of what happened.
+"""Training in rounds: splits, learners, one loop over J rounds, checkpoints, and the training history.
 
 Every estimator that trains in rounds uses this room, baselines included.
 """

@@ -1,4 +1,4 @@
-"""What plugs into the loop over rounds and epochs: when to stop a round, and what to show."""
+"""Callbacks of the loop over rounds and epochs: when to stop a round, and what to show."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torchsdm.training.learner import Learner, Round
 
 
 class Callback:
-    """Called by ``train_rounds`` at fixed moments. Every method does nothing unless a subclass says what."""
+    """Called by ``train_rounds`` at fixed points. Methods do nothing unless a subclass overrides them."""
 
     def start(self) -> None:
         """Training begins."""
 
     def restore(self, number: int) -> tuple[Round, Mapping[str, Tensor]] | None:
-        """What an interrupted training left of a round, and the state of its learner (empty if it is finished)."""
+        """A round that an interrupted fit left behind, and the state of its learner (empty if it is finished)."""
         return None
 
     def is_finished(self, current: Round) -> bool:
-        """Whether a round should have no further epoch."""
+        """Whether a round should end now."""
         return False
 
     def after_epoch(self, current: Round, learner: Learner) -> None:
@@ -35,7 +35,7 @@ class Callback:
 
 
 class Patience(Callback):
-    """Ends a round after so many epochs without a smaller calibration loss."""
+    """Ends a round after ``n_epochs`` epochs without a smaller calibration loss."""
 
     def __init__(self, n_epochs: int) -> None:
         self.n_epochs = n_epochs
@@ -67,7 +67,7 @@ class ProgressBar(Callback):
         self._move_to(current.number * self.max_epochs + current.epoch)
 
     def after_round(self, finished: Round) -> None:
-        """Count the epochs that patience or a checkpoint saved."""
+        """Count the epochs that patience or a checkpoint skipped."""
         self._move_to((finished.number + 1) * self.max_epochs)
 
     def end(self) -> None:

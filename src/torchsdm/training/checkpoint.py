@@ -1,8 +1,8 @@
-"""Checkpoints of training: the last finished epoch on disk, so that an interrupted fit resumes with identical results.
+"""Training checkpoints: the last finished epoch on disk, so that an interrupted fit resumes with identical results.
 
-A directory holds ``current.safetensors`` (the running round after its last finished epoch) and one
-``round-NNN.safetensors`` per finished round. Each file is replaced in one step, so a kill at any moment leaves a usable
-state. Every file carries the fingerprint of data, settings and learner; a checkpoint of another fit is refused.
+A directory has ``current.safetensors`` (the running round after its last finished epoch) and one
+``round-NNN.safetensors`` per finished round. Each file is replaced atomically, so a kill at any moment leaves a usable
+state. Every file has the fingerprint of data, settings and learner; a checkpoint of another fit is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torchsdm.training.learner import Learner, Round, part_of, prefixed
 from torchsdm.validation import RandomState, check_positive, draw_seed
 
 CURRENT = "current.safetensors"  #: the round that is running
-_FORMAT = 2  # of the files; 1 knew of SDM's epochs and of the baselines' rounds apart
+_FORMAT = 2  # of the files; 1 stored SDM's epochs and the baselines' rounds separately
 
 
 class Checkpointing(Callback):
@@ -57,7 +57,7 @@ class Checkpointing(Callback):
         self._write(CURRENT, current, learner.state())
 
     def after_round(self, finished: Round) -> None:
-        """Store a round that was finished just now."""
+        """Store a round that has just finished."""
         if not (self.directory / round_name(finished.number)).exists():
             self._write(round_name(finished.number), finished, {})
 
@@ -90,7 +90,7 @@ class Checkpointing(Callback):
 def seed_of_fit(seed: int | None, random_state: RandomState, checkpoint: str | Path | None, name: str) -> int:
     """The seed of a fit: the one given, that of the fit to resume, or one drawn from ``random_state``.
 
-    A ``random_state`` that is not a number would give another seed to a fit that is resumed.
+    A ``random_state`` that is not a number would give a resumed fit a different seed.
     """
     if seed is not None:
         check_positive(seed, "seed", f"{name}.fit", integer=True, zero=True)

@@ -1,4 +1,4 @@
-"""What a round is trained on: settings, rows of hidden states, and the split of each round."""
+"""The input of a round: settings, rows of hidden states, and the split of each round."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TrainingSettings:
     batch_size: int = 50
     learning_rate: float = 1e-5
     patience: int | None = None
-    """Epochs without a better calibration loss after which a round ends; None goes through all epochs."""
+    """Epochs without a better calibration loss after which a round ends; None runs all epochs."""
     adaptor: str = "filters"
     standardization: str = "scalar"
     calibration_size: float = 0.5
@@ -40,7 +40,7 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Hidden states with class numbers, and the calibration set where it is given rather than split off."""
+    """Hidden states with class numbers, and the calibration set if it is given rather than split off."""
 
     hidden_states: Tensor
     labels: Tensor
@@ -61,7 +61,7 @@ class TrainingData:
         return train, calibration
 
     def fingerprint_with_calibration(self, training: str) -> str:
-        """The fingerprint of the training data, and that of the calibration set where one is given."""
+        """The fingerprint of the training data, and that of the calibration set if one is given."""
         if self.calibration_states is None or self.calibration_labels is None:
             return training
         return training + fingerprint(self.calibration_states, self.calibration_labels.numpy())
@@ -88,7 +88,7 @@ class Part:
 
 
 class Use(IntEnum):
-    """What randomness is used for within a round; each use has a stream of its own."""
+    """What randomness is used for within a round; each use has its own stream."""
 
     SPLIT = 0
     WEIGHTS = 1
@@ -112,9 +112,9 @@ _BLOCK_ROWS = 4096
 
 
 def stratified_split(labels: Array, calibration_size: float, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Row numbers of a training and a calibration part, each class divided alike, at least one point of it in each.
+    """Row numbers of a training and a calibration part, stratified by class, with at least one point of each in both.
 
-    Rows come back ascending. What rounding leaves over in one class is made up for in the next.
+    Rows are ascending. Rounding errors of one class are made up for in the next.
     """
     calibration: list[Array] = []
     carry = 0.0
@@ -129,7 +129,7 @@ def stratified_split(labels: Array, calibration_size: float, rng: np.random.Gene
 
 
 def fingerprint(hidden_states: Tensor, labels: Array) -> str:
-    """SHA-256 of states and labels, by which a model knows the data it was trained on."""
+    """SHA-256 of states and labels, which identifies the data that a model was trained on."""
     digest = hashlib.sha256(f"{tuple(hidden_states.shape)}".encode())
     for start in range(0, len(hidden_states), _BLOCK_ROWS):
         block = hidden_states[start : start + _BLOCK_ROWS].to("cpu", torch.float32).contiguous()

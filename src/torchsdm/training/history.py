@@ -1,4 +1,4 @@
-"""What training did, epoch by epoch: to look at and to save."""
+"""The training history, epoch by epoch, to inspect and to save."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class EpochRecord:
     round: int
     epoch: int
     step_loss: float
-    """Mean loss of the epoch's training steps, under the signals of the epoch before."""
+    """Mean loss of the epoch's training steps, with the signals of the previous epoch."""
     train_balanced_loss: float
     train_marginal_loss: float
     train_balanced_accuracy: float
@@ -28,7 +28,7 @@ class EpochRecord:
     train_mean_similarity: float
     train_median_distance: float
     calibration_balanced_loss: float
-    """The stopping rule: the model kept is that of the smallest value over all epochs and rounds."""
+    """The model with the smallest value over all epochs and rounds is kept."""
     calibration_marginal_loss: float
     calibration_balanced_accuracy: float
     calibration_marginal_accuracy: float
@@ -43,13 +43,13 @@ class EpochRecord:
 
     @property
     def shown(self) -> dict[str, float]:
-        """What a progress bar shows beside the loss."""
+        """What a progress bar shows next to the loss."""
         return {"accuracy": self.calibration_balanced_accuracy}
 
 
 @dataclass(frozen=True)
 class LossRecord:
-    """One finished epoch of one round of a network of which only the calibration loss is measured."""
+    """One finished epoch of one round of a network for which only the calibration loss is measured."""
 
     round: int
     epoch: int
@@ -63,12 +63,12 @@ class LossRecord:
 
     @property
     def shown(self) -> dict[str, float]:
-        """What a progress bar shows beside the loss."""
+        """What a progress bar shows next to the loss."""
         return {}
 
 
 class History:
-    """The records of all rounds, in the order they were made."""
+    """The records of all rounds, in order."""
 
     def __init__(self, records: Iterable[EpochRecord] = ()) -> None:
         self.records = tuple(records)
@@ -86,7 +86,7 @@ class History:
     def best(self) -> EpochRecord:
         """The record of the model that was chosen."""
         if not self.records:
-            raise InvalidInputError("A history without epochs has no best one.")
+            raise InvalidInputError("An empty history has no best epoch.")
         return min(self.records, key=lambda record: record.calibration_balanced_loss)
 
     def to_dicts(self) -> list[dict[str, Any]]:

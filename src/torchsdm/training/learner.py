@@ -1,4 +1,4 @@
-"""What trains one round, and what is known of a round after its last finished epoch."""
+"""The learner of one round, and the state of a round after its last finished epoch."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from torchsdm.training.history import EpochRecord, LossRecord
 class Learner(ABC):
     """The moving parts of one round: a network, its optimiser, and how to train it for an epoch.
 
-    The order of an epoch and the initial weights come from (seed, round, epoch) alone, so a learner that is restored
+    The order of an epoch and the initial weights depend only on (seed, round, epoch), so a learner that is restored
     after any epoch continues with the same bits.
     """
 
     record: ClassVar[type[EpochRecord] | type[LossRecord]] = LossRecord
-    """What ``epoch`` gives back."""
+    """What ``epoch`` returns."""
     network: nn.Module
     optimizer: torch.optim.Optimizer
 
@@ -33,14 +33,14 @@ class Learner(ABC):
 
     @abstractmethod
     def epoch(self, number: int) -> Any:
-        """Train the number-th epoch, counted from 1, and measure what came of it; ``loss`` decides which is best."""
+        """Train an epoch, counted from 1, and return its record, whose ``loss`` decides which is best."""
 
     def weights(self) -> dict[str, Tensor]:
         """A copy of the network's weights, on the CPU."""
         return _copy(self.network.state_dict())
 
     def state(self) -> dict[str, Tensor]:
-        """All that the next epoch needs, on the CPU."""
+        """Everything the next epoch needs, on the CPU."""
         moments = self.optimizer.state_dict()["state"]
         return {
             **prefixed("network", self.weights()),
@@ -51,7 +51,7 @@ class Learner(ABC):
         }
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from what ``state`` gave after an epoch."""
+        """Continue from what ``state`` returned after an epoch."""
         self.network.load_state_dict(part_of(state, "network"))
         moments: dict[int, dict[str, Tensor]] = {}
         for name, tensor in part_of(state, "optimizer").items():
@@ -70,7 +70,7 @@ class Round:
 
     @property
     def epoch(self) -> int:
-        """Epochs that are finished."""
+        """The number of finished epochs."""
         return len(self.records)
 
     @property
@@ -80,7 +80,7 @@ class Round:
 
     @property
     def best_epoch(self) -> int:
-        """The epoch with the smallest calibration loss, counted from 1; the earliest of equals."""
+        """The epoch with the smallest calibration loss, counted from 1; the earliest if tied."""
         return 1 + self.losses.index(self.best_loss)
 
     @property
@@ -95,7 +95,7 @@ class Round:
 
 
 def best_round(rounds: Iterable[Round]) -> Round:
-    """The round with the smallest calibration loss; the earliest of equals."""
+    """The round with the smallest calibration loss; the earliest if tied."""
     return min(rounds, key=lambda one: one.best_loss)
 
 

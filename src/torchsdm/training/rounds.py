@@ -1,4 +1,4 @@
-"""The J rounds of a fit: one loop over rounds and epochs for every network that is trained here.
+"""The J rounds of a fit: one loop over rounds and epochs for every network trained here.
 
 Each round has its own split and initial weights; all randomness comes from (seed, round, epoch). The model of the epoch
 with the smallest calibration loss is kept. Patience, checkpoints and the progress bar plug in as callbacks.
@@ -46,7 +46,7 @@ class Training:
             return self.learner(*self.parts(number), self.settings, self.seed, number, **self.options)
 
     def fingerprint(self, data_fingerprint: str) -> str:
-        """What must be the same for a checkpoint to be continued; the block size changes no answer."""
+        """A hash of what must be the same to resume a checkpoint; the block size does not affect results."""
         fixed = {
             **dataclasses.asdict(self.settings),
             "block_size": None,
@@ -66,7 +66,7 @@ def train_rounds(
     data_fingerprint: str = "",
     verbose: bool = False,
 ) -> list[Round]:
-    """Train J rounds; with a checkpoint directory, continue from whatever an interrupted call left there.
+    """Train J rounds; with a checkpoint directory, resume what an interrupted call left there.
 
     ``verbose`` shows a progress bar on a terminal, and nothing in a pipe.
     """
@@ -84,7 +84,7 @@ def train_rounds(
 
 
 def train_round(training: Training, number: int, callbacks: Sequence[Callback] = ()) -> Round:
-    """Train one round, from its beginning or from what a callback restores of it."""
+    """Train one round, from the start or from what a callback restores."""
     settings = training.settings
     if settings.patience is not None:
         callbacks = [Patience(settings.patience), *callbacks]
@@ -116,6 +116,6 @@ def train_round(training: Training, number: int, callbacks: Sequence[Callback] =
 
 @contextmanager
 def _plain_torch(device_type: str) -> Iterator[None]:
-    """Train the same way whatever gradient or precision context the caller is in."""
+    """Train the same way in any gradient or precision context of the caller."""
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device_type, enabled=False):
         yield

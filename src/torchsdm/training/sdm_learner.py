@@ -32,7 +32,7 @@ from torchsdm.training.learner import Learner, part_of, prefixed
 
 
 class AdaptorLearner(Learner):
-    """An adaptor trained by Adam on the loss of Eq. 7; its subclasses say with which signals."""
+    """An adaptor trained by Adam on the loss of Eq. 7; subclasses choose the signals."""
 
     network: Adaptor
 
@@ -81,12 +81,12 @@ class AdaptorLearner(Learner):
 
 
 class SDMLearner(AdaptorLearner):
-    """A round of SDM training: every epoch but the first trains with the signals that follow from the one before."""
+    """A round of SDM training: every epoch but the first trains with the signals of the previous one."""
 
     record = EpochRecord
 
     def epoch(self, number: int) -> EpochRecord:
-        """Train one epoch, then compute the signals and losses that follow from it."""
+        """Train one epoch, then compute its signals and losses."""
         start = time.perf_counter()
         step_loss = self._steps(number)
         train, calibration = self._evaluate()
@@ -106,7 +106,7 @@ class SDMLearner(AdaptorLearner):
         return {**super().state(), **prefixed("signals", signals)}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from what ``state`` gave after an epoch."""
+        """Continue from what ``state`` returned after an epoch."""
         super().restore(state)
         signals = part_of(state, "signals")
         self.similarity, self.distance_quantile = signals["similarity"], signals["distance_quantile"]
@@ -130,7 +130,7 @@ class SDMLearner(AdaptorLearner):
         return evaluations[0], evaluations[1]
 
     def _forward(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """Exemplars and logits of both parts; where these are rows of the same states, from one pass in their order."""
+        """Exemplars and logits of both parts; in one pass if both are rows of the same states."""
         everything = self.network.encode_quickly(self.train.hidden_states)
         train = everything[0][self.train.rows], everything[1][self.train.rows]
         if self.calibration.hidden_states is not self.train.hidden_states:

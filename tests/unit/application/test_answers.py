@@ -48,10 +48,10 @@ def test_inputs_given_in_memory(fitted, insects):
     saved = SavedModel(Path("nowhere"), fitted, None)
     block = given_block(saved, hidden_states=insects.fresh[:2].tolist())
     np.testing.assert_array_equal(block.hidden_states, insects.fresh[:2])
-    for bad, expected in (([[1, 2], [1]], "of one length"), ([["a"]], "of numbers"), ([1, 2], "a list of states")):
+    for bad, expected in (([[1, 2], [1]], "of the same length"), ([["a"]], "of numbers"), ([1, 2], "a list of states")):
         with pytest.raises(InvalidInputError, match=expected):
             given_block(saved, hidden_states=bad)
-    with pytest.raises(InvalidInputError, match="cannot read texts: give hidden_states"):
+    with pytest.raises(InvalidInputError, match=r"cannot read texts\. Give hidden_states"):
         given_block(saved, texts=["a"])
 
 

@@ -95,7 +95,7 @@ def test_rows_of_states_are_named_by_their_line(saved, tmp_path):
         with pytest.raises(InvalidInputError, match=message):
             read_training(str(path), Columns(), None)
 
-    refuse(r"states\.jsonl, line 4: the states hold NaN", hidden_states=[float("nan")] * width)
+    refuse(r"states\.jsonl, line 4: the states contain NaN", hidden_states=[float("nan")] * width)
     refuse(r"states\.jsonl, line 4: an id must be text or an integer. Got 1\.5", id=1.5)
     refuse(r"states\.jsonl, line 4: no label", label=None)
     path.write_text(path.read_text(encoding="utf-8").replace("null", '"maybe"'), encoding="utf-8")

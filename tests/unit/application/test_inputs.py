@@ -88,14 +88,14 @@ def test_a_file_that_cannot_be_read_is_named(name, over_texts, tmp_path):
 HOLED, INFINITE = STATES.copy(), STATES.copy()
 HOLED[30, 2], INFINITE[0, 0] = np.nan, np.inf
 BAD_STATES = {
-    "NaN": ({"hidden_states": HOLED}, "row 31: the states hold NaN"),
-    "infinity": ({"hidden_states": INFINITE}, "row 1: the states hold NaN or infinity"),
+    "NaN": ({"hidden_states": HOLED}, "row 31: the states contain NaN"),
+    "infinity": ({"hidden_states": INFINITE}, "row 1: the states contain NaN or infinity"),
     "complex": ({"hidden_states": STATES.astype(complex)}, "rows of numbers"),
     "words": ({"hidden_states": STATES.astype(str)}, "rows of numbers"),
     "flat": ({"hidden_states": STATES[:, 0]}, "rows of numbers"),
     "few labels": ({"labels": LABELS[:5]}, "labels"),
-    "labels in columns": ({"labels": np.ones((N, 2), int)}, "labels must be one for each row"),
-    "ids in columns": ({"ids": np.ones((N, 2), int)}, "ids must be one for each row"),
+    "labels in columns": ({"labels": np.ones((N, 2), int)}, "labels must have one value per row"),
+    "ids in columns": ({"ids": np.ones((N, 2), int)}, "ids must have one value per row"),
     "ids of halves": ({"ids": np.arange(N) / 2}, "row 1: an id must be text or an integer"),
 }
 

@@ -389,7 +389,7 @@ def test_reference_ranks_logits_that_scaling_makes_equal():
 @pytest.mark.parametrize("rule", BOTH)
 def test_extreme_and_separable_logits_in_reference_mode(rule):
     logits = np.repeat([[1e4, -1e4], [-1e4, 1e4]], 100, axis=0)
-    with pytest.warns(SDMWarning, match="In none of 200"):
+    with pytest.warns(SDMWarning, match="in any of 200"):
         fitted = rule(alpha=0.9, reference=True, random_state=0).fit(logits, np.repeat([0, 1], 100))
     decisions = fitted.decide(logits)
     assert decisions.admitted.all() and np.isfinite(decisions.probabilities).all()

@@ -489,7 +489,7 @@ def test_bad_data_is_refused(fitted, data):
     new = CrossEntropyClassifier(**QUICK)
     for states, labels, message in (
         (X, None, "'y' of CrossEntropyClassifier.fit"),
-        (X, y[:-1], "must hold one value for each of 150 inputs"),
+        (X, y[:-1], "must have one value for each of 150 inputs"),
         (X, np.zeros(150), "at least two classes"),
         (np.where(X > 3, np.nan, X), y, "must be finite"),
     ):
@@ -507,7 +507,7 @@ def test_bad_calibration_sets_are_refused(data):
     model = CrossEntropyClassifier(**QUICK)
     with pytest.raises(InvalidTypeError, match=r"must be LabelledStates or \(X, y\)"):
         model.fit(*data, calibration=data[0])
-    with pytest.raises(InvalidInputError, match="must hold labels seen in fit"):
+    with pytest.raises(InvalidInputError, match="must contain only labels seen in fit"):
         model.fit(*data, calibration=(data[0], data[1] + 1))
 
 

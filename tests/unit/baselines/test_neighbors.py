@@ -380,8 +380,8 @@ def test_bad_input_is_named(kind, data):
             kind(**change).fit(X, y)
     for states, labels, message in (
         (X[:, None], y, "must have shape (N, D). Got (240, 1, 5); pool the positions first"),
-        (X, y[:5], "must hold one value for each of 240 inputs"),
-        (X, None, "must hold labels"),
+        (X, y[:5], "must have one value for each of 240 inputs"),
+        (X, None, "must contain labels"),
         (X, np.zeros(240), "at least two classes"),
         (np.where(X > 3, np.inf, X), y, "must be finite"),
     ):

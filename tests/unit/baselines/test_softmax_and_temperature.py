@@ -231,13 +231,13 @@ def test_one_wrong_point_of_a_tiny_gap_is_enough():
 def test_separable_calibration_is_bounded_with_a_warning():
     logits = np.array([[2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, 4.0]])
     labels = np.array([0, 0, 1, 1])
-    with pytest.warns(SDMWarning, match="In none of 4 calibration points is a class ahead of the true one"):
+    with pytest.warns(SDMWarning, match="No class leads the true one in any of 4 calibration points"):
         rule = TemperatureScaling(alpha=0.99).fit(logits, labels)
     assert rule.temperature_ == pytest.approx(1e-3 * 10 / 8)  # mean |lead| is 10 / 8
     decisions = rule.decide(logits)
     assert decisions.admitted.all() and np.isfinite(decisions.probabilities).all()
     ties = np.array([[2.0, 2.0, 0.0], [0.0, 1.0, 1.0]])
-    with pytest.warns(SDMWarning, match="none of 2"):
+    with pytest.warns(SDMWarning, match="any of 2"):
         assert 0 < fit_temperature(ties, np.array([0, 1])) < 0.01
 
 
@@ -245,7 +245,7 @@ def test_separable_calibration_is_bounded_with_a_warning():
 def test_logits_that_are_all_wrong_are_clipped_with_a_warning(n_classes):
     logits, _ = draw(8, n_classes=n_classes)
     wrong = logits.argmin(axis=1)
-    with pytest.warns(SDMWarning, match="the logits are no better than none"):
+    with pytest.warns(SDMWarning, match="the logits are no better than guessing"):
         rule = TemperatureScaling(alpha=0.6).fit(logits, wrong)
     assert rule.temperature_ > 1e5
     decisions = rule.decide(logits)
@@ -267,7 +267,7 @@ def test_an_ordinary_fit_does_not_warn():
 
 
 def test_no_calibration_points_are_refused():
-    with pytest.raises(InvalidInputError, match=r"must hold calibration points\. Got none"):
+    with pytest.raises(InvalidInputError, match=r"must have calibration points\. Got none"):
         fit_temperature(np.zeros((0, 2)), np.zeros(0, dtype=int))
 
 

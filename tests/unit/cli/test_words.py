@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+import torchsdm.application
 from torchsdm.choices import PROMPT_NAMES
 from torchsdm.cli._words import IN_SHELL, region_lines, worded
 from torchsdm.errors import DataWarning, InvalidInputError, Remedy
@@ -15,6 +19,13 @@ def test_every_remedy_is_worded_for_the_shell(remedy):
     assert "=" not in IN_SHELL[remedy] and IN_SHELL[remedy] != remedy.value
     for kind in (InvalidInputError, DataWarning):
         assert worded(kind("What.", remedy=remedy)) == f"What. {IN_SHELL[remedy]}"
+
+
+def test_the_layer_that_the_service_shares_names_no_option():
+    modules = list(Path(torchsdm.application.__file__).parent.glob("*.py"))
+    assert len(modules) > 5
+    for module in modules:
+        assert not re.search(r"--[a-z]|sdm [a-z]+", module.read_text(encoding="utf-8")), module.name
 
 
 @pytest.mark.parametrize("said", [InvalidInputError("What."), DataWarning("What."), OSError("What."), "What."])

@@ -332,12 +332,12 @@ def test_bad_signals_are_refused(logits, q, d, message):
 
 @pytest.mark.parametrize("labels", [[2], [-1]])
 def test_labels_beyond_the_classes_are_refused(labels):
-    with pytest.raises(InvalidInputError, match=rf"'labels' of sdm_loss must lie in 0..1. Got {labels[0]}"):
+    with pytest.raises(InvalidInputError, match=rf"'labels' of sdm_loss must be in 0..1. Got {labels[0]}"):
         sdm_loss([[1.0, 2.0]], labels, 1, 1.0)
 
 
 def test_labels_that_are_no_class_numbers_are_refused():
-    with pytest.raises(InvalidInputError, match="'labels' of sdm_loss must hold integers"):
+    with pytest.raises(InvalidInputError, match="'labels' of sdm_loss must be integers"):
         sdm_loss([[1.0, 2.0]], [0.5], 1, 1.0)
     with pytest.raises(InvalidInputError, match=r"'labels' of sdm_loss must have shape \(1,\). Got \(2,\)"):
         sdm_loss([[1.0, 2.0]], [0, 1], 1, 1.0)

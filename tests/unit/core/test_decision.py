@@ -347,7 +347,7 @@ def test_one_of_several_alphas(case, decisions):
         for name, value in alone._columns():
             np.testing.assert_array_equal(getattr(cut, name), value, err_msg=name)
         assert cut.at(region.alpha) is cut
-    with pytest.raises(InvalidInputError, match=r"must be one of those asked for, 0.7, 0.8, 0.95. Got 0.9"):
+    with pytest.raises(InvalidInputError, match=r"must be one of those requested, 0.7, 0.8, 0.95. Got 0.9"):
         decisions.at(0.9)
 
 

@@ -249,16 +249,16 @@ def test_a_sound_region_has_nothing_to_say():
 
 def test_scarcity_is_explained():
     text = find_high_reliability_region(*two_classes([0.99] * 10, [0.99] * 3), 0.9).explain(["ant", "bee"])
-    assert "alpha=0.9 rests on few calibration points of class 'bee' (3, where 10 are needed)" in text
+    assert "alpha=0.9 is based on few calibration points of class 'bee' (3, where 10 are needed)" in text
     assert "min_class_count" in text
     text = find_high_reliability_region(*two_classes([1.0] * 99, [1.0] * 99), 1.0).explain()
-    assert "At alpha=1 every threshold is a mere minimum" in text
+    assert "At alpha=1 every threshold is just the minimum" in text
 
 
 def test_failure_is_explained_with_the_class_and_a_remedy():
     text = find_high_reliability_region(*two_classes([0.83219], [0.99]), 0.9).explain(["ant", "bee"])
     assert "No high-reliability region at alpha=0.9; everything is rejected" in text
-    assert "'ant'" in text and "'bee'" not in text and "is 0.8321, resting on 1, 1 points" in text
+    assert "'ant'" in text and "'bee'" not in text and "is 0.8321, based on 1, 1 points" in text
     assert text.endswith(" To accept it: recalibrate(alpha=...).")
     assert "Class 0 stays below" in find_high_reliability_region(*two_classes([0.8], [0.99]), 0.9).explain()
 
@@ -292,12 +292,12 @@ def test_alpha_must_be_a_number():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"labels": [0, 2]}, "'labels' of find_high_reliability_region must lie in 0..1. Got 0..2"),
-        ({"labels": [-1, 0]}, "'labels' of find_high_reliability_region must lie in 0..1. Got -1..0"),
+        ({"labels": [0, 2]}, "'labels' of find_high_reliability_region must be in 0..1. Got 0..2"),
+        ({"labels": [-1, 0]}, "'labels' of find_high_reliability_region must be in 0..1. Got -1..0"),
         ({"labels": [0]}, r"'labels' of find_high_reliability_region must have shape \(2,\). Got \(1,\)"),
         ({"rescaled_similarity": [1.0]}, r"'rescaled_similarity' of .* must have shape \(2,\). Got \(1,\)"),
-        ({"rescaled_similarity": [1.0, math.nan]}, "must not hold NaN"),
-        ({"probabilities": [[0.9, math.nan], [0.1, 0.9]]}, "must not hold NaN"),
+        ({"rescaled_similarity": [1.0, math.nan]}, "must not contain NaN"),
+        ({"probabilities": [[0.9, math.nan], [0.1, 0.9]]}, "must not contain NaN"),
         ({"probabilities": [0.9, 0.1]}, r"'probabilities' of .* must have shape \(any, any\). Got \(2,\)"),
     ],
 )

@@ -229,20 +229,20 @@ def test_a_source_of_another_type_is_refused(source):
 
 @pytest.mark.parametrize("strange", ["a text", None, 3])
 def test_mappings_and_other_things_are_not_mixed(strange):
-    with pytest.raises(InvalidTypeError, match=r"must hold mappings or texts, not both. Got"):
+    with pytest.raises(InvalidTypeError, match=r"must be all mappings or all texts. Got"):
         Documents([{"text": "a"}, strange])
 
 
 def test_a_path_that_is_no_file_is_refused(tmp_path):
     for source in (tmp_path / "none.csv", str(tmp_path / "none.csv"), tmp_path, "A fine film."):
         message = refused(source)
-        assert f"Got {str(source)!r}, which is no file; write [text] for one text." in message
+        assert f"{str(source)!r} is not a file; write [text] for one text." in message
 
 
 @pytest.mark.parametrize("text", ["A fine film. " * 1000, "A\0film", "One\nfilm."], ids=["long", "null", "lines"])
 def test_a_text_in_the_place_of_a_path_is_refused_in_a_short_message(text):
     message = refused(text)
-    assert "which is no file" in message and len(message) < 300
+    assert "is not a file" in message and len(message) < 300
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a", "a.gz", "a.json", "a.csv.zip"])
@@ -261,13 +261,13 @@ def test_values_beside_anything_but_texts_are_refused(tmp_path, name):
     }
     for what, source in sources.items():
         message = refused(source, **{name: COLUMNS[name[:-1]]})
-        assert f"'{name}' of Documents goes beside a sequence of strings. Got {what}; use {name[:-1]}=" in message
+        assert f"'{name}' of Documents only goes with a sequence of strings. Got {what}; use {name[:-1]}=" in message
 
 
 @pytest.mark.parametrize("name", ["labels", "ids", "answers"])
 def test_values_beside_texts_must_be_as_many(name):
     message = refused(TEXTS, **{name: ["a", "b"]})
-    assert f"'{name}' of Documents must hold one value for each of 3 inputs. Got 2" in message
+    assert f"'{name}' of Documents must have one value for each of 3 inputs. Got 2" in message
     for strange in ("abc", {"a": 1}, [[1, 2], [3, 4], [5, 6]] * np.ones(1), 5):
         with pytest.raises(InvalidTypeError, match=rf"'{name}' of Documents must be a one-dimensional sequence"):
             Documents(TEXTS, **{name: strange})
@@ -279,12 +279,12 @@ def test_an_empty_table_is_refused(tmp_path, kind):
         source = pd.DataFrame({"text": [], "label": []})
     else:
         source = TABLES[kind](tmp_path, {"text": [], "label": []})
-    assert "is empty: it holds no document" in refused(source)
+    assert "is empty: it contains no document" in refused(source)
 
 
 @pytest.mark.parametrize("source", [[], (), np.array([]), iter([])])
 def test_an_empty_sequence_is_refused(source):
-    assert "the list is empty: it holds no document" in refused(source)
+    assert "the list is empty: it contains no document" in refused(source)
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.jsonl.gz", "a.csv.gz"])
@@ -332,7 +332,7 @@ def test_a_key_that_the_first_row_alone_lacks_is_not_dropped_in_silence(tmp_path
     path = write(tmp_path / "a.jsonl", "".join(f"{json.dumps(line)}\n" for line in lines))
     for source, place in ((lines, "row 2"), (path, "line 2")):
         for problems in ("raise", "skip"):
-            assert f"{place}: a {part}, which the first document lacks" in refused(source, problems=problems)
+            assert f"{place}: a {part}, but the first document has none" in refused(source, problems=problems)
 
 
 # --- Lines -----------------------------------------------------------------------------------------------------------
@@ -447,7 +447,7 @@ def test_broken_csv_is_named_by_line_and_never_skipped(tmp_path, content, messag
 
 def test_a_short_line_of_csv_lacks_what_it_lacks(tmp_path):
     message = refused(write(tmp_path / "a.csv", "label,text\n1,x\n0\n"))
-    assert "1 document unusable. no text: line 3." in message
+    assert "1 document that cannot be used. no text: line 3." in message
 
 
 @pytest.mark.parametrize("content", [b"", b"junk", b"PAR1 and no more PAR1"])
@@ -507,7 +507,7 @@ def test_ids_of_csv_stay_text(tmp_path):
 
 def test_an_empty_label_or_id_of_csv_is_a_missing_one(tmp_path):
     path = write(tmp_path / "a.csv", "text,label\na,1\nb,\nc,0\n")
-    assert "1 document unusable. no label: line 3." in refused(path)
+    assert "1 document that cannot be used. no label: line 3." in refused(path)
     labels = [document.label for document in Documents(path, problems="skip")]
     assert labels == [1, 0] and all(type(label) is int for label in labels)
     path = write(tmp_path / "a.csv", "text,id\na,x\nb,\nc,\n")
@@ -528,11 +528,11 @@ def test_an_empty_label_or_id_of_csv_is_a_missing_one(tmp_path):
         (pd.NaT, "no {}"),
         ("", "empty {}"),
         (" \t\r\n\u00a0\u2003", "empty {}"),
-        (7, "{} that is no text"),
-        (b"bytes", "{} that is no text"),
-        (["a"], "{} that is no text"),
-        ("half \ud83d", "{} that UTF-8 cannot hold"),
-        ("\udc41 half", "{} that UTF-8 cannot hold"),
+        (7, "{} that is not a string"),
+        (b"bytes", "{} that is not a string"),
+        (["a"], "{} that is not a string"),
+        ("half \ud83d", "{} that UTF-8 cannot encode"),
+        ("\udc41 half", "{} that UTF-8 cannot encode"),
     ],
 )
 def test_texts_and_answers_that_cannot_be_used_are_named(name, value, problem):
@@ -540,7 +540,7 @@ def test_texts_and_answers_that_cannot_be_used_are_named(name, value, problem):
     problem = problem.format(name)
     for source in (rows(columns), pd.DataFrame(columns, dtype=object)):
         message = refused(source, answer="answer")
-        assert f"has 1 document unusable. {problem}: row 2." in message and "problems='skip'" in message
+        assert f"has 1 document that cannot be used. {problem}: row 2." in message and "problems='skip'" in message
         documents = Documents(source, answer="answer", problems="skip")
         assert [document.place for document in documents] == ["row 1", "row 3"]
         assert documents.report.problems == {problem: ["row 2"]} and documents.report.n_problems == 1
@@ -549,8 +549,10 @@ def test_texts_and_answers_that_cannot_be_used_are_named(name, value, problem):
 def test_an_answer_that_nobody_asked_for_is_no_problem():
     columns = {"text": list("abcd"), "answer": ["x", None, 42, float("nan")]}
     assert [document.answer for document in Documents(rows(columns))] == ["x", None, None, None]
-    assert "no answer: rows 2, 4; answer that is no text: row 3." in refused(rows(columns), answer="answer")
-    assert "no answer: rows 2, 4; answer that is no text: row 3." in refused(list("abcd"), answers=columns["answer"])
+    assert "no answer: rows 2, 4; answer that is not a string: row 3." in refused(rows(columns), answer="answer")
+    assert "no answer: rows 2, 4; answer that is not a string: row 3." in refused(
+        list("abcd"), answers=columns["answer"]
+    )
 
 
 def test_an_answer_that_nobody_asked_for_can_be_stored_or_is_named():
@@ -562,7 +564,7 @@ def test_an_answer_that_nobody_asked_for_can_be_stored_or_is_named():
 
 def test_lone_surrogates_of_a_file_are_named(tmp_path):
     path = write(tmp_path / "a.jsonl", '{"text": "whole \\ud83d\\udc1d"}\n{"text": "half \\ud83d"}\n')
-    assert "text that UTF-8 cannot hold: line 2." in refused(path)
+    assert "text that UTF-8 cannot encode: line 2." in refused(path)
     assert [document.text for document in Documents(path, problems="skip")] == ["whole \U0001f41d"]
 
 
@@ -581,7 +583,7 @@ def test_missing_values_of_every_kind_of_table_are_named(tmp_path):
     for kind in ("jsonl", "parquet", "frame", "dataset", "mappings"):
         unit = "line" if kind == "jsonl" else "row"
         message = refused(TABLES[kind](tmp_path, columns))
-        assert f"2 documents unusable. no text: {unit} 2; no label: {unit} 3." in message
+        assert f"2 documents that cannot be used. no text: {unit} 2; no label: {unit} 3." in message
 
 
 @pytest.mark.parametrize(
@@ -591,13 +593,13 @@ def test_missing_values_of_every_kind_of_table_are_named(tmp_path):
 )
 def test_labels_that_no_file_can_hold_are_named(label):
     message = refused([{"text": "a", "label": "x"}, {"text": "b", "label": label}])
-    assert re.search("1 document unusable. .*label.*: row 2", message)
+    assert re.search("1 document that cannot be used. .*label.*: row 2", message)
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), 1.5, 1.0, True, [1], ("a",), 2**63, "\ud800"])
 def test_ids_that_cannot_be_used_are_named(value):
     message = refused(["a", "b", "c"], ids=["x", value, "z"])
-    assert re.search(r"1 document unusable. [a-z ]*\bid\b[-a-zA-Z0-9 ]*: row 2\.", message)
+    assert re.search(r"1 document that cannot be used. [a-z ]*\bid\b[-a-zA-Z0-9 ]*: row 2\.", message)
 
 
 def test_an_id_given_twice_is_named():
@@ -620,8 +622,8 @@ def test_skipped_documents_keep_their_number():
 
 def test_every_kind_of_problem_is_counted_and_the_first_places_named():
     message = refused(["a", *[""] * 8, None, 3, "b"])
-    assert "the list has 10 documents unusable." in message
-    assert "empty text: rows 2, 3, 4, 5, 6 and 3 more; no text: row 10; text that is no text: row 11." in message
+    assert "the list has 10 documents that cannot be used." in message
+    assert "empty text: rows 2, 3, 4, 5, 6 and 3 more; no text: row 10; text that is not a string: row 11." in message
     report = Documents(["a", *[""] * 8, None, 3, "b"], problems="skip").report
     assert (report.n_documents, report.n_problems) == (2, 10)
     assert report.problems["empty text"] == [f"row {number}" for number in range(2, 10)]
@@ -630,7 +632,7 @@ def test_every_kind_of_problem_is_counted_and_the_first_places_named():
 
 def test_documents_that_are_all_unusable_are_refused_though_problems_are_skipped():
     message = refused(["", None], problems="skip")
-    assert "the list holds no document that can be used: empty text: row 1; no text: row 2." in message
+    assert "the list has no document that can be used: empty text: row 1; no text: row 2." in message
 
 
 def test_what_is_skipped_is_no_warning():
@@ -647,7 +649,7 @@ def test_repeated_texts_are_kept_with_a_warning_that_counts_contradictions():
     with pytest.warns(DataWarning) as caught:
         assert [document.id for document in documents] == [0, 1, 2, 3, 4]
     message = str(caught[0].message)
-    assert message.startswith("the list: repeated text: rows 3, 4, 5; with another label than before: row 3. ")
+    assert message.startswith("the list: duplicate text: rows 3, 4, 5; with a different label: row 3. ")
     assert "'drop'" in message and "'keep'" in message
     assert len(caught) == 1 and caught[0].filename == __file__
     assert documents.report.repeated == ["row 3", "row 4", "row 5"]
@@ -657,7 +659,7 @@ def test_repeated_texts_are_kept_with_a_warning_that_counts_contradictions():
 
 def test_repeated_texts_are_warned_of_once():
     documents = Documents(["a", "a"])
-    with pytest.warns(DataWarning, match=r"repeated text: row 2\. "):
+    with pytest.warns(DataWarning, match=r"duplicate text: row 2\. "):
         len(documents)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -794,7 +796,7 @@ def test_a_file_of_another_length_between_passes_is_noticed(tmp_path, kind):
         documents = Documents(path, problems="skip")
         assert len(documents) == 3
         TABLES[kind](tmp_path, {"text": texts})
-        with pytest.raises(InvalidInputError, match=rf"{path.name} has changed while it was read. Start again"):
+        with pytest.raises(InvalidInputError, match=rf"{path.name} changed while it was being read. Start again"):
             list(documents.blocks(2))
 
 
@@ -806,7 +808,7 @@ def test_another_text_or_label_between_passes_is_noticed(tmp_path, kind):
         documents = Documents(TABLES[kind](tmp_path, columns))
         assert len(documents) == 3
         TABLES[kind](tmp_path, {**columns, **change})
-        with pytest.raises(InvalidInputError, match="has changed while it was read"):
+        with pytest.raises(InvalidInputError, match="changed while it was being read"):
             list(documents)
 
 
@@ -844,7 +846,7 @@ def test_documents_of_documents_are_the_same_documents(tmp_path):
     assert again.report.fingerprint == Documents(path).report.fingerprint
     bare = Documents([Document("a", 1), Document("b", 2)])
     assert not bare.has_labels and not bare.has_answers and [one.place for one in bare] == ["row 1", "row 2"]
-    with pytest.raises(InvalidInputError, match=r"goes beside a sequence of strings. Got documents"):
+    with pytest.raises(InvalidInputError, match=r"only goes with a sequence of strings. Got documents"):
         Documents(documents, labels=["x", "y"])
 
 

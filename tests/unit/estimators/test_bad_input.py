@@ -127,11 +127,11 @@ BAD_LABELS = [
         id="one example",
     ),
     pytest.param(
-        ["ant", "bee"] * 9, r"'y' of SDMClassifier.fit must hold one value for each of 20 inputs. Got 18", id="too few"
+        ["ant", "bee"] * 9, r"'y' of SDMClassifier.fit must have one value for each of 20 inputs. Got 18", id="too few"
     ),
     pytest.param(["ant", "bee"] * 11, r"one value for each of 20 inputs. Got 22", id="too many"),
     pytest.param([], None, id="none"),
-    pytest.param(None, r"'y' of SDMClassifier.fit must hold labels", id="None"),
+    pytest.param(None, r"'y' of SDMClassifier.fit must contain labels", id="None"),
     pytest.param(np.linspace(0, 1, 20), r"(?i)continuous", id="a regression target"),
     pytest.param([0.0, math.nan] * 10, r"NaN", id="NaN"),
     pytest.param(np.eye(20)[:, :2], r"1d array", id="two axes"),
@@ -153,7 +153,7 @@ BAD_ALPHAS = [0.5, 0.05, 0.0, -0.9, 1.01, 95, math.nan, [0.9, 0.3], (), [0.9, ma
 
 @pytest.mark.parametrize("alpha", BAD_ALPHAS)
 def test_alpha_outside_its_range(unchanged, alpha):
-    message = r"'alpha' of SDMClassifier.{} must (be in \(0.5, 1\]. Got .*; alpha is target accuracy|hold at least one)"
+    message = r"'alpha' of SDMClassifier.{} must (be in \(0.5, 1\]. Got .*; alpha is target accuracy|have at least one)"
     with pytest.raises(InvalidInputError, match=message.format("recalibrate")):
         unchanged.recalibrate(alpha)
     with pytest.raises(InvalidInputError, match=message.format("fit")):
@@ -238,7 +238,7 @@ def test_an_interrupted_fit_loses_nothing(unchanged, insects, monkeypatch):
         ({"ids": [0] * 20}, "'ids' of SDMClassifier.fit must be unique. Got 0 more than once"),
         ({"ids": [0.5, *range(19)]}, "'ids' of SDMClassifier.fit must be strings or 64-bit integers. Got 0.5"),
         ({"ids": [None, *range(19)]}, "'ids' of SDMClassifier.fit must be strings or 64-bit integers. Got None"),
-        ({"texts": ["a"] * 3}, "'texts' of SDMClassifier.fit must hold one value for each of 20 inputs. Got 3"),
+        ({"texts": ["a"] * 3}, "'texts' of SDMClassifier.fit must have one value for each of 20 inputs. Got 3"),
     ],
 )
 def test_bad_ids_and_texts(unchanged, options, message):
@@ -256,12 +256,12 @@ def test_ids_of_numpys_kind_are_integers_too(insects):
     [
         (
             (states(6), ["ant", "bee", "wasp"] * 2),
-            r"calibration.* must hold labels seen in fit \('ant', 'bee'\). Got 'wasp'",
+            r"calibration.* must contain only labels seen in fit \('ant', 'bee'\). Got 'wasp'",
         ),
-        ((states(6), [0, 1] * 3), r"must hold labels seen in fit .*Got 0, 1"),
+        ((states(6), [0, 1] * 3), r"must contain only labels seen in fit .*Got 0, 1"),
         ((states(6, width=5), ["ant", "bee"] * 3), "X has 5 features, but SDMClassifier is expecting 4"),
         ((spoiled(2, math.nan, n=6), ["ant", "bee"] * 3), r"calibration.* must be finite. Got NaN, first in row 2"),
-        ((states(6), ["ant", "bee"]), "must hold one value for each of 6 inputs. Got 2"),
+        ((states(6), ["ant", "bee"]), "must have one value for each of 6 inputs. Got 2"),
         ((states(0), []), r"0 sample\(s\)"),
         ((states(6),), "'calibration' of SDMClassifier.fit must be LabelledStates or"),
         (7, "'calibration' of SDMClassifier.fit must be LabelledStates or"),
@@ -344,18 +344,18 @@ PAIR = ["ant", "bee"]
         ),
         ("add_exemplars", lambda c: c(states(width=3), LABELS), "X has 3 features, but SDMClassifier is expecting 4"),
         ("add_exemplars", lambda c: c(np.empty((0, 4)), []), r"0 sample\(s\)"),
-        ("add_exemplars", lambda c: c(states(), LABELS[:5]), "'y' of {} must hold one value for each of 20"),
+        ("add_exemplars", lambda c: c(states(), LABELS[:5]), "'y' of {} must have one value for each of 20"),
         ("add_exemplars", lambda c: c(states(2), ["wasp", None]), "'y' of {} must .*Got None; leave unlabelled"),
         ("add_exemplars", lambda c: c(states(2), [math.nan, 1.0]), "'y' of {} must .*Got nan; leave unlabelled"),
         ("add_exemplars", lambda c: c(states(2), [["ant"], ["bee"]]), "'y' of {}"),
         ("add_exemplars", lambda c: c(states(2), PAIR, ids=["a", "a"]), "'ids' of {} must be unique. Got 'a'"),
         ("add_exemplars", lambda c: c(states(2), PAIR, ids=[a_name(c.__self__), "b"]), "'ids'.* Got 'row-"),
-        ("add_exemplars", lambda c: c(states(2), PAIR, texts=["a"]), "'texts' of {} must hold one value"),
+        ("add_exemplars", lambda c: c(states(2), PAIR, texts=["a"]), "'texts' of {} must have one value"),
         ("remove_exemplars", lambda c: c(["none"]), "'ids' of {} must name points of the support. Got 'none'"),
-        ("remove_exemplars", lambda c: c([another(c.__self__)]), "points of the calibration set are not part"),
+        ("remove_exemplars", lambda c: c([another(c.__self__)]), "calibration points are not part"),
         ("remove_exemplars", lambda c: c(c.__self__.model_.examples.all()[0]), "must leave at least one point"),
-        ("relabel_exemplars", lambda c: c([a_name(c.__self__), "none"], PAIR), "Got 'none', which is not there"),
-        ("relabel_exemplars", lambda c: c([a_name(c.__self__)], PAIR), "'y' of {} must hold one value for each of 1"),
+        ("relabel_exemplars", lambda c: c([a_name(c.__self__), "none"], PAIR), "Got 'none', which is not one"),
+        ("relabel_exemplars", lambda c: c([a_name(c.__self__)], PAIR), "'y' of {} must have one value for each of 1"),
         ("relabel_exemplars", lambda c: c([a_name(c.__self__)], [None]), "'y' of {} must .*Got None"),
         ("relabel_exemplars", lambda c: c([a_name(c.__self__)], 3), "'y' of {}"),
         ("recalibrate", lambda c: c(min_class_count=-1), "'min_class_count' of {} must be"),

@@ -119,7 +119,7 @@ def test_updates_reach_every_round(ensemble, insects):
     assert (ensemble.decide(insects.fresh[:1]).nearest_distance == 0).all()
     ensemble.remove_exemplars(["odd"])
     assert [len(model.support) for model in ensemble.models_] == [121, 121]
-    with pytest.raises(InvalidInputError, match="Got 'odd', which is not there"):
+    with pytest.raises(InvalidInputError, match="Got 'odd', which is not one"):
         ensemble.remove_exemplars(["odd"])
 
 

@@ -105,7 +105,7 @@ def test_the_language_model_may_move_but_not_change(fitted, directory, tmp_path)
     other = tiny_models.save_model(tmp_path / "retrained", *tiny_models.bert(seed=1))
     changed = SDMTextClassifier.load(tmp_path / "model", model=other)
     for ask in (changed.decide, changed.predict, changed.explain, changed):
-        with pytest.raises(BackboneError, match="fitted with another model fingerprint"):
+        with pytest.raises(BackboneError, match="fitted with a different model fingerprint"):
             ask(TEXTS[:1])
     gone = SDMTextClassifier.load(tmp_path / "model", model=tmp_path / "nowhere")
     with pytest.raises(BackboneError, match="nowhere"):
@@ -122,7 +122,7 @@ def test_settings_of_the_extractor_are_kept_with_the_model(directory, tmp_path):
     again = SDMTextClassifier.load(tmp_path / "model")
     assert again.extractor_.origin() == extractor.origin() and again(TEXTS[:4]) == classifier(TEXTS[:4])
     extractor.parts = ["first"]
-    with pytest.raises(BackboneError, match="another states parts"):
+    with pytest.raises(BackboneError, match="a different states parts"):
         classifier.decide(TEXTS[:1])
 
 
@@ -275,7 +275,7 @@ def test_what_it_refuses(directory, tmp_path, fitted):
         fitted.decide("a text")
     with pytest.raises(InvalidInputError, match="empty text: row 2"):
         fitted.decide(["a text", " "])
-    with pytest.raises(InvalidInputError, match="must be None where 'model' is an extractor"):
+    with pytest.raises(InvalidInputError, match="must be None if 'model' is an extractor"):
         SDMTextClassifier(HiddenStateExtractor(str(directory)), "document").fit(TEXTS, LABELS)
     quietly(lambda: SDMClassifier(**SMALL).fit(np.random.default_rng(0).normal(size=(60, 4)), LABELS)).save(
         tmp_path / "m"

@@ -210,9 +210,9 @@ def test_wrong_input_is_refused_in_a_sentence(display, fitted, labelled):
     X, y = labelled
     others = needed(display, fitted)
     decisions = fitted.decide(X)
-    with pytest.raises(InvalidTypeError, match=r"must be what decide returns, Decisions. Got ndarray"):
+    with pytest.raises(InvalidTypeError, match=r"must be Decisions, as returned by decide. Got ndarray"):
         display.from_predictions(decisions.confidence, y, **others)
-    with pytest.raises(InvalidInputError, match="must hold at least one input"):
+    with pytest.raises(InvalidInputError, match="must have at least one input"):
         display.from_predictions(decisions[[]], y[:0], **others)
     with pytest.raises(NotFittedError):
         display.from_estimator(SDMClassifier(), X, y)
@@ -222,7 +222,7 @@ def test_wrong_input_is_refused_in_a_sentence(display, fitted, labelled):
         return  # needs no labels
     with pytest.raises(InvalidInputError, match=r"'y' of .* one value for each of 150 inputs. Got 149"):
         display.from_predictions(decisions, y[1:], **others)
-    with pytest.raises(InvalidInputError, match=r"must hold labels seen in fit .*Got 'dog'"):
+    with pytest.raises(InvalidInputError, match=r"must contain only labels seen in fit .*Got 'dog'"):
         display.from_predictions(decisions, np.where(y == "bee", "dog", y), **others)
     with pytest.raises(InvalidInputError, match="requires y to be passed"):
         display.from_predictions(decisions, None, **others)
@@ -233,9 +233,9 @@ def test_what_needs_signals_or_one_calibration_set_says_so(display, fitted, labe
     X, y = labelled
     plain, labels = decisions_of([0.9, 0.8], [True, False])
     extra = {"region": fitted.region_} if display is PartitionDisplay else {"ecdfs": ClassEcdfs((torch.ones(1),) * 2)}
-    with pytest.raises(InvalidInputError, match="must be of an SDM estimator"):
+    with pytest.raises(InvalidInputError, match="must be from an SDM estimator"):
         display.from_predictions(plain, labels, **extra)
-    with pytest.raises(InvalidTypeError, match="Got SDMEnsemble, which has a calibration set for each round"):
+    with pytest.raises(InvalidTypeError, match="Got SDMEnsemble, which has one calibration set per round"):
         display.from_estimator(SDMEnsemble.from_classifier(fitted), X, y)
     with pytest.raises(NotFittedError, match="SDMTextClassifier is not fitted"):
         display.from_estimator(SDMTextClassifier("nowhere"), ["a"], ["b"])
@@ -244,7 +244,7 @@ def test_what_needs_signals_or_one_calibration_set_says_so(display, fitted, labe
     two = (
         HighReliabilityRegion(0.9, 1.0, torch.ones(2), torch.ones(2)) if display is PartitionDisplay else extra["ecdfs"]
     )
-    with pytest.raises(InvalidInputError, match=r"of the 3 classes of the decisions. Got 2"):
+    with pytest.raises(InvalidInputError, match=r"the 3 classes of the decisions. Got 2"):
         display.from_predictions(fitted.decide(X), y, **dict.fromkeys(extra, two))
 
 
@@ -364,7 +364,7 @@ def test_partition_of_many_points_draws_some_of_them_always_the_same_and_says_so
     # by lot: errors are as frequent among the points drawn as among all
     assert display.correct[display.drawn_].mean() == pytest.approx(display.correct.mean(), abs=0.02)
     titles = [text.get_text() for text in display.figure_.findobj(plt.Text)]
-    assert any("5,000 of 100,000 points drawn; numbers and histograms are of all" in title for title in titles)
+    assert any("5,000 of 100,000 points drawn; numbers and histograms include all" in title for title in titles)
     first = display.drawn_
     assert np.array_equal(display.plot().drawn_, first)
     assert len(display.plot(max_points=7).drawn_) == 7
@@ -437,9 +437,9 @@ def test_risk_coverage_refuses_what_does_not_fit_together():
         RiskCoverageDisplay.from_predictions({"a": first, "b": second}, y)
     with pytest.raises(InvalidInputError, match=r"one of the decisions' own, 0.9. Got 0.95"):
         RiskCoverageDisplay.from_predictions(first, y, alpha=0.95)
-    with pytest.raises(InvalidInputError, match="at least one estimator's"):
+    with pytest.raises(InvalidInputError, match="those of at least one estimator"):
         RiskCoverageDisplay.from_predictions({}, y)
-    with pytest.raises(InvalidInputError, match=r"'name' of .* must be None where a mapping"):
+    with pytest.raises(InvalidInputError, match=r"'name' of .* must be None if a mapping"):
         RiskCoverageDisplay.from_predictions({"a": first}, y, name="a")
 
 
@@ -508,7 +508,7 @@ def test_reliability_where_nobody_is_confident():
     display = ReliabilityDisplay.from_predictions(decisions, y).plot()
     assert display.top_count == 0 and np.isnan(display.top_accuracy) and np.isnan(display.top_accuracy_upper)
     texts = [text.get_text() for text in display.figure_.findobj(plt.Text)]
-    assert "[0.9, 1]: no input is so confident" in texts
+    assert "[0.9, 1]: no inputs this confident" in texts
 
 
 @pytest.mark.parametrize(
@@ -702,7 +702,7 @@ def test_alphas_by_default_and_in_the_picture(fitted, labelled):
     accuracy, share = display.axes_
     drawn = {line.get_label(): line.get_ydata() for line in accuracy.lines}
     assert np.array_equal(drawn["all admitted"], display.marginal_accuracy, equal_nan=True)
-    assert np.array_equal(drawn["lowest of the classes"], display.lowest_class_accuracy, equal_nan=True)
+    assert np.array_equal(drawn["lowest of any class"], display.lowest_class_accuracy, equal_nan=True)
     assert drawn["target: accuracy = α"].tolist() == [0.6, 0.99]
     assert np.array_equal(share.lines[0].get_ydata(), display.admitted_share)
     assert share.get_ylabel() == "share admitted"

@@ -472,7 +472,7 @@ def test_an_ensemble_without_a_region_has_a_page_too(classifier, evaluation):
         warnings.simplefilter("ignore", SDMWarning)
         ensemble.recalibrate(1.0)
     entrant = Entrant("e", "r", SDMRule(ensemble, "region lower").fit())
-    with pytest.raises(InvalidInputError, match="must be one of those asked for"):
+    with pytest.raises(InvalidInputError, match="must be one of those requested"):
         Evaluation([entrant], {"inside": labelled(TEST)}, 0.9)
     small = Evaluation([entrant], {"inside": labelled(TEST)}, 1.0)
     assert "Round 1" in Page(render_report(small, ensemble, title="t")).text

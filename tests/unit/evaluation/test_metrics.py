@@ -73,7 +73,7 @@ def test_an_accuracy_of_alpha_is_not_below_it():
 
 @pytest.mark.parametrize("labels", [[0, 1, 1, 0, 0, 1], ["a", "b", "b", "a", "a", "z"]])
 def test_labels_that_are_no_classes_are_refused_not_counted_as_mistakes(labels):
-    with pytest.raises(InvalidInputError, match="must hold labels seen in fit"):
+    with pytest.raises(InvalidInputError, match="must contain only labels seen in fit"):
         selective_accuracy(decisions_of(PREDICTED, ADMITTED), labels)
 
 
@@ -153,7 +153,7 @@ def test_the_order_is_by_score_or_else_by_confidence():
 
 
 def test_a_curve_needs_inputs():
-    with pytest.raises(InvalidInputError, match="one length above 0"):
+    with pytest.raises(InvalidInputError, match="the same length, above 0"):
         risk_coverage_curve(np.array([]), np.array([]))
 
 

@@ -159,7 +159,7 @@ def test_a_row_is_of_one_of_several_alphas():
     )
     assert ResultRow.of(decisions, ["n", "p"], 0.6).accuracy.marginal.n_admitted == 2
     assert ResultRow.of(decisions, ["n", "p"], 0.9).accuracy.marginal.n_admitted == 1
-    with pytest.raises(InvalidInputError, match="must be one of those asked for"):
+    with pytest.raises(InvalidInputError, match="must be one of those requested"):
         ResultRow.of(decisions, ["n", "p"], 0.7)
 
 
@@ -167,5 +167,5 @@ def test_what_no_table_can_hold():
     with pytest.raises(InvalidInputError, match="at least one row"):
         ResultTable([])
     other = SelectiveAccuracy({"x": Cell(1, 1, 1, 1.0)}, {"x": Cell(1, 1, 1, 1.0)}, Cell(1, 1, 1, 1.0))
-    with pytest.raises(InvalidInputError, match="over the same classes"):
+    with pytest.raises(InvalidInputError, match="have the same classes"):
         ResultTable([row(), ResultRow("", "", "", 0.9, other)])

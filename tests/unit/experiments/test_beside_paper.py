@@ -78,7 +78,7 @@ def expected(printed):
 def keys():
     """The keys that ``paper_entrants`` gives."""
     blobs = make_blobs(seed=1, n=60, distance=3.0)
-    data = LabelledStates(blobs.X, blobs.y, label_logits=blobs.X, logit_labels=[0, 1])
+    data = LabelledStates(blobs.X, blobs.y, label_logits=blobs.X, logit_labels=range(2))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
         small = {"n_filters": 4, "n_rounds": 1, "max_epochs": 1, "random_state": 0}
@@ -170,8 +170,8 @@ def test_what_differs_from_the_papers_data_and_settings_is_said_above_the_table(
     def text(of):
         return beside_paper([section(row("Factcheck"))], PHI, of).text
 
-    plain = "Accuracy among the admitted, and their share of all inputs; printed values as they stand in the paper."
-    smaller = "This is the variant 'quick', not the paper's run."
+    plain = "Accuracy of admitted inputs, and their share of all inputs; the paper's values as printed."
+    smaller = "This is the variant 'quick', not the paper's full run."
     assert text(experiment) == plain
     assert text(replace(experiment, variant="quick")) == f"{plain} {smaller}"
     first, *others = experiment.tests

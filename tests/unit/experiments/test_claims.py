@@ -152,7 +152,7 @@ def test_a_not_held_when_one_is_not(wrong):
     assert claim.held is False
     assert claim.evidence == (
         f"t, {model}, {name}: admits 100.0%, of which 95.0% are right; lowest y=0: 18 of 20 right "
-        f"(95 % interval {low:.2f} to {high:.2f}, α within)",
+        f"(95 % interval {low:.2f} to {high:.2f}, contains α)",
         *holding(one for number, one in enumerate(ADAPTORS) if number != wrong),
     )
 
@@ -284,7 +284,7 @@ def test_alpha_is_said_to_lie_in_the_interval_only_where_it_does():
         answers = "0" * right + "1" * (n - right) + "1" * 50 * n
         claim = shifted_region_accurate(evaluate({"t": "0" * n + "1" * 50 * n}, region(answers)), {"t": SHIFTED})
         high = wilson_interval(right, n)[1]
-        assert claim.evidence[0].endswith(f"to {high:.2f}, α within)" if high >= 0.95 else f"to {high:.2f})")
+        assert claim.evidence[0].endswith(f"to {high:.2f}, contains α)" if high >= 0.95 else f"to {high:.2f})")
 
 
 def test_an_accuracy_is_not_rounded_onto_the_alpha_that_it_misses():
@@ -431,7 +431,7 @@ def test_c_held_by_the_share_that_is_admitted_right_or_wrong(alpha, n, admitted,
         evaluation = evaluate({"t": truth * n}, region("0" * admitted + "a" * (n - admitted)), alpha=alpha)
         claim = shuffled_rejected(evaluation, {"t": SHUFFLED})
         assert claim.held is held
-        assert claim.statement == "Of inputs with shuffled words, SDM_HR admits no more than 1 − α."  # for any alpha
+        assert claim.statement == "SDM_HR admits at most 1 − α of inputs with shuffled words."  # for any alpha
         right = "100.0%" if truth == "0" else "0.0%"
         expected = f"admits {admitted / n:.1%}, of which {right} are right" if admitted else "rejects all"
         assert claim.evidence == (f"t: {expected}",)
@@ -602,8 +602,8 @@ def test_e_held_where_all_predict_alike_admitted_or_not():
 
 def test_e_says_what_is_meant():
     assert argmax_unchanged(evaluate({"t": "01"}, region("01"))).statement == (
-        "SDM never changes the argmax: what each rule over the adaptor predicts has the largest logit, and no less "
-        "probability than any other label."
+        "SDM never changes the argmax: the label that each rule over the adaptor predicts has the largest logit, and "
+        "at least the probability of any other."
     )
 
 

@@ -65,7 +65,7 @@ def made_up(accuracy=0.9, q_min=20.0, alpha=0.95, title="Truth of statements", *
                 ("estimators", "Calibration set"),
                 ("estimators", "All estimators"),
                 ("alphas", "Regions"),
-                ("paper", "Beside the paper"),
+                ("paper", "Compared with the paper"),
             )
         ],
         "claims": [
@@ -203,10 +203,10 @@ def test_each_run_has_its_part(page):
     ]
     first, second, _ = parts
     assert "```\nsdm reproduce factcheck -m package:lm\n```" in first and "```" not in second
-    assert "States of 1,152 dimensions from 123,456 tokens; 3 of 6,260 texts" in first and "dimensions" not in second
+    assert "States with 1,152 dimensions from 123,456 tokens; 3 of 6,260 texts" in first and "dimensions" not in second
     assert "No high-reliability region" in second and "No high-reliability region" not in first
     shown = re.findall(r"^### (.*)$", first, flags=re.MULTILINE)
-    assert shown == ["Main table", "Calibration set", "Regions", "Beside the paper"]
+    assert shown == ["Main table", "Calibration set", "Regions", "Compared with the paper"]
     assert (
         "### Calibration set\n\nA sentence.\n\n|" in first
         and "&lt;0.01" in first
@@ -364,9 +364,9 @@ def test_links_to_reports_are_quoted(runs, tmp_path):
 def test_a_folder_without_a_finished_run(tmp_path):
     (tmp_path / "runs" / "begun").mkdir(parents=True)
     for folder in (tmp_path / "runs", tmp_path / "nowhere"):
-        with pytest.raises(InvalidInputError, match=r"holds no finished run: no result\.json"):
+        with pytest.raises(InvalidInputError, match=r"has no finished run: none of its folders has a result\.json"):
             read_results(folder)
-        with pytest.raises(InvalidInputError, match="holds no finished run"):
+        with pytest.raises(InvalidInputError, match="has no finished run"):
             write_results_page(tmp_path / "page.md", folder)
     assert not (tmp_path / "page.md").exists()
 

@@ -186,7 +186,7 @@ def test_a_label_that_the_pool_does_not_know_is_refused_with_its_place(experimen
     write_rows(folder / "now.jsonl", now)
     with pytest.raises(InvalidInputError) as raised:
         read_texts(experiment())
-    assert f"{folder / 'now.jsonl'}, line 17 has the label 2, which is none of the pool's: [0, 1]." in str(raised.value)
+    assert f"{folder / 'now.jsonl'}, line 17 has the label 2, which is not in the pool: [0, 1]." in str(raised.value)
     now[16]["label"] = "1"  # nor is a string a number
     write_rows(folder / "now.jsonl", now)
     with pytest.raises(InvalidInputError, match="line 17 has the label '1'"):
@@ -198,16 +198,14 @@ def test_one_label_for_all(experiment):
     texts = read_texts(experiment(tests__mixed__relabel=0, tests__now__relabel=1))
     assert {document.label for document in texts["now"].documents} == {1}
     assert {document.label for document in texts["mixed"].documents} == {0}
-    with pytest.raises(InvalidInputError, match="has the label 7, which is none of the pool's"):
+    with pytest.raises(InvalidInputError, match="has the label 7, which is not in the pool"):
         read_texts(experiment(tests__mixed__relabel=7))
 
 
 @pytest.mark.parametrize("labels", [(1,), (0, "1"), (0, "0")])
 def test_labels_that_cannot_be_trained_on_are_refused(labels, experiment, folder):
     write_rows(folder / "pool.jsonl", rows_of(40, "pool", labels))
-    with pytest.raises(
-        InvalidInputError, match="the labels of the pool must be two or more, all strings or all numbers"
-    ):
+    with pytest.raises(InvalidInputError, match="the pool must have two or more labels, all strings or all numbers"):
         read_texts(experiment())
 
 
@@ -217,7 +215,7 @@ def test_words_for_other_labels_than_the_pools_are_refused_where_they_are_compar
         write_rows(folder / f"{name}.jsonl", rows_of(20, name, ("no", "yes")))
     with pytest.raises(InvalidInputError) as raised:
         read_texts(experiment(prompt="sentiment"))
-    assert "words for the labels [0, 1], and the pool has ['no', 'yes']" in str(raised.value)
+    assert "words for the labels [0, 1], but the pool has ['no', 'yes']" in str(raised.value)
     read_texts(experiment(prompt="sentiment", groups=["cnn", "sdm"]))
     read_texts(experiment(prompt="sentiment", studies=["ensemble"]))
     words = {"template": "{document}", "label_words": {"yes": "Yes", "no": "No"}}
@@ -233,10 +231,10 @@ def test_answers_are_read_where_the_prompt_asks_for_them(experiment, folder):
     texts = read_texts(experiment(prompt="verify-answer"))
     assert len(ids(texts["pool"])) == 20 and texts["pool"].n_dropped == 0
     assert all(document.answer == f"answer {document.id}" for document in texts["pool"].documents)
-    with pytest.raises(InvalidInputError, match="labels of the pool"):  # without answers, all are copies of one
+    with pytest.raises(InvalidInputError, match="two or more labels"):  # without answers, all are copies of one
         read_texts(experiment())
     write_rows(folder / "now.jsonl", [{**row, "answer": None} for row in rows("now")[:1]] + rows("now")[1:])
-    with pytest.raises(InvalidInputError, match=r"now\.jsonl has 1 document unusable\. no answer: line 1"):
+    with pytest.raises(InvalidInputError, match=r"now\.jsonl has 1 document that cannot be used\. no answer: line 1"):
         read_texts(experiment(prompt="verify-answer"))
 
 
@@ -304,17 +302,17 @@ def test_what_is_not_there_is_said_with_where_it_was_looked_for(experiment, fold
     (folder / "now.jsonl").mkdir()
     with pytest.raises(InvalidInputError) as raised:
         read_texts(experiment())
-    assert f"The data set 'now' is not there: now is not in {folder} (as .jsonl.gz, " in str(raised.value)
-    assert "--data or TORCHSDM_DATA; each line holds id, text and label." in str(raised.value)
+    assert f"The data set 'now' was not found: now is not in {folder} (as .jsonl.gz, " in str(raised.value)
+    assert "--data or TORCHSDM_DATA; each line has id, text and label." in str(raised.value)
     other = tmp_path_factory.mktemp("other")
     with pytest.raises(InvalidInputError) as raised:
         read_texts(experiment(), other)
     assert f"now is not in {other} or {folder}" in str(raised.value)
     with pytest.raises(InvalidInputError, match=r"/nowhere/now is not in /nowhere \(as"):
         read_texts(experiment(tests__now__file="/nowhere/now"))
-    with pytest.raises(InvalidInputError, match="no folder is named in which newsgroups/pool may be"):
+    with pytest.raises(InvalidInputError, match="no folder is given for newsgroups/pool"):
         read_texts(load_experiment("newsgroups"))
-    with pytest.raises(InvalidInputError, match=r"nowhere is not a folder of data sets. Name another with --data"):
+    with pytest.raises(InvalidInputError, match=r"nowhere is not a folder of data sets. Choose another with --data"):
         read_texts(experiment(), folder / "nowhere")
     with pytest.raises(InvalidTypeError, match=r"'data' of an experiment must be a path. Got 3"):
         read_texts(experiment(), 3)
@@ -437,7 +435,7 @@ def test_a_file_goes_before_the_hub(hub, experiment, folder):
 def test_what_is_wrong_with_texts_of_the_hub_is_said_of_it(hub, experiment):
     wrong = {"name": "me/true-false", "split": "empty", "text": "statement"}
     with pytest.raises(
-        InvalidInputError, match=r"me/true-false on the hub \(empty\) has 1 document unusable. empty text"
+        InvalidInputError, match=r"me/true-false on the hub \(empty\) has 1 document that cannot be used. empty text"
     ):
         read_texts(experiment(tests__now__hub=wrong))
     wrong = {"name": "me/true-false", "split": "cities"}
@@ -453,7 +451,7 @@ def test_what_is_wrong_with_texts_of_the_hub_is_said_of_it(hub, experiment):
             )
         )
     none = {"name": "me/true-false", "split": "cities", "text": "statement", "labels": {}}
-    with pytest.raises(InvalidInputError, match=r"\(cities\) has 3 rows, and none that is asked for"):
+    with pytest.raises(InvalidInputError, match=r"\(cities\) has 3 rows, but none of those wanted"):
         read_texts(experiment(tests__now__hub=none))
 
 
@@ -465,10 +463,10 @@ def test_a_hub_that_gives_nothing_is_one_sentence_with_both_places(experiment, f
         read_texts(experiment(**both))
     message = str(raised.value)
     assert f"elsewhere/now is not in {folder}" in message and "\n" not in message
-    assert message.endswith(f"The hub does not give me/true-false for 'now': {reason}")
+    assert message.endswith(f"The hub does not provide me/true-false for 'now': {reason}")
     with pytest.raises(InvalidInputError) as raised:  # there is no file to speak of
         read_texts(experiment(tests__now__hub={"name": "me/true-false", "split": "x"}))
-    assert str(raised.value).startswith("The hub does not give me/true-false for 'now': Couldn't reach")
+    assert str(raised.value).startswith("The hub does not provide me/true-false for 'now': Couldn't reach")
     monkeypatch.setattr(datasets, "load_dataset", Mock(side_effect=TimeoutError))
     with pytest.raises(InvalidInputError, match=r"for 'now': TimeoutError$"):
         read_texts(experiment(**both))
@@ -477,7 +475,7 @@ def test_a_hub_that_gives_nothing_is_one_sentence_with_both_places(experiment, f
 def test_the_real_hub_cannot_be_reached_from_a_test(experiment, folder):
     """HF_HUB_OFFLINE is set: what the real library says of it is passed on."""
     with pytest.raises(
-        InvalidInputError, match=r"elsewhere is not in .* The hub does not give me/no-such-set for 'now': \S"
+        InvalidInputError, match=r"elsewhere is not in .* The hub does not provide me/no-such-set for 'now': \S"
     ):
         read_texts(
             experiment(
@@ -564,18 +562,18 @@ def test_bad_states_are_refused_with_their_file(tmp_path):
     refused(
         [*rows[:5], {**rows[5], "attributes": [0, float("nan"), 1]}], r"pool\.jsonl must be finite\. Got NaN.* row 5"
     )
-    refused([{**rows[0], "label": "0"}, *rows[1:]], r"'y' of .*pool\.jsonl must hold strings or numbers, not both")
-    refused([{**row, "label": None} for row in rows], r"must hold labels. Got None")
+    refused([{**rows[0], "label": "0"}, *rows[1:]], r"'y' of .*pool\.jsonl must be strings or numbers, not both")
+    refused([{**row, "label": None} for row in rows], r"must contain labels. Got None")
     refused(rows, r"pool\.jsonl: no 'stars' found", label="stars")
     with pytest.raises(
-        InvalidInputError, match=r"'pool' is not there: away is not in .*\.npz.* id, attributes and label"
+        InvalidInputError, match=r"'pool' was not found: away is not in .*\.npz.* id, attributes and label"
     ):
         read_computed_states(DataSet("pool", file="away", states="attributes"), [tmp_path])
     np.savez(tmp_path / "short.npz", attributes=np.zeros((4, 2)), label=np.zeros(3), id=np.arange(4))
     with pytest.raises(
-        InvalidInputError, match=r"'label' of .*short\.npz must hold one value for each of 4 inputs. Got 3"
+        InvalidInputError, match=r"'label' of .*short\.npz must have one value for each of 4 inputs. Got 3"
     ):
         read_computed_states(DataSet("pool", file="short", states="attributes"), [tmp_path])
     np.savez(tmp_path / "ids.npz", attributes=np.zeros((4, 2)), label=np.zeros(4), id=np.arange(2))
-    with pytest.raises(InvalidInputError, match=r"'id' of .*ids\.npz must hold one value for each of 4 inputs. Got 2"):
+    with pytest.raises(InvalidInputError, match=r"'id' of .*ids\.npz must have one value for each of 4 inputs. Got 2"):
         read_computed_states(DataSet("pool", file="ids", states="attributes"), [tmp_path])

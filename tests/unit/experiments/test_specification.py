@@ -115,13 +115,13 @@ def test_the_task_that_a_file_names_is_the_default():
 @pytest.mark.parametrize("name", TASKS)
 def test_an_experiment_with_data_of_its_own_takes_no_task(name):
     """Else the data of both would be mixed: the one's rows of the other's data set."""
-    with pytest.raises(InvalidInputError, match=f"{name} has data of its own, and cannot have those of 'sentiment'"):
+    with pytest.raises(InvalidInputError, match=f"{name} has its own data and cannot use those of 'sentiment'"):
         load_experiment(name, task="sentiment")
 
 
 @pytest.mark.parametrize("task", STUDIES_OF_A_TASK)
 def test_a_task_has_no_task_itself(task):
-    with pytest.raises(InvalidInputError, match=f"has the task of {task}, which has that of 'factcheck' itself"):
+    with pytest.raises(InvalidInputError, match=f"has the task {task}, which itself has the task 'factcheck'"):
         load_experiment("ablation", task=task)
 
 
@@ -301,15 +301,15 @@ def test_an_unknown_setting_is_refused_with_those_that_are_known(key, place, kno
     with pytest.raises(InvalidInputError) as raised:
         load(changes={key: "x"})
     last = key.rpartition(".")[2]
-    assert str(raised.value).startswith(f"{place}: there is no setting {last!r}. Known are ")
-    listed = str(raised.value).partition("Known are ")[2].rstrip(".").split(", ")
+    assert str(raised.value).startswith(f"{place}: there is no setting {last!r}. Use one of ")
+    listed = str(raised.value).partition("Use one of ")[2].rstrip(".").split(", ")
     assert known in ", ".join(listed) and last not in listed
 
 
 def test_an_unknown_setting_is_refused_in_the_file_that_has_it(write):
     path = write('title = "x"\ntask = "task.toml"\n')
     write(WHOLE + "\n[variant.small]\npool = 3\n", "task.toml")
-    with pytest.raises(InvalidInputError, match=r"task.toml: there is no setting 'variant'. Known are .*variants"):
+    with pytest.raises(InvalidInputError, match=r"task.toml: there is no setting 'variant'. Use one of .*variants"):
         load_experiment(path)
     with pytest.raises(InvalidInputError, match=r"mine: training: there is no setting 'rounds'"):
         load_experiment(write(WHOLE + "\n[variants.small]\ntraining = { rounds = 3 }\n"), variant="small")
@@ -351,7 +351,7 @@ def test_an_unknown_setting_is_refused_in_the_file_that_has_it(write):
         ("updates.data", 3, "mine: updates: 'data' must be a string"),
         ("prompt", 3, "'prompt' of experiment mine must be a name, a template or a TaskPrompt. Got 3."),
         ("prompt", {"template": 3}, "'template' of TaskPrompt must be a string"),
-        ("extraction.chat_options", {"day": datetime.date(2024, 7, 26)}, "Write a date in quotes."),
+        ("extraction.chat_options", {"day": datetime.date(2024, 7, 26)}, "Put dates in quotes."),
     ],
 )
 def test_a_value_of_the_wrong_type_is_refused(key, value, expected, load):
@@ -368,12 +368,12 @@ def test_a_value_of_the_wrong_type_is_refused(key, value, expected, load):
         ({"name": 3, "split": "train"}, "pool.hub: 'name' must be a string. Got 3."),
         ({"name": "a/b", "split": 3}, "pool.hub: 'split' must be a string or a list of strings. Got 3."),
         ({"name": "a/b", "split": [3]}, "pool.hub: 'split' must be a string or a list of strings"),
-        ({"name": "a/b", "split": []}, "pool.hub: 'split' must name one or more, each once. Got []."),
-        ({"name": "a/b", "split": ["x", "x"]}, "pool.hub: 'split' must name one or more, each once"),
-        ({"name": "a/b", "split": "x", "rows": [5]}, "'rows' must be the first and the one after the last. Got [5]."),
-        ({"name": "a/b", "split": "x", "rows": [5, 3]}, "'rows' must be the first and the one after the last"),
-        ({"name": "a/b", "split": "x", "rows": [-5, 3]}, "'rows' must be the first and the one after the last"),
-        ({"name": "a/b", "split": "x", "rows": [0, 1, 2]}, "'rows' must be the first and the one after the last"),
+        ({"name": "a/b", "split": []}, "pool.hub: 'split' must list at least one value, each once. Got []."),
+        ({"name": "a/b", "split": ["x", "x"]}, "pool.hub: 'split' must list at least one value, each once"),
+        ({"name": "a/b", "split": "x", "rows": [5]}, "'rows' must be the first row and one past the last. Got [5]."),
+        ({"name": "a/b", "split": "x", "rows": [5, 3]}, "'rows' must be the first row and one past the last"),
+        ({"name": "a/b", "split": "x", "rows": [-5, 3]}, "'rows' must be the first row and one past the last"),
+        ({"name": "a/b", "split": "x", "rows": [0, 1, 2]}, "'rows' must be the first row and one past the last"),
         ({"name": "a/b", "split": "x", "rows": 5}, "pool.hub: 'rows' must be a list of integers. Got 5."),
         ({"name": "a/b", "split": "x", "rows": ["0", "5"]}, "pool.hub: 'rows' must be a list of integers"),
         ({"name": "a/b", "split": "x", "seed": "x"}, "pool.hub: 'seed' must be an integer. Got 'x'."),
@@ -393,17 +393,17 @@ def test_a_senseless_data_set_of_the_hub_is_refused(hub, expected, load):
     ("key", "value", "expected"),
     [
         ("studies", ["estimator"], "'studies' of experiment mine must be one of 'estimators', 'ablation'"),
-        ("studies", [], "mine: 'studies' must name one or more, each once. Got []."),
-        ("studies", ["ensemble", "ensemble"], "mine: 'studies' must name one or more, each once"),
+        ("studies", [], "mine: 'studies' must list at least one value, each once. Got []."),
+        ("studies", ["ensemble", "ensemble"], "mine: 'studies' must list at least one value, each once"),
         ("groups", ["vblll"], "'groups' of experiment mine must be one of 'language model'"),
-        ("groups", [], "mine: 'groups' must name one or more"),
-        ("alphas", [0.9, 0.9], "mine: 'alphas' must name one or more, each once"),
+        ("groups", [], "mine: 'groups' must list at least one value"),
+        ("alphas", [0.9, 0.9], "mine: 'alphas' must list at least one value, each once"),
         ("alphas", [0.9, 0.05], "'alpha' of experiment mine must be in (0.5, 1]. Got 0.05"),
-        ("studies", ["alphas"], "has the study 'alphas' and names none. Add alphas = [0.9, 0.95]."),
+        ("studies", ["alphas"], "has the study 'alphas' but no alphas. Add alphas = [0.9, 0.95]."),
         ("n_hidden", 0, "'n_hidden' of experiment mine must be positive. Got 0."),
         ("pool.n", 0, "'n' of mine: pool must be positive. Got 0."),
         ("pool", -3, "'n' of mine: pool must be positive. Got -3."),
-        ("pool", {"file": "x", "states": "h", "hub": {"name": "a", "split": "b"}}, "'states' are in a 'file', and not"),
+        ("pool", {"file": "x", "states": "h", "hub": {"name": "a", "split": "b"}}, "'states' must be in a 'file', not"),
         ("tests.new", {"role": "shifted"}, "mine: tests.new: no 'file', 'hub' or 'shuffle' says where the texts are."),
         ("tests.new", {"file": "x"}, "'role' of mine: tests.new must be one of 'in distribution', 'shifted', "),
         ("tests.now.role", "out", "'role' of mine: tests.now must be one of 'in distribution', 'shifted', "),
@@ -414,7 +414,7 @@ def test_a_senseless_data_set_of_the_hub_is_refused(hub, expected, load):
         ("training.n_rounds", 0, "'n_rounds' of experiment mine must be positive"),
         ("training.adaptor", "linear", "'adaptor' of experiment mine must be one of 'filters', 'identity'"),
         ("training.random_state", "x", "'random_state' of experiment mine must be a seed"),
-        ("training.device", "cuda:7", "'device' of experiment mine must be a torch device of this machine"),
+        ("training.device", "cuda:7", "'device' of experiment mine must be a torch device on this machine"),
         ("updates.share", 1, "'updates.share' of experiment mine must be in (0, 1). Got 1"),
         ("updates.share", 0.0, "'updates.share' of experiment mine must be positive"),
         ("updates.data", "never", "'updates.data' of experiment mine must be one of 'now', 'later'. Got 'never'."),
@@ -436,7 +436,7 @@ def test_a_senseless_value_is_refused(key, value, expected, load):
         ({"shuffle": "new"}, "'tests.new.shuffle' of experiment mine must be one of 'now', 'later'. Got 'new'."),
         ({"shuffle": "pool"}, "'tests.new.shuffle' of experiment mine must be one of 'now', 'later'"),
         ({"shuffle": ["now"]}, "mine: tests.new: 'shuffle' must be a string"),
-        ({"shuffle": "now", "file": "x"}, "which shuffles 'now': there is no setting 'file'. Known are n, relabel, "),
+        ({"shuffle": "now", "file": "x"}, "which shuffles 'now': there is no setting 'file'. Use one of n, relabel, "),
         ({"shuffle": "now", "text": "x"}, "which shuffles 'now': there is no setting 'text'"),
         ({"shuffle": "now", "states": "x"}, "which shuffles 'now': there is no setting 'states'"),
     ],
@@ -470,11 +470,11 @@ def test_what_is_shuffled_must_have_texts(load):
         ("variants = 3", "variants must be a table. Got 3."),
         (WHOLE + "[variants.full]\npool = 3", "'full' is the experiment without a variant"),
         ("task = 3", "mine.toml: 'task' must be the name of an experiment, or a .toml file. Got 3."),
-        ("task = 'sentimental'", "There is no experiment 'sentimental'. Known are ablation, agnews"),
-        ("task = 'mine.toml'", "which has that of 'mine.toml' itself. Name one that has its own."),
+        ("task = 'sentimental'", "There is no experiment 'sentimental'. Choose one of ablation, agnews"),
+        ("task = 'mine.toml'", "which itself has the task 'mine.toml'. Name one with its own data."),
         ("task = 'nowhere.toml'", "nowhere.toml cannot be read as settings"),
-        (WHOLE + "[training]\nlearning_rate = nan", "must hold texts, finite numbers"),
-        (WHOLE + "[extraction.chat_options]\ndate = 2024-07-26", "Write a date in quotes."),
+        (WHOLE + "[training]\nlearning_rate = nan", "may only have strings, finite numbers"),
+        (WHOLE + "[extraction.chat_options]\ndate = 2024-07-26", "Put dates in quotes."),
     ],
 )
 def test_a_senseless_file_is_refused(text, expected, write):
@@ -484,7 +484,9 @@ def test_a_senseless_file_is_refused(text, expected, write):
 
 
 def test_what_is_no_experiment_is_refused(write, tmp_path):
-    with pytest.raises(InvalidInputError, match=r"There is no experiment 'imdb'. Known are .*sentiment.*\.toml file"):
+    with pytest.raises(
+        InvalidInputError, match=r"There is no experiment 'imdb'. Choose one of .*sentiment.*\.toml file"
+    ):
         load_experiment("imdb")
     with pytest.raises(InvalidInputError, match=r"nowhere\.toml cannot be read as settings"):
         experiment_source(str(tmp_path / "nowhere.toml"))

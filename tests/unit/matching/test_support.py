@@ -209,7 +209,7 @@ NAN_ROW = np.array([[1.0, 2.0, 3.0], [1.0, np.nan, 3.0]], dtype=np.float32)
         (([[1.0]], [0], [0, 1]), r"'predictions' of SupportSet must have shape \(1,\). Got \(2,\)"),
         (([[1.0]], [-1], [0]), r"'labels' of SupportSet must be known. Got -1 \(unlabelled\); leave such points out"),
         (([[1.0]], [0], [-2]), "'predictions' of SupportSet must be class numbers from 0. Got -2"),
-        (([[1.0]], [0.5], [0]), "'labels' of SupportSet must hold integers"),
+        (([[1.0]], [0.5], [0]), "'labels' of SupportSet must be integers"),
         (([[1.0], [2.0]], [0, 1], [0, 1], ["a"]), "'ids' of SupportSet must name each of 2 points. Got 1 names"),
         (([[1.0], [2.0]], [0, 1], [0, 1], ["a", "a"]), "'ids' of SupportSet must be unique. Got 'a' more than once"),
     ],
@@ -230,7 +230,7 @@ def test_a_mask_is_no_list_of_indices():
     mask = np.zeros(40, dtype=bool)
     mask[3] = True
     for call in (lambda: support.remove(mask), lambda: support.relabel(mask, [1] * 40)):
-        with pytest.raises(InvalidTypeError, match=r"must be numbers of points. Got a boolean mask; use its nonzero"):
+        with pytest.raises(InvalidTypeError, match=r"must be integer indices. Got a boolean mask; use its nonzero"):
             call()
     assert len(support) == 40
 
@@ -255,10 +255,13 @@ ONE, TWO = [[1.0, 2.0, 3.0]], [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
         (lambda s: s.match(NAN_ROW, [0, 0]), "'exemplars' of SupportSet.match must be finite. Got NaN, first in row 1"),
         (lambda s: s.match(ONE, [0, 1]), r"'predictions' of SupportSet.match must have shape \(1,\). Got \(2,\)"),
         (lambda s: s.match(ONE, [-1]), "'predictions' of SupportSet.match must be class numbers"),
-        (lambda s: s.match(ONE, [0], exclude=[40]), "'exclude' of SupportSet.match must lie in -1..39. Got 40..40"),
-        (lambda s: s.match(ONE, [0], exclude=[-2]), "'exclude' of SupportSet.match must lie in -1..39. Got -2..-2"),
+        (lambda s: s.match(ONE, [0], exclude=[40]), "'exclude' of SupportSet.match must be in -1..39. Got 40..40"),
+        (lambda s: s.match(ONE, [0], exclude=[-2]), "'exclude' of SupportSet.match must be in -1..39. Got -2..-2"),
         (lambda s: s.match(ONE, [0], exclude=[1, 2]), r"'exclude' of SupportSet.match must have shape \(1,\)"),
-        (lambda s: s.neighbors(ONE, 41), "'k' of SupportSet.neighbors must be at most the support's 40. Got 41"),
+        (
+            lambda s: s.neighbors(ONE, 41),
+            "'k' of SupportSet.neighbors must be at most 40, the size of the support. Got 41",
+        ),
         (lambda s: s.neighbors(ONE, 0), "'k' of SupportSet.neighbors must be positive. Got 0"),
         (lambda s: s.add([[1.0]], [0], [0]), r"'exemplars' of SupportSet.add must have shape \(any, 3\). Got \(1, 1\)"),
         (
@@ -272,8 +275,8 @@ ONE, TWO = [[1.0, 2.0, 3.0]], [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
             lambda s: s.add(TWO, [0, 0], [0, 0], ids=["a"]),
             "'ids' of SupportSet.add must name each of 42 points. Got 41",
         ),
-        (lambda s: s.remove([40]), "'indices' of SupportSet.remove must lie in 0..39. Got 40..40"),
-        (lambda s: s.remove([-1]), "'indices' of SupportSet.remove must lie in 0..39. Got -1..-1"),
+        (lambda s: s.remove([40]), "'indices' of SupportSet.remove must be in 0..39. Got 40..40"),
+        (lambda s: s.remove([-1]), "'indices' of SupportSet.remove must be in 0..39. Got -1..-1"),
         (lambda s: s.remove(range(40)), "'indices' of SupportSet.remove must leave at least one point. Got all"),
         (lambda s: s.relabel([0], [-1]), "'labels' of SupportSet.relabel must be known"),
         (lambda s: s.relabel([0, 1], [1]), r"'labels' of SupportSet.relabel must have shape \(2,\). Got \(1,\)"),

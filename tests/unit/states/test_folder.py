@@ -268,12 +268,12 @@ def test_the_arrays_of_each_block_are_those_of_the_whole(finished):
 
 
 def test_blocks_of_an_unfinished_run_are_refused(unfinished):
-    with pytest.raises(ModelFileError, match=r"is not finished: 6 of 7 rows are there"):
+    with pytest.raises(ModelFileError, match=r"is not finished: 6 of 7 rows are done"):
         next(state_blocks(unfinished))
 
 
 def test_blocks_of_a_directory_of_something_else_are_refused(tmp_path):
-    with pytest.raises(ModelFileError, match=r"manifest.json is missing: .* holds no hidden states"):
+    with pytest.raises(ModelFileError, match=r"manifest.json is missing: .* contains no hidden states"):
         next(state_blocks(tmp_path))
 
 
@@ -409,7 +409,7 @@ def test_a_directory_is_made_with_its_parents(tmp_path):
 def test_a_run_that_has_written_nothing_is_not_finished(tmp_path):
     with writer_of(tmp_path / "a"):
         pass
-    with pytest.raises(ModelFileError, match=rf"is not finished: 0 of {N_ROWS} rows are there"):
+    with pytest.raises(ModelFileError, match=rf"is not finished: 0 of {N_ROWS} rows are done"):
         read_states(tmp_path / "a")
     with writer_of(tmp_path / "a") as writer:
         write_on(writer)
@@ -482,7 +482,7 @@ def test_a_folder_of_an_earlier_version_is_read(tmp_path):
 def test_a_folder_of_an_earlier_version_is_finished_and_not_mixed(tmp_path):
     directory = write_earlier(tmp_path / "a", n_blocks=2)
     before = contents(directory)
-    with pytest.raises(CheckpointError, match="another model fingerprint: 'f00' then, 'f01' now"):
+    with pytest.raises(CheckpointError, match="a different model fingerprint: 'f00' then, 'f01' now"):
         writer_of(directory, changed_origin("model", fingerprint="f01")).__enter__()
     assert contents(directory) == before
     with writer_of(directory) as writer:
@@ -500,19 +500,25 @@ def changed_origin(part, **values):
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"origin": changed_origin("model", fingerprint="f01")}, "another model fingerprint: 'f00' then, 'f01' now"),
-        ({"origin": changed_origin("model", dtype="bfloat16")}, "another model dtype: 'float32' then, 'bfloat16' now"),
+        (
+            {"origin": changed_origin("model", fingerprint="f01")},
+            "a different model fingerprint: 'f00' then, 'f01' now",
+        ),
+        (
+            {"origin": changed_origin("model", dtype="bfloat16")},
+            "a different model dtype: 'float32' then, 'bfloat16' now",
+        ),
         (
             {"origin": changed_origin("prompt", template="Or {document}?")},
-            "another prompt template: 'Is {document} goo",
+            "a different prompt template: 'Is {document} goo",
         ),
         (
             {"origin": changed_origin("prompt", label_words=ORIGIN.prompt.label_words[::-1])},
-            "another prompt label_words: [['no', 'No'], ['yes', 'Yes']] then, [['yes', 'Yes'], ['no', 'No']] now",
+            "a different prompt label_words: [['no', 'No'], ['yes', 'Yes']] then, [['yes', 'Yes'], ['no', 'No']] now",
         ),
-        ({"origin": changed_origin("prompt", use_chat=True)}, "another prompt use_chat: False then, True now"),
-        ({"origin": changed_origin("pooling", layer=2)}, "another states layer: -1 then, 2 now"),
-        ({"documents": "d01"}, "another documents fingerprint: 'd00' then, 'd01' now"),
+        ({"origin": changed_origin("prompt", use_chat=True)}, "a different prompt use_chat: False then, True now"),
+        ({"origin": changed_origin("pooling", layer=2)}, "a different states layer: -1 then, 2 now"),
+        ({"documents": "d01"}, "a different documents fingerprint: 'd00' then, 'd01' now"),
     ],
 )
 def test_another_origin_is_refused_and_what_changed_is_named(unfinished, change, what):
@@ -539,7 +545,7 @@ def test_where_the_model_lies_makes_no_difference(unfinished, place):
 
 @pytest.mark.parametrize("n_rows", [N_ROWS - 1, N_ROWS + 1])
 def test_another_number_of_rows_is_refused(unfinished, n_rows):
-    with pytest.raises(CheckpointError, match=rf"another number of documents: {N_ROWS} then, {n_rows} now"):
+    with pytest.raises(CheckpointError, match=rf"a different number of documents: {N_ROWS} then, {n_rows} now"):
         writer_of(unfinished, n_rows=n_rows).__enter__()
 
 
@@ -554,7 +560,7 @@ def test_the_origin_of_a_directory_can_be_asked_for(unfinished, tmp_path):
 def test_safetensors_files_of_something_else_are_refused_and_left_alone(tmp_path):
     save_file({"weight": torch.from_numpy(STATES)}, tmp_path / "model.safetensors")
     before = contents(tmp_path)
-    with pytest.raises(CheckpointError, match=r"safetensors files of something else. Use a directory of its own"):
+    with pytest.raises(CheckpointError, match=r"safetensors files that are not ours. Use a separate directory"):
         writer_of(tmp_path).__enter__()
     assert contents(tmp_path) == before
 
@@ -661,7 +667,7 @@ def test_a_full_disk_keeps_what_is_finished(tmp_path, part):
     with writer_of(tmp_path / "a") as writer:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))  # no file may grow beyond it
         try:
-            with pytest.raises(CheckpointError, match=r"File too large.*What is finished is kept"):
+            with pytest.raises(CheckpointError, match=r"File too large.*Finished blocks are kept"):
                 writer.add([Document("x" * text, 1)], lambda: extracted(np.zeros((1, width), dtype=np.float32)))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -677,13 +683,13 @@ def test_a_full_disk_keeps_what_is_finished(tmp_path, part):
 
 def test_an_unfinished_run_is_refused_with_the_remedy(unfinished):
     with pytest.raises(
-        ModelFileError, match=r"is not finished: 6 of 7 rows are there. Run the extraction again; it resumes"
+        ModelFileError, match=r"is not finished: 6 of 7 rows are done. Run the extraction again; it resumes"
     ):
         read_states(unfinished)
 
 
 def test_a_directory_of_something_else_holds_no_states(tmp_path):
-    with pytest.raises(ModelFileError, match=r"manifest.json is missing: .* holds no hidden states"):
+    with pytest.raises(ModelFileError, match=r"manifest.json is missing: .* contains no hidden states"):
         read_states(tmp_path)
 
 
@@ -804,7 +810,9 @@ def test_a_damaged_or_foreign_manifest_is_named_and_left_alone(finished, damage,
 def test_a_manifest_that_lacks_something_is_damaged(finished, change):
     change_manifest(finished, change)
     for attempt in (lambda: read_states(finished), lambda: writer_of(finished).__enter__()):
-        with pytest.raises(ModelFileError, match=r"manifest.json is damaged: it cannot be understood. Remove the dir"):
+        with pytest.raises(
+            ModelFileError, match=r"manifest.json is damaged: entries are missing or invalid. Remove the dir"
+        ):
             attempt()
 
 
@@ -814,7 +822,7 @@ def test_a_manifest_leads_nowhere_else(finished, kind, name):
     outside = finished.parent / "outside"
     shutil.copy(file_of(finished, 0, kind), outside)  # size and digest would be right
     change_manifest(finished, lambda stored: stored["shards"][0][kind].update(file=name))
-    with pytest.raises(ModelFileError, match=r"cannot be understood|is missing"):
+    with pytest.raises(ModelFileError, match=r"entries are missing or invalid|is missing"):
         read_states(finished)
 
 

@@ -468,7 +468,7 @@ def test_missing_states_are_said_at_once(tmp_path, ending):
 def test_arrays_of_different_lengths_are_refused_at_once(tmp_path, ending, name):
     for n_rows in (0, N_MANY - 1, N_MANY + 1):
         path = write(tmp_path, ending, **{"labels": MANY_LABELS, name: np.arange(n_rows)})
-        match = rf"'{name}' of .*many\..* must hold one value for each of {N_MANY} inputs. Got {n_rows}"
+        match = rf"'{name}' of .*many\..* must have one value for each of {N_MANY} inputs. Got {n_rows}"
         for attempt in (lambda path=path: next(state_blocks(path, 4)), lambda path=path: read_states(path)):
             with pytest.raises(InvalidInputError, match=match):
                 attempt()
@@ -530,13 +530,13 @@ def npy(array, **changes):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (npy(MANY, shape=(N_MANY + 1, 5)), r"460 bytes, which is not what an array of shape \(24, 5\) has"),
-        (npy(MANY, shape=(N_MANY - 1, 5)), r"460 bytes, which is not what an array of shape \(22, 5\) has"),
-        (npy(MANY, shape=(10**15, 5)), r"which is not what an array of shape \(1000000000000000, 5\) has"),
-        (npy(MANY, shape=(-N_MANY, -5)), r"which is not what an array of shape \(-23, -5\) has"),
+        (npy(MANY, shape=(N_MANY + 1, 5)), r"460 bytes, which does not match its shape \(24, 5\)"),
+        (npy(MANY, shape=(N_MANY - 1, 5)), r"460 bytes, which does not match its shape \(22, 5\)"),
+        (npy(MANY, shape=(10**15, 5)), r"which does not match its shape \(1000000000000000, 5\)"),
+        (npy(MANY, shape=(-N_MANY, -5)), r"which does not match its shape \(-23, -5\)"),
         (npy(MANY)[:-1], r"459 bytes, which"),
         (npy(MANY)[:20], "EOF"),
-        (npy(MANY, descr="|O"), "'hidden_states' holds Python objects, which are not read"),
+        (npy(MANY, descr="|O"), "'hidden_states' contains Python objects, which are not read"),
         (npy(MANY, descr="nonsense"), "descr"),
         (npy(MANY).replace(b"NUMPY\x01", b"NUMPY\x07"), r"version \(7, 0\) of the .npy format"),
         (b"something else", "magic string"),
@@ -571,9 +571,9 @@ def test_an_encrypted_npz_file_is_refused(tmp_path):
 ODD_STATES = [  # of any file of rows
     (None, "must be a numeric array. Got None in {unit} 3"),
     ([1.0, None, 2.0], r"must be a numeric array. Got \[1.0, None, 2.0\] in {unit} 3"),
-    ([1.0], r"{unit} 3: 'hidden_states' has shape \(1,\) where the first {unit} has \(3,\)"),
-    ([1.0, 2.0, 3.0, 4.0], r"{unit} 3: 'hidden_states' has shape \(4,\) where the first {unit} has \(3,\)"),
-    ([], r"{unit} 3: 'hidden_states' has shape \(0,\) where the first {unit} has \(3,\)"),
+    ([1.0], r"{unit} 3: 'hidden_states' has shape \(1,\), but the first {unit} has \(3,\)"),
+    ([1.0, 2.0, 3.0, 4.0], r"{unit} 3: 'hidden_states' has shape \(4,\), but the first {unit} has \(3,\)"),
+    ([], r"{unit} 3: 'hidden_states' has shape \(0,\), but the first {unit} has \(3,\)"),
 ]
 ODD_JSON = [  # a column of Parquet is of one type
     (["a", "b", "c"], "must be a numeric array. Got .*'a'.* in {unit} 3"),
@@ -762,7 +762,7 @@ def test_where_there_is_nothing_it_is_said(tmp_path):
 
 
 def test_what_holds_neither_states_nor_texts_is_said(tmp_path):
-    with pytest.raises(InvalidInputError, match=r"is a directory without manifest.json: it holds no hidden states"):
+    with pytest.raises(InvalidInputError, match=r"is a directory without manifest.json: it contains no hidden states"):
         has_states(tmp_path)
     (tmp_path / "a.txt").write_text("text")
     with pytest.raises(
@@ -833,7 +833,7 @@ def test_label_logits_are_read_in_the_order_of_the_classes():
     np.testing.assert_array_equal(whole.label_logits_of(["b", "a"]), whole.hidden_states[:, :2])
     tensor = make_whole(label_logits=torch.from_numpy(whole.hidden_states[:, :2]), logit_labels=np.array(["b", "a"]))
     assert torch.equal(tensor.label_logits_of(["a", "b"]), torch.from_numpy(whole.hidden_states[:, [1, 0]]))
-    with pytest.raises(InvalidInputError, match=r"words for the labels \['b', 'a'\], and the classes are \['a', 'c'\]"):
+    with pytest.raises(InvalidInputError, match=r"words for the labels \['b', 'a'\], but the classes are \['a', 'c'\]"):
         whole.label_logits_of(["a", "c"])
     assert make_whole(label_logits=None).label_logits_of(["a", "b"]) is None
 

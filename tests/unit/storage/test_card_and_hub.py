@@ -111,11 +111,9 @@ def test_an_ensemble_is_shared_alike(fitted, insects, tmp_path):
 
 
 def test_a_name_that_is_not_in_the_cache_is_refused_offline(tmp_path):
-    with pytest.raises(
-        ModelFileError, match="someone/unknown is neither a directory nor a model that the hub gives us"
-    ):
+    with pytest.raises(ModelFileError, match="someone/unknown is not a directory and cannot be loaded from the hub"):
         SDMClassifier.from_pretrained("someone/unknown", local_files_only=True, cache_dir=tmp_path)
-    with pytest.raises(ModelFileError, match="is neither a directory nor a model"):
+    with pytest.raises(ModelFileError, match="is not a directory and cannot be loaded"):
         SDMClassifier.from_pretrained(tmp_path / "not" / "there" / "at" / "all", local_files_only=True)
 
 

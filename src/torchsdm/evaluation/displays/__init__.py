@@ -1,10 +1,10 @@
-"""Pictures of an estimator, in the manner of scikit-learn: each display computes arrays first, then draws them.
+"""Plots of an estimator in the style of scikit-learn: each display computes arrays first, then draws them.
 
     display = ReliabilityDisplay.from_estimator(classifier, X, y)  # or from_predictions(decisions, y)
     display.accuracy  # what will be drawn
     display.plot()  # needs matplotlib; sets display.figure_ and display.ax_
 
-matplotlib is asked for by ``plot`` alone: the arrays can be had without it.
+Only ``plot`` needs matplotlib: the arrays are available without it.
 """
 
 from torchsdm.evaluation.displays.alpha import AlphaDisplay

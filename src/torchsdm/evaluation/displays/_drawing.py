@@ -1,4 +1,4 @@
-"""What the displays share in drawing: axes, legends, and colours and marks that also tell apart in grey."""
+"""Drawing that the displays share: axes, legends, and colours and markers that also differ in greyscale."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from torchsdm.errors import InvalidTypeError, MissingExtraError
 
-# The palette of Okabe and Ito, which colour-blind readers can tell apart; yellow is left out, it vanishes on white.
+# The palette of Okabe and Ito, which colour-blind readers can tell apart, without yellow, which vanishes on white.
 BLACK = "#000000"
 GREY = "#6e6e6e"
 PALE = "#e3e3e3"
@@ -18,16 +18,16 @@ PURPLE = "#CC79A7"
 SKY_BLUE = "#56B4E9"
 ORANGE = "#E69F00"
 
-SMALL = 8  # points: no text is smaller
+SMALL = 8  # points; no text is smaller
 NORMAL = 9
 
 _COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, SKY_BLUE, ORANGE)
 _LINES = ("-", "--", "-.", ":")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # as many as are prime to the colours, so that pairs repeat late
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # their number is coprime to the colours', so pairs repeat late
 
 
 def series_style(position: int) -> dict[str, Any]:
-    """Colour, line and marker of the n-th of several series; any two of the first 84 differ."""
+    """Colour, line and marker of the n-th series; any two of the first 84 differ."""
     return {
         "color": _COLOURS[position % len(_COLOURS)],
         "linestyle": _LINES[position % len(_LINES)],
@@ -36,7 +36,7 @@ def series_style(position: int) -> dict[str, Any]:
 
 
 def axes_for(ax: Any, size: tuple[float, float], caller: str) -> Any:
-    """The axes given, or those of a new figure of a size in inches that makes room for what is around them."""
+    """The given axes, or those of a new figure of a size in inches, with room for labels and legends."""
     try:
         import matplotlib.pyplot as plt
         from matplotlib.axes import Axes
@@ -52,13 +52,13 @@ def axes_for(ax: Any, size: tuple[float, float], caller: str) -> Any:
 def panels_within(
     ax: Any, n_rows: int, n_columns: int, *, height_ratios: Sequence[float] | None = None, share: str = "x"
 ) -> tuple[Any, Any]:
-    """A strip for the legend and a grid of axes (n_rows, n_columns) below it, in the place of one axes left empty."""
+    """A strip for the legend and a grid of axes (n_rows, n_columns) below it, in place of the given axes."""
     from matplotlib.gridspec import GridSpec
 
     ax.set_axis_off()
     cell = ax.get_subplotspec()
-    heights: dict[str, Any] = {"height_ratios": (1, 1000)}  # the strip has no height: its legend stands above it
-    if cell is None:  # axes that were put somewhere by hand
+    heights: dict[str, Any] = {"height_ratios": (1, 1000)}  # the strip has no height: its legend is above it
+    if cell is None:  # axes that were placed by hand
         x0, y0, x1, y1 = ax.get_position().extents
         frame: Any = GridSpec(2, 1, figure=ax.figure, left=x0, bottom=y0, right=x1, top=y1, **heights)
     else:
@@ -70,7 +70,7 @@ def panels_within(
 
 
 def legend_above(ax: Any, n_columns: int = 1, handles: Any = None, title: str | None = None) -> None:
-    """A legend over the axes, where it covers nothing."""
+    """A legend above the axes, where it covers nothing."""
     ax.legend(
         handles=handles if handles is not None else ax.get_legend_handles_labels()[0],
         loc="lower left",
@@ -86,7 +86,7 @@ def legend_above(ax: Any, n_columns: int = 1, handles: Any = None, title: str | 
 
 
 def tidy(ax: Any) -> None:
-    """Take off the lines of the frame that carry no scale, and set the font of the ticks."""
+    """Remove the frame lines that have no scale, and set the font size of the ticks."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(labelsize=SMALL)
     for label in (ax.xaxis.label, ax.yaxis.label):
@@ -94,7 +94,7 @@ def tidy(ax: Any) -> None:
 
 
 def shown(label: Any, longest: int = 18) -> str:
-    """A class as it is named in a picture."""
+    """The name of a class in a plot."""
     text = str(label)
     short = text if len(text) <= longest else text[: longest - 1] + "…"
-    return short.replace("$", "\\$")  # else matplotlib would set it as mathematics
+    return short.replace("$", "\\$")  # otherwise matplotlib would typeset it as mathematics

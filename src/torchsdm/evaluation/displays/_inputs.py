@@ -1,4 +1,4 @@
-"""What the displays share in checking: decisions and their true labels, estimators, alphas."""
+"""Checks that the displays share: decisions and their true labels, estimators, alphas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchsdm.validation import Array, check_alpha, check_label_array, check_sam
 
 @dataclass(frozen=True)
 class Judged:
-    """Decisions beside the truth, in class numbers."""
+    """Decisions compared with the truth, in class numbers."""
 
     labels: Array
     """True classes (N,)."""
@@ -39,16 +39,18 @@ def check_decisions(decisions: Any, caller: str) -> None:
     """Require decisions on at least one input."""
     if not isinstance(decisions, Decisions):
         raise InvalidTypeError(
-            f"'decisions' of {caller} must be what decide returns, Decisions. Got {type(decisions).__name__}."
+            f"'decisions' of {caller} must be Decisions, as returned by decide. Got {type(decisions).__name__}."
         )
     if len(decisions) == 0:
-        raise InvalidInputError(f"'decisions' of {caller} must hold at least one input. Got none.")
+        raise InvalidInputError(f"'decisions' of {caller} must have at least one input. Got none.")
 
 
 def check_sdm_decisions(decisions: Decisions, caller: str) -> SDMDecisions:
     """Require the decisions of an SDM estimator, which have its signals."""
     if not isinstance(decisions, SDMDecisions):
-        raise InvalidInputError(f"'decisions' of {caller} must be of an SDM estimator. Got decisions without signals.")
+        raise InvalidInputError(
+            f"'decisions' of {caller} must be from an SDM estimator. Got decisions without signals."
+        )
     return decisions
 
 
@@ -56,7 +58,7 @@ def decide(estimator: Any, X: Any, caller: str) -> Decisions:
     """The decisions of an estimator."""
     if not callable(getattr(estimator, "decide", None)):
         raise InvalidTypeError(
-            f"'estimator' of {caller} must be an estimator of torchsdm, with a method decide. "
+            f"'estimator' of {caller} must be a torchsdm estimator, with a method decide. "
             f"Got {type(estimator).__name__}."
         )
     decisions: Decisions = estimator.decide(X)
@@ -64,7 +66,7 @@ def decide(estimator: Any, X: Any, caller: str) -> Decisions:
 
 
 def sdm_classifier(estimator: Any, caller: str) -> SDMClassifier:
-    """The classifier with the one calibration set that an estimator rests on."""
+    """The classifier, with one calibration set, that an estimator is based on."""
     inner = getattr(estimator, "classifier_", estimator)
     if isinstance(inner, SDMClassifier):
         return inner
@@ -72,14 +74,14 @@ def sdm_classifier(estimator: Any, caller: str) -> SDMClassifier:
         raise NotFittedError(f"This SDMTextClassifier is not fitted yet: call fit before {caller}.")
     reason = type(inner).__name__
     if isinstance(inner, SDMEnsemble):
-        reason += ", which has a calibration set for each round; draw one round by from_predictions"
+        reason += ", which has one calibration set per round; draw a single round with from_predictions"
     raise InvalidTypeError(
         f"'estimator' of {caller} must be a fitted SDMClassifier or SDMTextClassifier. Got {reason}."
     )
 
 
 def admission(decisions: Decisions, alpha: float | None, caller: str) -> tuple[float, Array]:
-    """An alpha of the decisions, by default the smallest, and what is admitted at it (N,)."""
+    """An alpha of the decisions, by default the smallest, and which inputs are admitted at it (N,)."""
     if alpha is None:
         return float(decisions.alphas[0]), decisions.admitted_at[:, 0]
     value = check_alpha(alpha, caller)

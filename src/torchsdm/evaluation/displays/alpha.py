@@ -1,4 +1,4 @@
-"""``AlphaDisplay``: what another alpha would admit, and how accurate that would be."""
+"""``AlphaDisplay``: how much other alphas would admit, and how accurately."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ DEFAULT_ALPHAS = tuple(round(0.6 + 0.01 * step, 2) for step in range(40))  #: 0.
 
 @dataclass(eq=False, repr=False)
 class AlphaDisplay:
-    """Accuracy among admitted inputs, and the share admitted, for each of a range of alphas.
+    """Accuracy of admitted inputs, and the share admitted, for each of a range of alphas.
 
-    A smaller alpha need not admit more: it never raises q'_min, but takes psi at a higher quantile (Algorithm 1). And
-    choosing alpha by such a picture spends the labelled inputs: they no longer say how it will do on new ones.
+    A smaller alpha need not admit more: it never raises q'_min, but takes psi at a higher quantile (Algorithm 1).
+    Choosing alpha by this plot uses up the labelled inputs: they no longer tell how it will do on new ones.
 
     Attributes
     ----------
@@ -42,14 +42,14 @@ class AlphaDisplay:
     admitted_share : (A,)
         Share of all inputs that is admitted.
     marginal_accuracy : (A,)
-        Share of the admitted that is correct; NaN where nothing is admitted.
+        Share of admitted inputs that are correct; NaN where nothing is admitted.
     class_accuracy : (A, C)
         The same for each true class; NaN where nothing of the class is admitted.
     lowest_class_accuracy : (A,)
-        The smallest over the classes of which something is admitted; NaN where nothing is.
+        The smallest over the classes with admitted inputs; NaN where nothing is admitted.
     classes : (C,)
     ax_, axes_, figure_
-        What ``plot`` drew on: the frame, and in it the panel of the accuracies and that of the admitted share.
+        What ``plot`` drew on: the frame, and in it the panels of the accuracies and of the admitted share.
     """
 
     alphas: Array
@@ -71,7 +71,7 @@ class AlphaDisplay:
         Parameters
         ----------
         estimator : SDMClassifier, SDMEnsemble or SDMTextClassifier
-            Fitted; left as it is. For other estimators fit with several alphas and use ``from_predictions``.
+            Fitted; not changed. For other estimators, fit with several alphas and use ``from_predictions``.
         X, y
             Inputs and their true labels.
         alphas : sequence of float, default=0.6, 0.61, ..., 0.99
@@ -84,9 +84,9 @@ class AlphaDisplay:
                 f"{type(estimator).__name__}; fit it with several alphas and use from_predictions."
             )
         other = copy.copy(estimator)
-        if hasattr(other, "classifier_"):  # of texts: the classifier within is what changes
+        if hasattr(other, "classifier_"):  # a text classifier: only its inner classifier changes
             other.classifier_ = copy.copy(other.classifier_)
-        with warnings.catch_warnings():  # that some alphas have no region is what the picture shows
+        with warnings.catch_warnings():  # the plot shows which alphas have no region
             warnings.simplefilter("ignore", RegionWarning)
             other.recalibrate(alphas)
         return cls.from_predictions(decide(other, X, caller), y)
@@ -111,7 +111,7 @@ class AlphaDisplay:
         )
 
     def plot(self, ax: Any = None) -> AlphaDisplay:
-        """Draw the accuracies and below them the admitted share, in a new figure or in the place of axes given."""
+        """Draw the accuracies and below them the admitted share, in a new figure or in place of the given axes."""
         ax = axes_for(ax, (6, 4.5), f"{type(self).__name__}.plot")
         strip, panels = panels_within(ax, 2, 1, height_ratios=(3, 2))
         self._plot_accuracy(panels[0, 0])
@@ -131,7 +131,7 @@ class AlphaDisplay:
             "color": VERMILLION,
             "markersize": 8,
             "markerfacecolor": "none",
-            "label": "lowest of the classes",
+            "label": "lowest of any class",
         }
         ax.plot(self.alphas, self.lowest_class_accuracy, "s--", **lowest_style, **self._markers)
         ax.plot(
@@ -143,7 +143,7 @@ class AlphaDisplay:
             ax.text(0.5, 0.9, "nothing admitted at any α", transform=ax.transAxes, ha="center", va="center")
         lowest = np.nanmin([*self.lowest_class_accuracy, self.alphas[0]])
         ax.set_ylim(max(-0.02, lowest - 0.05), 1.02)
-        ax.set_ylabel("accuracy among admitted")
+        ax.set_ylabel("accuracy of admitted")
 
     def _plot_share(self, ax: Any) -> None:
         ax.plot(self.alphas, self.admitted_share, "^-", color=GREEN, markersize=5, **self._markers)
@@ -153,6 +153,6 @@ class AlphaDisplay:
 
 
 def _share(part: Array, whole: Array) -> Array:
-    """part / whole, NaN where there is no whole."""
+    """part / whole, NaN where whole is 0."""
     shares: Array = np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole > 0)
     return shares

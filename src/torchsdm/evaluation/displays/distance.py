@@ -1,4 +1,4 @@
-"""``DistanceDisplay``: whether new inputs lie as near to the training examples as the calibration set."""
+"""``DistanceDisplay``: whether new inputs are as near to the training examples as the calibration set is."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from torchsdm.evaluation.displays._inputs import check_decisions, check_sdm_deci
 from torchsdm.validation import Array
 
 _MOST_NAMED = 10  # classes that are told apart in the legend
-_FAR = 4  # inputs so many times as far as the farthest calibration point make the axis logarithmic
+_FAR = 4  # inputs this many times farther than any calibration point make the axis logarithmic
 
 
 @dataclass(eq=False, repr=False)
 class DistanceDisplay:
-    """Distances to the nearest training example: of the calibration set class by class, and of new inputs over them.
+    """Distances to the nearest training example: of the calibration set class by class, and of new inputs on top.
 
-    The calibration distances are those of points with q > 0, as in the eCDFs that decisions rest on (Eq. 5); the new
-    inputs are therefore shown twice, those with q > 0, which compare with them, and all.
+    The calibration distances are those of points with q > 0, as in the eCDFs behind decisions (Eq. 5); the new inputs
+    are therefore shown twice: those with q > 0, which are comparable, and all.
 
     An input beyond the farthest calibration point of *some* class has d = 0 and is rejected; one beyond the farthest of
-    *all* classes is also unlike anything that was calibrated on.
+    *all* classes is also unlike anything in the calibration set.
 
     Attributes
     ----------
     classes : (C,)
     calibration_distances : tuple of (n_c,)
-        Ascending, for each true class; empty where a class has no calibration point with q > 0.
+        Ascending, for each true class; empty if a class has no calibration point with q > 0.
     distances : (N,)
         Of the inputs, ascending.
     similar_distances : (n,)
         Of the inputs with q > 0, ascending.
     largest_distance : float
-        Of all calibration points; NaN where there is none.
+        Of all calibration points; NaN if there are none.
     rejection_distance : float
-        Beyond it d = 0: the smallest of the classes' largest distances; NaN where a class has none, and d is 0 anyway.
+        Beyond it d = 0: the smallest of the classes' largest distances; NaN if a class has none, so that d is always 0.
     share_beyond : float
-        Inputs beyond ``largest_distance``; 1 where there is none.
+        Share of inputs beyond ``largest_distance``; 1 if there is none.
     share_rejected : float
-        Inputs with d = 0: beyond the farthest calibration point of some class.
+        Share of inputs with d = 0: beyond the farthest calibration point of some class.
     name : str
         Of the inputs.
     ax_, figure_
@@ -65,7 +65,7 @@ class DistanceDisplay:
 
     @classmethod
     def from_estimator(cls, estimator: Any, X: Any, y: Any = None, *, name: str = "test set") -> DistanceDisplay:
-        """Compare inputs with the calibration set of a fitted ``SDMClassifier``; y is not used, no labels are needed.
+        """Compare inputs with the calibration set of a fitted ``SDMClassifier``; no labels are needed.
 
         Parameters
         ----------
@@ -73,7 +73,7 @@ class DistanceDisplay:
         X
             Inputs.
         y
-            Not used; there for uniformity.
+            Ignored; there for uniformity.
         name : str, default='test set'
             What to call the inputs.
         """
@@ -86,7 +86,7 @@ class DistanceDisplay:
     def from_predictions(
         cls, decisions: Decisions, y: Any = None, *, ecdfs: ClassEcdfs, name: str = "test set"
     ) -> DistanceDisplay:
-        """Compare the distances of decisions with eCDFs, those of ``classifier.model_.calibration.ecdfs``."""
+        """Compare the distances of decisions with eCDFs, such as ``classifier.model_.calibration.ecdfs``."""
         caller = f"{cls.__name__}.from_predictions"
         check_decisions(decisions, caller)
         decisions = check_sdm_decisions(decisions, caller)
@@ -96,7 +96,7 @@ class DistanceDisplay:
             raise InvalidTypeError(f"'ecdfs' of {caller} must be ClassEcdfs. Got {type(ecdfs).__name__}.")
         if ecdfs.n_classes != len(decisions.classes):
             raise InvalidInputError(
-                f"'ecdfs' of {caller} must be of the {len(decisions.classes)} classes of the decisions. "
+                f"'ecdfs' of {caller} must have the {len(decisions.classes)} classes of the decisions. "
                 f"Got {ecdfs.n_classes}."
             )
         known = tuple(values.cpu().numpy() for values in ecdfs.sorted_distances)
@@ -115,7 +115,7 @@ class DistanceDisplay:
         )
 
     def plot(self, ax: Any = None) -> DistanceDisplay:
-        """Draw the eCDFs, on axes given or new ones, and say how many inputs lie beyond the calibration set."""
+        """Draw the eCDFs, on the given or new axes, and say how many inputs are beyond the calibration set."""
         ax = axes_for(ax, (6, 4), f"{type(self).__name__}.plot")
         self._plot_calibration(ax)
         if len(self.similar_distances):
@@ -133,10 +133,10 @@ class DistanceDisplay:
         self._scale(ax)
         ax.set_ylim(0, 1.02)
         ax.set_xlabel("distance to the nearest training example")
-        ax.set_ylabel("share at most so far")
+        ax.set_ylabel("share at most this far")
         ax.set_title(
             f"{shown(self.name, 60)}, beyond every calibration point: {self.share_beyond:.1%}\n"
-            f"beyond all those of some class (d = 0, rejected): {self.share_rejected:.1%}",
+            f"beyond every point of some class (d = 0, rejected): {self.share_rejected:.1%}",
             loc="left",
             fontsize=SMALL + 1,
         )
@@ -162,7 +162,7 @@ class DistanceDisplay:
                 ax.plot([], [], **options)
 
     def _scale(self, ax: Any) -> None:
-        """A logarithmic axis where inputs lie so far off that a plain one would press the eCDFs into a line."""
+        """A logarithmic axis if inputs are so far away that a linear one would squeeze the eCDFs into a line."""
         everything: Sequence[Array] = [*self.calibration_distances, self.distances]
         values = np.concatenate(everything)
         if self.distances[-1] > _FAR * self.largest_distance > 0:

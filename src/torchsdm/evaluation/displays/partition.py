@@ -1,4 +1,4 @@
-"""``PartitionDisplay``: where the inputs of each class lie, and which part of that plane is admitted."""
+"""``PartitionDisplay``: where the inputs of each class are, and which part of that plane is admitted."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from torchsdm.evaluation.displays._inputs import check_sdm_decisions, decide, ju
 from torchsdm.validation import Array, check_alpha, check_positive
 
 _N_BINS = 20
-_NEAREST_ONE = 1e-5  # how near to 1 confidences are still told apart
+_NEAREST_ONE = 1e-5  # confidences closer to 1 than this cannot be told apart
 _CONFIDENCE_TICKS = (0.5, 0.9, 0.99, 0.999, 0.9999, 1.0)
 
 
 @dataclass(eq=False, repr=False)
 class PartitionDisplay:
-    """Rescaled similarity q' against confidence, one panel for each true class, with the high-reliability region.
+    """Rescaled similarity q' against confidence, one panel per true class, with the high-reliability region.
 
-    A panel shades where a prediction of *its* class is admitted: q' at least q'_min, confidence at least psi of the
-    class (Eq. 9). A wrong prediction is of another class and has the threshold of that one, so that it may be admitted
-    outside the shade or rejected inside; wrong ones that are admitted have a mark of their own.
+    A panel shades the area where predictions of *its* class are admitted: q' at least q'_min, confidence at least psi
+    of the class (Eq. 9). A wrong prediction is of another class and has that class's threshold, so it may be admitted
+    outside the shaded area or rejected inside it; wrong ones that are admitted have their own marker.
 
     Attributes
     ----------
@@ -49,15 +49,15 @@ class PartitionDisplay:
     classes : (C,)
     alpha : float
     min_rescaled_similarity : float
-        q'_min; infinite where there is no region.
+        q'_min; infinite if there is no region.
     thresholds : (C,)
         psi.
     similarity_edges : (B + 1,)
-        Bins of q': one around 0, then from 1 on a logarithmic scale; there is no q' between 0 and 1.
+        Bins of q': one around 0, then a logarithmic scale from 1; there is no q' between 0 and 1.
     similarity_counts : (C, 2, B)
         Correct and wrong points of each class in each bin.
     confidence_edges, confidence_counts
-        The same of the confidence; the bins are narrower near 1.
+        The same for the confidence; the bins are narrower near 1.
     ax_, axes_, figure_
         What ``plot`` drew on: the frame, and the panels (C,) in it.
     drawn_
@@ -123,7 +123,7 @@ class PartitionDisplay:
             )
         if len(region.thresholds) != n_classes:
             raise InvalidInputError(
-                f"'region' of {caller} must be of the {n_classes} classes of the decisions. "
+                f"'region' of {caller} must have the {n_classes} classes of the decisions. "
                 f"Got {len(region.thresholds)}."
             )
         similarity_edges = _similarity_edges(q_rescaled)
@@ -153,14 +153,14 @@ class PartitionDisplay:
         )
 
     def plot(self, ax: Any = None, *, max_points: int = 5000) -> PartitionDisplay:
-        """Draw a panel for each class, in a new figure or in the place of the axes given.
+        """Draw one panel per class, in a new figure or in place of the given axes.
 
         Parameters
         ----------
         ax : matplotlib axes, optional
         max_points : int, default=5000
-            Points drawn, over all panels. Of more, so many are chosen by lot, always the same ones, each with the same
-            chance; histograms and numbers are of all.
+            Points drawn, over all panels. If there are more, this many are drawn uniformly at random, always the same
+            ones; histograms and numbers include all.
         """
         caller = f"{type(self).__name__}.plot"
         check_positive(max_points, "max_points", caller, integer=True)
@@ -211,7 +211,7 @@ class PartitionDisplay:
         self._plot_histograms(panel, c)
 
     def _plot_histograms(self, panel: Any, c: int) -> None:
-        """Above and beside a panel: shares of the correct and of the wrong points of the class, each adding to 1."""
+        """Above and next to a panel: shares of the class's correct and wrong points, each adding up to 1."""
         above = panel.inset_axes((0, 1.02, 1, 0.16), sharex=panel)
         beside = panel.inset_axes((1.02, 0, 0.14, 1), sharey=panel)
         sides = (
@@ -255,11 +255,11 @@ class PartitionDisplay:
         else:
             caption = f"No region at α = {self.alpha:g}: nothing is admitted"
         if len(self.drawn_) < n:
-            caption += f"\n{len(self.drawn_):,} of {n:,} points drawn; numbers and histograms are of all"
+            caption += f"\n{len(self.drawn_):,} of {n:,} points drawn; numbers and histograms include all"
         handles: list[Any] = [Line2D([], [], linestyle="none", **style) for style in _POINTS]
         handles += [
-            Patch(color=SKY_BLUE, label="correct, shares in bins"),
-            Patch(facecolor="none", edgecolor=VERMILLION, linewidth=1.2, label="wrong, shares in bins"),
+            Patch(color=SKY_BLUE, label="correct, share per bin"),
+            Patch(facecolor="none", edgecolor=VERMILLION, linewidth=1.2, label="wrong, share per bin"),
         ]
         if math.isfinite(self.min_rescaled_similarity):
             handles += [
@@ -272,7 +272,7 @@ class PartitionDisplay:
                     label=f"q′ min = {self.min_rescaled_similarity:.3g}",
                 ),
                 Line2D([], [], color=GREY, linewidth=1, linestyle=":", label="ψ of the class"),
-                Patch(color=PALE, label="admitted if so predicted"),
+                Patch(color=PALE, label="region of the class"),
             ]
         legend_above(ax, 3, handles, caption)
 
@@ -299,7 +299,7 @@ def _similarity_edges(q_rescaled: Array) -> Array:
 
 
 def _to_scale(confidence: Any) -> Any:
-    """-log10(1 - p), which shows 0.9, 0.99 and 0.999 at equal steps, but finite at 1 and a straight line beyond."""
+    """-log10(1 - p), which puts 0.9, 0.99 and 0.999 at equal steps, but finite at 1 and a straight line beyond."""
     missing = np.maximum(1 - np.asarray(confidence, dtype=np.float64), 0) + _NEAREST_ONE
     beyond = np.maximum(np.asarray(confidence, dtype=np.float64) - 1, 0) / (_NEAREST_ONE * math.log(10))
     return beyond - np.log10(missing)

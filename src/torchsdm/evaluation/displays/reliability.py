@@ -27,26 +27,26 @@ from torchsdm.validation import Array, check_alpha, check_positive
 
 @dataclass(eq=False, repr=False)
 class ReliabilityDisplay:
-    """Accuracy against confidence in bins of equal width, and in the single bin [alpha, 1] that matters to a user.
+    """Accuracy against confidence in bins of equal width, and in the single bin [alpha, 1] that matters most.
 
     Attributes
     ----------
     edges : (B, 2)
-        The bins that hold inputs, each open on the left.
+        The bins that contain inputs, each open on the left.
     confidence, accuracy : (B,)
-        Mean confidence of a bin, and share of its predictions that is correct.
+        Mean confidence of a bin, and share of its predictions that are correct.
     accuracy_lower, accuracy_upper : (B,)
         Wilson's interval.
     counts : (B,)
         Inputs of each bin.
     alpha : float
     top_confidence, top_accuracy, top_accuracy_lower, top_accuracy_upper : float
-        The same of the inputs with a confidence of at least alpha; NaN where there is none.
+        The same for inputs with a confidence of at least alpha; NaN if there are none.
     top_count : int
     level : float
         Of the intervals.
     ax_, axes_, figure_
-        What ``plot`` drew on: the frame, and in it the panel of the accuracy and that of the counts.
+        What ``plot`` drew on: the frame, and in it the panels of the accuracy and of the counts.
     """
 
     edges: Array
@@ -124,7 +124,7 @@ class ReliabilityDisplay:
         )
 
     def plot(self, ax: Any = None) -> ReliabilityDisplay:
-        """Draw accuracy against confidence and below it the counts, in a new figure or in the place of axes given."""
+        """Draw accuracy against confidence and below it the counts, in a new figure or in place of the given axes."""
         ax = axes_for(ax, (6, 4.5), f"{type(self).__name__}.plot")
         strip, panels = panels_within(ax, 2, 1, height_ratios=(3, 1))
         self._plot_accuracy(panels[0, 0])
@@ -170,7 +170,7 @@ class ReliabilityDisplay:
                 label=f"[{self.alpha:g}, 1]: accuracy {self.top_accuracy:.3f} ({interval}), {self.top_count:,} inputs",
             )
         else:
-            ax.plot([], [], " ", label=f"[{self.alpha:g}, 1]: no input is so confident")
+            ax.plot([], [], " ", label=f"[{self.alpha:g}, 1]: no inputs this confident")
         ax.set_ylim(-0.02, 1.04)
         ax.set_ylabel("accuracy")
 
@@ -185,6 +185,6 @@ class ReliabilityDisplay:
 
 
 def _around(value: Any, lower: Any, upper: Any) -> Array:
-    """Lengths (2, n) of error bars; the rounding of an interval that ends at its value must not make one negative."""
+    """Lengths (2, n) of error bars; never negative, even if rounding puts a value outside its interval."""
     lengths: Array = np.maximum(np.array([np.atleast_1d(value - lower), np.atleast_1d(upper - value)]), 0)
     return lengths

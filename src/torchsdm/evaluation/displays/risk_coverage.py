@@ -1,4 +1,4 @@
-"""``RiskCoverageDisplay``: how wrong the answers are when only the best so many are given."""
+"""``RiskCoverageDisplay``: how many answers are wrong when only the N best are given."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from torchsdm.evaluation.displays._inputs import admission, decide, judge
 from torchsdm.evaluation.metrics import ordering_score, risk_coverage_curve
 from torchsdm.validation import Array
 
-_STEADY = 0.05  # coverage below which a risk rests on too few inputs to scale the axis by
+_STEADY = 0.05  # below this coverage, a risk is based on too few inputs to scale the axis
 
 
 @dataclass(frozen=True)
 class RiskCoverageCurve:
-    """Risk against coverage of one estimator, and the point at which it works."""
+    """Risk against coverage of one estimator, and its operating point."""
 
     name: str
     coverage: Array
-    """Share of the inputs with a score at least as high, ascending; one entry for each distinct score."""
+    """Share of inputs with a score at least as high, ascending; one entry per distinct score."""
     risk: Array
-    """Share of wrong predictions among them."""
+    """Share of their predictions that are wrong."""
     admitted_share: float
     admitted_risk: float
-    """Share of wrong predictions among the admitted; NaN where nothing is admitted."""
+    """Share of admitted predictions that are wrong; NaN if nothing is admitted."""
 
 
 @dataclass(eq=False, repr=False)
 class RiskCoverageDisplay:
     """Selective risk against coverage, of one estimator or several.
 
-    Inputs are answered from the highest score down (``Decisions.score``, or the confidence where there is none), those
-    of equal score together. The marker is the set that the estimator admits. It lies off the curve where admission is
-    not a threshold on the score, as for SDM. The area under the steps is ``torchsdm.metrics.aurc``.
+    Inputs are answered from the highest score down (``Decisions.score``, or the confidence if there is none), those
+    with equal scores together. The marker is the set that the estimator admits. It is off the curve if admission is not
+    a threshold on the score, as for SDM. The area under the steps is ``torchsdm.metrics.aurc``.
 
     Attributes
     ----------
@@ -67,9 +67,9 @@ class RiskCoverageDisplay:
         X, y
             Inputs and their true labels.
         alpha : float, optional
-            The target accuracy whose admitted set is marked; by default the smallest that the estimators have.
+            The target accuracy whose admitted set is marked; by default the smallest of the estimators'.
         name : str, optional
-            Name of a single estimator; by default that of its class.
+            Name of a single estimator; by default its class name.
         """
         caller = f"{cls.__name__}.from_estimator"
         if isinstance(estimator, Mapping):
@@ -91,11 +91,9 @@ class RiskCoverageDisplay:
         caller = f"{cls.__name__}.from_predictions"
         if isinstance(decisions, Mapping):
             if name is not None:
-                raise InvalidInputError(
-                    f"'name' of {caller} must be None where a mapping gives the names. Got {name!r}."
-                )
+                raise InvalidInputError(f"'name' of {caller} must be None if a mapping gives the names. Got {name!r}.")
             if not decisions:
-                raise InvalidInputError(f"'decisions' of {caller} must hold at least one estimator's. Got none.")
+                raise InvalidInputError(f"'decisions' of {caller} must have those of at least one estimator. Got none.")
             several = dict(decisions)
         else:
             several = {"answers" if name is None else name: decisions}
@@ -109,13 +107,11 @@ class RiskCoverageDisplay:
             alphas.append(target)
         if len(set(alphas)) > 1:
             got = ", ".join(f"{target:g}" for target in alphas)
-            raise InvalidInputError(
-                f"'alpha' of {caller} must be given where estimators have different ones. Got {got}."
-            )
+            raise InvalidInputError(f"'alpha' of {caller} must be given if estimators have different ones. Got {got}.")
         return cls(tuple(curves), alphas[0])
 
     def plot(self, ax: Any = None) -> RiskCoverageDisplay:
-        """Draw the curves, the admitted sets and the target risk, on axes given or new ones."""
+        """Draw the curves, the admitted sets and the target risk, on the given or new axes."""
         height = 4 + 0.17 * max(0, len(self.curves) - 3)  # each has a line in the legend
         ax = axes_for(ax, (6, height), f"{type(self).__name__}.plot")
         highest = 1 - self.alpha
@@ -127,7 +123,7 @@ class RiskCoverageDisplay:
             if np.isnan(curve.admitted_risk):
                 label, marker = f"{name}: nothing admitted", None
             else:
-                label = f"{name}: {curve.admitted_share:.1%} admitted (mark), {curve.admitted_risk:.1%} of them wrong"
+                label = f"{name}: {curve.admitted_share:.1%} admitted (marker), {curve.admitted_risk:.1%} of them wrong"
             ax.plot(x, y, drawstyle="steps-pre", linewidth=1.6, **style)
             ax.plot([], [], label=label, marker=marker, markeredgecolor=BLACK, markersize=8, **style)
             if marker is not None:
@@ -145,7 +141,7 @@ class RiskCoverageDisplay:
         ax.set_xlim(0, 1)
         ax.set_ylim(0, min(1.0, 1.08 * highest) if highest > 0 else 0.05)
         ax.set_xlabel("coverage: share of inputs answered, highest score first")
-        ax.set_ylabel("risk: share wrong among them")
+        ax.set_ylabel("risk: error rate of answered inputs")
         tidy(ax)
         legend_above(ax)
         self.ax_, self.figure_ = ax, ax.figure

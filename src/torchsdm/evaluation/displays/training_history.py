@@ -31,7 +31,7 @@ _PANELS = {  # field -> label of the axis
 
 @dataclass(eq=False, repr=False)
 class TrainingHistoryDisplay:
-    """Balanced loss, balanced accuracy and mean similarity q of training and calibration set, rounds side by side.
+    """Balanced loss, balanced accuracy and mean similarity q of the training and calibration sets, round by round.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class TrainingHistoryDisplay:
     train, calibration : dict of str to (E,)
         The values ``balanced_loss``, ``balanced_accuracy`` and ``mean_similarity`` of each set.
     chosen : int or None
-        Position of the epoch whose model was kept: the smallest calibration loss.
+        Position of the epoch whose model was kept: the one with the smallest calibration loss.
     ax_, axes_, figure_
         What ``plot`` drew on: the frame, and the panels in it.
     """
@@ -56,7 +56,7 @@ class TrainingHistoryDisplay:
 
     @classmethod
     def from_estimator(cls, estimator: Any, X: Any = None, y: Any = None) -> TrainingHistoryDisplay:
-        """Take the history of a fitted estimator; X and y are not used, they are there for uniformity."""
+        """Take the history of a fitted estimator; X and y are ignored, there for uniformity."""
         fitted = getattr(estimator, "classifier_", estimator)
         if not hasattr(fitted, "history_"):
             raise NotFittedError(f"This {type(estimator).__name__} has no history_: call fit before drawing it.")
@@ -67,7 +67,7 @@ class TrainingHistoryDisplay:
         """Take the records of a history."""
         if not isinstance(history, History):
             raise InvalidTypeError(
-                f"'history' of {cls.__name__}.from_history must be a History, as the history_ of an estimator is. "
+                f"'history' of {cls.__name__}.from_history must be a History, such as an estimator's history_. "
                 f"Got {type(history).__name__}."
             )
 
@@ -83,7 +83,7 @@ class TrainingHistoryDisplay:
         )
 
     def plot(self, ax: Any = None) -> TrainingHistoryDisplay:
-        """Draw three panels over each other, in a new figure or in the place of the axes given."""
+        """Draw three panels, one above the other, in a new figure or in place of the given axes."""
         ax = axes_for(ax, (6, 5), f"{type(self).__name__}.plot")
         strip, grid = panels_within(ax, len(_PANELS), 1)
         panels = grid[:, 0]
@@ -112,7 +112,7 @@ class TrainingHistoryDisplay:
 
     def _label_epochs(self, panels: Any, starts: Array, stops: Array) -> None:
         several = len(starts) > 1
-        panels[-1].set_xlabel("epoch, rounds one after the other" if several else "epoch")
+        panels[-1].set_xlabel("epoch, rounds in sequence" if several else "epoch")
         if not len(self.epochs):
             panels[1].text(0.5, 0.5, "no epochs", transform=panels[1].transAxes, ha="center", va="center")
             return

@@ -1,0 +1,184 @@
+"""A path of threshold vectors from safe to lenient, found on the calibration sample.
+
+Start from the most lenient rule, which admits every eligible point. Estimate for each group how surely it would pass
+the test on a certification sample of a given size; raise the threshold of the predicted class that harms the weakest
+group most, by about one in a hundred of its points; repeat. The path is this trajectory backwards: from where the
+weakest group was surest to pass, to the most lenient rule. Thresholds only fall along it.
+
+How surely a group passes. With n admitted points and k errors on calibration, r times as many points on certification,
+and c the number of errors that the test allows there (the largest with P(Binomial(rn, 1 - alpha) <= c) <= delta),
+
+    z = (c + 1/2 - rn e) / sqrt(rn e (1 - e) (1 + r)),    e = (k + 1/2) / (n + 1),
+
+where 1 + r accounts for the error of e itself. A group that is too small to pass with no error at all has z = -inf.
+Only the order of the path depends on this estimate, never the promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import bdtrik, ndtr
+
+from torchsdm.validation import Array
+
+if TYPE_CHECKING:
+    from torchsdm.trust.certificate import ScoredSample
+
+_STEPS = 100  # raises of a threshold from the most lenient to the strictest
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Admitted points n and errors k among them: of each true class, then of each prediction; or of all together."""
+
+    n: Array
+    k: Array
+
+    def names(self, control: str) -> list[tuple[str, int | None]]:
+        """Kind and class number of each group."""
+        if control == "all":
+            return [("all", None)]
+        n_classes = len(self.n) // 2
+        return [(kind, c) for kind in ("class", "prediction") for c in range(n_classes)]
+
+
+def group_counts(sample: ScoredSample, admitted: Array, n_classes: int, control: str) -> Counts:
+    """Count the admitted points of a sample and their errors by group."""
+    wrong = admitted & (sample.labels != sample.predictions)
+    return Counts(*(_by_group(sample, chosen, n_classes, control) for chosen in (admitted, wrong)))
+
+
+def _by_group(sample: ScoredSample, chosen: Array, n_classes: int, control: str) -> Array:
+    if control == "all":
+        return np.array([chosen.sum()])
+    return np.concatenate(
+        [np.bincount(values[chosen], minlength=n_classes) for values in (sample.labels, sample.predictions)]
+    )
+
+
+@dataclass(frozen=True)
+class ThresholdPath:
+    """Threshold vectors (K, C), the safest first, and the estimated chance that the first one passes."""
+
+    thresholds: Sequence[Array]
+    power: float
+
+    def __iter__(self) -> Iterator[Array]:
+        return iter(self.thresholds)
+
+    @classmethod
+    def of(
+        cls,
+        calibration: ScoredSample,
+        n_classes: int,
+        n_certification: int,
+        *,
+        alpha: float,
+        delta: float,
+        control: str,
+    ) -> ThresholdPath:
+        """Find the path on a calibration sample, for a certification sample of a given size."""
+        surest = _Sureness(n_certification / max(len(calibration), 1), alpha, delta)
+        vectors, sureness = _trajectory(_Tightening(calibration, n_classes, control), surest)
+        if not vectors:
+            return cls([], 0.0)
+        best = int(np.argmax(sureness))
+        return cls(vectors[best::-1], float(ndtr(sureness[best])))
+
+
+def _trajectory(search: _Tightening, surest: _Sureness) -> tuple[list[Array], list[float]]:
+    """The threshold vectors from lenient to strict, and how surely the weakest group of each would pass."""
+    vectors: list[Array] = []
+    sureness: list[float] = []
+    while (thresholds := search.thresholds()) is not None:
+        z = surest.of(search.counts)
+        vectors.append(thresholds)
+        sureness.append(float(z.min()))
+        search.tighten(int(z.argmin()))
+    return vectors, sureness
+
+
+@dataclass(frozen=True)
+class _Sureness:
+    """How surely each group would pass on a certification sample ``ratio`` times as large as calibration (z)."""
+
+    ratio: float
+    alpha: float
+    delta: float
+
+    def of(self, counts: Counts) -> Array:
+        n = np.floor(self.ratio * counts.n)  # expected on certification
+        error = (counts.k + 0.5) / (counts.n + 1)
+        can_pass = (n > 0) & (self.alpha**n <= self.delta)  # with no error at all
+        n_tested = np.where(can_pass, n, 1 + np.log(self.delta) / np.log(self.alpha))
+        allowed = np.floor(bdtrik(self.delta, n_tested, 1 - self.alpha))
+        z = (allowed + 0.5 - n_tested * error) / np.sqrt(n_tested * error * (1 - error) * (1 + self.ratio))
+        return np.where(can_pass, z, -np.inf)
+
+
+class _Tightening:
+    """A rule that starts lenient and whose thresholds are raised, one predicted class at a time.
+
+    With control of everything together there is one threshold for all classes: a block per class would be thin.
+    """
+
+    def __init__(self, sample: ScoredSample, n_classes: int, control: str) -> None:
+        self.sample, self.n_classes, self.control = sample, n_classes, control
+        chosen = sample.eligible
+        block = np.zeros_like(sample.predictions) if control == "all" else sample.predictions
+        rows = np.flatnonzero(chosen)
+        rows = rows[np.argsort(sample.score[rows], kind="stable")]
+        self.blocks = [rows[block[rows] == c] for c in range(1 if control == "all" else n_classes)]  # by score
+        self.first = [0] * len(self.blocks)  # the first row of each block that is still admitted
+        self.counts = group_counts(sample, chosen, n_classes, control)
+        self.confusions = _confusions(sample, chosen, n_classes)
+        self.is_stuck = False
+
+    def thresholds(self) -> Array | None:
+        """The thresholds (C,), infinite for a class without admitted points; None once nothing can be raised."""
+        if self.is_stuck or not any(first < len(rows) for first, rows in zip(self.first, self.blocks, strict=True)):
+            return None
+        lowest = [
+            self.sample.score[rows[first]] if first < len(rows) else np.inf
+            for first, rows in zip(self.first, self.blocks, strict=True)
+        ]
+        return np.array(lowest * self.n_classes if self.control == "all" else lowest, dtype=float)
+
+    def tighten(self, group: int) -> None:
+        """Raise the threshold that harms a group most, by about one in a hundred of its points."""
+        block = self._block_of(group)
+        if block is None or self.first[block] == len(self.blocks[block]):
+            self.is_stuck = True
+            return
+        rows, first = self.blocks[block], self.first[block]
+        last = min(first + max(1, len(rows) // _STEPS), len(rows))
+        while last < len(rows) and self.sample.score[rows[last]] == self.sample.score[rows[last - 1]]:
+            last += 1  # points with the same score go together
+        gone = self.sample[rows[first:last]]
+        everyone = np.ones(len(gone), dtype=bool)
+        removed = group_counts(gone, everyone, self.n_classes, self.control)
+        self.counts = Counts(self.counts.n - removed.n, self.counts.k - removed.k)
+        self.confusions -= _confusions(gone, everyone, self.n_classes)
+        self.first[block] = last
+        self.is_stuck = last == len(rows)  # a class without any admitted point: no rule to walk to
+
+    def _block_of(self, group: int) -> int | None:
+        """The block to raise for a group; None where none would help."""
+        if self.control == "all":
+            return 0
+        if group >= self.n_classes:  # a prediction
+            return group - self.n_classes
+        errors = self.confusions[group]
+        return int(errors.argmax()) if errors.any() else None
+
+
+def _confusions(sample: ScoredSample, chosen: Array, n_classes: int) -> Array:
+    """How often each true class is predicted as each other one, among chosen points (C, C)."""
+    y, y_hat = sample.labels[chosen], sample.predictions[chosen]
+    counts = np.bincount(y * n_classes + y_hat, minlength=n_classes**2).reshape(n_classes, n_classes)
+    np.fill_diagonal(counts, 0)
+    return counts

@@ -1,0 +1,322 @@
+"""The certificate: which answers a rule admits, and a promise about them that holds with probability 1 - delta.
+
+The rule admits an input that is *eligible* and whose score reaches the threshold of its predicted class. Two samples of
+labelled points are needed:
+
+1. *calibration* gives a path of threshold vectors, from safe to lenient (``_path``). It may be reused: training, eCDFs
+   and the score may have seen it.
+2. *certification* is used for one thing: walk the path from its safest element and stop at the first that fails. An
+   element holds if for every group g, with n_g admitted points and k_g errors among them,
+
+       p_g = P(Binomial(n_g, 1 - alpha) <= k_g)  <=  delta.
+
+Why this is a promise. p_g is the exact p-value of "the accuracy of group g is below alpha": given n_g, errors are
+binomial. An element is rejected as unsafe only if *every* group passes, so a wrong element (one with some group below
+alpha) passes with probability at most delta: an intersection-union test. The path is fixed before the certification
+sample is seen, and testing stops at the first failure; to certify any wrong element, the first wrong one on the path
+must pass, which has probability at most delta. So with probability at least 1 - delta over the certification sample,
+every group that the certified rule admits is right at least alpha of the time, on data exchangeable with the sample.
+
+Control of predictions alone. Predictions do not depend on each other: the threshold of one admits no point of another.
+So each has a path and a walk of its own, at level delta / m where m predictions are tried; by the union bound the
+promise fails for any of them with probability at most delta. A prediction that cannot be certified is never admitted.
+Which ones are tried is decided on calibration.
+
+The fine print. The promise is for one rule and one alpha. A second certificate on the same sample is a second chance to
+be wrong: with both, the probability that either fails is at most 2 delta (``looks`` counts). On other data than the
+sample's kind nothing is promised; ``DriftGuard`` watches for that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.special import bdtr, betaincinv
+
+from torchsdm.errors import InvalidInputError
+from torchsdm.trust._path import Counts, ThresholdPath, group_counts
+from torchsdm.validation import Array, check_alpha, check_choice, check_share
+
+CONTROLS = ("groups", "predictions", "all")
+_HOPE = 0.2  # a prediction whose chance to be certified is estimated below this is given up before it costs delta
+_POWER = 0.8  # chance of a certificate that "about how many examples are needed" asks for
+_MOST_GROWTH = 64  # times the sample at hand, up to which more examples are considered
+_WORDS = {  # what a certificate promises, by control
+    "groups": "every class and every prediction",
+    "predictions": "every prediction",
+    "all": "the admitted answers taken together",
+}
+
+
+@dataclass(frozen=True)
+class ScoredSample:
+    """Labelled points as a certificate sees them: plain arrays, one entry per point."""
+
+    labels: Array
+    """True class numbers."""
+    predictions: Array
+    """Predicted class numbers."""
+    score: Array
+    """The higher, the more reliable."""
+    eligible: Array
+    """Whether the point may be admitted at all."""
+
+    def __post_init__(self) -> None:
+        lengths = {name: np.shape(getattr(self, name)) for name in ("labels", "predictions", "score", "eligible")}
+        if any(len(shape) != 1 or shape != np.shape(self.labels) for shape in lengths.values()):
+            raise InvalidInputError(f"The arrays of a ScoredSample must have one entry per point. Got {lengths}.")
+        if len(self) and not np.isfinite(self.score[self.eligible]).all():
+            raise InvalidInputError("'score' of a ScoredSample must be finite where a point is eligible.")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, rows: Array) -> ScoredSample:
+        return ScoredSample(self.labels[rows], self.predictions[rows], self.score[rows], self.eligible[rows])
+
+    def admitted_by(self, thresholds: Array) -> Array:
+        """Which points a rule with these thresholds admits (N,)."""
+        admitted: Array = self.eligible & (self.score >= thresholds[self.predictions])
+        return admitted
+
+
+@dataclass(frozen=True)
+class GroupCheck:
+    """One group on the certification sample: its admitted points, and what they say about its accuracy."""
+
+    kind: str
+    """'class', 'prediction' or 'all'."""
+    class_number: int | None
+    n_admitted: int
+    n_errors: int
+    p_value: float
+    """Of "the accuracy is below alpha"."""
+    lower_bound: float
+    """The accuracy is at least this with confidence 1 - delta (Clopper and Pearson), for this group on its own."""
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of the admitted points that are right; None without any."""
+        return None if self.n_admitted == 0 else 1 - self.n_errors / self.n_admitted
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A rule with its promise, or the reason why there is none.
+
+    Attributes
+    ----------
+    thresholds : (C,)
+        By predicted class; infinite everywhere if nothing could be certified.
+    groups : tuple of GroupCheck
+        Of the certified rule; if there is none, of the safest element of the path, which failed.
+    """
+
+    alpha: float
+    delta: float
+    control: str
+    thresholds: Array
+    found: bool
+    groups: tuple[GroupCheck, ...]
+    n_certification: int
+    n_admitted: int
+    """Points of the certification sample that the rule admits."""
+    looks: int = 1
+    """How many certificates this certification sample has served, this one included."""
+    largest_alpha: float | None = None
+    """Where nothing holds: an alpha that calibration says would probably hold; None if none above 0.5 would."""
+    n_needed: int | None = None
+    """Where nothing holds: about how many certification points would be needed; None if more would not help."""
+
+    @property
+    def identity(self) -> str:
+        """A short name by which a batch of decisions can say which promise it was made under."""
+        content = [self.alpha, self.delta, self.control, self.thresholds.tolist(), self.n_certification, self.looks]
+        content += [[g.kind, g.class_number, g.n_admitted, g.n_errors] for g in self.groups]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
+
+    def admits(self, predictions: Array, score: Array, eligible: Array) -> Array:
+        """Which points the certified rule admits (N,); none without a certificate."""
+        admitted: Array = eligible & (score >= self.thresholds[predictions])
+        return admitted
+
+    def holds_for(self, class_names: Sequence[Any] | None = None) -> str:
+        """The promise, or why there is none, in one sentence."""
+        if not self.found:
+            return self._why_not(class_names)
+        confidence = 1 - self.delta * self.looks
+        spent = "" if self.looks == 1 else f" ({self.looks} certificates rest on this sample, so {self.looks} x delta)"
+        share = self.n_admitted / self.n_certification
+        return (
+            f"With probability at least {confidence:.3g}{spent}, {_WORDS[self.control]} that the rule admits is right "
+            f"at least {self.alpha:.4g} of the time, on data like the {self.n_certification} certification points, of "
+            f"which it admits {share:.1%}."
+        )
+
+    def _why_not(self, class_names: Sequence[Any] | None) -> str:
+        if not self.groups:
+            return f"Nothing can be certified at alpha = {self.alpha:.4g}: no certification point is eligible."
+        worst = max(self.groups, key=lambda group: group.p_value)
+        name = _name_of(worst, class_names)
+        found = f"{worst.n_errors} errors among {worst.n_admitted} admitted points"
+        could = (
+            "no alpha above 0.5 would hold"
+            if self.largest_alpha is None
+            else f"about {self.largest_alpha:.2g} could be certified with this sample"
+        )
+        needs = (
+            "more examples alone would not help"
+            if self.n_needed is None
+            else f"about {self.n_needed:,} certification points would be needed for {self.alpha:.4g}"
+        )
+        return (
+            f"Nothing can be certified at alpha = {self.alpha:.4g} for {_WORDS[self.control]}: {name} fails ({found}); "
+            f"{could}, and {needs}."
+        )
+
+
+def certify(
+    calibration: ScoredSample,
+    certification: ScoredSample,
+    n_classes: int,
+    *,
+    alpha: float,
+    delta: float = 0.1,
+    control: str = "groups",
+    looks: int = 1,
+    advice: bool = True,
+) -> Certificate:
+    """Find a path on calibration, walk it on certification, and return the most lenient rule that holds.
+
+    Parameters
+    ----------
+    calibration, certification : ScoredSample
+        Disjoint. Nothing that shaped the model, the score or the path may have seen the second.
+    n_classes : int
+    alpha : float
+        Accuracy to promise, in (0.5, 1).
+    delta : float
+        Probability with which the promise may fail.
+    control : {'groups', 'predictions', 'all'}
+        For whom the promise holds: every true class and every prediction; every prediction (precision); or all admitted
+        points taken together, for many classes with few points each.
+    looks : int
+        How many certificates the certification sample has served, this one included.
+    advice : bool
+        Whether to estimate, where nothing holds, what would: another alpha, or more examples.
+    """
+    check_alpha(alpha, "certify")
+    check_share(delta, "delta", "certify")
+    check_choice(control, CONTROLS, "control", "certify")
+    walk = _walk_predictions if control == "predictions" else _walk
+    thresholds, groups = walk(calibration, certification, n_classes, alpha, delta, control)
+    certificate = Certificate(
+        alpha=float(alpha),
+        delta=float(delta),
+        control=control,
+        thresholds=thresholds,
+        found=bool(np.isfinite(thresholds).any()),
+        groups=groups,
+        n_certification=len(certification),
+        n_admitted=int(certification.admitted_by(thresholds).sum()),
+        looks=looks,
+    )
+    return _with_advice(certificate, calibration, n_classes) if advice and not certificate.found else certificate
+
+
+def _walk(
+    calibration: ScoredSample, certification: ScoredSample, n_classes: int, alpha: float, delta: float, control: str
+) -> tuple[Array, tuple[GroupCheck, ...]]:
+    """The thresholds that hold for every group at once, and the groups; without any, those of the safest element."""
+    path = ThresholdPath.of(calibration, n_classes, len(certification), alpha=alpha, delta=delta, control=control)
+    certified, shown = np.full(n_classes, np.inf), None
+    for thresholds in path:
+        counts = group_counts(certification, certification.admitted_by(thresholds), n_classes, control)
+        holds = bool((p_values(counts, alpha) <= delta).all())
+        if holds or shown is None:
+            shown = counts
+        if not holds:
+            break
+        certified = thresholds
+    return certified, () if shown is None else group_checks(shown, alpha, delta, control)
+
+
+def _walk_predictions(
+    calibration: ScoredSample, certification: ScoredSample, n_classes: int, alpha: float, delta: float, control: str
+) -> tuple[Array, tuple[GroupCheck, ...]]:
+    """The thresholds that hold for each prediction on its own, at a share of delta."""
+
+    def power(of_class: ScoredSample, n: int, level: float) -> float:
+        return ThresholdPath.of(of_class, 2, n, alpha=alpha, delta=level, control="all").power
+
+    parts = [(_of_prediction(calibration, c), _of_prediction(certification, c)) for c in range(n_classes)]
+    expected = [round(len(part) * len(certification) / max(len(calibration), 1)) for part, _ in parts]
+    tried = [c for c in range(n_classes) if power(parts[c][0], expected[c], delta / n_classes) >= _HOPE]
+    tried = tried or [int(np.argmax([power(part, n, delta) for (part, _), n in zip(parts, expected, strict=True)]))]
+    thresholds, groups = np.full(n_classes, np.inf), []
+    for c in tried:
+        certified, checks = _walk(*parts[c], 2, alpha, delta / len(tried), "all")
+        thresholds[c] = certified[0]
+        groups += [replace(check, kind="prediction", class_number=c) for check in checks]
+    return thresholds, tuple(groups)
+
+
+def _of_prediction(sample: ScoredSample, c: int) -> ScoredSample:
+    """The points of one prediction, as a sample of their own: right (0) or wrong (1)."""
+    part = sample[sample.predictions == c]
+    nothing = np.zeros(len(part), dtype=int)
+    return ScoredSample((part.labels != c).astype(int), nothing, part.score, part.eligible)
+
+
+def p_values(counts: Counts, alpha: float) -> Array:
+    """P(Binomial(n, 1 - alpha) <= k) of each group; 1 for a group without points."""
+    values: Array = np.where(counts.n > 0, bdtr(counts.k, np.maximum(counts.n, 1), 1 - alpha), 1.0)
+    return values
+
+
+def lower_bounds(counts: Counts, delta: float) -> Array:
+    """Clopper and Pearson's lower bound for the accuracy of each group, with confidence 1 - delta."""
+    n, k = counts.n.astype(float), counts.k.astype(float)
+    upper_error = betaincinv(k + 1, np.maximum(n - k, 1e-9), 1 - delta)  # of k errors among n
+    bounds: Array = np.where(counts.n > counts.k, 1 - upper_error, 0.0)
+    return bounds
+
+
+def group_checks(counts: Counts, alpha: float, delta: float, control: str) -> tuple[GroupCheck, ...]:
+    """What a sample says about each group."""
+    rows = zip(counts.n.tolist(), counts.k.tolist(), p_values(counts, alpha), lower_bounds(counts, delta), strict=True)
+    return tuple(
+        GroupCheck(kind, number, n, k, float(p), float(bound))
+        for (kind, number), (n, k, p, bound) in zip(counts.names(control), rows, strict=True)
+    )
+
+
+def _with_advice(certificate: Certificate, calibration: ScoredSample, n_classes: int) -> Certificate:
+    """The same with what calibration alone says would work; the certification sample is not looked at again."""
+
+    def power(alpha: float, n: int) -> float:
+        control = "all" if certificate.control == "predictions" else certificate.control  # the nearest that is cheap
+        return ThresholdPath.of(calibration, n_classes, n, alpha=alpha, delta=certificate.delta, control=control).power
+
+    n = certificate.n_certification
+    below, above = 50, round(100 * certificate.alpha)  # in hundredths; power falls as alpha rises
+    while above - below > 1:
+        middle = (below + above) // 2
+        below, above = (middle, above) if power(middle / 100, n) >= _POWER else (below, middle)
+    largest = below / 100 if below > 50 else None
+    growth = 2
+    while growth <= _MOST_GROWTH and power(certificate.alpha, growth * n) < _POWER:
+        growth *= 2
+    return replace(certificate, largest_alpha=largest, n_needed=growth * n if growth <= _MOST_GROWTH else None)
+
+
+def _name_of(group: GroupCheck, class_names: Sequence[Any] | None) -> str:
+    if group.class_number is None:
+        return "the whole"
+    name = group.class_number if class_names is None else class_names[group.class_number]
+    return f"{group.kind} {name!r}"

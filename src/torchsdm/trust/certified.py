@@ -1,0 +1,202 @@
+"""``CertifiedClassifier``: any scikit-learn classifier with probabilities, behind a certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.model_selection import train_test_split
+
+from torchsdm.core import Decisions
+from torchsdm.errors import CertificateWarning, InvalidInputError, NotFittedError, warn_user
+from torchsdm.trust.certificate import CONTROLS, Certificate, ScoredSample, certify
+from torchsdm.validation import Array, RandomState, check_alpha, check_choice, check_label_array, check_share
+
+Self = TypeVar("Self", bound="CertifiedClassifier")
+Score = Callable[[Any, Any], Array]
+
+
+class CertifiedClassifier(ClassifierMixin, BaseEstimator):
+    """A classifier that admits an answer only where its accuracy was certified on data that nothing else saw.
+
+    1. ``fit`` draws a calibration and a certification part at random, and fits the estimator on the rest;
+    2. finds a path of thresholds on calibration and walks it on certification (``torchsdm.trust.certify``);
+    3. ``decide`` answers every input with a label, and whether it is admitted;
+    4. ``recertify`` repeats the second step with new labelled data.
+
+    Parameters
+    ----------
+    estimator : classifier with ``predict_proba``
+        Cloned and fitted; or, with ``prefit=True``, used as it is.
+    alpha : float, default=0.9
+        Accuracy to promise among admitted answers, in (0.5, 1).
+    delta : float, default=0.1
+        Probability with which the promise may fail.
+    control : {'groups', 'predictions', 'all'}
+        For whom it holds: every class and every prediction; every prediction; or all admitted answers together.
+    calibration_size, certification_size : float, default=0.25
+        Shares of the data held out for each.
+    score : callable(estimator, X) -> (N,), optional
+        What thresholds are set on; the higher, the more reliable. By default the largest probability.
+    eligible : callable(estimator, X) -> (N,) bool, optional
+        Inputs that may be admitted at all, such as those near enough to the training data. By default all.
+    prefit : bool, default=False
+        Whether the estimator is fitted already; X and y of ``fit`` must then be data that it never saw.
+    random_state : int, RandomState or None
+        Draws the parts.
+
+    Attributes
+    ----------
+    certificate_ : Certificate
+        The rule and its promise; ``certificate_.holds_for()`` says it in one sentence.
+    estimator_ : the fitted classifier
+    classes_ : (C,)
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_blobs
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X, y = make_blobs(4000, centers=[[0, 0], [2, 2]], random_state=0)
+    >>> clf = CertifiedClassifier(LogisticRegression(), alpha=0.95, random_state=0).fit(X, y)
+    >>> clf.certificate_.found
+    True
+    >>> bool(clf.decide(X[:100]).admitted.any())
+    True
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        alpha: float = 0.9,
+        *,
+        delta: float = 0.1,
+        control: str = "groups",
+        calibration_size: float = 0.25,
+        certification_size: float = 0.25,
+        score: Score | None = None,
+        eligible: Score | None = None,
+        prefit: bool = False,
+        random_state: RandomState = None,
+    ) -> None:
+        self.estimator = estimator
+        self.alpha = alpha
+        self.delta = delta
+        self.control = control
+        self.calibration_size = calibration_size
+        self.certification_size = certification_size
+        self.score = score
+        self.eligible = eligible
+        self.prefit = prefit
+        self.random_state = random_state
+
+    def fit(self: Self, X: Any, y: Any) -> Self:
+        """Fit the estimator on part of the data, and certify it on the rest."""
+        caller = "CertifiedClassifier.fit"
+        check_alpha(self.alpha, caller)
+        for name in ("delta", "calibration_size", "certification_size"):
+            check_share(getattr(self, name), name, caller)
+        check_choice(self.control, CONTROLS, "control", caller)
+        labels = check_label_array(y, caller)
+        rest = float(self.calibration_size) + float(self.certification_size)
+        if rest >= 1 and not self.prefit:
+            raise InvalidInputError(
+                f"'calibration_size' and 'certification_size' of {caller} must leave something to train on. Got "
+                f"{self.calibration_size:g} and {self.certification_size:g}."
+            )
+        held_out: Any = (X, labels)
+        self.estimator_ = self.estimator
+        if not self.prefit:
+            X_train, X_rest, y_train, y_rest = train_test_split(
+                X, labels, test_size=rest, random_state=self.random_state
+            )
+            self.estimator_ = clone(self.estimator).fit(X_train, y_train)
+            held_out = (X_rest, y_rest)
+        share = float(self.certification_size) / rest
+        X_cal, X_cert, y_cal, y_cert = train_test_split(*held_out, test_size=share, random_state=self.random_state)
+        self.classes_ = np.asarray(self.estimator_.classes_)
+        self._calibration = self._sample(X_cal, y_cal, caller)
+        self._certify(self._sample(X_cert, y_cert, caller), looks=1)
+        return self
+
+    def recertify(self: Self, X: Any = None, y: Any = None, *, alpha: float | None = None) -> Self:
+        """Certify again: with new labelled data, or on the same sample for another alpha.
+
+        On the same sample the promise is spent a second time: with two certificates on one sample, the probability
+        that either fails is at most 2 delta. ``certificate_.looks`` counts, and a warning says so.
+        """
+        caller = "CertifiedClassifier.recertify"
+        self._check_is_fitted("recertify")
+        if alpha is not None:
+            check_alpha(alpha, caller)
+            self.alpha = alpha
+        if X is None:
+            looks = self.certificate_.looks + 1
+            warn_user(
+                f"This is certificate {looks} on the same certification sample: all of them hold together with "
+                f"probability at least {max(0.0, 1 - looks * self.delta):.3g}, not {1 - self.delta:.3g}. Certify with "
+                "new labelled data to have the full promise.",
+                CertificateWarning,
+            )
+            self._certify(self._certification, looks)
+        else:
+            self._certify(self._sample(X, check_label_array(y, caller), caller), looks=1)
+        return self
+
+    def decide(self, X: Any) -> Decisions:
+        """Decide on each input: the label, and whether the certified rule admits it."""
+        self._check_is_fitted("decide")
+        probabilities, predictions, score, eligible = self._scored(X)
+        admitted = self.certificate_.admits(predictions, score, eligible)
+        logits = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
+        return Decisions.of_probabilities(
+            self.classes_, [float(self.alpha)], logits, probabilities, admitted[:, None], score=score
+        )
+
+    def predict(self, X: Any) -> Array:
+        """The predicted label of each input, admitted or not; ``decide`` says which may be acted on."""
+        return self.decide(X).predictions
+
+    def predict_proba(self, X: Any) -> Array:
+        """The estimator's probabilities (N, C)."""
+        self._check_is_fitted("predict_proba")
+        return self._scored(X)[0]
+
+    def _certify(self, certification: ScoredSample, looks: int) -> None:
+        self._certification = certification
+        self.certificate_: Certificate = certify(
+            self._calibration,
+            certification,
+            len(self.classes_),
+            alpha=float(self.alpha),
+            delta=float(self.delta),
+            control=self.control,
+            looks=looks,
+        )
+        if not self.certificate_.found:
+            warn_user(self.certificate_.holds_for(self.classes_.tolist()), CertificateWarning)
+
+    def _sample(self, X: Any, labels: Array, caller: str) -> ScoredSample:
+        number = {label: c for c, label in enumerate(self.classes_.tolist())}
+        unseen = [label for label in labels.tolist() if label not in number]
+        if unseen:
+            raise InvalidInputError(
+                f"'y' of {caller} must hold labels that the estimator knows. Got {unseen[0]!r}, which none of its "
+                "training points has; add examples of that class or leave it out."
+            )
+        _, predictions, score, eligible = self._scored(X)
+        return ScoredSample(np.array([number[label] for label in labels.tolist()]), predictions, score, eligible)
+
+    def _scored(self, X: Any) -> tuple[Array, Array, Array, Array]:
+        """Probabilities (N, C), predicted class numbers, scores, and which inputs may be admitted."""
+        probabilities = np.asarray(self.estimator_.predict_proba(X), dtype=np.float64)
+        predictions = probabilities.argmax(axis=1)
+        score = probabilities.max(axis=1) if self.score is None else np.asarray(self.score(self.estimator_, X), float)
+        everyone = np.ones(len(probabilities), dtype=bool)
+        eligible = everyone if self.eligible is None else np.asarray(self.eligible(self.estimator_, X), dtype=bool)
+        return probabilities, predictions, score, eligible & np.isfinite(score)
+
+    def _check_is_fitted(self, method: str) -> None:
+        if not hasattr(self, "certificate_"):
+            raise NotFittedError(f"This CertifiedClassifier is not fitted yet: call fit before {method}.")

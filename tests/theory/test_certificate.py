@@ -1,0 +1,123 @@
+"""Broken promises over many simulated fits with known truth: at most delta of them, whatever the data are like."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from torchsdm.core import find_high_reliability_region
+from torchsdm.trust import ScoredSample, certify
+
+N_FITS = 150
+DELTA = 0.1
+
+
+@dataclass(frozen=True)
+class World:
+    """Scores uniform on [0, 1]; a prediction c of score s is right with probability low_c + (high_c - low_c) s.
+
+    Errors of prediction j are points of class c with probability ``errors[j, c]``, so the accuracy of every group that
+    a rule admits is known in closed form.
+    """
+
+    shares: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    errors: np.ndarray
+
+    @classmethod
+    def of(cls, shares, low, high):
+        n_classes = len(shares)
+        errors = (1 - np.eye(n_classes)) / (n_classes - 1)
+        return cls(np.array(shares), np.full(n_classes, low), np.full(n_classes, high), errors)
+
+    def draw(self, n, rng):
+        predictions = rng.choice(len(self.shares), size=n, p=self.shares)
+        score = rng.random(n)
+        right = rng.random(n) < self.low[predictions] + (self.high - self.low)[predictions] * score
+        other = (rng.random(n)[:, None] > self.errors.cumsum(axis=1)[predictions]).sum(axis=1)
+        return ScoredSample(np.where(right, predictions, other), predictions, score, np.ones(n, dtype=bool))
+
+    def accuracies(self, thresholds, control):
+        """The true accuracy of each group that a rule admits and a certificate speaks of."""
+        admitted = self.shares * (1 - np.minimum(thresholds, 1.0))
+        right = admitted * (self.low + (self.high - self.low) * (1 + np.minimum(thresholds, 1.0)) / 2)
+        if control == "all":
+            return np.array([right.sum() / admitted.sum()])
+        by_prediction = right[admitted > 0] / admitted[admitted > 0]
+        if control == "predictions":
+            return by_prediction
+        wrong = (admitted - right) @ self.errors  # by true class
+        return np.concatenate([right / (right + wrong), by_prediction])
+
+
+def fits(world, alpha, n, control="groups", n_fits=N_FITS, seed=0, delta=DELTA):
+    """How many of the fits found a rule, and how many of these break their promise."""
+    rng = np.random.default_rng(seed)
+    n_found = n_broken = 0
+    for _ in range(n_fits):
+        samples = world.draw(n, rng), world.draw(n, rng)
+        certificate = certify(*samples, len(world.shares), alpha=alpha, delta=delta, control=control, advice=False)
+        if certificate.found:
+            n_found += 1
+            n_broken += bool((world.accuracies(certificate.thresholds, control) < alpha).any())
+    return n_found, n_broken
+
+
+def most(n_fits=N_FITS):
+    """Broken promises that a rate of delta explains, three standard errors included."""
+    return DELTA * n_fits + 3 * np.sqrt(DELTA * (1 - DELTA) * n_fits)
+
+
+WORLDS = {
+    "two classes": (World.of([0.5, 0.5], 0.6, 1.0), 0.9, 2000, "groups"),
+    "imbalance": (World.of([0.9, 0.1], 0.8, 1.0), 0.9, 1000, "groups"),
+    "tiny samples": (World.of([0.5, 0.5], 0.5, 1.0), 0.9, 60, "groups"),
+    "label noise": (World.of([0.5, 0.5], 0.5, 0.88), 0.9, 500, "groups"),  # nothing can hold
+    "0.90 at every score": (World.of([0.5, 0.5], 0.9, 0.9), 0.95, 1000, "groups"),  # nothing can hold
+    "just below alpha": (World.of([0.5, 0.5], 0.89, 0.89), 0.9, 500, "all"),  # nothing can hold
+    "five classes, predictions": (World.of([0.2] * 5, 0.7, 1.0), 0.9, 1500, "predictions"),
+    "ten classes, all": (World.of([0.1] * 10, 0.7, 1.0), 0.9, 500, "all"),
+}
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_promises_are_broken_with_probability_at_most_delta(name):
+    world, alpha, n, control = WORLDS[name]
+    n_found, n_broken = fits(world, alpha, n, control)
+    assert n_broken <= most(), f"{n_broken} of {n_found} certificates in {N_FITS} fits"
+    if name in ("label noise", "0.90 at every score", "just below alpha"):
+        assert n_found == n_broken  # whatever is certified here is wrong
+    elif name in ("two classes", "five classes, predictions", "ten classes, all"):
+        assert n_found > 0.7 * N_FITS  # the promise is not kept by certifying nothing
+
+
+def test_a_laxer_test_would_break_the_promise():
+    world, alpha, n, control = WORLDS["just below alpha"]
+    _, n_broken = fits(world, alpha, n, control, delta=0.5)
+    assert n_broken > most()  # so the tests above can fail
+
+
+def test_the_papers_region_makes_no_such_promise():
+    # Every class has P(sdm_y >= alpha) = 0.90 at every q', so that no region should be found at alpha = 0.95.
+    rng = np.random.default_rng(0)
+    n_found = 0
+    for _ in range(50):
+        n = 3000
+        labels = rng.integers(0, 2, n)
+        of_truth = np.where(rng.random(n) < 0.9, rng.uniform(0.95, 1.0, n), rng.uniform(0.5, 0.95, n))
+        probabilities = np.where(np.arange(2) == labels[:, None], of_truth[:, None], 1 - of_truth[:, None])
+        region = find_high_reliability_region(rng.exponential(10.0, n), probabilities, labels, 0.95)
+        n_found += region.found
+    assert n_found > 0.5 * 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WORLDS)
+def test_promises_over_thousands_of_fits(name):
+    world, alpha, n, control = WORLDS[name]
+    n_fits = 4000
+    _, n_broken = fits(world, alpha, n, control, n_fits=n_fits, seed=1)
+    assert n_broken <= most(n_fits)

@@ -1,0 +1,169 @@
+"""The certificate on small samples: tests, path, walk, words."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from torchsdm.errors import InvalidInputError, TorchSDMError
+from torchsdm.trust import ScoredSample, certify
+from torchsdm.trust._path import Counts, ThresholdPath, group_counts
+from torchsdm.trust.certificate import lower_bounds, p_values
+
+ALPHA, DELTA = 0.9, 0.1
+
+
+def draw(n, seed, n_classes=2, low=0.5, high=1.0, eligible=1.0, rounding=None):
+    """Points whose predictions are right the more often, the higher their score."""
+    rng = np.random.default_rng(seed)
+    predictions, score = rng.integers(0, n_classes, n), rng.random(n)
+    score = score if rounding is None else np.round(score, rounding)
+    right = rng.random(n) < low + (high - low) * score
+    labels = np.where(right, predictions, (predictions + 1 + rng.integers(0, n_classes - 1, n)) % n_classes)
+    return ScoredSample(labels, predictions, score, rng.random(n) < eligible)
+
+
+def slow_certificate(path, sample, n_classes, control):
+    """The walk as loops over groups, with SciPy's distribution."""
+    best = None
+    for thresholds in path:
+        for kind, c in Counts(np.zeros(2 * n_classes), np.zeros(2 * n_classes)).names("groups"):
+            of_group = sample.labels == c if kind == "class" else sample.predictions == c
+            rows = [
+                i
+                for i in range(len(sample))
+                if of_group[i] and sample.eligible[i] and sample.score[i] >= thresholds[sample.predictions[i]]
+            ]
+            wrong = sum(sample.labels[i] != sample.predictions[i] for i in rows)
+            if not rows or stats.binom.cdf(wrong, len(rows), 1 - ALPHA) > DELTA:
+                return best
+        best = thresholds
+    return best
+
+
+def test_p_values_and_bounds_are_those_of_scipy():
+    counts = Counts(np.array([0, 1, 22, 100, 100, 5000]), np.array([0, 0, 0, 4, 100, 431]))
+    expected = [1.0, *(stats.binom.cdf(k, n, 1 - ALPHA) for n, k in zip(counts.n[1:], counts.k[1:], strict=True))]
+    np.testing.assert_allclose(p_values(counts, ALPHA), expected, rtol=1e-10)
+    bounds = lower_bounds(counts, DELTA)
+    for n, k, bound in zip(counts.n, counts.k, bounds, strict=True):
+        exact = stats.beta.ppf(DELTA, n - k, k + 1) if n > k else 0.0
+        assert bound == pytest.approx(exact, rel=1e-9)
+    # The test passes exactly where the bound reaches alpha.
+    np.testing.assert_array_equal(p_values(counts, ALPHA) <= DELTA, bounds >= ALPHA)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_walk_is_that_of_plain_loops(seed):
+    calibration, certification = draw(400, seed, eligible=0.9), draw(400, 100 + seed, eligible=0.9)
+    path = ThresholdPath.of(calibration, 2, len(certification), alpha=ALPHA, delta=DELTA, control="groups")
+    expected = slow_certificate(path, certification, 2, "groups")
+    certificate = certify(calibration, certification, 2, alpha=ALPHA, delta=DELTA)
+    assert certificate.found == (expected is not None)
+    if expected is not None:
+        np.testing.assert_array_equal(certificate.thresholds, expected)
+    admitted = certificate.admits(certification.predictions, certification.score, certification.eligible)
+    assert int(admitted.sum()) == certificate.n_admitted and not (admitted & ~certification.eligible).any()
+
+
+@pytest.mark.parametrize("control", ["groups", "all"])
+@pytest.mark.parametrize("rounding", [None, 1])
+def test_a_path_goes_from_strict_to_lenient(control, rounding):
+    sample = draw(1500, 3, n_classes=3, low=0.7, rounding=rounding)
+    path = list(ThresholdPath.of(sample, 3, 1500, alpha=ALPHA, delta=DELTA, control=control))
+    assert len(path) > 3
+    for strict, lenient in itertools.pairwise(path):
+        assert (lenient <= strict).all() and (lenient < strict).any()
+    np.testing.assert_array_equal(sample.admitted_by(path[-1]), sample.eligible)  # the most lenient admits all it may
+
+
+def test_the_path_depends_on_calibration_alone():
+    calibration = draw(2000, 0)
+    one = certify(calibration, draw(2000, 1), 2, alpha=ALPHA, delta=DELTA)
+    path = {tuple(t) for t in ThresholdPath.of(calibration, 2, 2000, alpha=ALPHA, delta=DELTA, control="groups")}
+    assert one.found and tuple(one.thresholds) in path
+
+
+def test_a_hopeless_prediction_is_given_up_where_only_predictions_are_controlled():
+    rng = np.random.default_rng(0)
+
+    def drawn(n):
+        sample = draw(n, int(rng.integers(1 << 30)), n_classes=3, low=0.8)
+        wrong = sample.predictions == 2  # always wrong
+        return dataclasses.replace(sample, labels=np.where(wrong, 0, sample.labels))
+
+    calibration, certification = drawn(3000), drawn(3000)
+    certificate = certify(calibration, certification, 3, alpha=ALPHA, delta=DELTA, control="predictions")
+    assert certificate.found and np.isinf(certificate.thresholds[2]) and np.isfinite(certificate.thresholds[:2]).all()
+    assert [(group.kind, group.class_number) for group in certificate.groups] == [("prediction", 0), ("prediction", 1)]
+    assert all(group.p_value <= DELTA / 2 for group in certificate.groups)  # two are tried, at half of delta each
+    assert not certify(calibration, certification, 3, alpha=ALPHA, delta=DELTA, control="groups").found
+
+
+def test_without_a_certificate_nothing_is_admitted_and_the_reason_is_said():
+    hopeless = draw(300, 5, low=0.6, high=0.6)
+    certificate = certify(hopeless, draw(300, 6, low=0.6, high=0.6), 2, alpha=0.95, delta=DELTA)
+    assert not certificate.found and np.isinf(certificate.thresholds).all() and certificate.n_admitted == 0
+    sentence = certificate.holds_for(["cat", "dog"])
+    assert "Nothing can be certified at alpha = 0.95" in sentence and ("'cat'" in sentence or "'dog'" in sentence)
+    assert "errors among" in sentence and "more examples alone would not help" in sentence
+    assert certificate.largest_alpha is None or certificate.largest_alpha < 0.6
+
+
+def test_it_says_how_many_examples_would_be_needed():
+    certificate = certify(draw(40, 4, low=0.95), draw(40, 5, low=0.95), 2, alpha=ALPHA, delta=DELTA)
+    assert not certificate.found and certificate.n_needed is not None and certificate.n_needed > 40
+    assert f"about {certificate.n_needed:,} certification points would be needed" in certificate.holds_for()
+    n = 2 * certificate.n_needed
+    assert certify(draw(n, 2, low=0.95), draw(n, 3, low=0.95), 2, alpha=ALPHA, delta=DELTA).found
+
+
+def test_the_promise_in_words():
+    certificate = certify(draw(2000, 0), draw(2000, 1), 2, alpha=ALPHA, delta=DELTA)
+    assert certificate.found
+    sentence = certificate.holds_for()
+    assert "every class and every prediction" in sentence and "at least 0.9 of the time" in sentence
+    assert "probability at least 0.9" in sentence and f"{certificate.n_admitted / 2000:.1%}" in sentence
+    spent = dataclasses.replace(certificate, looks=2)
+    assert "probability at least 0.8" in spent.holds_for() and spent.identity != certificate.identity
+    assert all(group.p_value <= DELTA and group.lower_bound >= ALPHA for group in certificate.groups)
+    assert [(g.kind, g.class_number) for g in certificate.groups] == [
+        ("class", 0), ("class", 1), ("prediction", 0), ("prediction", 1)
+    ]  # fmt: skip
+
+
+def test_counts_by_group():
+    sample = ScoredSample(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]), np.arange(4.0), np.ones(4, dtype=bool))
+    everyone = np.ones(4, dtype=bool)
+    groups = group_counts(sample, everyone, 2, "groups")
+    assert groups.n.tolist() == [2, 2, 1, 3] and groups.k.tolist() == [1, 0, 0, 1]
+    assert group_counts(sample, everyone, 2, "all").n.tolist() == [4]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"alpha": 0.3}, "alpha"),
+        ({"delta": 0.0}, "delta"),
+        ({"delta": 1.5}, "delta"),
+        ({"control": "both"}, "control"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(change, words):
+    with pytest.raises(TorchSDMError, match=words):
+        certify(draw(50, 0), draw(50, 1), 2, **{"alpha": ALPHA, "delta": DELTA, **change})
+
+
+def test_arrays_that_do_not_fit_are_refused():
+    ones = np.ones(3, dtype=int)
+    with pytest.raises(InvalidInputError, match="one entry per point"):
+        ScoredSample(ones, ones, np.ones(4), np.ones(3, dtype=bool))
+    with pytest.raises(InvalidInputError, match="finite"):
+        ScoredSample(ones, ones, np.array([1.0, np.nan, 2.0]), np.ones(3, dtype=bool))
+    nobody = ScoredSample(ones, ones, np.array([1.0, np.nan, 2.0]), np.zeros(3, dtype=bool))
+    certificate = certify(nobody, nobody, 2, alpha=ALPHA, delta=DELTA)
+    assert not certificate.found and "no certification point is eligible" in certificate.holds_for()
