@@ -348,7 +348,7 @@ def test_what_is_no_decision_is_refused(raised):
     ("arguments", "error", "message"),
     [
         (([], [], []), InvalidInputError, "Got none"),
-        (([1.0], [0.5, 0.5], [1]), InvalidInputError, "'calibration_confidence' of DriftGuard must hold one value"),
+        (([1.0], [0.5, 0.5], [1]), InvalidInputError, "'calibration_confidence' of DriftGuard must have one value"),
         (([math.nan], [0.5], [1]), InvalidInputError, "'calibration_distance' of DriftGuard must be finite"),
         (([1.0], [0.5], [1], 0.0), InvalidInputError, "'false_alarm' of DriftGuard must be positive"),
         (([1.0], [0.5], [1], 1.0), InvalidInputError, r"'false_alarm' of DriftGuard must be in \(0, 1\)"),
@@ -371,7 +371,7 @@ def classifier():
     y = rng.integers(0, 2, 300)
     X = rng.normal(size=(300, 3)) + 2 * y[:, None]
     settings = {"n_filters": 4, "n_rounds": 2, "max_epochs": 3, "learning_rate": 1e-2, "random_state": 0}
-    return SDMClassifier(alpha=0.8, keep_rounds=True, **settings).fit(X, y)
+    return SDMClassifier(alpha=0.8, **settings).fit(X, y, keep_rounds=True)
 
 
 @pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
