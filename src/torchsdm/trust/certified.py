@@ -38,9 +38,9 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
         For whom it holds: every class and every prediction; every prediction; or all admitted answers together.
     calibration_size, certification_size : float, default=0.25
         Shares of the data held out for each.
-    score : callable(estimator, X) -> (N,), optional
+    score_function : callable(estimator, X) -> (N,), optional
         What thresholds are set on; the higher, the more reliable. By default the largest probability.
-    eligible : callable(estimator, X) -> (N,) bool, optional
+    eligibility : callable(estimator, X) -> (N,) bool, optional
         Inputs that may be admitted at all, such as those near enough to the training data. By default all.
     prefit : bool, default=False
         Whether the estimator is fitted already; X and y of ``fit`` must then be data that it never saw.
@@ -75,8 +75,8 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
         control: str = "groups",
         calibration_size: float = 0.25,
         certification_size: float = 0.25,
-        score: Score | None = None,
-        eligible: Score | None = None,
+        score_function: Score | None = None,
+        eligibility: Score | None = None,
         prefit: bool = False,
         random_state: RandomState = None,
     ) -> None:
@@ -86,8 +86,8 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
         self.control = control
         self.calibration_size = calibration_size
         self.certification_size = certification_size
-        self.score = score
-        self.eligible = eligible
+        self.score_function = score_function
+        self.eligibility = eligibility
         self.prefit = prefit
         self.random_state = random_state
 
@@ -117,7 +117,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
         X_cal, X_cert, y_cal, y_cert = train_test_split(*held_out, test_size=share, random_state=self.random_state)
         self.classes_ = np.asarray(self.estimator_.classes_)
         self._calibration = self._sample(X_cal, y_cal, caller)
-        self._certify(self._sample(X_cert, y_cert, caller), looks=1)
+        self._certify(self._sample(X_cert, y_cert, caller), float(self.alpha), looks=1)
         return self
 
     def recertify(self: Self, X: Any = None, y: Any = None, *, alpha: float | None = None) -> Self:
@@ -128,9 +128,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
         """
         caller = "CertifiedClassifier.recertify"
         self._check_is_fitted("recertify")
-        if alpha is not None:
-            check_alpha(alpha, caller)
-            self.alpha = alpha
+        wanted = self.certificate_.alpha if alpha is None else check_alpha(alpha, caller)
         if X is None:
             looks = self.certificate_.looks + 1
             warn_user(
@@ -139,9 +137,9 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
                 "new labelled data to have the full promise.",
                 CertificateWarning,
             )
-            self._certify(self._certification, looks)
+            self._certify(self._certification, wanted, looks)
         else:
-            self._certify(self._sample(X, check_label_array(y, caller), caller), looks=1)
+            self._certify(self._sample(X, check_label_array(y, caller), caller), wanted, looks=1)
         return self
 
     def decide(self, X: Any) -> Decisions:
@@ -151,7 +149,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
         admitted = self.certificate_.admits(predictions, score, eligible)
         logits = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
         return Decisions.of_probabilities(
-            self.classes_, [float(self.alpha)], logits, probabilities, admitted[:, None], score=score
+            self.classes_, [self.certificate_.alpha], logits, probabilities, admitted[:, None], score=score
         )
 
     def predict(self, X: Any) -> Array:
@@ -163,13 +161,13 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
         self._check_is_fitted("predict_proba")
         return self._scored(X)[0]
 
-    def _certify(self, certification: ScoredSample, looks: int) -> None:
+    def _certify(self, certification: ScoredSample, alpha: float, looks: int) -> None:
         self._certification = certification
         self.certificate_: Certificate = certify(
             self._calibration,
             certification,
             len(self.classes_),
-            alpha=float(self.alpha),
+            alpha=alpha,
             delta=float(self.delta),
             control=self.control,
             looks=looks,
@@ -192,10 +190,13 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
         """Probabilities (N, C), predicted class numbers, scores, and which inputs may be admitted."""
         probabilities = np.asarray(self.estimator_.predict_proba(X), dtype=np.float64)
         predictions = probabilities.argmax(axis=1)
-        score = probabilities.max(axis=1) if self.score is None else np.asarray(self.score(self.estimator_, X), float)
-        everyone = np.ones(len(probabilities), dtype=bool)
-        eligible = everyone if self.eligible is None else np.asarray(self.eligible(self.estimator_, X), dtype=bool)
-        return probabilities, predictions, score, eligible & np.isfinite(score)
+        score = probabilities.max(axis=1)
+        if self.score_function is not None:
+            score = np.asarray(self.score_function(self.estimator_, X), dtype=np.float64)
+        eligible = np.isfinite(score)
+        if self.eligibility is not None:
+            eligible = eligible & np.asarray(self.eligibility(self.estimator_, X), dtype=bool)
+        return probabilities, predictions, score, eligible
 
     def _check_is_fitted(self, method: str) -> None:
         if not hasattr(self, "certificate_"):

@@ -48,7 +48,7 @@ def test_the_three_parts_do_not_overlap_and_make_up_the_whole():
         parts.append(X)
         return np.ones(len(X), dtype=bool)
 
-    CertifiedClassifier(Spy(), alpha=0.9, eligible=everyone, random_state=0).fit(BLOBS.X, BLOBS.y)
+    CertifiedClassifier(Spy(), alpha=0.9, eligibility=everyone, random_state=0).fit(BLOBS.X, BLOBS.y)
     assert [len(part) for part in parts] == [2000, 1000, 1000]  # trained on, calibrated on, certified on
     rows = [row.tobytes() for part in parts for row in part]
     assert sorted(rows) == sorted(row.tobytes() for row in BLOBS.X)
@@ -62,7 +62,9 @@ def test_a_fitted_classifier_is_used_as_it_is():
 
 def test_own_scores_and_eligibility():
     classifier = certified(
-        alpha=0.9, score=lambda model, X: np.abs(model.decision_function(X)), eligible=lambda _, X: X[:, 1] < 0
+        alpha=0.9,
+        score_function=lambda model, X: np.abs(model.decision_function(X)),
+        eligibility=lambda _, X: X[:, 1] < 0,
     ).fit(BLOBS.X, BLOBS.y)
     decisions = classifier.decide(FRESH.X)
     assert decisions.admitted.any() and not decisions.admitted[FRESH.X[:, 1] >= 0].any()
@@ -74,6 +76,7 @@ def test_another_look_at_the_same_sample_is_counted_and_new_data_start_afresh():
     with pytest.warns(CertificateWarning, match="certificate 2 on the same .* at least 0.8, not 0.9"):
         classifier.recertify(alpha=0.9)
     assert classifier.certificate_.looks == 2 and classifier.certificate_.alpha == 0.9
+    assert classifier.get_params()["alpha"] == 0.95 and classifier.decide(FRESH.X[:5]).alphas.tolist() == [0.9]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         classifier.recertify(FRESH.X, FRESH.y)
@@ -92,7 +95,7 @@ def test_it_is_an_estimator_like_any_other():
     first, second = (clone(pipeline).fit(BLOBS.X, BLOBS.y) for _ in range(2))
     assert first.certificate_.identity == second.certificate_.identity
     np.testing.assert_array_equal(first.predict(FRESH.X), first.decide(FRESH.X).predictions)
-    assert first.predict_proba(FRESH.X).shape == (4000, 2)
+    assert first.predict_proba(FRESH.X).shape == (4000, 2) and first.score(FRESH.X, FRESH.y) > 0.9
 
 
 def test_what_cannot_be_used_is_refused():
