@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from torchsdm.application.saved_model import SavedModel
-from torchsdm.application.training import read_training
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
@@ -52,16 +51,20 @@ def evaluate_model(
     name = _language_model_name(saved)
     entrants = classifier_entrants(classifier, name=name)
     if training is not None:
-        extractor = None if saved.text_classifier is None else saved.text_classifier.checked_extractor()
         entrants += paper_entrants(
-            read_training(training, columns, extractor),
+            _training_part(saved, training, columns),
             classifier,
-            calibration=None if calibration is None else read_training(calibration, columns, extractor),
+            calibration=None if calibration is None else _training_part(saved, calibration, columns),
             groups=wanted,
             name=name,
         )
     entrants = _chosen(entrants, estimators)
     return Evaluation(entrants, states, chosen_alpha, {"model": str(saved.path)})
+
+
+def _training_part(saved: SavedModel, source: str, columns: Columns) -> LabelledStates:
+    """Labelled states of what a model was trained or calibrated on: stored ones, or those of texts."""
+    return join_states(list(saved.blocks(source, columns, needs_labels=True, cached=True)))
 
 
 def _named(text: str) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from torchsdm.application.inputs import checked, open_documents, readable
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError, ModelFileError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier, load_classifier
+from torchsdm.hidden_states import default_store
 from torchsdm.states import LabelledStates, has_states, state_blocks
 from torchsdm.wording import shortened
 
@@ -50,13 +51,18 @@ class SavedModel:
         )
         return cls(path, classifier, text_classifier)
 
-    def blocks(self, source: str, columns: Columns, *, needs_labels: bool = False) -> Iterator[LabelledStates]:
-        """The states of an input in blocks, extracted if it contains texts; rows without ids are numbered."""
+    def blocks(
+        self, source: str, columns: Columns, *, needs_labels: bool = False, cached: bool = False
+    ) -> Iterator[LabelledStates]:
+        """The states of an input in blocks, extracted if it contains texts; rows without ids are numbered.
+
+        With ``cached``, the states of texts are kept in the cache, as for training data.
+        """
         with readable(source) as path:
             if has_states(path, columns.states):
                 blocks = self._stored_blocks(path, columns)
             else:
-                blocks = self._text_blocks(path, columns, needs_labels)
+                blocks = self._text_blocks(path, columns, needs_labels, cached)
             n_rows = 0
             for block in blocks:
                 block = checked(block, path, columns, needs_labels=needs_labels)
@@ -79,10 +85,12 @@ class SavedModel:
                 )
             yield block
 
-    def _text_blocks(self, path: Path, columns: Columns, needs_labels: bool) -> Iterator[LabelledStates]:
+    def _text_blocks(self, path: Path, columns: Columns, needs_labels: bool, cached: bool) -> Iterator[LabelledStates]:
         if self.text_classifier is None:
             raise InvalidInputError(
                 f"{path} contains texts, but {self.path} was trained on states only.", remedy=Remedy.EXTRACT_STATES
             )
         documents = open_documents(path, columns, with_labels=needs_labels)
-        yield from self.text_classifier.checked_extractor().labelled_blocks(documents)
+        yield from self.text_classifier.checked_extractor().labelled_blocks(
+            documents, store=default_store() if cached else None
+        )

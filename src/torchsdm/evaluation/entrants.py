@@ -135,8 +135,8 @@ def paper_entrants(
         return network
 
     entrants: list[Entrant] = []
-    label_logits = calibrated.label_logits_of(classifier.classes_.tolist())
-    if "language model" in groups and label_logits is not None:
+    if "language model" in groups and calibrated.label_logits is not None:
+        label_logits = calibrated.label_logits_of(classifier.classes_.tolist())
         for estimator, rule in _rules(alpha, None, seed):
             estimator.fit(label_logits, calibrated.labels)
             key = EstimatorKey(Basis.LANGUAGE_MODEL, rule)

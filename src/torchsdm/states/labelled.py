@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchsdm.errors import InvalidInputError
+from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.states.origin import StatesOrigin
 from torchsdm.validation import Array, ArrayLike, as_list
 
@@ -81,7 +81,9 @@ class LabelledStates:
         return f"row {row + 1}" if self.places is None else self.places[row]
 
     def take(self, rows: Sequence[int] | Array) -> LabelledStates:
-        """Some rows, in the order given."""
+        """Some rows, in the order given, by number; a mask is refused."""
+        if len(rows) and isinstance(rows[0], (bool, np.bool_)):
+            raise InvalidTypeError("'rows' of LabelledStates.take must be row numbers. Got a mask; use its nonzero().")
         chosen = [int(row) for row in rows]
 
         def listed(values: Any) -> Any:

@@ -71,7 +71,10 @@ class Checkpointing(Callback):
         }
         tensors = {**prefixed("best", current.best_weights), **prefixed("learner", state)}
         tensors = {key: tensor.clone() for key, tensor in tensors.items()}  # safetensors refuses shared memory
-        replace_file(self.directory / name, save(tensors, {"facts": json.dumps(facts)}))
+        try:
+            replace_file(self.directory / name, save(tensors, {"facts": json.dumps(facts)}))
+        except OSError as error:
+            raise CheckpointError(f"{self.directory / name} cannot be written: {error}.") from error
 
     def _read(self, name: str) -> tuple[Round, Mapping[str, Tensor]] | None:
         path = self.directory / name

@@ -19,12 +19,15 @@ every group that the certified rule admits is right at least alpha of the time, 
 
 Control of predictions alone. Predictions do not depend on each other: the threshold of one admits no point of another.
 So each has a path and a walk of its own, at level delta / m where m predictions are tried; by the union bound the
-promise fails for any of them with probability at most delta. A prediction that cannot be certified is never admitted.
-Which ones are tried is decided on calibration.
+promise fails for any of them with probability at most delta. Given how many certification points have each prediction,
+the paths are fixed before their labels are seen. A prediction that cannot be certified is never admitted. Which ones
+are tried is decided on calibration.
 
-The fine print. The promise is for one rule and one alpha. A second certificate on the same sample is a second chance to
-be wrong: with both, the probability that either fails is at most 2 delta (``looks`` counts). On other data than the
-sample's kind nothing is promised; ``DriftGuard`` watches for that.
+The fine print. Points must be drawn independently: rows of one patient or copies of one text are one point. The promise
+is for one rule and one alpha, chosen before the result is seen. A second certificate on the same sample is a second
+chance to be wrong: if its alpha was chosen beforehand, both hold with probability 1 - 2 delta (``looks`` and
+``delta_spent`` count). New samples cost delta each, too, if you go on until something is certified. On data of another
+kind nothing is promised.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ from typing import Any
 import numpy as np
 from scipy.special import bdtr, betaincinv
 
-from torchsdm.errors import InvalidInputError
+from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.trust._path import Counts, ThresholdPath, group_counts
 from torchsdm.validation import Array, check_alpha, check_choice, check_share
 
@@ -58,7 +61,7 @@ class ScoredSample:
     """Labelled points as a certificate sees them: plain arrays, one entry per point."""
 
     labels: Array
-    """True class numbers."""
+    """True class numbers. On certification, -1 stands for a class that is never predicted: always an error."""
     predictions: Array
     """Predicted class numbers."""
     score: Array
@@ -70,6 +73,10 @@ class ScoredSample:
         lengths = {name: np.shape(getattr(self, name)) for name in ("labels", "predictions", "score", "eligible")}
         if any(len(shape) != 1 or shape != np.shape(self.labels) for shape in lengths.values()):
             raise InvalidInputError(f"The arrays of a ScoredSample must have one entry per point. Got {lengths}.")
+        if np.asarray(self.eligible).dtype != bool or not all(
+            np.issubdtype(np.asarray(values).dtype, np.integer) for values in (self.labels, self.predictions)
+        ):
+            raise InvalidTypeError("'eligible' of a ScoredSample must be boolean, labels and predictions integers.")
         if len(self) and not np.isfinite(self.score[self.eligible]).all():
             raise InvalidInputError("'score' of a ScoredSample must be finite where a point is eligible.")
 
@@ -78,6 +85,13 @@ class ScoredSample:
 
     def __getitem__(self, rows: Array) -> ScoredSample:
         return ScoredSample(self.labels[rows], self.predictions[rows], self.score[rows], self.eligible[rows])
+
+    def digest(self) -> str:
+        """A name by which a sample is recognised when it is used again."""
+        content = hashlib.sha256()
+        for values in (self.labels, self.predictions, self.score, self.eligible):
+            content.update(np.ascontiguousarray(values).tobytes())
+        return content.hexdigest()
 
     def admitted_by(self, thresholds: Array) -> Array:
         """Which points a rule with these thresholds admits (N,)."""
@@ -97,7 +111,8 @@ class GroupCheck:
     p_value: float
     """Of "the accuracy is below alpha"."""
     lower_bound: float
-    """The accuracy is at least this with confidence 1 - delta (Clopper and Pearson), for this group on its own."""
+    """Clopper and Pearson's bound for the accuracy of this group, at the level that it was tested at: 1 - delta, or
+    1 - delta / m with control of predictions where m are tried. It describes the sample; what is promised is alpha."""
 
     @property
     def accuracy(self) -> float | None:
@@ -114,7 +129,7 @@ class Certificate:
     thresholds : (C,)
         By predicted class; infinite everywhere if nothing could be certified.
     groups : tuple of GroupCheck
-        Of the certified rule; if there is none, of the safest element of the path, which failed.
+        Of the certified rule; if there is none, of the safest rule on the path, which failed.
     """
 
     alpha: float
@@ -127,11 +142,14 @@ class Certificate:
     n_admitted: int
     """Points of the certification sample that the rule admits."""
     looks: int = 1
-    """How many certificates this certification sample has served, this one included."""
+    """How many certificates this certification sample is known to have served, this one included."""
+    delta_spent: float = 0.0
+    """The deltas of all of them together."""
     largest_alpha: float | None = None
-    """Where nothing holds: an alpha that calibration says would probably hold; None if none above 0.5 would."""
+    """Where nothing holds: an alpha that would probably hold, by calibration; None if none above 0.5 would."""
     n_needed: int | None = None
-    """Where nothing holds: about how many certification points would be needed; None if more would not help."""
+    """Where nothing holds: about how many certification points would be needed in all, estimated on calibration; None
+    if 64 times as many would not do."""
 
     @property
     def identity(self) -> str:
@@ -142,15 +160,17 @@ class Certificate:
 
     def admits(self, predictions: Array, score: Array, eligible: Array) -> Array:
         """Which points the certified rule admits (N,); none without a certificate."""
-        admitted: Array = eligible & (score >= self.thresholds[predictions])
+        admitted: Array = eligible & np.isfinite(score) & (score >= self.thresholds[predictions])
         return admitted
 
     def holds_for(self, class_names: Sequence[Any] | None = None) -> str:
         """The promise, or why there is none, in one sentence."""
         if not self.found:
             return self._why_not(class_names)
-        confidence = 1 - self.delta * self.looks
-        spent = "" if self.looks == 1 else f" ({self.looks} certificates rest on this sample, so {self.looks} x delta)"
+        confidence = 1 - max(self.delta_spent, self.delta)
+        if confidence <= 0:
+            return f"No promise is left: {self.looks} certificates were made on one certification sample."
+        spent = "" if self.looks == 1 else f" for all {self.looks} certificates on this sample"
         share = self.n_admitted / self.n_certification
         return (
             f"With probability at least {confidence:.3g}{spent}, {_WORDS[self.control]} that the rule admits is right "
@@ -160,17 +180,17 @@ class Certificate:
 
     def _why_not(self, class_names: Sequence[Any] | None) -> str:
         if not self.groups:
-            return f"Nothing can be certified at alpha = {self.alpha:.4g}: no certification point is eligible."
+            return f"Nothing can be certified at alpha = {self.alpha:.4g}: no calibration point is eligible."
         worst = max(self.groups, key=lambda group: group.p_value)
         name = _name_of(worst, class_names)
         found = f"{worst.n_errors} errors among {worst.n_admitted} admitted points"
         could = (
             "no alpha above 0.5 would hold"
             if self.largest_alpha is None
-            else f"about {self.largest_alpha:.2g} could be certified with this sample"
+            else f"about {self.largest_alpha:.2g} could be certified, at the cost of another delta"
         )
         needs = (
-            "more examples alone would not help"
+            f"{_MOST_GROWTH} times as many certification points would not be enough"
             if self.n_needed is None
             else f"about {self.n_needed:,} certification points would be needed for {self.alpha:.4g}"
         )
@@ -189,6 +209,7 @@ def certify(
     delta: float = 0.1,
     control: str = "groups",
     looks: int = 1,
+    delta_spent: float = 0.0,
     advice: bool = True,
 ) -> Certificate:
     """Find a path on calibration, walk it on certification, and return the most lenient rule that holds.
@@ -207,10 +228,13 @@ def certify(
         points taken together, for many classes with few points each.
     looks : int
         How many certificates the certification sample has served, this one included.
+    delta_spent : float
+        The deltas of those before this one.
     advice : bool
         Whether to estimate, where nothing holds, what would: another alpha, or more examples.
     """
-    check_alpha(alpha, "certify")
+    if check_alpha(alpha, "certify") == 1:
+        raise InvalidInputError("'alpha' of certify must be below 1: no sample can show that nothing is ever wrong.")
     check_share(delta, "delta", "certify")
     check_choice(control, CONTROLS, "control", "certify")
     walk = _walk_predictions if control == "predictions" else _walk
@@ -225,6 +249,7 @@ def certify(
         n_certification=len(certification),
         n_admitted=int(certification.admitted_by(thresholds).sum()),
         looks=looks,
+        delta_spent=delta_spent + float(delta),
     )
     return _with_advice(certificate, calibration, n_classes) if advice and not certificate.found else certificate
 
@@ -263,6 +288,8 @@ def _walk_predictions(
         certified, checks = _walk(*parts[c], 2, alpha, delta / len(tried), "all")
         thresholds[c] = certified[0]
         groups += [replace(check, kind="prediction", class_number=c) for check in checks]
+    if np.isfinite(thresholds).any():  # the failed ones are not part of the rule
+        groups = [check for check in groups if np.isfinite(thresholds[check.class_number])]
     return thresholds, tuple(groups)
 
 
@@ -309,6 +336,7 @@ def _with_advice(certificate: Certificate, calibration: ScoredSample, n_classes:
         middle = (below + above) // 2
         below, above = (middle, above) if power(middle / 100, n) >= _POWER else (below, middle)
     largest = below / 100 if below > 50 else None
+    n = max(n, 1)
     growth = 2
     while growth <= _MOST_GROWTH and power(certificate.alpha, growth * n) < _POWER:
         growth *= 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -106,46 +107,42 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
                 f"{self.calibration_size:g} and {self.certification_size:g}."
             )
         held_out: Any = (X, labels)
-        self.estimator_ = self.estimator
+        estimator = self.estimator
         if not self.prefit:
             X_train, X_rest, y_train, y_rest = train_test_split(
                 X, labels, test_size=rest, random_state=self.random_state
             )
-            self.estimator_ = clone(self.estimator).fit(X_train, y_train)
+            estimator = clone(self.estimator).fit(X_train, y_train)
             held_out = (X_rest, y_rest)
         share = float(self.certification_size) / rest
         X_cal, X_cert, y_cal, y_cert = train_test_split(*held_out, test_size=share, random_state=self.random_state)
-        self.classes_ = np.asarray(self.estimator_.classes_)
-        self._calibration = self._sample(X_cal, y_cal, caller)
-        self._certify(self._sample(X_cert, y_cert, caller), float(self.alpha), looks=1)
+        scorer = _Scorer(estimator, np.asarray(estimator.classes_), self.score_function, self.eligibility)
+        calibration = scorer.sample(X_cal, y_cal, caller)
+        certification = scorer.sample(X_cert, y_cert, caller, unknown=self.control != "groups")
+        self._certify(scorer, calibration, certification, float(self.alpha))
+        self.estimator_, self.classes_, self._scorer = estimator, scorer.classes, scorer
         return self
 
     def recertify(self: Self, X: Any = None, y: Any = None, *, alpha: float | None = None) -> Self:
         """Certify again: with new labelled data, or on the same sample for another alpha.
 
-        On the same sample the promise is spent a second time: with two certificates on one sample, the probability
-        that either fails is at most 2 delta. ``certificate_.looks`` counts, and a warning says so.
+        A second certificate on one sample is a second chance to be wrong; ``certificate_.looks`` and ``delta_spent``
+        count, and a warning says so. The alpha must not be chosen by what an earlier certificate found.
         """
         caller = "CertifiedClassifier.recertify"
         self._check_is_fitted("recertify")
         wanted = self.certificate_.alpha if alpha is None else check_alpha(alpha, caller)
-        if X is None:
-            looks = self.certificate_.looks + 1
-            warn_user(
-                f"This is certificate {looks} on the same certification sample: all of them hold together with "
-                f"probability at least {max(0.0, 1 - looks * self.delta):.3g}, not {1 - self.delta:.3g}. Certify with "
-                "new labelled data to have the full promise.",
-                CertificateWarning,
-            )
-            self._certify(self._certification, wanted, looks)
-        else:
-            self._certify(self._sample(X, check_label_array(y, caller), caller), wanted, looks=1)
+        certification = self._certification
+        if X is not None:
+            labels = check_label_array(y, caller)
+            certification = self._scorer.sample(X, labels, caller, unknown=self.control != "groups")
+        self._certify(self._scorer, self._calibration, certification, wanted)
         return self
 
     def decide(self, X: Any) -> Decisions:
         """Decide on each input: the label, and whether the certified rule admits it."""
         self._check_is_fitted("decide")
-        probabilities, predictions, score, eligible = self._scored(X)
+        probabilities, predictions, score, eligible = self._scorer.scored(X)
         admitted = self.certificate_.admits(predictions, score, eligible)
         logits = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
         return Decisions.of_probabilities(
@@ -159,45 +156,70 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> Array:
         """The estimator's probabilities (N, C)."""
         self._check_is_fitted("predict_proba")
-        return self._scored(X)[0]
+        return self._scorer.scored(X)[0]
 
-    def _certify(self, certification: ScoredSample, alpha: float, looks: int) -> None:
-        self._certification = certification
-        self.certificate_: Certificate = certify(
-            self._calibration,
+    def _certify(self, scorer: _Scorer, calibration: ScoredSample, certification: ScoredSample, alpha: float) -> None:
+        """Certify, and take over the result only if all went well."""
+        spent: dict[str, list[float]] = getattr(self, "_spent", {})  # deltas by sample; a refit does not forget them
+        before = spent.get(certification.digest(), [])
+        certificate = certify(
+            calibration,
             certification,
-            len(self.classes_),
+            len(scorer.classes),
             alpha=alpha,
             delta=float(self.delta),
             control=self.control,
-            looks=looks,
+            looks=len(before) + 1,
+            delta_spent=sum(before),
         )
-        if not self.certificate_.found:
-            warn_user(self.certificate_.holds_for(self.classes_.tolist()), CertificateWarning)
-
-    def _sample(self, X: Any, labels: Array, caller: str) -> ScoredSample:
-        number = {label: c for c, label in enumerate(self.classes_.tolist())}
-        unseen = [label for label in labels.tolist() if label not in number]
-        if unseen:
-            raise InvalidInputError(
-                f"'y' of {caller} must hold labels that the estimator knows. Got {unseen[0]!r}, which none of its "
-                "training points has; add examples of that class or leave it out."
+        self.certificate_: Certificate = certificate
+        self._calibration, self._certification = calibration, certification
+        self._spent = {**spent, certification.digest(): [*before, float(self.delta)]}
+        if before:
+            warn_user(
+                f"This is certificate {certificate.looks} on the same certification sample: all of them hold together "
+                f"with probability at least {max(0.0, 1 - certificate.delta_spent):.3g}, not {1 - self.delta:.3g}. "
+                "Certify with new labelled data to have the full promise.",
+                CertificateWarning,
             )
-        _, predictions, score, eligible = self._scored(X)
-        return ScoredSample(np.array([number[label] for label in labels.tolist()]), predictions, score, eligible)
-
-    def _scored(self, X: Any) -> tuple[Array, Array, Array, Array]:
-        """Probabilities (N, C), predicted class numbers, scores, and which inputs may be admitted."""
-        probabilities = np.asarray(self.estimator_.predict_proba(X), dtype=np.float64)
-        predictions = probabilities.argmax(axis=1)
-        score = probabilities.max(axis=1)
-        if self.score_function is not None:
-            score = np.asarray(self.score_function(self.estimator_, X), dtype=np.float64)
-        eligible = np.isfinite(score)
-        if self.eligibility is not None:
-            eligible = eligible & np.asarray(self.eligibility(self.estimator_, X), dtype=bool)
-        return probabilities, predictions, score, eligible
+        if not certificate.found:
+            warn_user(certificate.holds_for(scorer.classes.tolist()), CertificateWarning)
 
     def _check_is_fitted(self, method: str) -> None:
         if not hasattr(self, "certificate_"):
             raise NotFittedError(f"This CertifiedClassifier is not fitted yet: call fit before {method}.")
+
+
+@dataclass(frozen=True)
+class _Scorer:
+    """A fitted estimator with what thresholds are set on."""
+
+    estimator: Any
+    classes: Array
+    score_function: Score | None
+    eligibility: Score | None
+
+    def scored(self, X: Any) -> tuple[Array, Array, Array, Array]:
+        """Probabilities (N, C), predicted class numbers, scores, and which inputs may be admitted."""
+        probabilities = np.asarray(self.estimator.predict_proba(X), dtype=np.float64)
+        score = probabilities.max(axis=1)
+        if self.score_function is not None:
+            score = np.asarray(self.score_function(self.estimator, X), dtype=np.float64)
+        eligible = np.isfinite(score)
+        if self.eligibility is not None:
+            eligible = eligible & np.asarray(self.eligibility(self.estimator, X), dtype=bool)
+        return probabilities, probabilities.argmax(axis=1), score, eligible
+
+    def sample(self, X: Any, labels: Array, caller: str, *, unknown: bool = False) -> ScoredSample:
+        """Labelled points; labels that the estimator does not know are errors (-1), or refused."""
+        number = {label: c for c, label in enumerate(self.classes.tolist())}
+        unseen = [label for label in labels.tolist() if label not in number]
+        if unseen and not unknown:
+            raise InvalidInputError(
+                f"'y' of {caller} must contain only labels that the estimator knows. Got {unseen[0]!r}, which none of "
+                "its training points has. Add examples of that class to the training data."
+            )
+        _, predictions, score, eligible = self.scored(X)
+        return ScoredSample(
+            np.array([number.get(label, -1) for label in labels.tolist()], dtype=np.int64), predictions, score, eligible
+        )

@@ -12,6 +12,7 @@ import tiny_models
 from torchsdm import HiddenStateExtractor, SDMClassifier, TaskPrompt
 from torchsdm.application import SavedModel, evaluate_model, read_training
 from torchsdm.columns import Columns
+from torchsdm.documents import Documents
 from torchsdm.errors import InvalidInputError, SDMWarning
 
 SMALL = {"alpha": 0.7, "n_filters": 8, "n_rounds": 1, "max_epochs": 2, "learning_rate": 1e-2, "random_state": 0}
@@ -52,6 +53,19 @@ def test_label_words_in_any_order_score_their_own_classes(model, tmp_path):
     found = quietly(lambda: evaluate_model(saved, [test], Columns(), None, [], training, "language model"))
     (alone,) = [row for row in found.table.rows if row.model == "lm" and row.estimator == "no reject"]
     assert alone.accuracy.marginal.accuracy == 0.8
+
+
+def test_training_data_may_be_a_folder_of_states(model, tmp_path):
+    rng = np.random.default_rng(2)
+    texts = write(tmp_path / "a.jsonl", [" ".join(rng.choice(WORDS, 6)) for _ in range(40)], ["pos", "neg"] * 20)
+    HiddenStateExtractor(model, UNSORTED).extract_to(tmp_path / "states", Documents(tmp_path / "a.jsonl"))
+    states = read_training(str(tmp_path / "states"), Columns(), None)
+    quietly(lambda: SDMClassifier(**SMALL).fit(states)).save(tmp_path / "model")
+    saved = SavedModel.load(tmp_path / "model")
+    assert saved.text_classifier is not None  # it could read texts, but it need not
+    for source in (str(tmp_path / "states"), texts):
+        found = quietly(lambda source=source: evaluate_model(saved, [texts], Columns(), None, [], source, "today"))
+        assert {entrant.group for entrant in found.entrants} >= {"sdm", "today"}
 
 
 # --- Places in files --------------------------------------------------------------------------------------------------

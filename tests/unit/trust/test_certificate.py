@@ -110,7 +110,7 @@ def test_without_a_certificate_nothing_is_admitted_and_the_reason_is_said():
     assert not certificate.found and np.isinf(certificate.thresholds).all() and certificate.n_admitted == 0
     sentence = certificate.holds_for(["cat", "dog"])
     assert "Nothing can be certified at alpha = 0.95" in sentence and ("'cat'" in sentence or "'dog'" in sentence)
-    assert "errors among" in sentence and "more examples alone would not help" in sentence
+    assert "errors among" in sentence and "64 times as many certification points would not be enough" in sentence
     assert certificate.largest_alpha is None or certificate.largest_alpha < 0.6
 
 
@@ -128,8 +128,8 @@ def test_the_promise_in_words():
     sentence = certificate.holds_for()
     assert "every class and every prediction" in sentence and "at least 0.9 of the time" in sentence
     assert "probability at least 0.9" in sentence and f"{certificate.n_admitted / 2000:.1%}" in sentence
-    spent = dataclasses.replace(certificate, looks=2)
-    assert "probability at least 0.8" in spent.holds_for() and spent.identity != certificate.identity
+    spent = dataclasses.replace(certificate, looks=2, delta_spent=0.2)
+    assert "probability at least 0.8 for all 2" in spent.holds_for() and spent.identity != certificate.identity
     assert all(group.p_value <= DELTA and group.lower_bound >= ALPHA for group in certificate.groups)
     assert [(g.kind, g.class_number) for g in certificate.groups] == [
         ("class", 0), ("class", 1), ("prediction", 0), ("prediction", 1)
@@ -148,6 +148,7 @@ def test_counts_by_group():
     ("change", "words"),
     [
         ({"alpha": 0.3}, "alpha"),
+        ({"alpha": 1.0}, "below 1"),
         ({"delta": 0.0}, "delta"),
         ({"delta": 1.5}, "delta"),
         ({"control": "both"}, "control"),
@@ -164,6 +165,14 @@ def test_arrays_that_do_not_fit_are_refused():
         ScoredSample(ones, ones, np.ones(4), np.ones(3, dtype=bool))
     with pytest.raises(InvalidInputError, match="finite"):
         ScoredSample(ones, ones, np.array([1.0, np.nan, 2.0]), np.ones(3, dtype=bool))
+    with pytest.raises(TorchSDMError, match="boolean"):
+        ScoredSample(ones, ones, np.ones(3), ones)
     nobody = ScoredSample(ones, ones, np.array([1.0, np.nan, 2.0]), np.zeros(3, dtype=bool))
     certificate = certify(nobody, nobody, 2, alpha=ALPHA, delta=DELTA)
-    assert not certificate.found and "no certification point is eligible" in certificate.holds_for()
+    assert not certificate.found and "no calibration point is eligible" in certificate.holds_for()
+
+
+def test_an_infinite_score_is_not_admitted_without_a_certificate():
+    certificate = certify(draw(60, 0, low=0.5, high=0.5), draw(60, 1, low=0.5, high=0.5), 2, alpha=ALPHA, delta=DELTA)
+    assert not certificate.found
+    assert not certificate.admits(np.array([0, 1]), np.array([np.inf, 1.0]), np.ones(2, dtype=bool)).any()

@@ -108,3 +108,34 @@ def test_what_cannot_be_used_is_refused():
     classifier = certified().fit(BLOBS.X, BLOBS.y)
     with pytest.raises(InvalidInputError, match="Got 7"):
         classifier.recertify(FRESH.X[:2], [7, 0])
+
+
+def test_a_class_that_the_estimator_does_not_know_counts_as_wrong_where_classes_are_not_controlled():
+    labels = np.where(np.arange(len(FRESH.y)) % 5 == 0, 7, FRESH.y)  # a fifth of the new data is of a new class
+    classifier = certified(alpha=0.9, control="all").fit(BLOBS.X, BLOBS.y)
+    assert classifier.certificate_.found
+    with pytest.warns(CertificateWarning, match="Nothing can be certified"):
+        classifier.recertify(FRESH.X, labels)
+
+
+def test_a_fit_that_fails_changes_nothing():
+    classifier = certified(alpha=0.9).fit(BLOBS.X, BLOBS.y)
+    before, decisions = classifier.certificate_, classifier.decide(FRESH.X)
+    flipped = 1 - BLOBS.y
+    flipped[0] = 9  # with this seed the only one falls into a part that is held out
+    with pytest.raises(InvalidInputError, match="Got 9"):
+        classifier.set_params(random_state=3).fit(BLOBS.X, flipped)
+    assert classifier.certificate_ is before
+    np.testing.assert_array_equal(classifier.decide(FRESH.X).predictions, decisions.predictions)
+
+
+def test_the_same_sample_is_recognised_however_it_comes_again():
+    classifier = certified(alpha=0.9).fit(BLOBS.X, BLOBS.y)
+    classifier.recertify(FRESH.X, FRESH.y)
+    for n_looks in (2, 3):
+        with pytest.warns(CertificateWarning, match=f"certificate {n_looks} on the same"):
+            classifier.recertify(FRESH.X, FRESH.y, alpha=0.95)
+    assert classifier.certificate_.delta_spent == pytest.approx(0.3)
+    assert "probability at least 0.7 for all 3 certificates" in classifier.certificate_.holds_for()
+    with pytest.warns(CertificateWarning, match="certificate 2 on the same"):
+        classifier.fit(BLOBS.X, BLOBS.y)  # the same rows as before certify it
