@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test checks that these are
     from torchsdm.core import sdm_activation as sdm_activation
     from torchsdm.core import sdm_log_activation as sdm_log_activation
     from torchsdm.core import sdm_loss as sdm_loss
+    from torchsdm.documents import Document as Document
     from torchsdm.documents import Documents as Documents
     from torchsdm.errors import TorchSDMError as TorchSDMError
     from torchsdm.estimators import SDMClassifier as SDMClassifier
@@ -56,7 +57,7 @@ _NAMES = {
         *("SDMDecisions", "SDMLogActivation", "SDMLoss", "dkw_epsilon", "effective_sample_sizes"),
         *("find_high_reliability_region", "rescaled_similarity", "sdm_activation", "sdm_log_activation", "sdm_loss"),
     ),
-    "documents": ("Documents",),
+    "documents": ("Document", "Documents"),
     "errors": ("TorchSDMError",),
     "estimators": ("SDMClassifier", "SDMEnsemble", "SDMTextClassifier"),
     "evaluation": ("Evaluation", "write_report"),

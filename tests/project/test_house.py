@@ -98,6 +98,14 @@ def test_only_the_verb_serve_knows_the_service():
             if name == "service"] == ["cli.serve"]  # fmt: skip
 
 
+def test_the_mathematics_touches_no_files_and_no_clock():
+    outside = {"io", "json", "os", "pathlib", "random", "shutil", "sqlite3", "tempfile", "time"}
+    for module, code in TREES.items():
+        if room_of(module) in ("core", "matching"):
+            assert not third_party(code) & outside, module
+            assert not {"files", "settings"} & {name for name, _ in imports_of(module)}, module
+
+
 def test_unit_tests_mirror_the_rooms():
     folders = {path.name for path in (REPOSITORY / "tests" / "unit").iterdir() if path.is_dir()}
     assert folders - {"__pycache__"} <= set(ROOMS)
