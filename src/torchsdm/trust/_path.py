@@ -80,9 +80,13 @@ class ThresholdPath:
         alpha: float,
         delta: float,
         control: str,
+        growth: float = 1,
     ) -> ThresholdPath:
-        """Find the path on a calibration sample, for a certification sample of a given size."""
-        surest = _Sureness(n_certification / max(len(calibration), 1), alpha, delta)
+        """Find the path on a calibration sample, for a certification sample of a given size.
+
+        ``growth`` asks what would be if calibration and certification were so many times larger.
+        """
+        surest = _Sureness(n_certification / max(len(calibration), 1), alpha, delta, growth)
         vectors, sureness = _trajectory(_Tightening(calibration, n_classes, control), surest)
         if not vectors:
             return cls([], 0.0)
@@ -109,9 +113,11 @@ class _Sureness:
     ratio: float
     alpha: float
     delta: float
+    growth: float = 1
+    """How many times larger both samples are taken to be."""
 
     def of(self, counts: Counts) -> Array:
-        n = np.floor(self.ratio * counts.n)  # expected on certification
+        n = np.floor(self.growth * self.ratio * counts.n)  # expected on certification
         error = (counts.k + 0.5) / (counts.n + 1)
         can_pass = (n > 0) & (self.alpha**n <= self.delta)  # with no error at all
         n_tested = np.where(can_pass, n, 1 + np.log(self.delta) / np.log(self.alpha))

@@ -15,7 +15,7 @@ binomial. An element is rejected as unsafe only if *every* group passes, so a wr
 alpha) passes with probability at most delta: an intersection-union test. The path is fixed before the certification
 sample is seen, and testing stops at the first failure; to certify any wrong element, the first wrong one on the path
 must pass, which has probability at most delta. So with probability at least 1 - delta over the certification sample,
-every group that the certified rule admits is right at least alpha of the time, on data exchangeable with the sample.
+every group that the certified rule admits is right at least alpha of the time, on data drawn like the sample.
 
 Control of predictions alone. Predictions do not depend on each other: the threshold of one admits no point of another.
 So each has a path and a walk of its own, at level delta / m where m predictions are tried; by the union bound the
@@ -49,10 +49,15 @@ CONTROLS = ("groups", "predictions", "all")
 _HOPE = 0.2  # a prediction whose chance to be certified is estimated below this is given up before it costs delta
 _POWER = 0.8  # chance of a certificate that "about how many examples are needed" asks for
 _MOST_GROWTH = 64  # times the sample at hand, up to which more examples are considered
-_WORDS = {  # what a certificate promises, by control
+_PROMISED = {  # by control
+    "groups": "every class and every prediction that the rule admits is",
+    "predictions": "every prediction that the rule admits is",
+    "all": "the answers that the rule admits are, taken together,",
+}
+_CONTROLLED = {
     "groups": "every class and every prediction",
-    "predictions": "every prediction",
-    "all": "the admitted answers taken together",
+    "predictions": "any prediction",
+    "all": "all answers together",
 }
 
 
@@ -149,7 +154,7 @@ class Certificate:
     """Where nothing holds: an alpha that would probably hold, by calibration; None if none above 0.5 would."""
     n_needed: int | None = None
     """Where nothing holds: about how many certification points would be needed in all, estimated on calibration; None
-    if 64 times as many would not do."""
+    if that cannot be told."""
 
     @property
     def identity(self) -> str:
@@ -173,8 +178,8 @@ class Certificate:
         spent = "" if self.looks == 1 else f" for all {self.looks} certificates on this sample"
         share = self.n_admitted / self.n_certification
         return (
-            f"With probability at least {confidence:.3g}{spent}, {_WORDS[self.control]} that the rule admits is right "
-            f"at least {self.alpha:.4g} of the time, on data like the {self.n_certification} certification points, of "
+            f"With probability at least {confidence:.3g}{spent}, {_PROMISED[self.control]} right at "
+            f"least {self.alpha:.4g} of the time, on data like the {self.n_certification} certification points, of "
             f"which it admits {share:.1%}."
         )
 
@@ -190,13 +195,13 @@ class Certificate:
             else f"about {self.largest_alpha:.2g} could be certified, at the cost of another delta"
         )
         needs = (
-            f"{_MOST_GROWTH} times as many certification points would not be enough"
+            "how many more examples would help cannot be told from calibration"
             if self.n_needed is None
-            else f"about {self.n_needed:,} certification points would be needed for {self.alpha:.4g}"
+            else f"about {self.n_needed:,} certification points, and as many to calibrate, would be needed"
         )
         return (
-            f"Nothing can be certified at alpha = {self.alpha:.4g} for {_WORDS[self.control]}: {name} fails ({found}); "
-            f"{could}, and {needs}."
+            f"Nothing can be certified at alpha = {self.alpha:.4g} for {_CONTROLLED[self.control]}: {name} fails "
+            f"({found}); {could}, and {needs}."
         )
 
 
@@ -325,22 +330,26 @@ def group_checks(counts: Counts, alpha: float, delta: float, control: str) -> tu
 
 def _with_advice(certificate: Certificate, calibration: ScoredSample, n_classes: int) -> Certificate:
     """The same with what calibration alone says would work; the certification sample is not looked at again."""
+    n = max(certificate.n_certification, 1)
+    control = "all" if certificate.control == "predictions" else certificate.control  # the nearest that is cheap
 
-    def power(alpha: float, n: int) -> float:
-        control = "all" if certificate.control == "predictions" else certificate.control  # the nearest that is cheap
-        return ThresholdPath.of(calibration, n_classes, n, alpha=alpha, delta=certificate.delta, control=control).power
+    def power(alpha: float, growth: int = 1) -> float:
+        return ThresholdPath.of(
+            calibration, n_classes, n, alpha=alpha, delta=certificate.delta, control=control, growth=growth
+        ).power
 
-    n = certificate.n_certification
     below, above = 50, round(100 * certificate.alpha)  # in hundredths; power falls as alpha rises
     while above - below > 1:
         middle = (below + above) // 2
-        below, above = (middle, above) if power(middle / 100, n) >= _POWER else (below, middle)
-    largest = below / 100 if below > 50 else None
-    n = max(n, 1)
+        below, above = (middle, above) if power(middle / 100) >= _POWER else (below, middle)
     growth = 2
-    while growth <= _MOST_GROWTH and power(certificate.alpha, growth * n) < _POWER:
+    while growth <= _MOST_GROWTH and power(certificate.alpha, growth) < _POWER:
         growth *= 2
-    return replace(certificate, largest_alpha=largest, n_needed=growth * n if growth <= _MOST_GROWTH else None)
+    return replace(
+        certificate,
+        largest_alpha=below / 100 if below > 50 else None,
+        n_needed=growth * n if growth <= _MOST_GROWTH else None,
+    )
 
 
 def _name_of(group: GroupCheck, class_names: Sequence[Any] | None) -> str:
