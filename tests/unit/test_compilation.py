@@ -20,11 +20,13 @@ def said(monkeypatch, tmp_path, caplog):
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(double, "__module__", "torchsdm.matching._doubling")
     caplog.set_level(logging.INFO, logger="torchsdm")
+    kept = []  # what numba caches of a function whose module cannot be imported is read only while it lives
 
     def by_calls(*numbers):
         monkeypatch.setattr(compilation._ANNOUNCEMENT, "is_due", True)  # as in a new process
         caplog.clear()
         function = compilation.compiled(double)
+        kept.append(function)
         assert [function(number) for number in numbers] == [2 * number for number in numbers]
         return [record.getMessage() for record in caplog.records if record.name == "torchsdm.compilation"]
 
