@@ -26,14 +26,14 @@ ROOMS: dict[str, set[str]] = {
     "states": {"documents"},
     "hidden_states": {"documents", "states"},
     "storage": {"matching", "core", "model", "states"},
-    "estimators": {"matching", "core", "training", "model", "documents", "states", "hidden_states", "storage"},
+    "estimators": {"matching", "core", "training", "model", "trust", "documents", "states", "hidden_states", "storage"},
     "baselines": {"matching", "core", "training", "states", "estimators"},
     "evaluation": {"core", "training", "model", "states", "estimators", "baselines"},
     "experiments": {"core", "documents", "states", "hidden_states", "estimators", "baselines", "evaluation"},
-    "application": {"documents", "states", "hidden_states", "estimators", "evaluation"},
+    "application": {"core", "trust", "documents", "states", "hidden_states", "estimators", "evaluation"},
     "service": {"application"},
     "cli": {
-        *("documents", "states", "hidden_states", "estimators", "evaluation", "experiments", "application"),
+        *("trust", "documents", "states", "hidden_states", "estimators", "evaluation", "experiments", "application"),
         "service",  # sdm serve starts it; no other verb knows it
     },
 }

@@ -8,6 +8,7 @@ from torchsdm.application.answers import (
     selected,
 )
 from torchsdm.application.evaluate import evaluate_model
+from torchsdm.application.guards import guard_state, open_guard
 from torchsdm.application.inputs import checked, open_documents, readable
 from torchsdm.application.outputs import check_output_format, write_rows
 from torchsdm.application.saved_model import SavedModel
@@ -22,8 +23,10 @@ __all__ = [
     "decision_schema",
     "evaluate_model",
     "given_block",
+    "guard_state",
     "ids_and_texts",
     "open_documents",
+    "open_guard",
     "read_training",
     "readable",
     "selected",

@@ -16,6 +16,7 @@ from torchsdm.application.saved_model import SavedModel
 from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.states import LabelledStates
+from torchsdm.trust import DriftGuard
 
 
 def decision_schema() -> dict[str, Any]:
@@ -33,6 +34,7 @@ def answer_rows(
     k: int = 0,
     calibration: bool = False,
     texts: bool = False,
+    guard: DriftGuard | None = None,
 ) -> list[dict[str, Any]]:
     """Decide on a block of states: one row per input, with its id and the fields of ``Decisions.to_dicts``.
 
@@ -47,11 +49,15 @@ def answer_rows(
         If k > 0, whether a row also has the calibration points like the input, as ``Explanation`` does.
     texts : bool
         Whether a row also has the text of its input and of the examples behind it.
+    guard : DriftGuard, optional
+        Watches the stream of inputs that the block belongs to; not for an ensemble, which has none.
     """
+    watched: dict[str, Any] = {} if guard is None else {"guard": guard}
+    states = block.hidden_states
     rows = (
-        [one.to_dict(calibration=calibration, texts=texts) for one in classifier.explain(block.hidden_states, k)]
+        [one.to_dict(calibration=calibration, texts=texts) for one in classifier.explain(states, k, **watched)]
         if k
-        else classifier.decide(block.hidden_states).to_dicts()
+        else classifier.decide(states, **watched).to_dicts()
     )
     return [
         {"id": name, **({"text": text} if texts else {}), **row}

@@ -149,7 +149,7 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
         """Identifies the data that a checkpoint belongs to; the same numbers under other labels are different data."""
         if self.checkpoint is None:
             return ""
-        return data.fingerprint_with_calibration(fingerprint(data.hidden_states, classes[data.labels.numpy()]))
+        return data.fingerprint_of_parts(fingerprint(data.hidden_states, classes[data.labels.numpy()]))
 
     def _settings(self, n_classes: int) -> TrainingSettings:
         return TrainingSettings(

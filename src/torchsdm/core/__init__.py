@@ -18,6 +18,7 @@ from torchsdm.core.activation import (
 )
 from torchsdm.core.adaptor import Adaptor, ExemplarAdaptor, IdentityAdaptor, make_adaptor, restore_adaptor
 from torchsdm.core.decision import CalibrationScores, Decisions, SDMDecisions, decide
+from torchsdm.core.groups import GroupAccuracy, GroupCounts, wilson_interval
 from torchsdm.core.region import HighReliabilityRegion, find_high_reliability_region
 from torchsdm.core.sample_size import dkw_epsilon, effective_sample_sizes
 from torchsdm.core.signals import ClassEcdfs, Signals
@@ -30,6 +31,8 @@ __all__ = [
     "ClassEcdfs",
     "Decisions",
     "ExemplarAdaptor",
+    "GroupAccuracy",
+    "GroupCounts",
     "HighReliabilityRegion",
     "IdentityAdaptor",
     "SDMActivation",
@@ -49,4 +52,5 @@ __all__ = [
     "sdm_log_activation",
     "sdm_loss",
     "sdm_losses",
+    "wilson_interval",
 ]

@@ -20,6 +20,8 @@ from torchsdm.validation import Array
 
 Self = TypeVar("Self", bound="Decisions")
 
+_LANES = ("certified", "certificate", "lane", "reason")  # fields that a certificate and its lanes fill
+
 
 @dataclass(frozen=True, kw_only=True)
 class Decisions:
@@ -36,11 +38,11 @@ class Decisions:
     predictions: Array
     """Predicted label: argmax of the logits, whether admitted or not."""
     admitted: Array
-    """Whether the estimator's rule admits the prediction."""
+    """Whether the prediction may be acted on, by the estimator's rule; for SDM, by the policy stored with the model."""
     admitted_alpha: Array
-    """The largest alpha that admits the point; NaN if none does."""
+    """The largest alpha that admits the point; NaN if none does. For SDM, of the paper's regions."""
     admitted_at: Array
-    """Whether each alpha admits the point, (N, A)."""
+    """Whether each alpha admits the point, (N, A). For SDM, the paper's region of each alpha."""
     probabilities: Array
     """The estimator's class probabilities, (N, C); for SDM sdm(z'), uniform where d = 0."""
     confidence: Array
@@ -48,11 +50,20 @@ class Decisions:
     logits: Array
     """z', (N, C)."""
     score: Array | None = None
-    """What the estimator ranks inputs by, if that is not ``confidence``; higher is more reliable."""
+    """What the estimator ranks inputs by, if that is not ``confidence``; higher is more reliable. For SDM with a
+    certificate, the estimated probability that the prediction is right (``torchsdm.trust.Reliability``)."""
     set_sizes: Array | None = None
     """Conformal estimators: the number of labels in the prediction set."""
     member: Array | None = None
     """Ensembles: the round that the row's numbers are from."""
+    certified: Array | None = None
+    """Whether a certified rule admits the prediction (``torchsdm.trust.Certificate``)."""
+    certificate: Array | None = None
+    """The identity of the certificate that the row was decided under; None without one."""
+    lane: Array | None = None
+    """'trusted', 'certified', 'review' or 'unfamiliar' (``torchsdm.trust.lanes``)."""
+    reason: Array | None = None
+    """Why the row is in its lane, in words."""
 
     @staticmethod
     def of_probabilities(
@@ -90,7 +101,7 @@ class Decisions:
     def at(self: Self, alpha: float) -> Self:
         """The same rows at one of the requested alphas, as if it were the only one.
 
-        With several alphas, ``set_sizes`` are left out.
+        With several alphas, ``set_sizes``, certificate and lanes are left out.
         """
         columns = np.flatnonzero(np.isclose(self.alphas, alpha, rtol=0, atol=1e-9))
         if len(columns) == 0:
@@ -166,7 +177,7 @@ class Decisions:
         """The fields that depend on alpha, for the alpha in one column (given as an array)."""
         alphas = self.alphas[column]
         admission = _admission("admitted", self.admitted_at[:, column], alphas)
-        return {"alphas": alphas, "set_sizes": None, **admission}
+        return {"alphas": alphas, **dict.fromkeys(("set_sizes", *_LANES)), **admission}
 
     def _keys(self, name: str) -> Array:
         """What the columns of a two-dimensional field stand for."""
@@ -200,7 +211,8 @@ class SDMDecisions(Decisions):
     admitted_lower_at: Array
     """Whether the lower estimator of each alpha admits the point, (N, A)."""
     out_of_distribution: Array
-    """q = 0 (the nearest support point does not match) or d = 0 (beyond all calibration distances of some class)."""
+    """The paper's: q = 0 (the nearest support point does not match) or d = 0 (beyond all calibration distances of some
+    class). True for some genuine inputs, too; ``lane`` has the word for users, 'unfamiliar'."""
     confidence_lower: Array
     confidence_upper: Array
     similarity: Array

@@ -51,13 +51,9 @@ class ClassEcdfs:
             raise InvalidInputError(f"'nearest_distance' of {caller} must be distances. Got NaN or negative values.")
         in_distribution = q > 0
         ecdfs = cls(tuple(distance[in_distribution & (y == c)].sort().values for c in range(n_classes)))
-        if warn and ecdfs.empty_classes:
-            names = [repr(c if class_names is None else class_names[c]) for c in ecdfs.empty_classes]
-            warn_user(
-                f"No calibration point with q > 0 for class {', '.join(names)}: every distance quantile is 0 and "
-                "nothing can be admitted. More data for the class or longer training may help.",
-                EmptyClassWarning,
-            )
+        warning = ecdfs.warning(class_names)
+        if warn and warning is not None:
+            warn_user(warning.what, EmptyClassWarning)
         return ecdfs
 
     @property
@@ -69,6 +65,16 @@ class ClassEcdfs:
     def empty_classes(self) -> list[int]:
         """Classes without points."""
         return [c for c, distances in enumerate(self.sorted_distances) if len(distances) == 0]
+
+    def warning(self, class_names: Sequence[Any] | None = None) -> EmptyClassWarning | None:
+        """What a user should know about classes without points; None if there are none."""
+        if not self.empty_classes:
+            return None
+        names = [repr(c if class_names is None else class_names[c]) for c in self.empty_classes]
+        return EmptyClassWarning(
+            f"No calibration point with q > 0 for class {', '.join(names)}: every distance quantile is 0 and "
+            "nothing can be admitted. More data for the class or longer training may help."
+        )
 
     def distance_quantile(self, nearest_distance: ArrayLike, *, skip_empty: bool = False) -> Tensor:
         """Distance quantile d (Eq. 5): ``min over classes c of 1 - #{x in c : x < d_nearest} / n_c``, float64.

@@ -12,15 +12,17 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor
 
+from torchsdm.choices import CONTROLS, POLICIES
 from torchsdm.core import SDMDecisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimators._fitted import check_examples
 from torchsdm.estimators._fitting import FitData, Trained
 from torchsdm.estimators._saving import Saveable
+from torchsdm.estimators._trust import Trusting
 from torchsdm.estimators._updates import Updatable
 from torchsdm.labels import LabelCodes, count_classes
 from torchsdm.matching import DEFAULT_BLOCK_SIZE
-from torchsdm.model import Examples
+from torchsdm.model import Examples, Points
 from torchsdm.states import LabelledStates, StatesOrigin
 from torchsdm.training import (
     History,
@@ -48,7 +50,7 @@ from torchsdm.validation import (
 from torchsdm.wording import shortened
 
 
-class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
+class BaseSDMClassifier(Saveable, Updatable, Trusting, ClassifierMixin, BaseEstimator):
     """What the single classifier and the ensemble share.
 
     ``fit`` of each reads from top to bottom: check the data, train the rounds, build the models that are wanted.
@@ -73,6 +75,11 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         checkpoint: str | Path | None = None,
         block_size: int = DEFAULT_BLOCK_SIZE,
         verbose: bool = False,
+        certification_size: float | None = 0.25,
+        delta: float = 0.1,
+        control: str = "groups",
+        familiarity: float = 0.05,
+        policy: str = "certified",
     ) -> None:
         self.alpha = alpha
         self.n_filters = n_filters
@@ -90,6 +97,11 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         self.checkpoint = checkpoint
         self.block_size = block_size
         self.verbose = verbose
+        self.certification_size = certification_size
+        self.delta = delta
+        self.control = control
+        self.familiarity = familiarity
+        self.policy = policy
 
     # ---------------------------------------------------------------- fitting
 
@@ -100,6 +112,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         ids: Sequence[Any] | Array | None,
         texts: Sequence[str] | Array | None,
         calibration: LabelledStates | tuple[ArrayLike, ArrayLike] | None,
+        certification: LabelledStates | tuple[ArrayLike, ArrayLike] | None = None,
     ) -> FitData:
         """Check the arguments of ``fit``."""
         caller = f"{type(self).__name__}.fit"
@@ -112,26 +125,32 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         check_same_length(len(states), labels, "y", caller)
         classes, class_numbers = count_classes(labels, caller)
         examples = check_examples(data_in.ids, data_in.texts, len(states), caller)
-        given = self._check_calibration(calibration, LabelCodes(classes), data_in.origin, caller)
+        codes = LabelCodes(classes)
+        calibrating = self._check_part(calibration, "calibration", codes, data_in.origin, caller)
+        certifying = self._check_part(certification, "certification", codes, data_in.origin, caller)
         return FitData(
-            TrainingData(states, torch.from_numpy(class_numbers.astype(np.int64)), *given[:2]),
+            TrainingData(states, torch.from_numpy(class_numbers.astype(np.int64)), *(calibrating or ())[:2]),
             classes,
             examples,
-            given[2] or examples,
+            examples if calibrating is None else calibrating[2],
             fingerprint(states, labels),
             data_in.origin,
+            None if certifying is None else Points(certifying[0].split(DEFAULT_BLOCK_SIZE), *certifying[1:]),
         )
 
-    def _train(self, data: FitData, seed: int | None) -> Trained:
+    def _draw_seed(self, seed: int | None) -> None:
+        """Fix the seed of a fit: the given one, or one drawn from ``random_state``."""
+        self.random_seed_ = seed_of_fit(seed, self.random_state, self.checkpoint, type(self).__name__)
+
+    def _train(self, data: FitData) -> Trained:
         """Train the rounds, and set the attributes that do not depend on which of them are kept."""
         self.data_fingerprint_ = data.fingerprint
-        self.random_seed_ = seed_of_fit(seed, self.random_state, self.checkpoint, type(self).__name__)
         training = Training(SDMLearner, data.points, self._settings(len(data.classes)), self.random_seed_)
         rounds = train_rounds(
             training,
             self.n_rounds,
             checkpoint=self.checkpoint,
-            data_fingerprint=data.points.fingerprint_with_calibration(data.fingerprint),
+            data_fingerprint=data.points.fingerprint_of_parts(data.fingerprint),
             verbose=self.verbose,
         )
         self.classes_ = data.classes
@@ -199,31 +218,40 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
             check_path(self.checkpoint, "checkpoint", caller)
         check_device(self.device, caller)
         check_alphas(self.alpha, caller)
+        if self.certification_size is not None:
+            check_share(self.certification_size, "certification_size", caller)
+        check_share(self.delta, "delta", caller)
+        check_choice(self.control, CONTROLS, "control", caller)
+        check_choice(self.policy, POLICIES, "policy", caller)
+        check_positive(self.familiarity, "familiarity", caller, zero=True)
+        if self.familiarity >= 1:
+            raise InvalidInputError(f"'familiarity' of {caller} must be in [0, 1). Got {self.familiarity!r}.")
 
-    def _check_calibration(
-        self, calibration: Any, codes: LabelCodes, origin: StatesOrigin | None, caller: str
-    ) -> tuple[Tensor | None, Tensor | None, Examples | None]:
-        """States, class numbers and names of the user's calibration set."""
-        if calibration is None:
-            return None, None, None
-        if not isinstance(calibration, LabelledStates):
-            if not isinstance(calibration, (tuple, list)) or len(calibration) != 2:
+    def _check_part(
+        self, part: Any, name: str, codes: LabelCodes, origin: StatesOrigin | None, caller: str
+    ) -> tuple[Tensor, Tensor, Examples] | None:
+        """States, class numbers and names of the user's calibration or certification set."""
+        if part is None:
+            return None
+        if not isinstance(part, LabelledStates):
+            if not isinstance(part, (tuple, list)) or len(part) != 2:
                 raise InvalidTypeError(
-                    f"'calibration' of {caller} must be LabelledStates or (X, y). Got {type(calibration).__name__}."
+                    f"'{name}' of {caller} must be LabelledStates or (X, y). Got {type(part).__name__}."
                 )
-            calibration = LabelledStates(*calibration)
-        if origin is not None and calibration.origin is not None:
-            difference = origin.difference(calibration.origin)
+            part = LabelledStates(*part)
+        if origin is not None and part.origin is not None:
+            difference = origin.difference(part.origin)
             if difference is not None:
                 raise InvalidInputError(
-                    f"'calibration' of {caller} was made with a different {difference.what} than X: "
+                    f"'{name}' of {caller} was made with a different {difference.what} than X: "
                     f"{shortened(repr(difference.theirs))}, but X has {shortened(repr(difference.ours))}."
                 )
-        states = check_hidden_states(self, calibration.hidden_states, f"{caller} (calibration)", reset=False)
-        labels = check_label_array(calibration.labels, f"{caller} (calibration)")
-        check_same_length(len(states), labels, "y", f"{caller} (calibration)")
-        class_numbers = codes.encode(labels, f"{caller} (calibration)")
-        examples = check_examples(calibration.ids, calibration.texts, len(states), caller)
+        where = f"{caller} ({name})"
+        states = check_hidden_states(self, part.hidden_states, where, reset=False)
+        labels = check_label_array(part.labels, where)
+        check_same_length(len(states), labels, "y", where)
+        class_numbers = codes.encode(labels, where)
+        examples = check_examples(part.ids, part.texts, len(states), caller)
         return states, class_numbers, examples
 
     def _check_input(self, X: ArrayLike, method: str) -> Tensor:

@@ -12,6 +12,7 @@ from torchsdm.matching import check_ids
 from torchsdm.model import ListedExamples, SDMModel
 from torchsdm.states import StatesOrigin
 from torchsdm.training import History
+from torchsdm.trust import Certificate, Reliability
 from torchsdm.validation import Array, as_list, check_same_length, is_storable_text
 
 
@@ -27,6 +28,9 @@ class FittedState:
     random_seed_: int
     training_rows_: Array
     calibration_rows_: Array
+    certification_rows_: Array
+    certificate_: Certificate | None = None
+    reliability_: Reliability | None = None
     states_origin_: StatesOrigin | None
     """The language model and prompt that the hidden states were made with, if known."""
     _codes: LabelCodes

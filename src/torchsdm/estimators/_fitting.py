@@ -23,6 +23,8 @@ class FitData:
     fingerprint: str
     """Of the states and labels that each round trains on, or splits."""
     states_origin: StatesOrigin | None
+    certification: Points | None = None
+    """Labelled points that nothing but the certificate sees: given, or held out of X."""
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,13 @@ from torchsdm.storage import (
     write_model,
 )
 from torchsdm.training import EpochRecord, History
+from torchsdm.trust import Certificate, Reliability
 from torchsdm.validation import check_device, check_path
 
 Self = TypeVar("Self", bound="Saveable")
 
 _MACHINE_SETTINGS = ("device", "checkpoint")
-_ROWS = ("training_rows", "calibration_rows")
+_ROWS = ("training_rows", "calibration_rows", "certification_rows")
 
 
 class Saveable(HubModel, FittedState):
@@ -63,6 +64,8 @@ class Saveable(HubModel, FittedState):
             "random_seed": self.random_seed_,
             "states_origin": None if self.states_origin_ is None else self.states_origin_.to_json(),
             **{name: getattr(self, f"{name}_").tolist() for name in _ROWS if hasattr(self, f"{name}_")},
+            "certificate": None if self.certificate_ is None else self.certificate_.to_json(),
+            "reliability": None if self.reliability_ is None else self.reliability_.to_json(),
             "history": self.history_.to_dicts(),
             "models": [part.settings for part in parts],
         }
@@ -91,7 +94,8 @@ class Saveable(HubModel, FittedState):
         config = stored.config
         try:
             parameters = {name: value for name, value in config["parameters"].items() if name != "keep_rounds"}
-            estimator = cls(**parameters, device=device)  # older models stored keep_rounds
+            parameters.setdefault("certification_size", None)  # older models stored keep_rounds, and had no certificate
+            estimator = cls(**parameters, device=device)
             estimator.classes_ = label_values_from_json(config["classes"])
             outside = label_values_from_json(config["labels_outside"])
             estimator._codes = LabelCodes(estimator.classes_, tuple(outside.tolist()))
@@ -106,6 +110,10 @@ class Saveable(HubModel, FittedState):
             for name in _ROWS:
                 if name in config:  # an ensemble has rows per round, and older models lack theirs
                     setattr(estimator, f"{name}_", np.array(config[name], dtype=np.int64))
+            if config.get("certificate") is not None:  # older models have none
+                estimator.certificate_ = Certificate.from_json(config["certificate"])
+            if config.get("reliability") is not None:
+                estimator.reliability_ = Reliability.from_json(config["reliability"])
             estimator.history_ = History(EpochRecord(**record) for record in config["history"])
             settings = config["models"]
         except (KeyError, TypeError, ValueError) as error:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
+
+import numpy as np
 
 from torchsdm.core import HighReliabilityRegion, SDMDecisions
 from torchsdm.errors import InvalidInputError, MissingExtraError
 from torchsdm.estimators._base import BaseSDMClassifier
-from torchsdm.matching import SupportSet
-from torchsdm.model import Explanation, SDMModel, explain
+from torchsdm.matching import DEFAULT_BLOCK_SIZE, SupportSet, next_ids
+from torchsdm.model import Explanation, Points, SDMModel, explain
 from torchsdm.states import LabelledStates
 from torchsdm.training import best_round
-from torchsdm.validation import Array, ArrayLike, check_path, check_positive
+from torchsdm.trust import Certificate, DriftGuard
+from torchsdm.validation import Array, ArrayLike, check_alpha, check_alphas, check_path, check_positive
 
 Self = TypeVar("Self", bound="SDMClassifier")
 
@@ -22,17 +26,23 @@ Self = TypeVar("Self", bound="SDMClassifier")
 class SDMClassifier(BaseSDMClassifier):
     """A classifier over frozen hidden states that admits an answer or rejects it.
 
-    1. ``fit`` trains J rounds of an adaptor with the SDM loss and keeps the best (section 3.1 of the paper);
-    2. matches the calibration set against the training set and estimates the high-reliability region (Algorithm 1);
-    3. ``decide`` answers every input with a label, whether it is admitted, and the numbers behind it;
-    4. ``explain`` shows the training examples behind a decision;
-    5. ``add_exemplars``, ``remove_exemplars``, ``relabel_exemplars`` and ``recalibrate`` adapt it without training.
+    1. ``fit`` holds out a random part of the data, which nothing sees but the certificate;
+    2. trains J rounds of an adaptor with the SDM loss on the rest and keeps the best (section 3.1 of the paper);
+    3. matches the calibration set against the training set and estimates the high-reliability region (Algorithm 1);
+    4. certifies a rule on the part held out: ``certificate_.holds_for()`` says what is promised;
+    5. ``decide`` answers every input with a label, whether it is admitted, its lane, and the reason;
+    6. ``explain`` shows the training examples behind a decision;
+    7. ``add_exemplars``, ``remove_exemplars``, ``relabel_exemplars``, ``recalibrate`` and ``recertify`` change it
+       without training.
+
+    With ``certification_size=None`` this is the paper's protocol: no certificate, and the region admits.
 
     Parameters
     ----------
     alpha : float or sequence of float, default=0.95
-        Target accuracy in (0.5, 1] for each true class, on the calibration set. The region estimates where it is met;
-        it does not guarantee it. With several, each has a region, and a point gets the largest that admits it.
+        Target accuracy in (0.5, 1]. The certificate promises it, for those whom ``control`` names; the paper's region
+        estimates where each true class reaches it on the calibration set. With several, each has a region, and the
+        first is certified.
     n_filters : int, default=1000
         M, the width of an exemplar.
     n_rounds : int, default=10
@@ -64,10 +74,25 @@ class SDMClassifier(BaseSDMClassifier):
         Rows per block in matching; it limits memory and changes no answer.
     verbose : bool
         Show a progress bar.
+    certification_size : float or None, default=0.25
+        Share of X held out at random to certify with; None for the paper's protocol. Nothing is held out where there
+        are too few points for any certificate.
+    delta : float, default=0.1
+        Probability with which the promise may fail.
+    control : {'groups', 'predictions', 'all'}
+        For whom the promise holds: every class and every prediction; every prediction; or all admitted answers
+        together, for many classes with few examples each.
+    familiarity : float, default=0.05
+        Inputs with a distance quantile d below this are unfamiliar and never certified.
+    policy : {'certified', 'trusted'}
+        Which lanes are admitted: trusted and certified, or only trusted. Without a certificate only trusted ones are.
+        It takes effect at once and is saved with the model.
 
     Attributes
     ----------
     classes_ : (C,)
+    certificate_ : Certificate or None
+        The promise, or why there is none; None for the paper's protocol.
     region_ : HighReliabilityRegion
         Of the first alpha; ``regions_`` has one per alpha.
     history_ : History
@@ -80,6 +105,10 @@ class SDMClassifier(BaseSDMClassifier):
         The seed that was used; ``fit(..., seed=random_seed_)`` of another estimator uses the same splits.
     training_rows_, calibration_rows_ : arrays
         The rows that the model was trained and calibrated on: of X, or of the calibration set given to ``fit``.
+    certification_rows_ : array
+        The rows of X that were held out to certify; empty if none were.
+    certification_ : SDMDecisions or None
+        The decisions on the certification points.
 
     Examples
     --------
@@ -101,10 +130,11 @@ class SDMClassifier(BaseSDMClassifier):
         ids: Sequence[Any] | Array | None = None,
         texts: Sequence[str] | Array | None = None,
         calibration: LabelledStates | tuple[ArrayLike, ArrayLike] | None = None,
+        certification: LabelledStates | tuple[ArrayLike, ArrayLike] | None = None,
         seed: int | None = None,
         keep_rounds: bool = False,
     ) -> Self:
-        """Train the rounds, keep the best, and calibrate it.
+        """Hold out a part to certify, train the rounds on the rest, keep the best, calibrate it and certify it.
 
         Parameters
         ----------
@@ -116,7 +146,9 @@ class SDMClassifier(BaseSDMClassifier):
         ids, texts : (N,), optional
             Names (unique; by default the row numbers of X) and texts of the examples, returned by ``explain``.
         calibration : LabelledStates or (X, y), optional
-            Your own calibration set; all of X is then trained on. By default each round splits X.
+            Your own calibration set; the rounds then do not split X. By default each round does.
+        certification : LabelledStates or (X, y), optional
+            Your own certification set, which nothing else may have seen. By default a random part of X is held out.
         seed : int, optional
             The seed itself, such as another estimator's ``random_seed_``, instead of one drawn from ``random_state``:
             estimators with the same seed have the same splits.
@@ -125,15 +157,94 @@ class SDMClassifier(BaseSDMClassifier):
             update. They are not saved; save the ensemble.
         """
         with self._unchanged_on_error():
-            data = self._check_data(X, y, ids, texts, calibration)
-            trained = self._train(data, seed)
+            data = self._check_data(X, y, ids, texts, calibration, certification)
+            self._draw_seed(seed)
+            alpha = check_alphas(self.alpha, "SDMClassifier.fit")[0]
+            data = self._hold_out(data, alpha)
+            trained = self._train(data)
             best = best_round(trained.rounds)
-            self.__dict__.pop("round_models_", None)
+            for name in ("round_models_", "certificate_", "reliability_"):
+                self.__dict__.pop(name, None)
             if keep_rounds:
                 self.round_models_ = tuple(trained.model_of(one) for one in trained.rounds)
-            self.models_ = (self.round_models_[best.number] if keep_rounds else trained.model_of(best),)
+            model = self.round_models_[best.number] if keep_rounds else trained.model_of(best)
             self.training_rows_, self.calibration_rows_ = trained.rows_of(best)
+            if data.certification is not None:
+                model.certify_with(data.certification)
+            if data.certification is not None or self.certification_size is not None:
+                self._certify(model, alpha)
+            self.models_ = (model,)
         return self
+
+    def recertify(
+        self: Self,
+        X: ArrayLike | LabelledStates | None = None,
+        y: ArrayLike | None = None,
+        *,
+        ids: Sequence[Any] | Array | None = None,
+        texts: Sequence[str] | Array | None = None,
+        alpha: float | None = None,
+    ) -> Self:
+        """Certify again: with new labelled data at any time, or on the same sample for another alpha.
+
+        A second certificate on one sample is a second chance to be wrong; ``certificate_.looks`` and ``delta_spent``
+        count, and a warning says so. The alpha must not be chosen by what an earlier certificate found. With new data
+        that nothing else saw, the whole promise is there again.
+        """
+        self._check_is_fitted("recertify")
+        caller = "SDMClassifier.recertify"
+        before = self.certificate_
+        wanted = check_alpha(self._certified_alpha if alpha is None else alpha, caller)
+        with self._updated_models() as models:
+            model = models[0]
+            if X is not None:
+                known = model.known_ids()
+                given = X if isinstance(X, LabelledStates) else LabelledStates(X, y, ids, texts)
+                if given.ids is None:
+                    given = replace(given, ids=next_ids(known, len(given)))
+                part = self._check_part(given, "certification", self._codes, self.states_origin_, caller)
+                if part is not None:
+                    model.certify_with(Points(part[0].split(DEFAULT_BLOCK_SIZE), *part[1:]))
+                before = None
+                self.certification_rows_ = np.array([], dtype=np.int64)
+            if model.certification is None:
+                raise InvalidInputError(
+                    f"{caller} needs labelled data: this model was fitted without a certification set. Pass X and y."
+                )
+            if model.support_changed:
+                regions = model.calibration.regions
+                model.recalibrate([region.alpha for region in regions], model.calibration.min_class_count)
+            self._certify(model, wanted, **_looks_after(before))
+        return self
+
+    def recalibrate(
+        self: Self, alpha: float | Sequence[float] | None = None, *, min_class_count: int | None = None
+    ) -> Self:
+        """Recompute the region, for another alpha or after updates, without training.
+
+        After updates of the support, the calibration points are matched against it again and the eCDFs recomputed. If
+        the rule changes, it is also certified again, for the first alpha and on the same sample; ``recertify`` says
+        what that costs.
+        """
+        self._check_is_fitted("recalibrate")
+        changed = self.model_.support_changed
+        with self._unchanged_on_error():
+            super().recalibrate(alpha, min_class_count=min_class_count)
+            before = self.certificate_
+            if before is not None and (changed or (alpha is not None and self.region_.alpha != before.alpha)):
+                self._certify(self.model_, self.region_.alpha, **_looks_after(before))
+        return self
+
+    @property
+    def _certified_alpha(self) -> float:
+        """The alpha to certify: that of the certificate, or of the first region."""
+        return self.region_.alpha if self.certificate_ is None else self.certificate_.alpha
+
+    @property
+    def certification_(self) -> SDMDecisions | None:
+        """The decisions on the certification points, as they would be made now; None without such points."""
+        decisions = self.model_.decide_certification()
+        return None if decisions is None else self.lane_rule_.apply(decisions)
 
     @contextmanager
     def _updated_models(self) -> Iterator[tuple[SDMModel, ...]]:
@@ -169,13 +280,21 @@ class SDMClassifier(BaseSDMClassifier):
         labels: Array = self.classes_[self.model_.predict(states).numpy()]
         return labels
 
-    def decide(self, X: ArrayLike) -> SDMDecisions:
-        """Decide on each input: the label, whether it is admitted, and the numbers behind it.
+    def decide(self, X: ArrayLike, *, guard: DriftGuard | None = None) -> SDMDecisions:
+        """Decide on each input: the label, whether it is admitted, its lane, the reason, and the numbers behind it.
 
-        A row does not depend on what else is in X.
+        A row does not depend on what else is in X. With a ``guard``, the inputs are the next ones of its stream, in
+        their order, and once it is raised only trusted answers are admitted.
         """
         states = self._check_input(X, "decide")
-        return self.model_.decide(states)
+        return self._judge(guard)(self.model_.decide(states))
+
+    def _judge(self, guard: DriftGuard | None) -> Callable[[SDMDecisions], SDMDecisions]:
+        """What adds lanes to decisions, and has a guard watch them."""
+        rule = self.lane_rule_
+        if guard is None:
+            return rule.apply
+        return lambda decisions: guard.watch(rule.apply(decisions))
 
     def logits(self, X: ArrayLike) -> Array:
         """z' of each input (N, C), classes in the order of ``classes_``."""
@@ -187,11 +306,14 @@ class SDMClassifier(BaseSDMClassifier):
         calibration = self.model_.calibration
         return calibration.logits.cpu().numpy(), calibration.labels.cpu().numpy()
 
-    def explain(self, X: ArrayLike, k: int = 5) -> list[Explanation]:
-        """For each input its decision, the k nearest training examples, and the calibration points of its partition."""
+    def explain(self, X: ArrayLike, k: int = 5, *, guard: DriftGuard | None = None) -> list[Explanation]:
+        """For each input its decision, the k nearest training examples, and the calibration points of its partition.
+
+        A ``guard`` is used as in ``decide``.
+        """
         states = self._check_input(X, "explain")
         check_positive(k, "k", "SDMClassifier.explain", integer=True)
-        return explain(self.model_, self._codes, states, k)
+        return explain(self.model_, self._codes, states, k, self._judge(guard))
 
     def export_support(self, path: str | Path) -> None:
         """Write the support's ids, labels, predictions, texts and exemplars to a Parquet file."""
@@ -214,3 +336,8 @@ class SDMClassifier(BaseSDMClassifier):
             ),
         }
         pq.write_table(pa.table(columns), path)
+
+
+def _looks_after(before: Certificate | None) -> dict[str, Any]:
+    """How often a certification sample was used, with the next certificate on it."""
+    return {} if before is None else {"looks": before.looks + 1, "delta_spent": before.delta_spent}

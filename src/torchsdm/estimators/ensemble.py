@@ -27,7 +27,8 @@ class SDMEnsemble(BaseSDMClassifier):
     prediction is the most frequent one (on a tie, the smallest label). A row's numbers are those of the least confident
     round that agrees with it; ``member`` says which.
 
-    Takes the parameters of ``SDMClassifier``.
+    Takes the parameters of ``SDMClassifier``. An ensemble is not certified: nothing is held out, ``certificate_`` is
+    None, and its lanes are trusted, review and unfamiliar.
     """
 
     def fit(
@@ -43,7 +44,8 @@ class SDMEnsemble(BaseSDMClassifier):
         """Train the rounds, and calibrate each; the parameters are those of ``SDMClassifier.fit``."""
         with self._unchanged_on_error():
             data = self._check_data(X, y, ids, texts, calibration)
-            trained = self._train(data, seed)
+            self._draw_seed(seed)
+            trained = self._train(data)
             self.models_ = tuple(trained.model_of(one) for one in trained.rounds)
         return self
 
@@ -74,7 +76,7 @@ class SDMEnsemble(BaseSDMClassifier):
     def decide(self, X: ArrayLike) -> SDMDecisions:
         """Decide on each input with all rounds together."""
         states = self._check_input(X, "decide")
-        return combine([model.decide(states) for model in self.models_], self._codes)
+        return self.lane_rule_.apply(combine([model.decide(states) for model in self.models_], self._codes))
 
     def explain(self, X: ArrayLike, k: int = 5) -> list[Explanation]:
         """Explain each input by the round that its numbers come from."""

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from torchsdm.core import Decisions
+from torchsdm.core import Decisions, wilson_interval
 from torchsdm.errors import InvalidInputError
 from torchsdm.labels import LabelCodes
 from torchsdm.validation import Array, check_label_array, check_same_length
@@ -78,20 +77,6 @@ def selective_accuracy(decisions: Decisions, labels: Any) -> SelectiveAccuracy:
         {label: cell(decisions.predictions == label) for label in decisions.classes.tolist()},
         cell(np.ones(len(truth), dtype=bool)),
     )
-
-
-def wilson_interval(successes: int, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Wilson's score interval for a share: (p + z²/2n ± z √(p(1 − p)/n + z²/4n²)) / (1 + z²/n)."""
-    if not 0 <= successes <= n or n <= 0:
-        raise InvalidInputError(f"'successes' of wilson_interval must be in 0..n with n > 0. Got {successes} of {n}.")
-    if not 0 < level < 1:
-        raise InvalidInputError(f"'level' of wilson_interval must be in (0, 1). Got {level!r}.")
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    p = successes / n
-    centre = p + z * z / (2 * n)
-    half = z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    scale = 1 + z * z / n
-    return max(0.0, float((centre - half) / scale)), min(1.0, float((centre + half) / scale))
 
 
 def ordering_score(decisions: Decisions) -> Array:

@@ -3,10 +3,11 @@
 from torchsdm.model.calibration import Calibration
 from torchsdm.model.examples import Examples, ListedExamples
 from torchsdm.model.explanation import Explanation, explain
-from torchsdm.model.model import Points, SDMModel
+from torchsdm.model.model import Certification, Points, SDMModel
 
 __all__ = [
     "Calibration",
+    "Certification",
     "Examples",
     "Explanation",
     "ListedExamples",

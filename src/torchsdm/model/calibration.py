@@ -11,13 +11,15 @@ from torch import Tensor
 from torchsdm.core import (
     CalibrationScores,
     ClassEcdfs,
+    GroupAccuracy,
+    GroupCounts,
     HighReliabilityRegion,
     Signals,
     find_high_reliability_region,
     log_activation,
     rescaled_similarity,
 )
-from torchsdm.errors import RegionWarning, warn_user
+from torchsdm.errors import RegionWarning, SDMWarning, warn_user
 from torchsdm.matching import SupportSet
 
 
@@ -55,6 +57,39 @@ class Calibration:
         """What decisions need from it."""
         return CalibrationScores(self.rescaled_similarity, self.labels)
 
+    def groups(self, region: HighReliabilityRegion) -> tuple[GroupAccuracy, ...]:
+        """Every true class and every prediction among the points that a region admits, on this calibration set."""
+        admitted = region.admits(self.rescaled_similarity, self.predictions, self.confidence)
+        labels, predictions, chosen = (tensor.cpu().numpy() for tensor in (self.labels, self.predictions, admitted))
+        return GroupCounts.of(labels, predictions, chosen, self.ecdfs.n_classes).accuracies()
+
+    def warnings(self, class_names: Sequence[Any] | None = None) -> list[SDMWarning]:
+        """What a user should know before relying on the regions."""
+        found: list[SDMWarning | None] = [self.ecdfs.warning(class_names)]
+        for region in self.regions:
+            found += [region.warning(class_names), self._group_warning(region, class_names)]
+        return [warning for warning in found if warning is not None]
+
+    def _group_warning(
+        self, region: HighReliabilityRegion, class_names: Sequence[Any] | None = None
+    ) -> RegionWarning | None:
+        """Name groups below alpha and predictions with few points; a region is found by true classes alone."""
+        needed = 0 if region.alpha == 1 else 1 / (1 - region.alpha) - 1e-9
+
+        def is_weak(group: GroupAccuracy) -> bool:
+            is_thin = group.kind == "prediction" and group.n_admitted < needed
+            return is_thin or (group.accuracy is not None and group.accuracy < region.alpha)
+
+        weak = [
+            group.described(class_names) for group in (self.groups(region) if region.found else ()) if is_weak(group)
+        ]
+        if not weak:
+            return None
+        return RegionWarning(
+            f"In the region at alpha={region.alpha:g} some groups are below alpha or based on few points, on the "
+            f"calibration set itself: {'; '.join(weak)}."
+        )
+
     @classmethod
     def of(
         cls,
@@ -68,13 +103,11 @@ class Calibration:
     ) -> Calibration:
         """Match the calibration points against the support, then fit eCDFs and regions; warns if they are weak."""
         match = support.match(exemplars, logits.argmax(dim=1))
-        ecdfs = ClassEcdfs.fit(
-            match.nearest_distance, match.similarity, labels, logits.shape[1], class_names=class_names
-        )
+        ecdfs = ClassEcdfs.fit(match.nearest_distance, match.similarity, labels, logits.shape[1], warn=False)
         signals = Signals.of(match, ecdfs)
         p = _probabilities(logits, signals.similarity, signals.distance_quantile)
         rescaled = rescaled_similarity(signals.similarity, p.amax(dim=1))
-        return cls(
+        found = cls(
             exemplars,
             logits,
             labels,
@@ -82,34 +115,32 @@ class Calibration:
             signals.nearest_distance,
             rescaled,
             ecdfs,
-            _find_regions(rescaled, p, labels, alphas, min_class_count, class_names),
+            _find_regions(rescaled, p, labels, alphas, min_class_count),
             min_class_count,
         )
+        found._warn(class_names)
+        return found
 
     def with_regions(self, alphas: Sequence[float], min_class_count: int, class_names: Sequence[Any]) -> Calibration:
         """The same calibration with regions for other alphas; nothing else changes."""
         p = _probabilities(self.logits, self.similarity, self.distance_quantile)
-        regions = _find_regions(self.rescaled_similarity, p, self.labels, alphas, min_class_count, class_names)
-        return replace(self, regions=regions, min_class_count=min_class_count)
+        regions = _find_regions(self.rescaled_similarity, p, self.labels, alphas, min_class_count)
+        found = replace(self, regions=regions, min_class_count=min_class_count)
+        found._warn(class_names)
+        return found
+
+    def _warn(self, class_names: Sequence[Any]) -> None:
+        for warning in self.warnings(class_names):
+            warn_user(warning.what, type(warning), warning.remedy)
 
 
 def _find_regions(
-    rescaled: Tensor,
-    probabilities: Tensor,
-    labels: Tensor,
-    alphas: Sequence[float],
-    min_class_count: int,
-    class_names: Sequence[Any],
+    rescaled: Tensor, probabilities: Tensor, labels: Tensor, alphas: Sequence[float], min_class_count: int
 ) -> tuple[HighReliabilityRegion, ...]:
-    """One region per alpha; warns if one is weak."""
-    regions = tuple(
+    """One region per alpha."""
+    return tuple(
         find_high_reliability_region(rescaled, probabilities, labels, alpha, min_class_count) for alpha in alphas
     )
-    for region in regions:
-        warning = region.warning(class_names)
-        if warning is not None:
-            warn_user(warning.what, RegionWarning, warning.remedy)
-    return regions
 
 
 def _probabilities(logits: Tensor, similarity: Tensor, distance_quantile: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -81,12 +81,11 @@ class Explanation:
 
     def __str__(self) -> str:
         row = self.decision
-        verdict = f"admitted at alpha={row['admitted_alpha']:g}" if row["admitted"] else "rejected"
-        if row["out_of_distribution"]:
-            verdict += " (out of distribution)"
+        lane = f", {row['lane']}: {row['reason']}" if "lane" in row else ""
         lines = [
-            f"{row['predictions']!r}: {verdict}; confidence {row['confidence']:.3f}, similarity q {row['similarity']}, "
-            f"distance quantile {row['distance_quantile']:.3f}",
+            f"{row['predictions']!r}: {'admitted' if row['admitted'] else 'rejected'}{lane}",
+            f"confidence {row['confidence']:.3f}, similarity q {row['similarity']}, distance quantile "
+            f"{row['distance_quantile']:.3f}",
             "nearest training examples:",
         ]
         for point in self.exemplars:
@@ -106,9 +105,16 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(model: SDMModel, codes: LabelCodes, hidden_states: Tensor, k: int) -> list[Explanation]:
-    """Explain the decisions on hidden states, one explanation per input."""
+def explain(
+    model: SDMModel,
+    codes: LabelCodes,
+    hidden_states: Tensor,
+    k: int,
+    judge: Callable[[SDMDecisions], SDMDecisions] = lambda decisions: decisions,
+) -> list[Explanation]:
+    """Explain the decisions on hidden states, one explanation per input; ``judge`` adds lanes to the decisions."""
     decisions, distances, indices = model.decide_with_neighbors(hidden_states, min(k, len(model.support)))
+    decisions = judge(decisions)
     predictions = codes.encode(decisions.predictions, "explain")
     partitions = _Partitions(model)
     rows = decisions.to_dicts()

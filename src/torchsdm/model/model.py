@@ -37,6 +37,16 @@ class Points:
     examples: Examples
 
 
+@dataclass(frozen=True)
+class Certification:
+    """Labelled points that neither training nor calibration saw."""
+
+    exemplars: Tensor  # (N, M)
+    logits: Tensor  # (N, C) float32
+    labels: Tensor  # (N,)
+    examples: Examples
+
+
 @dataclass
 class SDMModel:
     """A model that can decide, be updated and be recalibrated."""
@@ -49,6 +59,7 @@ class SDMModel:
     classes: Array
     support_changed: bool = False
     """Whether the support was updated since the calibration."""
+    certification: Certification | None = None
 
     def __post_init__(self) -> None:
         self.support.named_by(self.examples.ids)
@@ -74,8 +85,23 @@ class SDMModel:
         return cls(adaptor, support, training.examples, found, calibration.examples, classes)
 
     def known_ids(self) -> list[Any]:
-        """The ids of support and calibration set."""
-        return [*self.examples.ids(), *self.calibration_examples.ids()]
+        """The ids of support, calibration and certification set."""
+        certification = [] if self.certification is None else self.certification.examples.ids()
+        return [*self.examples.ids(), *self.calibration_examples.ids(), *certification]
+
+    def certify_with(self, points: Points) -> None:
+        """Keep points to certify with."""
+        exemplars, logits = _encode(self.adaptor, points)
+        labels = points.labels.to(self.support.exemplars.device)
+        self.certification = Certification(exemplars, logits, labels, points.examples)
+
+    def decide_certification(self) -> SDMDecisions | None:
+        """Decisions on the certification points; None without any."""
+        known = self.certification
+        if known is None:
+            return None
+        blocks = zip(known.exemplars.split(_ROWS_AT_ONCE), known.logits.split(_ROWS_AT_ONCE), strict=True)
+        return Decisions.concatenate([self._decide_encoded(*block)[0] for block in blocks])
 
     def decide(self, hidden_states: Tensor) -> SDMDecisions:
         """Decide on hidden states (N, D) or (N, positions, D)."""
@@ -135,11 +161,13 @@ class SDMModel:
         return exemplars, logits
 
     def _decide_blocks(self, hidden_states: Tensor, k: int = 0) -> Iterator[tuple[SDMDecisions, Match]]:
-        scores, regions = self.calibration.scores, self.calibration.regions
         for block in hidden_states.split(_ROWS_AT_ONCE):
-            exemplars, logits = self._encode(block)
-            match = self.support.match(exemplars, logits.argmax(dim=1), k=k)
-            yield decide(logits, Signals.of(match, self.calibration.ecdfs), scores, regions, self.classes), match
+            yield self._decide_encoded(*self._encode(block), k)
+
+    def _decide_encoded(self, exemplars: Tensor, logits: Tensor, k: int = 0) -> tuple[SDMDecisions, Match]:
+        known = self.calibration
+        match = self.support.match(exemplars, logits.argmax(dim=1), k=k)
+        return decide(logits, Signals.of(match, known.ecdfs), known.scores, known.regions, self.classes), match
 
 
 def _encode(adaptor: Adaptor, points: Points) -> tuple[Tensor, Tensor]:

@@ -8,20 +8,24 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from torchsdm._version import __version__
-from torchsdm.application import SavedModel, answer_rows, given_block
+from torchsdm.application import SavedModel, answer_rows, given_block, guard_state, open_guard, summary
 from torchsdm.errors import InvalidInputError, MissingExtraError, TorchSDMError
 from torchsdm.validation import check_positive
 
 _LOGGER = logging.getLogger(__name__)
 
 
-def create_app(saved: SavedModel, max_inputs: int = 256, *, texts: bool = False) -> Any:
+def create_app(saved: SavedModel, max_inputs: int = 256, *, texts: bool = False, guard_file: Path | None = None) -> Any:
     """The service as an ASGI application, for uvicorn or any other server.
 
-    Explanations include training texts only if ``texts`` is true.
+    Explanations include training texts only if ``texts`` is true. A drift guard watches the inputs of ``/decide``, in
+    the order of the requests; with ``guard_file`` it continues where an earlier service stopped.
     """
     try:
         from fastapi import Body, FastAPI
@@ -32,6 +36,16 @@ def create_app(saved: SavedModel, max_inputs: int = 256, *, texts: bool = False)
         raise MissingExtraError("fastapi", "serve", "sdm serve") from error
 
     one_at_a_time = threading.Lock()
+    guard = open_guard(saved.classifier, guard_file)
+
+    def keep_guard() -> None:
+        if guard is not None and guard_file is not None:
+            guard.save(guard_file)
+
+    @asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        yield
+        keep_guard()
 
     async def refuse(_: Any, error: Exception) -> Any:
         return JSONResponse({"error": str(error)}, status_code=422)
@@ -47,10 +61,9 @@ def create_app(saved: SavedModel, max_inputs: int = 256, *, texts: bool = False)
 
     def model() -> dict[str, Any]:
         origin = saved.classifier.states_origin_
-        regions = saved.classifier.models_[0].calibration.regions
+        facts = summary(saved.classifier, saved.path)
         return {
-            "classes": saved.classifier.classes_.tolist(),
-            "regions": [{"alpha": region.alpha, "found": region.found} for region in regions],
+            **{name: facts[name] for name in ("classes", "policy", "certificate", "regions", "warnings")},
             "n_features": saved.classifier.n_features_in_,
             "language_model": None if origin is None else origin.model.reference,
         }
@@ -58,7 +71,26 @@ def create_app(saved: SavedModel, max_inputs: int = 256, *, texts: bool = False)
     def decide(request: dict[str, Any] = Body()) -> dict[str, Any]:  # noqa: B008
         with one_at_a_time:
             block = given_block(saved, **_checked(request, max_inputs))
-            return {"decisions": answer_rows(saved.classifier, block)}
+            was_raised = guard is not None and guard.raised
+            rows = answer_rows(saved.classifier, block, guard=guard)
+            if guard is not None and guard.raised and not was_raised:
+                _LOGGER.warning("the drift guard was raised at input %d by %s", guard.raised_at, guard.raised_by)
+                keep_guard()
+            return {"decisions": rows}
+
+    def watching() -> dict[str, Any]:
+        with one_at_a_time:
+            return {"guard": None if guard is None else guard_state(guard)}
+
+    def reset(request: dict[str, Any] = Body()) -> dict[str, Any]:  # noqa: B008
+        if guard is None or set(request) != {"reason"}:
+            raise InvalidInputError(
+                'To reset a guard, a request needs "reason", and the model must not be an ensemble.'
+            )
+        with one_at_a_time:
+            guard.reset(request["reason"])
+            keep_guard()
+            return {"guard": guard_state(guard)}
 
     def explain(request: dict[str, Any] = Body()) -> dict[str, Any]:  # noqa: B008
         k = request.pop("k", 5)
@@ -67,7 +99,7 @@ def create_app(saved: SavedModel, max_inputs: int = 256, *, texts: bool = False)
             block = given_block(saved, **_checked(request, max_inputs))
             return {"explanations": answer_rows(saved.classifier, block, k=k, calibration=True, texts=texts)}
 
-    app = FastAPI(title="torchsdm", version=__version__)
+    app = FastAPI(title="torchsdm", version=__version__, lifespan=lifespan)
     app.add_exception_handler(TorchSDMError, refuse)
     app.add_exception_handler(RequestValidationError, refuse_body)
     app.add_exception_handler(HTTPException, refuse_request)
@@ -75,6 +107,8 @@ def create_app(saved: SavedModel, max_inputs: int = 256, *, texts: bool = False)
     app.add_api_route("/model", model, methods=["GET"])
     app.add_api_route("/decide", decide, methods=["POST"])
     app.add_api_route("/explain", explain, methods=["POST"])
+    app.add_api_route("/guard", watching, methods=["GET"])
+    app.add_api_route("/guard/reset", reset, methods=["POST"])
     return app
 
 
@@ -90,9 +124,17 @@ def _checked(request: dict[str, Any], max_inputs: int) -> dict[str, Any]:
     return request
 
 
-def run_service(saved: SavedModel, host: str, port: int, max_inputs: int = 256, *, texts: bool = False) -> None:
+def run_service(
+    saved: SavedModel,
+    host: str,
+    port: int,
+    max_inputs: int = 256,
+    *,
+    texts: bool = False,
+    guard_file: Path | None = None,
+) -> None:
     """Answer requests until interrupted."""
-    app = create_app(saved, max_inputs, texts=texts)
+    app = create_app(saved, max_inputs, texts=texts, guard_file=guard_file)
     try:
         import uvicorn
     except ImportError as error:

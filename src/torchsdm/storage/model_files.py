@@ -13,7 +13,7 @@ from torchsdm.core import ClassEcdfs, HighReliabilityRegion, IdentityAdaptor, re
 from torchsdm.errors import ModelFileError
 from torchsdm.labels import LabelCodes
 from torchsdm.matching import SupportSet
-from torchsdm.model import Calibration, Examples, SDMModel
+from torchsdm.model import Calibration, Certification, Examples, SDMModel
 from torchsdm.storage.directory import CONFIG_NAME, ExampleRow, StoredModel, number_or_infinity, number_or_none
 from torchsdm.storage.examples import StoredExamples
 
@@ -57,10 +57,17 @@ def model_parts(model: SDMModel, codes: LabelCodes, prefix: str = "") -> ModelPa
         },
         f"{prefix}calibration-exemplars": {"exemplars": calibration.exemplars},
     }
+    certification = model.certification
+    if certification is not None:
+        tensors[f"{prefix}certification"] = {"logits": certification.logits, "labels": certification.labels}
+        tensors[f"{prefix}certification-exemplars"] = {"exemplars": certification.exemplars}
     tables = {
         f"{prefix}support-examples": _rows(model.examples, codes.decode(model.support.labels)),
         f"{prefix}calibration-examples": _rows(model.calibration_examples, codes.decode(calibration.labels)),
     }
+    if certification is not None:
+        rows = _rows(certification.examples, codes.decode(certification.labels))
+        tables[f"{prefix}certification-examples"] = rows
     return ModelParts(settings, tensors, tables)
 
 
@@ -96,6 +103,10 @@ def load_model_parts(
             regions=tuple(_region_from_json(region) for region in settings["regions"]),
             min_class_count=settings["min_class_count"],
         )
+        certification = None
+        if f"{prefix}certification" in stored.config["files"]:
+            names = StoredExamples(stored.path(f"{prefix}certification-examples"))
+            certification = Certification(**held("certification"), examples=names)
         return SDMModel(
             adaptor,
             support,
@@ -104,6 +115,7 @@ def load_model_parts(
             StoredExamples(stored.path(f"{prefix}calibration-examples")),
             codes.classes,
             settings["support_changed"],
+            certification,
         )
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         path = stored.directory / CONFIG_NAME

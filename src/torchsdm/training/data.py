@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
@@ -46,25 +46,37 @@ class TrainingData:
     labels: Tensor
     calibration_states: Tensor | None = None
     calibration_labels: Tensor | None = None
+    rows: Tensor | None = None
+    """The rows that the rounds may use, ascending; None: all. The others are held out to certify."""
+
+    def hold_out(self, rows: Tensor) -> TrainingData:
+        """The same without some rows."""
+        is_kept = torch.ones(len(self.labels), dtype=torch.bool)
+        is_kept[rows] = False
+        return replace(self, rows=torch.nonzero(is_kept).squeeze(1))
 
     def split(self, settings: TrainingSettings, rng: np.random.Generator) -> tuple[Part, Part]:
         """Training and calibration part of a round."""
+        usable = torch.arange(len(self.labels)) if self.rows is None else self.rows
         if self.calibration_states is not None and self.calibration_labels is not None:
-            everything = torch.arange(len(self.labels))
             given = torch.arange(len(self.calibration_labels))
             return (
-                Part(self.hidden_states, self.labels, everything),
+                Part(self.hidden_states, self.labels[usable], usable),
                 Part(self.calibration_states, self.calibration_labels, given),
             )
-        rows = stratified_split(self.labels.numpy(), settings.calibration_size, rng)
-        train, calibration = (Part(self.hidden_states, self.labels[part], part) for part in map(torch.from_numpy, rows))
+        parts = stratified_split(self.labels[usable].numpy(), settings.calibration_size, rng)
+        rows = (usable[torch.from_numpy(part)] for part in parts)
+        train, calibration = (Part(self.hidden_states, self.labels[part], part) for part in rows)
         return train, calibration
 
-    def fingerprint_with_calibration(self, training: str) -> str:
-        """The fingerprint of the training data, and that of the calibration set if one is given."""
-        if self.calibration_states is None or self.calibration_labels is None:
-            return training
-        return training + fingerprint(self.calibration_states, self.calibration_labels.numpy())
+    def fingerprint_of_parts(self, training: str) -> str:
+        """The fingerprint of the training data, with those of a given calibration set and of the rows in use."""
+        parts = [training]
+        if self.calibration_states is not None and self.calibration_labels is not None:
+            parts.append(fingerprint(self.calibration_states, self.calibration_labels.numpy()))
+        if self.rows is not None:
+            parts.append(hashlib.sha256(self.rows.numpy().tobytes()).hexdigest())
+        return "".join(parts)
 
 
 @dataclass(frozen=True)
@@ -96,6 +108,7 @@ class Use(IntEnum):
     VBLL_WEIGHTS = 3
     VBLL_SHUFFLE = 4
     VBLL_DRAWS = 5
+    CERTIFICATION = 6
 
 
 def random_generator(seed: int, number: int, use: Use, epoch: int = 0) -> np.random.Generator:
@@ -126,6 +139,21 @@ def stratified_split(labels: Array, calibration_size: float, rng: np.random.Gene
         calibration.append(rows[: min(max(1, rounded), len(rows) - 1)])
     chosen = np.sort(np.concatenate(calibration))
     return np.setdiff1d(np.arange(len(labels)), chosen, assume_unique=True), chosen
+
+
+def certification_split(labels: Array, certification_size: float, seed: int) -> Array:
+    """Row numbers of the part held out to certify, ascending: a plain random sample, as its test assumes.
+
+    Not stratified. Only a class that would be left with fewer than two points takes its points back.
+    """
+    order = random_generator(seed, 0, Use.CERTIFICATION).permutation(len(labels))
+    n = int(np.floor(len(labels) * certification_size + 0.5))
+    chosen, rest = np.sort(order[:n]), labels[order[n:]]
+    names, counts = np.unique(labels, return_counts=True)
+    n_left = np.array([(rest == name).sum() for name in names])
+    bare = names[(n_left < 2) & (counts > n_left)]
+    kept: Array = chosen[~np.isin(labels[chosen], bare)]
+    return kept
 
 
 def fingerprint(hidden_states: Tensor, labels: Array) -> str:

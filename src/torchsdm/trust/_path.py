@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import bdtrik, ndtr
 
+from torchsdm.core import GroupCounts
 from torchsdm.validation import Array
 
 if TYPE_CHECKING:
@@ -31,33 +32,11 @@ if TYPE_CHECKING:
 _STEPS = 100  # raises of a threshold from the most lenient to the strictest
 
 
-@dataclass(frozen=True)
-class Counts:
-    """Admitted points n and errors k among them: of each true class, then of each prediction; or of all together."""
-
-    n: Array
-    k: Array
-
-    def names(self, control: str) -> list[tuple[str, int | None]]:
-        """Kind and class number of each group."""
-        if control == "all":
-            return [("all", None)]
-        n_classes = len(self.n) // 2
-        return [(kind, c) for kind in ("class", "prediction") for c in range(n_classes)]
-
-
-def group_counts(sample: ScoredSample, admitted: Array, n_classes: int, control: str) -> Counts:
-    """Count the admitted points of a sample and their errors by group."""
-    wrong = admitted & (sample.labels != sample.predictions)
-    return Counts(*(_by_group(sample, chosen, n_classes, control) for chosen in (admitted, wrong)))
-
-
-def _by_group(sample: ScoredSample, chosen: Array, n_classes: int, control: str) -> Array:
+def group_counts(sample: ScoredSample, admitted: Array, n_classes: int, control: str) -> GroupCounts:
+    """Count the admitted points of a sample and their errors, by group or all together."""
     if control == "all":
-        return np.array([chosen.sum()])
-    return np.concatenate(
-        [np.bincount(values[chosen], minlength=n_classes) for values in (sample.labels, sample.predictions)]
-    )
+        return GroupCounts.of_all(sample.labels, sample.predictions, admitted)
+    return GroupCounts.of(sample.labels, sample.predictions, admitted, n_classes)
 
 
 @dataclass(frozen=True)
@@ -116,7 +95,7 @@ class _Sureness:
     growth: float = 1
     """How many times larger both samples are taken to be."""
 
-    def of(self, counts: Counts) -> Array:
+    def of(self, counts: GroupCounts) -> Array:
         n = np.floor(self.growth * self.ratio * counts.n)  # expected on certification
         error = (counts.k + 0.5) / (counts.n + 1)
         can_pass = (n > 0) & (self.alpha**n <= self.delta)  # with no error at all
@@ -167,7 +146,7 @@ class _Tightening:
         gone = self.sample[rows[first:last]]
         everyone = np.ones(len(gone), dtype=bool)
         removed = group_counts(gone, everyone, self.n_classes, self.control)
-        self.counts = Counts(self.counts.n - removed.n, self.counts.k - removed.k)
+        self.counts = self.counts - removed
         self.confusions -= _confusions(gone, everyone, self.n_classes)
         self.first[block] = last
         self.is_stuck = last == len(rows)  # a class without any admitted point: no rule to walk to

@@ -34,18 +34,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.special import bdtr, betaincinv
 
-from torchsdm.errors import InvalidInputError, InvalidTypeError
-from torchsdm.trust._path import Counts, ThresholdPath, group_counts
+from torchsdm.choices import CONTROLS
+from torchsdm.core import GroupAccuracy, GroupCounts
+from torchsdm.errors import CertificateWarning, InvalidInputError, InvalidTypeError
+from torchsdm.trust._path import ThresholdPath, group_counts
 from torchsdm.validation import Array, check_alpha, check_choice, check_share
 
-CONTROLS = ("groups", "predictions", "all")
 _HOPE = 0.2  # a prediction whose chance to be certified is estimated below this is given up before it costs delta
 _POWER = 0.8  # chance of a certificate that "about how many examples are needed" asks for
 _MOST_GROWTH = 64  # times the sample at hand, up to which more examples are considered
@@ -105,24 +107,14 @@ class ScoredSample:
 
 
 @dataclass(frozen=True)
-class GroupCheck:
+class GroupCheck(GroupAccuracy):
     """One group on the certification sample: its admitted points, and what they say about its accuracy."""
 
-    kind: str
-    """'class', 'prediction' or 'all'."""
-    class_number: int | None
-    n_admitted: int
-    n_errors: int
     p_value: float
     """Of "the accuracy is below alpha"."""
     lower_bound: float
     """Clopper and Pearson's bound for the accuracy of this group, at the level that it was tested at: 1 - delta, or
     1 - delta / m with control of predictions where m are tried. It describes the sample; what is promised is alpha."""
-
-    @property
-    def accuracy(self) -> float | None:
-        """Share of the admitted points that are right; None without any."""
-        return None if self.n_admitted == 0 else 1 - self.n_errors / self.n_admitted
 
 
 @dataclass(frozen=True)
@@ -156,6 +148,11 @@ class Certificate:
     """Where nothing holds: about how many certification points would be needed in all, estimated on calibration; None
     if that cannot be told."""
 
+    @classmethod
+    def without_sample(cls, alpha: float, delta: float, control: str, n_classes: int) -> Certificate:
+        """No certificate, because there were too few points to hold any out (``points_needed``)."""
+        return cls(alpha, delta, control, np.full(n_classes, np.inf), False, (), 0, 0, looks=0)
+
     @property
     def identity(self) -> str:
         """A short name by which a batch of decisions can say which promise it was made under."""
@@ -167,6 +164,18 @@ class Certificate:
         """Which points the certified rule admits (N,); none without a certificate."""
         admitted: Array = eligible & np.isfinite(score) & (score >= self.thresholds[predictions])
         return admitted
+
+    def warning(self, class_names: Sequence[Any] | None = None) -> CertificateWarning | None:
+        """Why there is no promise, or what is lost of it; None if there is nothing to say."""
+        if not self.found:
+            return CertificateWarning(self._why_not(class_names))
+        if self.looks == 1:
+            return None
+        return CertificateWarning(
+            f"This is certificate {self.looks} on the same certification sample: all of them hold together with "
+            f"probability at least {max(0.0, 1 - self.delta_spent):.3g}, not {1 - self.delta:.3g}. Certify with new "
+            "labelled data to have the full promise."
+        )
 
     def holds_for(self, class_names: Sequence[Any] | None = None) -> str:
         """The promise, or why there is none, in one sentence."""
@@ -183,11 +192,32 @@ class Certificate:
             f"which it admits {share:.1%}."
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for strict JSON: an infinite threshold is null."""
+        stored = asdict(self)
+        thresholds = [float(value) if np.isfinite(value) else None for value in self.thresholds]
+        return {**stored, "thresholds": thresholds, "groups": [asdict(group) for group in self.groups]}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Certificate:
+        """The reverse of ``to_json``."""
+        thresholds = [np.inf if value is None else float(value) for value in stored["thresholds"]]
+        groups = tuple(GroupCheck(**group) for group in stored["groups"])
+        return cls(**{**stored, "thresholds": np.array(thresholds), "groups": groups})
+
     def _why_not(self, class_names: Sequence[Any] | None) -> str:
+        if self.n_certification == 0:
+            if self.alpha == 1:
+                return "Nothing can be certified at alpha = 1: no sample can show that nothing is ever wrong."
+            of_each = {"groups": " of each class", "predictions": " of a class", "all": ""}[self.control]
+            return (
+                f"Nothing is certified at alpha = {self.alpha:.4g}: there are too few labelled points to hold any out. "
+                f"A certificate needs at least {points_needed(self.alpha, self.delta)} held out{of_each}."
+            )
         if not self.groups:
             return f"Nothing can be certified at alpha = {self.alpha:.4g}: no calibration point is eligible."
         worst = max(self.groups, key=lambda group: group.p_value)
-        name = _name_of(worst, class_names)
+        name = worst.name(class_names)
         found = f"{worst.n_errors} errors among {worst.n_admitted} admitted points"
         could = (
             "no alpha above 0.5 would hold"
@@ -203,6 +233,19 @@ class Certificate:
             f"Nothing can be certified at alpha = {self.alpha:.4g} for {_CONTROLLED[self.control]}: {name} fails "
             f"({found}); {could}, and {needs}."
         )
+
+
+def points_needed(alpha: float, delta: float) -> int:
+    """The smallest group that can pass the test, without any error: alpha^n <= delta."""
+    return math.ceil(math.log(delta) / math.log(alpha) - 1e-9)
+
+
+def can_certify(class_counts: Array, *, alpha: float, delta: float, control: str) -> bool:
+    """Whether a certification sample with so many points of each class (C,) could pass at all."""
+    if alpha == 1:
+        return False
+    counts = {"groups": class_counts.min(), "predictions": class_counts.max(), "all": class_counts.sum()}
+    return bool(counts[control] >= points_needed(alpha, delta))
 
 
 def certify(
@@ -273,7 +316,7 @@ def _walk(
         if not holds:
             break
         certified = thresholds
-    return certified, () if shown is None else group_checks(shown, alpha, delta, control)
+    return certified, () if shown is None else group_checks(shown, alpha, delta)
 
 
 def _walk_predictions(
@@ -305,13 +348,13 @@ def _of_prediction(sample: ScoredSample, c: int) -> ScoredSample:
     return ScoredSample((part.labels != c).astype(int), nothing, part.score, part.eligible)
 
 
-def p_values(counts: Counts, alpha: float) -> Array:
+def p_values(counts: GroupCounts, alpha: float) -> Array:
     """P(Binomial(n, 1 - alpha) <= k) of each group; 1 for a group without points."""
     values: Array = np.where(counts.n > 0, bdtr(counts.k, np.maximum(counts.n, 1), 1 - alpha), 1.0)
     return values
 
 
-def lower_bounds(counts: Counts, delta: float) -> Array:
+def lower_bounds(counts: GroupCounts, delta: float) -> Array:
     """Clopper and Pearson's lower bound for the accuracy of each group, with confidence 1 - delta."""
     n, k = counts.n.astype(float), counts.k.astype(float)
     upper_error = betaincinv(k + 1, np.maximum(n - k, 1e-9), 1 - delta)  # of k errors among n
@@ -319,12 +362,12 @@ def lower_bounds(counts: Counts, delta: float) -> Array:
     return bounds
 
 
-def group_checks(counts: Counts, alpha: float, delta: float, control: str) -> tuple[GroupCheck, ...]:
+def group_checks(counts: GroupCounts, alpha: float, delta: float) -> tuple[GroupCheck, ...]:
     """What a sample says about each group."""
     rows = zip(counts.n.tolist(), counts.k.tolist(), p_values(counts, alpha), lower_bounds(counts, delta), strict=True)
     return tuple(
         GroupCheck(kind, number, n, k, float(p), float(bound))
-        for (kind, number), (n, k, p, bound) in zip(counts.names(control), rows, strict=True)
+        for (kind, number), (n, k, p, bound) in zip(counts.names, rows, strict=True)
     )
 
 
@@ -350,10 +393,3 @@ def _with_advice(certificate: Certificate, calibration: ScoredSample, n_classes:
         largest_alpha=below / 100 if below > 50 else None,
         n_needed=growth * n if growth <= _MOST_GROWTH else None,
     )
-
-
-def _name_of(group: GroupCheck, class_names: Sequence[Any] | None) -> str:
-    if group.class_number is None:
-        return "the whole"
-    name = group.class_number if class_names is None else class_names[group.class_number]
-    return f"{group.kind} {name!r}"

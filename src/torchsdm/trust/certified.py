@@ -10,9 +10,10 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.model_selection import train_test_split
 
+from torchsdm.choices import CONTROLS
 from torchsdm.core import Decisions
 from torchsdm.errors import CertificateWarning, InvalidInputError, NotFittedError, warn_user
-from torchsdm.trust.certificate import CONTROLS, Certificate, ScoredSample, certify
+from torchsdm.trust.certificate import Certificate, ScoredSample, certify
 from torchsdm.validation import Array, RandomState, check_alpha, check_choice, check_label_array, check_share
 
 Self = TypeVar("Self", bound="CertifiedClassifier")
@@ -175,15 +176,9 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
         self.certificate_: Certificate = certificate
         self._calibration, self._certification = calibration, certification
         self._spent = {**spent, certification.digest(): [*before, float(self.delta)]}
-        if before:
-            warn_user(
-                f"This is certificate {certificate.looks} on the same certification sample: all of them hold together "
-                f"with probability at least {max(0.0, 1 - certificate.delta_spent):.3g}, not {1 - self.delta:.3g}. "
-                "Certify with new labelled data to have the full promise.",
-                CertificateWarning,
-            )
-        if not certificate.found:
-            warn_user(certificate.holds_for(scorer.classes.tolist()), CertificateWarning)
+        warning = certificate.warning(scorer.classes.tolist())
+        if warning is not None:
+            warn_user(warning.what, CertificateWarning)
 
     def _check_is_fitted(self, method: str) -> None:
         if not hasattr(self, "certificate_"):

@@ -42,9 +42,10 @@ from typing import Any
 import numpy as np
 
 from torchsdm.compilation import compiled, helper
-from torchsdm.core import Signals, decide
+from torchsdm.core import SDMDecisions, Signals, decide
 from torchsdm.errors import InvalidInputError, InvalidTypeError, ModelFileError, NotFittedError
 from torchsdm.files import replace_file, strict_json
+from torchsdm.trust.lanes import demoted
 from torchsdm.validation import (
     Array,
     ArrayLike,
@@ -235,6 +236,16 @@ class DriftGuard:
             self._log_martingales = log_martingales[:, -1].copy()
         self._log_bets, self._stream, self.n_seen = log_bets, stream, self.n_seen + n
         return values
+
+    def watch(self, decisions: SDMDecisions) -> SDMDecisions:
+        """Take in the next decisions and return them: from the alarm on, certified ones go to review.
+
+        Also without any alarm the decisions pass through here, so that a stream has one guard and one order.
+        """
+        first = self.n_seen + 1
+        self.update(decisions)
+        positions = np.arange(first, first + len(decisions))
+        return demoted(decisions, positions < (math.inf if self.raised_at is None else self.raised_at))
 
     def _p_values(self, scores: Array) -> Array:
         """Smoothed conformal p-values (3, N) of the next scores; see the module's docstring."""

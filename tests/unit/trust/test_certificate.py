@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from torchsdm.core import GroupCounts
 from torchsdm.errors import InvalidInputError, TorchSDMError
 from torchsdm.trust import ScoredSample, certify
-from torchsdm.trust._path import Counts, ThresholdPath, group_counts
+from torchsdm.trust._path import ThresholdPath, group_counts
 from torchsdm.trust.certificate import lower_bounds, p_values
 
 ALPHA, DELTA = 0.9, 0.1
@@ -31,7 +32,7 @@ def slow_certificate(path, sample, n_classes, control):
     """The walk as loops over groups, with SciPy's distribution."""
     best = None
     for thresholds in path:
-        for kind, c in Counts(np.zeros(2 * n_classes), np.zeros(2 * n_classes)).names("groups"):
+        for kind, c in GroupCounts(np.zeros(2 * n_classes), np.zeros(2 * n_classes)).names:
             of_group = sample.labels == c if kind == "class" else sample.predictions == c
             rows = [
                 i
@@ -46,7 +47,7 @@ def slow_certificate(path, sample, n_classes, control):
 
 
 def test_p_values_and_bounds_are_those_of_scipy():
-    counts = Counts(np.array([0, 1, 22, 100, 100, 5000]), np.array([0, 0, 0, 4, 100, 431]))
+    counts = GroupCounts(np.array([0, 1, 22, 100, 100, 5000]), np.array([0, 0, 0, 4, 100, 431]))
     expected = [1.0, *(stats.binom.cdf(k, n, 1 - ALPHA) for n, k in zip(counts.n[1:], counts.k[1:], strict=True))]
     np.testing.assert_allclose(p_values(counts, ALPHA), expected, rtol=1e-10)
     bounds = lower_bounds(counts, DELTA)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from torchsdm.core import Decisions
+from torchsdm.core import Decisions, wilson_interval
 from torchsdm.errors import InvalidInputError
 from torchsdm.evaluation.displays._drawing import (
     BLACK,
@@ -21,7 +21,7 @@ from torchsdm.evaluation.displays._drawing import (
     tidy,
 )
 from torchsdm.evaluation.displays._inputs import decide, judge
-from torchsdm.evaluation.metrics import reliability_bins, wilson_interval
+from torchsdm.evaluation.metrics import reliability_bins
 from torchsdm.validation import Array, check_alpha, check_positive
 
 

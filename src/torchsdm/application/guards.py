@@ -1,0 +1,37 @@
+"""The guard of a saved model: made anew, or carried from one run to the next in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torchsdm.errors import InvalidInputError
+from torchsdm.estimators import SDMClassifier, SDMEnsemble
+from torchsdm.trust import DriftGuard
+
+
+def open_guard(classifier: SDMClassifier | SDMEnsemble, path: Path | None = None) -> DriftGuard | None:
+    """The guard of a model, continued from a file if that exists; None for an ensemble, which has none.
+
+    A guard of another model, or of this one before an update, is refused.
+    """
+    if isinstance(classifier, SDMEnsemble):
+        if path is not None:
+            raise InvalidInputError("An ensemble has no drift guard: its numbers come from different rounds.")
+        return None
+    fresh = DriftGuard.from_classifier(classifier)
+    return fresh if path is None or not path.exists() else DriftGuard.load(path, fresh.fingerprint)
+
+
+def guard_state(guard: DriftGuard) -> dict[str, Any]:
+    """What a guard has come to, as plain values."""
+    return {
+        "raised": guard.raised,
+        "raised_at": guard.raised_at,
+        "raised_by": guard.raised_by,
+        "n_seen": guard.n_seen,
+        "log_martingale": guard.log_martingale,
+        "log_threshold": guard.log_threshold,
+        "false_alarm": guard.false_alarm,
+        "resets": [vars(reset) for reset in guard.resets],
+    }

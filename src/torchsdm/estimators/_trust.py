@@ -1,0 +1,107 @@
+"""What an estimator promises: its certificate, the lanes of its decisions, and what a user should know."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchsdm.errors import CertificateWarning, Remedy, SDMWarning, warn_user
+from torchsdm.estimators._fitted import FittedState
+from torchsdm.estimators._fitting import FitData
+from torchsdm.model import Points, SDMModel
+from torchsdm.training import Part, certification_split
+from torchsdm.trust import Certificate, LaneRule, Reliability, SignalSample, can_certify, certify
+from torchsdm.validation import Array
+
+
+class Trusting(FittedState):
+    """Lanes for every decision; for the single classifier, a certificate behind them."""
+
+    certification_size: float | None
+    delta: float
+    control: str
+    familiarity: float
+    policy: str
+
+    @property
+    def lane_rule_(self) -> LaneRule:
+        """What puts decisions into lanes. A certificate does not hold for a support that was changed since."""
+        self._check_is_fitted("lane_rule_")
+        changed = any(model.support_changed for model in self.models_)
+        return LaneRule(
+            None if changed else self.certificate_,
+            self.reliability_,
+            float(self.familiarity),
+            self.policy,
+            self.models_[0].calibration.regions[0] if len(self.models_) == 1 else None,
+        )
+
+    def warnings(self) -> list[SDMWarning]:
+        """What a user should know before relying on the model; also in its card, its report and ``sdm doctor``."""
+        self._check_is_fitted("warnings")
+        names = self.classes_.tolist()
+        found = [warning for model in self.models_ for warning in model.calibration.warnings(names)]
+        certificate = self.certificate_
+        if certificate is not None and (warning := certificate.warning(names)) is not None:
+            found.append(warning)
+        if certificate is not None and certificate.found and self.models_[0].support_changed:
+            found.append(
+                CertificateWarning(
+                    "The support was changed after the certificate was made, which no longer holds.",
+                    remedy=Remedy.CERTIFY_AGAIN,
+                )
+            )
+        return found
+
+    def _hold_out(self, data: FitData, alpha: float) -> FitData:
+        """Hold out a random part of X to certify with, unless there are too few points for any certificate."""
+        self.certification_rows_ = np.array([], dtype=np.int64)
+        if data.certification is not None or self.certification_size is None:
+            return data
+        labels = data.points.labels.numpy()
+        expected = np.bincount(labels, minlength=len(data.classes)) * self.certification_size
+        if not can_certify(expected, alpha=alpha, delta=self.delta, control=self.control):
+            return data
+        self.certification_rows_ = certification_split(labels, float(self.certification_size), self.random_seed_)
+        rows = torch.from_numpy(self.certification_rows_)
+        part = Part(data.points.hidden_states, data.points.labels[rows], rows)
+        held_out = Points(part.blocks(), part.labels, data.examples.take(rows.tolist()))
+        return replace(data, points=data.points.hold_out(rows), certification=held_out)
+
+    def _certify(self, model: SDMModel, alpha: float, *, looks: int = 1, delta_spent: float = 0.0) -> None:
+        """Find the certified rule of a model with a certification set; warns if there is none."""
+        decisions = model.decide_certification()
+        known, points = model.calibration, model.certification
+        if decisions is None or points is None or len(decisions) == 0:
+            self.certificate_ = Certificate.without_sample(alpha, float(self.delta), self.control, len(model.classes))
+        else:
+            calibration = SignalSample(
+                *map(_numpy, (known.labels, known.logits, known.similarity, known.distance_quantile))
+            )
+            certification = SignalSample(
+                _numpy(points.labels), decisions.logits, decisions.similarity, decisions.distance_quantile
+            )
+            familiar = calibration.familiar(self.familiarity)
+            right = calibration.predictions == calibration.labels
+            self.reliability_ = Reliability.fit(calibration.evidence[familiar], right[familiar])
+            self.certificate_ = certify(
+                calibration.scored(self.reliability_, self.familiarity),
+                certification.scored(self.reliability_, self.familiarity),
+                len(model.classes),
+                alpha=alpha,
+                delta=float(self.delta),
+                control=self.control,
+                looks=looks,
+                delta_spent=delta_spent,
+            )
+        warning = self.certificate_.warning(model.classes.tolist())
+        if warning is not None:
+            warn_user(warning.what, CertificateWarning, warning.remedy)
+
+
+def _numpy(tensor: Tensor) -> Array:
+    array: Array = tensor.cpu().numpy()
+    return array

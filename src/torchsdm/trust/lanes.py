@@ -1,0 +1,157 @@
+"""Lanes: what may be done with each decision, and why.
+
+- *trusted*: the certified rule and the paper's region both admit it; without a certificate, the region alone.
+- *certified*: the certified rule admits it, the region does not. The promise holds while the stream looks like the
+  certification set.
+- *review*: familiar, but not admitted: neighbours disagree or the score is below the threshold of the prediction.
+- *unfamiliar*: no neighbour vouches for it (q = 0), or it is too far from the training data (d below ``familiarity``).
+
+Programs read one boolean, ``admitted``. It follows a policy: 'certified' admits the first two lanes, 'trusted' only the
+first. With a raised guard, certified decisions go to review (``demoted``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from torchsdm.choices import LANES
+from torchsdm.core import HighReliabilityRegion, SDMDecisions
+from torchsdm.trust.certificate import Certificate, ScoredSample
+from torchsdm.trust.reliability import Reliability, evidence_of
+from torchsdm.validation import Array
+
+TRUSTED, CERTIFIED, REVIEW, UNFAMILIAR = LANES
+
+
+@dataclass(frozen=True)
+class SignalSample:
+    """Labelled points with their signals, as plain arrays: class numbers (N,), logits (N, C), q (N,) and d (N,)."""
+
+    labels: Array
+    logits: Array
+    similarity: Array
+    distance_quantile: Array
+
+    @property
+    def predictions(self) -> Array:
+        """Predicted class numbers (N,)."""
+        predictions: Array = self.logits.argmax(axis=1)
+        return predictions
+
+    @property
+    def evidence(self) -> Array:
+        """The evidence for each prediction (N, 2)."""
+        return evidence_of(self.logits, self.similarity)
+
+    def familiar(self, familiarity: float) -> Array:
+        """Which points may be certified at all (N,)."""
+        return is_familiar(self.similarity, self.distance_quantile, familiarity)
+
+    def scored(self, reliability: Reliability, familiarity: float) -> ScoredSample:
+        """The points as a certificate sees them."""
+        return ScoredSample(self.labels, self.predictions, reliability.of(self.evidence), self.familiar(familiarity))
+
+
+def is_familiar(similarity: Array, distance_quantile: Array, familiarity: float) -> Array:
+    """Whether a neighbour vouches and the point is near enough: q > 0, d > 0 and d >= familiarity (N,)."""
+    familiar: Array = (similarity > 0) & (distance_quantile > 0) & (distance_quantile >= familiarity)
+    return familiar
+
+
+@dataclass(frozen=True)
+class LaneRule:
+    """Puts every decision into a lane, with a reason, and admits it or not."""
+
+    certificate: Certificate | None = None
+    """None: nothing was certified, as in the paper."""
+    reliability: Reliability | None = None
+    """The score that the certificate's thresholds are set on."""
+    familiarity: float = 0.0
+    policy: str = "certified"
+    region: HighReliabilityRegion | None = None
+    """The paper's region, to say why it does not admit a point; None for an ensemble, which has several."""
+
+    def apply(self, decisions: SDMDecisions) -> SDMDecisions:
+        """The same decisions with score, certificate, lane, reason and admission."""
+        q, d = decisions.similarity, decisions.distance_quantile
+        y_hat = decisions.logits.argmax(axis=1)
+        familiar = is_familiar(q, d, self.familiarity)
+        in_region = decisions.admitted_at.any(axis=1)
+        certified, score, identity = np.zeros(len(decisions), dtype=bool), None, None
+        if self.certificate is not None and self.reliability is not None:
+            score = self.reliability.of(evidence_of(decisions.logits, q))
+            if self.certificate.found:
+                certified, identity = self.certificate.admits(y_hat, score, familiar), self.certificate.identity
+        trusted = in_region if identity is None else in_region & certified
+        lane = np.select([trusted, certified, familiar], [TRUSTED, CERTIFIED, REVIEW], UNFAMILIAR)
+        admitted: Array = np.isin(lane, LANES[: 1 + (self.policy == "certified")])
+        judged = replace(
+            decisions,
+            score=score,
+            certified=certified,
+            certificate=np.full(len(decisions), identity, dtype=object),
+            lane=lane,
+            admitted=admitted,
+        )
+        return replace(judged, reason=np.array(list(self._reasons(judged, y_hat)), dtype=object))
+
+    def _reasons(self, decisions: SDMDecisions, y_hat: Array) -> Iterator[str]:
+        """Why each decision is in its lane."""
+        columns = (decisions.lane, decisions.similarity, decisions.distance_quantile, decisions.predictions, y_hat)
+        for row, (lane, q, d, label, c) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):  # type: ignore[union-attr]
+            if lane == UNFAMILIAR:
+                yield _too_far(d) if q else "no neighbour vouches: the nearest training example contradicts it"
+                continue
+            vouching = f"{q} neighbours vouch for it" if q != 1 else "1 neighbour vouches for it"
+            neighbours = f"neighbours disagree after {q}" if lane == REVIEW else vouching
+            yield f"{neighbours}; {self._verdict(decisions, row, label, c, lane)}"
+
+    def _verdict(self, decisions: SDMDecisions, row: int, label: object, c: int, lane: str) -> str:
+        """How a decision stands to the rule that decided on it."""
+        if self.certificate is not None and self.certificate.found and decisions.score is not None:
+            threshold, score = float(self.certificate.thresholds[c]), float(decisions.score[row])
+            if not np.isfinite(threshold):
+                return f"predictions of {label!r} are not certified"
+            side = "is below" if lane == REVIEW else "reaches"
+            also = ", and the paper's region admits it" if lane == TRUSTED else ""
+            return f"reliability {score:.4f} {side} {threshold:.4f}, the certified threshold of {label!r}{also}"
+        confidence, rescaled = float(decisions.confidence[row]), float(decisions.rescaled_similarity[row])
+        if lane == TRUSTED:
+            return f"the paper's region admits it: q' {rescaled:.4g}, confidence {confidence:.4f}"
+        if self.region is None:
+            return "not all rounds agree and admit it"
+        if not self.region.found:
+            return f"there is neither a certificate nor a region at alpha {self.region.alpha:g}"
+        if rescaled < self.region.min_rescaled_similarity:
+            return (
+                f"q' {rescaled:.4g} is below {self.region.min_rescaled_similarity:.4g}, where the paper's region begins"
+            )
+        return (
+            f"confidence {confidence:.4f} is below {float(self.region.thresholds[c]):.4f}, the threshold of {label!r}"
+        )
+
+
+def demoted(decisions: SDMDecisions, is_calm: Array) -> SDMDecisions:
+    """The same decisions after a guard: where it is not calm (N,), certified ones go to review."""
+    if decisions.lane is None or decisions.certified is None or decisions.reason is None:
+        return decisions
+    falls = ~is_calm & (decisions.lane == CERTIFIED)
+    reason = np.where(
+        falls, "the drift guard is raised: certified answers need a look until it is reset", decisions.reason
+    )
+    return replace(
+        decisions,
+        certified=decisions.certified & is_calm,
+        lane=np.where(falls, REVIEW, decisions.lane),
+        reason=reason.astype(object),
+        admitted=decisions.admitted & ~falls,
+    )
+
+
+def _too_far(d: float) -> str:
+    if d == 0:
+        return "too far: every calibration point of some class is nearer to the training data"
+    return f"too far: {1 - d:.1%} of the calibration points of some class are nearer to the training data"
