@@ -25,7 +25,7 @@ ROOMS: dict[str, set[str]] = {
     "documents": set(),
     "states": {"documents"},
     "hidden_states": {"documents", "states"},
-    "storage": {"matching", "core", "model", "states"},
+    "storage": {"matching", "core", "model", "trust", "states"},
     "estimators": {"matching", "core", "training", "model", "trust", "documents", "states", "hidden_states", "storage"},
     "baselines": {"matching", "core", "training", "states", "estimators"},
     "evaluation": {"core", "training", "model", "states", "estimators", "baselines"},

@@ -18,7 +18,6 @@ from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimators._fitted import check_examples
 from torchsdm.estimators._fitting import FitData, Trained
 from torchsdm.estimators._saving import Saveable
-from torchsdm.estimators._trust import Trusting
 from torchsdm.estimators._updates import Updatable
 from torchsdm.labels import LabelCodes, count_classes
 from torchsdm.matching import DEFAULT_BLOCK_SIZE
@@ -50,7 +49,7 @@ from torchsdm.validation import (
 from torchsdm.wording import shortened
 
 
-class BaseSDMClassifier(Saveable, Updatable, Trusting, ClassifierMixin, BaseEstimator):
+class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
     """What the single classifier and the ensemble share.
 
     ``fit`` of each reads from top to bottom: check the data, train the rounds, build the models that are wanted.

@@ -9,7 +9,7 @@ import numpy as np
 
 from torchsdm._version import __version__
 from torchsdm.errors import ModelFileError
-from torchsdm.estimators._fitted import FittedState
+from torchsdm.estimators._trust import Trusting
 from torchsdm.labels import LabelCodes
 from torchsdm.states import StatesOrigin
 from torchsdm.storage import (
@@ -34,7 +34,7 @@ _MACHINE_SETTINGS = ("device", "checkpoint")
 _ROWS = ("training_rows", "calibration_rows", "certification_rows")
 
 
-class Saveable(HubModel, FittedState):
+class Saveable(HubModel, Trusting):
     """``save``, ``load`` and what huggingface_hub makes of them."""
 
     block_size: int
@@ -135,7 +135,14 @@ class Saveable(HubModel, FittedState):
         """A model card for this model, in Markdown."""
         self._check_is_fitted("model_card")
         return model_card(
-            type(self).__name__, self.models_, self.n_features_in_, self.data_fingerprint_, self.states_origin_
+            type(self).__name__,
+            self.models_,
+            self.n_features_in_,
+            self.data_fingerprint_,
+            self.states_origin_,
+            certificate=self.certificate_,
+            policy=self.policy,
+            warnings=[str(warning) for warning in self.warnings()],
         )
 
 

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
 from sklearn.metrics import roc_auc_score
 
 from torchsdm import Decisions
@@ -26,7 +25,6 @@ from torchsdm.evaluation.metrics import (
     risk_coverage_curve,
     selective_accuracy,
     top_label_calibration,
-    wilson_interval,
 )
 
 CLASSES = np.array(["a", "b", "c"])
@@ -85,26 +83,11 @@ def test_scores_that_are_no_numbers_are_refused():
         ood_auroc([1.0, np.nan], [0.0])
     with pytest.raises(InvalidInputError, match="must not be empty"):
         expected_calibration_error(np.array([]), np.array([]))
-    with pytest.raises(InvalidInputError, match="'level' of wilson_interval"):
-        wilson_interval(5, 10, 95)
 
 
 def test_labels_must_fit():
     with pytest.raises(InvalidInputError, match="one value for each of 6"):
         selective_accuracy(decisions_of(PREDICTED, ADMITTED), TRUTH[:5])
-
-
-@pytest.mark.parametrize(("k", "n"), [(0, 7), (7, 7), (3, 7), (95, 100), (1, 1), (999, 1000)])
-def test_wilson_is_scipys(k, n):
-    for level in (0.8, 0.95, 0.99):
-        expected = binomtest(k, n).proportion_ci(level, method="wilson")
-        np.testing.assert_allclose(wilson_interval(k, n, level), (expected.low, expected.high), atol=1e-12)
-
-
-@pytest.mark.parametrize(("k", "n"), [(1, 0), (-1, 3), (4, 3)])
-def test_wilson_needs_a_share(k, n):
-    with pytest.raises(InvalidInputError, match=r"must be in 0\.\.n"):
-        wilson_interval(k, n)
 
 
 # --- Risk and coverage -----------------------------------------------------------------------------------------------

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from torchsdm import Decisions, LabelledStates
+from torchsdm.core import wilson_interval
 from torchsdm.evaluation.entrants import Entrant
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.keys import UNLISTED, Basis, EstimatorKey, Rule
-from torchsdm.evaluation.metrics import wilson_interval
 from torchsdm.experiments.claims import (
     Claim,
     all_hold,

@@ -371,7 +371,7 @@ def classifier():
     y = rng.integers(0, 2, 300)
     X = rng.normal(size=(300, 3)) + 2 * y[:, None]
     settings = {"n_filters": 4, "n_rounds": 2, "max_epochs": 3, "learning_rate": 1e-2, "random_state": 0}
-    return SDMClassifier(alpha=0.8, **settings).fit(X, y, keep_rounds=True)
+    return SDMClassifier(alpha=0.8, certification_size=None, **settings).fit(X, y, keep_rounds=True)
 
 
 @pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")

@@ -1,0 +1,278 @@
+"""The certificate inside ``SDMClassifier``: what is held out, certified, kept and lost."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import numpy as np
+import pytest
+
+from torchsdm import DriftGuard, SDMClassifier, SDMEnsemble
+from torchsdm.errors import CertificateWarning, InvalidInputError, SDMWarning
+from torchsdm.trust import Reliability, ScoredSample, certify
+from torchsdm.trust.reliability import evidence_of
+
+NAMES = np.array(["ant", "bee"])
+SETTINGS = {"n_filters": 16, "n_rounds": 2, "max_epochs": 5, "learning_rate": 1e-2, "random_state": 3}
+
+
+def draw(n, seed, shift=0.0):
+    rng = np.random.default_rng(seed)
+    numbers = rng.integers(0, 2, n)
+    X = rng.standard_normal((n, 4)) + 2.4 * (numbers[:, None] - 0.5) * np.array([1, 1, 0, 0]) + shift
+    return X.astype(np.float32), NAMES[np.where(rng.random(n) < 0.02, 1 - numbers, numbers)]
+
+
+@pytest.fixture(scope="module")
+def data():
+    return draw(1200, 0)
+
+
+@pytest.fixture(scope="module")
+def _fitted(data):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        return SDMClassifier(alpha=0.9, **SETTINGS).fit(*data)
+
+
+@pytest.fixture
+def clf(_fitted):
+    return copy.copy(_fitted)
+
+
+def test_the_parts_are_disjoint_and_the_whole(clf, data):
+    parts = (clf.training_rows_, clf.calibration_rows_, clf.certification_rows_)
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(data[0])))
+    assert len(clf.certification_rows_) == 300
+    known = clf.model_
+    ids = [known.examples.ids(), known.calibration_examples.ids(), known.certification.examples.ids()]
+    assert [set(one) for one in ids] == [set(rows.tolist()) for rows in parts]
+
+
+def test_the_held_out_part_is_a_plain_random_sample():
+    """Not stratified: how many points of a class are held out varies as in a draw without replacement."""
+    from torchsdm.training import certification_split
+
+    labels = np.repeat([0, 1], [150, 450])
+    counts = [int((labels[certification_split(labels, 0.25, seed)] == 0).sum()) for seed in range(400)]
+    assert abs(np.mean(counts) - 37.5) < 1  # hypergeometric: mean 37.5, standard deviation 4.6
+    assert 3.9 < np.std(counts) < 5.3
+    assert all(len(certification_split(labels, 0.25, seed)) == 150 for seed in range(5))
+
+
+def test_a_rare_class_keeps_its_points():
+    from torchsdm.training import certification_split
+
+    labels = np.array([0] * 200 + [1] * 2)
+    for seed in range(30):
+        rows = certification_split(labels, 0.5, seed)
+        assert (labels[np.setdiff1d(np.arange(202), rows)] == 1).sum() == 2
+
+
+def test_training_never_sees_the_held_out_rows(clf, data):
+    """Other states and labels in the held out rows give the same weights, support, calibration and region."""
+    X, y = data[0].copy(), data[1].copy()
+    X[clf.certification_rows_] = 7.5
+    y[clf.certification_rows_] = NAMES[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        other = SDMClassifier(alpha=0.9, **SETTINGS).fit(X, y, seed=clf.random_seed_)
+    assert np.array_equal(other.certification_rows_, clf.certification_rows_)
+    assert (other.support_.exemplars == clf.support_.exemplars).all()
+    assert (other.model_.calibration.logits == clf.model_.calibration.logits).all()
+    assert other.region_.min_rescaled_similarity == clf.region_.min_rescaled_similarity
+    assert other.reliability_.to_json() == clf.reliability_.to_json()
+
+
+def test_the_certificate_is_certify_over_plain_arrays(clf, data):
+    """Recomputed from public decisions on the held out rows, and the calibration set of the model."""
+    known = clf.model_.calibration
+    q, d = known.similarity.numpy(), known.distance_quantile.numpy()
+    evidence, logits, labels = evidence_of(known.logits.numpy(), q), known.logits.numpy(), known.labels.numpy()
+    familiar = (q > 0) & (d >= 0.05)
+    fitted = Reliability.fit(evidence[familiar], (logits.argmax(axis=1) == labels)[familiar])
+    calibration = ScoredSample(labels, logits.argmax(axis=1), fitted.of(evidence), familiar)
+    held = clf.decide(data[0][clf.certification_rows_])
+    numbers = np.searchsorted(NAMES, data[1][clf.certification_rows_])
+    certification = ScoredSample(
+        numbers,
+        held.logits.argmax(axis=1),
+        fitted.of(evidence_of(held.logits, held.similarity)),
+        (held.similarity > 0) & (held.distance_quantile >= 0.05),
+    )
+    expected = certify(calibration, certification, 2, alpha=0.9, delta=0.1, control="groups")
+    assert expected.found
+    assert clf.certificate_.identity == expected.identity
+    assert clf.certificate_.n_certification == 300
+
+
+def test_admitted_is_what_the_certified_rule_admits(clf):
+    X, y = draw(4000, 1)
+    decisions = clf.decide(X)
+    reached = decisions.score >= clf.certificate_.thresholds[np.searchsorted(NAMES, decisions.predictions)]
+    expected = (decisions.similarity > 0) & (decisions.distance_quantile >= 0.05) & reached
+    assert (decisions.admitted == expected).all() and (decisions.certified == expected).all()
+    assert expected.mean() > 0.5
+    for values in (y, decisions.predictions):
+        for name in NAMES:
+            group = decisions.admitted & (values == name)
+            assert (decisions.predictions == y)[group].mean() > 0.88  # alpha, less the error of 1,500 points
+    trusted = decisions.admitted_at.any(axis=1) & decisions.certified
+    assert (trusted == (decisions.lane == "trusted")).all()
+    assert set(decisions.certificate.tolist()) == {clf.certificate_.identity}
+
+
+def test_certification_decides_as_new_points_are(clf, data):
+    assert clf.certification_.to_dicts() == clf.decide(data[0][clf.certification_rows_]).to_dicts()
+
+
+def test_the_papers_protocol_is_one_argument_away(data):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        papers = SDMClassifier(alpha=0.9, certification_size=None, **SETTINGS).fit(*data)
+    assert papers.certificate_ is None and papers.certification_ is None and len(papers.certification_rows_) == 0
+    assert len(papers.training_rows_) + len(papers.calibration_rows_) == len(data[0])
+    decisions = papers.decide(draw(300, 5)[0])
+    assert (decisions.admitted == decisions.admitted_at[:, 0]).all()
+    assert not decisions.certified.any() and set(decisions.lane) <= {"trusted", "review", "unfamiliar"}
+    assert decisions.score is None and "score" not in decisions.to_dicts()[0]
+
+
+def test_too_few_points_are_not_held_out():
+    X, y = draw(120, 0)  # 30 certification points in all, where 22 of each class are needed
+    with pytest.warns(CertificateWarning, match=r"too few labelled points.*at least 22 held out of each class"):
+        clf = SDMClassifier(alpha=0.9, **SETTINGS).fit(X, y)
+    assert not clf.certificate_.found and len(clf.certification_rows_) == 0
+    assert len(clf.training_rows_) + len(clf.calibration_rows_) == 120
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        together = SDMClassifier(alpha=0.9, control="all", **SETTINGS).fit(X, y)
+    assert len(together.certification_rows_) == 30
+    with pytest.warns(CertificateWarning, match="no sample can show that nothing is ever wrong"):
+        SDMClassifier(alpha=1.0, **SETTINGS).fit(X, y)
+
+
+def test_an_own_certification_set(clf, data):
+    X, y = draw(400, 7)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        own = SDMClassifier(alpha=0.9, certification_size=None, **SETTINGS).fit(*data, certification=(X, y))
+    assert own.certificate_.n_certification == 400 and len(own.certification_rows_) == 0
+    assert len(own.training_rows_) + len(own.calibration_rows_) == len(data[0])
+    with pytest.raises(InvalidInputError, match=r"SDMClassifier.fit \(certification\)"):
+        SDMClassifier(**SETTINGS).fit(*data, certification=(X, np.full(400, "wasp")))
+
+
+def test_recertify_with_new_data_has_the_whole_promise_again(clf):
+    with pytest.warns(CertificateWarning, match="certificate 2 on the same certification sample"):
+        clf.recertify(alpha=0.85)
+    assert (clf.certificate_.alpha, clf.certificate_.looks, clf.certificate_.delta_spent) == (0.85, 2, 0.2)
+    assert clf.region_.alpha == 0.9
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CertificateWarning)
+        clf.recertify(*draw(500, 9))
+    assert (clf.certificate_.looks, clf.certificate_.n_certification, clf.certificate_.alpha) == (1, 500, 0.85)
+    assert len(clf.certification_rows_) == 0
+
+
+def test_recertify_needs_data_if_none_were_held_out(data):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        papers = SDMClassifier(alpha=0.9, certification_size=None, **SETTINGS).fit(*data)
+    with pytest.raises(InvalidInputError, match="fitted without a certification set"):
+        papers.recertify()
+    assert papers.recertify(*draw(500, 9)).certificate_.found
+    assert papers.decide(draw(50, 2)[0]).certified.any()
+
+
+def test_a_changed_support_suspends_the_certificate(clf):
+    X = draw(200, 3)[0]
+    assert clf.decide(X).certified.any()
+    clf.add_exemplars(*draw(20, 4))
+    after = clf.decide(X)
+    assert not after.certified.any() and set(after.certificate.tolist()) == {None}
+    assert (after.admitted == after.admitted_at[:, 0]).all()
+    assert any("support was changed after the certificate" in str(one) for one in clf.warnings())
+    with pytest.warns(CertificateWarning, match="certificate 2"):
+        clf.recalibrate()
+    assert clf.decide(X).certified.any() and clf.certificate_.looks == 2
+
+
+def test_recalibrating_to_the_same_rule_is_no_second_look(clf):
+    before = clf.certificate_
+    clf.recalibrate()
+    assert clf.certificate_ is before
+    with pytest.warns(CertificateWarning, match="certificate 2"):
+        clf.recalibrate(alpha=0.85)
+    assert clf.certificate_.alpha == 0.85
+
+
+def test_a_saved_model_keeps_its_promise(clf, tmp_path):
+    X = draw(200, 3)[0]
+    clf.set_params(policy="trusted").save(tmp_path / "model")
+    loaded = SDMClassifier.load(tmp_path / "model")
+    assert loaded.policy == "trusted"
+    assert loaded.certificate_.identity == clf.certificate_.identity
+    assert loaded.certificate_.holds_for() == clf.certificate_.holds_for()
+    assert loaded.decide(X).to_dicts() == clf.decide(X).to_dicts()
+    assert np.array_equal(loaded.certification_rows_, clf.certification_rows_)
+    assert DriftGuard.from_classifier(loaded).fingerprint == DriftGuard.from_classifier(clf).fingerprint
+    assert [str(one) for one in loaded.warnings()] == [str(one) for one in clf.warnings()]
+
+
+def test_a_failed_fit_leaves_the_old_promise(clf, data):
+    before = dict(vars(clf))
+    with pytest.raises(InvalidInputError):
+        clf.fit(data[0], np.array(["ant"] * len(data[0])))
+    assert vars(clf) == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"certification_size": 1.0}, "'certification_size'"),
+        ({"delta": 0}, "'delta'"),
+        ({"control": "class"}, "'control'"),
+        ({"policy": "all"}, "'policy'"),
+        ({"familiarity": 1.0}, "'familiarity'"),
+        ({"familiarity": -0.1}, "'familiarity'"),
+    ],
+)
+def test_settings_are_checked(settings, words, data):
+    with pytest.raises(InvalidInputError, match=words):
+        SDMClassifier(**{**SETTINGS, **settings}).fit(*data)
+
+
+# --- The guard -------------------------------------------------------------------------------------------------------
+
+
+def test_a_guard_watches_decisions_in_their_order(clf):
+    calm, shifted = draw(60, 20)[0], draw(60, 21, shift=4.0)[0]
+    guard = DriftGuard.from_classifier(clf)
+    stream = np.concatenate([calm, shifted])
+    plain, watched = clf.decide(stream), clf.decide(stream, guard=guard)
+    assert guard.raised_at is not None and guard.raised_at > 60 and guard.n_seen == 120
+    is_calm = np.arange(1, 121) < guard.raised_at
+    assert (watched.admitted[is_calm] == plain.admitted[is_calm]).all()
+    assert not (watched.lane[~is_calm] == "certified").any()
+    assert (watched.admitted == plain.admitted & (is_calm | (plain.lane == "trusted"))).all()
+    again = DriftGuard.from_classifier(clf)
+    blocks = [clf.decide(part, guard=again) for part in np.array_split(stream, 7)]
+    assert watched.concatenate(blocks).to_dicts() == watched.to_dicts()
+    third = DriftGuard.from_classifier(clf)
+    assert [one.decision for one in clf.explain(stream, k=1, guard=third)] == watched.to_dicts()
+
+
+# --- Ensembles -------------------------------------------------------------------------------------------------------
+
+
+def test_an_ensemble_has_lanes_without_a_certificate(data):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        ensemble = SDMEnsemble(alpha=0.9, **SETTINGS).fit(*data)
+    assert ensemble.certificate_ is None
+    decisions = ensemble.decide(draw(200, 3)[0])
+    assert ((decisions.lane == "trusted") == decisions.admitted).all()
+    assert (decisions.admitted == decisions.admitted_at[:, 0]).all()
+    assert set(decisions.lane) <= {"trusted", "review", "unfamiliar"}

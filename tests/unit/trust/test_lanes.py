@@ -1,0 +1,135 @@
+"""Lanes and reasons: every rule on rows made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from torchsdm.core import CalibrationScores, HighReliabilityRegion, Signals, decide
+from torchsdm.trust import Certificate, LaneRule, Reliability, demoted
+from torchsdm.trust.lanes import is_familiar
+
+CLASSES = np.array(["ant", "bee"])
+RELIABILITY = Reliability(np.array([0.5, 1.0]), 0.0)
+
+
+def region(q_min=10.0, thresholds=(0.9, 0.9), alpha=0.9):
+    return HighReliabilityRegion(alpha, q_min, torch.tensor(thresholds, dtype=torch.float64), torch.tensor([50, 50]))
+
+
+def certificate(thresholds=(0.8, 0.8)):
+    found = bool(np.isfinite(thresholds).any())
+    return Certificate(0.9, 0.1, "groups", np.array(thresholds), found, (), 100, 60)
+
+
+def decisions(q, d, margin=3.0, regions=None):
+    """One row per q and d; the prediction is 'ant' where the margin is positive."""
+    q, d, margin = np.broadcast_arrays(q, d, margin)
+    logits = torch.tensor(np.stack([margin / 2, -margin / 2], axis=1), dtype=torch.float32)
+    signals = Signals(
+        torch.tensor(q, dtype=torch.int64),
+        torch.tensor(1 - d, dtype=torch.float64),
+        torch.zeros(len(q), dtype=torch.int64),
+        torch.tensor(d, dtype=torch.float64),
+    )
+    known = CalibrationScores(torch.tensor([1.0, 2.0]), torch.tensor([0, 1]))
+    return decide(logits, signals, known, regions or [region()], CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("q", "d", "familiarity", "expected"),
+    [
+        (1, 0.05, 0.05, True),
+        (1, 0.049, 0.05, False),
+        (0, 1.0, 0.05, False),
+        (1, 0.0, 0.0, False),  # d = 0 is never familiar
+        (1, 1e-9, 0.0, True),
+    ],
+)
+def test_familiar_needs_a_neighbour_and_a_small_distance(q, d, familiarity, expected):
+    assert is_familiar(np.array([q]), np.array([d]), familiarity).tolist() == [expected]
+
+
+def test_each_lane_is_reached_and_admitted_by_policy():
+    rule = LaneRule(certificate(), RELIABILITY, familiarity=0.05, region=region())
+    # many neighbours; few, but a large margin; few and a small margin; none; too far
+    rows = decisions([50, 3, 1, 0, 50], [0.9, 0.9, 0.9, 0.9, 0.01], [5.0, 5.0, 0.1, 5.0, 5.0])
+    judged = rule.apply(rows)
+    assert judged.lane.tolist() == ["trusted", "certified", "review", "unfamiliar", "unfamiliar"]
+    assert judged.certified.tolist() == [True, True, False, False, False]
+    assert judged.admitted.tolist() == [True, True, False, False, False]
+    assert judged.admitted_at[:, 0].tolist() == rows.admitted_at[:, 0].tolist()  # the paper's region stays as it is
+    assert set(judged.certificate.tolist()) == {certificate().identity}
+    cautious = replace(rule, policy="trusted").apply(rows)
+    assert cautious.lane.tolist() == judged.lane.tolist()
+    assert cautious.admitted.tolist() == [True, False, False, False, False]
+
+
+def test_the_region_alone_is_trusted_only_without_a_certificate():
+    rows = decisions([50], [0.9], [5.0])
+    assert rows.admitted.tolist() == [True]
+    strict = LaneRule(certificate((0.9999, 0.9999)), RELIABILITY, region=region()).apply(rows)
+    assert (strict.lane.tolist(), strict.admitted.tolist()) == (["review"], [False])
+    nothing = LaneRule(certificate((np.inf, np.inf)), RELIABILITY, region=region()).apply(rows)
+    assert (nothing.lane.tolist(), nothing.admitted.tolist()) == (["trusted"], [True])
+    assert nothing.certificate.tolist() == [None] and nothing.score is not None
+    papers = LaneRule(region=region()).apply(rows)
+    assert (papers.lane.tolist(), papers.certified.tolist(), papers.score) == (["trusted"], [False], None)
+
+
+@pytest.mark.parametrize(
+    ("rule", "rows", "words"),
+    [
+        (LaneRule(certificate(), RELIABILITY), ([0], [0.5]), "no neighbour vouches"),
+        (LaneRule(certificate(), RELIABILITY, 0.05), ([3], [0.0]), "too far: every calibration point"),
+        (LaneRule(certificate(), RELIABILITY, 0.05), ([3], [0.021]), "too far: 97.9% of the calibration points"),
+        (
+            LaneRule(certificate(), RELIABILITY),
+            ([3], [0.5]),
+            "3 neighbours vouch for it; reliability 0.8889 reaches 0.8",
+        ),
+        (
+            LaneRule(certificate((0.95, 0.1)), RELIABILITY),
+            ([1], [0.5]),
+            "neighbours disagree after 1; reliability 0.8498 is below 0.9500, the certified threshold of 'ant'",
+        ),
+        (LaneRule(certificate((np.inf, 0.1)), RELIABILITY), ([9], [0.5]), "predictions of 'ant' are not certified"),
+        (LaneRule(region=region()), ([50], [0.9]), "50 neighbours vouch for it; the paper's region admits it: q' 50"),
+        (LaneRule(region=region()), ([3], [0.9]), "neighbours disagree after 3; q' 3 is below 10"),
+        (LaneRule(region=region(2.0)), ([3], [0.05]), "confidence 0.5601 is below 0.9000, the threshold of 'ant'"),
+        (LaneRule(region=region(np.inf)), ([3], [0.9]), "there is neither a certificate nor a region at alpha 0.9"),
+        (LaneRule(), ([3], [0.9]), "not all rounds agree and admit it"),
+    ],
+)
+def test_reasons_are_worded_from_the_numbers(rule, rows, words):
+    found = rule.region or region()
+    assert words in rule.apply(decisions(*rows, regions=[found])).reason[0]
+
+
+def test_certified_rows_are_demoted_where_a_guard_is_not_calm():
+    rule = LaneRule(certificate(), RELIABILITY, familiarity=0.05, region=region())
+    judged = rule.apply(decisions([50, 3, 50, 3, 1], [0.9] * 5, [5.0, 5.0, 5.0, 5.0, 0.1]))
+    after = demoted(judged, np.array([True, True, False, False, False]))
+    assert after.lane.tolist() == ["trusted", "certified", "trusted", "review", "review"]
+    assert after.admitted.tolist() == [True, True, True, False, False]
+    assert after.certified.tolist() == [True, True, False, False, False]
+    assert "drift guard is raised" in after.reason[3] and after.reason[4] == judged.reason[4]
+
+
+def test_lanes_survive_selection_and_concatenation():
+    rule = LaneRule(certificate(), RELIABILITY, region=region())
+    judged = rule.apply(decisions([50, 3, 0], [0.9, 0.9, 0.9]))
+    joined = judged.concatenate([judged[:1], judged[1:]])
+    assert joined.to_dicts() == judged.to_dicts()
+    assert list(judged.to_pandas()["lane"]) == judged.lane.tolist()
+
+
+def test_at_one_of_several_alphas_lanes_are_left_out():
+    several = [region(alpha=0.9), region(q_min=1.0, alpha=0.8)]
+    judged = LaneRule(certificate(), RELIABILITY, region=several[0]).apply(decisions([3], [0.9], 5.0, several))
+    at = judged.at(0.8)
+    assert at.lane is None and at.certified is None and "lane" not in at.to_dicts()[0]
+    assert at.admitted.tolist() == [True]
