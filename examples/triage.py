@@ -1,7 +1,7 @@
 """Sort answers into three piles: automate, send to a person, or collect and label more like it.
 
-The signals of a decision sort the rejected inputs: those near the boundary need a second look, those unlike anything
-in training need a label. Run: python examples/triage.py
+The signals of a decision sort the rejected inputs: those near the boundary need a second look, those far from
+the training data need a label. Run: python examples/triage.py
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ def triage(decisions: SDMDecisions) -> np.ndarray:
     disagreeing = decisions.similarity == 0
     desks = np.full(len(decisions), "a second look", dtype=object)
     desks[disagreeing] = "an expert: neighbours disagree"
-    desks[far] = "label more of these: unlike anything in training"
+    desks[far] = "label more of these: far from the training data"
     desks[decisions.admitted] = "automate"
     desks[decisions.admitted & ~decisions.admitted_lower] = "automate, and sample for review"
     return desks

@@ -33,7 +33,10 @@ Self = TypeVar("Self", bound="SelectiveClassifier")
 
 @runtime_checkable
 class LogitModel(Protocol):
-    """A model that a rule can use: it gives logits, also for a calibration set that it was not trained on."""
+    """A model that a rule can use: it gives logits, also for a calibration set that is not among its training points.
+
+    Networks choose their epoch on that set, so what a rule finds on it is a little too good.
+    """
 
     classes_: Array
 

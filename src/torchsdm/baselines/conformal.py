@@ -6,7 +6,9 @@ For one input, let p_(1) >= p_(2) >= ... be the softmax in descending order and 
     threshold  t   = the k-th smallest s_y of n calibration points, k = ceil((n + 1) alpha); infinite if k > n
     set            {c : s_c <= t}
 
-covers the true label with probability at least alpha, and at most alpha + 1 / (n + 1) if no two scores are equal.
+covers the true label with probability at least alpha, and at most alpha + 1 / (n + 1) if no two scores are equal, for
+inputs exchangeable with calibration points that had no part in the model. Our networks, ``SDMClassifier`` included,
+choose their epoch on the calibration set, so over their logits coverage is approximate.
 APS has lam = 0; without randomisation u = 0. The score never falls with the rank, so a set is a run of the most
 probable labels, and the only label of a set of one is the predicted one.
 
@@ -110,8 +112,8 @@ class APS(SelectiveClassifier):
     model : LogitModel or None
         The model that gives the logits; with None, X is logits already.
     randomized : bool, default=True
-        Whether to randomise scores, which makes coverage exact. The random number of an input is a function of its own
-        logits and the seed (``uniforms_of``), so a decision does not depend on the batch.
+        Whether to randomise scores, which keeps coverage from exceeding alpha by much. The random number of an input is
+        a function of its own logits and the seed (``uniforms_of``), so a decision does not depend on the batch.
     allow_empty_sets : bool, default=False
         Whether sets may be empty; if not, an empty one gets the predicted label, and coverage may exceed alpha.
     reference : bool, default=False

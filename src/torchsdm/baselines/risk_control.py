@@ -32,9 +32,10 @@ class RiskControlledAbstention(SelectiveClassifier):
 
     if calibration points and inputs are independent and identically distributed, and the calibration set had no part in
     the model. **Not controlled**: the accuracy of each class, of each predicted class, or near one input; anything
-    under a change of distribution; several alphas at once (each holds on its own). ``CrossEntropyClassifier`` and
-    ``VBLLClassifier`` choose their epoch on the calibration set, so for their logits the promise holds only
-    approximately; for a strict one pass the logits of points that they have not seen, with ``model=None``.
+    under a change of distribution; several alphas at once (each holds on its own). ``SDMClassifier``,
+    ``CrossEntropyClassifier`` and ``VBLLClassifier`` choose their epoch on the calibration set, so for their logits the
+    promise holds only approximately; for a strict one pass the logits of points that they have not seen, with
+    ``model=None``.
 
     Parameters
     ----------

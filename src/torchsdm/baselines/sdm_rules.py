@@ -35,6 +35,8 @@ class SDMRule(ClassifierMixin, BaseEstimator):
         - 'region': the high-reliability region, Eq. 9;
         - 'region lower': its lower estimator; an ensemble always uses this one.
 
+        None promises anything: the region estimates the accuracy of true classes, the others are thresholds.
+
     Attributes
     ----------
     fitted_model_ : SDMClassifier or SDMEnsemble

@@ -8,7 +8,11 @@ k(n_c) = min(floor((1 - alpha) n_c), n_c - 1) of the sorted probabilities, so
 
 Two counts per class replace the eCDFs, and both change only at the class's own points. One sort and one pass over the
 points (``_candidates``) therefore find the first candidate at which every class holds: O(n log n), for any number of
-classes. Nothing corrects for the search, and only true classes are checked: the region is an estimate, no guarantee.
+classes.
+
+The region is an estimate, no guarantee. Only true classes are checked, never predictions. The calibration set is
+reused: the epoch and the round were chosen on it, the eCDFs were fitted on it, and nothing corrects for the search. And
+psi is anti-conservative (``threshold_index``). A promise takes ``torchsdm.trust.certify``.
 """
 
 from __future__ import annotations
@@ -62,7 +66,10 @@ class HighReliabilityRegion:
 
     @property
     def scarce_classes(self) -> tuple[int, ...]:
-        """Classes with fewer than 1 / (1 - alpha) points in the region: their threshold is just the minimum."""
+        """Classes with fewer than 1 / (1 - alpha) points in the region: their threshold is just the minimum.
+
+        More points do not make a region safe; see ``threshold_index``.
+        """
         if not self.found:
             return ()
         return tuple(torch.nonzero(self.class_counts * (1 - self.alpha) < 1 - 1e-9).squeeze(1).tolist())
@@ -111,10 +118,10 @@ class HighReliabilityRegion:
             )
         if self.scarce_classes:
             counts = ", ".join(str(int(self.class_counts[c])) for c in self.scarce_classes)
-            needed = f"{math.ceil(1 / (1 - self.alpha) - 1e-9)} are"
+            fewer = math.ceil(1 / (1 - self.alpha) - 1e-9)
             return RegionWarning(
                 f"The region at alpha={self.alpha:g} is based on few calibration points of class "
-                f"{named(self.scarce_classes)} ({counts}, where {needed} needed): the threshold is just their minimum.",
+                f"{named(self.scarce_classes)} ({counts}, fewer than {fewer}): the threshold is just their minimum.",
                 remedy=Remedy.MORE_CALIBRATION,
             )
         return None
@@ -140,7 +147,7 @@ def find_high_reliability_region(
     alpha : float
         Target accuracy in (0.5, 1].
     min_class_count : int
-        Candidates with fewer points of some class fail. 0, as in the paper: one point is enough.
+        Candidates with fewer points of some class fail. 0, as in the paper: Algorithm 1 accepts one point.
     """
     caller = "find_high_reliability_region"
     alpha = check_alpha(alpha, caller)
@@ -212,6 +219,8 @@ class _SortedPoints:
 def threshold_index(n: int, alpha: float) -> int:
     """Index of psi among n sorted values: floor((1 - alpha) n), counted from 0, at most the last.
 
+    The author's rule, and anti-conservative: a new value, exchangeable with the n, reaches psi with probability
+    1 - (floor((1 - alpha) n) + 1) / (n + 1), below alpha for nearly every n: 0.905 for alpha = 0.95 and n = 20.
     (1 - alpha) n is rounded to 1e-9 first, so that alpha = 0.9 with n = 10 takes element 1.
     """
     return min(int((1 - alpha) * n + 0.5e-9), n - 1)

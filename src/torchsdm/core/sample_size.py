@@ -1,6 +1,7 @@
 """Effective sample sizes, and bands around distance quantiles by the DKW formula (appendix A.5).
 
-The bands are a heuristic: n counts calibration points with a smaller q', also those that are not in the distance eCDF.
+The bands are a heuristic, not DKW bands: n counts calibration points with a smaller q', which are not the points of the
+distance eCDF, and so nothing is known of their coverage.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from torchsdm.validation import ArrayLike, as_integer_tensor, as_tensor, check_s
 class ClassEcdfs:
     """Sorted nearest distances of each true class, over the points with q > 0.
 
-    Points with q = 0 are out of distribution and left out; misclassified ones stay. A class without points makes every
+    Points with q = 0 are left out, as in the paper; misclassified ones stay. A class without points makes every
     distance quantile 0: nothing is known about its distances, so nothing can be called near.
     """
 
@@ -116,5 +116,8 @@ class Signals:
 
     @property
     def out_of_distribution(self) -> Tensor:
-        """Points with q = 0 or d = 0: the nearest support point does not match or is too far away."""
+        """The paper's q = 0 or d = 0: the nearest support point does not match, or is too far away.
+
+        Too far is beyond every calibration point with q > 0 of some class. A part of genuine data is among them, too.
+        """
         return (self.similarity == 0) | (self.distance_quantile == 0)

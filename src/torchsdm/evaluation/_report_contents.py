@@ -135,7 +135,7 @@ _KINDS = (
         lambda d, right: _highest(d.confidence, d.admitted & ~right),
     ),
     _Kind(
-        "Rejected: far from everything learned (d = 0)",
+        "Rejected: farther than all calibration points of some class (d = 0)",
         lambda d, right: _highest(d.nearest_distance, ~d.admitted & (d.distance_quantile == 0)),
     ),
     _Kind(

@@ -108,7 +108,8 @@ def paper_entrants(
         more calibration points than the others. 'cnn': the same over an adaptor trained with cross-entropy; 'vbll':
         Bayesian last layers; 'sdm': the rules over the classifier; 'today': distance thresholds (chosen for accuracy,
         and keeping 95 % of the calibration points as in their literature), a vote of neighbours, and MAPIE's risk
-        control over the classifier's softmax.
+        control over the classifier's softmax. APS, RAPS and risk control over a network are calibrated on the rows that
+        chose its epoch, so what they guarantee holds only approximately.
     name : str
         Name of the language model.
     regularization_factors : sequence of float

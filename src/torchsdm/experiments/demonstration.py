@@ -103,7 +103,7 @@ def tell_story(output: str | Path, *, show: Callable[[str], Any]) -> dict[str, A
         warnings.simplefilter("ignore", RegionWarning)  # it is shown below
         classifier.fit(states["training"])
     message = classifier.region_.explain(classifier.classes_.tolist()) or ""
-    show(f"\nThe target accuracy is alpha = {ALPHA}, for every class and every prediction. {message}")
+    show(f"\nThe target accuracy is alpha = {ALPHA}, for every true class. {message}")
     tests = {name: states[name] for name in ("reviews", "critics")}
     evaluation = Evaluation(classifier_entrants(classifier, name="MiniLM"), tests, ALPHA, {"demo": True})
     table = evaluation.table
@@ -156,7 +156,7 @@ def _three(classifier: SDMClassifier, states: dict[str, LabelledStates]) -> list
 
     kinds: list[tuple[str, str, Callable[[SDMDecisions], int | None]]] = [
         ("admitted: training examples vouch for it", "reviews", admitted),
-        ("rejected: farther than anything in calibration", "critics", far),
+        ("rejected: farther than all calibration points of some class", "critics", far),
         ("rejected: its neighbours disagree", "reviews", disagreeing),
     ]
     found = []

@@ -155,7 +155,7 @@ def ablation(prepared: Prepared) -> Findings:
 
 
 def sample_size(prepared: Prepared) -> Findings:
-    """The lower estimator, which accounts for the number of calibration points behind an answer."""
+    """The lower estimator: d is lowered by a heuristic, the less the more calibration points have a smaller q'."""
     pairs: list[tuple[ResultRow, ResultRow]] = []  # the region and its lower estimator on each data set
     lines = []
     n_beyond: dict[str, int] = {}  # inputs that the lower estimator admits and the region does not

@@ -57,7 +57,7 @@ class Explanation:
     partition_size: int
     """How many calibration points share the prediction and have a similar q' and distance quantile."""
     partition_accuracy: float | None
-    """Share of those that is predicted correctly; None if there are none."""
+    """Share of those that is predicted correctly; None if there are none. The epoch was chosen on these points."""
 
     def with_decision(self, decision: dict[str, Any]) -> Explanation:
         """The same evidence for a decision that is also based on other evidence, as an ensemble's is."""

@@ -249,7 +249,7 @@ def test_a_sound_region_has_nothing_to_say():
 
 def test_scarcity_is_explained():
     text = find_high_reliability_region(*two_classes([0.99] * 10, [0.99] * 3), 0.9).explain(["ant", "bee"])
-    assert "alpha=0.9 is based on few calibration points of class 'bee' (3, where 10 are needed)" in text
+    assert "alpha=0.9 is based on few calibration points of class 'bee' (3, fewer than 10)" in text
     assert "min_class_count" in text
     text = find_high_reliability_region(*two_classes([1.0] * 99, [1.0] * 99), 1.0).explain()
     assert "At alpha=1 every threshold is just the minimum" in text

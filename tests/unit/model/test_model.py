@@ -117,7 +117,7 @@ def test_weak_regions_are_told(fitted):
     with pytest.warns(RegionWarning, match="No high-reliability region at alpha=0.9; everything is rejected. Class '"):
         model.recalibrate([0.9], min_class_count=1000)
     assert not model.calibration.regions[0].found and model.calibration.min_class_count == 1000
-    with pytest.warns(RegionWarning, match=r"is based on few calibration points of class '.*where 10 are needed"):
+    with pytest.warns(RegionWarning, match=r"is based on few calibration points of class '.*fewer than 10"):
         model.recalibrate([0.9], 0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
