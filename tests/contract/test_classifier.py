@@ -16,7 +16,15 @@ from torchsdm.errors import CheckpointError, InvalidInputError, InvalidTypeError
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 
-QUICK = {"alpha": 0.8, "n_filters": 12, "n_rounds": 1, "max_epochs": 5, "learning_rate": 2e-2, "random_state": 0}
+QUICK = {
+    "alpha": 0.8,
+    "n_filters": 12,
+    "n_rounds": 1,
+    "max_epochs": 5,
+    "learning_rate": 2e-2,
+    "random_state": 0,
+    "certification_size": None,
+}
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +36,13 @@ def data():
 @pytest.fixture(scope="module")
 def classifier(data):
     return SDMClassifier(**QUICK).fit(*data)
+
+
+@pytest.fixture(scope="module")
+def certified(data):
+    fitted = SDMClassifier(**{**QUICK, "certification_size": 0.25}).fit(*data)
+    assert fitted.certificate_.found
+    return fitted
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +61,7 @@ def assert_same(a: SDMDecisions, b: SDMDecisions) -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 97])
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("kind", ["classifier", "ensemble"])
+@pytest.mark.parametrize("kind", ["classifier", "certified", "ensemble"])
 def test_decisions_do_not_depend_on_batch_or_threads(kind, size, threads, data, request):
     estimator = request.getfixturevalue(kind)
     X = data[0] * np.linspace(0.2, 4, len(data[0]), dtype=np.float32)[:, None]  # near and far

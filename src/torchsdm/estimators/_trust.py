@@ -57,9 +57,12 @@ class Trusting(FittedState):
         return found
 
     def _hold_out(self, data: FitData, alpha: float) -> FitData:
-        """Hold out a random part of X to certify with, unless there are too few points for any certificate."""
+        """Hold out a random part of X to certify with, unless there are too few points for any certificate.
+
+        Who gives a calibration set has made the split; nothing is held out of it then.
+        """
         self.certification_rows_ = np.array([], dtype=np.int64)
-        if data.certification is not None or self.certification_size is None:
+        if self.certification_size is None or data.certification is not None or not self._certifies(data):
             return data
         labels = data.points.labels.numpy()
         expected = np.bincount(labels, minlength=len(data.classes)) * self.certification_size
@@ -70,6 +73,11 @@ class Trusting(FittedState):
         part = Part(data.points.hidden_states, data.points.labels[rows], rows)
         held_out = Points(part.blocks(), part.labels, data.examples.take(rows.tolist()))
         return replace(data, points=data.points.hold_out(rows), certification=held_out)
+
+    def _certifies(self, data: FitData) -> bool:
+        """Whether a fit is to be certified."""
+        was_split = data.points.calibration_states is not None
+        return data.certification is not None or not (self.certification_size is None or was_split)
 
     def _certify(self, model: SDMModel, alpha: float, *, looks: int = 1, delta_spent: float = 0.0) -> None:
         """Find the certified rule of a model with a certification set; warns if there is none."""

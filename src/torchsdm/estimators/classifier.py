@@ -146,9 +146,10 @@ class SDMClassifier(BaseSDMClassifier):
         ids, texts : (N,), optional
             Names (unique; by default the row numbers of X) and texts of the examples, returned by ``explain``.
         calibration : LabelledStates or (X, y), optional
-            Your own calibration set; the rounds then do not split X. By default each round does.
+            Your own calibration set; all of X is then trained on. By default each round splits X.
         certification : LabelledStates or (X, y), optional
-            Your own certification set, which nothing else may have seen. By default a random part of X is held out.
+            Your own certification set, which nothing else may have seen. By default a random part of X is held out;
+            with your own calibration set nothing is, and nothing certified.
         seed : int, optional
             The seed itself, such as another estimator's ``random_seed_``, instead of one drawn from ``random_state``:
             estimators with the same seed have the same splits.
@@ -171,7 +172,7 @@ class SDMClassifier(BaseSDMClassifier):
             self.training_rows_, self.calibration_rows_ = trained.rows_of(best)
             if data.certification is not None:
                 model.certify_with(data.certification)
-            if data.certification is not None or self.certification_size is not None:
+            if self._certifies(data):
                 self._certify(model, alpha)
             self.models_ = (model,)
         return self

@@ -140,15 +140,13 @@ def test_text_says_what_the_decision_rests_on(explanations):
     admitted = next(e for e in explanations if e.decision["admitted"])
     far = explanations[-1]
     text = str(admitted)
-    assert text.startswith(
-        f"{admitted.decision['predictions']!r}: admitted at alpha={admitted.decision['admitted_alpha']:g};"
-    )
+    assert text.startswith(f"{admitted.decision['predictions']!r}: admitted, trusted: {admitted.decision['reason']}\n")
     assert f"similarity q {admitted.decision['similarity']}" in text
     for point in admitted.exemplars:
         assert f"{'+' if point.vouches else '-'} id {point.id!r}: label {point.label!r}" in text and point.text in text
     assert f"{admitted.partition_size} calibration points share its partition, " in text
     assert f"{admitted.partition_accuracy:.1%} of them correct" in text
-    assert "rejected (out of distribution)" in str(far)
+    assert f": rejected, unfamiliar: {far.decision['reason']}\n" in str(far)
 
 
 def test_k_must_be_a_positive_integer(fitted, insects):
