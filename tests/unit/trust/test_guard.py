@@ -407,13 +407,15 @@ class TestFromClassifier:
         assert guard.raised and guard.n_seen == 50
 
     @pytest.mark.parametrize("is_loaded", [False, True])
-    def test_a_calibration_point_decided_again_ties_with_itself(self, is_loaded, tmp_path):
+    @pytest.mark.parametrize("compared_with", ["calibration", "certification"])
+    def test_a_known_point_decided_again_ties_with_itself(self, compared_with, is_loaded, tmp_path):
         """To the bit: else inputs of the stream would rank before or after points that are equal to them."""
         rng = np.random.default_rng(3)
         y = rng.integers(0, 2, 400)
         X = (rng.normal(size=(400, 3)) + 3 * y[:, None]).astype(np.float32)
         settings = {"n_filters": 4, "n_rounds": 1, "max_epochs": 5, "learning_rate": 1e-2, "random_state": 0}
-        clf = SDMClassifier(alpha=0.8, **settings).fit(X[:200], y[:200], calibration=(X[200:], y[200:]))
+        clf = SDMClassifier(alpha=0.8, certification_size=None, **settings)
+        clf.fit(X[:200], y[:200], **{compared_with: (X[200:], y[200:])})
         guard = DriftGuard.from_classifier(clf)
         if is_loaded:
             clf.save(tmp_path / "model")
@@ -422,6 +424,28 @@ class TestFromClassifier:
         again = {name: np.concatenate([getattr(block, name) for block in decided]) for name in SIGNALS}
         np.testing.assert_array_equal(np.sort(_strangeness(again, "a test")), guard._calibration)
         assert DriftGuard.from_classifier(clf).fingerprint == guard.fingerprint
+
+    def test_certified_answers_go_to_review_from_the_alarm_on(self):
+        rng = np.random.default_rng(0)
+        y = rng.integers(0, 2, 1600)
+        X = rng.normal(size=(1600, 8)) + np.where(y == 1, 2.0, -2.0)[:, None] * np.eye(8)[0]
+        settings = {"n_filters": 16, "n_rounds": 1, "max_epochs": 10, "learning_rate": 1e-2, "random_state": 0}
+        clf = SDMClassifier(alpha=0.9, **settings).fit(X[:1000], y[:1000])
+        drifting = X[1000:] + np.where(np.arange(600) < 300, 0, 3)[:, None] * np.eye(8)[1]
+        decided = clf.decide(drifting)
+        guard = DriftGuard.from_classifier(clf)
+        watched = guard.watch(decided)
+        calm, strange = slice(0, guard.raised_at - 1), slice(guard.raised_at - 1, None)
+        assert 300 < guard.raised_at < 400
+        for part in (calm, strange):
+            assert (decided.lane[part] == "certified").any() and decided.admitted[part].any()
+        np.testing.assert_array_equal(watched.lane[calm], decided.lane[calm])
+        np.testing.assert_array_equal(watched.admitted[calm], decided.admitted[calm])
+        falls = decided.lane[strange] == "certified"
+        np.testing.assert_array_equal(watched.lane[strange], np.where(falls, "review", decided.lane[strange]))
+        np.testing.assert_array_equal(watched.admitted[strange], decided.admitted[strange] & ~falls)
+        later = clf.decide(X[:100])
+        assert (later.lane == "certified").any() and "certified" not in guard.watch(later).lane
 
     def test_every_input_that_is_decided_can_be_watched(self, classifier):
         far = classifier.decide(3e38 * np.array(list(product([-1, 1], repeat=3))))
