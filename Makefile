@@ -85,8 +85,7 @@ $(VENV)/.bench-done: pyproject.toml constraints.txt | setup
 	@$(BIN)/python -m pip install -qq --no-input --progress-bar off --only-binary :all: -c constraints.txt -e ".[bench]"
 	@touch $@
 
-study-guard: export TORCHSDM_DATA ?= $(or $(TORCHSDM_SHARED),../shared)/data
-study-guard: setup ## when the drift guard notices a shift, and how often without one, into docs/ (a quarter of an hour)
+study-guard: setup ## when the drift guard notices a shift, and how often without one, into docs/ (TORCHSDM_DATA=FOLDER; 15 minutes)
 	@$(BIN)/python studies/guard.py
 	@$(BIN)/python studies/guard.py --publish
 
