@@ -49,7 +49,10 @@ from torchsdm.errors import InvalidInputError
     help="For whom it holds: every class and every prediction, every prediction, or all answers together.",
 )
 @click.option(
-    "--familiarity", default=0.05, show_default=True, help="Distance quantile below which an input is unfamiliar."
+    "--familiarity",
+    default=0.05,
+    show_default=True,
+    help="Share of a class beyond which inputs are unfamiliar.",
 )
 @click.option(
     "--policy", type=click.Choice(POLICIES), default="certified", show_default=True, help="Which lanes are admitted."

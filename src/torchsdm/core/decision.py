@@ -14,7 +14,7 @@ from torch import Tensor
 from torchsdm.core.activation import log_activation, rescaled_similarity
 from torchsdm.core.region import HighReliabilityRegion
 from torchsdm.core.sample_size import distance_quantile_band, dkw_epsilon, effective_sample_sizes
-from torchsdm.core.signals import Signals
+from torchsdm.core.signals import ClassEcdfs, Signals
 from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError, MissingSignalError
 from torchsdm.validation import Array
 
@@ -222,6 +222,8 @@ class SDMDecisions(Decisions):
     """Support index of the nearest support point."""
     distance_quantile: Array
     """d in [0, 1]; 0 is farther than every calibration point with q > 0 of some class."""
+    class_distance_quantile: Array
+    """The same within the predicted class alone."""
     distance_quantile_lower: Array
     distance_quantile_upper: Array
     rescaled_similarity: Array
@@ -253,10 +255,11 @@ class SDMDecisions(Decisions):
 
 @dataclass(frozen=True)
 class CalibrationScores:
-    """What decisions need from the calibration set: each point's q' and true class."""
+    """What decisions need from the calibration set: each point's q' and true class, and the eCDFs of its distances."""
 
     rescaled_similarity: Tensor
     labels: Tensor
+    ecdfs: ClassEcdfs
 
 
 def decide(
@@ -296,6 +299,7 @@ def decide(
         "nearest_distance": signals.nearest_distance,
         "nearest_index": signals.nearest_index,
         "distance_quantile": d,
+        "class_distance_quantile": calibration.ecdfs.class_distance_quantile(signals.nearest_distance, y_hat),
         "rescaled_similarity": q_rescaled,
         "effective_sample_sizes": sizes,
         **{name: torch.stack([band[name] for band in bands]).gather(0, shown[None])[0] for name in bands[0]},

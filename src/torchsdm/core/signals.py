@@ -94,6 +94,21 @@ class ClassEcdfs:
             quantile = torch.minimum(quantile, (len(distances) - n_nearer).double() / len(distances))
         return quantile
 
+    def class_distance_quantile(self, nearest_distance: Tensor, classes: Tensor) -> Tensor:
+        """d within one class for each point (N,), here ``classes`` (N,): ``1 - #{x in c : x < d_nearest} / n_c``.
+
+        0 for a class without points.
+        """
+        quantile = torch.zeros_like(nearest_distance, dtype=torch.float64)
+        for c, distances in enumerate(self.sorted_distances):
+            of_class = classes == c
+            if len(distances) and bool(of_class.any()):
+                n_nearer = torch.searchsorted(
+                    distances.to(nearest_distance.device), nearest_distance[of_class].double().contiguous()
+                )
+                quantile[of_class] = (len(distances) - n_nearer).double() / len(distances)
+        return quantile
+
 
 @dataclass(frozen=True)
 class Signals:

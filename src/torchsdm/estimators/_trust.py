@@ -87,10 +87,12 @@ class Trusting(FittedState):
             self.certificate_ = Certificate.without_sample(alpha, float(self.delta), self.control, len(model.classes))
         else:
             calibration = SignalSample(
-                *map(_numpy, (known.labels, known.logits, known.similarity, known.distance_quantile))
+                *map(_numpy, (known.labels, known.logits, known.similarity)),
+                *map(_numpy, (known.distance_quantile, known.class_distance_quantile)),
             )
             certification = SignalSample(
-                _numpy(points.labels), decisions.logits, decisions.similarity, decisions.distance_quantile
+                *(_numpy(points.labels), decisions.logits, decisions.similarity),
+                *(decisions.distance_quantile, decisions.class_distance_quantile),
             )
             familiar = calibration.familiar(self.familiarity)
             right = calibration.predictions == calibration.labels

@@ -83,7 +83,8 @@ class SDMClassifier(BaseSDMClassifier):
         For whom the promise holds: every class and every prediction; every prediction; or all admitted answers
         together, for many classes with few examples each.
     familiarity : float, default=0.05
-        Inputs with a distance quantile d below this are unfamiliar and never certified.
+        Share of the calibration points of a class, the farthest ones, beyond which an input with that prediction is
+        unfamiliar: it is never certified. About as many ordinary inputs are lost.
     policy : {'certified', 'trusted'}
         Which lanes are admitted: trusted and certified, or only trusted. Without a certificate only trusted ones are.
         It takes effect at once and is saved with the model.

@@ -48,6 +48,11 @@ class Calibration:
         return self.ecdfs.distance_quantile(self.nearest_distance)
 
     @property
+    def class_distance_quantile(self) -> Tensor:
+        """d of the calibration points within their predicted class."""
+        return self.ecdfs.class_distance_quantile(self.nearest_distance, self.predictions)
+
+    @property
     def confidence(self) -> Tensor:
         """sdm(z') of the prediction of the calibration points (N,)."""
         return _probabilities(self.logits, self.similarity, self.distance_quantile).amax(dim=1)
@@ -55,7 +60,7 @@ class Calibration:
     @property
     def scores(self) -> CalibrationScores:
         """What decisions need from it."""
-        return CalibrationScores(self.rescaled_similarity, self.labels)
+        return CalibrationScores(self.rescaled_similarity, self.labels, self.ecdfs)
 
     def groups(self, region: HighReliabilityRegion) -> tuple[GroupAccuracy, ...]:
         """Every true class and every prediction among the points that a region admits, on this calibration set."""

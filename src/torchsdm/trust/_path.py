@@ -2,8 +2,9 @@
 
 Start from the most lenient rule, which admits every eligible point. Estimate for each group how surely it would pass
 the test on a certification sample of a given size; raise the threshold of the predicted class that harms the weakest
-group most, by about one in a hundred of its points; repeat. The path is this trajectory backwards: from where the
-weakest group was surest to pass, to the most lenient rule. Thresholds only fall along it.
+group most, by about one in a hundred of its points; repeat. The path is this trajectory backwards, to the most lenient
+rule. It starts at the first rule whose weakest group is sure enough to pass (z >= 4), or, if none is, at the surest.
+Thresholds only fall along it.
 
 How surely a group passes. With n admitted points and k errors on calibration, r times as many points on certification,
 and c the number of errors that the test allows there (the largest with P(Binomial(rn, 1 - alpha) <= c) <= delta),
@@ -29,6 +30,7 @@ from torchsdm.validation import Array
 if TYPE_CHECKING:
     from torchsdm.trust.certificate import ScoredSample
 
+_SURE = 4.0  # z of a start; high, because calibration points have chosen epoch, score and path
 _STEPS = 100  # raises of a threshold from the most lenient to the strictest
 
 
@@ -69,8 +71,8 @@ class ThresholdPath:
         vectors, sureness = _trajectory(_Tightening(calibration, n_classes, control), surest)
         if not vectors:
             return cls([], 0.0)
-        best = int(np.argmax(sureness))
-        return cls(vectors[best::-1], float(ndtr(sureness[best])))
+        start = next((i for i, z in enumerate(sureness) if z >= _SURE), int(np.argmax(sureness)))
+        return cls(vectors[start::-1], float(ndtr(sureness[start])))
 
 
 def _trajectory(search: _Tightening, surest: _Sureness) -> tuple[list[Array], list[float]]:

@@ -4,7 +4,9 @@
 - *certified*: the certified rule admits it, the region does not. The promise holds while the stream looks like the
   certification set.
 - *review*: familiar, but not admitted: neighbours disagree or the score is below the threshold of the prediction.
-- *unfamiliar*: no neighbour vouches for it (q = 0), or it is too far from the training data (d below ``familiarity``).
+- *unfamiliar*: no neighbour vouches for it (q = 0), or it is too far from the training data: d within the predicted
+  class is below ``familiarity``. Within that class, so that the same share of ordinary inputs is lost for any number of
+  classes; d itself is a minimum over all classes.
 
 Programs read one boolean, ``admitted``. It follows a policy: 'certified' admits the first two lanes, 'trusted' only the
 first. With a raised guard, certified decisions go to review (``demoted``).
@@ -34,6 +36,7 @@ class SignalSample:
     logits: Array
     similarity: Array
     distance_quantile: Array
+    class_distance_quantile: Array
 
     @property
     def predictions(self) -> Array:
@@ -43,21 +46,21 @@ class SignalSample:
 
     @property
     def evidence(self) -> Array:
-        """The evidence for each prediction (N, 2)."""
-        return evidence_of(self.logits, self.similarity)
+        """The evidence for each prediction (N, 3)."""
+        return evidence_of(self.logits, self.similarity, self.distance_quantile)
 
     def familiar(self, familiarity: float) -> Array:
         """Which points may be certified at all (N,)."""
-        return is_familiar(self.similarity, self.distance_quantile, familiarity)
+        return is_familiar(self.similarity, self.class_distance_quantile, familiarity)
 
     def scored(self, reliability: Reliability, familiarity: float) -> ScoredSample:
         """The points as a certificate sees them."""
         return ScoredSample(self.labels, self.predictions, reliability.of(self.evidence), self.familiar(familiarity))
 
 
-def is_familiar(similarity: Array, distance_quantile: Array, familiarity: float) -> Array:
-    """Whether a neighbour vouches and the point is near enough: q > 0, d > 0 and d >= familiarity (N,)."""
-    familiar: Array = (similarity > 0) & (distance_quantile > 0) & (distance_quantile >= familiarity)
+def is_familiar(similarity: Array, class_distance_quantile: Array, familiarity: float) -> Array:
+    """Whether a neighbour vouches and the point is near enough: q > 0, and d_c > 0 and >= familiarity (N,)."""
+    familiar: Array = (similarity > 0) & (class_distance_quantile > 0) & (class_distance_quantile >= familiarity)
     return familiar
 
 
@@ -76,13 +79,13 @@ class LaneRule:
 
     def apply(self, decisions: SDMDecisions) -> SDMDecisions:
         """The same decisions with score, certificate, lane, reason and admission."""
-        q, d = decisions.similarity, decisions.distance_quantile
         y_hat = decisions.logits.argmax(axis=1)
-        familiar = is_familiar(q, d, self.familiarity)
+        familiar = is_familiar(decisions.similarity, decisions.class_distance_quantile, self.familiarity)
         in_region = decisions.admitted_at.any(axis=1)
         certified, score, identity = np.zeros(len(decisions), dtype=bool), None, None
         if self.certificate is not None and self.reliability is not None:
-            score = self.reliability.of(evidence_of(decisions.logits, q))
+            evidence = evidence_of(decisions.logits, decisions.similarity, decisions.distance_quantile)
+            score = self.reliability.of(evidence)
             if self.certificate.found:
                 certified, identity = self.certificate.admits(y_hat, score, familiar), self.certificate.identity
         trusted = in_region if identity is None else in_region & certified
@@ -100,10 +103,11 @@ class LaneRule:
 
     def _reasons(self, decisions: SDMDecisions, y_hat: Array) -> Iterator[str]:
         """Why each decision is in its lane."""
-        columns = (decisions.lane, decisions.similarity, decisions.distance_quantile, decisions.predictions, y_hat)
+        quantile = decisions.class_distance_quantile
+        columns = (decisions.lane, decisions.similarity, quantile, decisions.predictions, y_hat)
         for row, (lane, q, d, label, c) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):  # type: ignore[union-attr]
             if lane == UNFAMILIAR:
-                yield _too_far(d) if q else "no neighbour vouches: the nearest training example contradicts it"
+                yield _too_far(d, label) if q else "no neighbour vouches: the nearest training example contradicts it"
                 continue
             vouching = f"{q} neighbours vouch for it" if q != 1 else "1 neighbour vouches for it"
             neighbours = f"neighbours disagree after {q}" if lane == REVIEW else vouching
@@ -151,7 +155,6 @@ def demoted(decisions: SDMDecisions, is_calm: Array) -> SDMDecisions:
     )
 
 
-def _too_far(d: float) -> str:
-    if d == 0:
-        return "too far: every calibration point of some class is nearer to the training data"
-    return f"too far: {1 - d:.1%} of the calibration points of some class are nearer to the training data"
+def _too_far(d: float, label: object) -> str:
+    nearer = "all" if d == 0 else f"{1 - d:.1%} of the"
+    return f"too far: {nearer} calibration points of {label!r} are nearer to the training data"

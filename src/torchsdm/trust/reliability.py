@@ -2,12 +2,12 @@
 
 The certified rule sets thresholds on this score: a logistic regression on the calibration points,
 
-    P(right) = 1 / (1 + exp(-(b + w_1 log(1 + q) + w_2 log(1 + margin)))),    w >= 0,
+    P(right) = 1 / (1 + exp(-(b + w . x))),    x = log(1 + (q, m, s)),    w >= 0,
 
-where the margin is that of the predicted class over the next, in the logits. No weight is negative: more vouching
-neighbours or a larger margin never lower the score. The SDM confidence would order inputs worse: it is 1 up to rounding
-for many of them, and its factor d is about uniform in distribution, where it says little about being right. d says
-whether an input is familiar at all, and is used for that (``lanes``).
+where m is the margin of the predicted class over the next one in the logits, and s = d ln(2 + q) m the same margin in
+the logits of the SDM activation. No weight is negative: more vouching neighbours, a larger margin or a smaller distance
+never lower the score. The SDM confidence alone, s, orders inputs worse: its factor d is about uniform in distribution,
+where it says little about being right. Whether an input is near enough at all is asked first (``lanes``).
 
 It is an estimate, on points that training was stopped by; only the certificate makes a promise.
 """
@@ -32,12 +32,12 @@ class Reliability:
     """A fitted estimate of P(prediction is right)."""
 
     weights: Array
-    """w (2,), not negative."""
+    """w (3,), not negative."""
     intercept: float
 
     @classmethod
     def fit(cls, evidence: Array, right: Array) -> Reliability:
-        """Fit on the evidence (N, 2) of calibration points and whether each is right (N,).
+        """Fit on the evidence (N, 3) of calibration points and whether each is right (N,).
 
         Targets are Platt's, (n + 1) / (n + 2) for n right points and 1 / (m + 2) for m wrong ones: without them, points
         that are all right would make the intercept infinite.
@@ -60,7 +60,10 @@ class Reliability:
 
     def of(self, evidence: Array) -> Array:
         """P(right) of points (N,)."""
-        score: Array = expit(self.intercept + evidence[:, 0] * self.weights[0] + evidence[:, 1] * self.weights[1])
+        z = np.full(len(evidence), self.intercept)
+        for column, weight in zip(evidence.T, self.weights.tolist(), strict=True):  # in a fixed order, row by row
+            z = z + weight * column
+        score: Array = expit(z)
         return score
 
     def to_json(self) -> dict[str, Any]:
@@ -73,7 +76,9 @@ class Reliability:
         return cls(np.array(stored["weights"], dtype=np.float64), float(stored["intercept"]))
 
 
-def evidence_of(logits: Array, similarity: Array) -> Array:
-    """The evidence (N, 2) for each prediction, from logits (N, C) and q (N,): log(1 + q) and log(1 + margin)."""
+def evidence_of(logits: Array, similarity: Array, distance_quantile: Array) -> Array:
+    """The evidence (N, 3) for each prediction, log(1 + (q, m, s)), from logits (N, C), q (N,) and d (N,)."""
     top = np.partition(np.asarray(logits, dtype=np.float64), -2, axis=1)[:, -2:]
-    return np.stack([np.log1p(np.asarray(similarity, dtype=np.float64)), np.log1p(top[:, 1] - top[:, 0])], axis=1)
+    q, margin = np.asarray(similarity, dtype=np.float64), top[:, 1] - top[:, 0]
+    sharpened = np.asarray(distance_quantile, dtype=np.float64) * np.log(2 + q) * margin
+    return np.log1p(np.stack([q, margin, sharpened], axis=1))

@@ -34,7 +34,7 @@ class Case:
         distances, labels = rng.integers(0, 35, N_CALIBRATION) / 10.0, rng.integers(0, 3, N_CALIBRATION)
         self.ecdfs = ClassEcdfs.fit(distances, np.ones(N_CALIBRATION), labels, 3)
         self.scores = CalibrationScores(
-            torch.from_numpy(rng.integers(0, 40, N_CALIBRATION) / 2.0), torch.from_numpy(labels)
+            torch.from_numpy(rng.integers(0, 40, N_CALIBRATION) / 2.0), torch.from_numpy(labels), self.ecdfs
         )
         # The nearer 1, the smaller the region; at 0.8 it lies partly outside that at 0.7.
         self.regions = [
@@ -141,16 +141,30 @@ def test_bands_are_those_of_the_alpha_that_admits_or_of_the_smallest(case, decis
     assert (decisions.confidence <= decisions.confidence_upper).all()
 
 
+def test_the_quantile_within_the_predicted_class_is_that_of_a_loop():
+    case = Case()
+    decisions = case.decide()
+    for row in range(N):
+        c = int(case.logits[row].argmax())
+        distances = case.ecdfs.sorted_distances[c].tolist()
+        expected = 1 - sum(x < float(case.distance[row]) for x in distances) / len(distances)
+        assert decisions.class_distance_quantile[row] == pytest.approx(expected, abs=1e-12)
+    assert (decisions.class_distance_quantile >= decisions.distance_quantile).all()
+    without = ClassEcdfs((torch.tensor([1.0]), torch.tensor([])))
+    assert without.class_distance_quantile(torch.zeros(2), torch.tensor([0, 1])).tolist() == [1.0, 0.0]
+
+
 def test_one_alpha_by_hand():
     # q = 7, d = 3/4 from eCDF (1, 2, 2, 3) at 2; logits differ by 4/3: 9^(3/4 * 4/3) = 9 : 1
     ecdfs = ClassEcdfs.fit([1.0, 2.0, 2.0, 3.0], [1] * 4, [0] * 4, 1)
     signals = Signals.of(Match(torch.tensor([7]), torch.tensor([2.0], dtype=torch.float64), torch.tensor([5])), ecdfs)
-    scores = CalibrationScores(torch.arange(100).double() / 100, torch.arange(100) % 2)  # all below q'
+    scores = CalibrationScores(torch.arange(100).double() / 100, torch.arange(100) % 2, ecdfs)  # all below q'
     region = HighReliabilityRegion(0.8, 7.0, torch.tensor([0.9, 0.95], dtype=torch.float64), torch.tensor([9, 9]))
     logits = torch.tensor([[4 / 3, 0.0]], dtype=torch.float64)
     row = decide(logits, signals, scores, [region], np.array([10, 20]))
     assert row.predictions.tolist() == [10] and row.confidence[0] == pytest.approx(0.9, rel=1e-12)
     assert row.rescaled_similarity[0] == 7.0  # min(7, 9^0.9 = 7.22)
+    assert row.class_distance_quantile[0] == 0.75
     assert row.effective_sample_sizes.tolist() == [[50, 50]]
     epsilon = math.sqrt(math.log(2 / 0.2) / 100)
     assert row.dkw_epsilon[0] == pytest.approx(epsilon)
@@ -166,7 +180,7 @@ def test_the_lower_estimator_must_reach_the_region_in_both_ways():
     # d = 1, logits 1 : 0, effective sizes 50: epsilon = sqrt(ln 10 / 100) = 0.1517, d_lower = 0.8483
     ecdfs = ClassEcdfs.fit([1.0, 2.0], [1, 1], [0, 0], 1)
     match = Match(torch.tensor([98]), torch.tensor([0.0], dtype=torch.float64), torch.tensor([0]))
-    scores = CalibrationScores(torch.arange(100).double() / 100, torch.arange(100) % 2)
+    scores = CalibrationScores(torch.arange(100).double() / 100, torch.arange(100) % 2, ecdfs)
     lower = 100**0.8482573 / (1 + 100**0.8482573)  # 0.9803, where the confidence is 100/101 = 0.9901
     assert 100**lower == pytest.approx(91.3, abs=0.05)  # q'_lower, where q' is 95.5
 
@@ -186,7 +200,7 @@ def test_the_lower_estimator_must_reach_the_region_in_both_ways():
 def test_the_prediction_is_the_argmax_of_the_logits_even_where_the_probabilities_tie():
     ecdfs = ClassEcdfs.fit([1.0], [1], [0], 1)
     far = Match(torch.tensor([3]), torch.tensor([50.0], dtype=torch.float64), torch.tensor([0]))
-    scores = CalibrationScores(torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.int64))
+    scores = CalibrationScores(torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.int64), ecdfs)
     region = HighReliabilityRegion(0.9, 1.0, torch.full((3,), 0.3, dtype=torch.float64), torch.ones(3))
     row = decide(torch.tensor([[0.0, 1.0, 5.0]]), Signals.of(far, ecdfs), scores, [region], CLASSES)
     assert row.predictions.tolist() == ["cat"] and row.out_of_distribution.tolist() == [True]

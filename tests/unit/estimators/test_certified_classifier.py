@@ -88,9 +88,12 @@ def test_training_never_sees_the_held_out_rows(clf, data):
 def test_the_certificate_is_certify_over_plain_arrays(clf, data):
     """Recomputed from public decisions on the held out rows, and the calibration set of the model."""
     known = clf.model_.calibration
-    q, d = known.similarity.numpy(), known.distance_quantile.numpy()
-    evidence, logits, labels = evidence_of(known.logits.numpy(), q), known.logits.numpy(), known.labels.numpy()
-    familiar = (q > 0) & (d >= 0.05)
+    q, logits, labels = known.similarity.numpy(), known.logits.numpy(), known.labels.numpy()
+    evidence = evidence_of(logits, q, known.distance_quantile.numpy())
+    nearest = known.nearest_distance.numpy()
+    distances = [nearest[(q > 0) & (labels == c)] for c in range(2)]
+    farther = [(distances[c] >= x).mean() for c, x in zip(logits.argmax(axis=1), nearest, strict=True)]
+    familiar = (q > 0) & (np.array(farther) >= 0.05)
     fitted = Reliability.fit(evidence[familiar], (logits.argmax(axis=1) == labels)[familiar])
     calibration = ScoredSample(labels, logits.argmax(axis=1), fitted.of(evidence), familiar)
     held = clf.decide(data[0][clf.certification_rows_])
@@ -98,8 +101,8 @@ def test_the_certificate_is_certify_over_plain_arrays(clf, data):
     certification = ScoredSample(
         numbers,
         held.logits.argmax(axis=1),
-        fitted.of(evidence_of(held.logits, held.similarity)),
-        (held.similarity > 0) & (held.distance_quantile >= 0.05),
+        fitted.of(evidence_of(held.logits, held.similarity, held.distance_quantile)),
+        (held.similarity > 0) & (held.class_distance_quantile >= 0.05),
     )
     expected = certify(calibration, certification, 2, alpha=0.9, delta=0.1, control="groups")
     assert expected.found
@@ -111,7 +114,7 @@ def test_admitted_is_what_the_certified_rule_admits(clf):
     X, y = draw(4000, 1)
     decisions = clf.decide(X)
     reached = decisions.score >= clf.certificate_.thresholds[np.searchsorted(NAMES, decisions.predictions)]
-    expected = (decisions.similarity > 0) & (decisions.distance_quantile >= 0.05) & reached
+    expected = (decisions.similarity > 0) & (decisions.class_distance_quantile >= 0.05) & reached
     assert (decisions.admitted == expected).all() and (decisions.certified == expected).all()
     assert expected.mean() > 0.5
     for values in (y, decisions.predictions):

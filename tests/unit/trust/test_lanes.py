@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from torchsdm.core import CalibrationScores, HighReliabilityRegion, Signals, decide
+from torchsdm.core import CalibrationScores, ClassEcdfs, HighReliabilityRegion, Signals, decide
 from torchsdm.trust import Certificate, LaneRule, Reliability, demoted
 from torchsdm.trust.lanes import is_familiar
 
 CLASSES = np.array(["ant", "bee"])
-RELIABILITY = Reliability(np.array([0.5, 1.0]), 0.0)
+RELIABILITY = Reliability(np.array([0.5, 1.0, 0.0]), 0.0)
 
 
 def region(q_min=10.0, thresholds=(0.9, 0.9), alpha=0.9):
@@ -35,7 +35,8 @@ def decisions(q, d, margin=3.0, regions=None):
         torch.zeros(len(q), dtype=torch.int64),
         torch.tensor(d, dtype=torch.float64),
     )
-    known = CalibrationScores(torch.tensor([1.0, 2.0]), torch.tensor([0, 1]))
+    distances = torch.arange(1000, dtype=torch.float64) / 1000  # of both classes, so that d is the d asked for
+    known = CalibrationScores(torch.tensor([1.0, 2.0]), torch.tensor([0, 1]), ClassEcdfs((distances, distances)))
     return decide(logits, signals, known, regions or [region()], CLASSES)
 
 
@@ -84,8 +85,12 @@ def test_the_region_alone_is_trusted_only_without_a_certificate():
     ("rule", "rows", "words"),
     [
         (LaneRule(certificate(), RELIABILITY), ([0], [0.5]), "no neighbour vouches"),
-        (LaneRule(certificate(), RELIABILITY, 0.05), ([3], [0.0]), "too far: every calibration point"),
-        (LaneRule(certificate(), RELIABILITY, 0.05), ([3], [0.021]), "too far: 97.9% of the calibration points"),
+        (LaneRule(certificate(), RELIABILITY, 0.05), ([3], [0.0]), "too far: all calibration points of 'ant'"),
+        (
+            LaneRule(certificate(), RELIABILITY, 0.05),
+            ([3], [0.021]),
+            "too far: 97.9% of the calibration points",
+        ),
         (
             LaneRule(certificate(), RELIABILITY),
             ([3], [0.5]),

@@ -13,16 +13,17 @@ from torchsdm.trust import Reliability
 from torchsdm.trust.reliability import evidence_of
 
 
-def points(n, seed, weights=(1.0, 2.0), intercept=-1.0):
+def points(n, seed, weights=(0.7, 1.0, 0.5), intercept=-1.5):
     rng = np.random.default_rng(seed)
-    evidence = np.stack([np.log1p(rng.integers(0, 200, n)), np.log1p(rng.exponential(2, n))], axis=1)
+    evidence = np.log1p(np.stack([rng.integers(0, 200, n), rng.exponential(2, n), rng.exponential(3, n)], axis=1))
     return evidence, rng.random(n) < expit(intercept + evidence @ weights)
 
 
-def test_evidence_is_log_of_neighbours_and_margin():
+def test_evidence_is_the_log_of_neighbours_margin_and_sharpened_margin():
     logits = np.array([[1.0, 4.5, 2.0], [0.0, 0.0, -7.0]])
-    expected = [[np.log(1 + 6), np.log(1 + 2.5)], [0.0, 0.0]]
-    np.testing.assert_allclose(evidence_of(logits, np.array([6, 0])), expected, rtol=1e-15)
+    evidence = evidence_of(logits, np.array([6, 0]), np.array([0.5, 1.0]))
+    expected = [[np.log(1 + 6), np.log(1 + 2.5), np.log(1 + 0.5 * np.log(8) * 2.5)], [0.0, 0.0, 0.0]]
+    np.testing.assert_allclose(evidence, expected, rtol=1e-15)
 
 
 def test_without_bounds_in_the_way_it_is_logistic_regression():
@@ -39,10 +40,10 @@ def test_without_bounds_in_the_way_it_is_logistic_regression():
 
 
 def test_no_weight_is_negative():
-    evidence, right = points(2000, 1, weights=(-1.0, 2.0), intercept=1.0)  # more neighbours, less often right
+    evidence, right = points(2000, 1, weights=(-1.0, 2.0, 0.5), intercept=1.0)  # more neighbours, less often right
     fitted = Reliability.fit(evidence, right)
     assert fitted.weights[0] == 0 and fitted.weights[1] > 0
-    more = evidence + np.array([[0.7, 0.3]])
+    more = evidence + np.array([[0.7, 0.3, 0.1]])
     assert (fitted.of(more) >= fitted.of(evidence)).all()
 
 
@@ -55,8 +56,8 @@ def test_points_that_are_all_alike_give_a_finite_score(right):
 
 
 def test_no_points_give_a_score():
-    fitted = Reliability.fit(np.empty((0, 2)), np.empty(0, dtype=bool))
-    assert fitted.of(np.zeros((1, 2))).tolist() == [0.5]
+    fitted = Reliability.fit(np.empty((0, 3)), np.empty(0, dtype=bool))
+    assert fitted.of(np.zeros((1, 3))).tolist() == [0.5]
 
 
 def test_json_restores_it_to_the_bit():
@@ -68,8 +69,9 @@ def test_json_restores_it_to_the_bit():
 
 def test_a_row_does_not_depend_on_its_batch():
     rng = np.random.default_rng(4)
-    logits, q = rng.standard_normal((257, 5)).astype(np.float32), rng.integers(0, 1000, 257)
-    fitted = Reliability(np.array([0.3, 1.7]), -0.4)
-    whole = fitted.of(evidence_of(logits, q))
-    single = np.concatenate([fitted.of(evidence_of(logits[i : i + 1], q[i : i + 1])) for i in range(257)])
+    logits, q, d = rng.standard_normal((257, 5)).astype(np.float32), rng.integers(0, 1000, 257), rng.random(257)
+    fitted = Reliability(np.array([0.3, 1.7, 0.2]), -0.4)
+    whole = fitted.of(evidence_of(logits, q, d))
+    rows = (slice(i, i + 1) for i in range(257))
+    single = np.concatenate([fitted.of(evidence_of(logits[row], q[row], d[row])) for row in rows])
     assert (whole == single).all()
