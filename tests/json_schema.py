@@ -14,7 +14,7 @@ TYPES: dict[str, tuple[type, ...]] = {
     "null": (type(None),),
 }
 ANNOTATIONS = {"$schema", "$defs", "title", "description"}
-KEYWORDS = {"type", "required", "properties", "additionalProperties", "items", "minimum", "maximum", "$ref"}
+KEYWORDS = {"enum", "type", "required", "properties", "additionalProperties", "items", "minimum", "maximum", "$ref"}
 
 
 def is_of(value: Any, kind: str) -> bool:
@@ -32,6 +32,8 @@ def problems(value: Any, schema: dict[str, Any], root: dict[str, Any] | None = N
         kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
         if not any(is_of(value, kind) for kind in kinds):
             return [*found, f"{place} is {value!r}, not {' or '.join(kinds)}"]
+    if value not in schema.get("enum", [value]):
+        found.append(f"{place} is {value!r}, not one of {schema['enum']}")
     if is_of(value, "number"):
         if value != value or value in (float("inf"), float("-inf")):
             found.append(f"{place} is {value!r}, which is not JSON")

@@ -111,11 +111,11 @@ def test_every_place_gives_the_row_of_the_schema(world):
 
 
 def test_the_schema_lists_the_fields_of_decisions():
-    names = {field.name for field in dataclasses.fields(SDMDecisions)} - {"classes", "alphas", "score", "set_sizes"}
+    names = {field.name for field in dataclasses.fields(SDMDecisions)} - {"classes", "alphas", "set_sizes"}
     schema = decision_schema()
     assert set(schema["properties"]) == names | {"id", "text", "magnitude"} | EVIDENCE
-    assert set(schema["required"]) == names - {"member"} | {"magnitude"}
-    assert {field.name for field in dataclasses.fields(Decisions)} < names | {"classes", "alphas", "score", "set_sizes"}
+    assert set(schema["required"]) == names - {"member", "score"} | {"magnitude"}
+    assert {field.name for field in dataclasses.fields(Decisions)} < names | {"classes", "alphas", "set_sizes"}
 
 
 @pytest.mark.parametrize(
@@ -124,6 +124,7 @@ def test_the_schema_lists_the_fields_of_decisions():
         ({"prediction": "no"}, "$ must not have 'prediction'"),
         ({"predictions": None}, "$.predictions is None"),
         ({"admitted": 1}, "$.admitted is 1, not boolean"),
+        ({"lane": "sure"}, "$.lane is 'sure', not one of ['trusted', "),
         ({"similarity": True}, "$.similarity is True, not integer"),
         ({"similarity": -1}, "$.similarity is -1, out of range"),
         ({"confidence": 1.5}, "$.confidence is 1.5, out of range"),
@@ -135,7 +136,8 @@ def test_the_schema_lists_the_fields_of_decisions():
 )
 def test_the_validator_finds_what_is_wrong(change, expected):
     share = dict.fromkeys(decision_schema()["required"], 0.5)
-    words = {"predictions": "no", **dict.fromkeys(("admitted", "admitted_lower", "out_of_distribution"), False)}
+    words = {"predictions": "no", "lane": "review", "reason": "why", "certificate": None}
+    words |= dict.fromkeys(("admitted", "admitted_lower", "certified", "out_of_distribution"), False)
     by_label = {"probabilities": {"no": 1.0}, "logits": {"no": 2.0}, "effective_sample_sizes": {"no": 9}}
     by_alpha = {"admitted_at": {"0.9": False}, "admitted_lower_at": {"0.9": False}}
     row = {**share, **words, **by_label, **by_alpha, "similarity": 3, "nearest_index": 7}

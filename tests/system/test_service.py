@@ -154,9 +154,12 @@ def test_the_model_says_what_it_is(texts, states, text_model):
     status, answer = ask(f"{texts}/model")
     assert status == 200 and answer["language_model"] == str(text_model.with_name("bert"))
     assert answer["classes"] == [0, 1] and answer["regions"][0]["alpha"] == 0.8
-    assert ask(f"{states}/model")[1] | {"regions": []} == {
+    assert ask(f"{states}/model")[1] | {"regions": [], "certificate": None, "warnings": []} == {
         "classes": [0, 1],
         "regions": [],
+        "certificate": None,
+        "warnings": [],
+        "policy": "certified",
         "n_features": 4,
         "language_model": None,
     }
