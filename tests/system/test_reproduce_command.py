@@ -237,7 +237,7 @@ def test_the_result_is_strict_json_and_complete(whole, place):
         "updates": {"data": None, "share": 0.5},
     }
     given = {"alpha": ALPHA, "n_filters": 16, "n_rounds": 2, "max_epochs": 3, "batch_size": 10}
-    given |= {"learning_rate": 1e-2, "random_state": 0}
+    given |= {"learning_rate": 1e-2, "random_state": 0, "certification_size": None}  # the paper's protocol
     of_the_run = ("checkpoint", "verbose")
     defaults = {key: value for key, value in SDMClassifier().get_params().items() if key not in of_the_run}
     assert settings["training"] == {**defaults, **given} and len(defaults) > len(given)

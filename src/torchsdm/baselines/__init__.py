@@ -1,6 +1,7 @@
 """The estimators that the paper compares against, and the ones a user would pick today, behind one interface."""
 
 from torchsdm.baselines.base import LogitModel, SelectiveClassifier
+from torchsdm.baselines.certified import CertifiedScore
 from torchsdm.baselines.conformal import APS, RAPS
 from torchsdm.baselines.cross_entropy import CrossEntropyClassifier
 from torchsdm.baselines.neighbors import (
@@ -20,6 +21,7 @@ __all__ = [
     "RAPS",
     "RULES",
     "CalibratedThreshold",
+    "CertifiedScore",
     "CosineNeighborVote",
     "CrossEntropyClassifier",
     "LogitModel",

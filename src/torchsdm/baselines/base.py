@@ -125,7 +125,12 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator, ABC):
         name = type(self).__name__
         if not hasattr(self, "is_fitted_"):
             raise NotFittedError(f"This {name} is not fitted yet: call fit before decide.")
-        logits = self._check_logits(X, f"{name}.decide") if self.model is None else self.fitted_model_.logits(X)
+        if self.model is None:
+            return self.decide_logits(self._check_logits(X, f"{name}.decide"))
+        return self.decide_logits(self.fitted_model_.logits(X))
+
+    def decide_logits(self, logits: Array) -> Decisions:
+        """The same for logits (N, C) of the model, such as those of a sample whose states are not kept."""
         return self._decide(np.asarray(logits, dtype=np.float64))
 
     def predict(self, X: ArrayLike) -> Array:

@@ -1,4 +1,4 @@
-"""Rules over one fitted ``SDMClassifier``, from the plain softmax of its logits to its region (section 4.4)."""
+"""Rules over one fitted ``SDMClassifier``: the softmax of its logits, its region (section 4.4), its certificate."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
 from torchsdm.baselines.softmax import softmax
 from torchsdm.core import Decisions, SDMDecisions
-from torchsdm.errors import NotFittedError
+from torchsdm.errors import InvalidInputError, NotFittedError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
+from torchsdm.trust import Certificate
 from torchsdm.validation import Array, ArrayLike, check_choice
 
 Self = TypeVar("Self", bound="SDMRule")
 
-RULES = ("no reject", "softmax", "softmax of d·z", "sdm", "region", "region lower")  #: of ``SDMRule``
+RULES = ("no reject", "softmax", "softmax of d·z", "sdm", "region", "region lower", "certified")  #: of ``SDMRule``
 
 
 class SDMRule(ClassifierMixin, BaseEstimator):
-    """One of the paper's estimators over an SDM adaptor. All share its logits; only confidence and admission differ.
+    """One of the paper's estimators over an SDM adaptor, or its certified rule.
+
+    All share its logits; only confidence and admission differ. The policy of the model has no influence.
 
     Parameters
     ----------
@@ -33,13 +36,16 @@ class SDMRule(ClassifierMixin, BaseEstimator):
         - 'softmax of d·z': softmax(d · z')_ŷ ≥ alpha, the distance as inverse temperature;
         - 'sdm': sdm(z')_ŷ ≥ alpha;
         - 'region': the high-reliability region, Eq. 9;
-        - 'region lower': its lower estimator; an ensemble always uses this one.
+        - 'region lower': its lower estimator; an ensemble always uses this one;
+        - 'certified': the model's certificate, which promises its alpha and so every smaller one.
 
         None promises anything: the region estimates the accuracy of true classes, the others are thresholds.
 
     Attributes
     ----------
     fitted_model_ : SDMClassifier or SDMEnsemble
+    certificate_ : Certificate or None
+        The model's; None for the other rules.
     """
 
     def __init__(self, model: SDMClassifier | SDMEnsemble, rule: str = "region") -> None:
@@ -54,19 +60,33 @@ class SDMRule(ClassifierMixin, BaseEstimator):
         is_fitted = hasattr(self.model, "models_")
         self.fitted_model_ = self.model if is_fitted else clone(self.model, safe=False).fit(X, y)
         self.classes_ = self.fitted_model_.classes_
+        if self.rule == "certified" and self.certificate_ is None:
+            raise InvalidInputError(
+                "'rule' of SDMRule may be 'certified' only for a model with a certificate. Got one without; fit an "
+                "SDMClassifier with certification_size."
+            )
         return self
+
+    @property
+    def certificate_(self) -> Certificate | None:
+        """The certificate that admits."""
+        return self._fitted("certificate_").certificate_ if self.rule == "certified" else None
 
     def decide(self, X: ArrayLike) -> Decisions:
         """Decide on each input by the rule; ``probabilities`` and ``confidence`` are those that the rule uses.
 
-        The decisions have SDM's signals only for the rules that use them: 'sdm', 'region' and 'region lower'.
+        The decisions have SDM's signals only for the rules that use them: 'sdm', the two of the region and 'certified',
+        which alone has lanes.
         """
         decisions = self._fitted("decide").decide(X)
+        if self.certificate_ is not None and decisions.certified is not None:
+            promised = decisions.alphas <= self.certificate_.alpha + 1e-9  # (A,)
+            return decisions.with_admission(decisions.certified[:, None] & promised)
+        decisions = replace(decisions, score=None, certified=None, certificate=None, lane=None, reason=None)
         if self.rule == "region":
-            return replace(decisions, score=decisions.rescaled_similarity)
+            return replace(decisions.with_admission(decisions.admitted_at), score=decisions.rescaled_similarity)
         if self.rule == "region lower":
-            lower = decisions.with_admission(decisions.admitted_lower_at)
-            return replace(lower, score=decisions.rescaled_similarity)
+            return replace(decisions.with_admission(decisions.admitted_lower_at), score=decisions.rescaled_similarity)
         probabilities = _PROBABILITIES[self.rule](decisions)
         y_hat = decisions.logits.argmax(axis=1)[:, None]
         confidence = np.take_along_axis(probabilities, y_hat, axis=1)[:, 0]

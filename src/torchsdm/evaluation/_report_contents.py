@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchsdm.choices import LANES
 from torchsdm.core import Decisions, SDMDecisions
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation.displays import (
@@ -61,7 +62,7 @@ def pictures(
         caption = f"Distance to the nearest training example, compared with calibration points.{of_all}"
         ecdfs = classifier.model_.calibration.ecdfs
         yield caption, DistanceDisplay.from_predictions(own, ecdfs=ecdfs, name=name)
-    caption = f"Accuracy and admitted share across α.{of_all}"
+    caption = f"Accuracy and admitted share of the paper's region across α.{of_all}"
     yield caption, AlphaDisplay.from_estimator(classifier, states, truth, alphas=_ALPHAS)
 
 
@@ -86,6 +87,47 @@ def _sample(n: int) -> Array:
 def _take(states: ArrayLike, rows: Array) -> Any:
     """Some rows of hidden states of any type."""
     return states[torch.from_numpy(rows)] if isinstance(states, torch.Tensor) else np.asarray(states)[rows]
+
+
+# --- Lanes -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reasoned:
+    """An input with its lane's reason."""
+
+    id: Any
+    text: str | None
+    label: Any
+    prediction: Any
+    reason: str
+
+
+@dataclass(frozen=True)
+class Lane:
+    """The inputs of a data set that are in one lane; the first few are examples."""
+
+    name: str
+    n: int
+    n_correct: int
+    examples: tuple[Reasoned, ...]
+
+
+def lanes(data: LabelledStates, decisions: SDMDecisions) -> list[Lane]:
+    """Every lane, the most reliable first, with the first inputs in it and their reasons."""
+    truth = check_label_array(data.labels, "render_report")
+    found = []
+    for name in LANES:
+        rows = np.flatnonzero(decisions.lane == name)
+        reasoned = (_reasoned(data, truth, decisions, int(row)) for row in rows[:MAX_EXAMPLES])
+        n_correct = int((decisions.predictions[rows] == truth[rows]).sum())
+        found.append(Lane(name, len(rows), n_correct, tuple(reasoned)))
+    return found
+
+
+def _reasoned(data: LabelledStates, truth: Array, decisions: SDMDecisions, row: int) -> Reasoned:
+    reason = "" if decisions.reason is None else str(decisions.reason[row])
+    return Reasoned(*_named(data, row), truth[row], decisions.predictions[row], reason)
 
 
 # --- Examples --------------------------------------------------------------------------------------------------------
@@ -150,10 +192,9 @@ _KINDS = (
 
 
 def examples(
-    classifier: SDMClassifier | SDMEnsemble, data: LabelledStates, alpha: float
+    classifier: SDMClassifier | SDMEnsemble, data: LabelledStates, decisions: SDMDecisions
 ) -> tuple[int, list[ExampleGroup]]:
     """How many inputs are admitted against their given label, and examples of every kind that occurs."""
-    decisions = classifier.decide(data.hidden_states).at(alpha)
     truth = check_label_array(data.labels, "render_report")
     groups = []
     for kind in _KINDS:
@@ -167,5 +208,9 @@ def examples(
 
 
 def _example(data: LabelledStates, truth: Array, row: int, explanation: Explanation) -> Example:
-    text = None if data.texts is None else str(data.texts[row])
-    return Example(row if data.ids is None else data.ids[row], text, truth[row], explanation)
+    return Example(*_named(data, row), truth[row], explanation)
+
+
+def _named(data: LabelledStates, row: int) -> tuple[Any, str | None]:
+    """Id and text of a row."""
+    return row if data.ids is None else data.ids[row], None if data.texts is None else str(data.texts[row])

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
 from torchsdm.baselines import (
     APS,
     RAPS,
     CalibratedThreshold,
+    CertifiedScore,
     CosineNeighborVote,
     CrossEntropyClassifier,
     LogitModel,
@@ -29,8 +28,10 @@ from torchsdm.baselines import (
 from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
+from torchsdm.evaluation._fitted_parts import FittedParts
 from torchsdm.evaluation.keys import UNLISTED, Basis, EstimatorKey, Rule
 from torchsdm.states import LabelledStates
+from torchsdm.trust import Certificate
 from torchsdm.validation import check_choice, check_path
 
 _Network = TypeVar("_Network", CrossEntropyClassifier, VBLLClassifier)
@@ -81,6 +82,7 @@ def paper_entrants(
     classifier: SDMClassifier,
     *,
     calibration: LabelledStates | None = None,
+    certification: LabelledStates | None = None,
     groups: Sequence[str] = GROUPS,
     name: str = "LM",
     regularization_factors: Sequence[float] = (1.0, 50.0),
@@ -91,7 +93,9 @@ def paper_entrants(
 
     All estimators see the same rows. Networks of J rounds have the classifier's seed, and so its split in every round;
     each keeps its own best round. Estimators that learn or calibrate once use the rows of the classifier's best round:
-    ``training_rows_`` and ``calibration_rows_``.
+    ``training_rows_`` and ``calibration_rows_``. The rows that the classifier held out to certify are used for that
+    alone: if it has a certificate, scores of its logits and of the hidden states are certified the same way, with the
+    same calibration and certification points, alpha, delta and control.
 
     Parameters
     ----------
@@ -102,14 +106,19 @@ def paper_entrants(
         Fitted with one alpha; with ``fit(..., keep_rounds=True)`` its ensemble is compared too.
     calibration : LabelledStates, optional
         The calibration set that the classifier was given in ``fit(..., calibration=...)``; required then.
+    certification : LabelledStates, optional
+        The certification set that the classifier was given in ``fit`` or ``recertify``. Without it, estimators over
+        hidden states are certified only if the classifier held rows of ``training`` out.
     groups : sequence of str
         'language model': no-reject, softmax, temperature, APS and RAPS over the language model's own label logits.
         Nothing is trained, so the training rows could be used for calibration too; they are not, so that no rule has
         more calibration points than the others. 'cnn': the same over an adaptor trained with cross-entropy; 'vbll':
-        Bayesian last layers; 'sdm': the rules over the classifier; 'today': distance thresholds (chosen for accuracy,
-        and keeping 95 % of the calibration points as in their literature), a vote of neighbours, and MAPIE's risk
-        control over the classifier's softmax. APS, RAPS and risk control over a network are calibrated on the rows that
-        chose its epoch, so what they guarantee holds only approximately.
+        Bayesian last layers; 'sdm': the rules over the classifier, and its certified rule beside softmax, temperature
+        and energy of its logits certified alike; 'today': distance thresholds (chosen for accuracy, and keeping 95 % of
+        the calibration points as in their literature), a vote of neighbours, MAPIE's risk control over the classifier's
+        softmax, and a logistic regression, the distance and the vote certified like the classifier. APS, RAPS and risk
+        control over a network are calibrated on the rows that chose its epoch, so what they guarantee holds only
+        approximately; certified rules are tested on rows that nothing else saw.
     name : str
         Name of the language model.
     regularization_factors : sequence of float
@@ -126,13 +135,14 @@ def paper_entrants(
     if len(classifier.regions_) != 1:
         raise InvalidInputError("'classifier' of paper_entrants must have one alpha. Call recalibrate with one first.")
     directory = None if checkpoint is None else check_path(checkpoint, "checkpoint", "paper_entrants")
-    learned, calibrated = _parts(training, classifier, calibration)
+    parts = FittedParts.of(training, classifier, calibration, certification)
+    learned, calibrated = parts.learned, parts.calibrated
     alpha, seed = classifier.region_.alpha, classifier.random_seed_
     settings = {key: getattr(classifier, key) for key in _TRAINING}
 
     def fitted(network: _Network, folder: str) -> _Network:
         network.set_params(checkpoint=None if directory is None else directory / folder, **settings)
-        network.fit(training.hidden_states, training.labels, calibration, seed=seed)
+        network.fit(parts.of_rounds.hidden_states, parts.of_rounds.labels, calibration, seed=seed)
         return network
 
     entrants: list[Entrant] = []
@@ -160,10 +170,19 @@ def paper_entrants(
             ensemble = SDMRule(SDMEnsemble.from_classifier(classifier), "region lower").fit()
             model = f"{name} + SDM, {classifier.n_rounds} rounds"
             entrants.append(Entrant(model, _ALL_AGREE, ensemble, group="sdm", key=_OF_ALL_ROUNDS))
+        entrants += _certified_entrants(classifier, f"{name} + SDM")
     if "today" in groups:
-        for model, label, threshold in _today(alpha):
+        certificate = _certificate(classifier)
+        for model, label, threshold, scores in _today(alpha):
             threshold.fit(learned.hidden_states, learned.labels, calibrated)
             entrants.append(Entrant(f"{name} + {model}", label, threshold, group="today"))
+            if certificate is not None and parts.certified is not None:
+                samples = [
+                    (threshold.decide(part.hidden_states), part.labels) for part in (calibrated, parts.certified)
+                ]
+                for score, called in scores.items():
+                    certified = _certified(threshold, score, certificate, *samples)
+                    entrants.append(Entrant(f"{name} + {model}", called, certified, group="today"))
         if alpha < 1:  # no finite sample can show that everything is right
             controlled = RiskControlledAbstention(alpha, classifier).fit()
             entrants.append(Entrant(f"{name} + SDM", "MAPIE risk control", controlled, group="today"))
@@ -173,7 +192,9 @@ def paper_entrants(
 def classifier_entrants(classifier: SDMClassifier | SDMEnsemble, *, name: str = "LM") -> list[Entrant]:
     """Estimators that need only a fitted classifier, such as a loaded one: nothing is trained.
 
-    The rules over it, and temperature scaling, APS and RAPS over its logits, calibrated on its calibration set. For an
+    The rules over it; temperature scaling, APS and RAPS over its logits, calibrated on its calibration set; and, if it
+    has a certificate, its certified rule beside softmax, temperature and energy of its logits certified the same way. A
+    certificate for another alpha than the region's, or for a support that was changed since, is left out. For an
     ensemble, which has no logits, only its rule.
 
     Parameters
@@ -198,10 +219,10 @@ def classifier_entrants(classifier: SDMClassifier | SDMEnsemble, *, name: str = 
         for estimator, rule in _rules(alpha, classifier, seed)
         if rule not in (Rule.NO_REJECT, Rule.SOFTMAX)  # SDMRule has these too
     ]
-    return [*entrants[:2], *calibrated, *entrants[2:]]
+    return [*entrants[:2], *calibrated, *entrants[2:], *_certified_entrants(classifier, model)]
 
 
-#: The ``Rule`` of each rule of ``SDMRule``.
+#: The ``Rule`` of each of the paper's rules of ``SDMRule``.
 SDM_RULES = {
     "no reject": Rule.NO_REJECT,
     "softmax": Rule.ADAPTOR_SOFTMAX,
@@ -215,10 +236,46 @@ _ALL_AGREE = f"{Rule.REGION_LOWER}, all agree"
 
 
 def _sdm_entrants(classifier: SDMClassifier, model: str) -> list[Entrant]:
-    """Every rule over an SDM classifier."""
+    """The paper's rules over an SDM classifier."""
     return [
         Entrant(model, str(rule), SDMRule(classifier, name).fit(), group="sdm", key=EstimatorKey(Basis.SDM, rule))
         for name, rule in SDM_RULES.items()
+    ]
+
+
+def _certificate(classifier: SDMClassifier) -> Certificate | None:
+    """The certificate that others can be certified like; None if there is none that holds for the region's alpha."""
+    certificate = classifier.lane_rule_.certificate
+    if certificate is None or classifier.model_.certification is None:
+        return None
+    return certificate if abs(certificate.alpha - classifier.region_.alpha) < 1e-9 else None
+
+
+def _certified(estimator: Any, score: str, certificate: Certificate, *samples: Any) -> CertifiedScore:
+    """A score of an estimator, certified with its decisions on the calibration and the certification points."""
+    alpha, delta, control = certificate.alpha, certificate.delta, certificate.control
+    return CertifiedScore(estimator, score, alpha, delta=delta, control=control).fit(*samples)
+
+
+def _certified_entrants(classifier: SDMClassifier, model: str) -> list[Entrant]:
+    """The certified rule of a classifier, and scores of its logits certified the same way; needs no training data."""
+    certificate, held_out = _certificate(classifier), classifier.model_.certification
+    if certificate is None or held_out is None:
+        return []
+    softmax = NoReject(certificate.alpha, classifier).fit()
+    temperature = TemperatureScaling(certificate.alpha, classifier).fit()
+    samples = [classifier.calibration_logits(), (held_out.logits.cpu().numpy(), held_out.labels.cpu().numpy())]
+    entrants = [(SDMRule(classifier, "certified").fit(), Rule.CERTIFIED)]
+    for estimator, score, rule in (
+        (softmax, "odds", Rule.CERTIFIED_SOFTMAX),
+        (temperature, "odds", Rule.CERTIFIED_TEMPERATURE),
+        (softmax, "energy", Rule.CERTIFIED_ENERGY),
+    ):
+        decided = ((estimator.decide_logits(logits), classifier.classes_[labels]) for logits, labels in samples)
+        entrants.append((_certified(estimator, score, certificate, *decided), rule))
+    return [
+        Entrant(model, str(rule), estimator, group="certified", key=EstimatorKey(Basis.SDM, rule))
+        for estimator, rule in entrants
     ]
 
 
@@ -231,39 +288,12 @@ def _rules(alpha: float, model: LogitModel | None, seed: int) -> Iterator[tuple[
     yield RAPS(alpha, model, reference=True, random_state=seed), Rule.RAPS
 
 
-def _today(alpha: float) -> Iterator[tuple[str, str, CalibratedThreshold]]:
-    """What a user would pick today, using only hidden states."""
-    yield "logistic regression", "Mahalanobis", MahalanobisThreshold(alpha)
-    yield "logistic regression", "Mahalanobis, 95 % kept", MahalanobisThreshold(alpha, keep=_KEPT)
-    yield "logistic regression", "k-th neighbour", NearestNeighborThreshold(alpha)
-    yield "logistic regression", "k-th neighbour, 95 % kept", NearestNeighborThreshold(alpha, keep=_KEPT)
-    yield "cosine neighbours", "vote", CosineNeighborVote(alpha)
-
-
-def _parts(
-    training: LabelledStates, classifier: SDMClassifier, calibration: LabelledStates | None
-) -> tuple[LabelledStates, LabelledStates]:
-    """The training and the calibration rows of the classifier."""
-    if not hasattr(classifier, "training_rows_"):
-        raise InvalidInputError(
-            "'classifier' of paper_entrants does not know the rows it was trained on: it was saved by an earlier "
-            "version. Fit it again."
-        )
-    rows, calibration_rows = classifier.training_rows_, classifier.calibration_rows_
-    was_split = not np.isin(calibration_rows, rows).any()  # rows of a separate calibration set also start at 0
-    if was_split != (calibration is None):
-        expected = (
-            "None: the classifier split X" if was_split else "what the classifier was given in fit(calibration=…)"
-        )
-        got = "None" if calibration is None else f"{len(calibration)} rows"
-        raise InvalidInputError(f"'calibration' of paper_entrants must be {expected}. Got {got}.")
-    source = training if calibration is None else calibration
-    n_expected = len(rows) + len(calibration_rows) if was_split else len(rows)
-    calibrated = source.take(calibration_rows) if calibration_rows.max() < len(source) else None
-    known = classifier.classes_[classifier.calibration_logits()[1]]
-    if len(training) != n_expected or calibrated is None or not np.array_equal(np.asarray(calibrated.labels), known):
-        raise InvalidInputError(
-            "'training' and 'calibration' of paper_entrants must be what the classifier was fitted on, in the same "
-            f"order. Got {len(training)} training rows where it had {n_expected}, or other labels."
-        )
-    return training.take(rows), calibrated
+def _today(alpha: float) -> Iterator[tuple[str, str, CalibratedThreshold, dict[str, str]]]:
+    """What a user would pick today, using only hidden states, and the scores of each to certify, with their names."""
+    regression, neighbours = "logistic regression", "cosine neighbours"
+    certified = {"odds": "certified softmax", "own": "certified k-th neighbour"}
+    yield regression, "Mahalanobis", MahalanobisThreshold(alpha), {}
+    yield regression, "Mahalanobis, 95 % kept", MahalanobisThreshold(alpha, keep=_KEPT), {}
+    yield regression, "k-th neighbour", NearestNeighborThreshold(alpha), certified
+    yield regression, "k-th neighbour, 95 % kept", NearestNeighborThreshold(alpha, keep=_KEPT), {}
+    yield neighbours, "vote", CosineNeighborVote(alpha), {"own": "certified vote"}

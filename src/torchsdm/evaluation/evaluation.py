@@ -35,6 +35,11 @@ from torchsdm.states import LabelledStates
 from torchsdm.training import fingerprint
 from torchsdm.validation import Array, check_alpha, check_label_array
 
+_PROMISED = {  # by the control of a certificate
+    "groups": "every class and every prediction among the admitted inputs is",
+    "predictions": "every prediction among the admitted inputs is",
+    "all": "the admitted inputs are, taken together,",
+}
 _PACKAGES = ("torch", "numpy", "scikit-learn", "transformers", "vbll", "mapie")
 
 
@@ -97,7 +102,7 @@ class Evaluation:
     @property
     def table(self) -> ResultTable:
         """The paper's table: one row per data set and entrant."""
-        return ResultTable([row for _, row in self.results()])
+        return ResultTable([row for _, row in self.results()], self._promise())
 
     def summaries(self) -> list[dict[str, Any]]:
         """One record per data set and entrant: what its selection did, and how well its score orders inputs.
@@ -136,6 +141,17 @@ class Evaluation:
         }
         plain: dict[str, Any] = _plain(facts)
         return plain
+
+    def _promise(self) -> str:
+        """What certified entrants promise, said once for all of them; empty without any."""
+        certificates = [getattr(entrant.estimator, "certificate_", None) for entrant in self.entrants]
+        promises = dict.fromkeys((one.alpha, one.delta, one.control) for one in certificates if one is not None)
+        return " ".join(
+            f"Certified rules: with probability {1 - delta:g} (δ = {delta:g}), {_PROMISED[control]} right at least "
+            f"{alpha:g} of the time, on data like the certification set; each rule has this promise for itself, or "
+            "admits nothing."
+            for alpha, delta, control in promises
+        )
 
     def _summary(self, position: int, name: str, inside: str | None) -> dict[str, Any]:
         entrant, decisions = self.entrants[position], self.decisions[position, name]

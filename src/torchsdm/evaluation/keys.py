@@ -23,6 +23,11 @@ class Rule(Enum):
     SDM = "sdm(z′) ≥ α"
     REGION = "SDM_HR"
     REGION_LOWER = "SDM_HR lower"
+    CERTIFIED = "certified"
+    """The certificate of the SDM classifier itself; the others below are scores of its logits, certified alike."""
+    CERTIFIED_SOFTMAX = "certified softmax"
+    CERTIFIED_TEMPERATURE = "certified temp."
+    CERTIFIED_ENERGY = "certified energy"
 
     def __str__(self) -> str:
         return self.value

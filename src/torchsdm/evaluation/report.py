@@ -9,17 +9,17 @@ from __future__ import annotations
 import base64
 import html
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from torchsdm.core import HighReliabilityRegion
+from torchsdm.core import HighReliabilityRegion, SDMDecisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
-from torchsdm.evaluation._report_contents import Example, examples, pictures
+from torchsdm.evaluation._report_contents import Example, Reasoned, examples, lanes, pictures
 from torchsdm.evaluation.displays import TrainingHistoryDisplay
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.metrics import Cell
@@ -29,6 +29,8 @@ from torchsdm.validation import check_path
 from torchsdm.wording import shortened
 
 MAX_TEXT = 400  #: characters shown of a text
+_SHORT_TEXT = 120  # the same beside a reason
+_FOLDED = 16  # groups, above which a table of them is folded away
 _DPI = 110
 _COLOURS = 128  # in an image
 
@@ -74,12 +76,15 @@ def render_report(
             f"'classifier' of write_report must have a region for the evaluation's alpha, {evaluation.alpha:g}. "
             f"Got {known}; call recalibrate first."
         )
+    decided = {name: classifier.decide(data.hidden_states) for name, data in evaluation.data_sets.items()}
     sections = [
+        ("What is promised", _promises(classifier)),
         ("Results", _results(evaluation)),
+        ("Lanes", "".join(_lanes(evaluation, decided, texts))),
         ("Region", _region(classifier)),
         ("Ordering and calibration", _summaries(evaluation)),
         ("Plots", "".join(_pictures(evaluation, classifier))),
-        ("Examples", "".join(_examples(evaluation, classifier, texts))),
+        ("Examples", "".join(_examples(evaluation, classifier, decided, texts))),
         ("Where the numbers come from", _facts(evaluation, classifier)),
     ]
     links = " · ".join(f'<a href="#{_anchor(name)}">{_escape(name)}</a>' for name, _ in sections)
@@ -99,7 +104,8 @@ def _results(evaluation: Evaluation) -> str:
     parts = [
         f"<p>Accuracy of admitted inputs, and their share of all inputs, at α = {alpha:g}. <b>{REJECTED}</b>: all "
         f"rejected. <b>{ABSENT}</b>: no such input. <span class='below'>Marked</span>: below α. Under each accuracy: "
-        "Wilson's 95 % interval. Hover over a number for its counts.</p>"
+        "Wilson's 95 % interval. Hover over a number for its counts.</p>",
+        f"<p>{_escape(evaluation.table.note)}</p>" if evaluation.table.note else "",
     ]
     by_data_set: dict[str, list[ResultRow]] = {name: [] for name in evaluation.data_sets}
     for row in evaluation.table.rows:
@@ -156,6 +162,55 @@ def _summaries(evaluation: Evaluation) -> str:
     )
 
 
+def _promises(classifier: SDMClassifier | SDMEnsemble) -> str:
+    """The certificate with its groups, the region with its groups, and what a user should know."""
+    names, certificate = classifier.classes_.tolist(), classifier.certificate_
+    parts = []
+    if certificate is None:
+        parts.append(
+            "<p><b>Certificate:</b> none, as nothing was held out to certify. The paper's region admits, and promises "
+            "nothing.</p>"
+        )
+    elif classifier.lane_rule_.certificate is None:
+        parts.append("<p><b>Certificate:</b> it no longer holds: the support was changed after it was made.</p>")
+    else:
+        parts.append(f"<p><b>Certificate:</b> {_escape(certificate.holds_for(names))}</p>")
+        bounds = {group: f"{group.lower_bound:.3f}" for group in certificate.groups}
+        title = "On the certification set, " + ("of the certified rule" if certificate.found else "of the safest rule")
+        parts.append(_groups(title, bounds, "exact lower bound", certificate.alpha, names))
+    for number, model in enumerate(classifier.models_, start=1):
+        for region in model.calibration.regions:
+            found = {group: _interval(group.interval) for group in model.calibration.groups(region) if region.found}
+            of_round = f"round {number}, " if len(classifier.models_) > 1 else ""
+            title = f"On the calibration set, which the region was found on: {of_round}α = {region.alpha:g}"
+            parts.append(_groups(title, found, "95 % interval", region.alpha, names))
+    warnings = "".join(f"<li>{_escape(warning)}</li>" for warning in classifier.warnings())
+    return "".join(parts) + (f"<p><b>Before you rely on it:</b></p><ul>{warnings}</ul>" if warnings else "")
+
+
+def _groups(title: str, groups: Mapping[Any, str], column: str, alpha: float, names: list[Any]) -> str:
+    """A table of groups with the admitted points of each, their accuracy, and one more column; nothing for none."""
+    lines = []
+    for group, value in groups.items():
+        mark = " class='below'" if group.accuracy is not None and group.accuracy < alpha else ""
+        accuracy = ABSENT if group.accuracy is None else f"{group.accuracy:.3f}"
+        lines.append(
+            f"<tr><td>{_escape(group.name(names))}</td><td>{group.n_admitted:,}</td>"
+            f"<td><span{mark}>{accuracy}</span></td><td>{value}</td></tr>"
+        )
+    head = f"<th>group</th><th>admitted</th><th>accuracy</th><th>{_escape(column)}</th>"
+    table = f"<table class='counts'><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    if not lines:
+        return ""
+    if len(lines) > _FOLDED:
+        return f"<details><summary><b>{_escape(title)}</b></summary>{table}</details>"
+    return f"<h4>{_escape(title)}</h4>{table}"
+
+
+def _interval(interval: tuple[float, float] | None) -> str:
+    return ABSENT if interval is None else f"{interval[0]:.3f}–{interval[1]:.3f}"
+
+
 def _region(classifier: SDMClassifier | SDMEnsemble) -> str:
     is_ensemble = len(classifier.models_) > 1
     return "".join(
@@ -168,16 +223,49 @@ def _region(classifier: SDMClassifier | SDMEnsemble) -> str:
 def _one_region(region: HighReliabilityRegion, where: str, names: list[Any]) -> str:
     message = _escape(region.explain(names) or "")
     if not region.found:
-        return f"<p>{where} = {region.alpha:g}: no region, so everything is rejected. {message}</p>"
+        return f"<p>{where} = {region.alpha:g}: the paper's region was not found and admits nothing. {message}</p>"
     lines = "".join(
         f"<tr><td>{_escape(name)}</td><td>{float(threshold):.4f}</td><td>{int(count)}</td></tr>"
         for name, threshold, count in zip(names, region.thresholds, region.class_counts, strict=True)
     )
     return (
-        f"<p>{where} = {region.alpha:g}: an input is admitted if q′ is at least {region.min_rescaled_similarity:.4g} "
-        f"and its confidence reaches the threshold of the predicted class. {message}</p><table><thead><tr><th>class"
-        "</th><th>confidence threshold</th><th>calibration points behind it</th></tr></thead>"
+        f"<p>{where} = {region.alpha:g}: the paper's region admits an input if q′ is at least "
+        f"{region.min_rescaled_similarity:.4g} and its confidence reaches the threshold of the predicted class. "
+        f"{message}</p><table><thead><tr><th>class</th><th>confidence threshold</th>"
+        "<th>calibration points behind it</th></tr></thead>"
         f"<tbody>{lines}</tbody></table>"
+    )
+
+
+# --- Lanes -----------------------------------------------------------------------------------------------------------
+
+
+def _lanes(evaluation: Evaluation, decided: Mapping[str, SDMDecisions], texts: bool) -> Iterator[str]:
+    yield (
+        "<p>What may be done with each input: act on <b>trusted</b> ones; on <b>certified</b> ones while the stream "
+        "looks like the certification set; have the others looked at. Examples are the first inputs of each lane.</p>"
+    )
+    for name, data in evaluation.data_sets.items():
+        found = lanes(data, decided[name])
+        lines = "".join(
+            f"<tr><td>{lane.name}</td><td>{lane.n:,}</td><td>{share_text(lane.n / len(data))}</td>"
+            f"<td>{f'{lane.n_correct / lane.n:.3f}' if lane.n else ABSENT}</td></tr>"
+            for lane in found
+        )
+        yield (
+            f"<h3>{_escape(name)}</h3><table class='counts'><thead><tr><th>lane</th><th>inputs</th><th>share</th>"
+            f"<th>right</th></tr></thead><tbody>{lines}</tbody></table>"
+        )
+        for lane in found:
+            reasons = "".join(_reason(example, texts) for example in lane.examples)
+            yield f"<h4>{lane.name}</h4><ul>{reasons}</ul>" if reasons else ""
+
+
+def _reason(example: Reasoned, texts: bool) -> str:
+    quoted = "" if example.text is None or not texts else f" “{_escape(shortened(example.text, _SHORT_TEXT))}”"
+    return (
+        f"<li><b>{_escape(example.prediction)}</b>, given label {_escape(example.label)}, id {_escape(example.id)}: "
+        f"{_escape(example.reason)}.{quoted}</li>"
     )
 
 
@@ -218,10 +306,18 @@ def _in_few_colours(picture: io.BytesIO) -> bytes:
 # --- Examples --------------------------------------------------------------------------------------------------------
 
 
-def _examples(evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, texts: bool) -> Iterator[str]:
-    yield "<p>+ marks a training example that vouches for the answer: its label and prediction both match it.</p>"
+def _examples(
+    evaluation: Evaluation,
+    classifier: SDMClassifier | SDMEnsemble,
+    decided: Mapping[str, SDMDecisions],
+    texts: bool,
+) -> Iterator[str]:
+    yield (
+        "<p>Admitted or rejected as the model itself would, by its policy. + marks a training example that vouches for "
+        "the answer: its label and prediction both match it.</p>"
+    )
     for name, data in evaluation.data_sets.items():
-        n_errors, groups = examples(classifier, data, evaluation.alpha)
+        n_errors, groups = examples(classifier, data, decided[name].at(evaluation.alpha))
         yield f"<h3>{_escape(name)}</h3><p>{n_errors} admitted against their given label.</p>"
         for group in groups:
             cards = "".join(_card(example, texts) for example in group.examples)
@@ -232,6 +328,7 @@ def _examples(evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, t
 def _card(example: Example, texts: bool) -> str:
     decision = example.explanation.decision
     verdict = "admitted" if decision["admitted"] else "rejected"
+    reason = f"{decision['lane']}: {decision['reason']}"
     exemplars = "".join(
         f"<li>{'+' if point.vouches else '−'} <b>{_escape(point.label)}</b> (predicted {_escape(point.prediction)}), "
         f"distance {point.distance:.4g}, id {_escape(point.id)}{_quoted(point.text if texts else None)}</li>"
@@ -241,7 +338,7 @@ def _card(example: Example, texts: bool) -> str:
         f"<article class='{verdict}'><p><b>{_escape(decision['predictions'])}</b> {verdict}, given label "
         f"{_escape(example.label)}; confidence {decision['confidence']:.3f}, q {decision['similarity']}, d "
         f"{decision['distance_quantile']:.3f}, q′ {decision['rescaled_similarity']:.1f}; id {_escape(example.id)}</p>"
-        f"{_quoted(example.text if texts else None)}<ol>{exemplars}</ol></article>"
+        f"<p>{_escape(reason)}</p>{_quoted(example.text if texts else None)}<ol>{exemplars}</ol></article>"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -104,6 +105,8 @@ class ResultTable:
     """
 
     rows: Sequence[ResultRow]
+    note: str = ""
+    """A sentence to print below the table."""
 
     def __post_init__(self) -> None:
         if not self.rows:
@@ -114,14 +117,20 @@ class ResultTable:
 
     def to_text(self, *, intervals: bool = False, digits: int = 2) -> str:
         """For a terminal; optionally with Wilson's 95 % intervals."""
-        return self.grid(intervals=intervals, digits=digits).to_text()
+        text = self.grid(intervals=intervals, digits=digits).to_text()
+        note = textwrap.wrap(self.note, width=len(text.partition("\n")[0]))  # no wider than the table
+        return "\n".join([text, *([""] if note else []), *note])
 
     def to_markdown(self, *, intervals: bool = False, digits: int = 2) -> str:
         """A table in Markdown."""
-        return self.grid(intervals=intervals, digits=digits).to_markdown()
+        text = self.grid(intervals=intervals, digits=digits).to_markdown()
+        return f"{text}\n\n{markdown_text(self.note)}" if self.note else text
 
     def to_latex(self, *, intervals: bool = False, digits: int = 2) -> str:
-        """A booktabs table like the paper's, accuracies below alpha in a box (needs booktabs, xcolor and graphicx)."""
+        """A booktabs table like the paper's, accuracies below alpha in a box (needs booktabs, xcolor and graphicx).
+
+        The note is a comment, for the caption.
+        """
         labels = list(self.rows[0].accuracy.by_class)
         n_strata = 2 * len(labels) + 1
         groups = [f"$y=$ {_latex(str(label))}" for label in labels]
@@ -143,7 +152,8 @@ class ResultTable:
             names = [_latex(name) for name in cells[:3]]
             values = [value.replace("<", "$<$").replace(">", "$>$") for value in cells[3:]]
             body.append(" & ".join([*names, *values]) + " \\\\")
-        return "\n".join([*head, *body, "\\bottomrule", "\\end{tabular}"])
+        note = [f"% {self.note}"] if self.note else []
+        return "\n".join([*head, *body, "\\bottomrule", "\\end{tabular}", *note])
 
     def to_csv(self) -> str:
         """One line per row and stratum, with all digits."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from torchsdm.core import SDMDecisions
 from torchsdm.documents import Document, csv_rows
-from torchsdm.errors import BackboneError, RegionWarning
+from torchsdm.errors import BackboneError, CertificateWarning, RegionWarning
 from torchsdm.estimators import SDMClassifier
 from torchsdm.evaluation import Evaluation, Rule, classifier_entrants, write_report
 from torchsdm.files import replace_file, strict_json
@@ -100,10 +100,14 @@ def tell_story(output: str | Path, *, show: Callable[[str], Any]) -> dict[str, A
     )
     classifier = SDMClassifier(alpha=ALPHA, random_state=0, verbose=True, **_SETTINGS)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RegionWarning)  # it is shown below
+        for category in (RegionWarning, CertificateWarning):  # they are shown below
+            warnings.simplefilter("ignore", category)
         classifier.fit(states["training"])
-    message = classifier.region_.explain(classifier.classes_.tolist()) or ""
-    show(f"\nThe target accuracy is alpha = {ALPHA}, for every true class. {message}")
+    names, certificate = classifier.classes_.tolist(), classifier.certificate_
+    promise = "Nothing is certified." if certificate is None else certificate.holds_for(names)
+    message = classifier.region_.explain(names)
+    show(f"\nThe target accuracy is alpha = {ALPHA}. {promise}")
+    show(f"The paper's region, beside it: {message}" if message else "The paper's region is there beside it.")
     tests = {name: states[name] for name in ("reviews", "critics")}
     evaluation = Evaluation(classifier_entrants(classifier, name="MiniLM"), tests, ALPHA, {"demo": True})
     table = evaluation.table
@@ -127,7 +131,11 @@ def tell_story(output: str | Path, *, show: Callable[[str], Any]) -> dict[str, A
 
 def _in_words(evaluation: Evaluation) -> str:
     """What the table says, good or bad."""
-    names = {Rule.ADAPTOR_SOFTMAX: "the softmax threshold", Rule.REGION: "the region"}
+    names = {
+        Rule.ADAPTOR_SOFTMAX: "the softmax threshold",
+        Rule.REGION: "the region",
+        Rule.CERTIFIED: "the certified rule",
+    }
     lines = []
     for row in evaluation.table.rows:
         if row.key.rule in names:

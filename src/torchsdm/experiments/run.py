@@ -222,9 +222,7 @@ def _own_checkpoints(run: Run) -> Iterator[None]:
 
 def _train(run: Run, pool: LabelledStates) -> SDMClassifier:
     with run.watch.timed("training"):
-        classifier = SDMClassifier(
-            **run.experiment.training, verbose=run.verbose, checkpoint=run.directory / "training"
-        )
+        classifier = run.experiment.classifier(verbose=run.verbose, checkpoint=run.directory / "training")
         logger.info("Training %s rounds on %s points", classifier.n_rounds, len(pool))
         return classifier.fit(pool, keep_rounds=True)
 

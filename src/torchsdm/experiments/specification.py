@@ -99,7 +99,8 @@ class Experiment:
     classes: Mapping[str, str] = field(default_factory=dict)
     """What the labels mean."""
     training: Mapping[str, Any] = field(default_factory=dict)
-    """Parameters of ``SDMClassifier``; the networks it is compared with are trained the same way."""
+    """Parameters of ``SDMClassifier``; the networks it is compared with are trained the same way. Without a
+    ``certification_size`` nothing is held out to certify, as in the paper."""
     extraction: Mapping[str, Any] = field(default_factory=dict)
     """Parameters of ``HiddenStateExtractor``."""
     n_hidden: int = 795
@@ -115,6 +116,10 @@ class Experiment:
     def alpha(self) -> float:
         """The target accuracy."""
         return float(self.training.get("alpha", 0.95))
+
+    def classifier(self, **changes: Any) -> SDMClassifier:
+        """The classifier of the experiment, not fitted; by default with the paper's protocol, without a certificate."""
+        return SDMClassifier(**{"certification_size": None, **self.training, **changes})
 
     def test(self, role: str) -> list[DataSet]:
         """The test sets with a role."""
@@ -264,7 +269,7 @@ def _check(experiment: Experiment) -> None:
     where = f"experiment {experiment.name}"
     for alpha in (experiment.training.get("alpha", 0.95), *experiment.alphas):
         check_alpha(alpha, where)
-    SDMClassifier(**experiment.training)._check_parameters(where)
+    experiment.classifier()._check_parameters(where)
     draw_seed(experiment.training.get("random_state"), where)
     check_positive(experiment.n_hidden, "n_hidden", where, integer=True)
     for study in experiment.studies:

@@ -125,8 +125,7 @@ def estimators(prepared: Prepared) -> Findings:
 
 def ablation(prepared: Prepared) -> Findings:
     """The adaptor g replaced by the identity: hidden states are matched as they are."""
-    settings = {**prepared.experiment.training, "adaptor": "identity"}
-    identity = SDMClassifier(**settings, checkpoint=prepared.directory / "identity")
+    identity = prepared.experiment.classifier(adaptor="identity", checkpoint=prepared.directory / "identity")
     identity.fit(prepared.pool, seed=prepared.classifier.random_seed_)  # the same splits
 
     def rows(classifier: SDMClassifier, name: str, basis: Basis) -> list[ResultRow]:
@@ -160,7 +159,7 @@ def sample_size(prepared: Prepared) -> Findings:
     lines = []
     n_beyond: dict[str, int] = {}  # inputs that the lower estimator admits and the region does not
     for name, data in prepared.tests.items():
-        decisions = prepared.classifier.decide(data.hidden_states).at(prepared.experiment.alpha)
+        decisions = _of_region(prepared.classifier, data).at(prepared.experiment.alpha)
         lower = _lower(decisions)
         pairs.append((_row(prepared, decisions, data, name, _REGION), _row(prepared, lower, data, name, _LOWER)))
         n_beyond[name] = int((lower.admitted & ~decisions.admitted).sum())
@@ -192,7 +191,7 @@ def ensemble(prepared: Prepared) -> Findings:
     together_key = EstimatorKey(Basis.ALL_ROUNDS, Rule.REGION_LOWER)
     region_rows, lower_rows, together_rows = [], [], []
     for name, data in prepared.tests.items():
-        decisions = prepared.classifier.decide(data.hidden_states).at(prepared.experiment.alpha)
+        decisions = _of_region(prepared.classifier, data).at(prepared.experiment.alpha)
         together = SDMRule(of_all, "region lower").fit().decide(data.hidden_states).at(prepared.experiment.alpha)
         region_rows.append(_row(prepared, decisions, data, name, _REGION))
         lower_rows.append(_row(prepared, _lower(decisions), data, name, _LOWER))
@@ -285,7 +284,7 @@ def alphas(prepared: Prepared) -> Findings:
     classifier.recalibrate(alpha=wanted)
     rows, assigned = [], []
     for name, data in prepared.tests.items():
-        decisions = classifier.decide(data.hidden_states)
+        decisions = _of_region(classifier, data)
         for alpha in wanted:
             row = ResultRow.of(
                 decisions,
@@ -368,7 +367,7 @@ def _region_row(
 ) -> ResultRow:
     """The row of the region of any classifier, such as an updated one."""
     return ResultRow.of(
-        classifier.decide(data.hidden_states),
+        _of_region(classifier, data),
         data.labels,
         prepared.experiment.alpha,
         dataset=name,
@@ -405,6 +404,12 @@ def _round_points(classifier: SDMClassifier) -> list[tuple[str, float, float]]:
         )
         for number, model in enumerate(classifier.round_models_, start=1)
     ]
+
+
+def _of_region(classifier: SDMClassifier, data: LabelledStates) -> SDMDecisions:
+    """Decisions by the paper's region, also for a classifier that has a certificate."""
+    decisions = classifier.decide(data.hidden_states)
+    return decisions.with_admission(decisions.admitted_at)
 
 
 def _lower(decisions: SDMDecisions) -> SDMDecisions:

@@ -11,10 +11,12 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 
 from conftest import make_blobs
 from torchsdm import LabelledStates, SDMClassifier, SDMEnsemble
 from torchsdm.baselines.base import SelectiveClassifier
+from torchsdm.baselines.certified import CertifiedScore
 from torchsdm.baselines.cross_entropy import CrossEntropyLearner, RoundsClassifier
 from torchsdm.baselines.neighbors import CalibratedThreshold
 from torchsdm.baselines.sdm_rules import RULES, SDMRule
@@ -22,18 +24,21 @@ from torchsdm.baselines.softmax import SoftmaxThreshold
 from torchsdm.baselines.temperature import TemperatureScaling
 from torchsdm.baselines.vbll import VBLLLearner
 from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError, SDMWarning
+from torchsdm.evaluation import RiskCoverageDisplay
 from torchsdm.evaluation._report_contents import pictures
 from torchsdm.evaluation.entrants import GROUPS, Entrant, classifier_entrants, paper_entrants
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.keys import UNLISTED, Basis, EstimatorKey, Rule
 from torchsdm.evaluation.metrics import aurc, ood_auroc
 from torchsdm.evaluation.report import MAX_TEXT, render_report, write_report
+from torchsdm.evaluation.tables import share_text
 from torchsdm.training.data import TrainingData, TrainingSettings, split_of_round
 from torchsdm.training.learner import Learner
 
 SMALL = {"alpha": 0.9, "n_filters": 8, "n_rounds": 2, "max_epochs": 6, "learning_rate": 1e-2, "random_state": 3}
 TRAIN, TEST = make_blobs(seed=1, n=500, distance=3.0), make_blobs(seed=2, n=300, distance=3.0)
 NAMES = np.array(["no <b>", "yes & so"])  # what must be escaped in a page
+CERTIFIED = (Rule.CERTIFIED, Rule.CERTIFIED_SOFTMAX, Rule.CERTIFIED_TEMPERATURE, Rule.CERTIFIED_ENERGY)
 
 
 def labelled(blobs, shift=0.0, **others):
@@ -46,6 +51,17 @@ def classifier():
         warnings.simplefilter("ignore", SDMWarning)
         texts = [f"<script>text {i}</script> " + "long " * 200 for i in range(500)]
         return SDMClassifier(**SMALL).fit(labelled(TRAIN, texts=texts), keep_rounds=True)
+
+
+@pytest.fixture(scope="module")
+def certified():
+    """A classifier with both a certificate and a region."""
+    blobs = make_blobs(seed=5, n=1600, distance=3.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        fitted = SDMClassifier(**{**SMALL, "n_rounds": 1}).fit(labelled(blobs))
+    assert fitted.certificate_.found and fitted.region_.found
+    return fitted
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +93,20 @@ def test_rules_differ_in_admission_alone(classifier):
             np.testing.assert_array_equal(decisions.similarity, own.similarity)
     by_rule = {rule: SDMRule(classifier, rule).fit().decide(TEST.X) for rule in RULES}
     assert by_rule["no reject"].admitted.all()
-    np.testing.assert_array_equal(by_rule["region"].admitted, own.admitted)
+    in_region = [
+        classifier.region_.admits(*map(torch.from_numpy, (q, y_hat, confidence))).item()
+        for q, y_hat, confidence in zip(
+            own.rescaled_similarity[:, None], own.logits.argmax(axis=1)[:, None], own.confidence[:, None], strict=True
+        )
+    ]
+    np.testing.assert_array_equal(by_rule["region"].admitted, in_region)
     np.testing.assert_array_equal(by_rule["region lower"].admitted, own.admitted_lower)
     np.testing.assert_array_equal(by_rule["region"].score, own.rescaled_similarity)
+    np.testing.assert_array_equal(by_rule["certified"].admitted, own.certified)
+    np.testing.assert_array_equal(by_rule["certified"].score, own.score)
+    assert by_rule["sdm"].score is None  # its own order is that of its confidence
+    for rule in RULES[:-1]:
+        assert by_rule[rule].lane is None and by_rule[rule].certificate is None
     for row in range(0, 300, 7):
         z, d, y_hat = own.logits[row], own.distance_quantile[row], own.logits[row].argmax()
         expected = {
@@ -91,6 +118,35 @@ def test_rules_differ_in_admission_alone(classifier):
         for rule, confidence in expected.items():
             assert by_rule[rule].confidence[row] == pytest.approx(confidence, rel=1e-6)
             assert by_rule[rule].admitted[row] == (by_rule[rule].confidence[row] >= 0.9)
+
+
+def test_the_policy_of_the_classifier_changes_no_rule(certified):
+    # The two policies admit other inputs, so that a rule that read 'admitted' would be found out.
+    other = copy.copy(certified)
+    other.policy = "trusted"
+    own = certified.decide(TEST.X)
+    assert (other.decide(TEST.X).admitted != own.admitted).any() and (own.admitted != own.admitted_at[:, 0]).any()
+    for rule in RULES:
+        ours, theirs = (SDMRule(one, rule).fit().decide(TEST.X) for one in (certified, other))
+        np.testing.assert_array_equal(ours.admitted_at, theirs.admitted_at)
+        np.testing.assert_array_equal(ours.admitted, theirs.admitted)
+
+
+def test_a_certified_rule_promises_its_alpha_and_every_smaller_one(certified, classifier):
+    several = copy.copy(certified)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        several.recalibrate([0.9, 0.7, 0.95])  # the first has the certificate
+    decisions = SDMRule(several, "certified").fit().decide(TEST.X)
+    admitted = several.decide(TEST.X).certified
+    assert admitted.any() and several.certificate_.looks == 1 and decisions.alphas.tolist() == [0.7, 0.9, 0.95]
+    np.testing.assert_array_equal(decisions.admitted_at, np.stack([admitted, admitted, 0 * admitted], axis=1))
+    np.testing.assert_array_equal(decisions.admitted, admitted)
+    plain = copy.copy(certified)
+    plain.certificate_ = None
+    for model in (plain, SDMEnsemble.from_classifier(classifier)):
+        with pytest.raises(InvalidInputError, match="only for a model with a certificate"):
+            SDMRule(model, "certified").fit()
 
 
 def test_a_rule_fits_a_model_that_is_not_fitted_and_leaves_a_fitted_one(classifier):
@@ -126,11 +182,11 @@ def test_several_alphas_each_have_their_column(classifier):
 def test_the_table_has_a_row_for_each_data_set_and_entrant(evaluation):
     rows = evaluation.table.rows
     assert [(row.dataset, row.estimator) for row in rows[:2]] == [("inside", "no reject"), ("inside", "softmax")]
-    assert len(rows) == 14
+    assert len(rows) == 16
     everything = rows[0].accuracy.marginal
     right = (evaluation.decisions[0, "inside"].predictions == NAMES[TEST.y]).sum()
     assert (everything.n_admitted, everything.n_correct) == (300, right)
-    assert rows[-3].estimator == "region" and rows[-3].accuracy.marginal.accuracy is None  # far: all rejected
+    assert rows[-4].estimator == "region" and rows[-4].accuracy.marginal.accuracy is None  # far: all rejected
 
 
 def test_each_entrant_comes_with_its_rows(classifier):
@@ -224,7 +280,8 @@ def test_all_of_the_papers_estimators_can_be_fitted_and_decide(classifier):
     test = LabelledStates(TEST.X, NAMES[TEST.y], label_logits=swapped, logit_labels=NAMES[::-1])
     entrants = paper_entrants(training, classifier, regularization_factors=(1.0,), n_hidden=32)
     models = [entrant.model for entrant in entrants]
-    assert models.count("LM") == 5 and models.count("LM + CNN") == 5 and models.count("LM + SDM") == len(RULES) + 1
+    assert models.count("LM") == 5 and models.count("LM + CNN") == 5
+    assert models.count("LM + SDM") == len(RULES) + len(CERTIFIED) - 1 + 1
     assert sum("VBLL" in model for model in models) == 2 and "LM + SDM, 2 rounds" in models
     assert {entrant.name for entrant in entrants} >= {
         "APS",
@@ -234,8 +291,9 @@ def test_all_of_the_papers_estimators_can_be_fitted_and_decide(classifier):
         "vote",
         "MAPIE risk control",
     }
-    sizes = dict(zip(GROUPS, (5, 5, 2, len(RULES) + 1, 6), strict=True))
-    assert [entrant.group for entrant in entrants] == [group for group in GROUPS for _ in range(sizes[group])]
+    groups = (*GROUPS[:4], "certified", "today")
+    sizes = dict(zip(groups, (5, 5, 2, len(RULES), len(CERTIFIED), 9), strict=True))
+    assert [entrant.group for entrant in entrants] == [group for group in groups for _ in range(sizes[group])]
     by_logits = [Rule.NO_REJECT, Rule.SOFTMAX, Rule.TEMPERATURE, Rule.APS, Rule.RAPS]
     over_sdm = [Rule.NO_REJECT, Rule.ADAPTOR_SOFTMAX, Rule.DISTANCE_SOFTMAX, Rule.SDM, Rule.REGION, Rule.REGION_LOWER]
     assert [entrant.key for entrant in entrants] == [
@@ -243,7 +301,8 @@ def test_all_of_the_papers_estimators_can_be_fitted_and_decide(classifier):
         *(EstimatorKey(basis, Rule.VBLL, 1.0) for basis in (Basis.DISCRIMINATIVE_VBLL, Basis.GENERATIVE_VBLL)),
         *(EstimatorKey(Basis.SDM, rule) for rule in over_sdm),
         EstimatorKey(Basis.ALL_ROUNDS, Rule.REGION_LOWER),
-        *[UNLISTED] * 6,
+        *(EstimatorKey(Basis.SDM, rule) for rule in CERTIFIED),
+        *[UNLISTED] * 9,
     ]
     ensemble = "SDM_HR lower, all agree"
     assert all(one.name in (str(one.key.rule), ensemble) for one in entrants if one.key != UNLISTED)
@@ -263,12 +322,14 @@ LOGITS = np.stack([-TRAIN.X[:, 0], TRAIN.X[:, 0] + ROWS], axis=1)  # different i
 class Rows:
     """Which rows of the training data an estimator was shown: by their states, or by their label logits."""
 
-    def __init__(self, monkeypatch):
-        self.learned, self.calibrated = {}, {}
+    def __init__(self, monkeypatch, of_rounds, calibration):
+        self.learned, self.calibrated, self.certified = {}, {}, {}
+        self.of_rounds, self.calibration = of_rounds, calibration
         self._of = {tuple(row): number for values in (TRAIN.X, LOGITS) for number, row in enumerate(values.tolist())}
         assert len(self._of) == 2 * len(ROWS)
         self._watch(monkeypatch, CalibratedThreshold, "fit", self._threshold)
         self._watch(monkeypatch, SelectiveClassifier, "_calibrate", self._rule, everywhere=True)
+        self._watch(monkeypatch, CertifiedScore, "fit", self._score)
 
     def _watch(self, monkeypatch, kind, method, seen, everywhere=False):
         kinds = [one for one in every_subclass(kind) if method in vars(one)] if everywhere else [kind]
@@ -292,48 +353,88 @@ class Rows:
         if estimator.model is None:
             self.calibrated[id(estimator)] = self.numbers(logits)
 
-    def of(self, entrant, calibration_rows):
+    def _score(self, estimator, calibration, certification):
+        """By what the estimator says of every row: of different rows it says different things."""
+        logits = estimator.estimator.decide(TRAIN.X).probabilities
+        own = estimator.estimator.decide(TRAIN.X).score
+        of_row = logits[:, 0] if own is None else own
+        for seen, (decisions, labels) in ((self.calibrated, calibration), (self.certified, certification)):
+            said = decisions.probabilities[:, 0] if own is None else decisions.score
+            seen[id(estimator)] = [
+                [row for row in ROWS if of_row[row] == value and NAMES[TRAIN.y[row]] == label]
+                for value, label in zip(said, labels, strict=True)
+            ]
+
+    def of(self, entrant):
         """Training rows (None where nothing is trained) and calibration rows of an entrant."""
         estimator = entrant.estimator
         if id(estimator) in self.calibrated:
             return self.learned.get(id(estimator)), self.calibrated[id(estimator)]
         fitted = getattr(estimator, "fitted_model_", estimator)
         assert isinstance(fitted, (RoundsClassifier, SDMClassifier)), entrant
-        return fitted.training_rows_.tolist(), calibration_rows[fitted.calibration_rows_].tolist()
+        ours = ROWS if isinstance(fitted, SDMClassifier) else self.of_rounds  # networks are shown these alone
+        calibration = ours if self.calibration is None else self.calibration
+        return ours[fitted.training_rows_].tolist(), calibration[fitted.calibration_rows_].tolist()
 
 
 def every_subclass(kind):
     return [kind, *(one for child in kind.__subclasses__() for one in every_subclass(child))]
 
 
-@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
-@pytest.mark.parametrize("given", [False, True])
-def test_every_entrant_sees_the_rows_of_the_classifier(monkeypatch, given, tmp_path):
-    def part(rows):
-        return LabelledStates(TRAIN.X[rows], NAMES[TRAIN.y[rows]], label_logits=LOGITS[rows], logit_labels=NAMES)
+def part_of(rows):
+    return LabelledStates(TRAIN.X[rows], NAMES[TRAIN.y[rows]], label_logits=LOGITS[rows], logit_labels=NAMES)
 
-    training, calibration = (part(ROWS[:350]), part(ROWS[350:])) if given else (part(ROWS), None)
-    fitted = SDMClassifier(**{**SMALL, "n_rounds": 1}).fit(training, calibration=calibration)
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+@pytest.mark.parametrize("given", [(), ("calibration",), ("certification",), ("calibration", "certification"), None])
+def test_every_entrant_sees_the_rows_of_the_classifier(monkeypatch, given, tmp_path):
+    """Whatever was given to ``fit`` rather than split off; None for the paper's protocol, without a certificate."""
+    rows = {"calibration": ROWS[250:400], "certification": ROWS[400:]}
+    sets = {name: part_of(rows[name]) for name in given or ()}
+    pool = ROWS[:250] if "calibration" in sets else ROWS[:400] if "certification" in sets else ROWS
+    training = part_of(pool)
+    settings = {**SMALL, "n_rounds": 1} | ({"certification_size": None} if given is None else {})
+    fitted = SDMClassifier(**settings).fit(training, **sets)
     fitted.save(tmp_path / "model")
+    held_out = pool[fitted.certification_rows_]
+    assert len(held_out) == (125 if given == () else 0)
+    is_certified = len(held_out) > 0 or "certification" in sets
+    of_rounds = np.setdiff1d(pool, held_out)
     for classifier in (fitted, SDMClassifier.load(tmp_path / "model")):
-        rows = Rows(monkeypatch)
-        entrants = paper_entrants(training, classifier, calibration=calibration, n_hidden=8)
-        expected = (ROWS[:350], ROWS[350:]) if given else (classifier.training_rows_, classifier.calibration_rows_)
-        assert sorted([*expected[0], *expected[1]]) == ROWS.tolist()
+        seen = Rows(monkeypatch, of_rounds, rows["calibration"] if "calibration" in sets else None)
+        entrants = paper_entrants(training, classifier, **sets, n_hidden=8)
+        learned = classifier.training_rows_
+        calibrated = rows["calibration"] if "calibration" in sets else classifier.calibration_rows_
+        certified = rows["certification"] if "certification" in sets else held_out
+        assert sorted([*learned, *calibrated]) == sorted({*of_rounds, *calibrated})
+        assert not {*certified} & {*learned, *calibrated}
         for entrant in entrants:
-            learned, calibrated = rows.of(entrant, ROWS[350:] if given else ROWS)
-            assert calibrated == expected[1].tolist(), entrant
-            assert learned == (None if entrant.group == "language model" else expected[0].tolist()), entrant
-        assert {entrant.group for entrant in entrants} == set(GROUPS)
+            if isinstance(entrant.estimator, CertifiedScore):
+                # Votes of few neighbours are alike, so that a row may be one of several.
+                for expected, found in (
+                    (calibrated, seen.calibrated[id(entrant.estimator)]),
+                    (certified, seen.certified[id(entrant.estimator)]),
+                ):
+                    assert len(found) == len(expected), entrant
+                    assert all(row in rows for row, rows in zip(expected, found, strict=True)), entrant
+            else:
+                shown = seen.of(entrant)
+                assert shown[1] == calibrated.tolist(), entrant
+                assert shown[0] == (None if entrant.group == "language model" else learned.tolist()), entrant
+        assert {entrant.group for entrant in entrants} == {*GROUPS} | ({"certified"} if is_certified else set())
+        names = [entrant.name for entrant in entrants if entrant.name.startswith("certified")]
+        assert len(names) == (len(CERTIFIED) + 3 if is_certified else 0)
 
 
 def test_networks_of_several_rounds_share_the_split_of_each_round(classifier):
     entrants = paper_entrants(labelled(TRAIN), classifier, groups=("cnn", "vbll"), n_hidden=8)
     networks = [getattr(entrant.estimator, "fitted_model_", entrant.estimator) for entrant in entrants]
-    data = TrainingData(torch.from_numpy(TRAIN.X), torch.from_numpy(TRAIN.y))
+    rows = np.setdiff1d(ROWS, classifier.certification_rows_)
+    assert len(rows) == 375
+    data = TrainingData(torch.from_numpy(TRAIN.X[rows]), torch.from_numpy(TRAIN.y[rows]))
     splits = [split_of_round(data, TrainingSettings(2), classifier.random_seed_, number) for number in (0, 1)]
     best = classifier.history_.best.round
-    np.testing.assert_array_equal(classifier.calibration_rows_, splits[best][1].rows)
+    np.testing.assert_array_equal(classifier.calibration_rows_, rows[splits[best][1].rows])
     assert not torch.equal(splits[0][1].rows, splits[1][1].rows)
     for network in networks:
         train, calibration = splits[network.best_round_]
@@ -354,6 +455,10 @@ def test_entrants_want_the_data_of_the_classifier(classifier):
         InvalidInputError, match=r"must be what the classifier was given in fit\(calibration=…\). Got None"
     ):
         paper_entrants(labelled(TRAIN), given)
+    certified = SDMClassifier(**{**SMALL, "n_rounds": 1}).fit(labelled(TRAIN), certification=labelled(TEST))
+    for wrong in (labelled(TRAIN), LabelledStates(TEST.X, NAMES[1 - TEST.y])):
+        with pytest.raises(InvalidInputError, match="must be what the classifier was certified with"):
+            paper_entrants(labelled(TRAIN), certified, certification=wrong, groups=["today"])
     unknown = copy.copy(classifier)
     del unknown.training_rows_
     with pytest.raises(InvalidInputError, match="does not know the rows it was trained on"):
@@ -440,7 +545,7 @@ def page(evaluation, classifier):
 def test_the_page_is_whole_and_needs_no_network(page):
     parsed = Page(page)
     assert parsed.fetched == [] and "script" not in parsed.tags and "link" not in parsed.tags
-    assert parsed.tags.count("img") == 1 + 2 * 5 and "Blobs & <more>" in parsed.text
+    assert parsed.tags.count("img") == 1 + 2 * 5 + 1 and "Blobs & <more>" in parsed.text
     assert not re.search(r"https?://", page.replace("http://www.w3.org", ""))
 
 
@@ -451,6 +556,57 @@ def test_the_page_shows_what_the_table_says(page, evaluation, classifier):
     assert classifier.data_fingerprint_ in text and "a test" in text and "no <b>" in text
     assert "<script>text" in text  # as text; that no such tag is there is tested above
     assert "class='below'" in page  # predictions without rejection are below 0.9 on far data
+
+
+def test_the_page_says_what_is_promised_and_why_each_input_is_in_its_lane(certified):
+    texts = [f"text of {i}" for i in range(300)]
+    data = {"inside": labelled(TEST, texts=texts), "far": labelled(TEST, 40.0, texts=texts)}
+    small = Evaluation(classifier_entrants(certified), data, 0.9)
+    page = render_report(small, certified, title="t")
+    text = Page(page).text
+    names, certificate = certified.classes_.tolist(), certified.certificate_
+    assert certificate.holds_for(names) in text
+    assert [group.kind for group in certificate.groups] == ["class", "class", "prediction", "prediction"]
+    for group in certificate.groups:
+        shown = f"{group.name(names)}{group.n_admitted}{group.accuracy:.3f}{group.lower_bound:.3f}"
+        assert shown in text
+    for group in certified.model_.calibration.groups(certified.region_):
+        low, high = group.interval
+        assert f"{group.name(names)}{group.n_admitted}{group.accuracy:.3f}{low:.3f}–{high:.3f}" in text
+    for name, states in data.items():
+        decisions = certified.decide(states.hidden_states)
+        of_set = text.partition("Lanes")[2].partition("What may be done")[2].partition(name)[2]
+        for lane in ("trusted", "certified", "review", "unfamiliar"):
+            rows = np.flatnonzero(decisions.lane == lane)
+            right = (decisions.predictions[rows] == np.asarray(states.labels)[rows]).mean() if len(rows) else None
+            assert f"{lane}{len(rows)}{share_text(len(rows) / 300)}{'-' if right is None else f'{right:.3f}'}" in of_set
+            for row in rows[:3]:
+                given = states.labels[row]
+                shown = f"{decisions.predictions[row]}, given label {given}, id {row}: {decisions.reason[row]}."
+                assert f"{shown} “text of {row}”" in of_set
+    assert "text of" not in Page(render_report(small, certified, title="t", texts=False)).text
+
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+def test_the_page_says_why_nothing_is_promised(certified, monkeypatch):
+    monkeypatch.setattr("torchsdm.evaluation.report._pictures", lambda *_: iter(()))
+    data = {"inside": labelled(TEST)}
+
+    def promised(one):
+        small = Evaluation(classifier_entrants(one), data, 0.9)
+        return Page(render_report(small, one, title="t")).text.partition("Results")[2].partition("Results")[0]
+
+    updated = copy.copy(certified)
+    updated.add_exemplars(TEST.X[:5], NAMES[TEST.y[:5]], ids=[f"new-{i}" for i in range(5)])
+    text = promised(updated)
+    assert "it no longer holds" in text and certified.certificate_.holds_for(NAMES.tolist()) not in text
+    paper = SDMClassifier(**{**SMALL, "n_rounds": 1, "certification_size": None}).fit(labelled(TRAIN))
+    assert "nothing was held out to certify" in promised(paper)
+    strict = copy.copy(certified)
+    strict.recertify(alpha=0.999)
+    text = promised(strict)
+    assert strict.certificate_.holds_for(NAMES.tolist()) in text and "of the safest rule" in text
+    assert all(str(warning) in text for warning in strict.warnings()) and len(strict.warnings()) > 0
 
 
 def test_texts_are_shortened_and_the_page_is_bounded(page):
@@ -499,19 +655,103 @@ def test_estimators_over_a_classifier_alone_are_calibrated_on_its_calibration_se
     assert list(entrants) == [
         *("no reject", "softmax(z′) ≥ α", "temperature ≥ α", "APS", "RAPS"),
         *("softmax(d·z′) ≥ α", "sdm(z′) ≥ α", "SDM_HR", "SDM_HR lower"),
+        *("certified", "certified softmax", "certified temp.", "certified energy"),
     ]
+    assert max(map(len, entrants)) == len("softmax(d·z′) ≥ α")  # certified rules make no table wider
     logits, labels = classifier.calibration_logits()
     blobs = make_blobs(seed=8, n=50, distance=3.0)
     alone = TemperatureScaling(classifier.region_.alpha).fit(logits, classifier.classes_[labels])
     ours = entrants["temperature ≥ α"].estimator.decide(blobs.X)
     np.testing.assert_allclose(ours.probabilities, alone.decide(classifier.logits(blobs.X)).probabilities)
     np.testing.assert_array_equal(
-        entrants["SDM_HR"].estimator.decide(blobs.X).admitted, classifier.decide(blobs.X).admitted
+        entrants["SDM_HR"].estimator.decide(blobs.X).admitted, classifier.decide(blobs.X).admitted_at[:, 0]
     )
     ensemble = SDMEnsemble.from_classifier(classifier)
     of_rounds = classifier_entrants(ensemble)
     assert [entrant.name for entrant in of_rounds] == ["no reject", "SDM_HR lower, all agree"]
     np.testing.assert_array_equal(of_rounds[1].decide(labelled(blobs)).admitted, ensemble.decide(blobs.X).admitted)
+
+
+def test_scores_of_logits_are_certified_like_the_classifier_also_where_it_was_loaded(certified, tmp_path):
+    certified.save(tmp_path / "model")
+    loaded = SDMClassifier.load(tmp_path / "model")
+    held_out, (logits, labels) = certified.model_.certification, certified.calibration_logits()
+    for classifier in (certified, loaded):
+        own, *others = classifier_entrants(classifier)[-4:]
+        np.testing.assert_array_equal(own.decide(labelled(TEST)).admitted, certified.decide(TEST.X).certified)
+        assert own.estimator.certificate_.identity == certified.certificate_.identity
+        for entrant in others:
+            made = entrant.estimator.certificate_
+            assert (made.alpha, made.delta, made.control) == (0.9, 0.1, "groups") and made.n_certification == 400
+            estimator = clone(entrant.estimator.estimator).set_params(model=None)
+            estimator.fit(logits, classifier.classes_[labels])  # of the calibration points alone
+            parts = [
+                (estimator.decide(z), classifier.classes_[y])
+                for z, y in ((logits, labels), (held_out.logits.numpy(), held_out.labels.numpy()))
+            ]
+            alone = CertifiedScore(estimator, entrant.estimator.score, 0.9).fit(*parts)
+            assert alone.certificate_.identity == made.identity
+            admitted = alone.decide(classifier.logits(TEST.X)).admitted
+            np.testing.assert_array_equal(entrant.decide(labelled(TEST)).admitted, admitted)
+            assert made.found and admitted.any()
+
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+def test_without_a_certificate_that_holds_nothing_is_certified(certified, classifier):
+    def names(one):
+        return [entrant.name for entrant in classifier_entrants(one) if "certified" in entrant.name]
+
+    assert len(names(certified)) == len(names(classifier)) == len(CERTIFIED)  # also where the attempt failed
+    assert not classifier.certificate_.found
+    paper = SDMClassifier(**{**SMALL, "n_rounds": 1, "certification_size": None}).fit(labelled(TRAIN))
+    few = SDMClassifier(**{**SMALL, "n_rounds": 1}).fit(TRAIN.X[:60], TRAIN.y[:60])  # too few to hold any out
+    assert few.certificate_ is not None and few.model_.certification is None
+    other = copy.copy(certified)
+    other.recertify(alpha=0.85)  # the region is still that of 0.9
+    updated = copy.copy(certified)
+    updated.add_exemplars(TEST.X[:5], NAMES[TEST.y[:5]], ids=[f"new-{i}" for i in range(5)])
+    for one in (paper, few, other, updated):
+        assert names(one) == []
+    again = copy.copy(updated)
+    again.recalibrate()
+    assert len(names(again)) == len(CERTIFIED)
+
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+def test_after_a_new_certification_set_the_rows_are_still_known(certified):
+    blobs = make_blobs(seed=5, n=1600, distance=3.0)
+    new = make_blobs(seed=9, n=500, distance=3.0)
+    other = copy.copy(certified)
+    other.recertify(new.X, NAMES[new.y])
+    without = paper_entrants(labelled(blobs), other, groups=["today", "cnn"])
+    assert not any("certified" in entrant.name for entrant in without)  # their states are not known
+    network = next(entrant for entrant in without if entrant.group == "cnn").estimator.fitted_model_
+    assert len(network.training_rows_) + len(network.calibration_rows_) == 1200
+    entrants = paper_entrants(labelled(blobs), other, certification=labelled(new), groups=["today"])
+    found = [entrant.estimator.certificate_ for entrant in entrants if "certified" in entrant.name]
+    assert [certificate.n_certification for certificate in found] == [500] * 3
+
+
+def test_a_table_says_once_what_is_certified(certified):
+    data = {"inside": labelled(TEST)}
+    entrants = classifier_entrants(certified)
+    table = Evaluation(entrants, data, 0.9).table
+    lines = str(table).splitlines()
+    note = " ".join(lines[len(entrants) + 3 :])
+    assert note == table.note and lines[len(entrants) + 2] == ""
+    assert "with probability 0.9 (δ = 0.1), every class and every prediction" in note and "at least 0.9 of" in note
+    assert str(table).count("probability") == 1 and max(map(len, lines)) <= len(lines[1])
+    assert table.to_markdown().endswith(f"|\n\n{note}") and f"% {note}" in table.to_latex()
+    plain = Evaluation(entrants[:-4], data, 0.9).table
+    assert plain.note == "" and str(plain) == "\n".join(lines[: len(entrants) - 2])  # no wider for the others
+
+
+def test_the_marker_of_a_curve_is_what_the_estimator_admits(certified):
+    own = certified.decide(TEST.X)
+    region = SDMRule(certified, "region").fit().decide(TEST.X)
+    display = RiskCoverageDisplay.from_predictions({"own": own, "region": region}, NAMES[TEST.y])
+    assert [curve.admitted_share for curve in display.curves] == [own.admitted.mean(), own.admitted_at.mean()]
+    assert own.admitted.mean() != own.admitted_at.mean()
 
 
 def test_entrants_of_the_same_name_each_have_a_curve(classifier):

@@ -6,6 +6,7 @@ import datetime
 
 import pytest
 
+from torchsdm import SDMClassifier
 from torchsdm.errors import InvalidInputError, InvalidTypeError, TorchSDMError
 from torchsdm.experiments.specification import (
     FULL,
@@ -538,3 +539,11 @@ def test_an_unknown_variant_is_refused(load):
 def test_a_value_is_read_as_toml_or_taken_as_it_is(text, value):
     parsed = parse_value(text)
     assert parsed == value and type(parsed) is type(value)
+
+
+def test_the_paper_s_protocol_is_used_unless_a_file_asks_for_a_certificate():
+    assert SDMClassifier().certification_size is not None
+    for name in experiment_names():
+        assert load_experiment(name).classifier().certification_size is None
+    asked = load_experiment("sentiment", changes={"training.certification_size": 0.2})
+    assert asked.classifier(adaptor="identity").get_params()["certification_size"] == 0.2

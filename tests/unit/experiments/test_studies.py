@@ -86,7 +86,7 @@ def make_prepared(directory, labels=(0, 1, 2), training=TRAINING, **changes):
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
-        classifier = SDMClassifier(**training).fit(pool, keep_rounds=True)
+        classifier = experiment.classifier().fit(pool, keep_rounds=True)
     return Prepared(replace(experiment, **changes), "LM", pool, tests, classifier, directory)
 
 
@@ -325,11 +325,46 @@ def test_claims_of_the_estimators_follow_from_their_tables(found):
     assert claim(findings, "e").held
 
 
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory):
+    """An experiment that asks for a certificate."""
+    training = {**TRAINING, "certification_size": 0.25, "control": "all"}
+    return make_prepared(tmp_path_factory.mktemp("certified"), training=training, groups=("sdm", "today"))
+
+
+def test_the_paper_s_protocol_holds_nothing_out_and_certifies_nothing(prepared, found):
+    classifier = prepared.classifier
+    assert classifier.certification_size is None and classifier.certificate_ is None
+    assert sorted([*classifier.training_rows_, *classifier.calibration_rows_]) == list(range(300))
+    rows = found[0]["estimators"].evaluation.table
+    assert not any("certified" in row.estimator for row in rows.rows) and rows.note == ""
+    for data in prepared.tests.values():
+        decisions = classifier.decide(data.hidden_states)
+        np.testing.assert_array_equal(decisions.admitted, decisions.admitted_at[:, 0])
+
+
+@pytest.mark.parametrize("study", FUNCTIONS)
+def test_claims_about_the_paper_stay_about_the_region_beside_a_certificate(study, certified):
+    classifier = certified.classifier
+    assert len(classifier.certification_rows_) == 75 and classifier.certificate_.found
+    own = {name: classifier.decide(data.hidden_states) for name, data in certified.tests.items()}
+    assert any((one.admitted != one.admitted_at[:, 0]).any() for one in own.values())
+    findings = FUNCTIONS[study](certified)
+    tables = [one.table for one in findings.sections if isinstance(one.table, ResultTable)]
+    shown = [row for table in tables for row in table.rows if row.estimator == str(Rule.REGION)]
+    shown = [row for row in shown if row.dataset in own and row.key.basis is Basis.SDM and row.alpha == ALPHA]
+    assert shown or study in ("updatability", "alphas")
+    for row in shown:
+        assert row.accuracy.marginal.n_admitted == own[row.dataset].admitted_at[:, 0].sum()
+    for one in findings.claims:
+        assert not any("certified" in line for line in one.evidence)
+
+
 # --- Ablation ---------------------------------------------------------------------------------------------------------
 
 
 def test_ablation_is_a_classifier_with_the_identity(prepared, found):
-    identity = SDMClassifier(**TRAINING, adaptor="identity").fit(prepared.pool)
+    identity = SDMClassifier(**TRAINING, adaptor="identity", certification_size=None).fit(prepared.pool)
     place = {name: row for row, name in enumerate(prepared.pool.ids)}
     table = section(found[0]["ablation"], "Without a learned g").table
     by_name = {(row.dataset, row.model): row for row in table.rows}
@@ -660,7 +695,7 @@ def hopeless(tmp_path_factory):
     one_class = made.tests["near"].take(np.flatnonzero(made.tests["near"].labels == 1))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
-        classifier = SDMClassifier(**training).fit(pool, keep_rounds=True)
+        classifier = made.experiment.classifier().fit(pool, keep_rounds=True)
     assert not classifier.region_.found
     return replace(made, pool=pool, classifier=classifier, tests={**made.tests, "near": one_class})
 

@@ -82,11 +82,9 @@ def sdm_classifier(estimator: Any, caller: str) -> SDMClassifier:
 
 def admission(decisions: Decisions, alpha: float | None, caller: str) -> tuple[float, Array]:
     """An alpha of the decisions, by default the smallest, and which inputs are admitted at it (N,)."""
-    if alpha is None:
-        return float(decisions.alphas[0]), decisions.admitted_at[:, 0]
-    value = check_alpha(alpha, caller)
+    value = float(decisions.alphas[0]) if alpha is None else check_alpha(alpha, caller)
     columns = np.flatnonzero(np.isclose(decisions.alphas, value, rtol=0, atol=1e-9))
     if len(columns) == 0:
         known = ", ".join(f"{known:g}" for known in decisions.alphas)
         raise InvalidInputError(f"'alpha' of {caller} must be one of the decisions' own, {known}. Got {value:g}.")
-    return float(decisions.alphas[columns[0]]), decisions.admitted_at[:, columns[0]]
+    return float(decisions.alphas[columns[0]]), decisions.at(value).admitted

@@ -32,6 +32,7 @@ DEFAULT_ALPHAS = tuple(round(0.6 + 0.01 * step, 2) for step in range(40))  #: 0.
 class AlphaDisplay:
     """Accuracy of admitted inputs, and the share admitted, for each of a range of alphas.
 
+    For SDM, admitted by the paper's region of each alpha; a certificate has one alpha.
     A smaller alpha need not admit more: it never raises q'_min, but takes psi at a higher quantile (Algorithm 1).
     Choosing alpha by this plot uses up the labelled inputs: they no longer tell how it will do on new ones.
 
@@ -83,9 +84,10 @@ class AlphaDisplay:
                 f"'estimator' of {caller} must have a method recalibrate, as SDM estimators do. Got "
                 f"{type(estimator).__name__}; fit it with several alphas and use from_predictions."
             )
-        other = copy.copy(estimator)
+        other = inner = copy.copy(estimator)
         if hasattr(other, "classifier_"):  # a text classifier: only its inner classifier changes
-            other.classifier_ = copy.copy(other.classifier_)
+            other.classifier_ = inner = copy.copy(other.classifier_)
+        inner.certificate_ = None  # regions are drawn; another certificate would only cost a delta
         with warnings.catch_warnings():  # the plot shows which alphas have no region
             warnings.simplefilter("ignore", RegionWarning)
             other.recalibrate(alphas)

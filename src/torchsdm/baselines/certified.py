@@ -1,0 +1,138 @@
+"""Scores of other estimators, certified as ``SDMClassifier`` certifies its own rule: the fair comparison."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+
+from torchsdm.core import Decisions
+from torchsdm.errors import InvalidInputError, NotFittedError
+from torchsdm.labels import LabelCodes
+from torchsdm.trust import Certificate, ScoredSample, certify
+from torchsdm.validation import Array, ArrayLike, check_choice, check_label_array, check_same_length
+
+Self = TypeVar("Self", bound="CertifiedScore")
+
+SCORES = ("odds", "energy", "own")  #: that ``CertifiedScore`` can set thresholds on
+
+
+class CertifiedScore(ClassifierMixin, BaseEstimator):
+    """A fitted estimator whose answers are admitted by a certificate on one of its scores.
+
+    1. ``fit`` takes the estimator's decisions on a calibration and a certification sample, finds thresholds on the
+       first and certifies them on the second (``torchsdm.trust.certify``);
+    2. ``decide`` admits an input whose score reaches the threshold of its predicted class.
+
+    The promise is for this rule alone. Whoever chooses among several by their results on one certification sample has
+    the promise of none.
+
+    Parameters
+    ----------
+    estimator : fitted, with ``decide``
+    score : {'odds', 'energy', 'own'}
+        What thresholds are set on:
+
+        - 'odds': log(p_ŷ / (1 - p_ŷ)), which orders inputs as the largest probability does but is not rounded to 1;
+        - 'energy': log sum_c exp(z_c), the negative free energy (Liu et al., 2020);
+        - 'own': the ``score`` of the estimator's decisions, such as minus a distance.
+    alpha, delta, control
+        As in ``SDMClassifier``.
+
+    Attributes
+    ----------
+    certificate_ : Certificate
+        The rule with its promise; where nothing could be certified it admits nothing.
+    """
+
+    certificate_: Certificate
+
+    def __init__(
+        self, estimator: Any, score: str = "odds", alpha: float = 0.95, *, delta: float = 0.1, control: str = "groups"
+    ) -> None:
+        self.estimator = estimator
+        self.score = score
+        self.alpha = alpha
+        self.delta = delta
+        self.control = control
+
+    def fit(self: Self, calibration: tuple[Decisions, ArrayLike], certification: tuple[Decisions, ArrayLike]) -> Self:
+        """Certify the score with the estimator's decisions on two samples, each with its true labels.
+
+        Nothing that shaped the estimator may have seen the certification sample.
+        """
+        check_choice(self.score, SCORES, "score", "CertifiedScore")
+        classes = calibration[0].classes
+        self.certificate_ = certify(
+            self._sample(*calibration),
+            self._sample(*certification),
+            len(classes),
+            alpha=self.alpha,
+            delta=self.delta,
+            control=self.control,
+            advice=False,
+        )
+        self.fitted_model_, self.classes_ = self.estimator, classes
+        return self
+
+    def decide(self, X: ArrayLike) -> Decisions:
+        """Decide on each input: the estimator's label, and whether the certified rule admits it."""
+        if not hasattr(self, "certificate_"):
+            raise NotFittedError("This CertifiedScore is not fitted yet: call fit before decide.")
+        answers: Decisions = self.estimator.decide(X)
+        score = self._score(answers)
+        admitted = self.certificate_.admits(answers.logits.argmax(axis=1), score, np.isfinite(score))
+        return Decisions.of_probabilities(
+            answers.classes, [self.alpha], answers.logits, answers.probabilities, admitted[:, None], score=score
+        )
+
+    def predict(self, X: ArrayLike) -> Array:
+        """The estimator's label of each input, admitted or not."""
+        return self.decide(X).predictions
+
+    def predict_proba(self, X: ArrayLike) -> Array:
+        """The estimator's class probabilities (N, C)."""
+        return self.decide(X).probabilities
+
+    def _sample(self, answers: Decisions, y: ArrayLike) -> ScoredSample:
+        """Decisions and true labels as a certificate sees them."""
+        labels = check_label_array(y, "CertifiedScore.fit")
+        check_same_length(len(answers), labels, "y", "CertifiedScore.fit")
+        numbers = LabelCodes(answers.classes).encode(labels, "CertifiedScore.fit").numpy()
+        score = self._score(answers)
+        return ScoredSample(numbers, answers.logits.argmax(axis=1), score, np.isfinite(score))
+
+    def _score(self, answers: Decisions) -> Array:
+        if self.score == "odds":
+            return log_odds(answers.probabilities, answers.logits.argmax(axis=1))
+        if self.score == "energy":
+            return negative_energy(answers.logits)
+        if answers.score is None:
+            kind = type(self.estimator).__name__
+            raise InvalidInputError(
+                f"'score' of CertifiedScore must be 'odds' or 'energy': {kind} has no score of its own. Got 'own'."
+            )
+        return answers.score
+
+
+def log_odds(probabilities: Array, predictions: Array) -> Array:
+    """``log(p_yhat / sum_{c != yhat} p_c)`` (N,) of probabilities (N, C) and predicted class numbers (N,).
+
+    Summing the others keeps what 1 - p_yhat would round away. Where all of them are 0, they count as the smallest
+    normal float64.
+    """
+    p = np.asarray(probabilities, dtype=np.float64)
+    is_predicted = np.arange(p.shape[1]) == predictions[:, None]  # (N, C)
+    tiny = np.finfo(np.float64).tiny
+    p_yhat, others = (np.where(chosen, p, 0.0).sum(axis=1) for chosen in (is_predicted, ~is_predicted))
+    odds: Array = np.log(np.maximum(p_yhat, tiny)) - np.log(np.maximum(others, tiny))
+    return odds
+
+
+def negative_energy(logits: Array) -> Array:
+    """``log sum_c exp(z_c)`` (N,) of logits (N, C), in float64."""
+    z = np.ascontiguousarray(logits, dtype=np.float64)
+    largest = z.max(axis=1)
+    energy: Array = largest + np.log(np.exp(z - largest[:, None]).sum(axis=1))
+    return energy
