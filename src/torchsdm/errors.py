@@ -21,6 +21,7 @@ class Remedy(Enum):
     DROP_REPEATED = "Drop duplicates, or keep them on purpose: Documents(..., repeated='drop' or 'keep')."
     NAME_ARRAYS = "Name the right one: states=... or labels=..."
     LOWER_ALPHA = "To accept it: recalibrate(alpha=...)."
+    COARSER_CONTROL = "With few examples of each class, ask for less: control='all' promises alpha over all answers."
     CERTIFY_AGAIN = "Certify it again: recertify(X, y) with new labelled data, or recalibrate()."
     MORE_CALIBRATION = "Use more calibration data, or reject such regions with min_class_count."
 

@@ -26,17 +26,20 @@ def evaluate_model(
     training: str | None,
     groups: str,
     calibration: str | None = None,
+    certification: str | None = None,
 ) -> Evaluation:
     """Compare a saved model with other estimators on data given as PATH or NAME=PATH.
 
-    Estimators that need training get the data that the model was given: ``training``, and ``calibration`` if it was
-    fitted with a separate calibration set.
+    Estimators that need training get the data that the model was given: ``training``, and ``calibration`` and
+    ``certification`` if it was given such sets of their own.
     """
     sets = dict(_named(one) for one in data)
     if len(sets) < len(data):
         raise InvalidInputError("Two data sets have the same name. Name them: NAME=DATA.")
-    if calibration is not None and training is None:
-        raise InvalidInputError("A calibration set is used only with training data. Give those, too.")
+    own = {"calibration": calibration, "certification": certification}
+    for name, file in own.items():
+        if file is not None and training is None:
+            raise InvalidInputError(f"A {name} set is used only with training data. Give those, too.")
     classifier = saved.classifier
     if alpha is not None or len(classifier.models_[0].calibration.regions) > 1:
         classifier = copy.copy(classifier)
@@ -51,10 +54,13 @@ def evaluate_model(
     name = _language_model_name(saved)
     entrants = classifier_entrants(classifier, name=name)
     if training is not None:
+        given: dict[str, Any] = {
+            name: _training_part(saved, file, columns) for name, file in own.items() if file is not None
+        }
         entrants += paper_entrants(
             _training_part(saved, training, columns),
             classifier,
-            calibration=None if calibration is None else _training_part(saved, calibration, columns),
+            **given,
             groups=wanted,
             name=name,
         )

@@ -186,7 +186,7 @@ def _label_words(text: str) -> dict[Any, str]:
 
 
 def training_options(command: Command) -> Command:
-    """``--training``, ``--calibration`` and ``--groups``: estimators to train and compare a saved model with."""
+    """``--training`` and what goes with it: estimators to train and compare a saved model with."""
     for option in (
         click.option(
             "--groups",
@@ -196,6 +196,9 @@ def training_options(command: Command) -> Command:
         ),
         click.option(
             "--calibration", metavar="FILE", help="MODEL's calibration set, if it was trained with --calibration."
+        ),
+        click.option(
+            "--certification", metavar="FILE", help="MODEL's certification set, if it was given one of its own."
         ),
         click.option(
             "--training", metavar="FILE", help="MODEL's training data, to compare with estimators that need training."

@@ -36,6 +36,7 @@ def evaluate(
     estimators: tuple[str, ...],
     training: str | None,
     calibration: str | None,
+    certification: str | None,
     groups: str,
     form: str,
     intervals: bool,
@@ -45,8 +46,9 @@ def evaluate(
 ) -> None:
     r"""Print the share of labelled DATA that a saved MODEL admits, and the accuracy of admitted inputs.
 
-    The table compares MODEL with estimators over the same logits: softmax and temperature thresholds, APS and RAPS.
-    With --training, it adds estimators trained on the same data as MODEL. The first DATA should be in distribution.
+    The table compares MODEL with estimators over the same logits: softmax and temperature thresholds, APS and RAPS,
+    and, if MODEL has a certificate, scores certified the same way. With --training, it adds estimators trained on the
+    same data as MODEL. The first DATA should be in distribution.
 
     \b
     Examples:
@@ -56,7 +58,7 @@ def evaluate(
     from torchsdm.application import evaluate_model
 
     saved = language_model.open(model)
-    evaluation = evaluate_model(saved, data, columns, alpha, estimators, training, groups, calibration)
+    evaluation = evaluate_model(saved, data, columns, alpha, estimators, training, groups, calibration, certification)
     table = evaluation.table
     if as_json or form == "json":
         click.echo(table.to_json())

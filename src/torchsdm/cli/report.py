@@ -36,6 +36,7 @@ def report(
     no_texts: bool,
     training: str | None,
     calibration: str | None,
+    certification: str | None,
     groups: str,
     columns: Columns,
     language_model: LanguageModel,
@@ -51,7 +52,7 @@ def report(
     from torchsdm.evaluation import write_report
 
     saved = language_model.open(model)
-    evaluation = evaluate_model(saved, data, columns, None, (), training, groups, calibration)
+    evaluation = evaluate_model(saved, data, columns, None, (), training, groups, calibration, certification)
     title = title or f"Evaluation of {saved.path}"
     write_report(output.resolve(), evaluation, saved.classifier, title=title, texts=not no_texts)
     sizes = {name: len(states) for name, states in evaluation.data_sets.items()}

@@ -83,8 +83,10 @@ class Trusting(FittedState):
         """Find the certified rule of a model with a certification set; warns if there is none."""
         decisions = model.decide_certification()
         known, points = model.calibration, model.certification
-        if decisions is None or points is None or len(decisions) == 0:
-            self.certificate_ = Certificate.without_sample(alpha, float(self.delta), self.control, len(model.classes))
+        if alpha == 1 or decisions is None or points is None or len(decisions) == 0:
+            self.certificate_ = Certificate.without_test(
+                *(alpha, float(self.delta), self.control, len(model.classes)), looks=looks - 1, delta_spent=delta_spent
+            )
         else:
             calibration = SignalSample(
                 *map(_numpy, (known.labels, known.logits, known.similarity)),

@@ -44,7 +44,7 @@ from scipy.special import bdtr, betaincinv
 
 from torchsdm.choices import CONTROLS
 from torchsdm.core import GroupAccuracy, GroupCounts
-from torchsdm.errors import CertificateWarning, InvalidInputError, InvalidTypeError
+from torchsdm.errors import CertificateWarning, InvalidInputError, InvalidTypeError, Remedy
 from torchsdm.trust._path import ThresholdPath, group_counts
 from torchsdm.validation import Array, check_alpha, check_choice, check_share
 
@@ -149,9 +149,12 @@ class Certificate:
     if that cannot be told."""
 
     @classmethod
-    def without_sample(cls, alpha: float, delta: float, control: str, n_classes: int) -> Certificate:
-        """No certificate, because there were too few points to hold any out (``points_needed``)."""
-        return cls(alpha, delta, control, np.full(n_classes, np.inf), False, (), 0, 0, looks=0)
+    def without_test(
+        cls, alpha: float, delta: float, control: str, n_classes: int, *, looks: int = 0, delta_spent: float = 0.0
+    ) -> Certificate:
+        """No certificate, and no look at a sample: alpha is 1, or there were too few points to hold any out."""
+        nothing = np.full(n_classes, np.inf)
+        return cls(alpha, delta, control, nothing, False, (), 0, 0, looks=looks, delta_spent=delta_spent)
 
     @property
     def identity(self) -> str:
@@ -168,7 +171,8 @@ class Certificate:
     def warning(self, class_names: Sequence[Any] | None = None) -> CertificateWarning | None:
         """Why there is no promise, or what is lost of it; None if there is nothing to say."""
         if not self.found:
-            return CertificateWarning(self._why_not(class_names))
+            coarser = Remedy.COARSER_CONTROL if self.control != "all" and self.alpha < 1 else None
+            return CertificateWarning(self._why_not(class_names), remedy=coarser)
         if self.looks == 1:
             return None
         return CertificateWarning(
@@ -206,9 +210,9 @@ class Certificate:
         return cls(**{**stored, "thresholds": np.array(thresholds), "groups": groups})
 
     def _why_not(self, class_names: Sequence[Any] | None) -> str:
+        if self.alpha == 1:
+            return "Nothing can be certified at alpha = 1: no sample can show that nothing is ever wrong."
         if self.n_certification == 0:
-            if self.alpha == 1:
-                return "Nothing can be certified at alpha = 1: no sample can show that nothing is ever wrong."
             of_each = {"groups": " of each class", "predictions": " of a class", "all": ""}[self.control]
             return (
                 f"Nothing is certified at alpha = {self.alpha:.4g}: there are too few labelled points to hold any out. "
@@ -218,7 +222,7 @@ class Certificate:
             return f"Nothing can be certified at alpha = {self.alpha:.4g}: no calibration point is eligible."
         worst = max(self.groups, key=lambda group: group.p_value)
         name = worst.name(class_names)
-        found = f"{worst.n_errors} errors among {worst.n_admitted} admitted points"
+        found = f"{worst.n_errors} wrong among {worst.n_admitted} admitted points"
         could = (
             "no alpha above 0.5 would hold"
             if self.largest_alpha is None

@@ -178,7 +178,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
         self._spent = {**spent, certification.digest(): [*before, float(self.delta)]}
         warning = certificate.warning(scorer.classes.tolist())
         if warning is not None:
-            warn_user(warning.what, CertificateWarning)
+            warn_user(warning.what, CertificateWarning, warning.remedy)
 
     def _check_is_fitted(self, method: str) -> None:
         if not hasattr(self, "certificate_"):

@@ -211,6 +211,15 @@ def test_recalibrating_to_the_same_rule_is_no_second_look(clf):
     assert clf.certificate_.alpha == 0.85
 
 
+def test_alpha_1_is_never_certified(clf):
+    with pytest.warns(CertificateWarning, match="no sample can show"):
+        clf.recalibrate(alpha=1.0)
+    assert not clf.certificate_.found and not clf.decide(draw(50, 3)[0]).certified.any()
+    with pytest.warns(CertificateWarning, match="certificate 2"):
+        clf.recalibrate(alpha=0.9)
+    assert clf.certificate_.found
+
+
 def test_a_saved_model_keeps_its_promise(clf, tmp_path):
     X = draw(200, 3)[0]
     clf.set_params(policy="trusted").save(tmp_path / "model")

