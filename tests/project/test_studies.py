@@ -17,12 +17,23 @@ import pytest
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
 
 
+def module(name):
+    spec = importlib.util.spec_from_file_location(f"{name}_study", STUDIES / f"{name}.py")
+    loaded = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(STUDIES)  # as if it were run
+        spec.loader.exec_module(loaded)
+    return loaded
+
+
 @pytest.fixture(scope="module")
 def guard():
-    spec = importlib.util.spec_from_file_location("guard_study", STUDIES / "guard.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module("guard")
+
+
+@pytest.fixture(scope="module")
+def certificate():
+    return module("certificate")
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +46,40 @@ def points(rng, n, shift=0.0):
     return SimpleNamespace(nearest_distance=distance, confidence=1 / (1 + distance), similarity=rng.poisson(3, n))
 
 
-def test_the_page_says_what_the_results_say(guard, results):
-    page = guard.PAGE.read_text(encoding="utf-8")
-    written = page.partition(guard.BEGIN)[2].partition(guard.END)[0]
-    assert written.strip() == guard.section(results)
+@pytest.mark.parametrize("name", ["guard", "certificate"])
+def test_the_page_says_what_the_results_say(name, request):
+    study = request.getfixturevalue(name)
+    page = study.PAGE.read_text(encoding="utf-8")
+    written = page.partition(study.BEGIN)[2].partition(study.END)[0]
+    assert written.strip() == study.section(json.loads(study.RESULTS.read_text(encoding="utf-8"))).strip()
+
+
+def test_a_line_has_the_means_over_the_seeds(certificate):
+    def fit(share, accuracy):
+        cell = {"share": share, "accuracy": accuracy, "lowest_group": accuracy}
+        return {"test": cell, "shifted": cell}
+
+    line = certificate.line("rule", [fit(0.5, 0.9), fit(0.1, 0.8), fit(0.0, None)])
+    assert line == "| rule | 0.200 | 0.000 | 1 | 0.850 | 0.850 | 0.2000 | 0.850 |"
+
+
+def test_every_rule_is_measured_on_both_sets(certificate, tmp_path):
+    """On small data: the shares are those of the classifier's own decisions."""
+    from torchsdm import LabelledStates, SDMClassifier
+
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 1200)
+    X = rng.standard_normal((1200, 3)).astype(np.float32) + 1.5 * y[:, None]
+    pool, test = LabelledStates(X[:900], y[:900]), LabelledStates(X[900:], y[900:])
+    shifted = LabelledStates(X[900:] + 9, y[900:])
+    settings = {"n_filters": 8, "n_rounds": 1, "max_epochs": 4, "learning_rate": 1e-2, "random_state": 0}
+    classifier = SDMClassifier(alpha=0.8, **settings).fit(pool)
+    found = certificate.rules(pool, classifier, {"test": test, "shifted": shifted})
+    assert set(found) == set(certificate.RULES.values())
+    own = classifier.decide(test.hidden_states)
+    assert found["**SDM, certified**"]["test"]["share"] == own.certified.mean() > 0
+    assert found["the paper's region"]["test"]["share"] == own.admitted_at.mean()
+    assert found["**SDM, certified**"]["shifted"]["share"] < own.certified.mean()
 
 
 def test_the_picture_shows_the_turn_and_the_alarm(guard, results, tmp_path):
@@ -72,7 +113,8 @@ def test_delays_are_counted_from_the_turn(guard):
     assert turn["raised_at"] - guard.N_BEFORE_TURN in guard.all_delays([ends], "after_turn")
 
 
-def test_without_data_the_study_says_what_it_needs():
+@pytest.mark.parametrize(("name", "needs"), [("guard", "mixtral32_pool"), ("certificate", "factcheck/ and sentiment/")])
+def test_without_data_the_study_says_what_it_needs(name, needs):
     environment = {name: value for name, value in os.environ.items() if name != "TORCHSDM_DATA"}
-    done = subprocess.run([sys.executable, STUDIES / "guard.py"], capture_output=True, text=True, env=environment)
-    assert done.returncode == 2 and "mixtral32_pool" in done.stderr and "Traceback" not in done.stderr
+    done = subprocess.run([sys.executable, STUDIES / f"{name}.py"], capture_output=True, text=True, env=environment)
+    assert done.returncode == 2 and needs in done.stderr and "Traceback" not in done.stderr

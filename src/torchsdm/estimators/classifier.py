@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from torchsdm.core import HighReliabilityRegion, SDMDecisions
-from torchsdm.errors import InvalidInputError, MissingExtraError
+from torchsdm.errors import InvalidInputError, MissingExtraError, Remedy
 from torchsdm.estimators._base import BaseSDMClassifier
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, SupportSet, next_ids
 from torchsdm.model import Explanation, Points, SDMModel, explain
@@ -211,7 +211,7 @@ class SDMClassifier(BaseSDMClassifier):
                 self.certification_rows_ = np.array([], dtype=np.int64)
             if model.certification is None:
                 raise InvalidInputError(
-                    f"{caller} needs labelled data: this model was fitted without a certification set. Pass X and y."
+                    "This model was fitted without a certification set.", remedy=Remedy.GIVE_LABELLED
                 )
             if model.support_changed:
                 regions = model.calibration.regions
