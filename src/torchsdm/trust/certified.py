@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from torchsdm.choices import CONTROLS
 from torchsdm.core import Decisions
 from torchsdm.errors import CertificateWarning, InvalidInputError, NotFittedError, warn_user
 from torchsdm.trust.certificate import Certificate, ScoredSample, certify
+from torchsdm.trust.lanes import CERTIFIED, REVIEW
 from torchsdm.validation import Array, RandomState, check_alpha, check_choice, check_label_array, check_share
 
 Self = TypeVar("Self", bound="CertifiedClassifier")
@@ -146,9 +147,32 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
         probabilities, predictions, score, eligible = self._scorer.scored(X)
         admitted = self.certificate_.admits(predictions, score, eligible)
         logits = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
-        return Decisions.of_probabilities(
+        decisions = Decisions.of_probabilities(
             self.classes_, [self.certificate_.alpha], logits, probabilities, admitted[:, None], score=score
         )
+        identity = self.certificate_.identity if self.certificate_.found else None
+        return replace(
+            decisions,
+            certified=admitted,
+            certificate=np.full(len(admitted), identity, dtype=object),
+            lane=np.where(admitted, CERTIFIED, REVIEW),
+            reason=np.array(self._reasons(predictions, score, eligible), dtype=object),
+        )
+
+    def _reasons(self, predictions: Array, score: Array, eligible: Array) -> list[str]:
+        """How each answer stands to the certified rule."""
+
+        def reason(c: int, value: float, is_eligible: bool) -> str:
+            label, threshold = self.classes_.tolist()[c], float(self.certificate_.thresholds[c])
+            if not is_eligible:
+                return "not eligible"
+            if not np.isfinite(threshold):
+                return f"predictions of {label!r} are not certified"
+            side = "reaches" if value >= threshold else "is below"
+            return f"score {value:.4f} {side} {threshold:.4f}, the certified threshold of {label!r}"
+
+        rows = zip(predictions.tolist(), score.tolist(), eligible.tolist(), strict=True)
+        return [reason(*row) for row in rows]
 
     def predict(self, X: Any) -> Array:
         """The predicted label of each input, admitted or not; ``decide`` says which may be acted on."""

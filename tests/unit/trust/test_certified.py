@@ -36,6 +36,22 @@ def test_admitted_answers_are_right_as_promised():
     np.testing.assert_array_equal(admitted, decisions.confidence >= thresholds)
 
 
+def test_decisions_say_their_lane_the_reason_and_the_certificate():
+    far = {"eligibility": lambda _, X: X[:, 0] > -2}
+    classifier = certified(**far).fit(BLOBS.X, NAMES[BLOBS.y])
+    decisions = classifier.decide(FRESH.X)
+    assert (decisions.certified == decisions.admitted).all()
+    assert (decisions.lane == np.where(decisions.admitted, "certified", "review")).all()
+    assert set(decisions.certificate.tolist()) == {classifier.certificate_.identity}
+    row = int(np.flatnonzero(decisions.admitted)[0])
+    label = decisions.predictions[row].item()
+    threshold = classifier.certificate_.thresholds[int(label == "yes")]
+    expected = f"score {decisions.score[row]:.4f} reaches {threshold:.4f}, the certified threshold of {label!r}"
+    assert decisions.reason[row] == expected
+    assert (decisions.reason[FRESH.X[:, 0] <= -2] == "not eligible").all()
+    assert any("is below" in reason for reason in decisions.reason)
+
+
 def test_the_three_parts_do_not_overlap_and_make_up_the_whole():
     parts = []
 
