@@ -208,6 +208,13 @@ def training_options(command: Command) -> Command:
     return command
 
 
+def guard_option(what: str) -> Callable[[Command], Command]:
+    """``--guard``: a file that keeps the drift guard."""
+    return click.option(
+        "--guard", "guard_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help=what
+    )
+
+
 def json_option(command: Command) -> Command:
     """``--json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")(command)

@@ -10,7 +10,15 @@ from typing import Any
 import click
 
 from torchsdm.choices import LANES
-from torchsdm.cli._options import LanguageModel, column_options, json_option, language_model_options, output_option, say
+from torchsdm.cli._options import (
+    LanguageModel,
+    column_options,
+    guard_option,
+    json_option,
+    language_model_options,
+    output_option,
+    say,
+)
 from torchsdm.cli._words import guard_line
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
@@ -25,13 +33,7 @@ from torchsdm.errors import InvalidInputError
 )
 @click.option("-k", "--exemplars", default=3, show_default=True, help="Nearest training examples per decision.")
 @click.option("--texts", is_flag=True, help="Include the texts of inputs and nearest training examples.")
-@click.option(
-    "--guard",
-    "guard_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Carry the drift guard from one run to the next in FILE. Default: a new guard for every run.",
-)
+@guard_option("Carry the drift guard from one run to the next in FILE. Default: a new guard for every run.")
 @click.option("--no-guard", is_flag=True, help="Do not watch the inputs for drift.")
 @column_options
 @language_model_options

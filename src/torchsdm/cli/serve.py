@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from torchsdm.cli._options import LanguageModel, language_model_options
+from torchsdm.cli._options import LanguageModel, guard_option, language_model_options
 
 
 @click.command()
@@ -19,13 +19,7 @@ from torchsdm.cli._options import LanguageModel, language_model_options
 )
 @click.option("--max-inputs", type=click.IntRange(1), default=256, show_default=True, help="Most inputs per request.")
 @click.option("--texts", is_flag=True, help="Include the texts of training examples in explanations.")
-@click.option(
-    "--guard",
-    "guard_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Keep the drift guard in FILE when the service ends, when it is raised and when it is reset.",
-)
+@guard_option("Keep the drift guard in FILE when the service ends, when it is raised and when it is reset.")
 @language_model_options
 def serve(
     model: str,
