@@ -68,11 +68,12 @@ class Trusting(FittedState):
         expected = np.bincount(labels, minlength=len(data.classes)) * self.certification_size
         if not can_certify(expected, alpha=alpha, delta=self.delta, control=self.control):
             return data
-        self.certification_rows_ = certification_split(labels, float(self.certification_size), self.random_seed_)
+        split = certification_split(labels, float(self.certification_size), self.random_seed_)
+        self.certification_rows_, n_given_back = split
         rows = torch.from_numpy(self.certification_rows_)
         part = Part(data.points.hidden_states, data.points.labels[rows], rows)
         held_out = Points(part.blocks(), part.labels, data.examples.take(rows.tolist()))
-        return replace(data, points=data.points.hold_out(rows), certification=held_out)
+        return replace(data, points=data.points.hold_out(rows), certification=held_out, n_given_back=n_given_back)
 
     def _certifies(self, data: FitData) -> bool:
         """Whether a fit is to be certified."""
@@ -108,6 +109,7 @@ class Trusting(FittedState):
                 control=self.control,
                 looks=looks,
                 delta_spent=delta_spent,
+                n_errors=points.n_given_back,
             )
         warning = self.certificate_.warning(model.classes.tolist())
         if warning is not None:

@@ -172,7 +172,7 @@ class SDMClassifier(BaseSDMClassifier):
             model = self.round_models_[best.number] if keep_rounds else trained.model_of(best)
             self.training_rows_, self.calibration_rows_ = trained.rows_of(best)
             if data.certification is not None:
-                model.certify_with(data.certification)
+                model.certify_with(data.certification, data.n_given_back)
             if self._certifies(data):
                 self._certify(model, alpha)
             self.models_ = (model,)

@@ -45,6 +45,8 @@ class Certification:
     logits: Tensor  # (N, C) float32
     labels: Tensor  # (N,)
     examples: Examples
+    n_given_back: int = 0
+    """Points drawn with these, but given back to training for the sake of their class."""
 
 
 @dataclass
@@ -89,11 +91,11 @@ class SDMModel:
         certification = [] if self.certification is None else self.certification.examples.ids()
         return [*self.examples.ids(), *self.calibration_examples.ids(), *certification]
 
-    def certify_with(self, points: Points) -> None:
+    def certify_with(self, points: Points, n_given_back: int = 0) -> None:
         """Keep points to certify with."""
         exemplars, logits = _encode(self.adaptor, points)
         labels = points.labels.to(self.support.exemplars.device)
-        self.certification = Certification(exemplars, logits, labels, points.examples)
+        self.certification = Certification(exemplars, logits, labels, points.examples, n_given_back)
 
     def decide_certification(self) -> SDMDecisions | None:
         """Decisions on the certification points; None without any."""

@@ -55,10 +55,10 @@ def test_the_held_out_part_is_a_plain_random_sample():
     from torchsdm.training import certification_split
 
     labels = np.repeat([0, 1], [150, 450])
-    counts = [int((labels[certification_split(labels, 0.25, seed)] == 0).sum()) for seed in range(400)]
+    counts = [int((labels[certification_split(labels, 0.25, seed)[0]] == 0).sum()) for seed in range(400)]
     assert abs(np.mean(counts) - 37.5) < 1  # hypergeometric: mean 37.5, standard deviation 4.6
     assert 3.9 < np.std(counts) < 5.3
-    assert all(len(certification_split(labels, 0.25, seed)) == 150 for seed in range(5))
+    assert all(len(certification_split(labels, 0.25, seed)[0]) == 150 for seed in range(5))
 
 
 def test_a_rare_class_keeps_its_points():
@@ -66,8 +66,30 @@ def test_a_rare_class_keeps_its_points():
 
     labels = np.array([0] * 200 + [1] * 2)
     for seed in range(30):
-        rows = certification_split(labels, 0.5, seed)
+        rows, n_given_back = certification_split(labels, 0.5, seed)
         assert (labels[np.setdiff1d(np.arange(202), rows)] == 1).sum() == 2
+        assert len(rows) + n_given_back == 101
+
+
+def test_points_that_a_rare_class_takes_back_count_as_errors(tmp_path):
+    """Else the held out part would lack the classes that are hard to predict, and the promise would be too good."""
+    X, y = draw(600, 0)
+    rare = np.arange(60)
+    y = y.astype("<U8")
+    y[rare] = [f"rare{number // 2}" for number in rare]  # thirty classes of two points, which look like the others
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        clf = SDMClassifier(alpha=0.8, control="all", **SETTINGS).fit(X, y)
+        n_given_back = 150 - len(clf.certification_rows_)
+        clf.save(tmp_path / "model")
+        loaded = SDMClassifier.load(tmp_path / "model").recertify(alpha=0.6)
+    assert n_given_back > 5 and clf.certificate_.n_certification == 150 - n_given_back
+    assert loaded.certificate_.found
+    (together,) = loaded.certificate_.groups
+    held = loaded.certification_
+    wrong = held.predictions != y[loaded.certification_rows_]
+    assert together.n_admitted == held.certified.sum() + n_given_back
+    assert together.n_errors == (wrong & held.certified).sum() + n_given_back
 
 
 def test_training_never_sees_the_held_out_rows(clf, data):
