@@ -61,7 +61,10 @@ def model_parts(model: SDMModel, codes: LabelCodes, prefix: str = "") -> ModelPa
     if certification is not None:
         tensors[f"{prefix}certification"] = {"logits": certification.logits, "labels": certification.labels}
         tensors[f"{prefix}certification-exemplars"] = {"exemplars": certification.exemplars}
-        settings["certification"] = {"n_given_back": certification.n_given_back}
+        settings["certification"] = {
+            "n_given_back": certification.n_given_back,
+            "fingerprint": certification.fingerprint,
+        }
     tables = {
         f"{prefix}support-examples": _rows(model.examples, codes.decode(model.support.labels)),
         f"{prefix}calibration-examples": _rows(model.calibration_examples, codes.decode(calibration.labels)),
@@ -107,8 +110,13 @@ def load_model_parts(
         certification = None
         if f"{prefix}certification" in stored.config["files"]:
             names = StoredExamples(stored.path(f"{prefix}certification-examples"))
-            n_given_back = settings["certification"]["n_given_back"]
-            certification = Certification(**held("certification"), examples=names, n_given_back=n_given_back)
+            about = settings["certification"]
+            certification = Certification(
+                **held("certification"),
+                examples=names,
+                n_given_back=about["n_given_back"],
+                fingerprint=about["fingerprint"],
+            )
         return SDMModel(
             adaptor,
             support,

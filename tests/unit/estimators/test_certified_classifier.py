@@ -237,9 +237,81 @@ def test_alpha_1_is_never_certified(clf):
     with pytest.warns(CertificateWarning, match="no sample can show"):
         clf.recalibrate(alpha=1.0)
     assert not clf.certificate_.found and not clf.decide(draw(50, 3)[0]).certified.any()
-    with pytest.warns(CertificateWarning, match="certificate 2"):
-        clf.recalibrate(alpha=0.9)
-    assert clf.certificate_.found
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CertificateWarning)
+        clf.recalibrate(alpha=0.9)  # as it was: nothing new was asked
+    assert clf.certificate_.found and clf.certificate_.looks == 1
+
+
+def refitted(clf, data):
+    return clf.set_params(alpha=0.85).fit(*data)
+
+
+def recertified_with_the_same_rows(clf, data):
+    rows = clf.certification_rows_
+    return clf.recertify(data[0][rows], data[1][rows], alpha=0.85)
+
+
+def recertified_with_others_in_between(clf, data):
+    rows = clf.certification_rows_
+    return clf.recertify(*draw(500, 9)).recertify(data[0][rows], data[1][rows], alpha=0.85)
+
+
+def there_and_back(clf, data):
+    return clf.recalibrate(alpha=0.85).recalibrate(alpha=0.9)
+
+
+def with_another_support(clf, data):
+    return clf.add_exemplars(*draw(20, 4)).recalibrate()
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+@pytest.mark.parametrize(
+    "again",
+    [
+        refitted,
+        recertified_with_the_same_rows,
+        recertified_with_others_in_between,
+        there_and_back,
+        with_another_support,
+    ],
+)
+def test_a_second_look_at_a_sample_is_never_forgotten(clf, data, again, is_loaded, tmp_path):
+    if is_loaded:
+        clf.save(tmp_path / "model")
+        clf = SDMClassifier.load(tmp_path / "model")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        again(clf, data)
+    assert (clf.certificate_.looks, clf.certificate_.delta_spent) == (2, 0.2)
+
+
+def test_the_same_fit_again_is_no_second_look(clf, data):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        again = copy.copy(clf).fit(*data)
+    assert again.certificate_.looks == 1 and again.certificate_.identity == clf.certificate_.identity
+
+
+def test_the_certified_rule_does_not_follow_parameters(clf, tmp_path):
+    """A certificate is for the rule with the familiarity that it was made with, also after saving."""
+    X = draw(400, 3)[0]
+    before = clf.decide(X).to_dicts()
+    clf.set_params(familiarity=0.5, delta=0.3, control="all", alpha=0.6)
+    assert clf.decide(X).to_dicts() == before
+    clf.save(tmp_path / "model")
+    loaded = SDMClassifier.load(tmp_path / "model")
+    assert loaded.decide(X).to_dicts() == before
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        loaded.recertify()
+    decisions = loaded.decide(X)
+    assert decisions.class_distance_quantile[decisions.certified].min() >= 0.5
+
+
+def test_a_policy_that_there_is_not_is_refused(clf):
+    with pytest.raises(InvalidInputError, match="'policy' of SDMClassifier"):
+        clf.set_params(policy="all").decide(draw(5, 3)[0])
 
 
 def test_a_saved_model_keeps_its_promise(clf, tmp_path):
