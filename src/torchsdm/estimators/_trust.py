@@ -91,6 +91,13 @@ class Trusting(FittedState):
         known, points = model.calibration, model.certification
         spent = {} if points is None else self.deltas_spent_.get(points.fingerprint, {})
         self.familiarity_ = float(self.familiarity)
+        n_known = 0 if decisions is None else int((decisions.nearest_distance == 0).sum())
+        if decisions is not None and n_known and not len(self.certification_rows_):  # given, not held out
+            warn_user(
+                f"{n_known} of the {len(decisions)} certification points equal training points. Only points that "
+                "nothing else saw can promise anything: leave out what the model was trained on.",
+                CertificateWarning,
+            )
         if alpha == 1 or decisions is None or points is None or len(decisions) == 0:
             self.certificate_ = Certificate.without_test(
                 *(alpha, float(self.delta), self.control, len(model.classes)),

@@ -201,6 +201,12 @@ def test_recertify_with_new_data_has_the_whole_promise_again(clf):
     assert len(clf.certification_rows_) == 0
 
 
+def test_training_points_are_no_certification_sample(clf, data):
+    rows = np.concatenate([clf.training_rows_, clf.calibration_rows_])
+    with pytest.warns(CertificateWarning, match="450 of the 900 certification points equal training points"):
+        clf.recertify(data[0][rows], data[1][rows])
+
+
 def test_recertify_needs_data_if_none_were_held_out(data):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
