@@ -388,3 +388,13 @@ def test_an_ensemble_has_lanes_without_a_certificate(data):
     assert ((decisions.lane == "trusted") == decisions.admitted).all()
     assert (decisions.admitted == decisions.admitted_at[:, 0]).all()
     assert set(decisions.lane) <= {"trusted", "review", "unfamiliar"}
+
+
+def test_an_ensemble_of_a_certified_classifier_has_no_certification_points(data):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        clf = SDMClassifier(alpha=0.9, **SETTINGS).fit(*data, keep_rounds=True)
+    ensemble = SDMEnsemble.from_classifier(clf)
+    assert all(model.certification is None for model in ensemble.models_)
+    assert "| certification points | none |" in ensemble.model_card()
+    assert len(clf.certification_) == 300
