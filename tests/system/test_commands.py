@@ -25,7 +25,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import tiny_models
 import warm_process
-from torchsdm import SDMClassifier, read_states
+from torchsdm import DriftGuard, SDMClassifier, read_states
 from torchsdm.application import saved_model
 from torchsdm.cli.command import main, sdm
 from torchsdm.estimators.text_classifier import SDMTextClassifier
@@ -366,6 +366,40 @@ def test_update_adds_what_the_library_adds(world, model, source, tmp_path):
     changed = SDMClassifier.load(tmp_path / "more").decide(states)
     assert changed.similarity.tolist() == expected.decide(states).similarity.tolist()
     assert changed.admitted.tolist() == expected.decide(states).admitted.tolist()
+
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+def test_update_numbers_rows_anew_where_a_calibration_point_has_their_number(world, tmp_path):
+    held = np.load(world / "test.npz")
+    small = SDMClassifier(0.8, n_filters=8, n_rounds=1, max_epochs=1, random_state=0)
+    small.fit(held["hidden_states"], held["labels"])
+    ids = np.roll(np.arange(40), small.calibration_rows_[0])  # a calibration point is number 0
+    small.fit(held["hidden_states"], held["labels"], ids=ids.tolist()).save(tmp_path / "model")
+    assert 0 in small.model_.calibration_examples.ids()
+    np.savez(tmp_path / "one.npz", hidden_states=held["hidden_states"][:1], labels=held["labels"][:1])
+    (summary,) = good("update", tmp_path / "model", "--add", tmp_path / "one.npz", "--json").rows
+    assert (summary["added"], summary["n_support"]) == (1, len(small.training_rows_) + 1)
+
+
+@pytest.mark.parametrize("file", ["nowhere/guard", "notes", "other"])
+def test_a_guard_file_that_cannot_be_used_is_told_before_anything_is_written(world, tmp_path, file):
+    (tmp_path / "notes").write_text("notes")
+    DriftGuard([1.0], [1.0], [1.0]).save(tmp_path / "other")
+    decisions = tmp_path / "decisions.jsonl"
+    done = call("predict", world / "states", world / "test.npz", "-o", decisions, "--guard", tmp_path / file)
+    refused(done, str(tmp_path / file))
+    assert not decisions.exists()
+
+
+def test_a_guard_is_kept_only_if_all_inputs_were_decided(world, tmp_path):
+    guard = tmp_path / "guard"
+    good("predict", world / "states", world / "test.npz", "-o", tmp_path / "one.jsonl", "--guard", guard)
+    before = guard.read_bytes()
+    np.savez(tmp_path / "bad.npz", hidden_states=np.full((3, 2), np.nan), labels=[0, 1, 0])
+    done = call("predict", world / "states", tmp_path / "bad.npz", "-o", tmp_path / "two.jsonl", "--guard", guard)
+    assert done.returncode == 1 and guard.read_bytes() == before
+    good("predict", world / "states", world / "test.npz", "-o", tmp_path / "two.jsonl", "--guard", guard)
+    assert DriftGuard.load(guard).n_seen == 80
 
 
 def test_update_removes_and_relabels_in_place(world, tmp_path):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
@@ -218,3 +220,65 @@ def test_a_port_in_use_is_one_sentence(states_model):
         done = warm_process.run(SDM, "serve", states_model, "--port", taken.getsockname()[1])
     assert done.returncode == 1 and done.stderr.startswith("sdm: Cannot listen on 127.0.0.1, port ")
     assert done.stderr.count("\n") == 1 and done.stderr.endswith(". Choose another.\n")
+
+
+# --- The guard -------------------------------------------------------------------------------------------------------
+
+CALM, FAR = STATES[:20].tolist(), (STATES[:40] + 9).tolist()
+
+
+@pytest.fixture(scope="module")
+def certified_model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("service") / "model"
+    rng = np.random.default_rng(1)
+    labels = np.arange(400) % 2
+    X = (rng.normal(size=(400, 4)) + 2.0 * labels[:, None]).astype(np.float32)
+    settings().fit(X, labels).save(path)
+    return path
+
+
+def test_an_alarm_lasts_until_it_is_reset(certified_model, tmp_path):
+    file = tmp_path / "guard.json"
+    with server(certified_model, "--guard", file) as address:
+        before = ask(f"{address}/decide", {"hidden_states": CALM})[1]["decisions"]
+        assert "certified" in {row["lane"] for row in before}
+        ask(f"{address}/decide", {"hidden_states": FAR})
+        state = ask(f"{address}/guard")[1]["guard"]
+        assert state["raised"] and state["n_seen"] == 60
+        after = ask(f"{address}/decide", {"hidden_states": CALM})[1]["decisions"]
+        assert [row["admitted"] for row in after] == [row["lane"] == "trusted" for row in before]
+        explained = ask(f"{address}/explain", {"hidden_states": CALM})[1]["explanations"]
+        shown = ("admitted", "lane", "reason", "certified")
+        assert [[row[key] for key in shown] for row in explained] == [[row[key] for key in shown] for row in after]
+        assert ask(f"{address}/guard")[1]["guard"]["n_seen"] == 80  # explaining is not part of the stream
+        assert ask(f"{address}/guard/reset", {"reason": " "})[0] == 422
+        assert ask(f"{address}/guard/reset", {})[0] == 422
+    with server(certified_model, "--guard", file) as address:  # a new service knows
+        known = ask(f"{address}/guard")[1]["guard"]
+        assert (known["raised_at"], known["raised_by"]) == (state["raised_at"], state["raised_by"])
+        state = ask(f"{address}/guard/reset", {"reason": "looked at"})[1]["guard"]
+        assert not state["raised"] and [one["n_seen"] for one in state["resets"]] == [80]
+        assert ask(f"{address}/decide", {"hidden_states": CALM})[1]["decisions"] == before
+
+
+def test_requests_at_the_same_time_are_one_stream(certified_model):
+    with server(certified_model) as address, ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda row: ask(f"{address}/decide", {"hidden_states": [row]}), CALM))
+        assert [status for status, _ in answers] == [200] * len(CALM)
+        assert ask(f"{address}/guard")[1]["guard"]["n_seen"] == len(CALM)
+
+
+def test_a_guard_that_cannot_be_written_is_told_at_the_start(certified_model, tmp_path):
+    done = warm_process.run(SDM, "serve", certified_model, "--port", free_port(), "--guard", tmp_path / "no" / "guard")
+    assert done.returncode == 1 and "there is no directory" in done.stderr
+
+
+def test_a_disk_that_fails_later_costs_no_answer(certified_model, tmp_path):
+    folder = tmp_path / "guards"
+    folder.mkdir()
+    with server(certified_model, "--guard", folder / "guard") as address:
+        shutil.rmtree(folder)
+        status, answer = ask(f"{address}/decide", {"hidden_states": FAR})
+        assert status == 200 and len(answer["decisions"]) == len(FAR)
+        assert ask(f"{address}/guard")[1]["guard"]["raised"]
+        assert ask(f"{address}/guard/reset", {"reason": "looked at"})[0] == 200

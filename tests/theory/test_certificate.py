@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from torchsdm import SDMClassifier
 from torchsdm.core import find_high_reliability_region
 from torchsdm.trust import ScoredSample, certify
+from torchsdm.trust._path import group_counts
 
 N_FITS = 150
 DELTA = 0.1
@@ -121,3 +123,56 @@ def test_promises_over_thousands_of_fits(name):
     n_fits = 4000
     _, n_broken = fits(world, alpha, n, control, n_fits=n_fits, seed=1)
     assert n_broken <= most(n_fits)
+
+
+# --- SDMClassifier itself: hold out, train, score, certify -----------------------------------------------------------
+
+
+def blobs(n, rng, distance):
+    labels = rng.integers(0, 2, n)
+    return (rng.standard_normal((n, 2)) + distance * (labels[:, None] - 0.5)).astype(np.float32), labels
+
+
+def is_broken(decisions, admitted, labels, control, alpha):
+    """Whether the truth, by a large sample, is below alpha in some group that a rule admits."""
+    counts = group_counts(
+        ScoredSample(labels, decisions.predictions, decisions.confidence, admitted), admitted, 2, control
+    )
+    kind = "prediction" if control == "predictions" else None
+    return any(
+        group.accuracy is not None and group.accuracy < alpha
+        for group in counts.accuracies()
+        if kind is None or group.kind == kind
+    )
+
+
+def classifier_fits(distance, control, n_fits, alpha=0.9):
+    """How many fits have a certificate, and how many certificates and regions are broken."""
+    rng = np.random.default_rng(0)
+    X_new, y_new = blobs(20_000, rng, distance)
+    n_found = n_broken = n_broken_regions = 0
+    for seed in range(n_fits):
+        clf = SDMClassifier(
+            alpha, n_filters=8, n_rounds=1, max_epochs=3, learning_rate=1e-2, random_state=seed, control=control
+        ).fit(*blobs(600, rng, distance))
+        decisions = clf.decide(X_new)
+        n_found += clf.certificate_.found
+        n_broken += is_broken(decisions, decisions.certified, y_new, control, alpha)
+        n_broken_regions += is_broken(decisions, decisions.admitted_at[:, 0], y_new, control, alpha)
+    return n_found, n_broken, n_broken_regions
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+@pytest.mark.parametrize(("distance", "control"), [(2.0, "groups"), (1.7, "predictions"), (1.6, "all")])
+def test_the_classifier_keeps_its_promise(distance, control):
+    n_found, n_broken, _ = classifier_fits(distance, control, 100)
+    assert n_broken <= most(100)
+    assert n_found > 0.25 * 100  # the promise is not kept by certifying nothing
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+def test_the_papers_region_fails_where_the_certificate_does_not():
+    n_found, n_broken, n_broken_regions = classifier_fits(1.2, "groups", 100)  # hardly anything can hold
+    assert n_found >= n_broken and n_broken <= most(100) < n_broken_regions

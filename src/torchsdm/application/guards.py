@@ -19,6 +19,8 @@ def open_guard(classifier: SDMClassifier | SDMEnsemble, path: Path | None = None
         if path is not None:
             raise InvalidInputError("An ensemble has no drift guard: its numbers come from different rounds.")
         return None
+    if path is not None and not path.parent.is_dir():
+        raise InvalidInputError(f"{path} cannot hold a drift guard: there is no directory {path.parent}.")
     fresh = DriftGuard.from_classifier(classifier)
     return fresh if path is None or not path.exists() else DriftGuard.load(path, fresh.fingerprint)
 

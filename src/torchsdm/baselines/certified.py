@@ -57,10 +57,16 @@ class CertifiedScore(ClassifierMixin, BaseEstimator):
         self.delta = delta
         self.control = control
 
-    def fit(self: Self, calibration: tuple[Decisions, ArrayLike], certification: tuple[Decisions, ArrayLike]) -> Self:
+    def fit(
+        self: Self,
+        calibration: tuple[Decisions, ArrayLike],
+        certification: tuple[Decisions, ArrayLike],
+        *,
+        n_errors: int = 0,
+    ) -> Self:
         """Certify the score with the estimator's decisions on two samples, each with its true labels.
 
-        Nothing that shaped the estimator may have seen the certification sample.
+        Nothing that shaped the estimator may have seen the certification sample; ``n_errors`` is as in ``certify``.
         """
         check_choice(self.score, SCORES, "score", "CertifiedScore")
         classes = calibration[0].classes
@@ -71,6 +77,7 @@ class CertifiedScore(ClassifierMixin, BaseEstimator):
             alpha=self.alpha,
             delta=self.delta,
             control=self.control,
+            n_errors=n_errors,
             advice=False,
         )
         self.fitted_model_, self.classes_ = self.estimator, classes

@@ -68,10 +68,11 @@ def update(
         )
     if add is not None:
         data = join_states(list(saved.blocks(add, columns, needs_labels=True)))
+        taken = {str(name): name for one in classifier.models_ for name in one.known_ids()}
         classifier.add_exemplars(
             data.hidden_states,
             [] if data.labels is None else data.labels,
-            ids=_new_ids(data.ids, known),
+            ids=_new_ids(data.ids, taken),
             texts=data.texts,
         )
         counts["added"] = len(data)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 from torchsdm.errors import InvalidTypeError, NotFittedError
@@ -31,6 +32,11 @@ class FittedState:
     certification_rows_: Array
     certificate_: Certificate | None = None
     reliability_: Reliability | None = None
+    familiarity_: float
+    """The familiarity that the certificate was made with."""
+    deltas_spent_: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+    """What each certification sample was asked, by its fingerprint, and the delta of every answer; a refit or a new
+    sample does not forget."""
     states_origin_: StatesOrigin | None
     """The language model and prompt that the hidden states were made with, if known."""
     _codes: LabelCodes

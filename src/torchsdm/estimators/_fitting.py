@@ -25,6 +25,8 @@ class FitData:
     states_origin: StatesOrigin | None
     certification: Points | None = None
     """Labelled points that nothing but the certificate sees: given, or held out of X."""
+    n_given_back: int = 0
+    """Points that were drawn to be held out, but are needed to train."""
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,8 @@ class Saveable(HubModel, Trusting):
             **{name: getattr(self, f"{name}_").tolist() for name in _ROWS if hasattr(self, f"{name}_")},
             "certificate": None if self.certificate_ is None else self.certificate_.to_json(),
             "reliability": None if self.reliability_ is None else self.reliability_.to_json(),
+            "familiarity": None if self.certificate_ is None else self.familiarity_,
+            "deltas_spent": {sample: dict(asked) for sample, asked in self.deltas_spent_.items()},
             "history": self.history_.to_dicts(),
             "models": [part.settings for part in parts],
         }
@@ -112,6 +114,8 @@ class Saveable(HubModel, Trusting):
                     setattr(estimator, f"{name}_", np.array(config[name], dtype=np.int64))
             if config.get("certificate") is not None:  # older models have none
                 estimator.certificate_ = Certificate.from_json(config["certificate"])
+                estimator.familiarity_ = float(config["familiarity"])
+            estimator.deltas_spent_ = config.get("deltas_spent", {})
             if config.get("reliability") is not None:
                 estimator.reliability_ = Reliability.from_json(config["reliability"])
             estimator.history_ = History(EpochRecord(**record) for record in config["history"])

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from torchsdm.choices import POLICIES
 from torchsdm.errors import CertificateWarning, Remedy, SDMWarning, warn_user
 from torchsdm.estimators._fitted import FittedState
 from torchsdm.estimators._fitting import FitData
 from torchsdm.model import Points, SDMModel
 from torchsdm.training import Part, certification_split
 from torchsdm.trust import Certificate, LaneRule, Reliability, SignalSample, can_certify, certify
-from torchsdm.validation import Array
+from torchsdm.validation import Array, check_choice
 
 
 class Trusting(FittedState):
@@ -30,11 +34,12 @@ class Trusting(FittedState):
     def lane_rule_(self) -> LaneRule:
         """What puts decisions into lanes. A certificate does not hold for a support that was changed since."""
         self._check_is_fitted("lane_rule_")
+        check_choice(self.policy, POLICIES, "policy", type(self).__name__)
         changed = any(model.support_changed for model in self.models_)
         return LaneRule(
             None if changed else self.certificate_,
             self.reliability_,
-            float(self.familiarity),
+            float(self.familiarity if self.certificate_ is None else self.familiarity_),
             self.policy,
             self.models_[0].calibration.regions[0] if len(self.models_) == 1 else None,
         )
@@ -68,24 +73,36 @@ class Trusting(FittedState):
         expected = np.bincount(labels, minlength=len(data.classes)) * self.certification_size
         if not can_certify(expected, alpha=alpha, delta=self.delta, control=self.control):
             return data
-        self.certification_rows_ = certification_split(labels, float(self.certification_size), self.random_seed_)
+        split = certification_split(labels, float(self.certification_size), self.random_seed_)
+        self.certification_rows_, n_given_back = split
         rows = torch.from_numpy(self.certification_rows_)
         part = Part(data.points.hidden_states, data.points.labels[rows], rows)
         held_out = Points(part.blocks(), part.labels, data.examples.take(rows.tolist()))
-        return replace(data, points=data.points.hold_out(rows), certification=held_out)
+        return replace(data, points=data.points.hold_out(rows), certification=held_out, n_given_back=n_given_back)
 
     def _certifies(self, data: FitData) -> bool:
         """Whether a fit is to be certified."""
         was_split = data.points.calibration_states is not None
         return data.certification is not None or not (self.certification_size is None or was_split)
 
-    def _certify(self, model: SDMModel, alpha: float, *, looks: int = 1, delta_spent: float = 0.0) -> None:
+    def _certify(self, model: SDMModel, alpha: float) -> None:
         """Find the certified rule of a model with a certification set; warns if there is none."""
         decisions = model.decide_certification()
         known, points = model.calibration, model.certification
+        spent = {} if points is None else self.deltas_spent_.get(points.fingerprint, {})
+        self.familiarity_ = float(self.familiarity)
+        n_known = 0 if decisions is None else int((decisions.nearest_distance == 0).sum())
+        if decisions is not None and n_known and not len(self.certification_rows_):  # given, not held out
+            warn_user(
+                f"{n_known} of the {len(decisions)} certification points equal training points. Only points that "
+                "nothing else saw can promise anything: leave out what the model was trained on.",
+                CertificateWarning,
+            )
         if alpha == 1 or decisions is None or points is None or len(decisions) == 0:
             self.certificate_ = Certificate.without_test(
-                *(alpha, float(self.delta), self.control, len(model.classes)), looks=looks - 1, delta_spent=delta_spent
+                *(alpha, float(self.delta), self.control, len(model.classes)),
+                looks=len(spent),
+                delta_spent=sum(spent.values()),
             )
         else:
             calibration = SignalSample(
@@ -96,19 +113,25 @@ class Trusting(FittedState):
                 *(_numpy(points.labels), decisions.logits, decisions.similarity),
                 *(decisions.distance_quantile, decisions.class_distance_quantile),
             )
-            familiar = calibration.familiar(self.familiarity)
+            familiar = calibration.familiar(self.familiarity_)
             right = calibration.predictions == calibration.labels
             self.reliability_ = Reliability.fit(calibration.evidence[familiar], right[familiar])
+            known_sample = calibration.scored(self.reliability_, self.familiarity_)
+            held_out = certification.scored(self.reliability_, self.familiarity_)
+            terms: dict[str, Any] = {"alpha": alpha, "delta": float(self.delta), "control": self.control}
+            question = json.dumps([known_sample.digest(), held_out.digest(), terms])
+            name = hashlib.sha256(question.encode()).hexdigest()
+            earlier = {asked: delta for asked, delta in spent.items() if asked != name}  # the same question is no look
             self.certificate_ = certify(
-                calibration.scored(self.reliability_, self.familiarity),
-                certification.scored(self.reliability_, self.familiarity),
+                known_sample,
+                held_out,
                 len(model.classes),
-                alpha=alpha,
-                delta=float(self.delta),
-                control=self.control,
-                looks=looks,
-                delta_spent=delta_spent,
+                **terms,
+                looks=len(earlier) + 1,
+                delta_spent=sum(earlier.values()),
+                n_errors=points.n_given_back,
             )
+            self.deltas_spent_ = {**self.deltas_spent_, points.fingerprint: {**earlier, name: terms["delta"]}}
         warning = self.certificate_.warning(model.classes.tolist())
         if warning is not None:
             warn_user(warning.what, CertificateWarning, warning.remedy)

@@ -17,7 +17,7 @@ from torchsdm.matching import DEFAULT_BLOCK_SIZE, SupportSet, next_ids
 from torchsdm.model import Explanation, Points, SDMModel, explain
 from torchsdm.states import LabelledStates
 from torchsdm.training import best_round
-from torchsdm.trust import Certificate, DriftGuard
+from torchsdm.trust import DriftGuard
 from torchsdm.validation import Array, ArrayLike, check_alpha, check_alphas, check_path, check_positive
 
 Self = TypeVar("Self", bound="SDMClassifier")
@@ -84,7 +84,8 @@ class SDMClassifier(BaseSDMClassifier):
         together, for many classes with few examples each.
     familiarity : float, default=0.05
         Share of the calibration points of a class, the farthest ones, beyond which an input with that prediction is
-        unfamiliar: it is never certified. About as many ordinary inputs are lost.
+        unfamiliar: it is never certified. About as many ordinary inputs are lost. A change takes effect with the next
+        ``fit`` or ``recertify``, since the certificate is for the rule with the old one.
     policy : {'certified', 'trusted'}
         Which lanes are admitted: trusted and certified, or only trusted. Without a certificate only trusted ones are.
         It takes effect at once and is saved with the model.
@@ -172,7 +173,7 @@ class SDMClassifier(BaseSDMClassifier):
             model = self.round_models_[best.number] if keep_rounds else trained.model_of(best)
             self.training_rows_, self.calibration_rows_ = trained.rows_of(best)
             if data.certification is not None:
-                model.certify_with(data.certification)
+                model.certify_with(data.certification, data.n_given_back)
             if self._certifies(data):
                 self._certify(model, alpha)
             self.models_ = (model,)
@@ -190,12 +191,12 @@ class SDMClassifier(BaseSDMClassifier):
         """Certify again: with new labelled data at any time, or on the same sample for another alpha.
 
         A second certificate on one sample is a second chance to be wrong; ``certificate_.looks`` and ``delta_spent``
-        count, and a warning says so. The alpha must not be chosen by what an earlier certificate found. With new data
-        that nothing else saw, the whole promise is there again.
+        count, and a warning says so. Samples are recognised by their hidden states, also after a refit of this object
+        or when they are passed again; the same question asked again costs nothing. The alpha must not be chosen by what
+        an earlier certificate found. With new data that nothing else saw, the whole promise is there again.
         """
         self._check_is_fitted("recertify")
         caller = "SDMClassifier.recertify"
-        before = self.certificate_
         wanted = check_alpha(self._certified_alpha if alpha is None else alpha, caller)
         with self._updated_models() as models:
             model = models[0]
@@ -207,7 +208,6 @@ class SDMClassifier(BaseSDMClassifier):
                 part = self._check_part(given, "certification", self._codes, self.states_origin_, caller)
                 if part is not None:
                     model.certify_with(Points(part[0].split(DEFAULT_BLOCK_SIZE), *part[1:]))
-                before = None
                 self.certification_rows_ = np.array([], dtype=np.int64)
             if model.certification is None:
                 raise InvalidInputError(
@@ -216,7 +216,7 @@ class SDMClassifier(BaseSDMClassifier):
             if model.support_changed:
                 regions = model.calibration.regions
                 model.recalibrate([region.alpha for region in regions], model.calibration.min_class_count)
-            self._certify(model, wanted, **_looks_after(before))
+            self._certify(model, wanted)
         return self
 
     def recalibrate(
@@ -234,7 +234,7 @@ class SDMClassifier(BaseSDMClassifier):
             super().recalibrate(alpha, min_class_count=min_class_count)
             before = self.certificate_
             if before is not None and (changed or (alpha is not None and self.region_.alpha != before.alpha)):
-                self._certify(self.model_, self.region_.alpha, **_looks_after(before))
+                self._certify(self.model_, self.region_.alpha)
         return self
 
     @property
@@ -338,8 +338,3 @@ class SDMClassifier(BaseSDMClassifier):
             ),
         }
         pq.write_table(pa.table(columns), path)
-
-
-def _looks_after(before: Certificate | None) -> dict[str, Any]:
-    """How often a certification sample was used, with the next certificate on it."""
-    return {} if before is None else {"looks": before.looks + 1, "delta_spent": before.delta_spent}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -63,7 +64,7 @@ class SDMEnsemble(BaseSDMClassifier):
             if hasattr(classifier, name):
                 setattr(ensemble, name, getattr(classifier, name))
         ensemble.data_fingerprint_, ensemble.random_seed_ = classifier.data_fingerprint_, classifier.random_seed_
-        ensemble.models_ = classifier.round_models_
+        ensemble.models_ = tuple(replace(model, certification=None) for model in classifier.round_models_)
         return ensemble
 
     def predict(self, X: ArrayLike) -> Array:

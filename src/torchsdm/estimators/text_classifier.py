@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from torchsdm.hidden_states import Backbone, HiddenStateExtractor, TaskPrompt, d
 from torchsdm.model import Explanation
 from torchsdm.states import StatesStore
 from torchsdm.storage import HubModel
+from torchsdm.trust import DriftGuard
 from torchsdm.validation import Array, check_path
 from torchsdm.wording import shortened
 
@@ -28,9 +30,10 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
     """A classifier of texts that admits an answer or rejects it.
 
     1. ``fit`` runs the language model over the texts and fits an ``SDMClassifier`` on its hidden states;
-    2. ``decide`` answers every text with a label, whether it is admitted, and the numbers behind it;
+    2. ``decide`` answers every text with a label, whether it is admitted, its lane, and the reason;
     3. calling the object returns the same as dictionaries, like a transformers pipeline;
-    4. ``save_pretrained`` saves the classifier and what it needs to know about the language model, not its weights.
+    4. ``classifier_.certificate_.holds_for()`` says what is promised, ``recertify`` certifies with new texts;
+    5. ``save_pretrained`` saves the classifier and what it needs to know about the language model, not its weights.
 
     For answers of a model that exposes no hidden states, use a prompt with ``{answer}`` and pass ``answers``: the texts
     are then the questions, and the classifier decides whether the answer is right.
@@ -84,6 +87,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         ids: Any = None,
         answers: Any = None,
         calibration: Any = None,
+        certification: Any = None,
     ) -> Self:
         """Extract hidden states, then fit the classifier.
 
@@ -97,25 +101,35 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
             Ids and answers, if X is a sequence of strings.
         calibration : (texts, labels), (texts, labels, answers) or Documents, optional
             Your own calibration set. By default each round splits X.
+        certification : like calibration, optional
+            Your own certification set, which nothing else may have seen; see ``SDMClassifier.fit``. An ensemble is not
+            certified.
         """
         caller = "SDMTextClassifier.fit"
         documents = _documents(X, caller, labels=y, ids=ids, answers=answers)
         _require_labels(documents, caller)
-        held_out = None if calibration is None else _calibration_documents(calibration, f"{caller} (calibration)")
+        given = {"calibration": calibration, "certification": certification}
+        held_out = {name: _held_out(part, name, caller) for name, part in given.items() if part is not None}
+        if certification is not None and isinstance(self.classifier, SDMEnsemble):
+            raise InvalidInputError(f"'certification' of {caller} must be None: an ensemble is not certified.")
         store = self._make_store(caller)
         extractor = self._make_extractor()
         training = extractor.labelled_states(documents, store=store)
-        own_calibration = None if held_out is None else extractor.labelled_states(held_out, store=store)
+        parts: dict[str, Any] = {name: extractor.labelled_states(one, store=store) for name, one in held_out.items()}
         classifier = SDMClassifier() if self.classifier is None else clone(self.classifier)
-        classifier.fit(training, calibration=own_calibration)
+        classifier.fit(training, **parts)
         self.extractor_, self.classifier_ = extractor, classifier
         return self
 
     # ---------------------------------------------------------------- asking
 
-    def decide(self, X: Any, *, answers: Any = None) -> SDMDecisions:
-        """Decide on each text: the label, whether it is admitted, and the numbers behind it."""
-        return self._fitted("decide").decide(self._states(X, answers, "decide"))
+    def decide(self, X: Any, *, answers: Any = None, guard: DriftGuard | None = None) -> SDMDecisions:
+        """Decide on each text: the label, whether it is admitted, its lane, the reason, and the numbers behind it.
+
+        A ``guard`` is used as in ``SDMClassifier.decide``.
+        """
+        classifier, watched = self._fitted("decide"), self._watched(guard, "decide")
+        return classifier.decide(self._states(X, answers, "decide"), **watched)
 
     def predict(self, X: Any, *, answers: Any = None) -> Array:
         """The predicted label of each text, admitted or not; ``decide`` says which are admitted."""
@@ -125,15 +139,19 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         """sdm(z') of each text (N, C), classes in the order of ``classes_``."""
         return self._fitted("predict_proba").predict_proba(self._states(X, answers, "predict_proba"))
 
-    def explain(self, X: Any, k: int = 5, *, answers: Any = None) -> list[Explanation]:
-        """For each text its decision, the k nearest training texts, and the calibration points of its partition."""
-        return self._fitted("explain").explain(self._states(X, answers, "explain"), k)
+    def explain(self, X: Any, k: int = 5, *, answers: Any = None, guard: DriftGuard | None = None) -> list[Explanation]:
+        """For each text its decision, the k nearest training texts, and the calibration points of its partition.
 
-    def __call__(self, inputs: Any, *, answers: Any = None) -> list[dict[str, Any]]:
+        A ``guard`` is used as in ``SDMClassifier.decide``.
+        """
+        classifier, watched = self._fitted("explain"), self._watched(guard, "explain")
+        return classifier.explain(self._states(X, answers, "explain"), k, **watched)
+
+    def __call__(self, inputs: Any, *, answers: Any = None, guard: DriftGuard | None = None) -> list[dict[str, Any]]:
         """One dictionary of plain values per text, even for a single text: the rows of ``decide(...).to_dicts()``."""
         if isinstance(inputs, str):
             inputs, answers = [inputs], [answers] if isinstance(answers, str) else answers
-        return self.decide(inputs, answers=answers).to_dicts()
+        return self.decide(inputs, answers=answers, guard=guard).to_dicts()
 
     @property
     def classes_(self) -> Array:
@@ -171,6 +189,23 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
     ) -> Self:
         """Recompute the region, for another alpha or after updates."""
         self._fitted("recalibrate").recalibrate(alpha, min_class_count=min_class_count)
+        return self
+
+    def recertify(
+        self: Self, X: Any = None, y: Any = None, *, ids: Any = None, answers: Any = None, alpha: float | None = None
+    ) -> Self:
+        """Certify again, with new labelled texts or on the same sample; see ``SDMClassifier.recertify``."""
+        caller = "SDMTextClassifier.recertify"
+        classifier = self._fitted("recertify")
+        if isinstance(classifier, SDMEnsemble):
+            raise InvalidInputError(f"{caller} needs an SDMClassifier: an ensemble is not certified.")
+        if X is None:
+            classifier.recertify(alpha=alpha)
+            return self
+        documents = _documents(X, caller, labels=y, ids=ids, answers=answers)
+        _require_labels(documents, caller)
+        states = self.checked_extractor().labelled_states(documents)
+        classifier.recertify(states if documents.has_ids else replace(states, ids=None), alpha=alpha)
         return self
 
     # ---------------------------------------------------------------- saving
@@ -256,6 +291,12 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
             raise NotFittedError(f"This SDMTextClassifier is not fitted yet: call fit before {method}.")
         return self.classifier_
 
+    def _watched(self, guard: DriftGuard | None, method: str) -> dict[str, DriftGuard]:
+        """The argument ``guard`` of a classifier; an ensemble takes none."""
+        if guard is not None and isinstance(self._fitted(method), SDMEnsemble):
+            raise InvalidInputError(f"'guard' of SDMTextClassifier.{method} must be None: an ensemble has no guard.")
+        return {} if guard is None else {"guard": guard}
+
     def states(self, X: Any, *, answers: Any = None) -> Array:
         """The hidden states of texts, as the classifier takes them."""
         return self._states(X, answers, "states")
@@ -291,14 +332,16 @@ def _documents(source: Any, caller: str, **columns: Any) -> Documents:
     return Documents(source, **given)
 
 
-def _calibration_documents(calibration: Any, caller: str) -> Documents:
-    if isinstance(calibration, tuple):
-        if len(calibration) not in (2, 3):
-            raise InvalidInputError(f"'calibration' of {caller} must be (texts, labels[, answers]) or Documents.")
-        texts, *columns = calibration
-        calibration = _documents(texts, caller, **dict(zip(("labels", "answers"), columns, strict=False)))
-    documents = _documents(calibration, caller)
-    _require_labels(documents, caller)
+def _held_out(part: Any, name: str, caller: str) -> Documents:
+    """The documents of the user's calibration or certification set."""
+    where = f"{caller} ({name})"
+    if isinstance(part, tuple):
+        if len(part) not in (2, 3):
+            raise InvalidInputError(f"'{name}' of {where} must be (texts, labels[, answers]) or Documents.")
+        texts, *columns = part
+        part = _documents(texts, where, **dict(zip(("labels", "answers"), columns, strict=False)))
+    documents = _documents(part, where)
+    _require_labels(documents, where)
     return documents
 
 

@@ -181,7 +181,7 @@ def paper_entrants(
                     (threshold.decide(part.hidden_states), part.labels) for part in (calibrated, parts.certified)
                 ]
                 for score, called in scores.items():
-                    certified = _certified(threshold, score, certificate, *samples)
+                    certified = _certified(threshold, score, classifier, certificate, *samples)
                     entrants.append(Entrant(f"{name} + {model}", called, certified, group="today"))
         if alpha < 1:  # no finite sample can show that everything is right
             controlled = RiskControlledAbstention(alpha, classifier).fit()
@@ -251,10 +251,14 @@ def _certificate(classifier: SDMClassifier) -> Certificate | None:
     return certificate if abs(certificate.alpha - classifier.region_.alpha) < 1e-9 else None
 
 
-def _certified(estimator: Any, score: str, certificate: Certificate, *samples: Any) -> CertifiedScore:
+def _certified(
+    estimator: Any, score: str, classifier: SDMClassifier, certificate: Certificate, *samples: Any
+) -> CertifiedScore:
     """A score of an estimator, certified with its decisions on the calibration and the certification points."""
     alpha, delta, control = certificate.alpha, certificate.delta, certificate.control
-    return CertifiedScore(estimator, score, alpha, delta=delta, control=control).fit(*samples)
+    held_out = classifier.model_.certification
+    n_errors = 0 if held_out is None else held_out.n_given_back
+    return CertifiedScore(estimator, score, alpha, delta=delta, control=control).fit(*samples, n_errors=n_errors)
 
 
 def _certified_entrants(classifier: SDMClassifier, model: str) -> list[Entrant]:
@@ -272,7 +276,7 @@ def _certified_entrants(classifier: SDMClassifier, model: str) -> list[Entrant]:
         (softmax, "energy", Rule.CERTIFIED_ENERGY),
     ):
         decided = ((estimator.decide_logits(logits), classifier.classes_[labels]) for logits, labels in samples)
-        entrants.append((_certified(estimator, score, certificate, *decided), rule))
+        entrants.append((_certified(estimator, score, classifier, certificate, *decided), rule))
     return [
         Entrant(model, str(rule), estimator, group="certified", key=EstimatorKey(Basis.SDM, rule))
         for estimator, rule in entrants

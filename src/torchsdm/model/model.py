@@ -6,8 +6,9 @@ scikit-learn's contract, ``SDMEnsemble`` combines several.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -45,6 +46,10 @@ class Certification:
     logits: Tensor  # (N, C) float32
     labels: Tensor  # (N,)
     examples: Examples
+    n_given_back: int = 0
+    """Points drawn with these, but given back to training for the sake of their class."""
+    fingerprint: str = ""
+    """SHA-256 of the hidden states, by which a sample is recognised when it is used again."""
 
 
 @dataclass
@@ -89,11 +94,13 @@ class SDMModel:
         certification = [] if self.certification is None else self.certification.examples.ids()
         return [*self.examples.ids(), *self.calibration_examples.ids(), *certification]
 
-    def certify_with(self, points: Points) -> None:
+    def certify_with(self, points: Points, n_given_back: int = 0) -> None:
         """Keep points to certify with."""
-        exemplars, logits = _encode(self.adaptor, points)
+        digest = hashlib.sha256()
+        blocks = _hashed(points.state_blocks, digest)
+        exemplars, logits = _encode(self.adaptor, replace(points, state_blocks=blocks))
         labels = points.labels.to(self.support.exemplars.device)
-        self.certification = Certification(exemplars, logits, labels, points.examples)
+        self.certification = Certification(exemplars, logits, labels, points.examples, n_given_back, digest.hexdigest())
 
     def decide_certification(self) -> SDMDecisions | None:
         """Decisions on the certification points; None without any."""
@@ -168,6 +175,13 @@ class SDMModel:
         known = self.calibration
         match = self.support.match(exemplars, logits.argmax(dim=1), k=k)
         return decide(logits, Signals.of(match, known.ecdfs), known.scores, known.regions, self.classes), match
+
+
+def _hashed(blocks: Iterable[Tensor], digest: Any) -> Iterator[Tensor]:
+    """The same blocks of states; on their way they go into a digest, as float32."""
+    for block in blocks:
+        digest.update(block.to("cpu", torch.float32).contiguous().numpy().tobytes())
+        yield block
 
 
 def _encode(adaptor: Adaptor, points: Points) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ Requests are answered one at a time: each uses all cores, so two at once would o
 
 from __future__ import annotations
 
+import copy
 import logging
 import socket
 import threading
@@ -15,7 +16,7 @@ from typing import Any
 
 from torchsdm._version import __version__
 from torchsdm.application import SavedModel, answer_rows, given_block, guard_state, open_guard, summary
-from torchsdm.errors import InvalidInputError, MissingExtraError, TorchSDMError
+from torchsdm.errors import InvalidInputError, MissingExtraError, ModelFileError, TorchSDMError
 from torchsdm.validation import check_positive
 
 _LOGGER = logging.getLogger(__name__)
@@ -25,7 +26,8 @@ def create_app(saved: SavedModel, max_inputs: int = 256, *, texts: bool = False,
     """The service as an ASGI application, for uvicorn or any other server.
 
     Explanations include training texts only if ``texts`` is true. A drift guard watches the inputs of ``/decide``, in
-    the order of the requests; with ``guard_file`` it continues where an earlier service stopped.
+    the order of the requests; with ``guard_file`` it continues where an earlier service stopped. ``/explain`` answers
+    as ``/decide`` would, but its inputs are not part of the stream.
     """
     try:
         from fastapi import Body, FastAPI
@@ -38,9 +40,16 @@ def create_app(saved: SavedModel, max_inputs: int = 256, *, texts: bool = False,
     one_at_a_time = threading.Lock()
     guard = open_guard(saved.classifier, guard_file)
 
+    if guard is not None and guard_file is not None:
+        guard.save(guard_file)  # who cannot write should know at the start
+
     def keep_guard() -> None:
+        """Save the guard. Answers do not wait for a disk: a guard that cannot be written goes on in memory."""
         if guard is not None and guard_file is not None:
-            guard.save(guard_file)
+            try:
+                guard.save(guard_file)
+            except ModelFileError as error:
+                _LOGGER.error("the drift guard is not saved: %s", error)
 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
@@ -97,7 +106,9 @@ def create_app(saved: SavedModel, max_inputs: int = 256, *, texts: bool = False,
         check_positive(k, "k", "/explain", integer=True)
         with one_at_a_time:
             block = given_block(saved, **_checked(request, max_inputs))
-            return {"explanations": answer_rows(saved.classifier, block, k=k, calibration=True, texts=texts)}
+            onlooker = copy.copy(guard)  # explains what /decide would answer, and leaves the stream as it is
+            rows = answer_rows(saved.classifier, block, k=k, calibration=True, texts=texts, guard=onlooker)
+            return {"explanations": rows}
 
     app = FastAPI(title="torchsdm", version=__version__, lifespan=lifespan)
     app.add_exception_handler(TorchSDMError, refuse)

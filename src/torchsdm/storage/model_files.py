@@ -30,7 +30,7 @@ class ModelParts:
 def model_parts(model: SDMModel, codes: LabelCodes, prefix: str = "") -> ModelParts:
     """Take a model apart; the names of its files begin with the prefix."""
     adaptor, calibration = model.adaptor, model.calibration
-    settings = {
+    settings: dict[str, Any] = {
         "adaptor": "identity" if isinstance(adaptor, IdentityAdaptor) else "filters",
         "n_inputs": adaptor.n_inputs,
         "n_classes": adaptor.n_classes,
@@ -61,6 +61,10 @@ def model_parts(model: SDMModel, codes: LabelCodes, prefix: str = "") -> ModelPa
     if certification is not None:
         tensors[f"{prefix}certification"] = {"logits": certification.logits, "labels": certification.labels}
         tensors[f"{prefix}certification-exemplars"] = {"exemplars": certification.exemplars}
+        settings["certification"] = {
+            "n_given_back": certification.n_given_back,
+            "fingerprint": certification.fingerprint,
+        }
     tables = {
         f"{prefix}support-examples": _rows(model.examples, codes.decode(model.support.labels)),
         f"{prefix}calibration-examples": _rows(model.calibration_examples, codes.decode(calibration.labels)),
@@ -106,7 +110,13 @@ def load_model_parts(
         certification = None
         if f"{prefix}certification" in stored.config["files"]:
             names = StoredExamples(stored.path(f"{prefix}certification-examples"))
-            certification = Certification(**held("certification"), examples=names)
+            about = settings["certification"]
+            certification = Certification(
+                **held("certification"),
+                examples=names,
+                n_given_back=about["n_given_back"],
+                fingerprint=about["fingerprint"],
+            )
         return SDMModel(
             adaptor,
             support,

@@ -141,10 +141,11 @@ def stratified_split(labels: Array, calibration_size: float, rng: np.random.Gene
     return np.setdiff1d(np.arange(len(labels)), chosen, assume_unique=True), chosen
 
 
-def certification_split(labels: Array, certification_size: float, seed: int) -> Array:
+def certification_split(labels: Array, certification_size: float, seed: int) -> tuple[Array, int]:
     """Row numbers of the part held out to certify, ascending: a plain random sample, as its test assumes.
 
-    Not stratified. Only a class that would be left with fewer than two points takes its points back.
+    Not stratified. Only a class that would be left with fewer than two points takes its points back; how many points
+    went back comes second. Who certifies without them must count them as errors.
     """
     order = random_generator(seed, 0, Use.CERTIFICATION).permutation(len(labels))
     n = int(np.floor(len(labels) * certification_size + 0.5))
@@ -152,8 +153,8 @@ def certification_split(labels: Array, certification_size: float, seed: int) -> 
     names, counts = np.unique(labels, return_counts=True)
     n_left = np.array([(rest == name).sum() for name in names])
     bare = names[(n_left < 2) & (counts > n_left)]
-    kept: Array = chosen[~np.isin(labels[chosen], bare)]
-    return kept
+    goes_back = np.isin(labels[chosen], bare)
+    return chosen[~goes_back], int(goes_back.sum())
 
 
 def fingerprint(hidden_states: Tensor, labels: Array) -> str:

@@ -262,6 +262,7 @@ def certify(
     control: str = "groups",
     looks: int = 1,
     delta_spent: float = 0.0,
+    n_errors: int = 0,
     advice: bool = True,
 ) -> Certificate:
     """Find a path on calibration, walk it on certification, and return the most lenient rule that holds.
@@ -282,6 +283,9 @@ def certify(
         How many certificates the certification sample has served, this one included.
     delta_spent : float
         The deltas of those before this one.
+    n_errors : int
+        Points that were drawn with the certification sample but cannot be tested. They count as admitted and wrong in
+        every group, which is the worst that they could be: the promise holds as if they had been tested.
     advice : bool
         Whether to estimate, where nothing holds, what would: another alpha, or more examples.
     """
@@ -290,7 +294,7 @@ def certify(
     check_share(delta, "delta", "certify")
     check_choice(control, CONTROLS, "control", "certify")
     walk = _walk_predictions if control == "predictions" else _walk
-    thresholds, groups = walk(calibration, certification, n_classes, alpha, delta, control)
+    thresholds, groups = walk(calibration, certification, n_classes, alpha, delta, control, n_errors)
     certificate = Certificate(
         alpha=float(alpha),
         delta=float(delta),
@@ -307,13 +311,20 @@ def certify(
 
 
 def _walk(
-    calibration: ScoredSample, certification: ScoredSample, n_classes: int, alpha: float, delta: float, control: str
+    calibration: ScoredSample,
+    certification: ScoredSample,
+    n_classes: int,
+    alpha: float,
+    delta: float,
+    control: str,
+    n_errors: int,
 ) -> tuple[Array, tuple[GroupCheck, ...]]:
     """The thresholds that hold for every group at once, and the groups; without any, those of the safest element."""
     path = ThresholdPath.of(calibration, n_classes, len(certification), alpha=alpha, delta=delta, control=control)
     certified, shown = np.full(n_classes, np.inf), None
     for thresholds in path:
         counts = group_counts(certification, certification.admitted_by(thresholds), n_classes, control)
+        counts = GroupCounts(counts.n + n_errors, counts.k + n_errors)
         holds = bool((p_values(counts, alpha) <= delta).all())
         if holds or shown is None:
             shown = counts
@@ -324,7 +335,13 @@ def _walk(
 
 
 def _walk_predictions(
-    calibration: ScoredSample, certification: ScoredSample, n_classes: int, alpha: float, delta: float, control: str
+    calibration: ScoredSample,
+    certification: ScoredSample,
+    n_classes: int,
+    alpha: float,
+    delta: float,
+    control: str,
+    n_errors: int,
 ) -> tuple[Array, tuple[GroupCheck, ...]]:
     """The thresholds that hold for each prediction on its own, at a share of delta."""
 
@@ -337,7 +354,7 @@ def _walk_predictions(
     tried = tried or [int(np.argmax([power(part, n, delta) for (part, _), n in zip(parts, expected, strict=True)]))]
     thresholds, groups = np.full(n_classes, np.inf), []
     for c in tried:
-        certified, checks = _walk(*parts[c], 2, alpha, delta / len(tried), "all")
+        certified, checks = _walk(*parts[c], 2, alpha, delta / len(tried), "all", n_errors)
         thresholds[c] = certified[0]
         groups += [replace(check, kind="prediction", class_number=c) for check in checks]
     if np.isfinite(thresholds).any():  # the failed ones are not part of the rule

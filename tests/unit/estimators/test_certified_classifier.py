@@ -55,10 +55,10 @@ def test_the_held_out_part_is_a_plain_random_sample():
     from torchsdm.training import certification_split
 
     labels = np.repeat([0, 1], [150, 450])
-    counts = [int((labels[certification_split(labels, 0.25, seed)] == 0).sum()) for seed in range(400)]
+    counts = [int((labels[certification_split(labels, 0.25, seed)[0]] == 0).sum()) for seed in range(400)]
     assert abs(np.mean(counts) - 37.5) < 1  # hypergeometric: mean 37.5, standard deviation 4.6
     assert 3.9 < np.std(counts) < 5.3
-    assert all(len(certification_split(labels, 0.25, seed)) == 150 for seed in range(5))
+    assert all(len(certification_split(labels, 0.25, seed)[0]) == 150 for seed in range(5))
 
 
 def test_a_rare_class_keeps_its_points():
@@ -66,8 +66,30 @@ def test_a_rare_class_keeps_its_points():
 
     labels = np.array([0] * 200 + [1] * 2)
     for seed in range(30):
-        rows = certification_split(labels, 0.5, seed)
+        rows, n_given_back = certification_split(labels, 0.5, seed)
         assert (labels[np.setdiff1d(np.arange(202), rows)] == 1).sum() == 2
+        assert len(rows) + n_given_back == 101
+
+
+def test_points_that_a_rare_class_takes_back_count_as_errors(tmp_path):
+    """Else the held out part would lack the classes that are hard to predict, and the promise would be too good."""
+    X, y = draw(600, 0)
+    rare = np.arange(60)
+    y = y.astype("<U8")
+    y[rare] = [f"rare{number // 2}" for number in rare]  # thirty classes of two points, which look like the others
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        clf = SDMClassifier(alpha=0.8, control="all", **SETTINGS).fit(X, y)
+        n_given_back = 150 - len(clf.certification_rows_)
+        clf.save(tmp_path / "model")
+        loaded = SDMClassifier.load(tmp_path / "model").recertify(alpha=0.6)
+    assert n_given_back > 5 and clf.certificate_.n_certification == 150 - n_given_back
+    assert loaded.certificate_.found
+    (together,) = loaded.certificate_.groups
+    held = loaded.certification_
+    wrong = held.predictions != y[loaded.certification_rows_]
+    assert together.n_admitted == held.certified.sum() + n_given_back
+    assert together.n_errors == (wrong & held.certified).sum() + n_given_back
 
 
 def test_training_never_sees_the_held_out_rows(clf, data):
@@ -179,6 +201,12 @@ def test_recertify_with_new_data_has_the_whole_promise_again(clf):
     assert len(clf.certification_rows_) == 0
 
 
+def test_training_points_are_no_certification_sample(clf, data):
+    rows = np.concatenate([clf.training_rows_, clf.calibration_rows_])
+    with pytest.warns(CertificateWarning, match="450 of the 900 certification points equal training points"):
+        clf.recertify(data[0][rows], data[1][rows])
+
+
 def test_recertify_needs_data_if_none_were_held_out(data):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
@@ -215,9 +243,81 @@ def test_alpha_1_is_never_certified(clf):
     with pytest.warns(CertificateWarning, match="no sample can show"):
         clf.recalibrate(alpha=1.0)
     assert not clf.certificate_.found and not clf.decide(draw(50, 3)[0]).certified.any()
-    with pytest.warns(CertificateWarning, match="certificate 2"):
-        clf.recalibrate(alpha=0.9)
-    assert clf.certificate_.found
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CertificateWarning)
+        clf.recalibrate(alpha=0.9)  # as it was: nothing new was asked
+    assert clf.certificate_.found and clf.certificate_.looks == 1
+
+
+def refitted(clf, data):
+    return clf.set_params(alpha=0.85).fit(*data)
+
+
+def recertified_with_the_same_rows(clf, data):
+    rows = clf.certification_rows_
+    return clf.recertify(data[0][rows], data[1][rows], alpha=0.85)
+
+
+def recertified_with_others_in_between(clf, data):
+    rows = clf.certification_rows_
+    return clf.recertify(*draw(500, 9)).recertify(data[0][rows], data[1][rows], alpha=0.85)
+
+
+def there_and_back(clf, data):
+    return clf.recalibrate(alpha=0.85).recalibrate(alpha=0.9)
+
+
+def with_another_support(clf, data):
+    return clf.add_exemplars(*draw(20, 4)).recalibrate()
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+@pytest.mark.parametrize(
+    "again",
+    [
+        refitted,
+        recertified_with_the_same_rows,
+        recertified_with_others_in_between,
+        there_and_back,
+        with_another_support,
+    ],
+)
+def test_a_second_look_at_a_sample_is_never_forgotten(clf, data, again, is_loaded, tmp_path):
+    if is_loaded:
+        clf.save(tmp_path / "model")
+        clf = SDMClassifier.load(tmp_path / "model")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        again(clf, data)
+    assert (clf.certificate_.looks, clf.certificate_.delta_spent) == (2, 0.2)
+
+
+def test_the_same_fit_again_is_no_second_look(clf, data):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        again = copy.copy(clf).fit(*data)
+    assert again.certificate_.looks == 1 and again.certificate_.identity == clf.certificate_.identity
+
+
+def test_the_certified_rule_does_not_follow_parameters(clf, tmp_path):
+    """A certificate is for the rule with the familiarity that it was made with, also after saving."""
+    X = draw(400, 3)[0]
+    before = clf.decide(X).to_dicts()
+    clf.set_params(familiarity=0.5, delta=0.3, control="all", alpha=0.6)
+    assert clf.decide(X).to_dicts() == before
+    clf.save(tmp_path / "model")
+    loaded = SDMClassifier.load(tmp_path / "model")
+    assert loaded.decide(X).to_dicts() == before
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        loaded.recertify()
+    decisions = loaded.decide(X)
+    assert decisions.class_distance_quantile[decisions.certified].min() >= 0.5
+
+
+def test_a_policy_that_there_is_not_is_refused(clf):
+    with pytest.raises(InvalidInputError, match="'policy' of SDMClassifier"):
+        clf.set_params(policy="all").decide(draw(5, 3)[0])
 
 
 def test_a_saved_model_keeps_its_promise(clf, tmp_path):
@@ -288,3 +388,13 @@ def test_an_ensemble_has_lanes_without_a_certificate(data):
     assert ((decisions.lane == "trusted") == decisions.admitted).all()
     assert (decisions.admitted == decisions.admitted_at[:, 0]).all()
     assert set(decisions.lane) <= {"trusted", "review", "unfamiliar"}
+
+
+def test_an_ensemble_of_a_certified_classifier_has_no_certification_points(data):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        clf = SDMClassifier(alpha=0.9, **SETTINGS).fit(*data, keep_rounds=True)
+    ensemble = SDMEnsemble.from_classifier(clf)
+    assert all(model.certification is None for model in ensemble.models_)
+    assert "| certification points | none |" in ensemble.model_card()
+    assert len(clf.certification_) == 300

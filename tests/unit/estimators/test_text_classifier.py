@@ -15,6 +15,7 @@ import tiny_models
 from torchsdm import (
     Backbone,
     Documents,
+    DriftGuard,
     HiddenStateExtractor,
     SDMClassifier,
     SDMEnsemble,
@@ -295,3 +296,62 @@ def test_around_a_classifier_that_knows_its_language_model(fitted, directory):
     stranger = quietly(lambda: SDMClassifier(**SMALL).fit(np.eye(60), LABELS))
     with pytest.raises(InvalidInputError, match="must know its language model"):
         SDMTextClassifier.around(stranger)
+
+
+# --- Certificate and guard -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certified(directory):
+    classifier = SDMTextClassifier(str(directory), classifier=SDMClassifier(control="all", **SMALL))
+    return quietly(lambda: classifier.fit(TEXTS[::2], LABELS[::2], certification=(TEXTS[1::2], LABELS[1::2])))
+
+
+def test_an_own_certification_set_of_texts(certified, directory):
+    states = HiddenStateExtractor(str(directory)).extract(TEXTS).hidden_states
+    parts = {"certification": (states[1::2], LABELS[1::2])}
+    by_hand = quietly(lambda: SDMClassifier(control="all", **SMALL).fit(states[::2], LABELS[::2], **parts))
+    assert certified.classifier_.certificate_.n_certification == 30
+    assert certified.classifier_.certificate_.identity == by_hand.certificate_.identity
+    with pytest.raises(InvalidInputError, match=r"fit \(certification\)"):
+        certified.fit(TEXTS, LABELS, certification=(TEXTS,))
+    ensemble = SDMTextClassifier(str(directory), classifier=SDMEnsemble(**SMALL))
+    with pytest.raises(InvalidInputError, match="an ensemble is not certified"):
+        ensemble.fit(TEXTS, LABELS, certification=(TEXTS, LABELS))
+
+
+def test_texts_certify_again(certified, tmp_path):
+    certified.save(tmp_path / "model")
+    again = SDMTextClassifier.load(tmp_path / "model")
+    quietly(lambda: again.recertify(alpha=0.6))
+    assert (again.classifier_.certificate_.alpha, again.classifier_.certificate_.looks) == (0.6, 2)
+    new = [f"{text} again" for text in TEXTS]
+    quietly(lambda: again.recertify(new, LABELS, ids=[f"n{row}" for row in range(60)]))
+    assert (again.classifier_.certificate_.n_certification, again.classifier_.certificate_.looks) == (60, 1)
+    assert again.classifier_.model_.certification.examples.ids()[:2] == ["n0", "n1"]
+    quietly(lambda: again.recertify(new[:40], LABELS[:40]))
+    assert len(set(again.classifier_.model_.known_ids())) == 30 + 40
+    with pytest.raises(InvalidInputError, match="recertify needs labels"):
+        again.recertify(TEXTS)
+
+
+def test_a_guard_watches_texts(certified):
+    by_hand, texts = DriftGuard.from_classifier(certified), DriftGuard.from_classifier(certified)
+    parts = TEXTS[:20], TEXTS[20:40], TEXTS[40:]
+    expected = [certified.classifier_.decide(certified.states(part), guard=by_hand).to_dicts() for part in parts]
+    assert certified.decide(parts[0], guard=texts).to_dicts() == expected[0]
+    assert certified(parts[1], guard=texts) == expected[1]
+    assert [one.decision for one in certified.explain(parts[2], guard=texts)] == expected[2]
+    assert texts.to_json() == by_hand.to_json() and texts.n_seen == 60
+
+
+def test_an_ensemble_of_texts_has_neither(directory):
+    classifier = SDMTextClassifier(str(directory), classifier=SDMEnsemble(**SMALL))
+    quietly(lambda: classifier.fit(TEXTS, LABELS))
+    guard = DriftGuard([1.0], [1.0], [1.0])
+    with pytest.raises(InvalidInputError, match=r"'guard' of SDMTextClassifier.explain"):
+        classifier.explain(TEXTS, guard=guard)
+    with pytest.raises(InvalidInputError, match=r"'guard' of SDMTextClassifier.decide"):
+        classifier(TEXTS, guard=guard)
+    with pytest.raises(InvalidInputError, match="an ensemble is not certified"):
+        classifier.recertify(TEXTS, LABELS)

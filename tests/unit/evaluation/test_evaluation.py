@@ -336,9 +336,9 @@ class Rows:
         for one in kinds:
             original = getattr(one, method)
 
-            def watched(estimator, *arguments, original=original):
+            def watched(estimator, *arguments, original=original, **others):
                 seen(estimator, *arguments)
-                return original(estimator, *arguments)
+                return original(estimator, *arguments, **others)
 
             monkeypatch.setattr(one, method, watched)
 
