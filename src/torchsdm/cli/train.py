@@ -29,13 +29,13 @@ from torchsdm.errors import InvalidInputError
     show_default=True,
     help="Training settings that are not given: fast ones, or the paper's, without a certificate.",
 )
-@click.option("--filters", "n_filters", default=200, show_default=True, help="M, the width of an exemplar.")
+@click.option("--filters", "n_filters", default=500, show_default=True, help="M, the width of an exemplar.")
 @click.option(
     "--rounds", "n_rounds", default=2, show_default=True, help="J, the number of rounds, each with its own split."
 )
 @click.option("--epochs", "max_epochs", default=50, show_default=True, help="Epochs per round.")
 @click.option("--batch-size", default=50, show_default=True, help="Points per training step.")
-@click.option("--learning-rate", default=3e-4, show_default=True, help="Learning rate of Adam.")
+@click.option("--learning-rate", default=1e-4, show_default=True, help="Learning rate of Adam.")
 @click.option(
     "--patience", default=5, show_default=True, help="End a round after so many epochs without a better loss; 0: never."
 )

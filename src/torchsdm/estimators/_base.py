@@ -60,11 +60,11 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
     def __init__(
         self,
         alpha: float | Sequence[float] = 0.95,
-        n_filters: int = 200,
+        n_filters: int = 500,
         n_rounds: int = 2,
         max_epochs: int = 50,
         batch_size: int = 50,
-        learning_rate: float = 3e-4,
+        learning_rate: float = 1e-4,
         random_state: int | np.random.RandomState | np.random.Generator | None = None,
         device: str | None = None,
         *,

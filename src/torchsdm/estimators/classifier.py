@@ -44,7 +44,7 @@ class SDMClassifier(BaseSDMClassifier):
         Target accuracy in (0.5, 1]. The certificate promises it, for those whom ``control`` names; the paper's region
         estimates where each true class reaches it on the calibration set. With several, each has a region, and the
         first is certified.
-    n_filters : int, default=200
+    n_filters : int, default=500
         M, the width of an exemplar.
     n_rounds : int, default=2
         J, rounds of training, each with its own split and initial weights.
@@ -52,7 +52,7 @@ class SDMClassifier(BaseSDMClassifier):
         Epochs per round; the model of the best one is kept.
     batch_size : int, default=50
         Points per training step.
-    learning_rate : float, default=3e-4
+    learning_rate : float, default=1e-4
         Of Adam, without weight decay.
     random_state : int, RandomState, Generator or None
         The same seed gives the same model.
