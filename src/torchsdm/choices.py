@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 SEGMENTS = ("sentences", "paragraphs", "fields")  #: kinds of segments to summarise states over
 PROMPT_NAMES = ("sentiment", "factcheck", "verify-answer", "document")  #: prompts that come with the package
+PAPER: dict[str, Any] = {
+    "n_filters": 1000,
+    "n_rounds": 10,
+    "max_epochs": 200,
+    "batch_size": 50,
+    "learning_rate": 1e-5,
+    "patience": None,
+    "standardization": "scalar",
+    "calibration_size": 0.5,
+    "certification_size": None,
+}  #: training as in the paper, without a certificate
+PRESETS = ("default", "paper")  #: of ``sdm train``
 LANES = ("trusted", "certified", "review", "unfamiliar")  #: of decisions, the most reliable first
 CONTROLS = ("groups", "predictions", "all")  #: for whom a certificate holds
 POLICIES = ("certified", "trusted")  #: which lanes are admitted

@@ -202,7 +202,8 @@ def test_the_interface_is_there():
     assert torchsdm.ExemplarAdaptor(3, 2).n_filters == 1000
     expected = {"alpha": 0.95, "n_filters": 1000, "n_rounds": 10, "max_epochs": 200, "batch_size": 50}
     expected |= {"learning_rate": 1e-5, "random_state": None, "device": None, "patience": None, "min_class_count": 0}
-    defaults = torchsdm.SDMClassifier().get_params()
+    expected |= {"standardization": "scalar", "certification_size": None}
+    defaults = torchsdm.SDMClassifier.paper().get_params()
     assert {name: defaults[name] for name in expected} == expected
     assert set(torchsdm.SDMDecisions.__dataclass_fields__) >= {
         *("predictions", "admitted", "admitted_lower", "admitted_alpha", "out_of_distribution", "probabilities"),

@@ -239,7 +239,7 @@ def test_the_result_is_strict_json_and_complete(whole, place):
     given = {"alpha": ALPHA, "n_filters": 16, "n_rounds": 2, "max_epochs": 3, "batch_size": 10}
     given |= {"learning_rate": 1e-2, "random_state": 0, "certification_size": None}  # the paper's protocol
     of_the_run = ("checkpoint", "verbose")
-    defaults = {key: value for key, value in SDMClassifier().get_params().items() if key not in of_the_run}
+    defaults = {key: value for key, value in SDMClassifier.paper().get_params().items() if key not in of_the_run}
     assert settings["training"] == {**defaults, **given} and len(defaults) > len(given)
     loaded = SDMClassifier.load(home / "runs" / "tiny-tiny-model-full" / "model")
     assert result["seed"] == loaded.random_seed_

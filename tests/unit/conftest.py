@@ -15,6 +15,7 @@ from torchsdm.errors import SDMWarning
 
 NAMES = np.array(["ant", "bee", "cat"])
 SMALL = {"n_filters": 8, "batch_size": 20, "learning_rate": 1e-2, "random_state": 5}
+SMALL |= {"standardization": "scalar", "patience": None}
 
 
 @pytest.fixture(autouse=True)

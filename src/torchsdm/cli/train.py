@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from torchsdm.choices import CONTROLS, POLICIES
+from torchsdm.choices import CONTROLS, PAPER, POLICIES, PRESETS
 from torchsdm.cli._options import AskedModel, asked_model_options, column_options, json_option, output_option, say
 from torchsdm.cli._words import trust_lines
 from torchsdm.columns import Columns
@@ -21,15 +22,22 @@ from torchsdm.errors import InvalidInputError
 @click.option(
     "-a", "--alpha", "alphas", multiple=True, type=float, help="Target accuracy of admitted inputs; can be repeated."
 )
-@click.option("--filters", "n_filters", default=1000, show_default=True, help="M, the width of an exemplar.")
 @click.option(
-    "--rounds", "n_rounds", default=10, show_default=True, help="J, the number of rounds, each with its own split."
+    "--preset",
+    type=click.Choice(PRESETS),
+    default="default",
+    show_default=True,
+    help="Training settings that are not given: fast ones, or the paper's, without a certificate.",
 )
-@click.option("--epochs", "max_epochs", default=200, show_default=True, help="Epochs per round.")
-@click.option("--batch-size", default=50, show_default=True, help="Points per training step.")
-@click.option("--learning-rate", default=1e-5, show_default=True, help="Learning rate of Adam.")
+@click.option("--filters", "n_filters", default=500, show_default=True, help="M, the width of an exemplar.")
 @click.option(
-    "--patience", type=int, metavar="N", help="End a round after N epochs without a better loss. Default: never."
+    "--rounds", "n_rounds", default=2, show_default=True, help="J, the number of rounds, each with its own split."
+)
+@click.option("--epochs", "max_epochs", default=50, show_default=True, help="Epochs per round.")
+@click.option("--batch-size", default=50, show_default=True, help="Points per training step.")
+@click.option("--learning-rate", default=1e-4, show_default=True, help="Learning rate of Adam.")
+@click.option(
+    "--patience", default=5, show_default=True, help="End a round after so many epochs without a better loss; 0: never."
 )
 @click.option("--calibration-size", default=0.5, show_default=True, help="Share of DATA that each round calibrates on.")
 @click.option("--calibration", metavar="FILE", help="A separate calibration set, instead of a share of DATA.")
@@ -60,7 +68,9 @@ from torchsdm.errors import InvalidInputError
 @click.option(
     "--min-class-count", default=0, show_default=True, help="Calibration points per class that a region needs."
 )
-@click.option("--standardization", type=click.Choice(["scalar", "per_dimension"]), default="scalar", show_default=True)
+@click.option(
+    "--standardization", type=click.Choice(["scalar", "per_dimension"]), default="per_dimension", show_default=True
+)
 @click.option("--adaptor", type=click.Choice(["filters", "identity"]), default="filters", show_default=True)
 @click.option("--ensemble", is_flag=True, help="Keep all rounds, and admit only what all of them admit.")
 @click.option("--seed", type=int, help="The same seed gives the same model. Default: random, stored with the model.")
@@ -74,8 +84,8 @@ def train(
     data: str,
     output: Path,
     alphas: tuple[float, ...],
+    preset: str,
     calibration: str | None,
-    certification_size: float,
     certification: str | None,
     ensemble: bool,
     seed: int | None,
@@ -115,8 +125,7 @@ def train(
         device=language_model.device,
         checkpoint=checkpoint or own_checkpoint,
         verbose=True,
-        certification_size=certification_size or None,
-        **settings,
+        **_chosen(settings, preset),
     )
     classifier.fit(pool, **given)
     classifier.save(output)
@@ -134,6 +143,15 @@ def _sentence(result: dict[str, Any]) -> str:
             *trust_lines(result),
         ]
     )
+
+
+def _chosen(settings: dict[str, Any], preset: str) -> dict[str, Any]:
+    """The settings of the classifier; what was not given is the preset's. 0 stands for None."""
+    context = click.get_current_context()
+    is_given = {name: context.get_parameter_source(name) is not ParameterSource.DEFAULT for name in settings}
+    papers = PAPER if preset == "paper" else {}
+    chosen = {name: value if is_given[name] else papers.get(name, value) for name, value in settings.items()}
+    return chosen | {name: chosen[name] or None for name in ("patience", "certification_size")}
 
 
 def _alpha(alphas: tuple[float, ...]) -> float | list[float]:

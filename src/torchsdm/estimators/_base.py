@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor
 
-from torchsdm.choices import CONTROLS, POLICIES
+from torchsdm.choices import CONTROLS, PAPER, POLICIES
 from torchsdm.core import SDMDecisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimators._fitted import check_examples
@@ -48,6 +48,8 @@ from torchsdm.validation import (
 )
 from torchsdm.wording import shortened
 
+Self = TypeVar("Self", bound="BaseSDMClassifier")
+
 
 class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
     """What the single classifier and the ensemble share.
@@ -58,18 +60,18 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
     def __init__(
         self,
         alpha: float | Sequence[float] = 0.95,
-        n_filters: int = 1000,
-        n_rounds: int = 10,
-        max_epochs: int = 200,
+        n_filters: int = 500,
+        n_rounds: int = 2,
+        max_epochs: int = 50,
         batch_size: int = 50,
-        learning_rate: float = 1e-5,
+        learning_rate: float = 1e-4,
         random_state: int | np.random.RandomState | np.random.Generator | None = None,
         device: str | None = None,
         *,
         adaptor: str = "filters",
-        standardization: str = "scalar",
+        standardization: str = "per_dimension",
         calibration_size: float = 0.5,
-        patience: int | None = None,
+        patience: int | None = 5,
         min_class_count: int = 0,
         checkpoint: str | Path | None = None,
         block_size: int = DEFAULT_BLOCK_SIZE,
@@ -101,6 +103,18 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         self.control = control
         self.familiarity = familiarity
         self.policy = policy
+
+    @classmethod
+    def paper(cls: type[Self], alpha: float | Sequence[float] = 0.95, **changes: Any) -> Self:
+        """An estimator with the paper's settings and protocol: wide, slow, ten rounds, and no certificate.
+
+        Parameters
+        ----------
+        alpha : float or sequence of float
+        **changes
+            Any other parameters.
+        """
+        return cls(alpha, **{**PAPER, **changes})
 
     # ---------------------------------------------------------------- fitting
 

@@ -36,6 +36,7 @@ class SDMClassifier(BaseSDMClassifier):
        without training.
 
     With ``certification_size=None`` this is the paper's protocol: no certificate, and the region admits.
+    ``SDMClassifier.paper()`` has its training settings, too; the defaults take seconds where they take half an hour.
 
     Parameters
     ----------
@@ -43,15 +44,15 @@ class SDMClassifier(BaseSDMClassifier):
         Target accuracy in (0.5, 1]. The certificate promises it, for those whom ``control`` names; the paper's region
         estimates where each true class reaches it on the calibration set. With several, each has a region, and the
         first is certified.
-    n_filters : int, default=1000
+    n_filters : int, default=500
         M, the width of an exemplar.
-    n_rounds : int, default=10
+    n_rounds : int, default=2
         J, rounds of training, each with its own split and initial weights.
-    max_epochs : int, default=200
+    max_epochs : int, default=50
         Epochs per round; the model of the best one is kept.
     batch_size : int, default=50
         Points per training step.
-    learning_rate : float, default=1e-5
+    learning_rate : float, default=1e-4
         Of Adam, without weight decay.
     random_state : int, RandomState, Generator or None
         The same seed gives the same model.
@@ -59,11 +60,11 @@ class SDMClassifier(BaseSDMClassifier):
         A torch device; None is the CPU.
     adaptor : {'filters', 'identity'}
         'identity' matches hidden states directly and trains only the output layer (the paper's ablation).
-    standardization : {'scalar', 'per_dimension'}
-        One mean and standard deviation over all entries, or one per dimension.
+    standardization : {'per_dimension', 'scalar'}
+        One mean and standard deviation per dimension, or, as in the paper, one over all entries.
     calibration_size : float, default=0.5
         Share of X that each round calibrates on.
-    patience : int or None
+    patience : int or None, default=5
         End a round after this many epochs without a better calibration loss; None never does.
     min_class_count : int, default=0
         Regions based on fewer calibration points of some class are refused.

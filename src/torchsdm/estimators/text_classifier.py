@@ -45,7 +45,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
     prompt : str, TaskPrompt or None
         The prompt, if ``model`` is not an extractor, which has its own.
     classifier : SDMClassifier or SDMEnsemble, optional
-        The classifier over hidden states, not yet fitted; by default ``SDMClassifier()`` with the paper's settings.
+        The classifier over hidden states, not yet fitted; by default ``SDMClassifier()``.
     cache : bool or path
         Whether ``fit`` caches the hidden states of its texts, so that another ``fit`` on the same texts, even in
         another process or after an interruption, does not run the language model on them again. True: in the cache

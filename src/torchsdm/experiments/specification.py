@@ -119,7 +119,7 @@ class Experiment:
 
     def classifier(self, **changes: Any) -> SDMClassifier:
         """The classifier of the experiment, not fitted; by default with the paper's protocol, without a certificate."""
-        return SDMClassifier(**{"certification_size": None, **self.training, **changes})
+        return SDMClassifier.paper(**{**self.training, **changes})
 
     def test(self, role: str) -> list[DataSet]:
         """The test sets with a role."""

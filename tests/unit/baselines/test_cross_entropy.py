@@ -24,6 +24,7 @@ from torchsdm.training.checkpoint import Checkpointing, stored_seed
 from torchsdm.training.data import TrainingData, TrainingSettings, random_generator, split_of_round
 
 QUICK = {"n_filters": 8, "n_rounds": 3, "max_epochs": 5, "batch_size": 16, "learning_rate": 1e-2, "random_state": 0}
+QUICK |= {"standardization": "scalar", "patience": None}
 
 
 def three_classes(n=150, seed=0):
@@ -153,7 +154,7 @@ def test_the_loss_weighs_classes_alike():
 def test_patience_ends_rounds_early(data):
     settings = {**QUICK, "learning_rate": 0.3, "max_epochs": 12}
     full = CrossEntropyClassifier(**settings).fit(*data).calibration_losses_
-    short = CrossEntropyClassifier(**settings, patience=2).fit(*data).calibration_losses_
+    short = CrossEntropyClassifier(**{**settings, "patience": 2}).fit(*data).calibration_losses_
     assert np.isnan(short).any() and not np.isnan(full).any()
     for row, whole in zip(short, full, strict=True):
         end = int((~np.isnan(row)).sum())

@@ -15,6 +15,7 @@ from torchsdm.trust.reliability import evidence_of
 
 NAMES = np.array(["ant", "bee"])
 SETTINGS = {"n_filters": 16, "n_rounds": 2, "max_epochs": 5, "learning_rate": 1e-2, "random_state": 3}
+SETTINGS |= {"standardization": "scalar", "patience": None}
 
 
 def draw(n, seed, shift=0.0):

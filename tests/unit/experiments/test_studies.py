@@ -364,7 +364,7 @@ def test_claims_about_the_paper_stay_about_the_region_beside_a_certificate(study
 
 
 def test_ablation_is_a_classifier_with_the_identity(prepared, found):
-    identity = SDMClassifier(**TRAINING, adaptor="identity", certification_size=None).fit(prepared.pool)
+    identity = SDMClassifier.paper(**TRAINING, adaptor="identity").fit(prepared.pool)
     place = {name: row for row, name in enumerate(prepared.pool.ids)}
     table = section(found[0]["ablation"], "Without a learned g").table
     by_name = {(row.dataset, row.model): row for row in table.rows}

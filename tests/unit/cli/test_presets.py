@@ -1,0 +1,69 @@
+"""``sdm train``: its defaults are the class's, and a preset fills in what is not given."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from click.testing import CliRunner
+
+from torchsdm import SDMClassifier, SDMEnsemble
+from torchsdm.choices import PAPER
+from torchsdm.cli.command import sdm
+from torchsdm.cli.train import train
+
+DEFAULTS = {name: one.default for name, one in inspect.signature(SDMClassifier).parameters.items()}
+
+
+def test_the_command_has_the_defaults_of_the_class():
+    options = {option.name: option.default for option in train.params}
+    shared = DEFAULTS.keys() & options.keys() - {"checkpoint", "device"}
+    assert shared >= {"n_filters", "learning_rate", "patience", "standardization", "certification_size", "control"}
+    assert {name: options[name] for name in shared} == {name: DEFAULTS[name] for name in shared}
+
+
+def test_the_papers_settings_are_known_and_can_be_changed():
+    assert PAPER.keys() <= DEFAULTS.keys()
+    papers = SDMClassifier.paper(0.9, n_rounds=3)
+    assert papers.get_params() == {**DEFAULTS, **PAPER, "alpha": 0.9, "n_rounds": 3}
+    assert isinstance(SDMEnsemble.paper(), SDMEnsemble)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), {}),
+        (("--filters", 7, "--patience", 0), {"n_filters": 7, "patience": None}),
+        (("--preset", "paper"), PAPER),
+        (("--preset", "paper", "--filters", 7), {**PAPER, "n_filters": 7}),
+        (("--preset", "paper", "--certification-size", 0.25), {**PAPER, "certification_size": 0.25}),
+        (("--certification-size", 0), {"certification_size": None}),
+    ],
+)
+def test_what_is_given_wins_over_the_preset(words, expected, insects, tmp_path, monkeypatch):
+    import numpy as np
+
+    np.savez(tmp_path / "data.npz", hidden_states=insects.X, labels=insects.y)
+    seen = {}
+
+    def fit(self, *_, **__):
+        seen.update(self.get_params())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SDMClassifier, "fit", fit)
+    CliRunner().invoke(sdm, ["train", str(tmp_path / "data.npz"), "-o", str(tmp_path / "model"), *map(str, words)])
+    kept = {name: seen[name] for name in DEFAULTS if name not in ("checkpoint", "verbose")}
+    plain = {name: value for name, value in DEFAULTS.items() if name in kept}
+    assert kept == {**plain, **expected}
+
+
+def test_a_preset_may_stand_in_a_settings_file(insects, tmp_path, monkeypatch):
+    import numpy as np
+
+    np.savez(tmp_path / "data.npz", hidden_states=insects.X, labels=insects.y)
+    (tmp_path / "settings.toml").write_text('[train]\npreset = "paper"\nfilters = 9\n')
+    seen = {}
+    monkeypatch.setattr(SDMClassifier, "fit", lambda self, *_, **__: seen.update(self.get_params()) or 1 / 0)
+    words = ["--config", tmp_path / "settings.toml", "train", tmp_path / "data.npz", "-o", tmp_path / "model"]
+    CliRunner().invoke(sdm, [*map(str, words)])
+    assert (seen["n_filters"], seen["n_rounds"], seen["learning_rate"]) == (9, 10, 1e-5)
