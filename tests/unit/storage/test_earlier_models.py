@@ -11,7 +11,7 @@ import pytest
 from torchsdm import SDMClassifier, SDMEnsemble
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-VERSIONS = [1]
+VERSIONS = [1, 2]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -26,6 +26,27 @@ def test_a_model_of_an_earlier_format_decides_as_it_did(version, name, kind, tmp
     assert len(columns) == 6 and np.ptp(columns["confidence"]) > 0  # so that something is compared
     for column, values in columns.items():
         np.testing.assert_array_equal(getattr(decisions, column), values, err_msg=column)
+
+
+def test_a_certificate_of_format_2_still_holds(tmp_path):
+    folder = FIXTURES / "model-format-2"
+    shutil.copytree(folder / "classifier", tmp_path / "model")
+    model = SDMClassifier.load(tmp_path / "model", verify=True)
+    assert model.certificate_.found and model.certificate_.n_certification == len(model.certification_rows_) == 40
+    expected = np.load(folder / "expected.npz", allow_pickle=False)
+    decisions = model.decide(expected["X"])
+    assert decisions.lane.tolist() == expected["lane"].tolist()
+    assert decisions.reason.tolist() == expected["reason"].tolist()
+    assert ["bee" in str(one) for one in model.warnings()] == [True]  # few points of one prediction in the region
+
+
+def test_a_model_of_format_1_has_lanes_without_a_certificate(tmp_path):
+    shutil.copytree(FIXTURES / "model-format-1" / "classifier", tmp_path / "model")
+    model = SDMClassifier.load(tmp_path / "model")
+    assert model.certificate_ is None and model.certification_size is None
+    decisions = model.decide(np.load(FIXTURES / "model-format-1" / "expected.npz")["X"])
+    assert (decisions.admitted == decisions.admitted_at.any(axis=1)).all()
+    assert ((decisions.lane == "trusted") == decisions.admitted).all()
 
 
 def test_examples_of_an_earlier_format_are_there(tmp_path):
