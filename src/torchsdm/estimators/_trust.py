@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from torchsdm.choices import POLICIES
+from torchsdm.core import SDMDecisions
 from torchsdm.errors import CertificateWarning, Remedy, SDMWarning, warn_user
 from torchsdm.estimators._fitted import FittedState
 from torchsdm.estimators._fitting import FitData
-from torchsdm.model import Points, SDMModel
+from torchsdm.model import Certification, Points, SDMModel
 from torchsdm.training import Part, certification_split
-from torchsdm.trust import Certificate, LaneRule, Reliability, SignalSample, can_certify, certify
+from torchsdm.trust import Certificate, LaneRule, Reliability, ScoredSample, SignalSample, can_certify, certify
 from torchsdm.validation import Array, check_choice
 
 
@@ -67,14 +68,14 @@ class Trusting(FittedState):
         Who gives a calibration set has made the split; nothing is held out of it then.
         """
         self.certification_rows_ = np.array([], dtype=np.int64)
-        if self.certification_size is None or data.certification is not None or not self._certifies(data):
+        share = self.certification_size
+        if share is None or data.certification is not None or not self._certifies(data):
             return data
         labels = data.points.labels.numpy()
-        expected = np.bincount(labels, minlength=len(data.classes)) * self.certification_size
+        expected = np.bincount(labels, minlength=len(data.classes)) * share
         if not can_certify(expected, alpha=alpha, delta=self.delta, control=self.control):
             return data
-        split = certification_split(labels, float(self.certification_size), self.random_seed_)
-        self.certification_rows_, n_given_back = split
+        self.certification_rows_, n_given_back = certification_split(labels, float(share), self.random_seed_)
         rows = torch.from_numpy(self.certification_rows_)
         part = Part(data.points.hidden_states, data.points.labels[rows], rows)
         held_out = Points(part.blocks(), part.labels, data.examples.take(rows.tolist()))
@@ -86,45 +87,25 @@ class Trusting(FittedState):
         return data.certification is not None or not (self.certification_size is None or was_split)
 
     def _certify(self, model: SDMModel, alpha: float) -> None:
-        """Find the certified rule of a model with a certification set; warns if there is none."""
-        decisions = model.decide_certification()
-        known, points = model.calibration, model.certification
-        spent = {} if points is None else self.deltas_spent_.get(points.fingerprint, {})
+        """Find the certified rule of a model, if it has certification points; warns if there is none."""
         self.familiarity_ = float(self.familiarity)
-        n_known = 0 if decisions is None else int((decisions.nearest_distance == 0).sum())
-        if decisions is not None and n_known and not len(self.certification_rows_):  # given, not held out
-            warn_user(
-                f"{n_known} of the {len(decisions)} certification points equal training points. Only points that "
-                "nothing else saw can promise anything: leave out what the model was trained on.",
-                CertificateWarning,
-            )
-        if alpha == 1 or decisions is None or points is None or len(decisions) == 0:
+        points = model.certification
+        spent = {} if points is None else self.deltas_spent_.get(points.fingerprint, {})
+        if points is None or len(points.labels) == 0 or alpha == 1:
             self.certificate_ = Certificate.without_test(
                 *(alpha, float(self.delta), self.control, len(model.classes)),
                 looks=len(spent),
                 delta_spent=sum(spent.values()),
             )
         else:
-            calibration = SignalSample(
-                *map(_numpy, (known.labels, known.logits, known.similarity)),
-                *map(_numpy, (known.distance_quantile, known.class_distance_quantile)),
-            )
-            certification = SignalSample(
-                *(_numpy(points.labels), decisions.logits, decisions.similarity),
-                *(decisions.distance_quantile, decisions.class_distance_quantile),
-            )
-            familiar = calibration.familiar(self.familiarity_)
-            right = calibration.predictions == calibration.labels
-            self.reliability_ = Reliability.fit(calibration.evidence[familiar], right[familiar])
-            known_sample = calibration.scored(self.reliability_, self.familiarity_)
-            held_out = certification.scored(self.reliability_, self.familiarity_)
+            calibration, certification = self._scored_samples(model, points)
             terms: dict[str, Any] = {"alpha": alpha, "delta": float(self.delta), "control": self.control}
-            question = json.dumps([known_sample.digest(), held_out.digest(), terms])
+            question = json.dumps([calibration.digest(), certification.digest(), terms])
             name = hashlib.sha256(question.encode()).hexdigest()
             earlier = {asked: delta for asked, delta in spent.items() if asked != name}  # the same question is no look
             self.certificate_ = certify(
-                known_sample,
-                held_out,
+                calibration,
+                certification,
                 len(model.classes),
                 **terms,
                 looks=len(earlier) + 1,
@@ -135,6 +116,36 @@ class Trusting(FittedState):
         warning = self.certificate_.warning(model.classes.tolist())
         if warning is not None:
             warn_user(warning.what, CertificateWarning, warning.remedy)
+
+    def _scored_samples(self, model: SDMModel, points: Certification) -> tuple[ScoredSample, ScoredSample]:
+        """Calibration and certification points with their reliability, which is fitted on the first."""
+        known, decisions = model.calibration, model.decide_certification(points)
+        if not len(self.certification_rows_):  # given, not held out, where copies among the rows are natural
+            _warn_of_known(decisions)
+        calibration = SignalSample(
+            *map(_numpy, (known.labels, known.logits, known.similarity)),
+            *map(_numpy, (known.distance_quantile, known.class_distance_quantile)),
+        )
+        certification = SignalSample(
+            *(_numpy(points.labels), decisions.logits, decisions.similarity),
+            *(decisions.distance_quantile, decisions.class_distance_quantile),
+        )
+        familiar = calibration.familiar(self.familiarity_)
+        right = calibration.predictions == calibration.labels
+        self.reliability_ = Reliability.fit(calibration.evidence[familiar], right[familiar])
+        fitted = (self.reliability_, self.familiarity_)
+        return calibration.scored(*fitted), certification.scored(*fitted)
+
+
+def _warn_of_known(decisions: SDMDecisions) -> None:
+    """Warn of certification points that are in the support."""
+    n_known = int((decisions.nearest_distance == 0).sum())
+    if n_known:
+        warn_user(
+            f"{n_known} of the {len(decisions)} certification points equal training points. Only points that nothing "
+            "else saw can promise anything: leave out what the model was trained on.",
+            CertificateWarning,
+        )
 
 
 def _numpy(tensor: Tensor) -> Array:

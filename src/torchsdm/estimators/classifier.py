@@ -246,8 +246,8 @@ class SDMClassifier(BaseSDMClassifier):
     @property
     def certification_(self) -> SDMDecisions | None:
         """The decisions on the certification points, as they would be made now; None without such points."""
-        decisions = self.model_.decide_certification()
-        return None if decisions is None else self.lane_rule_.apply(decisions)
+        points = self.model_.certification
+        return None if points is None else self.lane_rule_.apply(self.model_.decide_certification(points))
 
     @contextmanager
     def _updated_models(self) -> Iterator[tuple[SDMModel, ...]]:

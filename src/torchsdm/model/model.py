@@ -102,12 +102,9 @@ class SDMModel:
         labels = points.labels.to(self.support.exemplars.device)
         self.certification = Certification(exemplars, logits, labels, points.examples, n_given_back, digest.hexdigest())
 
-    def decide_certification(self) -> SDMDecisions | None:
-        """Decisions on the certification points; None without any."""
-        known = self.certification
-        if known is None:
-            return None
-        blocks = zip(known.exemplars.split(_ROWS_AT_ONCE), known.logits.split(_ROWS_AT_ONCE), strict=True)
+    def decide_certification(self, points: Certification) -> SDMDecisions:
+        """Decide on certification points, which are encoded already."""
+        blocks = zip(points.exemplars.split(_ROWS_AT_ONCE), points.logits.split(_ROWS_AT_ONCE), strict=True)
         return Decisions.concatenate([self._decide_encoded(*block)[0] for block in blocks])
 
     def decide(self, hidden_states: Tensor) -> SDMDecisions:

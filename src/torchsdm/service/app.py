@@ -92,9 +92,11 @@ def create_app(saved: SavedModel, max_inputs: int = 256, *, texts: bool = False,
             return {"guard": None if guard is None else guard_state(guard)}
 
     def reset(request: dict[str, Any] = Body()) -> dict[str, Any]:  # noqa: B008
-        if guard is None or set(request) != {"reason"}:
+        if guard is None:
+            raise InvalidInputError("An ensemble has no drift guard to reset.")
+        if set(request) != {"reason"}:
             raise InvalidInputError(
-                'To reset a guard, a request needs "reason", and the model must not be an ensemble.'
+                f'To reset the drift guard, give its "reason" and nothing else. Got {sorted(request)}.'
             )
         with one_at_a_time:
             guard.reset(request["reason"])

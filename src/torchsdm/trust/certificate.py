@@ -198,9 +198,8 @@ class Certificate:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for strict JSON: an infinite threshold is null."""
-        stored = asdict(self)
         thresholds = [float(value) if np.isfinite(value) else None for value in self.thresholds]
-        return {**stored, "thresholds": thresholds, "groups": [asdict(group) for group in self.groups]}
+        return {**asdict(self), "thresholds": thresholds}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Certificate:
@@ -293,8 +292,9 @@ def certify(
         raise InvalidInputError("'alpha' of certify must be below 1: no sample can show that nothing is ever wrong.")
     check_share(delta, "delta", "certify")
     check_choice(control, CONTROLS, "control", "certify")
+    terms = _Terms(n_classes, alpha, delta, control, n_errors)
     walk = _walk_predictions if control == "predictions" else _walk
-    thresholds, groups = walk(calibration, certification, n_classes, alpha, delta, control, n_errors)
+    thresholds, groups = walk(calibration, certification, terms)
     certificate = Certificate(
         alpha=float(alpha),
         delta=float(delta),
@@ -310,21 +310,27 @@ def certify(
     return _with_advice(certificate, calibration, n_classes) if advice and not certificate.found else certificate
 
 
+@dataclass(frozen=True)
+class _Terms:
+    """What is to be certified; the fields are parameters of ``certify``."""
+
+    n_classes: int
+    alpha: float
+    delta: float
+    control: str
+    n_errors: int
+
+
 def _walk(
-    calibration: ScoredSample,
-    certification: ScoredSample,
-    n_classes: int,
-    alpha: float,
-    delta: float,
-    control: str,
-    n_errors: int,
+    calibration: ScoredSample, certification: ScoredSample, terms: _Terms
 ) -> tuple[Array, tuple[GroupCheck, ...]]:
     """The thresholds that hold for every group at once, and the groups; without any, those of the safest element."""
+    n_classes, alpha, delta, control = terms.n_classes, terms.alpha, terms.delta, terms.control
     path = ThresholdPath.of(calibration, n_classes, len(certification), alpha=alpha, delta=delta, control=control)
     certified, shown = np.full(n_classes, np.inf), None
     for thresholds in path:
         counts = group_counts(certification, certification.admitted_by(thresholds), n_classes, control)
-        counts = GroupCounts(counts.n + n_errors, counts.k + n_errors)
+        counts = GroupCounts(counts.n + terms.n_errors, counts.k + terms.n_errors)
         holds = bool((p_values(counts, alpha) <= delta).all())
         if holds or shown is None:
             shown = counts
@@ -335,26 +341,22 @@ def _walk(
 
 
 def _walk_predictions(
-    calibration: ScoredSample,
-    certification: ScoredSample,
-    n_classes: int,
-    alpha: float,
-    delta: float,
-    control: str,
-    n_errors: int,
+    calibration: ScoredSample, certification: ScoredSample, terms: _Terms
 ) -> tuple[Array, tuple[GroupCheck, ...]]:
     """The thresholds that hold for each prediction on its own, at a share of delta."""
+    n_classes, delta = terms.n_classes, terms.delta
 
     def power(of_class: ScoredSample, n: int, level: float) -> float:
-        return ThresholdPath.of(of_class, 2, n, alpha=alpha, delta=level, control="all").power
+        return ThresholdPath.of(of_class, 2, n, alpha=terms.alpha, delta=level, control="all").power
 
     parts = [(_of_prediction(calibration, c), _of_prediction(certification, c)) for c in range(n_classes)]
     expected = [round(len(part) * len(certification) / max(len(calibration), 1)) for part, _ in parts]
     tried = [c for c in range(n_classes) if power(parts[c][0], expected[c], delta / n_classes) >= _HOPE]
     tried = tried or [int(np.argmax([power(part, n, delta) for (part, _), n in zip(parts, expected, strict=True)]))]
     thresholds, groups = np.full(n_classes, np.inf), []
+    of_one = replace(terms, n_classes=2, delta=delta / len(tried), control="all")  # right or wrong
     for c in tried:
-        certified, checks = _walk(*parts[c], 2, alpha, delta / len(tried), "all", n_errors)
+        certified, checks = _walk(*parts[c], of_one)
         thresholds[c] = certified[0]
         groups += [replace(check, kind="prediction", class_number=c) for check in checks]
     if np.isfinite(thresholds).any():  # the failed ones are not part of the rule
