@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from torchsdm.core import CalibrationScores, ClassEcdfs, HighReliabilityRegion, Signals, decide
-from torchsdm.trust import Certificate, LaneRule, Reliability, demoted
+from torchsdm.trust import Certificate, DriftGuard, LaneRule, Reliability, demoted
 from torchsdm.trust.lanes import is_familiar
 
 CLASSES = np.array(["ant", "bee"])
@@ -138,3 +138,15 @@ def test_at_one_of_several_alphas_lanes_are_left_out():
     at = judged.at(0.8)
     assert at.lane is None and at.certified is None and "lane" not in at.to_dicts()[0]
     assert at.admitted.tolist() == [True]
+
+
+def test_the_input_that_raises_the_guard_is_the_first_to_be_demoted():
+    rule = LaneRule(certificate(), RELIABILITY, familiarity=0.05, region=region())
+    judged = rule.apply(decisions(np.full(60, 3), np.full(60, 0.9), 5.0))  # all certified, at distance 0.1
+    assert set(judged.lane.tolist()) == {"certified"}
+    nearer = np.linspace(0.0, 0.05, 200)
+    guard = DriftGuard(nearer, np.full(200, judged.confidence[0]), np.ones(200))
+    watched = guard.watch(judged)
+    assert 1 < guard.raised_at < 60
+    first = guard.raised_at - 1
+    assert watched.lane.tolist() == ["certified"] * first + ["review"] * (60 - first)
