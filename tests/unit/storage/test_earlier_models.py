@@ -32,12 +32,12 @@ def test_a_certificate_of_format_2_still_holds(tmp_path):
     folder = FIXTURES / "model-format-2"
     shutil.copytree(folder / "classifier", tmp_path / "model")
     model = SDMClassifier.load(tmp_path / "model", verify=True)
-    assert model.certificate_.found and model.certificate_.n_certification == len(model.certification_rows_) == 40
+    assert model.certificate_.found and model.certificate_.n_certification == len(model.certification_rows_) == 50
     expected = np.load(folder / "expected.npz", allow_pickle=False)
     decisions = model.decide(expected["X"])
     assert decisions.lane.tolist() == expected["lane"].tolist()
     assert decisions.reason.tolist() == expected["reason"].tolist()
-    assert ["bee" in str(one) for one in model.warnings()] == [True]  # few points of one prediction in the region
+    assert model.warnings() == []
 
 
 def test_a_model_of_format_1_has_lanes_without_a_certificate(tmp_path):
