@@ -6,7 +6,7 @@
 For each seed some points of the pool are drawn to fit on, a quarter of them to certify, half of the rest each to train
 and to calibrate, at alpha = 0.9; then the test set is decided on. Every setting has the same draws. The settings of the
 paper are given the same certification sample here, so that only the training differs; they take a hundred times as
-long, so they have few seeds and few cells. Fits that the .json has already are not repeated: an interrupted study goes on.
+long, so they have few seeds and few cells. Fits that the .json has already are not repeated, so a study can go on.
 
 ``make study-defaults`` runs it all.
 """
