@@ -1,7 +1,7 @@
-"""Background examples: what they cost of what belongs, and what they keep out; trained as a class, or as exemplars alone.
+"""Background examples: what they cost of what belongs, and what they keep out; as a trained class, or as exemplars.
 
     python studies/background.py [--data FOLDER] [--states FOLDER] [--seeds 5]    # compute, print, write the .json
-    python studies/background.py --publish                                       # the table into docs/howto/background.md
+    python studies/background.py --publish                                        # the table into the docs
 
 - news: 3,000 newsgroup posts of four topics, alpha 0.9, every group certified; the background are 100 or 300 film
   reviews. Strangers are other reviews (of the kind shown) and tweets (of a kind never shown).

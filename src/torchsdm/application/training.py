@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from torchsdm.application.inputs import checked, open_documents, readable
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.hidden_states import HiddenStateExtractor, default_store
-from torchsdm.states import LabelledStates, has_states, read_states
+from torchsdm.states import LabelledStates, has_states, join_states, read_states, state_blocks
 
 
 def read_training(
@@ -24,8 +25,11 @@ def read_training(
             if extractor is not None:
                 raise InvalidInputError(f"{path} already contains states.", remedy=Remedy.NO_LANGUAGE_MODEL)
             names = {"labels": columns.label, "ids": columns.id}
-            given = {name: column for name, column in names.items() if column is not None}
-            read = read_states(path, states=columns.states, **given)
+            given: dict[str, Any] = {name: column for name, column in names.items() if column is not None}
+            if needs_labels:
+                read = read_states(path, states=columns.states, **given)
+            else:
+                read = join_states(list(state_blocks(path, states=columns.states, **given)))
             return checked(read, path, columns, needs_labels=needs_labels)
         if extractor is None:
             raise InvalidInputError(f"{path} contains texts.", remedy=Remedy.NAME_LANGUAGE_MODEL)

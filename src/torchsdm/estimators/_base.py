@@ -263,7 +263,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
                     f"'{name}' of {caller} must be LabelledStates or (X, y). Got {type(part).__name__}."
                 )
             part = LabelledStates(*part)
-        _check_origin(part, name, origin, caller)
+        self._check_alike(part, name, origin, caller)
         where = f"{caller} ({name})"
         states = check_hidden_states(self, part.hidden_states, where, reset=False)
         labels = check_label_array(part.labels, where)
@@ -285,7 +285,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         if BACKGROUND in classes.tolist():
             raise InvalidInputError(f"{BACKGROUND!r} is the label of background examples. Rename the class.")
         part = given if isinstance(given, LabelledStates) else LabelledStates(given, None)
-        _check_origin(part, "background", origin, caller)
+        self._check_alike(part, "background", origin, caller)
         states = check_hidden_states(self, part.hidden_states, f"{caller} (background)", reset=False)
         if len(states) < _FEWEST_BACKGROUND:
             raise InvalidInputError(
@@ -296,6 +296,20 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         named = ListedExamples([f"background:{name}" for name in ids], texts)
         return Background(states, named, self.background_as == "class")
 
+    def _check_alike(self, part: LabelledStates, name: str, origin: StatesOrigin | None, caller: str) -> None:
+        """Refuse a part whose states have another width than those of X, or were made otherwise."""
+        shape = np.shape(part.hidden_states)
+        if shape and shape[-1] != self.n_features_in_:
+            raise InvalidInputError(
+                f"'{name}' of {caller} must have states of width {self.n_features_in_}, like X. Got {shape[-1]}."
+            )
+        difference = None if origin is None or part.origin is None else origin.difference(part.origin)
+        if difference is not None:
+            raise InvalidInputError(
+                f"'{name}' of {caller} was made with a different {difference.what} than X: "
+                f"{shortened(repr(difference.theirs))}, but X has {shortened(repr(difference.ours))}."
+            )
+
     def _check_input(self, X: ArrayLike, method: str) -> Tensor:
         self._check_is_fitted(method)
         return check_hidden_states(self, X, f"{type(self).__name__}.{method}", reset=False)
@@ -304,14 +318,3 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         return tags
-
-
-def _check_origin(part: LabelledStates, name: str, origin: StatesOrigin | None, caller: str) -> None:
-    """Refuse a part whose states were made otherwise than those of X."""
-    if origin is not None and part.origin is not None:
-        difference = origin.difference(part.origin)
-        if difference is not None:
-            raise InvalidInputError(
-                f"'{name}' of {caller} was made with a different {difference.what} than X: "
-                f"{shortened(repr(difference.theirs))}, but X has {shortened(repr(difference.ours))}."
-            )
