@@ -98,9 +98,9 @@ study-guard: setup ## when the drift guard notices a shift, and how often withou
 	@$(BIN)/python studies/guard.py --publish
 
 study-defaults: setup ## training settings beside each other and beside the paper's, into docs/ (TORCHSDM_DATA=FOLDER; hours)
-	@$(BIN)/python studies/defaults.py --setting defaults --seeds 10
-	@$(BIN)/python studies/defaults.py --seeds 5
-	@$(BIN)/python studies/defaults.py --setting paper --seeds 2 --cells 1
+	@OMP_NUM_THREADS=1 $(BIN)/python studies/defaults.py --setting defaults --seeds 10
+	@OMP_NUM_THREADS=1 $(BIN)/python studies/defaults.py --seeds 5
+	@OMP_NUM_THREADS=1 $(BIN)/python studies/defaults.py --setting paper --seeds 2 --cells 1
 	@$(BIN)/python studies/defaults.py --publish
 
 clean: ## remove .venv, caches and everything built
