@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import sys
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -89,7 +90,9 @@ def _path(options: argparse.Namespace, texts: Texts) -> Path:
 
 def _folder(options: argparse.Namespace) -> Path:
     if options.data is None:
-        raise SystemExit("no data: name the folder that has factcheck/, newsgroups/ and sentiment/ with --data")
+        needed = "clinc150/, factcheck/, newsgroups/ and sentiment/"
+        print(f"no data: name the folder that has {needed} with --data or TORCHSDM_DATA", file=sys.stderr)
+        sys.exit(2)
     return Path(options.data)
 
 

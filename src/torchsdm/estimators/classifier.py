@@ -254,7 +254,7 @@ class SDMClassifier(BaseSDMClassifier):
     def certification_(self) -> SDMDecisions | None:
         """The decisions on the certification points, as they would be made now; None without such points."""
         points = self.model_.certification
-        return None if points is None else self.lane_rule_.apply(self.model_.decide_certification(points))
+        return None if points is None else self.lane_rule_.apply(self.model_.decide_encoded(points.points))
 
     @contextmanager
     def _updated_models(self) -> Iterator[tuple[SDMModel, ...]]:

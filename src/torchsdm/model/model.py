@@ -117,9 +117,9 @@ class SDMModel:
         labels = points.labels.to(self.support.exemplars.device)
         self.certification = Certification(encoded, labels, points.examples, n_given_back, digest.hexdigest())
 
-    def decide_certification(self, points: Certification) -> SDMDecisions:
-        """Decide on certification points, which are encoded already."""
-        return Decisions.concatenate([self._decide_encoded(block)[0] for block in points.points.split(_ROWS_AT_ONCE)])
+    def decide_encoded(self, points: Encoded) -> SDMDecisions:
+        """Decide on points that are encoded already, such as those of calibration or certification."""
+        return Decisions.concatenate([self._decide_block(block)[0] for block in points.split(_ROWS_AT_ONCE)])
 
     def decide(self, hidden_states: Tensor) -> SDMDecisions:
         """Decide on hidden states (N, D) or (N, positions, D)."""
@@ -178,9 +178,9 @@ class SDMModel:
 
     def _decide_blocks(self, hidden_states: Tensor, k: int = 0) -> Iterator[tuple[SDMDecisions, Match]]:
         for block in hidden_states.split(_ROWS_AT_ONCE):
-            yield self._decide_encoded(self._encode(block), k)
+            yield self._decide_block(self._encode(block), k)
 
-    def _decide_encoded(self, points: Encoded, k: int = 0) -> tuple[SDMDecisions, Match]:
+    def _decide_block(self, points: Encoded, k: int = 0) -> tuple[SDMDecisions, Match]:
         known = self.calibration
         match = points.unvouched(self.support.match(points.exemplars, points.predictions, k=k))
         signals = Signals.of(match, known.ecdfs)
