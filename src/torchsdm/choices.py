@@ -20,4 +20,5 @@ PAPER: dict[str, Any] = {
 PRESETS = ("default", "paper")  #: of ``sdm train``
 LANES = ("trusted", "certified", "review", "unfamiliar")  #: of decisions, the most reliable first
 CONTROLS = ("groups", "predictions", "all")  #: for whom a certificate holds
+BACKGROUNDS = ("class", "exemplars")  #: what background examples are: a class that is trained, or only of the support
 POLICIES = ("certified", "trusted")  #: which lanes are admitted

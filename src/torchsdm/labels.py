@@ -13,6 +13,8 @@ from torch import Tensor
 from torchsdm.errors import InvalidInputError
 from torchsdm.validation import Array, is_storable_label
 
+BACKGROUND = "(background)"  #: the label of background examples, which belong to no class
+
 
 @dataclass(frozen=True)
 class LabelCodes:

@@ -281,7 +281,7 @@ def test_recalibrate_after_updates_equals_a_fresh_calibration(data):
     assert fitted.region_ is region_before  # updates alone leave the region
     fitted.recalibrate()
     model = fitted.model_
-    match = model.support.match(model.calibration.exemplars, model.calibration.predictions)
+    match = model.support.match(model.calibration.points.exemplars, model.calibration.predictions)
     assert torch.equal(match.similarity, model.calibration.similarity)
     assert torch.equal(match.nearest_distance, model.calibration.nearest_distance)
 

@@ -113,7 +113,9 @@ def test_delays_are_counted_from_the_turn(guard):
     assert turn["raised_at"] - guard.N_BEFORE_TURN in guard.all_delays([ends], "after_turn")
 
 
-@pytest.mark.parametrize(("name", "needs"), [("guard", "mixtral32_pool"), ("certificate", "factcheck/ and sentiment/")])
+@pytest.mark.parametrize(
+    ("name", "needs"), [("guard", "mixtral32_pool"), ("certificate", "factcheck/"), ("defaults", "newsgroups/")]
+)
 def test_without_data_the_study_says_what_it_needs(name, needs):
     environment = {name: value for name, value in os.environ.items() if name != "TORCHSDM_DATA"}
     done = subprocess.run([sys.executable, STUDIES / f"{name}.py"], capture_output=True, text=True, env=environment)

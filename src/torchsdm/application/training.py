@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from torchsdm.application.inputs import checked, open_documents, readable
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.hidden_states import HiddenStateExtractor, default_store
-from torchsdm.states import LabelledStates, has_states, read_states
+from torchsdm.states import LabelledStates, has_states, join_states, read_states, state_blocks
 
 
-def read_training(source: str, columns: Columns, extractor: HiddenStateExtractor | None) -> LabelledStates:
-    """Labelled states from a file; those of texts are extracted, or read from the cache."""
+def read_training(
+    source: str, columns: Columns, extractor: HiddenStateExtractor | None, *, needs_labels: bool = True
+) -> LabelledStates:
+    """Labelled states from a file; those of texts are extracted, or read from the cache.
+
+    Without ``needs_labels``, as for background examples, labels are not read.
+    """
+    columns = columns if needs_labels else replace(columns, label=None)
     with readable(source) as path:
         if has_states(path, columns.states):
             if extractor is not None:
                 raise InvalidInputError(f"{path} already contains states.", remedy=Remedy.NO_LANGUAGE_MODEL)
             names = {"labels": columns.label, "ids": columns.id}
-            given = {name: column for name, column in names.items() if column is not None}
-            read = read_states(path, states=columns.states, **given)
-            return checked(read, path, columns, needs_labels=True)
+            given: dict[str, Any] = {name: column for name, column in names.items() if column is not None}
+            if needs_labels:
+                read = read_states(path, states=columns.states, **given)
+            else:
+                read = join_states(list(state_blocks(path, states=columns.states, **given)))
+            return checked(read, path, columns, needs_labels=needs_labels)
         if extractor is None:
             raise InvalidInputError(f"{path} contains texts.", remedy=Remedy.NAME_LANGUAGE_MODEL)
-        documents = open_documents(path, columns, with_labels=True)
-        if not documents.has_labels:
+        documents = open_documents(path, columns, with_labels=needs_labels)
+        if needs_labels and not documents.has_labels:
             raise InvalidInputError(f"{path} has no labels.", remedy=Remedy.NAME_LABELS)
         return extractor.labelled_states(documents, store=default_store())

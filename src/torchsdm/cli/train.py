@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from torchsdm.choices import CONTROLS, PAPER, POLICIES, PRESETS
+from torchsdm.choices import BACKGROUNDS, CONTROLS, PAPER, POLICIES, PRESETS
 from torchsdm.cli._options import AskedModel, asked_model_options, column_options, json_option, output_option, say
 from torchsdm.cli._words import trust_lines
 from torchsdm.columns import Columns
@@ -48,6 +48,14 @@ from torchsdm.errors import InvalidInputError
     help="Share of DATA held out at random to certify with; 0 for the paper's protocol, without a certificate.",
 )
 @click.option("--certification", metavar="FILE", help="A separate certification set, instead of a share of DATA.")
+@click.option("--background", metavar="FILE", help="Texts or states that belong to no class; labels are ignored.")
+@click.option(
+    "--background-as",
+    type=click.Choice(BACKGROUNDS),
+    default="class",
+    show_default=True,
+    help="Learn to tell them from the classes, or only put them into the support.",
+)
 @click.option("--delta", default=0.1, show_default=True, help="Probability with which the promise may fail.")
 @click.option(
     "--control",
@@ -87,6 +95,7 @@ def train(
     preset: str,
     calibration: str | None,
     certification: str | None,
+    background: str | None,
     ensemble: bool,
     seed: int | None,
     checkpoint: Path | None,
@@ -117,6 +126,8 @@ def train(
     given: dict[str, Any] = {
         name: read_training(file, columns, extractor) for name, file in parts.items() if file is not None
     }
+    if background is not None:
+        given["background"] = read_training(background, columns, extractor, needs_labels=False)
     own_checkpoint = output.with_name(f"{output.name}.training")
     kind = SDMEnsemble if ensemble else SDMClassifier
     classifier = kind(

@@ -17,6 +17,7 @@ from torchsdm.core.activation import (
     sdm_losses,
 )
 from torchsdm.core.adaptor import Adaptor, ExemplarAdaptor, IdentityAdaptor, make_adaptor, restore_adaptor
+from torchsdm.core.background import Encoded
 from torchsdm.core.decision import CalibrationScores, Decisions, SDMDecisions, decide
 from torchsdm.core.groups import GroupAccuracy, GroupCounts, wilson_interval
 from torchsdm.core.region import HighReliabilityRegion, find_high_reliability_region
@@ -30,6 +31,7 @@ __all__ = [
     "CalibrationScores",
     "ClassEcdfs",
     "Decisions",
+    "Encoded",
     "ExemplarAdaptor",
     "GroupAccuracy",
     "GroupCounts",

@@ -233,6 +233,8 @@ class SDMDecisions(Decisions):
     """Per class, how many calibration points have a smaller q', (N, C)."""
     dkw_epsilon: Array
     """Half-width of the band around d; a heuristic."""
+    background: Array | None = None
+    """Whether the input resembles the background, if the model was shown any: its q is 0, and it is never admitted."""
 
     def of_rounds(self, admitted_at: Array, member: Array) -> SDMDecisions:
         """The same rows as an ensemble's; ``admitted_at`` (N, A) is where the lower estimators of all rounds admit."""

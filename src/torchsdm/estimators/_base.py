@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,16 +13,16 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor
 
-from torchsdm.choices import CONTROLS, PAPER, POLICIES
+from torchsdm.choices import BACKGROUNDS, CONTROLS, PAPER, POLICIES
 from torchsdm.core import SDMDecisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimators._fitted import check_examples
-from torchsdm.estimators._fitting import FitData, Trained
+from torchsdm.estimators._fitting import Background, FitData, Trained
 from torchsdm.estimators._saving import Saveable
 from torchsdm.estimators._updates import Updatable
-from torchsdm.labels import LabelCodes, count_classes
+from torchsdm.labels import BACKGROUND, LabelCodes, count_classes
 from torchsdm.matching import DEFAULT_BLOCK_SIZE
-from torchsdm.model import Examples, Points
+from torchsdm.model import Examples, ListedExamples, Points
 from torchsdm.states import LabelledStates, StatesOrigin
 from torchsdm.training import (
     History,
@@ -49,6 +50,8 @@ from torchsdm.validation import (
 from torchsdm.wording import shortened
 
 Self = TypeVar("Self", bound="BaseSDMClassifier")
+
+_FEWEST_BACKGROUND = 2  # one to train on and one to judge by
 
 
 class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
@@ -81,6 +84,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         control: str = "groups",
         familiarity: float = 0.05,
         policy: str = "certified",
+        background_as: str = "class",
     ) -> None:
         self.alpha = alpha
         self.n_filters = n_filters
@@ -103,6 +107,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         self.control = control
         self.familiarity = familiarity
         self.policy = policy
+        self.background_as = background_as
 
     @classmethod
     def paper(cls: type[Self], alpha: float | Sequence[float] = 0.95, **changes: Any) -> Self:
@@ -126,6 +131,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         texts: Sequence[str] | Array | None,
         calibration: LabelledStates | tuple[ArrayLike, ArrayLike] | None,
         certification: LabelledStates | tuple[ArrayLike, ArrayLike] | None = None,
+        background: LabelledStates | ArrayLike | None = None,
     ) -> FitData:
         """Check the arguments of ``fit``."""
         caller = f"{type(self).__name__}.fit"
@@ -141,7 +147,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         codes = LabelCodes(classes)
         calibrating = self._check_part(calibration, "calibration", codes, data_in.origin, caller)
         certifying = self._check_part(certification, "certification", codes, data_in.origin, caller)
-        return FitData(
+        data = FitData(
             TrainingData(states, torch.from_numpy(class_numbers.astype(np.int64)), *(calibrating or ())[:2]),
             classes,
             examples,
@@ -150,6 +156,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
             data_in.origin,
             None if certifying is None else Points(certifying[0].split(DEFAULT_BLOCK_SIZE), *certifying[1:]),
         )
+        return replace(data, background=self._check_background(background, classes, data_in.origin, caller))
 
     def _draw_seed(self, seed: int | None) -> None:
         """Fix the seed of a fit: the given one, or one drawn from ``random_state``."""
@@ -158,16 +165,19 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
     def _train(self, data: FitData) -> Trained:
         """Train the rounds, and set the attributes that do not depend on which of them are kept."""
         self.data_fingerprint_ = data.fingerprint
-        training = Training(SDMLearner, data.points, self._settings(len(data.classes)), self.random_seed_)
+        outside: tuple[str, ...] = ()
+        if data.background is not None:
+            data, outside = data.with_background(data.background), (BACKGROUND,)
+        training = Training(SDMLearner, data.points, self._settings(data.n_trained_classes), self.random_seed_)
         rounds = train_rounds(
             training,
             self.n_rounds,
             checkpoint=self.checkpoint,
-            data_fingerprint=data.points.fingerprint_of_parts(data.fingerprint),
+            data_fingerprint=data.fingerprint_of_parts,
             verbose=self.verbose,
         )
         self.classes_ = data.classes
-        self._codes = LabelCodes(data.classes)
+        self._codes = LabelCodes(data.classes, outside)
         self.states_origin_ = data.states_origin
         self.history_ = History(record for one in rounds for record in one.records)
         alphas = check_alphas(self.alpha, f"{type(self).__name__}.fit")
@@ -236,6 +246,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         check_share(self.delta, "delta", caller)
         check_choice(self.control, CONTROLS, "control", caller)
         check_choice(self.policy, POLICIES, "policy", caller)
+        check_choice(self.background_as, BACKGROUNDS, "background_as", caller)
         check_positive(self.familiarity, "familiarity", caller, zero=True)
         if self.familiarity >= 1:
             raise InvalidInputError(f"'familiarity' of {caller} must be in [0, 1). Got {self.familiarity!r}.")
@@ -252,13 +263,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
                     f"'{name}' of {caller} must be LabelledStates or (X, y). Got {type(part).__name__}."
                 )
             part = LabelledStates(*part)
-        if origin is not None and part.origin is not None:
-            difference = origin.difference(part.origin)
-            if difference is not None:
-                raise InvalidInputError(
-                    f"'{name}' of {caller} was made with a different {difference.what} than X: "
-                    f"{shortened(repr(difference.theirs))}, but X has {shortened(repr(difference.ours))}."
-                )
+        self._check_alike(part, name, origin, caller)
         where = f"{caller} ({name})"
         states = check_hidden_states(self, part.hidden_states, where, reset=False)
         labels = check_label_array(part.labels, where)
@@ -266,6 +271,44 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         class_numbers = codes.encode(labels, where)
         examples = check_examples(part.ids, part.texts, len(states), caller)
         return states, class_numbers, examples
+
+    def _check_background(
+        self, given: Any, classes: Array, origin: StatesOrigin | None, caller: str
+    ) -> Background | None:
+        """The user's examples of what belongs to no class; labels that they may have are ignored."""
+        if given is None:
+            return None
+        if isinstance(given, tuple):
+            raise InvalidTypeError(
+                f"'background' of {caller} takes hidden states alone. Got a tuple; pass X without y."
+            )
+        if BACKGROUND in classes.tolist():
+            raise InvalidInputError(f"{BACKGROUND!r} is the label of background examples. Rename the class.")
+        part = given if isinstance(given, LabelledStates) else LabelledStates(given, None)
+        self._check_alike(part, "background", origin, caller)
+        states = check_hidden_states(self, part.hidden_states, f"{caller} (background)", reset=False)
+        if len(states) < _FEWEST_BACKGROUND:
+            raise InvalidInputError(
+                f"'background' of {caller} must have at least {_FEWEST_BACKGROUND} examples. Got {len(states)}."
+            )
+        examples = check_examples(part.ids, part.texts, len(states), caller)
+        ids, texts = examples.all()
+        named = ListedExamples([f"background:{name}" for name in ids], texts)
+        return Background(states, named, self.background_as == "class")
+
+    def _check_alike(self, part: LabelledStates, name: str, origin: StatesOrigin | None, caller: str) -> None:
+        """Refuse a part whose states have another width than those of X, or were made otherwise."""
+        shape = np.shape(part.hidden_states)
+        if shape and shape[-1] != self.n_features_in_:
+            raise InvalidInputError(
+                f"'{name}' of {caller} must have states of width {self.n_features_in_}, like X. Got {shape[-1]}."
+            )
+        difference = None if origin is None or part.origin is None else origin.difference(part.origin)
+        if difference is not None:
+            raise InvalidInputError(
+                f"'{name}' of {caller} was made with a different {difference.what} than X: "
+                f"{shortened(repr(difference.theirs))}, but X has {shortened(repr(difference.ours))}."
+            )
 
     def _check_input(self, X: ArrayLike, method: str) -> Tensor:
         self._check_is_fitted(method)

@@ -119,7 +119,7 @@ class Trusting(FittedState):
 
     def _scored_samples(self, model: SDMModel, points: Certification) -> tuple[ScoredSample, ScoredSample]:
         """Calibration and certification points with their reliability, which is fitted on the first."""
-        known, decisions = model.calibration, model.decide_certification(points)
+        known, decisions = model.calibration, model.decide_encoded(points.points)
         if not len(self.certification_rows_):  # given, not held out, where copies among the rows are natural
             _warn_of_known(decisions)
         calibration = SignalSample(

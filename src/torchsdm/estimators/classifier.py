@@ -90,6 +90,9 @@ class SDMClassifier(BaseSDMClassifier):
     policy : {'certified', 'trusted'}
         Which lanes are admitted: trusted and certified, or only trusted. Without a certificate only trusted ones are.
         It takes effect at once and is saved with the model.
+    background_as : {'class', 'exemplars'}
+        What ``fit(background=)`` makes of examples that belong to no class: a further class, which the adaptor learns
+        to tell from the others and nobody is answered with; or exemplars of the support alone, without training.
 
     Attributes
     ----------
@@ -134,6 +137,7 @@ class SDMClassifier(BaseSDMClassifier):
         texts: Sequence[str] | Array | None = None,
         calibration: LabelledStates | tuple[ArrayLike, ArrayLike] | None = None,
         certification: LabelledStates | tuple[ArrayLike, ArrayLike] | None = None,
+        background: LabelledStates | ArrayLike | None = None,
         seed: int | None = None,
         keep_rounds: bool = False,
     ) -> Self:
@@ -153,6 +157,9 @@ class SDMClassifier(BaseSDMClassifier):
         certification : LabelledStates or (X, y), optional
             Your own certification set, which nothing else may have seen. By default a random part of X is held out;
             with your own calibration set nothing is, and nothing certified.
+        background : LabelledStates or (M, D), optional
+            Examples of what belongs to no class, such as film reviews at a news desk; labels are ignored. Inputs that
+            resemble them are never admitted. ``background_as`` says how they are used.
         seed : int, optional
             The seed itself, such as another estimator's ``random_seed_``, instead of one drawn from ``random_state``:
             estimators with the same seed have the same splits.
@@ -161,7 +168,7 @@ class SDMClassifier(BaseSDMClassifier):
             update. They are not saved; save the ensemble.
         """
         with self._unchanged_on_error():
-            data = self._check_data(X, y, ids, texts, calibration, certification)
+            data = self._check_data(X, y, ids, texts, calibration, certification, background)
             self._draw_seed(seed)
             alpha = check_alphas(self.alpha, "SDMClassifier.fit")[0]
             data = self._hold_out(data, alpha)
@@ -247,7 +254,7 @@ class SDMClassifier(BaseSDMClassifier):
     def certification_(self) -> SDMDecisions | None:
         """The decisions on the certification points, as they would be made now; None without such points."""
         points = self.model_.certification
-        return None if points is None else self.lane_rule_.apply(self.model_.decide_certification(points))
+        return None if points is None else self.lane_rule_.apply(self.model_.decide_encoded(points.points))
 
     @contextmanager
     def _updated_models(self) -> Iterator[tuple[SDMModel, ...]]:

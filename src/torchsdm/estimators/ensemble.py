@@ -40,11 +40,12 @@ class SDMEnsemble(BaseSDMClassifier):
         ids: Sequence[Any] | Array | None = None,
         texts: Sequence[str] | Array | None = None,
         calibration: LabelledStates | tuple[ArrayLike, ArrayLike] | None = None,
+        background: LabelledStates | ArrayLike | None = None,
         seed: int | None = None,
     ) -> Self:
         """Train the rounds, and calibrate each; the parameters are those of ``SDMClassifier.fit``."""
         with self._unchanged_on_error():
-            data = self._check_data(X, y, ids, texts, calibration)
+            data = self._check_data(X, y, ids, texts, calibration, background=background)
             self._draw_seed(seed)
             trained = self._train(data)
             self.models_ = tuple(trained.model_of(one) for one in trained.rounds)

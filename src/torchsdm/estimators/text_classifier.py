@@ -88,6 +88,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         answers: Any = None,
         calibration: Any = None,
         certification: Any = None,
+        background: Any = None,
     ) -> Self:
         """Extract hidden states, then fit the classifier.
 
@@ -104,6 +105,8 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         certification : like calibration, optional
             Your own certification set, which nothing else may have seen; see ``SDMClassifier.fit``. An ensemble is not
             certified.
+        background : sequence of str, or Documents, optional
+            Texts that belong to no class; see ``SDMClassifier.fit``.
         """
         caller = "SDMTextClassifier.fit"
         documents = _documents(X, caller, labels=y, ids=ids, answers=answers)
@@ -112,6 +115,8 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         held_out = {name: _held_out(part, name, caller) for name, part in given.items() if part is not None}
         if certification is not None and isinstance(self.classifier, SDMEnsemble):
             raise InvalidInputError(f"'certification' of {caller} must be None: an ensemble is not certified.")
+        if background is not None:
+            held_out["background"] = _documents(background, f"{caller} (background)")
         store = self._make_store(caller)
         extractor = self._make_extractor()
         training = extractor.labelled_states(documents, store=store)

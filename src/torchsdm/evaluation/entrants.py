@@ -268,7 +268,7 @@ def _certified_entrants(classifier: SDMClassifier, model: str) -> list[Entrant]:
         return []
     softmax = NoReject(certificate.alpha, classifier).fit()
     temperature = TemperatureScaling(certificate.alpha, classifier).fit()
-    samples = [classifier.calibration_logits(), (held_out.logits.cpu().numpy(), held_out.labels.cpu().numpy())]
+    samples = [classifier.calibration_logits(), (held_out.points.logits.cpu().numpy(), held_out.labels.cpu().numpy())]
     entrants = [(SDMRule(classifier, "certified").fit(), Rule.CERTIFIED)]
     for estimator, score, rule in (
         (softmax, "odds", Rule.CERTIFIED_SOFTMAX),

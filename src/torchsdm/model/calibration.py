@@ -11,6 +11,7 @@ from torch import Tensor
 from torchsdm.core import (
     CalibrationScores,
     ClassEcdfs,
+    Encoded,
     GroupAccuracy,
     GroupCounts,
     HighReliabilityRegion,
@@ -27,8 +28,7 @@ from torchsdm.matching import SupportSet
 class Calibration:
     """The calibration set, with its signals against the support at the time of calibration."""
 
-    exemplars: Tensor  # (N, M)
-    logits: Tensor  # (N, C) float32
+    points: Encoded
     labels: Tensor  # (N,)
     similarity: Tensor  # (N,)
     nearest_distance: Tensor  # (N,)
@@ -38,9 +38,14 @@ class Calibration:
     min_class_count: int
 
     @property
+    def logits(self) -> Tensor:
+        """z' of the calibration points (N, C), float32."""
+        return self.points.logits
+
+    @property
     def predictions(self) -> Tensor:
         """Predicted class numbers (N,)."""
-        return self.logits.argmax(dim=1)
+        return self.points.predictions
 
     @property
     def distance_quantile(self) -> Tensor:
@@ -98,8 +103,7 @@ class Calibration:
     @classmethod
     def of(
         cls,
-        exemplars: Tensor,
-        logits: Tensor,
+        points: Encoded,
         labels: Tensor,
         support: SupportSet,
         alphas: Sequence[float],
@@ -107,14 +111,13 @@ class Calibration:
         class_names: Sequence[Any],
     ) -> Calibration:
         """Match the calibration points against the support, then fit eCDFs and regions; warns if they are weak."""
-        match = support.match(exemplars, logits.argmax(dim=1))
-        ecdfs = ClassEcdfs.fit(match.nearest_distance, match.similarity, labels, logits.shape[1], warn=False)
+        match = points.unvouched(support.match(points.exemplars, points.predictions))
+        ecdfs = ClassEcdfs.fit(match.nearest_distance, match.similarity, labels, points.logits.shape[1], warn=False)
         signals = Signals.of(match, ecdfs)
-        p = _probabilities(logits, signals.similarity, signals.distance_quantile)
+        p = _probabilities(points.logits, signals.similarity, signals.distance_quantile)
         rescaled = rescaled_similarity(signals.similarity, p.amax(dim=1))
         found = cls(
-            exemplars,
-            logits,
+            points,
             labels,
             signals.similarity,
             signals.nearest_distance,

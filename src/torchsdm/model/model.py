@@ -17,6 +17,7 @@ from torch import Tensor
 from torchsdm.core import (
     Adaptor,
     Decisions,
+    Encoded,
     SDMDecisions,
     Signals,
     decide,
@@ -42,8 +43,7 @@ class Points:
 class Certification:
     """Labelled points that neither training nor calibration saw."""
 
-    exemplars: Tensor  # (N, M)
-    logits: Tensor  # (N, C) float32
+    points: Encoded
     labels: Tensor  # (N,)
     examples: Examples
     n_given_back: int = 0
@@ -65,6 +65,8 @@ class SDMModel:
     support_changed: bool = False
     """Whether the support was updated since the calibration."""
     certification: Certification | None = None
+    has_background: bool = False
+    """Whether class number C, the first after the classes, stands for background examples in the support."""
 
     def __post_init__(self) -> None:
         self.support.named_by(self.examples.ids)
@@ -81,13 +83,26 @@ class SDMModel:
         min_class_count: int = 0,
         block_size: int = DEFAULT_BLOCK_SIZE,
     ) -> SDMModel:
-        """The model of a trained adaptor: its support, and the regions found on the calibration points."""
-        exemplars, logits = _encode(adaptor, training)
-        support = SupportSet(exemplars, training.labels, logits.argmax(dim=1), block_size=block_size)
-        exemplars, logits = _encode(adaptor, calibration)
+        """The model of a trained adaptor: its support, and the regions found on the calibration points.
+
+        Training points with class number C, beyond the classes, are background.
+        """
+        n_classes = len(classes)
+        trained = _encode(adaptor, training.state_blocks, n_classes)
+        support = SupportSet(trained.exemplars, training.labels, trained.recognised_as, block_size=block_size)
+        points = _encode(adaptor, calibration.state_blocks, n_classes)
         labels = calibration.labels.to(support.exemplars.device)
-        found = Calibration.of(exemplars, logits, labels, support, alphas, min_class_count, classes.tolist())
-        return cls(adaptor, support, training.examples, found, calibration.examples, classes)
+        found = Calibration.of(points, labels, support, alphas, min_class_count, classes.tolist())
+        has_background = bool((training.labels == n_classes).any())
+        return cls(
+            adaptor,
+            support,
+            training.examples,
+            found,
+            calibration.examples,
+            classes,
+            has_background=has_background,
+        )
 
     def known_ids(self) -> list[Any]:
         """The ids of support, calibration and certification set."""
@@ -98,14 +113,13 @@ class SDMModel:
         """Keep points to certify with."""
         digest = hashlib.sha256()
         blocks = _hashed(points.state_blocks, digest)
-        exemplars, logits = _encode(self.adaptor, replace(points, state_blocks=blocks))
+        encoded = _encode(self.adaptor, blocks, len(self.classes))
         labels = points.labels.to(self.support.exemplars.device)
-        self.certification = Certification(exemplars, logits, labels, points.examples, n_given_back, digest.hexdigest())
+        self.certification = Certification(encoded, labels, points.examples, n_given_back, digest.hexdigest())
 
-    def decide_certification(self, points: Certification) -> SDMDecisions:
-        """Decide on certification points, which are encoded already."""
-        blocks = zip(points.exemplars.split(_ROWS_AT_ONCE), points.logits.split(_ROWS_AT_ONCE), strict=True)
-        return Decisions.concatenate([self._decide_encoded(*block)[0] for block in blocks])
+    def decide_encoded(self, points: Encoded) -> SDMDecisions:
+        """Decide on points that are encoded already, such as those of calibration or certification."""
+        return Decisions.concatenate([self._decide_block(block)[0] for block in points.split(_ROWS_AT_ONCE)])
 
     def decide(self, hidden_states: Tensor) -> SDMDecisions:
         """Decide on hidden states (N, D) or (N, positions, D)."""
@@ -119,7 +133,7 @@ class SDMModel:
 
     def logits(self, hidden_states: Tensor) -> Tensor:
         """Logits (N, C)."""
-        return torch.cat([self._encode(block)[1] for block in hidden_states.split(_ROWS_AT_ONCE)]).cpu()
+        return torch.cat([self._encode(block).logits for block in hidden_states.split(_ROWS_AT_ONCE)]).cpu()
 
     def predict(self, hidden_states: Tensor) -> Tensor:
         """Predicted class numbers (N,), from the logits only."""
@@ -130,17 +144,15 @@ class SDMModel:
         names = self.classes.tolist()
         if self.support_changed:
             known = self.calibration
-            self.calibration = Calibration.of(
-                known.exemplars, known.logits, known.labels, self.support, alphas, min_class_count, names
-            )
+            self.calibration = Calibration.of(known.points, known.labels, self.support, alphas, min_class_count, names)
             self.support_changed = False
         else:
             self.calibration = self.calibration.with_regions(alphas, min_class_count, names)
 
     def add(self, hidden_states: Tensor, labels: Tensor, examples: Examples) -> None:
         """Append points to the support; weights, eCDFs and region stay as they are."""
-        exemplars, logits = self._encode(hidden_states)
-        self.support.add(exemplars, labels, logits.argmax(dim=1))
+        points = self._encode(hidden_states)
+        self.support.add(points.exemplars, labels, points.recognised_as)
         self._keep(self.examples.with_added(examples))
 
     def remove(self, positions: Sequence[int]) -> None:
@@ -159,19 +171,24 @@ class SDMModel:
         self.examples, self.support_changed = examples, True
         self.support.named_by(examples.ids)
 
-    def _encode(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
-        exemplars, logits = self.adaptor.encode_exactly(hidden_states)
-        check_finite(exemplars, "exemplars", "the adaptor, made from X,")
-        return exemplars, logits
+    def _encode(self, hidden_states: Tensor) -> Encoded:
+        points = _encode(self.adaptor, [hidden_states], len(self.classes))
+        check_finite(points.exemplars, "exemplars", "the adaptor, made from X,")
+        return points
 
     def _decide_blocks(self, hidden_states: Tensor, k: int = 0) -> Iterator[tuple[SDMDecisions, Match]]:
         for block in hidden_states.split(_ROWS_AT_ONCE):
-            yield self._decide_encoded(*self._encode(block), k)
+            yield self._decide_block(self._encode(block), k)
 
-    def _decide_encoded(self, exemplars: Tensor, logits: Tensor, k: int = 0) -> tuple[SDMDecisions, Match]:
+    def _decide_block(self, points: Encoded, k: int = 0) -> tuple[SDMDecisions, Match]:
         known = self.calibration
-        match = self.support.match(exemplars, logits.argmax(dim=1), k=k)
-        return decide(logits, Signals.of(match, known.ecdfs), known.scores, known.regions, self.classes), match
+        match = points.unvouched(self.support.match(points.exemplars, points.predictions, k=k))
+        signals = Signals.of(match, known.ecdfs)
+        decisions = decide(points.logits, signals, known.scores, known.regions, self.classes)
+        if self.has_background:
+            is_nearest = self.support.labels[match.nearest_index] == len(self.classes)
+            decisions = replace(decisions, background=(points.is_background | is_nearest).cpu().numpy())
+        return decisions, match
 
 
 def _hashed(blocks: Iterable[Tensor], digest: Any) -> Iterator[Tensor]:
@@ -181,8 +198,8 @@ def _hashed(blocks: Iterable[Tensor], digest: Any) -> Iterator[Tensor]:
         yield block
 
 
-def _encode(adaptor: Adaptor, points: Points) -> tuple[Tensor, Tensor]:
+def _encode(adaptor: Adaptor, state_blocks: Iterable[Tensor], n_classes: int) -> Encoded:
     """Exemplars and logits of points, a block at a time."""
-    blocks = [adaptor.encode_exactly(block) for block in points.state_blocks]
-    exemplars, logits = (torch.cat(tensors) for tensors in zip(*blocks, strict=True))
-    return exemplars, logits
+    return Encoded.concatenate(
+        [Encoded.of(*adaptor.encode_exactly(block), n_classes=n_classes) for block in state_blocks]
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchsdm.core import ClassEcdfs, HighReliabilityRegion, IdentityAdaptor, restore_adaptor
+from torchsdm.core import ClassEcdfs, Encoded, HighReliabilityRegion, IdentityAdaptor, restore_adaptor
 from torchsdm.errors import ModelFileError
 from torchsdm.labels import LabelCodes
 from torchsdm.matching import SupportSet
@@ -36,6 +36,7 @@ def model_parts(model: SDMModel, codes: LabelCodes, prefix: str = "") -> ModelPa
         "n_classes": adaptor.n_classes,
         "n_filters": adaptor.n_filters,
         "support_changed": model.support_changed,
+        "has_background": model.has_background,
         "min_class_count": calibration.min_class_count,
         "regions": [_region_to_json(region) for region in calibration.regions],
     }
@@ -49,18 +50,21 @@ def model_parts(model: SDMModel, codes: LabelCodes, prefix: str = "") -> ModelPa
         },
         f"{prefix}support-exemplars": {"exemplars": model.support.exemplars},
         f"{prefix}calibration": {
-            "logits": calibration.logits,
+            **_encoded_to_tensors(calibration.points),
             "labels": calibration.labels,
             "similarity": calibration.similarity,
             "nearest_distance": calibration.nearest_distance,
             "rescaled_similarity": calibration.rescaled_similarity,
         },
-        f"{prefix}calibration-exemplars": {"exemplars": calibration.exemplars},
+        f"{prefix}calibration-exemplars": {"exemplars": calibration.points.exemplars},
     }
     certification = model.certification
     if certification is not None:
-        tensors[f"{prefix}certification"] = {"logits": certification.logits, "labels": certification.labels}
-        tensors[f"{prefix}certification-exemplars"] = {"exemplars": certification.exemplars}
+        tensors[f"{prefix}certification"] = {
+            **_encoded_to_tensors(certification.points),
+            "labels": certification.labels,
+        }
+        tensors[f"{prefix}certification-exemplars"] = {"exemplars": certification.points.exemplars}
         settings["certification"] = {
             "n_given_back": certification.n_given_back,
             "fingerprint": certification.fingerprint,
@@ -99,10 +103,12 @@ def load_model_parts(
 
         support = SupportSet.restore(**held("support"), block_size=block_size)
         points = held("calibration")
+        n_classes = len(codes.classes)
         calibration = Calibration(
+            _encoded_from_tensors(points),
             **points,
             ecdfs=ClassEcdfs.fit(
-                points["nearest_distance"], points["similarity"], points["labels"], settings["n_classes"], warn=False
+                points["nearest_distance"], points["similarity"], points["labels"], n_classes, warn=False
             ),
             regions=tuple(_region_from_json(region) for region in settings["regions"]),
             min_class_count=settings["min_class_count"],
@@ -111,8 +117,10 @@ def load_model_parts(
         if f"{prefix}certification" in stored.config["files"]:
             names = StoredExamples(stored.path(f"{prefix}certification-examples"))
             about = settings["certification"]
+            points = held("certification")
             certification = Certification(
-                **held("certification"),
+                _encoded_from_tensors(points),
+                **points,
                 examples=names,
                 n_given_back=about["n_given_back"],
                 fingerprint=about["fingerprint"],
@@ -126,10 +134,24 @@ def load_model_parts(
             codes.classes,
             settings["support_changed"],
             certification,
+            settings.get("has_background", False),
         )
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         path = stored.directory / CONFIG_NAME
         raise ModelFileError(f"{path} and the files it names do not match: {error!r}.") from error
+
+
+def _encoded_to_tensors(points: Encoded) -> dict[str, Tensor]:
+    """All but the exemplars, which have a file of their own."""
+    tensors = {"logits": points.logits}
+    return {**tensors, "is_background": points.is_background} if bool(points.is_background.any()) else tensors
+
+
+def _encoded_from_tensors(tensors: dict[str, Tensor]) -> Encoded:
+    """The same back, taken out of the tensors of a part."""
+    logits = tensors.pop("logits")
+    nowhere = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
+    return Encoded(tensors.pop("exemplars"), logits, tensors.pop("is_background", nowhere))
 
 
 def _rows(examples: Examples, labels: list[Any]) -> Iterator[ExampleRow]:

@@ -42,7 +42,7 @@ from typing import Any
 import numpy as np
 
 from torchsdm.compilation import compiled, helper
-from torchsdm.core import SDMDecisions, Signals, decide
+from torchsdm.core import SDMDecisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError, ModelFileError, NotFittedError
 from torchsdm.files import replace_file, strict_json
 from torchsdm.trust.lanes import demoted
@@ -370,11 +370,7 @@ def _known_decisions(clf: Any) -> Any:
     certification = getattr(clf, "certification_", None)
     if certification is not None:
         return certification
-    known = model.calibration
-    if not model.support_changed:
-        return known
-    match = model.support.match(known.exemplars, known.predictions)
-    return decide(known.logits, Signals.of(match, known.ecdfs), known.scores, known.regions, model.classes)
+    return model.decide_encoded(model.calibration.points) if model.support_changed else model.calibration
 
 
 def _strangeness(signals: Mapping[str, Any], caller: str) -> Array:

@@ -107,11 +107,17 @@ class LaneRule:
         columns = (decisions.lane, decisions.similarity, quantile, decisions.predictions, y_hat)
         for row, (lane, q, d, label, c) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):  # type: ignore[union-attr]
             if lane == UNFAMILIAR:
-                yield _too_far(d, label) if q else "no neighbour vouches: the nearest training example contradicts it"
+                yield self._unfamiliar(decisions, row, q, d, label)
                 continue
             vouching = f"{q} neighbours vouch for it" if q != 1 else "1 neighbour vouches for it"
             neighbours = f"neighbours disagree after {q}" if lane == REVIEW else vouching
             yield f"{neighbours}; {self._verdict(decisions, row, label, c, lane)}"
+
+    @staticmethod
+    def _unfamiliar(decisions: SDMDecisions, row: int, q: int, d: float, label: object) -> str:
+        if decisions.background is not None and decisions.background[row]:
+            return "nearest to the background: it looks like what does not belong to any class"
+        return _too_far(d, label) if q else "no neighbour vouches: the nearest training example contradicts it"
 
     def _verdict(self, decisions: SDMDecisions, row: int, label: object, c: int, lane: str) -> str:
         """How a decision stands to the rule that decided on it."""

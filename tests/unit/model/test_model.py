@@ -64,7 +64,7 @@ def naive_calibration(model):
     logits, labels = calibration.logits.tolist(), calibration.labels.tolist()
     predictions = [row.index(max(row)) for row in logits]
     matches = reference.match(
-        calibration.exemplars.tolist(),
+        calibration.points.exemplars.tolist(),
         predictions,
         support.exemplars.tolist(),
         support.labels.tolist(),
@@ -142,7 +142,7 @@ def test_support_and_calibration_are_encoded_as_decisions_are(fitted, insects):
     model = fitted.model_
     for points, labels, examples in (
         (model.support.exemplars, model.support.labels, model.examples),
-        (model.calibration.exemplars, model.calibration.labels, model.calibration_examples),
+        (model.calibration.points.exemplars, model.calibration.labels, model.calibration_examples),
     ):
         rows = [insects.ids.index(name) for name in examples.all()[0]]
         exemplars, _ = model.adaptor.encode_exactly(torch.from_numpy(insects.X[rows]))
@@ -209,7 +209,7 @@ def test_recalibration_after_updates_is_calibration_against_the_new_support(fitt
     known = model.calibration
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
-        anew = Calibration.of(known.exemplars, known.logits, known.labels, fresh, [0.9, 0.8], 0, ["ant", "bee", "cat"])
+        anew = Calibration.of(known.points, known.labels, fresh, [0.9, 0.8], 0, ["ant", "bee", "cat"])
     for field in dataclasses.fields(anew):
         if isinstance(getattr(anew, field.name), torch.Tensor):
             assert torch.equal(getattr(anew, field.name), getattr(known, field.name)), field.name
