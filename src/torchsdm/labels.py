@@ -57,6 +57,12 @@ class LabelCodes:
         return torch.tensor([number[label] for label in labels], dtype=torch.int64)
 
 
+def label_array(labels: Sequence[Any]) -> Array:
+    """Labels as an array that keeps the type of each; by itself numpy would turn 1 beside 'a' into '1'."""
+    is_mixed = len({isinstance(label, str) for label in labels}) > 1
+    return np.array(labels, dtype=object if is_mixed else None)
+
+
 def count_classes(labels: Array, caller: str) -> tuple[Array, Array]:
     """Classes and numbers of labels; at least two classes with at least two examples each."""
     classes, numbers, counts = np.unique(labels, return_inverse=True, return_counts=True)
