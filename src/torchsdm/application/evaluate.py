@@ -102,7 +102,7 @@ def _states(saved: SavedModel, path: Path, columns: Columns, labels: list[Any] |
     blocks = list(saved.blocks(str(path), columns, takes_labels=True))
     if labels is None and all(block.labels is not None for block in blocks):
         labels = [label for block in blocks for label in as_list(block.labels, "labels", str(path))]
-    return replace(join_states(blocks), labels=label_array(labels) if labels else None)
+    return replace(join_states(blocks), labels=label_array(labels, str(path)) if labels else None)
 
 
 def _named(text: str) -> tuple[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torchsdm.application.inputs import checked, open_documents, readable
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError, Remedy
@@ -16,7 +18,7 @@ def read_training(source: str, columns: Columns, extractor: HiddenStateExtractor
             if extractor is not None:
                 raise InvalidInputError(f"{path} already contains states.", remedy=Remedy.NO_LANGUAGE_MODEL)
             names = {"labels": columns.label, "ids": columns.id}
-            given = {name: column for name, column in names.items() if column is not None}
+            given: dict[str, Any] = {name: column for name, column in names.items() if column is not None}
             read = read_states(path, states=columns.states, **given)
             return checked(read, path, columns, needs_labels=True)
         if extractor is None:

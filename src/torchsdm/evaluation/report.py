@@ -105,19 +105,19 @@ def _results(evaluation: Evaluation) -> str:
     alpha = evaluation.alpha
     parts = [
         f"<p>Accuracy of admitted inputs, and their share of all inputs, at α = {alpha:g}. <b>{REJECTED}</b>: all "
-        f"rejected. <b>{ABSENT}</b>: no such input. <b>{UNKNOWN}</b>: no class is known. "
-        "<span class='below'>Marked</span>: below α. Under each accuracy: Wilson's 95 % interval. Hover over a number "
-        "for its counts.</p>",
+        f"rejected. <b>{ABSENT}</b>: no such input. <span class='below'>Marked</span>: below α. Under each accuracy: "
+        "Wilson's 95 % interval. Where no class is known: the number admitted, and its share. Hover over a number for "
+        "its counts.</p>",
         *(f"<p>{_escape(line)}</p>" for line in evaluation.table.note.splitlines()),
     ]
     by_data_set: dict[str, list[ResultRow]] = {name: [] for name in evaluation.data_sets}
     for row in evaluation.table.rows:
         by_data_set[row.dataset].append(row)
     for name, rows in by_data_set.items():
-        head = "".join(f"<th colspan=2>{_escape(stratum.name)}</th>" for stratum in _all_first(rows[0]))
+        head = "".join(f"<th colspan=2>{_escape(stratum.name)}</th>" for stratum in _shown_strata(rows[0]))
         lines = []
         for row in rows:
-            line = "".join(_accuracy_cell(stratum.cell, alpha) for stratum in _all_first(row))
+            line = "".join(_accuracy_cell(stratum.cell, alpha) for stratum in _shown_strata(row))
             lines.append(f"<tr><td>{_escape(row.model)}</td><td>{_escape(row.estimator)}</td>{line}</tr>")
         n = len(evaluation.data_sets[name])
         parts.append(
@@ -127,14 +127,16 @@ def _results(evaluation: Evaluation) -> str:
     return "".join(parts)
 
 
-def _all_first(row: ResultRow) -> list[Stratum]:
-    """The strata with the marginal first: with many classes, the last columns are out of sight."""
-    return sorted(strata(row), key=lambda stratum: stratum.kind != "all")
+def _shown_strata(row: ResultRow) -> list[Stratum]:
+    """The strata with the marginal first: with many classes, the last columns are out of sight. Strangers have no y."""
+    shown = (one for one in strata(row) if one.kind != "class" or row.accuracy.labels == CLASSES)
+    return sorted(shown, key=lambda stratum: stratum.kind != "all")
 
 
 def _accuracy_cell(cell: Cell, alpha: float) -> str:
-    right = "" if cell.n_correct is None else f"{cell.n_correct} of "
-    hint = f"{right}{cell.n_admitted} admitted{' are right' * bool(right)}; {cell.n_total} in total"
+    if cell.n_correct is None:
+        return f"<td title='{cell.n_total} in total'>{cell.n_admitted:,}</td><td>{share_text(cell.share)}</td>"
+    hint = f"{cell.n_correct} of {cell.n_admitted} admitted are right; {cell.n_total} in total"
     mark = " class='below'" if cell.is_below(alpha) else ""
     interval = cell.interval()
     band = "" if interval is None else f"<span class='band'>{interval[0]:.2f}–{interval[1]:.2f}</span>"

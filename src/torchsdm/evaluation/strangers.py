@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from torchsdm.errors import InvalidInputError
 from torchsdm.labels import LabelCodes, label_array
 from torchsdm.states import LabelledStates
-from torchsdm.validation import Array, ArrayLike, as_list, check_same_length, is_storable_label
+from torchsdm.validation import Array, ArrayLike, as_list, check_same_length
 from torchsdm.wording import is_one_edit_away
 
 CLASSES, OUTSIDE, NONE = LABELS = ("classes", "outside", "none")  #: what the labels of a data set are
@@ -31,25 +30,15 @@ def split_strangers(name: str, data: LabelledStates, classes: Array) -> dict[str
     """
     if data.labels is None:
         return {name: data}
-    labels = as_list(data.labels, "labels", name)
-    check_same_length(len(data), labels, "labels", name)
-    for row, label in enumerate(labels):
-        if not is_storable_label(label):
-            raise InvalidInputError(
-                f"{name}, {data.place(row)}: a label must be text, a finite number or a boolean. Got {label!r}; put "
-                "rows without labels in a data set of their own."
-            )
-    is_class = _are_classes(labels, classes)
+    listed = as_list(data.labels, "labels", name)
+    check_same_length(len(data), listed, "labels", name)
+    data, is_class = replace(data, labels=label_array(listed, name)), _are_classes(listed, classes)
     if not is_class.any():
-        return {name: replace(data, labels=label_array(labels))}
+        return {name: data}
     known = data if is_class.all() else data.take(np.flatnonzero(is_class))
-    numbers = LabelCodes(classes).encode([label for label, one in zip(labels, is_class, strict=True) if one], name)
+    numbers = LabelCodes(classes).encode(as_list(known.labels, "labels", name), name)
     parts = {name: replace(known, labels=classes[numbers.numpy()])}  # of the type of the classes
-    if not is_class.all():
-        strangers = data.take(np.flatnonzero(~is_class))
-        outside = label_array([label for label, one in zip(labels, is_class, strict=True) if not one])
-        parts[f"{name}, strangers"] = replace(strangers, labels=outside)
-    return parts
+    return parts if is_class.all() else {**parts, f"{name}, strangers": data.take(np.flatnonzero(~is_class))}
 
 
 def kind_of_labels(labels: ArrayLike | None, classes: Array) -> str:
