@@ -59,6 +59,18 @@ class LabelCodes:
         return torch.tensor([number[label] for label in labels], dtype=torch.int64)
 
 
+def label_array(labels: Sequence[Any], caller: str) -> Array:
+    """Labels that need not be classes, as an array that keeps the type of each; numpy turns 1 beside 'a' into '1'."""
+    for row, label in enumerate(labels):
+        if not is_storable_label(label):
+            raise InvalidInputError(
+                f"{caller}, row {row + 1}: a label must be a string, a finite number or a boolean. Got {label!r}; put "
+                "rows without labels in a data set of their own."
+            )
+    is_mixed = len({isinstance(label, str) for label in labels}) > 1
+    return np.array(labels, dtype=object if is_mixed else None)
+
+
 def count_classes(labels: Array, caller: str) -> tuple[Array, Array]:
     """Classes and numbers of labels; at least two classes with at least two examples each."""
     classes, numbers, counts = np.unique(labels, return_inverse=True, return_counts=True)

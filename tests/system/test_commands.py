@@ -312,7 +312,7 @@ def test_evaluate_prints_the_table_of_the_library(world, model, source):
         chosen = ("--estimator", "SDM_HR", "--estimator", "softmax(z")
         rows = [
             line
-            for line in good("evaluate", world / model, world / source, *chosen).stdout.splitlines()
+            for line in good("evaluate", world / model, world / source, *chosen, "--wide").stdout.splitlines()
             if name in line
         ]
         assert len(rows) == 3  # SDM_HR, its lower bound, softmax
@@ -326,6 +326,32 @@ def test_evaluate_takes_another_alpha_and_leaves_the_model(world):
     rows = strict(good("evaluate", world / "states", world / "test.npz", "--alpha", 0.95, "--json").stdout)
     assert rows != strict(good("evaluate", world / "states", world / "test.npz", "--json").stdout)
     assert contents(world / "states") == before
+
+
+def test_evaluate_takes_strangers_and_what_the_model_has_seen(world, tmp_path):
+    data = dict(np.load(world / "test.npz"))
+    np.savez(tmp_path / "bare.npz", hidden_states=data["hidden_states"])
+    np.savez(tmp_path / "mixed.npz", hidden_states=data["hidden_states"], labels=np.arange(40) % 4)
+    done = good("evaluate", world / "states", tmp_path / "mixed.npz", tmp_path / "bare.npz", world / "train.npz")
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    assert "mixed: 20 inputs, states + SDM" in done.stdout
+    assert "mixed, strangers: 20 inputs with labels outside the classes, states + SDM" in done.stdout
+    assert "bare: 40 inputs without labels, states + SDM" in done.stdout
+    said = " ".join(done.stdout.split())
+    assert "20 of 40 labels of mixed are not classes of the model (2, 3)" in said and "bare has no labels" in said
+    assert "Warning: 160 of 160 inputs of train equal points that the model was made with" in said
+    files = (tmp_path / "mixed.npz", tmp_path / "bare.npz")
+    done = good("evaluate", world / "states", *files, "--json", "--estimator", "no reject")
+    assert "sdm: 20 of 40 labels of mixed" in done.stderr and "sdm: bare has no labels" in done.stderr
+    whole, *overviews = (
+        [one for one in strict(done.stdout) if one["stratum"] in ("all", "overview") and one["dataset"] == name]
+        for name in ("mixed", "mixed, strangers", "bare")
+    )
+    assert [(one["labels"], one["n_total"], one["n_correct"] is None) for one in whole] == [("classes", 20, False)]
+    for (table, overview), (labels, n) in zip(overviews, (("outside", 20), ("none", 40)), strict=True):
+        assert (table["labels"], table["n_total"], table["n_admitted"], table["accuracy"]) == (labels, n, n, None)
+        assert overview["labels"] == labels and sum(overview["lanes"].values()) == overview["n_total"] == n
+        assert sum(overview["predictions"].values()) == n and set(overview["guard"]) == {"raised_at", "raised_by"}
 
 
 @pytest.mark.parametrize(("model", "source"), EVERY_INPUT)
@@ -544,6 +570,7 @@ def bad(world):
     (folder / "garbage.npz").write_bytes(np.random.default_rng(1).bytes(300))
     (folder / "broken.jsonl").write_text("\n".join([*lines[:2], '{"text": bro', *lines[3:6]]))
     (folder / "unlabelled.jsonl").write_text("\n".join([lines[0], '{"id": "x", "text": "fine"}', *lines[2:6]]))
+    (folder / "bare.jsonl").write_text('{"text": "fine"}\n')
     (folder / "another.jsonl").write_text('{"text": "fine", "label": "maybe"}\n')
     (folder / "twice.jsonl").write_text("\n".join([lines[0], lines[0]]))
     (folder / "notes.txt").write_text("fine")
@@ -657,8 +684,8 @@ def test_bad_states_are_one_sentence_in_every_verb(verb, world, bad, tmp_path, m
         (("train", "BAD/unlabelled.jsonl", "-o", "OUT", "-m", "BERT"), "no label: line 2"),
         (("evaluate", "TEXTS", "BAD/unlabelled.jsonl"), "no label: line 2"),
         (("evaluate", "STATES", "BAD/half.jsonl"), "line 2: no label"),
-        (("evaluate", "TEXTS", "BAD/another.jsonl"), "'maybe' is not one of the model's"),
-        (("evaluate", "STATES", "BAD/unknown.npz"), "is not one of the model's"),
+        (("evaluate", "TEXTS", "BAD/another.jsonl", "--training", "BAD/bare.jsonl"), "bare.jsonl has no labels. Name"),
+        (("evaluate", "TEXTS", "BAD/another.jsonl", "--estimator", "zz"), "No estimator has 'zz' in its name"),
         (("train", "REVIEWS", "-o", "OUT"), "Name a language model to read them: --language-model"),
         (("train", "TRAIN", "-o", "OUT", "-m", "BERT"), "already contains states. Leave out --language-model."),
         (("train", "TRAIN", "-o", "OUT", "--alpha", 2), "(0.5, 1]"),

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from torchsdm.errors import InvalidInputError
-from torchsdm.labels import LabelCodes, count_classes
+from torchsdm.labels import LabelCodes, count_classes, label_array
 
 
 @pytest.mark.parametrize(
@@ -74,3 +74,11 @@ def test_one_example_of_a_class_is_too_few():
         InvalidInputError, match=r"at least two examples of each class.*Got 1 of class .*'b'.*add examples"
     ):
         count_classes(np.array(["a", "a", "b", "c", "c"]), "fit")
+
+
+def test_labels_beside_each_other_keep_their_types():
+    assert label_array([1, "a", 2], "here").tolist() == [1, "a", 2]
+    assert label_array([1, 2], "here").dtype.kind == "i" and label_array(["a", "b"], "here").dtype.kind == "U"
+    for nothing in (None, float("nan"), [1]):
+        with pytest.raises(InvalidInputError, match=r"here, row 2: a label must be"):
+            label_array([1, nothing], "here")

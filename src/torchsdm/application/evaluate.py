@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torchsdm.application.inputs import readable
 from torchsdm.application.saved_model import SavedModel
 from torchsdm.columns import Columns
-from torchsdm.errors import InvalidInputError
+from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
-from torchsdm.evaluation import Entrant, Evaluation, classifier_entrants, paper_entrants
+from torchsdm.evaluation import Entrant, Evaluation, classifier_entrants, explain_labels, paper_entrants
+from torchsdm.labels import label_array
 from torchsdm.states import LabelledStates, join_states
+from torchsdm.validation import as_list
+
+logger = logging.getLogger(__name__)
 
 _TRAINED = ("language model", "cnn", "vbll", "today")  # groups that need the training data
 
@@ -30,8 +38,10 @@ def evaluate_model(
 ) -> Evaluation:
     """Compare a saved model with other estimators on data given as PATH or NAME=PATH.
 
+    Data need no labels, or may have labels outside the classes of the model; ``Evaluation`` says what is shown then.
     Estimators that need training get the data that the model was given: ``training``, and ``calibration`` and
-    ``certification`` if it was given such sets of their own.
+    ``certification`` if it was given such sets of their own. Whatever can be checked without embedding a text is
+    checked before the first one is.
     """
     sets = dict(_named(one) for one in data)
     if len(sets) < len(data):
@@ -40,6 +50,7 @@ def evaluate_model(
     for name, file in own.items():
         if file is not None and training is None:
             raise InvalidInputError(f"A {name} set is used only with training data. Give those, too.")
+    fitted_on = {name: file for name, file in {"training": training, **own}.items() if file is not None}
     classifier = saved.classifier
     if alpha is not None or len(classifier.models_[0].calibration.regions) > 1:
         classifier = copy.copy(classifier)
@@ -48,29 +59,50 @@ def evaluate_model(
     wanted = groups.split(",")
     if training is not None:
         _check_groups(classifier, wanted)
-    states = {name: join_states(list(saved.blocks(path, columns, needs_labels=True))) for name, path in sets.items()}
-    _check_labels(states, classifier.classes_.tolist())
-    chosen_alpha = classifier.models_[0].calibration.regions[0].alpha
-    name = _language_model_name(saved)
-    entrants = classifier_entrants(classifier, name=name)
-    if training is not None:
-        given: dict[str, Any] = {
-            name: _training_part(saved, file, columns) for name, file in own.items() if file is not None
+    called = _language_model_name(saved)
+    entrants = classifier_entrants(classifier, name=called)
+    entrants = _chosen(entrants, estimators) if training is None else entrants
+    with ExitStack() as opened:
+        paths = {name: opened.enter_context(readable(source)) for name, source in sets.items()}
+        files = {name: opened.enter_context(readable(source)) for name, source in fitted_on.items()}
+        for path in files.values():
+            _labels_of_texts(saved, path, columns, needs_labels=True)
+        labels = {name: _labels_of_texts(saved, path, columns) for name, path in paths.items()}
+        for name, known in labels.items():
+            note = None if known is None else explain_labels(name, known or None, classifier.classes_)
+            if note is not None:
+                logger.info(note)  # the table says it again, but embedding takes long
+        states = {name: _states(saved, path, columns, labels[name]) for name, path in paths.items()}
+        parts: dict[str, Any] = {
+            name: join_states(list(saved.blocks(str(path), columns, needs_labels=True, cached=True)))
+            for name, path in files.items()
         }
-        entrants += paper_entrants(
-            _training_part(saved, training, columns),
-            classifier,
-            **given,
-            groups=wanted,
-            name=name,
-        )
-    entrants = _chosen(entrants, estimators)
-    return Evaluation(entrants, states, chosen_alpha, {"model": str(saved.path)})
+    if training is not None:
+        entrants += paper_entrants(parts.pop("training"), classifier, **parts, groups=wanted, name=called)
+        entrants = _chosen(entrants, estimators)
+    chosen_alpha = classifier.models_[0].calibration.regions[0].alpha
+    return Evaluation(entrants, states, chosen_alpha, {"model": str(saved.path)}, classifier)
 
 
-def _training_part(saved: SavedModel, source: str, columns: Columns) -> LabelledStates:
-    """Labelled states of what a model was trained or calibrated on: stored ones, or those of texts."""
-    return join_states(list(saved.blocks(source, columns, needs_labels=True, cached=True)))
+def _labels_of_texts(
+    saved: SavedModel, path: Path, columns: Columns, *, needs_labels: bool = False
+) -> list[Any] | None:
+    """The labels of texts, read without embedding any, or an empty list; None if the file contains states."""
+    documents = saved.documents(path, columns, with_labels=True)
+    if documents is None:
+        return None
+    if needs_labels and not documents.has_labels:
+        raise InvalidInputError(f"{path} has no labels.", remedy=Remedy.NAME_LABELS)
+    len(documents)  # looks at all of them
+    return [document.label for document in documents] if documents.has_labels else []
+
+
+def _states(saved: SavedModel, path: Path, columns: Columns, labels: list[Any] | None) -> LabelledStates:
+    """The states of a data set, with labels of any types side by side."""
+    blocks = list(saved.blocks(str(path), columns, takes_labels=True))
+    if labels is None and all(block.labels is not None for block in blocks):
+        labels = [label for block in blocks for label in as_list(block.labels, "labels", str(path))]
+    return replace(join_states(blocks), labels=label_array(labels, str(path)) if labels else None)
 
 
 def _named(text: str) -> tuple[str, str]:
@@ -101,18 +133,6 @@ def _chosen(entrants: list[Entrant], names: Sequence[str]) -> list[Entrant]:
         for entrant in entrants
         if any(name.lower() in f"{entrant.model} {entrant.name}".lower() for name in names)
     ]
-
-
-def _check_labels(states: dict[str, LabelledStates], classes: list[Any]) -> None:
-    """Refuse labels that the model can never predict, before anything is computed."""
-    for name, data in states.items():
-        for row, label in enumerate(data.labels if data.labels is not None else []):
-            value = label.item() if hasattr(label, "item") else label
-            if value not in classes:
-                named = "" if data.ids is None else f" (id {data.ids[row]!r})"
-                raise InvalidInputError(
-                    f"{name}, {data.place(row)}{named}: the label {value!r} is not one of the model's: {classes!r}."
-                )
 
 
 def _language_model_name(saved: SavedModel) -> str:

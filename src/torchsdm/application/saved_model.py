@@ -8,6 +8,7 @@ from pathlib import Path
 
 from torchsdm.application.inputs import checked, open_documents, readable
 from torchsdm.columns import Columns
+from torchsdm.documents import Documents
 from torchsdm.errors import InvalidInputError, ModelFileError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier, load_classifier
 from torchsdm.hidden_states import default_store
@@ -52,25 +53,49 @@ class SavedModel:
         return cls(path, classifier, text_classifier)
 
     def blocks(
-        self, source: str, columns: Columns, *, needs_labels: bool = False, cached: bool = False
+        self,
+        source: str,
+        columns: Columns,
+        *,
+        needs_labels: bool = False,
+        takes_labels: bool = False,
+        cached: bool = False,
     ) -> Iterator[LabelledStates]:
         """The states of an input in blocks, extracted if it contains texts; rows without ids are numbered.
 
-        With ``cached``, the states of texts are kept in the cache, as for training data.
+        With ``needs_labels`` every row must have a label; with ``takes_labels``, every row or none. With ``cached``,
+        the states of texts are kept in the cache, as for training data.
         """
         with readable(source) as path:
-            if has_states(path, columns.states):
+            documents = self.documents(path, columns, with_labels=needs_labels or takes_labels)
+            if documents is None:
                 blocks = self._stored_blocks(path, columns)
             else:
-                blocks = self._text_blocks(path, columns, needs_labels, cached)
+                store = default_store() if cached else None
+                blocks = self._reader_of(path).checked_extractor().labelled_blocks(documents, store=store)
             n_rows = 0
             for block in blocks:
-                block = checked(block, path, columns, needs_labels=needs_labels)
+                needed = needs_labels or (takes_labels and block.labels is not None)
+                block = checked(block, path, columns, needs_labels=needed)
                 ids = list(range(n_rows, n_rows + len(block))) if block.ids is None else block.ids
                 n_rows += len(block)
                 yield replace(block, ids=ids)
             if not n_rows:
                 raise InvalidInputError(f"{path} is empty.")
+
+    def documents(self, path: Path, columns: Columns, *, with_labels: bool) -> Documents | None:
+        """The texts of an input, which the model must be able to read; None if it contains states."""
+        if has_states(path, columns.states):
+            return None
+        self._reader_of(path)
+        return open_documents(path, columns, with_labels=with_labels)
+
+    def _reader_of(self, path: Path) -> SDMTextClassifier:
+        if self.text_classifier is None:
+            raise InvalidInputError(
+                f"{path} contains texts, but {self.path} was trained on states only.", remedy=Remedy.EXTRACT_STATES
+            )
+        return self.text_classifier
 
     def _stored_blocks(self, path: Path, columns: Columns) -> Iterator[LabelledStates]:
         names = {"labels": columns.label, "ids": columns.id}
@@ -84,13 +109,3 @@ class SavedModel:
                     f"{shortened(repr(difference.theirs))}, not {shortened(repr(difference.ours))}."
                 )
             yield block
-
-    def _text_blocks(self, path: Path, columns: Columns, needs_labels: bool, cached: bool) -> Iterator[LabelledStates]:
-        if self.text_classifier is None:
-            raise InvalidInputError(
-                f"{path} contains texts, but {self.path} was trained on states only.", remedy=Remedy.EXTRACT_STATES
-            )
-        documents = open_documents(path, columns, with_labels=needs_labels)
-        yield from self.text_classifier.checked_extractor().labelled_blocks(
-            documents, store=default_store() if cached else None
-        )

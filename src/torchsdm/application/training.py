@@ -9,7 +9,7 @@ from torchsdm.application.inputs import checked, open_documents, readable
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.hidden_states import HiddenStateExtractor, default_store
-from torchsdm.states import LabelledStates, has_states, join_states, read_states, state_blocks
+from torchsdm.states import LabelledStates, has_states, read_states
 
 
 def read_training(
@@ -26,10 +26,7 @@ def read_training(
                 raise InvalidInputError(f"{path} already contains states.", remedy=Remedy.NO_LANGUAGE_MODEL)
             names = {"labels": columns.label, "ids": columns.id}
             given: dict[str, Any] = {name: column for name, column in names.items() if column is not None}
-            if needs_labels:
-                read = read_states(path, states=columns.states, **given)
-            else:
-                read = join_states(list(state_blocks(path, states=columns.states, **given)))
+            read = read_states(path, states=columns.states, needs_labels=needs_labels, **given)
             return checked(read, path, columns, needs_labels=needs_labels)
         if extractor is None:
             raise InvalidInputError(f"{path} contains texts.", remedy=Remedy.NAME_LANGUAGE_MODEL)

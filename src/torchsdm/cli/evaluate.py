@@ -1,4 +1,4 @@
-"""``sdm evaluate``: the paper's table for a saved model on labelled data."""
+"""``sdm evaluate``: what a saved model admits of data sets, and how often it is right, beside other estimators."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ FORMATS = ("text", "markdown", "latex", "csv", "json")
 @training_options
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("--intervals", is_flag=True, help="Also print 95 % intervals.")
+@click.option("--wide", is_flag=True, help="Print accuracy and share of every class and prediction, as in the paper.")
 @column_options
 @language_model_options
 @json_option
@@ -40,15 +41,20 @@ def evaluate(
     groups: str,
     form: str,
     intervals: bool,
+    wide: bool,
     columns: Columns,
     language_model: LanguageModel,
     as_json: bool,
 ) -> None:
-    r"""Print the share of labelled DATA that a saved MODEL admits, and the accuracy of admitted inputs.
+    r"""Print the share of DATA that a saved MODEL admits, and the accuracy of admitted inputs.
+
+    Inputs without labels, or with labels outside MODEL's classes, are strangers: of these it prints what is admitted,
+    lanes, reasons and predictions, and whether the drift guard would be raised. An admitted input with a label outside
+    the classes is a mistake. If DATA contains inputs that MODEL was fitted on, it says so.
 
     The table compares MODEL with estimators over the same logits: softmax and temperature thresholds, APS and RAPS,
     and, if MODEL has a certificate, scores certified the same way. With --training, it adds estimators trained on the
-    same data as MODEL. The first DATA should be in distribution.
+    same data as MODEL. The first labelled DATA should be in distribution.
 
     \b
     Examples:
@@ -56,14 +62,25 @@ def evaluate(
       sdm evaluate model test.jsonl --estimator softmax --estimator SDM_HR --format markdown
     """
     from torchsdm.application import evaluate_model
+    from torchsdm.files import strict_json
 
     saved = language_model.open(model)
     evaluation = evaluate_model(saved, data, columns, alpha, estimators, training, groups, calibration, certification)
-    table = evaluation.table
+    table, overviews = evaluation.table, evaluation.overviews()
+    if as_json or form in ("json", "csv"):
+        for note in evaluation.notes:
+            click.echo(f"sdm: {note}", err=True)
     if as_json or form == "json":
-        click.echo(table.to_json())
+        of_strangers = [
+            {"dataset": name, "labels": evaluation.kinds[name], "stratum": "overview", **one.to_json()}
+            for name, one in overviews.items()
+        ]
+        click.echo(strict_json([*table.to_dicts(), *of_strangers]))
     elif form == "csv":
         click.echo(table.to_csv(), nl=False)
+    elif form == "text" and not wide:
+        beneath = {name: one.lines(evaluation.kinds[name]) for name, one in overviews.items()}
+        click.echo(table.to_narrow_text(intervals=intervals, beneath=beneath))
     else:
         writers: dict[str, Any] = {"text": table.to_text, "markdown": table.to_markdown, "latex": table.to_latex}
         click.echo(writers[form](intervals=intervals))

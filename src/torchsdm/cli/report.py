@@ -1,4 +1,4 @@
-"""``sdm report``: an HTML report on a saved model and labelled data."""
+"""``sdm report``: an HTML report on a saved model and data sets."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def report(
     language_model: LanguageModel,
     as_json: bool,
 ) -> None:
-    r"""Write an HTML report on a saved MODEL and labelled DATA: tables, plots, examples, and where numbers come from.
+    r"""Write an HTML report on a saved MODEL and DATA: tables, plots, examples, and where numbers come from.
+
+    DATA without labels, or with labels outside MODEL's classes, are shown without accuracy: lanes, reasons, examples.
 
     \b
     Example:
@@ -55,6 +57,8 @@ def report(
     evaluation = evaluate_model(saved, data, columns, None, (), training, groups, calibration, certification)
     title = title or f"Evaluation of {saved.path}"
     write_report(output.resolve(), evaluation, saved.classifier, title=title, texts=not no_texts)
+    for note in evaluation.notes:
+        click.echo(f"sdm: {note}", err=True)
     sizes = {name: len(states) for name, states in evaluation.data_sets.items()}
     say(
         {"report": str(output), "inputs": sizes},

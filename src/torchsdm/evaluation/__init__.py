@@ -12,7 +12,9 @@ from torchsdm.evaluation.displays import (
 from torchsdm.evaluation.entrants import GROUPS, SDM_RULES, Entrant, classifier_entrants, paper_entrants
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.keys import UNLISTED, Basis, EstimatorKey, Rule
+from torchsdm.evaluation.overview import Overview
 from torchsdm.evaluation.report import write_report
+from torchsdm.evaluation.strangers import explain_labels, split_strangers
 from torchsdm.evaluation.tables import (
     Grid,
     ResultRow,
@@ -36,6 +38,7 @@ __all__ = [
     "EstimatorKey",
     "Evaluation",
     "Grid",
+    "Overview",
     "PartitionDisplay",
     "ReliabilityDisplay",
     "ResultRow",
@@ -47,10 +50,12 @@ __all__ = [
     "accuracy_text",
     "classifier_entrants",
     "csv_text",
+    "explain_labels",
     "is_moved",
     "markdown_text",
     "paper_entrants",
     "share_text",
+    "split_strangers",
     "strata",
     "write_report",
 ]

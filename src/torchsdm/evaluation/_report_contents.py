@@ -21,7 +21,7 @@ from torchsdm.evaluation.displays import (
     RiskCoverageDisplay,
 )
 from torchsdm.evaluation.evaluation import Evaluation
-from torchsdm.evaluation.metrics import possible_label_errors
+from torchsdm.evaluation.strangers import CLASSES, NONE, kind_of_labels
 from torchsdm.model import Explanation
 from torchsdm.states import LabelledStates
 from torchsdm.validation import Array, ArrayLike, check_label_array
@@ -40,8 +40,16 @@ _PICTURE_ROWS = 20_000  # inputs in plots that need their own decisions
 def pictures(
     evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, name: str, data: LabelledStates
 ) -> Iterator[tuple[str, Any]]:
-    """The displays of one data set, with their captions."""
+    """The displays of one data set, with their captions; of strangers only their distances."""
     alpha = evaluation.alpha
+    rows = _sample(len(data))
+    states = _take(data.hidden_states, rows)
+    of_all = "" if len(rows) == len(data) else f" {len(rows):,} of {len(data):,} inputs, drawn at random."
+    own = classifier.decide(states).at(alpha)
+    distances = _distances(classifier, own, name, of_all)
+    if evaluation.kinds[name] != CLASSES:
+        yield from distances
+        return
     labels = check_label_array(data.labels, "render_report")
     curves = _curves(evaluation, name)
     names = list(curves)
@@ -49,21 +57,24 @@ def pictures(
         caption = "Risk against coverage, each estimator by its own score; the marker shows what it admits."
         some = {key: curves[key] for key in names[start : start + _CURVES]}
         yield caption, RiskCoverageDisplay.from_predictions(some, labels, alpha=alpha)
-    rows = _sample(len(data))
-    states, truth = _take(data.hidden_states, rows), labels[rows]
-    of_all = "" if len(rows) == len(data) else f" {len(rows):,} of {len(data):,} inputs, drawn at random."
-    own = classifier.decide(states).at(alpha)
+    truth = labels[rows]
     yield f"Accuracy against confidence sdm(z′).{of_all}", ReliabilityDisplay.from_predictions(own, truth, alpha=alpha)
     if isinstance(classifier, SDMClassifier) and len(own.classes) <= _PARTITIONS:
         region = next(region for region in classifier.regions_ if abs(region.alpha - alpha) < 1e-9)
         caption = f"Partition: rescaled similarity q′ against confidence, by true class; the region is shaded.{of_all}"
         yield caption, PartitionDisplay.from_predictions(own, truth, region=region)
-    if isinstance(classifier, SDMClassifier):
-        caption = f"Distance to the nearest training example, compared with calibration points.{of_all}"
-        ecdfs = classifier.model_.calibration.ecdfs
-        yield caption, DistanceDisplay.from_predictions(own, ecdfs=ecdfs, name=name)
+    yield from distances
     caption = f"Accuracy and admitted share of the paper's region across α.{of_all}"
     yield caption, AlphaDisplay.from_estimator(classifier, states, truth, alphas=_ALPHAS)
+
+
+def _distances(
+    classifier: SDMClassifier | SDMEnsemble, own: SDMDecisions, name: str, of_all: str
+) -> Iterator[tuple[str, Any]]:
+    """The display of distances, which needs no labels; nothing for an ensemble."""
+    if isinstance(classifier, SDMClassifier):
+        caption = f"Distance to the nearest training example, compared with calibration points.{of_all}"
+        yield caption, DistanceDisplay.from_predictions(own, ecdfs=classifier.model_.calibration.ecdfs, name=name)
 
 
 def _curves(evaluation: Evaluation, data_set: str) -> dict[str, Decisions]:
@@ -99,6 +110,7 @@ class Reasoned:
     id: Any
     text: str | None
     label: Any
+    """None if it has none."""
     prediction: Any
     reason: str
 
@@ -109,25 +121,27 @@ class Lane:
 
     name: str
     n: int
-    n_correct: int
+    n_correct: int | None
+    """None for strangers."""
     examples: tuple[Reasoned, ...]
 
 
 def lanes(data: LabelledStates, decisions: SDMDecisions) -> list[Lane]:
     """Every lane, the most reliable first, with the first inputs in it and their reasons."""
-    truth = check_label_array(data.labels, "render_report")
+    is_known = kind_of_labels(data.labels, decisions.classes) == CLASSES
+    truth = check_label_array(data.labels, "render_report") if is_known else None
     found = []
     for name in LANES:
         rows = np.flatnonzero(decisions.lane == name)
-        reasoned = (_reasoned(data, truth, decisions, int(row)) for row in rows[:MAX_EXAMPLES])
-        n_correct = int((decisions.predictions[rows] == truth[rows]).sum())
+        reasoned = (_reasoned(data, decisions, int(row)) for row in rows[:MAX_EXAMPLES])
+        n_correct = None if truth is None else int((decisions.predictions[rows] == truth[rows]).sum())
         found.append(Lane(name, len(rows), n_correct, tuple(reasoned)))
     return found
 
 
-def _reasoned(data: LabelledStates, truth: Array, decisions: SDMDecisions, row: int) -> Reasoned:
+def _reasoned(data: LabelledStates, decisions: SDMDecisions, row: int) -> Reasoned:
     reason = "" if decisions.reason is None else str(decisions.reason[row])
-    return Reasoned(*_named(data, row), truth[row], decisions.predictions[row], reason)
+    return Reasoned(*_named(data, row), _label(data, row), decisions.predictions[row], reason)
 
 
 # --- Examples --------------------------------------------------------------------------------------------------------
@@ -191,24 +205,35 @@ _KINDS = (
 )
 
 
+_OF_STRANGERS = (
+    _Kind("Admitted, highest q′ first", lambda d, _: _highest(d.rescaled_similarity, d.admitted)),
+    *_KINDS[2:4],
+)
+
+
 def examples(
     classifier: SDMClassifier | SDMEnsemble, data: LabelledStates, decisions: SDMDecisions
-) -> tuple[int, list[ExampleGroup]]:
-    """How many inputs are admitted against their given label, and examples of every kind that occurs."""
-    truth = check_label_array(data.labels, "render_report")
+) -> tuple[int | None, list[ExampleGroup]]:
+    """How many inputs are admitted against their given label, if they have any, and examples of every kind."""
+    labels = kind_of_labels(data.labels, decisions.classes)
+    truth = check_label_array(data.labels, "render_report") if labels == CLASSES else np.array([None] * len(data))
     groups = []
-    for kind in _KINDS:
+    for kind in _KINDS if labels == CLASSES else _OF_STRANGERS:
         rows = kind.choose(decisions, decisions.predictions == truth)
         if len(rows):
             shown = rows[:MAX_EXAMPLES]
             explained = classifier.explain(_take(data.hidden_states, shown), k=_EXEMPLARS)
-            found = (_example(data, truth, int(row), one) for row, one in zip(shown, explained, strict=True))
+            found = (
+                Example(*_named(data, int(row)), _label(data, int(row)), one)
+                for row, one in zip(shown, explained, strict=True)
+            )
             groups.append(ExampleGroup(kind.caption, len(rows), tuple(found)))
-    return len(possible_label_errors(decisions, truth)), groups
+    n_against = int((decisions.admitted & (decisions.predictions != truth)).sum())
+    return None if labels == NONE else n_against, groups
 
 
-def _example(data: LabelledStates, truth: Array, row: int, explanation: Explanation) -> Example:
-    return Example(*_named(data, row), truth[row], explanation)
+def _label(data: LabelledStates, row: int) -> Any:
+    return None if data.labels is None else data.labels[row]
 
 
 def _named(data: LabelledStates, row: int) -> tuple[Any, str | None]:

@@ -1,11 +1,11 @@
-"""Comparing fitted estimators on labelled data: the paper's table, summaries, and where the numbers come from."""
+"""Comparing fitted estimators on data sets: the paper's table, summaries, and where the numbers come from."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 from torchsdm._version import __version__
 from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError
+from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation.entrants import Entrant
 from torchsdm.evaluation.metrics import (
     aurc,
@@ -30,6 +31,8 @@ from torchsdm.evaluation.metrics import (
     rejection_confusion,
     top_label_calibration,
 )
+from torchsdm.evaluation.overview import Overview, explain_seen
+from torchsdm.evaluation.strangers import CLASSES, NONE, explain_labels, kind_of_labels, split_strangers
 from torchsdm.evaluation.tables import ResultRow, ResultTable
 from torchsdm.states import LabelledStates
 from torchsdm.training import fingerprint
@@ -40,45 +43,92 @@ _PROMISED = {  # by the control of a certificate
     "predictions": "every prediction among the admitted inputs is",
     "all": "the admitted inputs are, taken together,",
 }
+_MEASURES = (  # of a summary; None for strangers
+    *("accuracy", "risk", "aurc", "excess_aurc", "coverage_at_alpha", "ece", "top_label_accuracy"),
+    *("admitted_correct", "admitted_wrong", "rejected_correct", "rejected_wrong"),
+)
 _PACKAGES = ("torch", "numpy", "scikit-learn", "transformers", "vbll", "mapie")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Decisions of several estimators on several labelled data sets, and what follows from them.
+    """Decisions of several estimators on several data sets, and what follows from them.
+
+    Labels need not be there, or be classes: such inputs are strangers, of which only what is admitted is shown. If some
+    labels of a data set are classes and others are not, the others become a data set of their own: 'NAME, strangers'.
 
     Parameters
     ----------
     entrants : sequence of Entrant
     data_sets : mapping of str to LabelledStates
-        The first is in distribution; the others are compared with scores on it.
+        The first with labels is in distribution; the others are compared with scores on it.
     alpha : float
         The target accuracy; one that every entrant was fitted with.
     settings : mapping, optional
         Anything else to record, as plain values.
+    classifier : SDMClassifier or SDMEnsemble, optional
+        The model behind the entrants, for the lanes of strangers and to warn of inputs that it was fitted on.
     """
 
     entrants: Sequence[Entrant]
     data_sets: Mapping[str, LabelledStates]
     alpha: float
     settings: Mapping[str, Any] = field(default_factory=dict)
+    classifier: SDMClassifier | SDMEnsemble | None = None
     decisions: dict[tuple[int, str], Decisions] = field(init=False)
     """By position of the entrant and name of the data set."""
+    kinds: dict[str, str] = field(init=False)
+    """What the labels of each data set are: 'classes', 'outside' or 'none'."""
+    notes: tuple[str, ...] = field(init=False)
+    """What was done with strangers, and a warning of inputs that the model has seen."""
 
     def __post_init__(self) -> None:
         check_alpha(self.alpha, "Evaluation")
         if not self.entrants or not self.data_sets:
             raise InvalidInputError("Evaluation needs at least one entrant and one data set.")
-        for name, data in self.data_sets.items():
-            check_label_array(data.labels, f"Evaluation ({name})")
+        classes = getattr(self.entrants[0].estimator, "classes_", None)
+        parts = self.data_sets if classes is None else self._parts(classes)
+        object.__setattr__(self, "notes", () if classes is None else tuple(self._notes(classes)))
+        object.__setattr__(self, "data_sets", parts)
         decided = {
             (position, name): entrant.decide(data).at(self.alpha)
             for name, data in self.data_sets.items()
             for position, entrant in enumerate(self.entrants)
         }
+        kinds = {name: kind_of_labels(data.labels, decided[0, name].classes) for name, data in self.data_sets.items()}
         for (_, name), decisions in decided.items():
-            check_known_labels(decisions, self.data_sets[name].labels, f"Evaluation ({name})")
+            if kinds[name] == CLASSES:
+                check_known_labels(decisions, self.data_sets[name].labels, f"Evaluation ({name})")
         object.__setattr__(self, "decisions", decided)
+        object.__setattr__(self, "kinds", kinds)
+
+    def _parts(self, classes: Array) -> dict[str, LabelledStates]:
+        """The data sets, strangers apart."""
+        parts: dict[str, LabelledStates] = {}
+        for name, data in self.data_sets.items():
+            if not len(data):
+                raise InvalidInputError(f"The data set {name!r} of Evaluation must not be empty.")
+            for part, rows in split_strangers(name, data, classes).items():
+                if part in parts or (part != name and part in self.data_sets):
+                    raise InvalidInputError(f"Two data sets of Evaluation are called {part!r}. Rename one.")
+                parts[part] = rows
+        return parts
+
+    def _notes(self, classes: Array) -> Iterator[str]:
+        for name, data in self.data_sets.items():
+            found = [explain_labels(name, data.labels, classes)]
+            found += [] if self.classifier is None else [explain_seen(name, data, self.classifier)]
+            yield from (note for note in found if note is not None)
+
+    def overviews(self) -> dict[str, Overview]:
+        """What the classifier, if it was given, does with each data set of strangers."""
+        if self.classifier is None:
+            return {}
+        return {
+            name: Overview.of(self.classifier, self.classifier.decide(data.hidden_states))
+            for name, data in self.data_sets.items()
+            if self.kinds[name] != CLASSES
+        }
 
     def results(self) -> list[tuple[Entrant, ResultRow]]:
         """Each entrant with its row on each data set, in the order of the table."""
@@ -102,15 +152,17 @@ class Evaluation:
     @property
     def table(self) -> ResultTable:
         """The paper's table: one row per data set and entrant."""
-        return ResultTable([row for _, row in self.results()], self._promise())
+        note = "\n".join([*self.notes, *filter(None, [self._promise()])])
+        return ResultTable([row for _, row in self.results()], note)
 
     def summaries(self) -> list[dict[str, Any]]:
         """One record per data set and entrant: what its selection did, and how well its score orders inputs.
 
-        ``ood_auroc`` and ``ood_fpr_at_95`` compare a data set with the first one, and are None on the first itself.
-        ``top_label_accuracy`` is the lowest accuracy of any predicted label with confidence in [alpha, 1].
+        ``ood_auroc`` and ``ood_fpr_at_95`` compare a data set with the first one that has labels, and are None on that
+        one itself. ``top_label_accuracy`` is the lowest accuracy of any predicted label with confidence in [alpha, 1].
+        For strangers, whatever needs true classes is None.
         """
-        first = next(iter(self.data_sets))
+        first = next((name for name, kind in self.kinds.items() if kind == CLASSES), None)
         return [
             self._summary(position, name, None if name == first else first)
             for name in self.data_sets
@@ -131,6 +183,7 @@ class Evaluation:
             "data": {
                 name: {
                     "n": len(data),
+                    "labels": self.kinds[name],
                     "fingerprint": _data_fingerprint(data),
                     "origin": None if data.origin is None else data.origin.to_json(),
                 }
@@ -155,26 +208,36 @@ class Evaluation:
 
     def _summary(self, position: int, name: str, inside: str | None) -> dict[str, Any]:
         entrant, decisions = self.entrants[position], self.decisions[position, name]
-        truth = check_label_array(self.data_sets[name].labels, "Evaluation")
-        correct, score = decisions.predictions == truth, ordering_score(decisions)
+        score = ordering_score(decisions)
         inside_score = None if inside is None else ordering_score(self.decisions[position, inside])
-        counts = rejection_confusion(decisions, truth)
-        cells = top_label_calibration(decisions, truth, self.alpha).values()
-        top_label = [cell.accuracy for cell in cells if cell.accuracy is not None]
         return {
             "dataset": name,
             "model": entrant.model,
             "estimator": entrant.name,
-            "accuracy": float(correct.mean()),
             "coverage": float(decisions.admitted.mean()),
+            "ood_auroc": None if inside_score is None else ood_auroc(inside_score, score),
+            "ood_fpr_at_95": None if inside_score is None else ood_fpr_at_95(inside_score, score),
+            **self._measures(decisions, name),
+        }
+
+    def _measures(self, decisions: Decisions, name: str) -> dict[str, Any]:
+        """The part of a summary that needs the true classes."""
+        if self.kinds[name] != CLASSES:
+            n_wrong = None if self.kinds[name] == NONE else int(decisions.admitted.sum())
+            return {**dict.fromkeys(_MEASURES), "admitted_wrong": n_wrong}
+        truth, score = check_label_array(self.data_sets[name].labels, "Evaluation"), ordering_score(decisions)
+        correct = decisions.predictions == truth
+        counts = rejection_confusion(decisions, truth)
+        cells = top_label_calibration(decisions, truth, self.alpha).values()
+        top_label = [cell.accuracy for cell in cells if cell.accuracy is not None]
+        return {
+            "accuracy": float(correct.mean()),
             "risk": float((~correct)[decisions.admitted].mean()) if decisions.admitted.any() else None,
             "aurc": aurc(score, correct),
             "excess_aurc": excess_aurc(score, correct),
             "coverage_at_alpha": coverage_at_accuracy(score, correct, self.alpha),
             "ece": expected_calibration_error(decisions.confidence, correct),
             "top_label_accuracy": min(top_label, default=None),
-            "ood_auroc": None if inside_score is None else ood_auroc(inside_score, score),
-            "ood_fpr_at_95": None if inside_score is None else ood_fpr_at_95(inside_score, score),
             "admitted_correct": counts.admitted_correct,
             "admitted_wrong": counts.admitted_wrong,
             "rejected_correct": counts.rejected_correct,
@@ -220,7 +283,7 @@ def _plain(value: Any) -> Any:
 
 def _data_fingerprint(data: LabelledStates) -> str:
     """Fingerprint of hidden states, labels and, if there are any, label logits."""
-    labels = check_label_array(data.labels, "Evaluation")
+    labels = np.array([] if data.labels is None else data.labels)
     parts = [fingerprint(torch.as_tensor(data.hidden_states), labels)]
     if data.label_logits is not None:
         parts.append(fingerprint(torch.as_tensor(data.label_logits), labels))

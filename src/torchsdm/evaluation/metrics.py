@@ -14,6 +14,7 @@ import numpy as np
 
 from torchsdm.core import Decisions, wilson_interval
 from torchsdm.errors import InvalidInputError
+from torchsdm.evaluation.strangers import CLASSES, kind_of_labels
 from torchsdm.labels import LabelCodes
 from torchsdm.validation import Array, check_label_array, check_same_length
 
@@ -25,14 +26,15 @@ class Cell:
     n_total: int
     """Inputs of the stratum, admitted or not."""
     n_admitted: int
-    n_correct: int
+    n_correct: int | None
+    """Admitted inputs that are right; None for strangers, of which nobody knows."""
     share: float
     """Admitted inputs of the stratum as a share of all inputs."""
 
     @property
     def accuracy(self) -> float | None:
-        """Share of admitted inputs that are correct; None if none is admitted."""
-        return self.n_correct / self.n_admitted if self.n_admitted else None
+        """Share of admitted inputs that are correct; None if none is admitted, or their classes are not known."""
+        return self.n_correct / self.n_admitted if self.n_admitted and self.n_correct is not None else None
 
     @property
     def is_absent(self) -> bool:
@@ -40,11 +42,13 @@ class Cell:
         return self.n_total == 0
 
     def interval(self, level: float = 0.95) -> tuple[float, float] | None:
-        """Wilson's interval for the accuracy; None if none is admitted."""
-        return wilson_interval(self.n_correct, self.n_admitted, level) if self.n_admitted else None
+        """Wilson's interval for the accuracy; None if there is no accuracy."""
+        if self.n_correct is None or not self.n_admitted:
+            return None
+        return wilson_interval(self.n_correct, self.n_admitted, level)
 
     def is_below(self, alpha: float) -> bool:
-        """Whether the accuracy is below alpha; False if everything is rejected."""
+        """Whether the accuracy is below alpha; False if there is none."""
         return self.accuracy is not None and self.accuracy < alpha
 
 
@@ -55,6 +59,9 @@ class SelectiveAccuracy:
     by_class: dict[Any, Cell]
     by_prediction: dict[Any, Cell]
     marginal: Cell
+    labels: str = CLASSES
+    """What the labels are: 'classes'; 'outside' them, so that every admitted input is a mistake; or there are 'none'.
+    Without classes no cell has an accuracy."""
 
     def holds(self, alpha: float) -> bool:
         """Whether every class, every prediction and the whole are at or above alpha."""
@@ -63,19 +70,25 @@ class SelectiveAccuracy:
 
 
 def selective_accuracy(decisions: Decisions, labels: Any) -> SelectiveAccuracy:
-    """Accuracy of admitted inputs, class-conditional for each y, prediction-conditional for each ŷ, and marginal."""
-    truth = check_known_labels(decisions, labels, "selective_accuracy")
-    correct = decisions.predictions == truth
+    """Accuracy of admitted inputs, class-conditional for each y, prediction-conditional for each ŷ, and marginal.
+
+    For strangers, inputs that all have no label or a label outside the classes, only what is admitted.
+    """
+    kind = kind_of_labels(labels, decisions.classes)
+    truth = check_known_labels(decisions, labels, "selective_accuracy") if kind == CLASSES else None
 
     def cell(stratum: Array) -> Cell:
         admitted = decisions.admitted & stratum
         n_admitted = int(admitted.sum())
-        return Cell(int(stratum.sum()), n_admitted, int((admitted & correct).sum()), n_admitted / len(truth))
+        n_correct = None if truth is None else int((admitted & (decisions.predictions == truth)).sum())
+        return Cell(int(stratum.sum()), n_admitted, n_correct, n_admitted / len(decisions))
 
+    everybody = np.ones(len(decisions), dtype=bool)
     return SelectiveAccuracy(
-        {label: cell(truth == label) for label in decisions.classes.tolist()},
+        {label: cell(~everybody if truth is None else truth == label) for label in decisions.classes.tolist()},
         {label: cell(decisions.predictions == label) for label in decisions.classes.tolist()},
-        cell(np.ones(len(truth), dtype=bool)),
+        cell(everybody),
+        kind,
     )
 
 

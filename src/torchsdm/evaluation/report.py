@@ -19,11 +19,13 @@ import numpy as np
 from torchsdm.core import HighReliabilityRegion, SDMDecisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
-from torchsdm.evaluation._report_contents import Example, Reasoned, examples, lanes, pictures
+from torchsdm.evaluation._report_contents import Example, Lane, Reasoned, examples, lanes, pictures
 from torchsdm.evaluation.displays import TrainingHistoryDisplay
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.metrics import Cell
-from torchsdm.evaluation.tables import ABSENT, REJECTED, ResultRow, accuracy_text, share_text, strata
+from torchsdm.evaluation.overview import Overview
+from torchsdm.evaluation.strangers import CLASSES
+from torchsdm.evaluation.tables import ABSENT, REJECTED, UNKNOWN, ResultRow, Stratum, accuracy_text, share_text, strata
 from torchsdm.files import replace_file, strict_json
 from torchsdm.validation import check_path
 from torchsdm.wording import shortened
@@ -80,7 +82,7 @@ def render_report(
     sections = [
         ("What is promised", _promises(classifier)),
         ("Results", _results(evaluation)),
-        ("Lanes", "".join(_lanes(evaluation, decided, texts))),
+        ("Lanes", "".join(_lanes(evaluation, classifier, decided, texts))),
         ("Region", _region(classifier)),
         ("Ordering and calibration", _summaries(evaluation)),
         ("Plots", "".join(_pictures(evaluation, classifier))),
@@ -104,17 +106,18 @@ def _results(evaluation: Evaluation) -> str:
     parts = [
         f"<p>Accuracy of admitted inputs, and their share of all inputs, at α = {alpha:g}. <b>{REJECTED}</b>: all "
         f"rejected. <b>{ABSENT}</b>: no such input. <span class='below'>Marked</span>: below α. Under each accuracy: "
-        "Wilson's 95 % interval. Hover over a number for its counts.</p>",
-        f"<p>{_escape(evaluation.table.note)}</p>" if evaluation.table.note else "",
+        "Wilson's 95 % interval. Where no class is known: the number admitted, and its share. Hover over a number for "
+        "its counts.</p>",
+        *(f"<p>{_escape(line)}</p>" for line in evaluation.table.note.splitlines()),
     ]
     by_data_set: dict[str, list[ResultRow]] = {name: [] for name in evaluation.data_sets}
     for row in evaluation.table.rows:
         by_data_set[row.dataset].append(row)
     for name, rows in by_data_set.items():
-        head = "".join(f"<th colspan=2>{_escape(stratum.name)}</th>" for stratum in strata(rows[0]))
+        head = "".join(f"<th colspan=2>{_escape(stratum.name)}</th>" for stratum in _shown_strata(rows[0]))
         lines = []
         for row in rows:
-            line = "".join(_accuracy_cell(stratum.cell, alpha) for stratum in strata(row))
+            line = "".join(_accuracy_cell(stratum.cell, alpha) for stratum in _shown_strata(row))
             lines.append(f"<tr><td>{_escape(row.model)}</td><td>{_escape(row.estimator)}</td>{line}</tr>")
         n = len(evaluation.data_sets[name])
         parts.append(
@@ -124,7 +127,15 @@ def _results(evaluation: Evaluation) -> str:
     return "".join(parts)
 
 
+def _shown_strata(row: ResultRow) -> list[Stratum]:
+    """The strata with the marginal first: with many classes, the last columns are out of sight. Strangers have no y."""
+    shown = (one for one in strata(row) if one.kind != "class" or row.accuracy.labels == CLASSES)
+    return sorted(shown, key=lambda stratum: stratum.kind != "all")
+
+
 def _accuracy_cell(cell: Cell, alpha: float) -> str:
+    if cell.n_correct is None:
+        return f"<td title='{cell.n_total} in total'>{cell.n_admitted:,}</td><td>{share_text(cell.share)}</td>"
     hint = f"{cell.n_correct} of {cell.n_admitted} admitted are right; {cell.n_total} in total"
     mark = " class='below'" if cell.is_below(alpha) else ""
     interval = cell.interval()
@@ -240,7 +251,12 @@ def _one_region(region: HighReliabilityRegion, where: str, names: list[Any]) -> 
 # --- Lanes -----------------------------------------------------------------------------------------------------------
 
 
-def _lanes(evaluation: Evaluation, decided: Mapping[str, SDMDecisions], texts: bool) -> Iterator[str]:
+def _lanes(
+    evaluation: Evaluation,
+    classifier: SDMClassifier | SDMEnsemble,
+    decided: Mapping[str, SDMDecisions],
+    texts: bool,
+) -> Iterator[str]:
     yield (
         "<p>What may be done with each input: act on <b>trusted</b> ones; on <b>certified</b> ones while the stream "
         "looks like the certification set; have the others looked at. Examples are the first inputs of each lane.</p>"
@@ -249,22 +265,37 @@ def _lanes(evaluation: Evaluation, decided: Mapping[str, SDMDecisions], texts: b
         found = lanes(data, decided[name])
         lines = "".join(
             f"<tr><td>{lane.name}</td><td>{lane.n:,}</td><td>{share_text(lane.n / len(data))}</td>"
-            f"<td>{f'{lane.n_correct / lane.n:.3f}' if lane.n else ABSENT}</td></tr>"
+            f"<td>{_right(lane)}</td></tr>"
             for lane in found
         )
+        kind = evaluation.kinds[name]
+        said = {} if kind == CLASSES else Overview.of(classifier, decided[name]).lines(kind)
         yield (
             f"<h3>{_escape(name)}</h3><table class='counts'><thead><tr><th>lane</th><th>inputs</th><th>share</th>"
             f"<th>right</th></tr></thead><tbody>{lines}</tbody></table>"
+            + "".join(f"<p><b>{topic}:</b> {_escape(text)}.</p>" for topic, text in said.items() if topic != "lanes")
         )
         for lane in found:
             reasons = "".join(_reason(example, texts) for example in lane.examples)
             yield f"<h4>{lane.name}</h4><ul>{reasons}</ul>" if reasons else ""
 
 
+def _right(lane: Lane) -> str:
+    """The accuracy in a lane."""
+    if not lane.n:
+        return ABSENT
+    return UNKNOWN if lane.n_correct is None else f"{lane.n_correct / lane.n:.3f}"
+
+
+def _given(label: Any) -> str:
+    """The given label of an input, if it has one."""
+    return "" if label is None else f", given label {_escape(label)}"
+
+
 def _reason(example: Reasoned, texts: bool) -> str:
     quoted = "" if example.text is None or not texts else f" “{_escape(shortened(example.text, _SHORT_TEXT))}”"
     return (
-        f"<li><b>{_escape(example.prediction)}</b>, given label {_escape(example.label)}, id {_escape(example.id)}: "
+        f"<li><b>{_escape(example.prediction)}</b>{_given(example.label)}, id {_escape(example.id)}: "
         f"{_escape(example.reason)}.{quoted}</li>"
     )
 
@@ -318,7 +349,8 @@ def _examples(
     )
     for name, data in evaluation.data_sets.items():
         n_errors, groups = examples(classifier, data, decided[name].at(evaluation.alpha))
-        yield f"<h3>{_escape(name)}</h3><p>{n_errors} admitted against their given label.</p>"
+        against = "" if n_errors is None else f"<p>{n_errors} admitted against their given label.</p>"
+        yield f"<h3>{_escape(name)}</h3>{against}"
         for group in groups:
             cards = "".join(_card(example, texts) for example in group.examples)
             counts = f"{len(group.examples)} of {group.n_total}"
@@ -335,8 +367,8 @@ def _card(example: Example, texts: bool) -> str:
         for point in example.explanation.exemplars
     )
     return (
-        f"<article class='{verdict}'><p><b>{_escape(decision['predictions'])}</b> {verdict}, given label "
-        f"{_escape(example.label)}; confidence {decision['confidence']:.3f}, q {decision['similarity']}, d "
+        f"<article class='{verdict}'><p><b>{_escape(decision['predictions'])}</b> {verdict}"
+        f"{_given(example.label)}; confidence {decision['confidence']:.3f}, q {decision['similarity']}, d "
         f"{decision['distance_quantile']:.3f}, q′ {decision['rescaled_similarity']:.1f}; id {_escape(example.id)}</p>"
         f"<p>{_escape(reason)}</p>{_quoted(example.text if texts else None)}<ol>{exemplars}</ol></article>"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,10 +13,13 @@ from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError, MissingExtraError
 from torchsdm.evaluation.keys import UNLISTED, EstimatorKey
 from torchsdm.evaluation.metrics import Cell, SelectiveAccuracy, selective_accuracy
+from torchsdm.evaluation.strangers import CLASSES, NONE, OUTSIDE
 from torchsdm.files import strict_json
+from torchsdm.wording import shortened
 
 REJECTED = "R"  #: in place of an accuracy if all inputs of the stratum were rejected
 ABSENT = "-"  #: if the data have no such input
+UNKNOWN = "?"  #: if some are admitted, and nobody knows their classes
 _MOST_DIGITS = 8
 BELOW = "↓"  #: after an accuracy below alpha
 
@@ -28,11 +31,19 @@ class Grid:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
-    def to_text(self) -> str:
-        """For a terminal."""
+    def to_text(self, width: int | None = None) -> str:
+        """For a terminal; with a ``width``, the widest columns are cut until the table is no wider."""
         lines = [self.columns, *self.rows]
         widths = [max(len(line[column]) for line in lines) for column in range(len(self.columns))]
-        padded = ["  ".join(value.ljust(width) for value, width in zip(line, widths, strict=True)) for line in lines]
+        while width is not None and sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 1:
+            widths[widths.index(max(widths))] -= 1
+        padded = [
+            "  ".join(
+                (value if len(value) <= size else shortened(value, size)).ljust(size)
+                for value, size in zip(line, widths, strict=True)
+            )
+            for line in lines
+        ]
         return "\n".join(line.rstrip() for line in [padded[0], "-" * len(padded[0]), *padded[1:]])
 
     def to_markdown(self) -> str:
@@ -100,13 +111,14 @@ def strata(row: ResultRow) -> Iterator[Stratum]:
 class ResultTable:
     """Rows of results over the same classes.
 
-    ``R`` in place of an accuracy means that all inputs were rejected, ``-`` that there were none; ``↓`` follows an
-    accuracy below alpha. A share is the admitted part of the stratum over all inputs of the data set.
+    ``R`` in place of an accuracy means that all inputs were rejected, ``-`` that there were none, ``?`` that their
+    classes are not known; ``↓`` follows an accuracy below alpha. A share is the admitted part of the stratum over all
+    inputs of the data set.
     """
 
     rows: Sequence[ResultRow]
     note: str = ""
-    """A sentence to print below the table."""
+    """Sentences to print below the table, a line each."""
 
     def __post_init__(self) -> None:
         if not self.rows:
@@ -118,13 +130,49 @@ class ResultTable:
     def to_text(self, *, intervals: bool = False, digits: int = 2) -> str:
         """For a terminal; optionally with Wilson's 95 % intervals."""
         text = self.grid(intervals=intervals, digits=digits).to_text()
-        note = textwrap.wrap(self.note, width=len(text.partition("\n")[0]))  # no wider than the table
-        return "\n".join([text, *([""] if note else []), *note])
+        width = len(text.partition("\n")[0])  # no wider than the table
+        return "\n\n".join([text, *(textwrap.fill(line, width) for line in self.note.splitlines())])
+
+    def to_narrow_text(
+        self,
+        *,
+        intervals: bool = False,
+        digits: int = 2,
+        width: int = 100,
+        beneath: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> str:
+        """For a terminal, data set by data set: what is admitted, its accuracy, and the lowest of any stratum.
+
+        Parameters
+        ----------
+        intervals : bool
+            Also Wilson's 95 % intervals.
+        digits : int
+        width : int
+            Of all lines, in characters.
+        beneath : mapping, optional
+            What to print below a data set, by topic.
+        """
+        by_data_set: dict[str, list[ResultRow]] = {}
+        for row in self.rows:
+            by_data_set.setdefault(row.dataset, []).append(row)
+        parts = []
+        for name, rows in by_data_set.items():
+            head, grid = _narrow(rows, intervals, digits)
+            parts.append("\n".join([shortened(f"{name}: {head}", width), "", grid.to_text(width)]))
+            parts += _topics((beneath or {}).get(name, {}), width)
+        legend = "share: admitted of all inputs."
+        if any(row.accuracy.labels == CLASSES for row in self.rows):
+            legend += (
+                f" accuracy: right of the admitted; {REJECTED}: all rejected, {BELOW}: below alpha = "
+                f"{self.rows[0].alpha:g}. lowest: of any class (y) or prediction (ŷ)."
+            )
+        return "\n\n".join([*parts, *(textwrap.fill(line, width) for line in [legend, *self.note.splitlines()])])
 
     def to_markdown(self, *, intervals: bool = False, digits: int = 2) -> str:
         """A table in Markdown."""
         text = self.grid(intervals=intervals, digits=digits).to_markdown()
-        return f"{text}\n\n{markdown_text(self.note)}" if self.note else text
+        return "\n\n".join([text, *map(markdown_text, self.note.splitlines())])
 
     def to_latex(self, *, intervals: bool = False, digits: int = 2) -> str:
         """A booktabs table like the paper's, accuracies below alpha in a box (needs booktabs, xcolor and graphicx).
@@ -152,7 +200,7 @@ class ResultTable:
             names = [_latex(name) for name in cells[:3]]
             values = [value.replace("<", "$<$").replace(">", "$>$") for value in cells[3:]]
             body.append(" & ".join([*names, *values]) + " \\\\")
-        note = [f"% {self.note}"] if self.note else []
+        note = [f"% {line}" for line in self.note.splitlines()]
         return "\n".join([*head, *body, "\\bottomrule", "\\end{tabular}", *note])
 
     def to_csv(self) -> str:
@@ -179,6 +227,7 @@ class ResultTable:
                 "model": row.model,
                 "estimator": row.estimator,
                 "alpha": row.alpha,
+                "labels": row.accuracy.labels,
                 "stratum": stratum,
                 "label": label,
                 "n_total": cell.n_total,
@@ -217,6 +266,57 @@ class ResultTable:
         ]
 
 
+_OF_STRANGERS = {  # how their rows are called, and the column of what is admitted
+    OUTSIDE: ("inputs with labels outside the classes", "wrongly admitted"),
+    NONE: ("inputs without labels", "admitted"),
+}
+
+
+def _narrow(rows: Sequence[ResultRow], intervals: bool, digits: int) -> tuple[str, Grid]:
+    """The heading and the narrow table of one data set."""
+    models = list(dict.fromkeys(row.model for row in rows))
+    names = [[*([row.model] if len(models) > 1 else []), row.estimator] for row in rows]
+    columns = [*(["model"] if len(models) > 1 else []), "estimator", "share"]
+    cells = [row.accuracy.marginal for row in rows]
+    shares = [share_text(cell.share, digits) for cell in cells]
+    what, admitted = _OF_STRANGERS.get(rows[0].accuracy.labels, ("inputs", ""))
+    if admitted:
+        values = [[share, f"{cell.n_admitted:,}"] for share, cell in zip(shares, cells, strict=True)]
+        columns.append(admitted)
+    else:
+        values = [
+            [
+                share,
+                _plain_accuracy(row.accuracy.marginal, row.alpha, digits, intervals),
+                *_lowest(row, intervals, digits),
+            ]
+            for share, row in zip(shares, rows, strict=True)
+        ]
+        columns += ["accuracy", "lowest", "of"]
+    of_model = f", {models[0]}" if len(models) == 1 and models[0] else ""
+    head = f"{cells[0].n_total:,} {what}{of_model}"
+    return head, Grid(columns, [[*name, *value] for name, value in zip(names, values, strict=True)])
+
+
+def _lowest(row: ResultRow, intervals: bool, digits: int) -> list[str]:
+    """The lowest accuracy of any class or prediction, and whose it is."""
+    known = [stratum for stratum in strata(row) if stratum.kind != "all" and stratum.cell.accuracy is not None]
+    if not known:
+        return [_plain_accuracy(row.accuracy.marginal, row.alpha, digits, intervals), ""]
+    lowest = min(known, key=lambda stratum: float(stratum.cell.accuracy or 0.0))
+    return [_plain_accuracy(lowest.cell, row.alpha, digits, intervals), lowest.name]
+
+
+def _topics(topics: Mapping[str, str], width: int) -> list[str]:
+    """Texts beside their topics, as one paragraph; nothing for none."""
+    size = max((len(topic) for topic in topics), default=0) + 2
+    lines = [
+        textwrap.fill(text, width, initial_indent=topic.ljust(size), subsequent_indent=" " * size)
+        for topic, text in topics.items()
+    ]
+    return ["\n".join(lines)] if lines else []
+
+
 def csv_text(records: Sequence[dict[str, Any]]) -> str:
     """Records as CSV; an empty string if there are none."""
     file = io.StringIO()
@@ -228,11 +328,11 @@ def csv_text(records: Sequence[dict[str, Any]]) -> str:
 
 
 def accuracy_text(cell: Cell, alpha: float, digits: int = 2) -> str:
-    """An accuracy with N digits, more if rounding would lift it to alpha or to 1; R or - if there is none."""
+    """An accuracy with N digits, more if rounding would lift it to alpha or to 1; R, ? or - if there is none."""
     if cell.is_absent:
         return ABSENT
     if cell.accuracy is None:
-        return REJECTED
+        return UNKNOWN if cell.n_admitted else REJECTED
     while digits < _MOST_DIGITS and is_moved(cell.accuracy, digits, (0.0, alpha, 1.0)):
         digits += 1
     return f"{cell.accuracy:.{digits}f}"

@@ -151,7 +151,8 @@ def argmax_unchanged(evaluation: Evaluation) -> Claim:
 
 
 def all_hold(key: str, statement: str, rows: Sequence[ResultRow], absent: str = "there are no results") -> Claim:
-    """The claim that no stratum of any row falls below its alpha."""
+    """The claim that no stratum of any row falls below its alpha; strangers have no accuracy and are left out."""
+    rows = [row for row in rows if row.accuracy.labels == "classes"]
     if not rows:
         return Claim(key, statement, None, (absent,))
     failing = [row for row in rows if not row.accuracy.holds(row.alpha)]
@@ -208,8 +209,10 @@ def _worst(row: ResultRow) -> str:
 
 def _selection(row: ResultRow, limit: float = 1.0) -> str:
     cell = row.accuracy.marginal
-    if cell.accuracy is None:
+    if not cell.n_admitted:
         return "rejects all"
+    if cell.accuracy is None:
+        return f"admits {_percent(cell.share, limit)}"
     return f"admits {_percent(cell.share, limit)}, of which {_percent(cell.accuracy, row.alpha)} are right"
 
 

@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +23,18 @@ import torch
 from torchsdm._version import __version__
 from torchsdm.errors import CheckpointError, InvalidInputError
 from torchsdm.estimators import SDMClassifier
-from torchsdm.evaluation import ResultTable, csv_text, write_report
+from torchsdm.evaluation import ResultTable, csv_text, split_strangers, write_report
 from torchsdm.experiments.beside_paper import beside_paper
 from torchsdm.experiments.claims import Claim
 from torchsdm.experiments.paper import paper_model
-from torchsdm.experiments.sources import data_folders, read_computed_states, read_texts
+from torchsdm.experiments.sources import check_test_labels, data_folders, read_computed_states, read_texts
 from torchsdm.experiments.specification import Experiment
 from torchsdm.experiments.studies import FUNCTIONS, Findings, Prepared, Section
 from torchsdm.files import replace_file, strict_json
 from torchsdm.hidden_states import HiddenStateExtractor, default_store
+from torchsdm.labels import label_array
 from torchsdm.states import LabelledStates
+from torchsdm.validation import check_label_array
 
 logger = logging.getLogger(__name__)
 
@@ -172,6 +174,8 @@ def _states(run: Run) -> tuple[dict[str, LabelledStates], dict[str, Any]]:
             )
         folders = data_folders(experiment, run.data)
         read = {one.name: read_computed_states(one, folders) for one in (experiment.pool, *order)}
+        labels = {name: None if one.labels is None else list(one.labels) for name, (one, _) in read.items()}
+        check_test_labels(experiment, labels, np.unique(check_label_array(labels["pool"], "pool")))
         described = [
             {"name": name, "role": one.role, "source": read[name][1], "n": len(read[name][0]), "remark": one.remark}
             for one in (experiment.pool, *order)
@@ -187,7 +191,9 @@ def _states(run: Run) -> tuple[dict[str, LabelledStates], dict[str, Any]]:
     states = {}
     for name in ("pool", *(one.name for one in order)):
         logger.info("Hidden states of %s (%s documents)", name, len(texts[name].documents))
-        states[name] = extractor.labelled_states(texts[name].documents, store=store, description=name)
+        extracted = extractor.labelled_states(texts[name].documents, store=store, description=name)
+        given = texts[name].labels
+        states[name] = replace(extracted, labels=None if given is None else label_array(given, name))
     if store.counts.n_extracted:
         watch.seconds["hidden states"] = store.counts.seconds
     else:
@@ -229,7 +235,12 @@ def _train(run: Run, pool: LabelledStates) -> SDMClassifier:
 
 def _study(run: Run, states: Mapping[str, LabelledStates], classifier: SDMClassifier) -> dict[str, Findings]:
     """The findings of each study of the experiment."""
-    tests = {name: one for name, one in states.items() if name != "pool"}
+    tests = {
+        part: rows
+        for name, one in states.items()
+        if name != "pool"
+        for part, rows in split_strangers(name, one, classifier.classes_).items()
+    }
     prepared = Prepared(run.experiment, run.name, states["pool"], tests, classifier, run.directory)
     findings = {}
     for study in run.experiment.studies:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 from collections import Counter
@@ -14,9 +15,21 @@ import numpy as np
 
 from torchsdm.documents import Document, Documents
 from torchsdm.errors import InvalidInputError, MissingExtraError
-from torchsdm.experiments.specification import DataSet, Experiment, HubData
+from torchsdm.evaluation import explain_labels
+from torchsdm.experiments.specification import ROLES_WITHOUT_LABELS, DataSet, Experiment, HubData
+from torchsdm.labels import label_array
 from torchsdm.states import LabelledStates, read_states
-from torchsdm.validation import as_float_tensor, as_list, check_finite, check_label_array, check_path, check_same_length
+from torchsdm.validation import (
+    Array,
+    as_float_tensor,
+    as_list,
+    check_finite,
+    check_label_array,
+    check_path,
+    check_same_length,
+)
+
+logger = logging.getLogger(__name__)
 
 FOLDER_VARIABLE = "TORCHSDM_DATA"  #: environment variable for the folder of data sets
 _ENDINGS = ("", ".jsonl.gz", ".jsonl", ".csv", ".tsv", ".parquet")
@@ -35,9 +48,15 @@ class Texts:
     n_dropped: int = 0
     """Duplicate texts left out of a pool."""
 
+    @property
+    def labels(self) -> list[Any] | None:
+        """The labels; None if there are none."""
+        labels = [document.label for document in self.documents]
+        return None if None in labels else labels
+
     def facts(self) -> dict[str, Any]:
         """What a result says about the data."""
-        counts = Counter(str(document.label) for document in self.documents)
+        counts = Counter(str(document.label) for document in self.documents if document.label is not None)
         return {
             "name": self.data.name,
             "role": self.data.role,
@@ -77,7 +96,8 @@ def read_computed_states(data: DataSet, folders: Sequence[Path]) -> tuple[Labell
     path = _find(data, folders, _STATES_ENDINGS)
     if path is None:
         raise InvalidInputError(_missing(data, folders, _STATES_ENDINGS))
-    read = read_states(path, states=str(data.states), labels=data.label, ids="id", texts=data.text)
+    names = {"states": str(data.states), "labels": data.label or "label", "ids": "id", "texts": data.text}
+    read = read_states(path, **names, needs_labels=_label_name(data) is not None)
     states = as_float_tensor(read.hidden_states, str(data.states), str(path)).float()
     check_finite(states, str(data.states), str(path))
     rows = _draw(len(states), data.n).tolist()
@@ -87,10 +107,15 @@ def read_computed_states(data: DataSet, folders: Sequence[Path]) -> tuple[Labell
         check_same_length(len(states), values, name, str(path))
         return [values[row] for row in rows]
 
-    labels = drawn(read.labels, data.label) if data.relabel is None else [data.relabel] * len(rows)
+    given: list[Any] | None = [data.relabel] * len(rows)
+    if data.relabel is None:
+        given = None if read.labels is None else drawn(read.labels, names["labels"])
+    labels = check_label_array(given, str(path)) if data.role == "pool" else None
+    if given is not None and data.role != "pool":
+        labels = label_array(given, str(path))
     ids = rows if read.ids is None else drawn(read.ids, "id")
     texts = None if read.texts is None else drawn(read.texts, data.text)
-    return LabelledStates(states.numpy()[rows], check_label_array(labels, str(path)), ids, texts), str(path)
+    return LabelledStates(states.numpy()[rows], labels, ids, texts), str(path)
 
 
 def data_folders(experiment: Experiment, folder: str | Path | None) -> list[Path]:
@@ -126,15 +151,21 @@ def _read(data: DataSet, folders: Sequence[Path], answer: _Answer) -> Texts:
     is_pool = data.role == "pool"  # duplicates would be in both training and calibration sets
     repeated = "drop" if is_pool else "keep"
     if path is not None:
-        documents = Documents(path, text=data.text, label=data.label, answer=answer, repeated=repeated)
+        documents = Documents(path, text=data.text, label=_label_name(data), answer=answer, repeated=repeated)
     elif data.hub is not None:
         rows = _hub_rows(data, data.hub, folders, answer)
-        documents = Documents(rows, label="label", answer=answer, repeated=repeated)
+        documents = Documents(rows, answer=answer, repeated=repeated)
         documents.name = _hub_name(data.hub)
     else:
         raise InvalidInputError(_missing(data, folders, _ENDINGS))
     n_dropped = len(documents.report.repeated) if is_pool else 0
     return Texts(data, _relabelled(tuple(documents), data), documents.name, n_dropped)
+
+
+def _label_name(data: DataSet) -> str | None:
+    """The column of the labels, which must be there; None if they are used only if they are."""
+    is_optional = data.role in ROLES_WITHOUT_LABELS or data.relabel is not None
+    return data.label if data.label is not None or is_optional else "label"
 
 
 def _find(data: DataSet, folders: Sequence[Path], endings: Sequence[str]) -> Path | None:
@@ -151,7 +182,7 @@ def _missing(data: DataSet, folders: Sequence[Path], endings: Sequence[str]) -> 
     listed = ", ".join(ending for ending in endings if ending)
     return (
         f"The data set {data.name!r} was not found: {looked} (as {listed}). Name a folder that has it with --data or "
-        f"{FOLDER_VARIABLE}; each line has id, {data.states or data.text} and {data.label}."
+        f"{FOLDER_VARIABLE}; each line has id, {data.states or data.text} and {data.label or 'label'}."
     )
 
 
@@ -186,13 +217,7 @@ def _check_labels(texts: Mapping[str, Texts], experiment: Experiment) -> None:
             f"{where}: the pool must have two or more labels, all strings or all numbers. "
             f"Got {known!r} in {len(pool.documents)} documents of {pool.source}."
         )
-    for one in texts.values():
-        for document in one.documents:
-            if document.label not in known:
-                raise InvalidInputError(
-                    f"{where}: {one.source}, {document.place} has the label {document.label!r}, which "
-                    f"is not in the pool: {known!r}."
-                )
+    check_test_labels(experiment, {one.name: texts[one.name].labels for one in experiment.tests}, np.array(known))
     words = experiment.prompt.words
     is_compared = "estimators" in experiment.studies and "language model" in experiment.groups
     if words and is_compared and sorted(map(repr, words)) != list(map(repr, known)):
@@ -200,6 +225,25 @@ def _check_labels(texts: Mapping[str, Texts], experiment: Experiment) -> None:
             f"{where}: the prompt has words for the labels {list(words)!r}, but the pool has {known!r}. Give words for "
             "these, or none, or leave 'language model' out of groups."
         )
+
+
+def check_test_labels(experiment: Experiment, labels: Mapping[str, Sequence[Any] | None], classes: Array) -> None:
+    """Refuse labels of test sets that do not fit their role; say which inputs are strangers."""
+    for data in experiment.tests:
+        where, given = f"experiment {experiment.name}: tests.{data.name}", labels[data.name]
+        if given is None and experiment.updates.data == data.name and "updatability" in experiment.studies:
+            raise InvalidInputError(f"{where} has no labels, so the study 'updatability' cannot add it to the support.")
+        inside = [] if given is None else [label for label in given if label in set(classes.tolist())]
+        if data.role == "strangers" and inside:
+            raise InvalidInputError(
+                f"{where} has the label {inside[0]!r}, a class of the pool, but its role is 'strangers'. Choose "
+                'another role, or, if it means something else there, relabel the set: relabel = "other".'
+            )
+        said = explain_labels(data.name, given, classes)
+        if not inside and data.role not in ROLES_WITHOUT_LABELS:
+            raise InvalidInputError(f"{where} has no label of the pool; is its role 'strangers'? {said}")
+        if said is not None:
+            logger.info(said)
 
 
 # --- The hub ---------------------------------------------------------------------------------------------------------
@@ -218,6 +262,9 @@ def _hub_rows(data: DataSet, hub: HubData, folders: Sequence[Path], answer: _Ans
         looked = f"{_missing(data, folders, _ENDINGS)} " if data.file is not None else ""
         raise InvalidInputError(f"{looked}The hub does not provide {hub.name} for {data.name!r}: {reason}") from error
     columns = {"text": hub.text, "label": hub.label, **({"answer": answer} if answer else {})}
+    is_used = hub.labels is not None or hub.balance or _label_name(data) is not None
+    if not is_used and not all(hub.label in dataset.column_names for _, dataset in loaded):
+        del columns["label"]  # strangers
     for split, dataset in loaded:
         for column in columns.values():
             if column not in dataset.column_names:

@@ -22,7 +22,8 @@ from torchsdm.settings import as_table, filled, parse_toml, read_settings, refus
 from torchsdm.validation import check_alpha, check_choice, check_positive, check_share, draw_seed
 
 FULL = "full"  #: the variant without changes: as in the paper
-ROLES = ("in distribution", "shifted", "shuffled")  #: of a test set, which say what to expect of an estimator on it
+ROLES = ("in distribution", "shifted", "shuffled", "strangers")  #: of a test set: what to expect of an estimator on it
+ROLES_WITHOUT_LABELS = ("shuffled", "strangers")  #: whose sets need no labels of the pool
 STUDIES = ("estimators", "ablation", "sample size", "ensemble", "updatability", "alphas")  #: of an experiment
 _FOLDER = resources.files("torchsdm.experiments") / "files"
 
@@ -49,7 +50,7 @@ class HubData:
 
 @dataclass(frozen=True)
 class DataSet:
-    """Labelled texts, or states that were computed elsewhere."""
+    """Texts, or states that were computed elsewhere; labelled, unless they are strangers."""
 
     name: str
     role: str = "pool"
@@ -62,7 +63,8 @@ class DataSet:
     relabel: int | str | None = None
     """One label for all, replacing the given ones."""
     text: str = "text"
-    label: str = "label"
+    label: str | None = None
+    """Column or key of the label; by default 'label', if there is one."""
     states: str | None = None
     """The key of hidden states in the file; no language model is then needed."""
     n: int | None = None

@@ -26,6 +26,7 @@ from torchsdm.evaluation import (
     ResultTable,
     Rule,
     paper_entrants,
+    share_text,
 )
 from torchsdm.experiments.claims import Claim, all_hold, paper_claims
 from torchsdm.experiments.specification import Experiment
@@ -56,8 +57,10 @@ class Prepared:
 
     @property
     def roles(self) -> dict[str, str]:
-        """The role of each test set."""
-        return {data.name: data.role for data in self.experiment.tests}
+        """The role of each test set; rows of a set whose labels are not classes are strangers."""
+        given = {data.name: data.role for data in self.experiment.tests}
+        apart = {f"{name}, strangers": role if role == "shuffled" else "strangers" for name, role in given.items()}
+        return {name: role for name, role in {**apart, **given}.items() if name in self.tests}
 
     @property
     def calibration(self) -> LabelledStates:
@@ -102,9 +105,11 @@ def estimators(prepared: Prepared) -> Findings:
         n_hidden=experiment.n_hidden,
         checkpoint=prepared.directory / "networks",
     )
-    evaluation = Evaluation(entrants, prepared.tests, alpha, {"experiment": experiment.name})
+    settings = {"experiment": experiment.name}
+    evaluation = Evaluation(entrants, prepared.tests, alpha, settings, prepared.classifier)
     roles = prepared.roles
-    results = evaluation.results()
+    all_results = evaluation.results()
+    results = [(one, row) for one, row in all_results if roles[row.dataset] != "strangers"]
     plain = [(one, row) for one, row in results if roles[row.dataset] != "shuffled"]
     shuffled = [(one, row) for one, row in results if roles[row.dataset] == "shuffled"]
     main = [row for one, row in plain if one.key.rule in _MAIN and one.key.basis is not Basis.GENERATIVE_VBLL]
@@ -117,10 +122,37 @@ def estimators(prepared: Prepared) -> Findings:
     sections = [
         *([Section("Main table", ResultTable(main))] if main else []),
         Section("Calibration set", _calibration_table(prepared), "Accuracies on the set that determined the region."),
+        *_of_strangers(evaluation, [row for _, row in all_results if roles[row.dataset] == "strangers"]),
         *(Section(title, ResultTable(rows), on_page=False) for title, rows in others.items() if rows),
     ]
     claims = paper_claims(evaluation, roles, _round_points(prepared.classifier))
     return Findings(sections, claims, evaluation)
+
+
+def _of_strangers(evaluation: Evaluation, rows: Sequence[ResultRow]) -> list[Section]:
+    """What is admitted of strangers by each estimator, and what the classifier does with them; nothing for none."""
+    if not rows:
+        return []
+    admitted = [
+        [row.dataset, row.model, row.estimator, f"{cell.n_total:,}", f"{cell.n_admitted:,}", share_text(cell.share)]
+        for row in rows
+        for cell in [row.accuracy.marginal]
+    ]
+    overviews = {name: one.lines(evaluation.kinds[name]) for name, one in evaluation.overviews().items()}
+    topics = ["admitted", "lanes", "not admitted", "predictions", "drift"]
+    names = list(dict.fromkeys(row.dataset for row in rows))
+    text = "Inputs without labels, or with labels outside the classes. Of the latter, every admitted one is a mistake."
+    return [
+        Section(
+            "Strangers",
+            Grid(["data set", *topics], [[name, *(overviews[name][topic] for topic in topics)] for name in names]),
+            f"{text} By the classifier itself; drift is what its guard would say.",
+        ),
+        Section(
+            "Strangers, all estimators",
+            Grid(["data set", "model", "estimator", "inputs", "admitted", "share"], admitted),
+        ),
+    ]
 
 
 def ablation(prepared: Prepared) -> Findings:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -109,6 +110,25 @@ class SDMModel:
         certification = [] if self.certification is None else self.certification.examples.ids()
         return [*self.examples.ids(), *self.calibration_examples.ids(), *certification]
 
+    def has_points(self, hidden_states: Tensor, texts: Sequence[str | None] | Array | None = None) -> dict[str, Array]:
+        """Which inputs (N,) are points of the 'support', 'calibration' or 'certification' set: same exemplar or text.
+
+        The text counts because its hidden states, computed again in another batch, may differ in their last bits.
+        """
+        sets = {"support": (self.support.exemplars, self.examples)}
+        sets["calibration"] = (self.calibration.points.exemplars, self.calibration_examples)
+        if self.certification is not None:
+            sets["certification"] = (self.certification.points.exemplars, self.certification.examples)
+        blocks = hidden_states.split(_ROWS_AT_ONCE)
+        inputs = [row for block in blocks for row in _rows_as_bytes(self._encode(block).exemplars)]
+        given = [None] * len(inputs) if texts is None else list(texts)
+        has = {}
+        for name, (exemplars, examples) in sets.items():
+            known = set(_rows_as_bytes(exemplars))
+            known_texts = set() if texts is None else {*examples.all()[1]} - {None}
+            has[name] = np.array([x in known or text in known_texts for x, text in zip(inputs, given, strict=True)])
+        return has
+
     def certify_with(self, points: Points, n_given_back: int = 0) -> None:
         """Keep points to certify with."""
         digest = hashlib.sha256()
@@ -196,6 +216,11 @@ def _hashed(blocks: Iterable[Tensor], digest: Any) -> Iterator[Tensor]:
     for block in blocks:
         digest.update(block.to("cpu", torch.float32).contiguous().numpy().tobytes())
         yield block
+
+
+def _rows_as_bytes(exemplars: Tensor) -> Iterator[bytes]:
+    """Each row (M,) as something to look up."""
+    return (row.tobytes() for row in exemplars.cpu().numpy())
 
 
 def _encode(adaptor: Adaptor, state_blocks: Iterable[Tensor], n_classes: int) -> Encoded:

@@ -31,6 +31,7 @@ def read_states(
     labels: str = "labels",
     ids: str = "ids",
     texts: str = "texts",
+    needs_labels: bool = True,
 ) -> LabelledStates:
     """Read labelled hidden states from an NPZ, safetensors, JSONL (also ``.gz``) or Parquet file, or a folder.
 
@@ -41,6 +42,8 @@ def read_states(
     states, labels, ids, texts : str
         Names of the arrays, columns or keys of a file. ids and texts may be absent. If rows of JSONL or Parquet have no
         ``labels``, ``ids`` or ``texts``, their ``label``, ``id`` or ``text`` is used.
+    needs_labels : bool
+        Whether a file without labels is refused.
 
     See Also
     --------
@@ -52,7 +55,7 @@ def read_states(
         folder.check_complete()
         return _folder_states(folder, folder.arrays(), list(folder.examples()))
     read = next(_file_blocks(request, _kind(request.path)))
-    if read.labels is None:
+    if read.labels is None and needs_labels:
         raise request.missing(labels)
     return read
 

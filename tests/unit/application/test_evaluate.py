@@ -15,6 +15,8 @@ from torchsdm.columns import Columns
 from torchsdm.documents import Documents
 from torchsdm.errors import InvalidInputError, SDMWarning
 
+pytestmark = pytest.mark.filterwarnings("ignore:On 20 calibration points:torchsdm.errors.SDMWarning")
+
 SMALL = {"alpha": 0.7, "n_filters": 8, "n_rounds": 1, "max_epochs": 2, "learning_rate": 1e-2, "random_state": 0}
 UNSORTED = TaskPrompt("Is it good? {document} ", {"pos": "Yes", "neg": "No"})  # the classes are neg, pos
 WORDS = tiny_models.TEXT.split()
@@ -87,15 +89,54 @@ TEXTS = {
 }
 
 
+@pytest.fixture
+def nothing_embedded(monkeypatch):
+    """Whoever embeds a text fails."""
+    monkeypatch.setattr(HiddenStateExtractor, "labelled_blocks", lambda *_, **__: pytest.fail("a text was embedded"))
+
+
 @pytest.mark.parametrize("name", TEXTS)
-def test_an_unknown_label_is_named_by_its_line(name, saved, tmp_path):
-    path = tmp_path / name
-    path.write_text(TEXTS[name].replace("LABEL", "maybe"), encoding="utf-8")
-    with pytest.raises(InvalidInputError, match=r"line 4 \(id 1\): the label 'maybe' is not one of the model's"):
-        evaluate_model(saved, [str(path)], Columns(), None, [], None, "")
+def test_a_missing_label_is_named_by_its_line_before_anything_is_embedded(name, saved, tmp_path, nothing_embedded):
+    path, good = tmp_path / name, tmp_path / "good.jsonl"
+    write(good, ["a film"], ["pos"])
     path.write_text(TEXTS[name].replace('"LABEL"', "null").replace("LABEL", ""), encoding="utf-8")
     with pytest.raises(InvalidInputError, match="no label: line 4"):
-        evaluate_model(saved, [str(path)], Columns(), None, [], None, "")
+        evaluate_model(saved, [str(good), str(path)], Columns(), None, [], None, "")
+    path.write_text('{"text": "a film"}\n' if name.endswith("jsonl") else "text\na film\n", encoding="utf-8")
+    with pytest.raises(InvalidInputError, match=r"has no labels\. Name their column"):
+        evaluate_model(saved, [str(good)], Columns(), None, [], str(path), "today")
+    with pytest.raises(InvalidInputError, match="No estimator has 'zz'"):
+        evaluate_model(saved, [str(good)], Columns(), None, ["zz"], None, "")
+
+
+def test_strangers_among_texts_are_said_before_anything_is_embedded(saved, tmp_path, caplog, monkeypatch):
+    texts = ["a film", "a plot", "the end", "a hero"]
+    mixed = write(tmp_path / "mixed.jsonl", texts, ["pos", "poss", 7, "neg"])
+    bare = tmp_path / "bare.csv"
+    bare.write_text("text\na film\na plot\n", encoding="utf-8")
+    said = []
+    embed = HiddenStateExtractor.labelled_blocks
+    monkeypatch.setattr(
+        HiddenStateExtractor, "labelled_blocks", lambda *a, **b: said.append(caplog.text) or embed(*a, **b)
+    )
+    caplog.set_level("INFO", logger="torchsdm.application.evaluate")
+    found = evaluate_model(saved, [mixed, str(bare)], Columns(), None, ["no reject"], None, "")
+    note = "2 of 4 labels of mixed are not classes of the model ('poss', 7): these rows are strangers, shown without"
+    assert note in said[0] and "'poss' (1) may be a typo for 'pos'" in said[0] and "bare has no labels" in said[0]
+    assert {name: (len(data), found.kinds[name]) for name, data in found.data_sets.items()} == {
+        "mixed": (2, "classes"),
+        "mixed, strangers": (2, "outside"),
+        "bare": (2, "none"),
+    }
+    assert found.data_sets["mixed, strangers"].labels.tolist() == ["poss", 7]  # each of its own type
+    assert found.data_sets["mixed"].texts == ["a film", "a hero"]
+
+
+def test_texts_that_the_model_was_made_with_are_counted(saved, tmp_path):
+    _, known = saved.classifier.model_.examples.all()
+    path = write(tmp_path / "again.jsonl", [known[0], "something new", known[1], known[2]], ["pos", "neg"] * 2)
+    (note,) = evaluate_model(saved, [path], Columns(), None, ["no reject"], None, "").notes
+    assert note.startswith("Warning: 3 of 4 inputs of again equal points that the model was made with (3 of its train")
 
 
 def test_rows_of_states_are_named_by_their_line(saved, tmp_path):
@@ -113,8 +154,8 @@ def test_rows_of_states_are_named_by_their_line(saved, tmp_path):
     refuse(r"states\.jsonl, line 4: an id must be text or an integer. Got 1\.5", id=1.5)
     refuse(r"states\.jsonl, line 4: no label", label=None)
     path.write_text(path.read_text(encoding="utf-8").replace("null", '"maybe"'), encoding="utf-8")
-    with pytest.raises(InvalidInputError, match=r"line 4 \(id 'b'\): the label 'maybe' is not one of the model's"):
-        evaluate_model(saved, [str(path)], Columns(), None, [], None, "")
+    found = evaluate_model(saved, [str(path)], Columns(), None, ["no reject"], None, "")
+    assert found.kinds == {"states": "classes", "states, strangers": "outside"}
 
 
 def test_blocks_of_texts_bring_all_along(saved, tmp_path):

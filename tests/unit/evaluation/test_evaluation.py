@@ -239,8 +239,10 @@ def test_what_cannot_be_evaluated(classifier):
     entrant = Entrant("SDM", "region", SDMRule(classifier).fit())
     with pytest.raises(InvalidInputError, match="at least one entrant"):
         Evaluation([], {"a": labelled(TEST)}, 0.9)
-    with pytest.raises(InvalidInputError, match="target y is None"):
-        Evaluation([entrant], {"a": LabelledStates(TEST.X, None)}, 0.9)
+    with pytest.raises(InvalidInputError, match="'a' of Evaluation must not be empty"):
+        Evaluation([entrant], {"a": LabelledStates(TEST.X[:0], None)}, 0.9)
+    with pytest.raises(InvalidInputError, match="a, row 3: a label must be"):
+        Evaluation([entrant], {"a": LabelledStates(TEST.X[:4], [*NAMES, None, "no <b>"])}, 0.9)
     with pytest.raises(InvalidInputError, match="alpha is target accuracy"):
         Evaluation([entrant], {"a": labelled(TEST)}, 0.05)
     with pytest.raises(InvalidInputError, match="reads label logits"):

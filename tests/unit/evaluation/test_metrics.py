@@ -71,8 +71,14 @@ def test_an_accuracy_of_alpha_is_not_below_it():
 
 @pytest.mark.parametrize("labels", [[0, 1, 1, 0, 0, 1], ["a", "b", "b", "a", "a", "z"]])
 def test_labels_that_are_no_classes_are_refused_not_counted_as_mistakes(labels):
+    decisions = decisions_of(PREDICTED, ADMITTED)
     with pytest.raises(InvalidInputError, match="must contain only labels seen in fit"):
-        selective_accuracy(decisions_of(PREDICTED, ADMITTED), labels)
+        rejection_confusion(decisions, labels)
+    if "a" in labels:
+        with pytest.raises(InvalidInputError, match="must contain only labels seen in fit"):
+            selective_accuracy(decisions, labels)
+    else:  # strangers
+        assert selective_accuracy(decisions, labels).marginal.accuracy is None
 
 
 def test_scores_that_are_no_numbers_are_refused():

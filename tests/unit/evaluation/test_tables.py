@@ -13,7 +13,7 @@ import pytest
 from torchsdm import Decisions
 from torchsdm.errors import InvalidInputError
 from torchsdm.evaluation.metrics import Cell, SelectiveAccuracy
-from torchsdm.evaluation.tables import ResultRow, ResultTable, accuracy_text, csv_text, is_moved, share_text
+from torchsdm.evaluation.tables import Grid, ResultRow, ResultTable, accuracy_text, csv_text, is_moved, share_text
 
 
 def row(estimator="SDM_HR", dataset="reviews", model="phi & co_1"):
@@ -169,3 +169,55 @@ def test_what_no_table_can_hold():
     other = SelectiveAccuracy({"x": Cell(1, 1, 1, 1.0)}, {"x": Cell(1, 1, 1, 1.0)}, Cell(1, 1, 1, 1.0))
     with pytest.raises(InvalidInputError, match="have the same classes"):
         ResultTable([row(), ResultRow("", "", "", 0.9, other)])
+
+
+# --- Tables that fit -------------------------------------------------------------------------------------------------
+
+
+def many(n_classes=20, model="a-language-model-with-a-long-name + SDM", dataset="a data set " * 12):
+    cells = {f"a class called number {c}": Cell(50, 40, 40 - c, 0.04) for c in range(n_classes)}
+    accuracy = SelectiveAccuracy(cells, cells, Cell(1000, 800, 610, 0.8))
+    return ResultRow(dataset.strip(), model, "an estimator that is called like this", 0.95, accuracy)
+
+
+@pytest.mark.parametrize("intervals", [False, True])
+def test_the_narrow_table_fits_whatever_it_has(intervals):
+    rows = [many(), many(model="another, whose name is even longer than that of the first one + SDM")]
+    table = ResultTable(rows, "A note. " * 40)
+    beneath = {rows[0].dataset: {"lanes": "word " * 50}}
+    for width in (100, 80):
+        text = table.to_narrow_text(intervals=intervals, width=width, beneath=beneath)
+        assert max(map(len, text.splitlines())) <= width
+    assert max(map(len, table.to_text().splitlines())) > 400
+
+
+def test_the_narrow_table_has_the_lowest_accuracy_of_any_stratum(table):
+    text = table.to_narrow_text()
+    assert text.startswith("reviews: 100 inputs, phi & co_1\n\nestimator    share  accuracy  lowest  of\n---")
+    lines = [re.split(r"\s{2,}", line) for line in text.splitlines()]
+    assert ["SDM_HR", "0.40", "0.95", "0.93↓", "ŷ=0"] in lines and [
+        "softmax ≥ α",
+        "0.40",
+        "0.95",
+        "0.93↓",
+        "ŷ=0",
+    ] in lines
+    assert "\n\ntweets: 100 inputs" in text and "below alpha = 0.95" in " ".join(text.split())
+    assert "0.93↓ [0.80, 0.97]" in table.to_narrow_text(intervals=True)
+    two = ResultTable([row(), row(model="other")]).to_narrow_text()
+    assert two.startswith("reviews: 100 inputs\n\nmodel       estimator")
+    nothing = SelectiveAccuracy({0: Cell(5, 0, 0, 0.0)}, {0: Cell(5, 0, 0, 0.0)}, Cell(5, 0, 0, 0.0))
+    rejected = ResultTable([ResultRow("d", "m", "e", 0.9, nothing)]).to_narrow_text()
+    assert ["e", "0.00", "R", "R"] in [re.split(r"\s{2,}", line) for line in rejected.splitlines()]
+
+
+def test_a_grid_is_cut_where_it_is_widest():
+    grid = Grid(["name", "n"], [["a long name", "12,345"], ["b", "7"]])
+    assert grid.to_text(14).splitlines() == ["name    n", "--------------", "a lon…  12,345", "b       7"]
+    assert grid.to_text(100) == grid.to_text()
+
+
+def test_a_note_of_several_lines(table):
+    noted = ResultTable(table.rows, "First.\nSecond.")
+    assert noted.to_text().endswith("\n\nFirst.\n\nSecond.") and noted.to_markdown().endswith("\n\nFirst.\n\nSecond.")
+    assert noted.to_latex().endswith("\n% First.\n% Second.") and noted.to_narrow_text().endswith("First.\n\nSecond.")

@@ -92,7 +92,7 @@ def test_tables_are_written_in_three_forms(tmp_path):
     ]
     _write(tmp_path, {"title": "T", "model": {"name": "M"}}, sections)
     lines = list(csv.reader(io.StringIO((tmp_path / "tables.csv").read_text(encoding="utf-8"))))
-    assert {len(line) for line in lines} == {15} and [line[0] for line in lines] == ["section"] + ["First"] * 10 + [
+    assert {len(line) for line in lines} == {16} and [line[0] for line in lines] == ["section"] + ["First"] * 10 + [
         "Second"
     ] * 5
     assert lines[1][1:4] == ["a, b", "m | n", "e"]

@@ -16,6 +16,7 @@ from torchsdm.errors import InvalidInputError, RegionWarning, SDMWarning
 from torchsdm.model import model as model_module
 from torchsdm.model.calibration import Calibration
 from torchsdm.model.examples import ListedExamples
+from torchsdm.model.model import Points
 
 # --- Examples --------------------------------------------------------------------------------------------------------
 
@@ -287,3 +288,24 @@ def test_ids_of_a_loaded_model_are_those_of_its_examples(fitted, tmp_path):
     fitted.save(tmp_path / "model")
     loaded = SDMClassifier.load(tmp_path / "model")
     assert loaded.support_.ids.tolist() == fitted.support_.ids.tolist()
+
+
+# --- Points that a model knows ----------------------------------------------------------------------------------------
+
+
+def test_a_model_knows_its_points_by_exemplar_and_by_text(fitted, insects, monkeypatch):
+    monkeypatch.setattr(model_module, "_ROWS_AT_ONCE", 7)
+    states, model = torch.from_numpy(insects.X), fitted.model_
+    rows = {"support": fitted.training_rows_, "calibration": fitted.calibration_rows_}
+    has = model.has_points(states)
+    assert {name: np.flatnonzero(found).tolist() for name, found in has.items()} == {
+        name: sorted(numbers.tolist()) for name, numbers in rows.items()
+    }
+    np.testing.assert_array_equal(has["support"], fitted.decide(insects.X).nearest_distance == 0)
+    fresh, position = torch.from_numpy(insects.fresh[:3]), int(fitted.calibration_rows_[0])
+    assert not any(found.any() for found in model.has_points(fresh).values())
+    found = model.has_points(fresh, ["no", insects.texts[position], None])
+    assert found["calibration"].tolist() == [False, True, False] and not found["support"].any()
+    model.certify_with(Points([fresh[1:]], torch.tensor([0, 1]), ListedExamples(["x", "y"], ["a", "no"])))
+    assert model.has_points(fresh)["certification"].tolist() == [False, True, True]
+    assert model.has_points(fresh, ["no", "b", "c"])["certification"].tolist() == [True, True, True]
