@@ -9,6 +9,7 @@ from typing import Any
 
 from torchsdm.application.saved_model import SavedModel
 from torchsdm.columns import Columns
+from torchsdm.documents import BadRows
 from torchsdm.errors import InvalidInputError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation import Entrant, Evaluation, classifier_entrants, paper_entrants
@@ -27,11 +28,15 @@ def evaluate_model(
     groups: str,
     calibration: str | None = None,
     certification: str | None = None,
+    *,
+    bad: dict[str, BadRows] | None = None,
 ) -> Evaluation:
     """Compare a saved model with other estimators on data given as PATH or NAME=PATH.
 
     Estimators that need training get the data that the model was given: ``training``, and ``calibration`` and
-    ``certification`` if it was given such sets of their own.
+    ``certification`` if it was given such sets of their own. If ``bad`` is given, rows of the data that cannot be read
+    are noted there, by data set, and count as rejected; by default the first is an error, as it always is in training
+    data.
     """
     sets = dict(_named(one) for one in data)
     if len(sets) < len(data):
@@ -48,7 +53,15 @@ def evaluate_model(
     wanted = groups.split(",")
     if training is not None:
         _check_groups(classifier, wanted)
-    states = {name: join_states(list(saved.blocks(path, columns, needs_labels=True))) for name, path in sets.items()}
+    found: dict[str, BadRows] = {name: {} for name in sets}
+    states = {
+        name: join_states(
+            list(saved.blocks(path, columns, needs_labels=True, bad=None if bad is None else found[name]))
+        )
+        for name, path in sets.items()
+    }
+    if bad is not None:
+        bad |= found
     _check_labels(states, classifier.classes_.tolist())
     chosen_alpha = classifier.models_[0].calibration.regions[0].alpha
     name = _language_model_name(saved)
@@ -65,7 +78,8 @@ def evaluate_model(
             name=name,
         )
     entrants = _chosen(entrants, estimators)
-    return Evaluation(entrants, states, chosen_alpha, {"model": str(saved.path)})
+    unread = {name: len(rows) for name, rows in found.items()}
+    return Evaluation(entrants, states, chosen_alpha, {"model": str(saved.path)}, unread)
 
 
 def _training_part(saved: SavedModel, source: str, columns: Columns) -> LabelledStates:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import count, islice
 from pathlib import Path
 
 from torchsdm.application.inputs import checked, open_documents, readable
 from torchsdm.columns import Columns
+from torchsdm.documents import BadRows
 from torchsdm.errors import InvalidInputError, ModelFileError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier, load_classifier
 from torchsdm.hidden_states import default_store
@@ -52,30 +54,53 @@ class SavedModel:
         return cls(path, classifier, text_classifier)
 
     def blocks(
-        self, source: str, columns: Columns, *, needs_labels: bool = False, cached: bool = False
+        self,
+        source: str,
+        columns: Columns,
+        *,
+        needs_labels: bool = False,
+        cached: bool = False,
+        bad: BadRows | None = None,
     ) -> Iterator[LabelledStates]:
         """The states of an input in blocks, extracted if it contains texts; rows without ids are numbered.
 
-        With ``cached``, the states of texts are kept in the cache, as for training data.
+        Parameters
+        ----------
+        source : str
+            A path, or - for standard input.
+        columns : Columns
+        needs_labels : bool
+            Whether a row without a label is an error.
+        cached : bool
+            Whether the states of texts are kept in the cache, as for training data.
+        bad : dict, optional
+            Where rows that cannot be decided on are noted, by number, before the block that follows them. By default
+            the first is an error. An input without any other row is an error too.
         """
         with readable(source) as path:
-            if has_states(path, columns.states):
-                blocks = self._stored_blocks(path, columns)
+            if has_states(path, columns.states, text=None if bad is None else columns.text):
+                blocks = self._stored_blocks(path, columns, bad)
             else:
-                blocks = self._text_blocks(path, columns, needs_labels, cached)
-            n_rows = 0
+                blocks = self._text_blocks(path, columns, needs_labels, cached, bad)
+            free, n_rows = (number for number in count() if bad is None or number not in bad), 0
             for block in blocks:
-                block = checked(block, path, columns, needs_labels=needs_labels)
-                ids = list(range(n_rows, n_rows + len(block))) if block.ids is None else block.ids
-                n_rows += len(block)
-                yield replace(block, ids=ids)
+                numbers = list(islice(free, len(block)))
+                whole = block if block.ids is not None or columns.id is not None else replace(block, ids=numbers)
+                good = checked(whole, path, columns, needs_labels=needs_labels, numbers=numbers, bad=bad)
+                n_rows += len(good)
+                if len(good):
+                    yield good
             if not n_rows:
-                raise InvalidInputError(f"{path} is empty.")
+                first = next(iter(bad.values())) if bad else None
+                raise InvalidInputError(
+                    f"{path} is empty." if first is None else f"{path} has no row that can be decided on. {first}."
+                )
 
-    def _stored_blocks(self, path: Path, columns: Columns) -> Iterator[LabelledStates]:
+    def _stored_blocks(self, path: Path, columns: Columns, bad: BadRows | None) -> Iterator[LabelledStates]:
         names = {"labels": columns.label, "ids": columns.id}
         given = {name: column for name, column in names.items() if column is not None}
-        for block in state_blocks(path, BLOCK, states=columns.states, **given):
+        width = self.classifier.n_features_in_
+        for block in state_blocks(path, BLOCK, states=columns.states, **given, bad=bad, width=width):
             origin = self.classifier.states_origin_
             difference = None if origin is None or block.origin is None else origin.difference(block.origin)
             if difference is not None:
@@ -85,12 +110,21 @@ class SavedModel:
                 )
             yield block
 
-    def _text_blocks(self, path: Path, columns: Columns, needs_labels: bool, cached: bool) -> Iterator[LabelledStates]:
+    def _text_blocks(
+        self, path: Path, columns: Columns, needs_labels: bool, cached: bool, bad: BadRows | None
+    ) -> Iterator[LabelledStates]:
         if self.text_classifier is None:
             raise InvalidInputError(
                 f"{path} contains texts, but {self.path} was trained on states only.", remedy=Remedy.EXTRACT_STATES
             )
-        documents = open_documents(path, columns, with_labels=needs_labels)
+        rejects = bad is not None
+        documents = open_documents(
+            path,
+            columns,
+            with_labels=needs_labels,
+            problems="reject" if rejects else "raise",
+            with_answers=rejects and self.text_classifier.extractor_.asks_for_answers,
+        )
         yield from self.text_classifier.checked_extractor().labelled_blocks(
-            documents, store=default_store() if cached else None
+            documents, store=default_store() if cached else None, bad=bad
         )

@@ -5,21 +5,29 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 
-from torchsdm.documents._lines import json_lines, text_lines
+from torchsdm.documents._lines import (
+    ReadRow,
+    Row,
+    Unreadable,
+    json_rows,
+    not_utf8,
+    readable_rows,
+    text_lines,
+    usual_keys,
+)
 from torchsdm.documents.document import Document
 from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError
 from torchsdm.validation import as_list, check_same_length
 
-Row: TypeAlias = "tuple[str, Mapping[str, Any]]"  # "line 4" or "row 4", counted from 1, and the values by column
-
 _LONGEST_CELL = min(sys.maxsize, 2**31 - 1)  # of CSV; a document may be longer than the module's default of 128 kB
+_SAMPLE = 1024  # rows that tell the usual columns
 
 
 @dataclass(frozen=True)
@@ -32,24 +40,41 @@ class Source:
     is_typed: bool = True
     """Whether values have types; in CSV all are strings."""
 
-    def columns(self) -> list[str]:
-        """The columns of the first row."""
-        first = next(self.rows(), None)
-        if first is None:
+    def strict(self) -> Source:
+        """The same rows; one that cannot be read is an error."""
+        return replace(self, rows=lambda: readable_rows(self.rows(), self.name))
+
+    def columns(self, *, usual: bool = False) -> list[str]:
+        """The columns of the first row, or the usual ones: those that most of the first rows have."""
+        unread: list[str] = []
+        rows: list[Mapping[str, Any]] = []
+        for place, row in self.rows():
+            if isinstance(row, Unreadable):
+                unread.append(f"{place}: {row}")
+                continue
+            rows.append(row)
+            if len(rows) == (_SAMPLE if usual else 1):
+                break
+        if not rows and unread:
+            raise InvalidInputError(f"{self.name} has no row that can be read. {unread[0]}.")
+        if not rows:
             raise InvalidInputError(f"{self.name} is empty: it contains no documents.")
-        return [str(column) for column in first[1]]
+        return usual_keys(rows)
 
     def label_reader(self, column: str | None) -> Callable[[Any], Any]:
         """How labels are read: in an untyped format, a column of integers becomes integers."""
         if self.is_typed or column is None:
             return lambda label: label
-        labels = (row.get(column) for _, row in self.rows())
+        labels = (row.get(column) for _, row in self.rows() if not isinstance(row, Unreadable))
         is_integer = all(_is_integer(label) for label in labels if label is not None and label.strip())
         return int if is_integer else lambda label: label
 
 
-def open_source(source: Any, beside: dict[str, Any]) -> Source:
-    """The rows of a path, a table, a dataset or a list; ``beside`` has the columns given separately with a list."""
+def open_source(source: Any, beside: dict[str, Any], *, mixed: bool = False) -> Source:
+    """The rows of a path, a table, a dataset or a list; ``beside`` has the columns given separately with a list.
+
+    In a list of texts, a mapping is an error, or, if ``mixed``, a text that is not a string.
+    """
     if isinstance(source, (str, Path)):
         _refuse_beside(beside, "a file")
         return _file_source(Path(source))
@@ -68,10 +93,10 @@ def open_source(source: Any, beside: dict[str, Any]) -> Source:
             "the table",
             lambda: _numbered(dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)),
         )
-    return _list_source(source, beside)
+    return _list_source(source, beside, mixed)
 
 
-def _list_source(source: Any, beside: dict[str, Any]) -> Source:
+def _list_source(source: Any, beside: dict[str, Any], mixed: bool) -> Source:
     if isinstance(source, (bytes, Mapping)) or not isinstance(source, Iterable):
         raise InvalidTypeError(
             "'source' of Documents must be a path, a table, a dataset, or a sequence of strings, mappings or documents."
@@ -81,9 +106,9 @@ def _list_source(source: Any, beside: dict[str, Any]) -> Source:
     if items and all(isinstance(item, Document) for item in items):
         _refuse_beside(beside, "documents")
         return Source("the list", lambda: _document_rows(items))
-    if any(isinstance(item, Mapping) for item in items):
+    strange = [item for item in items if not isinstance(item, Mapping)]
+    if len(strange) < len(items) and not (strange and mixed):
         _refuse_beside(beside, "mappings")
-        strange = [item for item in items if not isinstance(item, Mapping)]
         if strange:
             raise InvalidTypeError(f"'source' of Documents must be all mappings or all texts. Got {strange[0]!r}.")
         return Source("the list", lambda: _numbered(items))
@@ -110,9 +135,9 @@ def _file_source(path: Path) -> Source:
     suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
     kind = suffixes[-1] if suffixes else ""
     readers: dict[str, Callable[[], Iterator[Row]]] = {
-        ".jsonl": lambda: ((f"line {number}", row) for number, row in json_lines(path)),
-        ".csv": lambda: csv_rows(path),
-        ".tsv": lambda: csv_rows(path, "\t"),
+        ".jsonl": lambda: json_rows(path),
+        ".csv": lambda: _csv_rows(path, ","),
+        ".tsv": lambda: _csv_rows(path, "\t"),
         ".parquet": lambda: _parquet_rows(path),
     }
     if not _is_file(path):
@@ -126,23 +151,38 @@ def _file_source(path: Path) -> Source:
     return Source(str(path), readers[kind], is_typed=kind in (".jsonl", ".parquet"))
 
 
-def csv_rows(path: Path, delimiter: str = ",") -> Iterator[Row]:
+def csv_rows(path: Path, delimiter: str = ",") -> Iterator[ReadRow]:
     """The rows of a CSV file with a header, as strings by column, each with the line it starts on."""
-    number = 1
+    return readable_rows(_csv_rows(path, delimiter), path)
+
+
+def _csv_rows(path: Path, delimiter: str) -> Iterator[Row]:
+    """The same, with rows that cannot be read. Wrong quotes stay an error: where the next row begins is not known."""
+    number, faults = 1, list[Unreadable]()
+
+    def lines() -> Iterator[str]:
+        for line in text_lines(path):
+            faults.extend(filter(None, [not_utf8(line)]))
+            yield line
+
     try:
         columns: list[str] = []
-        reader = csv.reader(text_lines(path), delimiter=delimiter, strict=True)
+        reader = csv.reader(lines(), delimiter=delimiter, strict=True)
         for values in _long_cells(reader):
             if len(values) > len(columns) and columns:
-                raise InvalidInputError(f"{path}, line {number}: more than {len(columns)} values; quote the text.")
+                faults.append(Unreadable(f"more than {len(columns)} values; quote the text"))
+            if faults and not columns:
+                raise InvalidInputError(f"{path}, line {number}: {faults[0]}.")
             if values and columns:  # no values: a blank line
-                yield f"line {number}", dict(zip_longest(columns, values))
+                yield f"line {number}", faults[0] if faults else dict(zip_longest(columns, values))
             if not columns:
                 columns = values
                 _refuse_twins(columns, str(path))
+            faults.clear()
             number = reader.line_num + 1  # a quoted text may span several lines
     except csv.Error as error:
-        raise InvalidInputError(f"{path}, line {number}: cannot be read as CSV ({error}).") from error
+        fault = faults[0] if faults else f"cannot be read as CSV ({error})"
+        raise InvalidInputError(f"{path}, line {number}: {fault}.") from error
 
 
 def _long_cells(reader: Iterator[list[str]]) -> Iterator[list[str]]:
@@ -179,9 +219,14 @@ def _numbered(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
     return ((f"row {number}", row) for number, row in enumerate(rows, start=1))
 
 
-def choose_columns(source: Source, names: Mapping[str, str | Literal[False] | None]) -> dict[str, str | None]:
-    """The column of each part: the one named, or by default the one called like the part, if there is one."""
-    columns = source.columns()
+def choose_columns(
+    source: Source, names: Mapping[str, str | Literal[False] | None], *, usual: bool = False
+) -> dict[str, str | None]:
+    """The column of each part: the one named, or by default the one called like the part, if there is one.
+
+    There is a column if the first row has it, or, with ``usual``, if most of the first rows do.
+    """
+    columns = source.columns(usual=usual)
     chosen: dict[str, str | None] = {}
     for part, name in names.items():
         if name is False:

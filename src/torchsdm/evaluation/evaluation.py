@@ -56,12 +56,16 @@ class Evaluation:
         The target accuracy; one that every entrant was fitted with.
     settings : mapping, optional
         Anything else to record, as plain values.
+    unread : mapping of str to int, optional
+        How many further inputs of a data set could not be read. They count as rejected: ``share`` and ``coverage`` are
+        of all inputs. Everything else is about the inputs that were read.
     """
 
     entrants: Sequence[Entrant]
     data_sets: Mapping[str, LabelledStates]
     alpha: float
     settings: Mapping[str, Any] = field(default_factory=dict)
+    unread: Mapping[str, int] = field(default_factory=dict)
     decisions: dict[tuple[int, str], Decisions] = field(init=False)
     """By position of the entrant and name of the data set."""
 
@@ -93,6 +97,7 @@ class Evaluation:
                     model=entrant.model,
                     estimator=entrant.name,
                     key=entrant.key,
+                    n_unread=self.unread.get(name, 0),
                 ),
             )
             for name, data in self.data_sets.items()
@@ -102,7 +107,20 @@ class Evaluation:
     @property
     def table(self) -> ResultTable:
         """The paper's table: one row per data set and entrant."""
-        return ResultTable([row for _, row in self.results()], self._promise())
+        note = " ".join(filter(None, [*map(self.unread_note, self.data_sets), self._promise()]))
+        return ResultTable([row for _, row in self.results()], note)
+
+    def n_inputs(self, data_set: str) -> int:
+        """The inputs of a data set, with those that could not be read."""
+        return len(self.data_sets[data_set]) + self.unread.get(data_set, 0)
+
+    def unread_note(self, data_set: str) -> str:
+        """A sentence on the inputs of a data set that could not be read; empty if there are none."""
+        n = self.unread.get(data_set, 0)
+        if n == 0:
+            return ""
+        counts = "count" if n > 1 else "counts"
+        return f"{data_set}: {n:,} of {self.n_inputs(data_set):,} inputs could not be read and {counts} as rejected."
 
     def summaries(self) -> list[dict[str, Any]]:
         """One record per data set and entrant: what its selection did, and how well its score orders inputs.
@@ -131,6 +149,7 @@ class Evaluation:
             "data": {
                 name: {
                     "n": len(data),
+                    "unread": self.unread.get(name, 0),
                     "fingerprint": _data_fingerprint(data),
                     "origin": None if data.origin is None else data.origin.to_json(),
                 }
@@ -166,7 +185,7 @@ class Evaluation:
             "model": entrant.model,
             "estimator": entrant.name,
             "accuracy": float(correct.mean()),
-            "coverage": float(decisions.admitted.mean()),
+            "coverage": float(decisions.admitted.sum()) / self.n_inputs(name),
             "risk": float((~correct)[decisions.admitted].mean()) if decisions.admitted.any() else None,
             "aurc": aurc(score, correct),
             "excess_aurc": excess_aurc(score, correct),

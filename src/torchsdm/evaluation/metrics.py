@@ -62,20 +62,24 @@ class SelectiveAccuracy:
         return not any(cell.is_below(alpha) for cell in cells)
 
 
-def selective_accuracy(decisions: Decisions, labels: Any) -> SelectiveAccuracy:
-    """Accuracy of admitted inputs, class-conditional for each y, prediction-conditional for each ŷ, and marginal."""
+def selective_accuracy(decisions: Decisions, labels: Any, n_unread: int = 0) -> SelectiveAccuracy:
+    """Accuracy of admitted inputs, class-conditional for each y, prediction-conditional for each ŷ, and marginal.
+
+    Inputs that could not be read, ``n_unread`` of them, count as rejected: shares are of all inputs.
+    """
     truth = check_known_labels(decisions, labels, "selective_accuracy")
+    n_inputs = len(truth) + n_unread
     correct = decisions.predictions == truth
 
-    def cell(stratum: Array) -> Cell:
+    def cell(stratum: Array, n_more: int = 0) -> Cell:
         admitted = decisions.admitted & stratum
         n_admitted = int(admitted.sum())
-        return Cell(int(stratum.sum()), n_admitted, int((admitted & correct).sum()), n_admitted / len(truth))
+        return Cell(int(stratum.sum()) + n_more, n_admitted, int((admitted & correct).sum()), n_admitted / n_inputs)
 
     return SelectiveAccuracy(
         {label: cell(truth == label) for label in decisions.classes.tolist()},
         {label: cell(decisions.predictions == label) for label in decisions.classes.tolist()},
-        cell(np.ones(len(truth), dtype=bool)),
+        cell(np.ones(len(truth), dtype=bool), n_unread),
     )
 
 
