@@ -153,7 +153,9 @@ def readable_block(
     """
     found: BadRows = {}
     if texts is not None and saved.text_classifier is not None:
-        blocks = list(saved.text_classifier.checked_extractor().labelled_blocks(texts, answers=answers, bad=found))
+        extractor = saved.text_classifier.checked_extractor()
+        given = [text if isinstance(text, str) or text is None else [text] for text in texts]  # mappings are no rows
+        blocks = list(extractor.labelled_blocks(given, answers=answers, bad=found))
     elif hidden_states is not None:
         blocks = _listed_states(hidden_states, saved.classifier.n_features_in_, found)
     else:

@@ -6,7 +6,7 @@ import gzip
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -61,11 +61,10 @@ def readable_rows(rows: Iterable[Row], name: object) -> Iterator[ReadRow]:
         yield place, row
 
 
-def usual_keys(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The keys that more than half of the rows have."""
-    rows = list(rows)
+def usual_keys(rows: Sequence[Mapping[str, Any]], share: float = 0.5) -> list[str]:
+    """The keys that more than a share of the rows have."""
     counts = Counter(str(key) for row in rows for key in row)
-    return [key for key, n in counts.items() if 2 * n > len(rows)]
+    return [key for key, n in counts.items() if n > share * len(rows)]
 
 
 def _open(path: Path) -> Any:

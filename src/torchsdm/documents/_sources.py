@@ -6,7 +6,7 @@ import csv
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,22 +44,14 @@ class Source:
         """The same rows; one that cannot be read is an error."""
         return replace(self, rows=lambda: readable_rows(self.rows(), self.name))
 
-    def columns(self, *, usual: bool = False) -> list[str]:
-        """The columns of the first row, or the usual ones: those that most of the first rows have."""
-        unread: list[str] = []
-        rows: list[Mapping[str, Any]] = []
-        for place, row in self.rows():
-            if isinstance(row, Unreadable):
-                unread.append(f"{place}: {row}")
-                continue
-            rows.append(row)
-            if len(rows) == (_SAMPLE if usual else 1):
-                break
-        if not rows and unread:
-            raise InvalidInputError(f"{self.name} has no row that can be read. {unread[0]}.")
-        if not rows:
-            raise InvalidInputError(f"{self.name} is empty: it contains no documents.")
-        return usual_keys(rows)
+    def first_rows(self, n: int) -> list[Mapping[str, Any]]:
+        """The first rows that can be read, at least one."""
+        rows = list(islice((row for _, row in self.rows() if not isinstance(row, Unreadable)), n))
+        if rows:
+            return rows
+        for place, problem in self.rows():
+            raise InvalidInputError(f"{self.name} has no row that can be read. {place}: {problem}.")
+        raise InvalidInputError(f"{self.name} is empty: it contains no documents.")
 
     def label_reader(self, column: str | None) -> Callable[[Any], Any]:
         """How labels are read: in an untyped format, a column of integers becomes integers."""
@@ -70,11 +62,8 @@ class Source:
         return int if is_integer else lambda label: label
 
 
-def open_source(source: Any, beside: dict[str, Any], *, mixed: bool = False) -> Source:
-    """The rows of a path, a table, a dataset or a list; ``beside`` has the columns given separately with a list.
-
-    In a list of texts, a mapping is an error, or, if ``mixed``, a text that is not a string.
-    """
+def open_source(source: Any, beside: dict[str, Any]) -> Source:
+    """The rows of a path, a table, a dataset or a list; ``beside`` has the columns given separately with a list."""
     if isinstance(source, (str, Path)):
         _refuse_beside(beside, "a file")
         return _file_source(Path(source))
@@ -93,10 +82,10 @@ def open_source(source: Any, beside: dict[str, Any], *, mixed: bool = False) -> 
             "the table",
             lambda: _numbered(dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)),
         )
-    return _list_source(source, beside, mixed)
+    return _list_source(source, beside)
 
 
-def _list_source(source: Any, beside: dict[str, Any], mixed: bool) -> Source:
+def _list_source(source: Any, beside: dict[str, Any]) -> Source:
     if isinstance(source, (bytes, Mapping)) or not isinstance(source, Iterable):
         raise InvalidTypeError(
             "'source' of Documents must be a path, a table, a dataset, or a sequence of strings, mappings or documents."
@@ -106,9 +95,9 @@ def _list_source(source: Any, beside: dict[str, Any], mixed: bool) -> Source:
     if items and all(isinstance(item, Document) for item in items):
         _refuse_beside(beside, "documents")
         return Source("the list", lambda: _document_rows(items))
-    strange = [item for item in items if not isinstance(item, Mapping)]
-    if len(strange) < len(items) and not (strange and mixed):
+    if any(isinstance(item, Mapping) for item in items):
         _refuse_beside(beside, "mappings")
+        strange = [item for item in items if not isinstance(item, Mapping)]
         if strange:
             raise InvalidTypeError(f"'source' of Documents must be all mappings or all texts. Got {strange[0]!r}.")
         return Source("the list", lambda: _numbered(items))
@@ -224,9 +213,11 @@ def choose_columns(
 ) -> dict[str, str | None]:
     """The column of each part: the one named, or by default the one called like the part, if there is one.
 
-    There is a column if the first row has it, or, with ``usual``, if most of the first rows do.
+    There is a column if the first row has it. With ``usual``, of the first rows any must have one that is named, and
+    most must have one that is not.
     """
-    columns = source.columns(usual=usual)
+    rows = source.first_rows(_SAMPLE if usual else 1)
+    columns, most = usual_keys(rows, 0), usual_keys(rows)
     chosen: dict[str, str | None] = {}
     for part, name in names.items():
         if name is False:
@@ -237,7 +228,7 @@ def choose_columns(
             raise InvalidInputError(
                 f"{source.name} has no column {name!r} for the {part}. Got {listed}; name one of them."
             )
-        chosen[part] = name if name is not None else (part if part in columns else None)
+        chosen[part] = name if name is not None else (part if part in most else None)
     return chosen
 
 

@@ -117,8 +117,7 @@ class Documents:
         rejects = problems == "reject"
         self._needs_answers = bool(answer) or answers is not None
         beside = {"label": labels, "id": ids, "answer": answers}
-        given = {name: values for name, values in beside.items() if values is not None}
-        opened = open_source(source, given, mixed=rejects)
+        opened = open_source(source, {name: values for name, values in beside.items() if values is not None})
         self._source = opened if rejects else opened.strict()
         self.name = self._source.name
         """The file, or the kind of object that the documents come from."""

@@ -39,12 +39,13 @@ def _row_blocks(
 ) -> Iterator[LabelledStates]:
     """Blocks of rows, all of which must have the keys and the shape of the first.
 
-    Where bad rows are only noted, the first may be one: keys and shape are then the usual ones of the first rows.
+    Where bad rows are only noted, the first may be one: keys and shape are then those that most of the first rows have,
+    and any of them must have states.
     """
     rows = iter(readable_rows(rows, request.path) if request.bad is None else rows)
     first = list(islice(rows, 1 if request.bad is None else _SAMPLE))
     readable = [row for _, row in first if not isinstance(row, Unreadable)]
-    keys = request.keys(usual_keys(readable))
+    keys = request.keys(usual_keys(readable, 0))[:1] + request.keys(usual_keys(readable))[1:]
     if keys[0] is None:
         raise request.missing(request.names[0])
     shape = usual_shape((row.get(keys[0]) for row in readable), request.width)

@@ -610,9 +610,7 @@ def test_states_that_are_no_numbers_of_one_shape_are_named_by_their_place(tmp_pa
 def test_parquet_of_texts_or_ragged_positions_is_no_numbers(tmp_path):
     for wrong in (["1.0", "2.0"], [["1.0"], ["2.0"]], [{"a": 1.0}, {"a": 2.0}]):
         path = write_parquet(tmp_path / "a.parquet", hidden_states=wrong)
-        with pytest.raises(
-            InvalidInputError, match=r"a\.parquet, row 1: 'hidden_states' must be a numeric array"
-        ):
+        with pytest.raises(InvalidInputError, match=r"a\.parquet, row 1: 'hidden_states' must be a numeric array"):
             list(state_blocks(path))
     path = write_parquet(tmp_path / "a.parquet", hidden_states=[[[1.0], [2.0]], [[1.0], [2.0, 3.0]], [[1.0], None]])
     with pytest.raises(InvalidInputError, match=r"row 2: 'hidden_states' must be a numeric array: .*inhomogeneous"):
