@@ -15,6 +15,7 @@ TYPES: dict[str, tuple[type, ...]] = {
 }
 ANNOTATIONS = {"$schema", "$defs", "title", "description"}
 KEYWORDS = {"enum", "type", "required", "properties", "additionalProperties", "items", "minimum", "maximum", "$ref"}
+KEYWORDS |= {"if", "then", "else", "maxItems"}
 
 
 def is_of(value: Any, kind: str) -> bool:
@@ -28,6 +29,8 @@ def problems(value: Any, schema: dict[str, Any], root: dict[str, Any] | None = N
     found = []
     if "$ref" in schema:
         found += problems(value, root["$defs"][schema["$ref"].removeprefix("#/$defs/")], root, place)
+    if "if" in schema:
+        found += problems(value, schema["else" if problems(value, schema["if"], root) else "then"], root, place)
     if "type" in schema:
         kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
         if not any(is_of(value, kind) for kind in kinds):
@@ -48,6 +51,8 @@ def problems(value: Any, schema: dict[str, Any], root: dict[str, Any] | None = N
             else:
                 found += problems(one, of_name, root, f"{place}.{name}")
     if isinstance(value, list):
+        if len(value) > schema.get("maxItems", len(value)):
+            found.append(f"{place} has more than {schema['maxItems']} items")
         for number, one in enumerate(value):
             found += problems(one, schema.get("items", {}), root, f"{place}[{number}]")
     return found

@@ -19,6 +19,7 @@ PAPER: dict[str, Any] = {
 }  #: training as in the paper, without a certificate
 PRESETS = ("default", "paper")  #: of ``sdm train``
 LANES = ("trusted", "certified", "review", "unfamiliar")  #: of decisions, the most reliable first
+REJECTED = "rejected"  #: the lane of inputs that could not be read, of which there is no decision
 CONTROLS = ("groups", "predictions", "all")  #: for whom a certificate holds
 BACKGROUNDS = ("class", "exemplars")  #: what background examples are: a class that is trained, or only of the support
 POLICIES = ("certified", "trusted")  #: which lanes are admitted

@@ -227,7 +227,7 @@ def test_predict_writes_a_file_in_one_step_and_says_how_many(world, tmp_path):
     link = tmp_path / "link.jsonl"
     link.symlink_to(target)
     bad = write_lines(tmp_path / "bad.jsonl", [{"hidden_states": [0.0] * 6}, {"hidden_states": [0.0] * 5}])
-    assert call("predict", world / "states", bad, "-o", target).returncode == 1
+    assert call("predict", world / "states", bad, "-o", target, "--strict").returncode == 1
     assert target.read_text() == "old"
     (summary,) = good("predict", world / "states", world / "test.npz", "-o", link, "--json").rows
     rows = [strict(line) for line in target.read_text(encoding="utf-8").splitlines()]
@@ -458,7 +458,7 @@ def test_report_is_one_page_and_quotes_no_text_if_asked(world, tmp_path, monkeyp
     texts = [strict(line)["text"] for name in ("train", "test") for line in (world / f"{name}.jsonl").open()]
     page, quiet = tmp_path / "page.html", tmp_path / "quiet.html"
     (summary,) = good("report", world / "texts", world / "test.jsonl", "-o", page, "--json").rows
-    assert summary == {"report": str(page), "inputs": {"test": 40}}
+    assert summary == {"report": str(page), "inputs": {"test": 40}, "unread": {"test": 0}}
     assert any(text in page.read_text(encoding="utf-8") for text in texts)
     monkeypatch.setattr("torchsdm.evaluation.report._pictures", lambda *_: iter(()))  # once is enough
     good("report", world / "texts", f"held={world / 'shards'}", "-o", quiet, "--no-texts")
@@ -611,14 +611,14 @@ def refused(done, expected):
     assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr and done.stdout == ""
 
 
-VERBS = {
+VERBS = {  # without --strict, bad rows are rejected: tests/system/test_bad_rows.py
     "embed": ("embed", "FILE", "-o", "OUT", "-m", "BERT"),
     "train": ("train", "FILE", "-o", "OUT", "-m", "BERT", *QUICK),
-    "predict": ("predict", "TEXTS", "FILE"),
-    "evaluate": ("evaluate", "TEXTS", "FILE"),
+    "predict": ("predict", "TEXTS", "FILE", "--strict"),
+    "evaluate": ("evaluate", "TEXTS", "FILE", "--strict"),
     "explain": ("explain", "TEXTS", "FILE"),
     "update": ("update", "TEXTS", "--add", "FILE", "-o", "OUT"),
-    "report": ("report", "TEXTS", "FILE", "-o", "PAGE"),
+    "report": ("report", "TEXTS", "FILE", "-o", "PAGE", "--strict"),
 }
 
 

@@ -112,7 +112,7 @@ def test_every_place_gives_the_row_of_the_schema(world):
 
 def test_the_schema_lists_the_fields_of_decisions():
     names = {field.name for field in dataclasses.fields(SDMDecisions)} - {"classes", "alphas", "set_sizes"}
-    schema = decision_schema()
+    schema = decision_schema()["$defs"]["decision"]
     assert set(schema["properties"]) == names | {"id", "text", "magnitude"} | EVIDENCE
     assert set(schema["required"]) == names - {"member", "score"} | {"magnitude"}
     assert {field.name for field in dataclasses.fields(Decisions)} < names | {"classes", "alphas", "set_sizes"}
@@ -135,7 +135,7 @@ def test_the_schema_lists_the_fields_of_decisions():
     ],
 )
 def test_the_validator_finds_what_is_wrong(change, expected):
-    share = dict.fromkeys(decision_schema()["required"], 0.5)
+    share = dict.fromkeys(decision_schema()["$defs"]["decision"]["required"], 0.5)
     words = {"predictions": "no", "lane": "review", "reason": "why", "certificate": None}
     words |= dict.fromkeys(("admitted", "admitted_lower", "certified", "out_of_distribution"), False)
     by_label = {"probabilities": {"no": 1.0}, "logits": {"no": 2.0}, "effective_sample_sizes": {"no": 9}}

@@ -5,7 +5,9 @@ from torchsdm.application.answers import (
     decision_schema,
     given_block,
     ids_and_texts,
+    readable_block,
     selected,
+    with_rejected,
 )
 from torchsdm.application.evaluate import evaluate_model
 from torchsdm.application.guards import guard_state, open_guard
@@ -29,7 +31,9 @@ __all__ = [
     "open_guard",
     "read_training",
     "readable",
+    "readable_block",
     "selected",
     "summary",
+    "with_rejected",
     "write_rows",
 ]

@@ -6,17 +6,25 @@ The command and the service write only these rows; ``decision_schema`` describes
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from torchsdm.application.inputs import checked
 from torchsdm.application.saved_model import SavedModel
+from torchsdm.choices import REJECTED
+from torchsdm.columns import Columns
+from torchsdm.documents import BadRow, BadRows, Unreadable
 from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
-from torchsdm.states import LabelledStates
+from torchsdm.states import LabelledStates, join_states, state_of, usual_shape
 from torchsdm.trust import DriftGuard
+
+Row: TypeAlias = "dict[str, Any]"
 
 
 def decision_schema() -> dict[str, Any]:
@@ -65,6 +73,49 @@ def answer_rows(
     ]
 
 
+def with_rejected(answers: Iterable[list[Row]], bad: Mapping[int, BadRow]) -> Iterator[list[Row]]:
+    """Blocks of answers, with a row for every input that could not be decided on, each in its place.
+
+    Bad inputs may be noted while the answers are made, before the block that follows them. There must be an answer: it
+    shows what a row has.
+    """
+    position = 0
+
+    def rejected(like: Row) -> Iterator[Row]:
+        nonlocal position
+        while position in bad:
+            yield rejected_row(bad[position], like)
+            position += 1
+
+    rows: list[Row] = []
+    for rows in answers:
+        block: list[Row] = []
+        for row in rows:
+            block += [*rejected(row), row]
+            position += 1
+        yield block
+    rest = [one for row in rows[-1:] for one in rejected(row)]
+    if rest:
+        yield rest
+
+
+def rejected_row(bad: BadRow, like: Row) -> Row:
+    """The row of an input that could not be decided on: nothing is admitted, nothing is known, and the reason why.
+
+    It has the keys of a decision, so that every row of a file has the same columns.
+    """
+    blank: Row = {name: _blank(value) for name, value in like.items()}
+    unknown = {"predictions": None, "out_of_distribution": None}
+    return {**blank, **unknown, "id": bad.id, "admitted": False, "lane": REJECTED, "reason": str(bad)}
+
+
+def _blank(value: Any) -> Any:
+    """What stands for a value of a decision where there is none."""
+    if isinstance(value, dict):
+        return {name: _blank(one) for name, one in value.items()}
+    return [] if isinstance(value, list) else False if isinstance(value, bool) else None
+
+
 def given_block(
     saved: SavedModel,
     *,
@@ -86,6 +137,49 @@ def given_block(
     if states.ndim not in (2, 3):
         raise InvalidInputError(f"hidden_states must be a list of states. Got shape {states.shape}.")
     return LabelledStates(states, None)
+
+
+def readable_block(
+    saved: SavedModel,
+    bad: BadRows,
+    *,
+    texts: Sequence[Any] | None = None,
+    answers: Sequence[Any] | None = None,
+    hidden_states: Sequence[Any] | None = None,
+) -> LabelledStates:
+    """``given_block`` of the inputs that can be decided on; the others are noted in ``bad``, by their numbers.
+
+    If there is none to decide on, that is an error.
+    """
+    found: BadRows = {}
+    if texts is not None and saved.text_classifier is not None:
+        extractor = saved.text_classifier.checked_extractor()
+        given = [text if isinstance(text, str) or text is None else [text] for text in texts]  # mappings are no rows
+        blocks = list(extractor.labelled_blocks(given, answers=answers, bad=found))
+    elif hidden_states is not None:
+        blocks = _listed_states(hidden_states, saved.classifier.n_features_in_, found)
+    else:
+        return given_block(saved, texts=texts)  # which refuses texts
+    block = join_states(blocks) if blocks else None
+    if block is not None:
+        numbers: Any = block.ids
+        block = checked(block, Path("request"), Columns(), needs_labels=False, numbers=numbers, bad=found)
+    bad |= {number: replace(one, place="") for number, one in sorted(found.items())}
+    if block is None or not len(block):
+        raise InvalidInputError(f"None of the inputs can be decided on: {next(iter(bad.values()))}.")
+    return replace(block, texts=None if texts is None else [texts[number] for number, _ in ids_and_texts(block)])
+
+
+def _listed_states(hidden_states: Sequence[Any], width: int, bad: BadRows) -> list[LabelledStates]:
+    """States given as lists of numbers, as one block; none if no list can be used."""
+    shape = usual_shape(hidden_states, width)
+    states = {number: state_of(value, shape, "hidden_states") for number, value in enumerate(hidden_states)}
+    bad |= {
+        number: BadRow(number, "", str(one), number) for number, one in states.items() if isinstance(one, Unreadable)
+    }
+    good = {number: one for number, one in states.items() if not isinstance(one, Unreadable)}
+    with np.errstate(over="ignore"):  # values beyond float32 count as infinite
+        return [LabelledStates(np.stack(list(good.values())).astype(np.float32), None, list(good))] if good else []
 
 
 def selected(

@@ -13,6 +13,7 @@ from typing import Any
 from torchsdm.application.inputs import readable
 from torchsdm.application.saved_model import SavedModel
 from torchsdm.columns import Columns
+from torchsdm.documents import BadRows
 from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation import Entrant, Evaluation, classifier_entrants, explain_labels, paper_entrants
@@ -35,13 +36,16 @@ def evaluate_model(
     groups: str,
     calibration: str | None = None,
     certification: str | None = None,
+    *,
+    bad: dict[str, BadRows] | None = None,
 ) -> Evaluation:
     """Compare a saved model with other estimators on data given as PATH or NAME=PATH.
 
     Data need no labels, or may have labels outside the classes of the model; ``Evaluation`` says what is shown then.
     Estimators that need training get the data that the model was given: ``training``, and ``calibration`` and
     ``certification`` if it was given such sets of their own. Whatever can be checked without embedding a text is
-    checked before the first one is.
+    checked before the first one is. If ``bad`` is given, rows of the data that cannot be read are noted there, by data
+    set, and count as rejected; by default the first is an error, as it always is in training data.
     """
     sets = dict(_named(one) for one in data)
     if len(sets) < len(data):
@@ -62,33 +66,39 @@ def evaluate_model(
     called = _language_model_name(saved)
     entrants = classifier_entrants(classifier, name=called)
     entrants = _chosen(entrants, estimators) if training is None else entrants
+    found: dict[str, BadRows] = {name: {} for name in sets}
     with ExitStack() as opened:
         paths = {name: opened.enter_context(readable(source)) for name, source in sets.items()}
         files = {name: opened.enter_context(readable(source)) for name, source in fitted_on.items()}
         for path in files.values():
             _labels_of_texts(saved, path, columns, needs_labels=True)
-        labels = {name: _labels_of_texts(saved, path, columns) for name, path in paths.items()}
-        for name, known in labels.items():
+        for name, path in paths.items():
+            known = _labels_of_texts(saved, path, columns, rejects=bad is not None)
             note = None if known is None else explain_labels(name, known or None, classifier.classes_)
             if note is not None:
                 logger.info(note)  # the table says it again, but embedding takes long
-        states = {name: _states(saved, path, columns, labels[name]) for name, path in paths.items()}
+        states = {
+            name: _states(saved, path, columns, None if bad is None else found[name]) for name, path in paths.items()
+        }
         parts: dict[str, Any] = {
             name: join_states(list(saved.blocks(str(path), columns, needs_labels=True, cached=True)))
             for name, path in files.items()
         }
+    if bad is not None:
+        bad |= found
     if training is not None:
         entrants += paper_entrants(parts.pop("training"), classifier, **parts, groups=wanted, name=called)
         entrants = _chosen(entrants, estimators)
     chosen_alpha = classifier.models_[0].calibration.regions[0].alpha
-    return Evaluation(entrants, states, chosen_alpha, {"model": str(saved.path)}, classifier)
+    unread = {name: len(rows) for name, rows in found.items()}
+    return Evaluation(entrants, states, chosen_alpha, {"model": str(saved.path)}, classifier, unread)
 
 
 def _labels_of_texts(
-    saved: SavedModel, path: Path, columns: Columns, *, needs_labels: bool = False
+    saved: SavedModel, path: Path, columns: Columns, *, needs_labels: bool = False, rejects: bool = False
 ) -> list[Any] | None:
     """The labels of texts, read without embedding any, or an empty list; None if the file contains states."""
-    documents = saved.documents(path, columns, with_labels=True)
+    documents = saved.documents(path, columns, with_labels=True, rejects=rejects)
     if documents is None:
         return None
     if needs_labels and not documents.has_labels:
@@ -97,11 +107,11 @@ def _labels_of_texts(
     return [document.label for document in documents] if documents.has_labels else []
 
 
-def _states(saved: SavedModel, path: Path, columns: Columns, labels: list[Any] | None) -> LabelledStates:
+def _states(saved: SavedModel, path: Path, columns: Columns, bad: BadRows | None) -> LabelledStates:
     """The states of a data set, with labels of any types side by side."""
-    blocks = list(saved.blocks(str(path), columns, takes_labels=True))
-    if labels is None and all(block.labels is not None for block in blocks):
-        labels = [label for block in blocks for label in as_list(block.labels, "labels", str(path))]
+    blocks = list(saved.blocks(str(path), columns, takes_labels=True, bad=bad))
+    has_labels = all(block.labels is not None for block in blocks)
+    labels = [label for block in blocks for label in as_list(block.labels, "labels", str(path))] if has_labels else []
     return replace(join_states(blocks), labels=label_array(labels, str(path)) if labels else None)
 
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from torchsdm.columns import Columns
-from torchsdm.documents import Documents
+from torchsdm.documents import BadRow, BadRows, Documents
 from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.states import LabelledStates
 from torchsdm.validation import is_storable_id
@@ -25,8 +24,19 @@ from torchsdm.wording import shortened
 STANDARD_INPUT = "-"
 
 
-def checked(block: LabelledStates, path: Path, columns: Columns, *, needs_labels: bool) -> LabelledStates:
-    """Check a block: its states must be finite, with one plain label and one plain id per row."""
+def checked(
+    block: LabelledStates,
+    path: Path,
+    columns: Columns,
+    *,
+    needs_labels: bool,
+    numbers: Sequence[int] = (),
+    bad: BadRows | None = None,
+) -> LabelledStates:
+    """Check a block: its states must be finite, with one plain label and one plain id per row.
+
+    A row with other states or another id is an error; if ``bad`` is given, it is left out and noted there instead.
+    """
     for what, column, values in (("labels", columns.label, block.labels), ("ids", columns.id, block.ids)):
         if values is None and column is not None:
             raise InvalidInputError(f"{path} has no {column!r} for the {what}.")
@@ -40,28 +50,39 @@ def checked(block: LabelledStates, path: Path, columns: Columns, *, needs_labels
         raise InvalidInputError(
             f"{path}: states must be rows of numbers. Got {states.dtype} of shape {tuple(states.shape)}."
         )
-    finite = torch.isfinite(states).numpy() if isinstance(states, Tensor) else np.isfinite(states)
+    with np.errstate(over="ignore"):  # values beyond float32 count as infinite
+        finite = np.isfinite(states.float().numpy() if isinstance(states, Tensor) else states.astype(np.float32))
     ids = block.ids.tolist() if isinstance(block.ids, (np.ndarray, Tensor)) else block.ids
     labels: Any = block.labels if needs_labels else None
-    for number, is_finite in enumerate(map(np.all, finite)):
-        place = f"{path}, {block.place(number)}"
-        if not is_finite:
-            raise InvalidInputError(f"{place}: the states contain NaN or infinity.")
-        if ids is not None and not is_storable_id(ids[number]):
-            raise InvalidInputError(f"{place}: an id must be text or an integer. Got {shortened(repr(ids[number]))}.")
-        if labels is not None and labels[number] is None:
-            raise InvalidInputError(f"{place}: no label.")
-    return replace(block, ids=ids)
+    block, kept = replace(block, ids=ids), []
+    for row, is_finite in enumerate(map(np.all, finite)):
+        problem = None if is_finite else "the states contain NaN or infinity"
+        has_id = ids is None or is_storable_id(ids[row])
+        if problem is None and ids is not None and not has_id:
+            problem = f"an id must be text or an integer. Got {shortened(repr(ids[row]))}"
+        if problem is not None and bad is not None:
+            name = ids[row] if ids is not None and has_id else numbers[row]
+            bad[numbers[row]] = BadRow(numbers[row], block.place(row), problem, name)
+            continue
+        if problem is None and labels is not None and labels[row] is None:
+            problem = "no label"
+        if problem is not None:
+            raise InvalidInputError(f"{path}, {block.place(row)}: {problem}.")
+        kept.append(row)
+    return block if len(kept) == len(block) else block.take(kept)
 
 
-def open_documents(path: Path, columns: Columns, *, with_labels: bool) -> Documents:
-    """The texts of a file, all checked before the first is used."""
+def open_documents(
+    path: Path, columns: Columns, *, with_labels: bool, problems: str = "raise", with_answers: bool = False
+) -> Documents:
+    """The texts of a file, all checked before the first is used; with their answers if those are needed."""
     return Documents(
         path,
         text=columns.text,
         label=columns.label if columns.label is not None or with_labels else False,
         id=columns.id,
-        answer=columns.answer,
+        answer="answer" if columns.answer is None and with_answers else columns.answer,
+        problems=problems,
         repeated="keep",
     )
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import count, islice
 from pathlib import Path
 
 from torchsdm.application.inputs import checked, open_documents, readable
 from torchsdm.columns import Columns
-from torchsdm.documents import Documents
+from torchsdm.documents import BadRows, Documents
 from torchsdm.errors import InvalidInputError, ModelFileError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier, load_classifier
 from torchsdm.hidden_states import default_store
@@ -60,35 +61,62 @@ class SavedModel:
         needs_labels: bool = False,
         takes_labels: bool = False,
         cached: bool = False,
+        bad: BadRows | None = None,
     ) -> Iterator[LabelledStates]:
         """The states of an input in blocks, extracted if it contains texts; rows without ids are numbered.
 
-        With ``needs_labels`` every row must have a label; with ``takes_labels``, every row or none. With ``cached``,
-        the states of texts are kept in the cache, as for training data.
+        Parameters
+        ----------
+        source : str
+            A path, or - for standard input.
+        columns : Columns
+        needs_labels : bool
+            Whether a row without a label is an error.
+        takes_labels : bool
+            Whether labels are read if there are any: for every row or for none.
+        cached : bool
+            Whether the states of texts are kept in the cache, as for training data.
+        bad : dict, optional
+            Where rows that cannot be decided on are noted, by number, before the block that follows them. By default
+            the first is an error. An input without any other row is an error too.
         """
         with readable(source) as path:
-            documents = self.documents(path, columns, with_labels=needs_labels or takes_labels)
+            documents = self.documents(path, columns, with_labels=needs_labels or takes_labels, rejects=bad is not None)
             if documents is None:
-                blocks = self._stored_blocks(path, columns)
+                blocks = self._stored_blocks(path, columns, bad)
             else:
                 store = default_store() if cached else None
-                blocks = self._reader_of(path).checked_extractor().labelled_blocks(documents, store=store)
-            n_rows = 0
+                blocks = self._reader_of(path).checked_extractor().labelled_blocks(documents, store=store, bad=bad)
+            free, n_rows = (number for number in count() if bad is None or number not in bad), 0
             for block in blocks:
+                numbers = list(islice(free, len(block)))
+                whole = block if block.ids is not None or columns.id is not None else replace(block, ids=numbers)
                 needed = needs_labels or (takes_labels and block.labels is not None)
-                block = checked(block, path, columns, needs_labels=needed)
-                ids = list(range(n_rows, n_rows + len(block))) if block.ids is None else block.ids
-                n_rows += len(block)
-                yield replace(block, ids=ids)
+                good = checked(whole, path, columns, needs_labels=needed, numbers=numbers, bad=bad)
+                n_rows += len(good)
+                if len(good):
+                    yield good
             if not n_rows:
-                raise InvalidInputError(f"{path} is empty.")
+                first = next(iter(bad.values())) if bad else None
+                raise InvalidInputError(
+                    f"{path} is empty." if first is None else f"{path} has no row that can be decided on. {first}."
+                )
 
-    def documents(self, path: Path, columns: Columns, *, with_labels: bool) -> Documents | None:
-        """The texts of an input, which the model must be able to read; None if it contains states."""
-        if has_states(path, columns.states):
+    def documents(self, path: Path, columns: Columns, *, with_labels: bool, rejects: bool = False) -> Documents | None:
+        """The texts of an input, which the model must be able to read; None if it contains states.
+
+        With ``rejects``, a row that cannot be read is noted and passed over; otherwise the first is an error.
+        """
+        if has_states(path, columns.states, text=columns.text if rejects else None):
             return None
-        self._reader_of(path)
-        return open_documents(path, columns, with_labels=with_labels)
+        reader = self._reader_of(path)
+        return open_documents(
+            path,
+            columns,
+            with_labels=with_labels,
+            problems="reject" if rejects else "raise",
+            with_answers=rejects and reader.extractor_.asks_for_answers,
+        )
 
     def _reader_of(self, path: Path) -> SDMTextClassifier:
         if self.text_classifier is None:
@@ -97,10 +125,11 @@ class SavedModel:
             )
         return self.text_classifier
 
-    def _stored_blocks(self, path: Path, columns: Columns) -> Iterator[LabelledStates]:
+    def _stored_blocks(self, path: Path, columns: Columns, bad: BadRows | None) -> Iterator[LabelledStates]:
         names = {"labels": columns.label, "ids": columns.id}
         given = {name: column for name, column in names.items() if column is not None}
-        for block in state_blocks(path, BLOCK, states=columns.states, **given):
+        width = self.classifier.n_features_in_
+        for block in state_blocks(path, BLOCK, states=columns.states, **given, bad=bad, width=width):
             origin = self.classifier.states_origin_
             difference = None if origin is None or block.origin is None else origin.difference(block.origin)
             if difference is not None:

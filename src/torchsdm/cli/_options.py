@@ -9,7 +9,7 @@ import functools
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from torchsdm.choices import PROMPT_NAMES
+from torchsdm.cli._words import rejected_line
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from torchsdm.application import SavedModel
+    from torchsdm.documents import BadRow
     from torchsdm.hidden_states import HiddenStateExtractor, TaskPrompt
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -208,6 +210,13 @@ def training_options(command: Command) -> Command:
     return command
 
 
+def strict_option(command: Command) -> Command:
+    """``--strict``."""
+    return click.option(
+        "--strict", is_flag=True, help="Stop at the first row that cannot be read. Default: it is rejected."
+    )(command)
+
+
 def guard_option(what: str) -> Callable[[Command], Command]:
     """``--guard``: a file that keeps the drift guard."""
     return click.option(
@@ -244,6 +253,12 @@ def _check_output(path: Path, is_directory: bool) -> None:
 def say(result: dict[str, Any], text: str, as_json: bool) -> None:
     """Print a result: for a person, or as one line of JSON."""
     click.echo(json.dumps(result, allow_nan=False, ensure_ascii=False) if as_json else text)
+
+
+def warn_of_rejected(bad: Mapping[int, BadRow], n_rows: int, source: str) -> None:
+    """Say on standard error how many rows of an input could not be read, if any, and which came first."""
+    if bad:
+        click.echo(f"sdm: warning: {rejected_line(bad, n_rows, source)}", err=True)
 
 
 def log_to_terminal() -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from torchsdm.errors import Remedy, SDMWarning, TorchSDMError
 
+if TYPE_CHECKING:
+    from torchsdm.documents import BadRow
+
+_SHOWN = 5  # rows that could not be read
+
 IN_SHELL = {
-    Remedy.SKIP_PROBLEMS: "Fix them, or skip them: sdm embed --skip-problems.",
+    Remedy.SKIP_PROBLEMS: "Fix them; sdm embed --skip-problems skips them, sdm predict without --strict rejects them.",
     Remedy.DROP_REPEATED: "Drop duplicates: sdm embed --drop-repeated.",
     Remedy.NAME_ARRAYS: "Name the right one: --states or --label.",
     Remedy.LOWER_ALPHA: "To accept it: sdm recalibrate MODEL --alpha ALPHA.",
@@ -53,6 +59,16 @@ def guard_line(state: dict[str, Any], path: object = None) -> str:
     return (
         f"The drift guard was raised at input {state['raised_at']:,} ({state['raised_by'].replace('_', ' ')}): from "
         f"there on only trusted answers are admitted.{after}"
+    )
+
+
+def rejected_line(bad: Mapping[int, BadRow], n_rows: int, source: str) -> str:
+    """How many rows of an input could not be read, and the first of them with their reasons."""
+    first = [str(bad[number]) for number in sorted(bad)[:_SHOWN]]
+    more = f"; and {len(bad) - len(first):,} more" * (len(bad) > len(first))
+    is_are = "is" if len(bad) == 1 else "are"
+    return (
+        f"{source}: {len(bad):,} of {n_rows:,} rows could not be read and {is_are} rejected. {'; '.join(first)}{more}."
     )
 
 

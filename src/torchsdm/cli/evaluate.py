@@ -6,7 +6,15 @@ from typing import Any
 
 import click
 
-from torchsdm.cli._options import LanguageModel, column_options, json_option, language_model_options, training_options
+from torchsdm.cli._options import (
+    LanguageModel,
+    column_options,
+    json_option,
+    language_model_options,
+    strict_option,
+    training_options,
+    warn_of_rejected,
+)
 from torchsdm.columns import Columns
 
 FORMATS = ("text", "markdown", "latex", "csv", "json")
@@ -24,6 +32,7 @@ FORMATS = ("text", "markdown", "latex", "csv", "json")
     help="Estimator, by name or part of it; can be repeated. Default: all.",
 )
 @training_options
+@strict_option
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("--intervals", is_flag=True, help="Also print 95 % intervals.")
 @click.option("--wide", is_flag=True, help="Print accuracy and share of every class and prediction, as in the paper.")
@@ -39,6 +48,7 @@ def evaluate(
     calibration: str | None,
     certification: str | None,
     groups: str,
+    strict: bool,
     form: str,
     intervals: bool,
     wide: bool,
@@ -56,16 +66,34 @@ def evaluate(
     and, if MODEL has a certificate, scores certified the same way. With --training, it adds estimators trained on the
     same data as MODEL. The first labelled DATA should be in distribution.
 
+    A row of DATA that cannot be read counts as rejected; --strict stops at the first. A missing or unknown label is an
+    error.
+
     \b
     Examples:
       sdm evaluate model test.jsonl tweets=tweets.csv
       sdm evaluate model test.jsonl --estimator softmax --estimator SDM_HR --format markdown
     """
     from torchsdm.application import evaluate_model
+    from torchsdm.documents import BadRows
     from torchsdm.files import strict_json
 
     saved = language_model.open(model)
-    evaluation = evaluate_model(saved, data, columns, alpha, estimators, training, groups, calibration, certification)
+    bad: dict[str, BadRows] = {}
+    evaluation = evaluate_model(
+        saved,
+        data,
+        columns,
+        alpha,
+        estimators,
+        training,
+        groups,
+        calibration,
+        certification,
+        bad=None if strict else bad,
+    )
+    for name, rows in bad.items():
+        warn_of_rejected(rows, evaluation.n_inputs(name), name)
     table, overviews = evaluation.table, evaluation.overviews()
     if as_json or form in ("json", "csv"):
         for note in evaluation.notes:

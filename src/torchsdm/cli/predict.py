@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from torchsdm.choices import LANES
+from torchsdm.choices import LANES, REJECTED
 from torchsdm.cli._options import (
     LanguageModel,
     column_options,
@@ -18,6 +18,8 @@ from torchsdm.cli._options import (
     language_model_options,
     output_option,
     say,
+    strict_option,
+    warn_of_rejected,
 )
 from torchsdm.cli._words import guard_line
 from torchsdm.columns import Columns
@@ -35,6 +37,7 @@ from torchsdm.errors import InvalidInputError
 @click.option("--texts", is_flag=True, help="Include the texts of inputs and nearest training examples.")
 @guard_option("Carry the drift guard from one run to the next in FILE. Default: a new guard for every run.")
 @click.option("--no-guard", is_flag=True, help="Do not watch the inputs for drift.")
+@strict_option
 @column_options
 @language_model_options
 @json_option
@@ -46,6 +49,7 @@ def predict(
     texts: bool,
     guard_file: Path | None,
     no_guard: bool,
+    strict: bool,
     columns: Columns,
     language_model: LanguageModel,
     as_json: bool,
@@ -56,6 +60,10 @@ def predict(
     written by sdm embed); - reads JSON lines from standard input. The output has one row per input, in order: its id,
     the fields of Decisions, and its exemplars. .csv, .tsv and .parquet have one column per label, such as
     probabilities[LABEL], and exemplars as JSON in one column.
+
+    A row that cannot be read (broken JSON, no text, NaN in its states, a duplicate id) is a row of the output too: not
+    admitted, in the lane "rejected", with the reason; the guard does not see it. --strict stops at the first. If no row
+    can be read, that is an error.
 
     A drift guard watches the inputs in their order. Once it is raised, only trusted answers are admitted; with --guard
     that lasts until sdm guard FILE --reset REASON.
@@ -72,7 +80,15 @@ def predict(
         raise InvalidInputError("Give --guard FILE or --no-guard, not both.")
     from tqdm.auto import tqdm
 
-    from torchsdm.application import answer_rows, check_output_format, guard_state, open_guard, write_rows
+    from torchsdm.application import (
+        answer_rows,
+        check_output_format,
+        guard_state,
+        open_guard,
+        with_rejected,
+        write_rows,
+    )
+    from torchsdm.documents import BadRows
 
     if output is not None:
         check_output_format(output)
@@ -80,12 +96,16 @@ def predict(
     guard = None if no_guard else open_guard(saved.classifier, guard_file)
     n_inputs = n_admitted = 0
     lanes: Counter[str] = Counter()
+    bad: BadRows = {}
+
+    def answers() -> Iterator[list[dict[str, Any]]]:
+        for block in saved.blocks(inputs, columns, bad=None if strict else bad):
+            yield answer_rows(saved.classifier, block, k=exemplars, texts=texts, guard=guard)
 
     def decided() -> Iterator[list[dict[str, Any]]]:
         nonlocal n_inputs, n_admitted
         with tqdm(unit="input", disable=None) as progress:
-            for block in saved.blocks(inputs, columns):
-                rows = answer_rows(saved.classifier, block, k=exemplars, texts=texts, guard=guard)
+            for rows in with_rejected(answers(), bad):
                 n_inputs += len(rows)
                 n_admitted += sum(row["admitted"] for row in rows)
                 lanes.update(row["lane"] for row in rows)
@@ -96,9 +116,10 @@ def predict(
     if guard is not None and guard_file is not None:
         guard.save(guard_file)
     state = None if guard is None else guard_state(guard)
+    warn_of_rejected(bad, n_inputs, "standard input" if inputs == "-" else inputs)
     if output is not None:
         summary = {"inputs": n_inputs, "admitted": n_admitted, "lanes": lanes, "guard": state, "output": str(output)}
-        listed = ", ".join(f"{lanes[lane]} {lane}" for lane in LANES)
+        listed = ", ".join(f"{lanes[lane]} {lane}" for lane in (*LANES, *([REJECTED] if bad else [])))
         done = f"{n_admitted} of {n_inputs} inputs admitted ({listed}); decisions in {output}."
         say(summary, done if state is None else f"{done}\n{guard_line(state, guard_file)}", as_json)
     elif state is not None and state["raised"]:

@@ -13,7 +13,9 @@ from torchsdm.cli._options import (
     language_model_options,
     output_option,
     say,
+    strict_option,
     training_options,
+    warn_of_rejected,
 )
 from torchsdm.columns import Columns
 
@@ -25,6 +27,7 @@ from torchsdm.columns import Columns
 @click.option("--title", help="Default: the model's name.")
 @click.option("--no-texts", is_flag=True, help="Quote no texts, for data you must not share.")
 @training_options
+@strict_option
 @column_options
 @language_model_options
 @json_option
@@ -38,6 +41,7 @@ def report(
     calibration: str | None,
     certification: str | None,
     groups: str,
+    strict: bool,
     columns: Columns,
     language_model: LanguageModel,
     as_json: bool,
@@ -46,22 +50,30 @@ def report(
 
     DATA without labels, or with labels outside MODEL's classes, are shown without accuracy: lanes, reasons, examples.
 
+    A row of DATA that cannot be read counts as rejected; --strict stops at the first.
+
     \b
     Example:
       sdm report model test.jsonl tweets=tweets.csv -o report.html
     """
     from torchsdm.application import evaluate_model
+    from torchsdm.documents import BadRows
     from torchsdm.evaluation import write_report
 
     saved = language_model.open(model)
-    evaluation = evaluate_model(saved, data, columns, None, (), training, groups, calibration, certification)
+    bad: dict[str, BadRows] = {}
+    evaluation = evaluate_model(
+        saved, data, columns, None, (), training, groups, calibration, certification, bad=None if strict else bad
+    )
+    for name, rows in bad.items():
+        warn_of_rejected(rows, evaluation.n_inputs(name), name)
     title = title or f"Evaluation of {saved.path}"
     write_report(output.resolve(), evaluation, saved.classifier, title=title, texts=not no_texts)
     for note in evaluation.notes:
         click.echo(f"sdm: {note}", err=True)
-    sizes = {name: len(states) for name, states in evaluation.data_sets.items()}
+    sizes = {name: evaluation.n_inputs(name) for name in evaluation.data_sets}
     say(
-        {"report": str(output), "inputs": sizes},
+        {"report": str(output), "inputs": sizes, "unread": evaluation.unread},
         f"{output}: {sum(sizes.values())} inputs in {len(sizes)} data sets.",
         as_json,
     )

@@ -1,13 +1,19 @@
 """Texts with labels, ids and answers, checked, and the formats they come in."""
 
-from torchsdm.documents._lines import json_lines
+from torchsdm.documents._lines import Row, Unreadable, json_rows, readable_rows, usual_keys
 from torchsdm.documents._sources import csv_rows
-from torchsdm.documents.document import Document
+from torchsdm.documents.document import BadRow, BadRows, Document
 from torchsdm.documents.documents import Documents
 
 __all__ = [
+    "BadRow",
+    "BadRows",
     "Document",
     "Documents",
+    "Row",
+    "Unreadable",
     "csv_rows",
-    "json_lines",
+    "json_rows",
+    "readable_rows",
+    "usual_keys",
 ]

@@ -1,60 +1,81 @@
-"""Lines of text and JSONL files, compressed or not; every error gives the line number."""
+"""Rows of text and JSONL files, compressed or not. A row that cannot be read does not hide the rows after it."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from torchsdm.errors import InvalidInputError
 
 
+class Unreadable(str):
+    """What is wrong with a row that cannot be read; it stands in the place of the row."""
+
+    __slots__ = ()
+
+
+Row: TypeAlias = "tuple[str, Mapping[str, Any] | Unreadable]"
+"""A place, "line 4" or "row 4" counted from 1, and the values by column."""
+ReadRow: TypeAlias = "tuple[str, Mapping[str, Any]]"
+
+
 def text_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 text file, compressed or not; a read error names the line."""
+    """The lines of a text file, compressed or not; bytes that are not UTF-8 become surrogates (see ``not_utf8``)."""
     number = 0
     try:
-        with _open(path)(path, "rt", encoding="utf-8-sig", newline="") as lines:
+        with _open(path)(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
             for number, line in enumerate(lines, start=1):  # noqa: B007  (used in the error below)
                 yield line
-    except UnicodeDecodeError as error:
-        place = _first_undecodable_line(path)
-        raise InvalidInputError(f"{path}, line {place}: not UTF-8 ({error.reason}).") from error
     except (OSError, EOFError, zlib.error) as error:
         raise InvalidInputError(f"{path} cannot be read beyond line {number}: {error}.") from error
 
 
-def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a JSONL file, compressed or not, with their line numbers from 1."""
+def not_utf8(line: str) -> Unreadable | None:
+    """What is wrong with a line that is not UTF-8; None for any other."""
+    if line.isascii():
+        return None
+    try:
+        line.encode("utf-8", "surrogateescape").decode()
+    except UnicodeDecodeError as error:
+        return Unreadable(f"not UTF-8 ({error.reason})")
+    return None
+
+
+def json_rows(path: Path) -> Iterator[Row]:
+    """The objects of a JSONL file, compressed or not; blank lines are none."""
     for number, line in enumerate(text_lines(path), start=1):
         if line.strip():
-            yield number, _json_object(line, f"{path}, line {number}")
+            yield f"line {number}", not_utf8(line) or _json_object(line)
+
+
+def readable_rows(rows: Iterable[Row], name: object) -> Iterator[ReadRow]:
+    """The same rows; one that cannot be read is an error, which names it."""
+    for place, row in rows:
+        if isinstance(row, Unreadable):
+            raise InvalidInputError(f"{name}, {place}: {row}.")
+        yield place, row
+
+
+def usual_keys(rows: Sequence[Mapping[str, Any]], share: float = 0.5) -> list[str]:
+    """The keys that more than a share of the rows have."""
+    counts = Counter(str(key) for row in rows for key in row)
+    return [key for key, n in counts.items() if n > share * len(rows)]
 
 
 def _open(path: Path) -> Any:
     return gzip.open if path.suffix == ".gz" else open
 
 
-def _first_undecodable_line(path: Path) -> int:
-    """A decoder reads ahead, so the line it fails on has to be searched for."""
-    with _open(path)(path, "rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                line.decode()
-            except UnicodeDecodeError:
-                return number
-    return 1
-
-
-def _json_object(line: str, place: str) -> dict[str, Any]:
+def _json_object(line: str) -> dict[str, Any] | Unreadable:
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
-        raise InvalidInputError(f"{place}: not valid JSON ({error.msg}).") from error
+        return Unreadable(f"not valid JSON ({error.msg})")
     except (ValueError, RecursionError) as error:  # a number or nesting beyond Python's limits
-        raise InvalidInputError(f"{place}: not usable as JSON ({error}).") from error
-    if not isinstance(row, dict):
-        raise InvalidInputError(f"{place}: expected a JSON object. Got {type(row).__name__}.")
-    return row
+        return Unreadable(f"not usable as JSON ({error})")
+    return row if isinstance(row, dict) else Unreadable(f"expected a JSON object. Got {type(row).__name__}")

@@ -5,21 +5,29 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import zip_longest
+from dataclasses import dataclass, replace
+from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 
-from torchsdm.documents._lines import json_lines, text_lines
+from torchsdm.documents._lines import (
+    ReadRow,
+    Row,
+    Unreadable,
+    json_rows,
+    not_utf8,
+    readable_rows,
+    text_lines,
+    usual_keys,
+)
 from torchsdm.documents.document import Document
 from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError
 from torchsdm.validation import as_list, check_same_length
 
-Row: TypeAlias = "tuple[str, Mapping[str, Any]]"  # "line 4" or "row 4", counted from 1, and the values by column
-
 _LONGEST_CELL = min(sys.maxsize, 2**31 - 1)  # of CSV; a document may be longer than the module's default of 128 kB
+_SAMPLE = 1024  # rows that tell the usual columns
 
 
 @dataclass(frozen=True)
@@ -32,18 +40,24 @@ class Source:
     is_typed: bool = True
     """Whether values have types; in CSV all are strings."""
 
-    def columns(self) -> list[str]:
-        """The columns of the first row."""
-        first = next(self.rows(), None)
-        if first is None:
-            raise InvalidInputError(f"{self.name} is empty: it contains no documents.")
-        return [str(column) for column in first[1]]
+    def strict(self) -> Source:
+        """The same rows; one that cannot be read is an error."""
+        return replace(self, rows=lambda: readable_rows(self.rows(), self.name))
+
+    def first_rows(self, n: int) -> list[Mapping[str, Any]]:
+        """The first rows that can be read, at least one."""
+        rows = list(islice((row for _, row in self.rows() if not isinstance(row, Unreadable)), n))
+        if rows:
+            return rows
+        for place, problem in self.rows():
+            raise InvalidInputError(f"{self.name} has no row that can be read. {place}: {problem}.")
+        raise InvalidInputError(f"{self.name} is empty: it contains no documents.")
 
     def label_reader(self, column: str | None) -> Callable[[Any], Any]:
         """How labels are read: in an untyped format, a column of integers becomes integers."""
         if self.is_typed or column is None:
             return lambda label: label
-        labels = (row.get(column) for _, row in self.rows())
+        labels = (row.get(column) for _, row in self.rows() if not isinstance(row, Unreadable))
         is_integer = all(_is_integer(label) for label in labels if label is not None and label.strip())
         return int if is_integer else lambda label: label
 
@@ -110,9 +124,9 @@ def _file_source(path: Path) -> Source:
     suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
     kind = suffixes[-1] if suffixes else ""
     readers: dict[str, Callable[[], Iterator[Row]]] = {
-        ".jsonl": lambda: ((f"line {number}", row) for number, row in json_lines(path)),
-        ".csv": lambda: csv_rows(path),
-        ".tsv": lambda: csv_rows(path, "\t"),
+        ".jsonl": lambda: json_rows(path),
+        ".csv": lambda: _csv_rows(path, ","),
+        ".tsv": lambda: _csv_rows(path, "\t"),
         ".parquet": lambda: _parquet_rows(path),
     }
     if not _is_file(path):
@@ -126,23 +140,38 @@ def _file_source(path: Path) -> Source:
     return Source(str(path), readers[kind], is_typed=kind in (".jsonl", ".parquet"))
 
 
-def csv_rows(path: Path, delimiter: str = ",") -> Iterator[Row]:
+def csv_rows(path: Path, delimiter: str = ",") -> Iterator[ReadRow]:
     """The rows of a CSV file with a header, as strings by column, each with the line it starts on."""
-    number = 1
+    return readable_rows(_csv_rows(path, delimiter), path)
+
+
+def _csv_rows(path: Path, delimiter: str) -> Iterator[Row]:
+    """The same, with rows that cannot be read. Wrong quotes stay an error: where the next row begins is not known."""
+    number, faults = 1, list[Unreadable]()
+
+    def lines() -> Iterator[str]:
+        for line in text_lines(path):
+            faults.extend(filter(None, [not_utf8(line)]))
+            yield line
+
     try:
         columns: list[str] = []
-        reader = csv.reader(text_lines(path), delimiter=delimiter, strict=True)
+        reader = csv.reader(lines(), delimiter=delimiter, strict=True)
         for values in _long_cells(reader):
             if len(values) > len(columns) and columns:
-                raise InvalidInputError(f"{path}, line {number}: more than {len(columns)} values; quote the text.")
+                faults.append(Unreadable(f"more than {len(columns)} values; quote the text"))
+            if faults and not columns:
+                raise InvalidInputError(f"{path}, line {number}: {faults[0]}.")
             if values and columns:  # no values: a blank line
-                yield f"line {number}", dict(zip_longest(columns, values))
+                yield f"line {number}", faults[0] if faults else dict(zip_longest(columns, values))
             if not columns:
                 columns = values
                 _refuse_twins(columns, str(path))
+            faults.clear()
             number = reader.line_num + 1  # a quoted text may span several lines
     except csv.Error as error:
-        raise InvalidInputError(f"{path}, line {number}: cannot be read as CSV ({error}).") from error
+        fault = faults[0] if faults else f"cannot be read as CSV ({error})"
+        raise InvalidInputError(f"{path}, line {number}: {fault}.") from error
 
 
 def _long_cells(reader: Iterator[list[str]]) -> Iterator[list[str]]:
@@ -179,9 +208,16 @@ def _numbered(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
     return ((f"row {number}", row) for number, row in enumerate(rows, start=1))
 
 
-def choose_columns(source: Source, names: Mapping[str, str | Literal[False] | None]) -> dict[str, str | None]:
-    """The column of each part: the one named, or by default the one called like the part, if there is one."""
-    columns = source.columns()
+def choose_columns(
+    source: Source, names: Mapping[str, str | Literal[False] | None], *, usual: bool = False
+) -> dict[str, str | None]:
+    """The column of each part: the one named, or by default the one called like the part, if there is one.
+
+    There is a column if the first row has it. With ``usual``, of the first rows any must have one that is named, and
+    most must have one that is not.
+    """
+    rows = source.first_rows(_SAMPLE if usual else 1)
+    columns, most = usual_keys(rows, 0), usual_keys(rows)
     chosen: dict[str, str | None] = {}
     for part, name in names.items():
         if name is False:
@@ -192,7 +228,7 @@ def choose_columns(source: Source, names: Mapping[str, str | Literal[False] | No
             raise InvalidInputError(
                 f"{source.name} has no column {name!r} for the {part}. Got {listed}; name one of them."
             )
-        chosen[part] = name if name is not None else (part if part in columns else None)
+        chosen[part] = name if name is not None else (part if part in most else None)
     return chosen
 
 

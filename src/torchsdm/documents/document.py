@@ -1,9 +1,9 @@
-"""One text and what is known about it."""
+"""One text and what is known about it; one row that cannot be used and why."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 
 @dataclass(frozen=True)
@@ -17,3 +17,25 @@ class Document:
     """Another model's answer to the text, if that is what is judged."""
     place: str = ""
     """Where it is in its source: "line 3" of a file, "row 3" of a table or list, counted from 1."""
+    number: int = 0
+    """Its position among the rows of its source, counted from 0."""
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A row of an input that cannot be decided on: it is rejected, with the reason."""
+
+    number: int
+    """Its position among the rows of the input, counted from 0."""
+    place: str
+    """Where it is, such as "line 3"; empty for an input in memory."""
+    problem: str
+    """What is wrong with it, in words."""
+    id: Any
+    """Its id; its number if it has none that can be used."""
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.problem}" if self.place else self.problem
+
+
+BadRows: TypeAlias = dict[int, BadRow]  #: by their numbers, as they are found

@@ -16,12 +16,14 @@ from typing import Any, Literal
 
 import numpy as np
 
+from torchsdm.documents._lines import Unreadable
 from torchsdm.documents._sources import choose_columns, open_source
-from torchsdm.documents.document import Document
+from torchsdm.documents.document import BadRow, BadRows, Document
 from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, Remedy, warn_user
 from torchsdm.validation import check_choice, check_positive, is_storable_id, is_storable_label, is_storable_text
 
 _SHOWN = 5  # places listed per kind of problem
+_LABEL_PROBLEMS = ("no label", "label that is neither text nor a number")
 
 
 @dataclass
@@ -32,6 +34,8 @@ class DocumentReport:
     """Documents that are used."""
     problems: dict[str, list[str]] = field(default_factory=dict)
     """Places of unusable documents, by kind: missing, empty, unreadable, duplicate ids."""
+    bad_rows: BadRows = field(default_factory=dict)
+    """The same documents, by number."""
     repeated: list[str] = field(default_factory=list)
     """Places of texts that duplicate an earlier one."""
     contradicted: list[str] = field(default_factory=list)
@@ -49,8 +53,7 @@ class DocumentReport:
 
     def explain(self) -> str | None:
         """The problems, one sentence per kind; None if there are none."""
-        lines = [f"{kind}: {_places(places)}" for kind, places in self.problems.items()]
-        return "; ".join(lines) or None
+        return _explained(self.problems) or None
 
     def explain_repeated(self) -> str | None:
         """The duplicate texts in one sentence; None if there are none."""
@@ -75,8 +78,10 @@ class Documents:
         column. Without ids, documents are numbered from 0.
     labels, ids, answers : sequences, optional
         The labels, ids and answers themselves, for a sequence of strings.
-    problems : {'raise', 'skip'}
-        Whether an unusable document is an error, or is skipped and counted in ``report``.
+    problems : {'raise', 'skip', 'reject'}
+        Whether an unusable document is an error, or is skipped and counted in ``report``. 'reject' is for documents to
+        decide on: it also leaves out lines that cannot be read, takes the columns that most of the first rows have,
+        and keeps what it leaves out in ``report.bad_rows``; a missing label stays an error.
     repeated : {'warn', 'keep', 'drop'}
         What to do with a duplicate text: keep it and warn, keep it, or drop it. Duplicates on both sides of a split
         make a model look better than it is.
@@ -106,15 +111,18 @@ class Documents:
     ) -> None:
         if not isinstance(text, str):
             raise InvalidTypeError(f"'text' of Documents must be the name of a column. Got {text!r}.")
-        check_choice(problems, ("raise", "skip"), "problems", "Documents")
+        check_choice(problems, ("raise", "skip", "reject"), "problems", "Documents")
         check_choice(repeated, ("warn", "keep", "drop"), "repeated", "Documents")
-        self._skip, self._drop, self._warn = problems == "skip", repeated == "drop", repeated == "warn"
+        self._problems, self._drop, self._warn = problems, repeated == "drop", repeated == "warn"
+        rejects = problems == "reject"
         self._needs_answers = bool(answer) or answers is not None
         beside = {"label": labels, "id": ids, "answer": answers}
-        self._source = open_source(source, {name: values for name, values in beside.items() if values is not None})
+        opened = open_source(source, {name: values for name, values in beside.items() if values is not None})
+        self._source = opened if rejects else opened.strict()
         self.name = self._source.name
         """The file, or the kind of object that the documents come from."""
-        self._columns = choose_columns(self._source, {"text": text, "label": label, "id": id, "answer": answer})
+        parts = {"text": text, "label": label, "id": id, "answer": answer}
+        self._columns = choose_columns(self._source, parts, usual=rejects)
         names = {"label": label, "id": id}
         self._unseen = [part for part, name in names.items() if name is None and self._columns[part] is None]
         self._report: DocumentReport | None = None
@@ -170,6 +178,8 @@ class Documents:
         for document, problem, is_repeated in self._examined(report):
             if problem is not None:
                 report.problems.setdefault(problem, []).append(document.place)
+                name = document.id if is_storable_id(document.id) else document.number
+                report.bad_rows[document.number] = BadRow(document.number, document.place, problem, name)
             elif not (is_repeated and self._drop):
                 report.n_documents += 1
                 if document.answer is None:
@@ -177,13 +187,15 @@ class Documents:
                 report.label_counts[document.label] += 1
                 digest.update(_document_digest(document))
         report.fingerprint = digest.hexdigest()
-        explained = report.explain()
-        if explained is not None and not self._skip:
+        refused = {kind: places for kind, places in report.problems.items() if self._refuses(kind)}
+        if refused:
+            n_refused = sum(map(len, refused.values()))
             raise InvalidInputError(
-                f"{self.name} has {_count(report.n_problems)} that cannot be used. {explained}.",
+                f"{self.name} has {_count(n_refused)} that cannot be used. {_explained(refused)}.",
                 remedy=Remedy.SKIP_PROBLEMS,
             )
         if report.n_documents == 0:
+            explained = report.explain()
             raise InvalidInputError(
                 f"{self.name} has no document that can be used{f': {explained}' * bool(explained)}."
             )
@@ -191,12 +203,19 @@ class Documents:
             warn_user(f"{self.name}: {report.explain_repeated()}.", DataWarning, Remedy.DROP_REPEATED)
         return report
 
+    def _refuses(self, problem: str) -> bool:
+        """Whether a kind of problem is an error."""
+        return self._problems == "raise" or (self._problems == "reject" and problem in _LABEL_PROBLEMS)
+
     def _examined(self, report: DocumentReport) -> Iterator[tuple[Document, str | None, bool]]:
         """Each document with its problem, and whether its text is a duplicate (noted in the report)."""
         seen_ids: set[Any] = set()
         seen_texts: dict[bytes, Any] = {}
         to_label = self._source.label_reader(self._columns["label"])
         for index, (place, row) in enumerate(self._source.rows()):
+            if isinstance(row, Unreadable):
+                yield Document("", index, place=place, number=index), str(row), False
+                continue
             values = {
                 name: _plain(row.get(column), is_typed=self._source.is_typed or name == "text")
                 for name, column in self._columns.items()
@@ -207,13 +226,15 @@ class Documents:
             label = to_label(values["label"]) if values.get("label") is not None else None
             name = values.get("id", index)
             late = next((part for part in self._unseen if part in row), None)
-            if late is not None:  # even when skipping: otherwise it would be ignored
+            if late is not None and self._problems != "reject":  # even when skipping: otherwise it would be ignored
                 raise InvalidInputError(
                     f"{self.name}, {place}: a {late}, but the first document has none. Give it one too."
                 )
             problem = self._problem_of({**values, "label": label}, name, seen_ids)
+            if late is not None and problem is None:
+                problem = f"{late} where other documents have none"
             text = values["text"] if problem is None else ""
-            document = Document(text, name, label, values.get("answer"), place)
+            document = Document(text, name, label, values.get("answer"), place, index)
             if problem is not None:
                 yield document, problem, False
                 continue
@@ -269,6 +290,11 @@ def _document_digest(document: Document) -> bytes:
 
 def _count(n: int) -> str:
     return f"{n} document{'s' * (n != 1)}"
+
+
+def _explained(problems: Mapping[str, Sequence[str]]) -> str:
+    """Problems, one sentence per kind."""
+    return "; ".join(f"{kind}: {_places(places)}" for kind, places in problems.items())
 
 
 def _places(places: Sequence[str]) -> str:

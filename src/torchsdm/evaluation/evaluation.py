@@ -68,6 +68,9 @@ class Evaluation:
         Anything else to record, as plain values.
     classifier : SDMClassifier or SDMEnsemble, optional
         The model behind the entrants, for the lanes of strangers and to warn of inputs that it was fitted on.
+    unread : mapping of str to int, optional
+        How many further inputs of a data set could not be read. They count as rejected: ``share`` and ``coverage`` are
+        of all inputs. Everything else is about the inputs that were read.
     """
 
     entrants: Sequence[Entrant]
@@ -75,6 +78,7 @@ class Evaluation:
     alpha: float
     settings: Mapping[str, Any] = field(default_factory=dict)
     classifier: SDMClassifier | SDMEnsemble | None = None
+    unread: Mapping[str, int] = field(default_factory=dict)
     decisions: dict[tuple[int, str], Decisions] = field(init=False)
     """By position of the entrant and name of the data set."""
     kinds: dict[str, str] = field(init=False)
@@ -143,6 +147,7 @@ class Evaluation:
                     model=entrant.model,
                     estimator=entrant.name,
                     key=entrant.key,
+                    n_unread=self.unread.get(name, 0),
                 ),
             )
             for name, data in self.data_sets.items()
@@ -152,8 +157,20 @@ class Evaluation:
     @property
     def table(self) -> ResultTable:
         """The paper's table: one row per data set and entrant."""
-        note = "\n".join([*self.notes, *filter(None, [self._promise()])])
+        note = "\n".join(filter(None, [*self.notes, *map(self.unread_note, self.data_sets), self._promise()]))
         return ResultTable([row for _, row in self.results()], note)
+
+    def n_inputs(self, data_set: str) -> int:
+        """The inputs of a data set, with those that could not be read."""
+        return len(self.data_sets[data_set]) + self.unread.get(data_set, 0)
+
+    def unread_note(self, data_set: str) -> str:
+        """A sentence on the inputs of a data set that could not be read; empty if there are none."""
+        n = self.unread.get(data_set, 0)
+        if n == 0:
+            return ""
+        counts = "count" if n > 1 else "counts"
+        return f"{data_set}: {n:,} of {self.n_inputs(data_set):,} inputs could not be read and {counts} as rejected."
 
     def summaries(self) -> list[dict[str, Any]]:
         """One record per data set and entrant: what its selection did, and how well its score orders inputs.
@@ -184,6 +201,7 @@ class Evaluation:
                 name: {
                     "n": len(data),
                     "labels": self.kinds[name],
+                    "unread": self.unread.get(name, 0),
                     "fingerprint": _data_fingerprint(data),
                     "origin": None if data.origin is None else data.origin.to_json(),
                 }
@@ -214,7 +232,7 @@ class Evaluation:
             "dataset": name,
             "model": entrant.model,
             "estimator": entrant.name,
-            "coverage": float(decisions.admitted.mean()),
+            "coverage": float(decisions.admitted.sum()) / self.n_inputs(name),
             "ood_auroc": None if inside_score is None else ood_auroc(inside_score, score),
             "ood_fpr_at_95": None if inside_score is None else ood_fpr_at_95(inside_score, score),
             **self._measures(decisions, name),

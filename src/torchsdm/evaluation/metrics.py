@@ -69,25 +69,27 @@ class SelectiveAccuracy:
         return not any(cell.is_below(alpha) for cell in cells)
 
 
-def selective_accuracy(decisions: Decisions, labels: Any) -> SelectiveAccuracy:
+def selective_accuracy(decisions: Decisions, labels: Any, n_unread: int = 0) -> SelectiveAccuracy:
     """Accuracy of admitted inputs, class-conditional for each y, prediction-conditional for each ŷ, and marginal.
 
-    For strangers, inputs that all have no label or a label outside the classes, only what is admitted.
+    For strangers, inputs that all have no label or a label outside the classes, only what is admitted. Inputs that
+    could not be read, ``n_unread`` of them, count as rejected: shares are of all inputs.
     """
     kind = kind_of_labels(labels, decisions.classes)
     truth = check_known_labels(decisions, labels, "selective_accuracy") if kind == CLASSES else None
+    n_inputs = len(decisions) + n_unread
 
-    def cell(stratum: Array) -> Cell:
+    def cell(stratum: Array, n_more: int = 0) -> Cell:
         admitted = decisions.admitted & stratum
         n_admitted = int(admitted.sum())
         n_correct = None if truth is None else int((admitted & (decisions.predictions == truth)).sum())
-        return Cell(int(stratum.sum()), n_admitted, n_correct, n_admitted / len(decisions))
+        return Cell(int(stratum.sum()) + n_more, n_admitted, n_correct, n_admitted / n_inputs)
 
     everybody = np.ones(len(decisions), dtype=bool)
     return SelectiveAccuracy(
         {label: cell(~everybody if truth is None else truth == label) for label in decisions.classes.tolist()},
         {label: cell(decisions.predictions == label) for label in decisions.classes.tolist()},
-        cell(everybody),
+        cell(everybody, n_unread),
         kind,
     )
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from torchsdm.choices import REJECTED as UNREAD
 from torchsdm.core import HighReliabilityRegion, SDMDecisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
@@ -119,9 +120,11 @@ def _results(evaluation: Evaluation) -> str:
         for row in rows:
             line = "".join(_accuracy_cell(stratum.cell, alpha) for stratum in _shown_strata(row))
             lines.append(f"<tr><td>{_escape(row.model)}</td><td>{_escape(row.estimator)}</td>{line}</tr>")
-        n = len(evaluation.data_sets[name])
+        n_unread = evaluation.unread.get(name, 0)
+        unread = f", {n_unread:,} of them unread" if n_unread else ""
         parts.append(
-            f"<h3>{_escape(name)} <small>{n:,} inputs</small></h3><div class='wide'><table><thead><tr><th>model</th>"
+            f"<h3>{_escape(name)} <small>{evaluation.n_inputs(name):,} inputs{unread}</small></h3>"
+            "<div class='wide'><table><thead><tr><th>model</th>"
             f"<th>estimator</th>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
         )
     return "".join(parts)
@@ -262,12 +265,19 @@ def _lanes(
         "looks like the certification set; have the others looked at. Examples are the first inputs of each lane.</p>"
     )
     for name, data in evaluation.data_sets.items():
-        found = lanes(data, decided[name])
+        found, n_inputs, n_unread = (
+            lanes(data, decided[name]),
+            evaluation.n_inputs(name),
+            evaluation.unread.get(name, 0),
+        )
         lines = "".join(
-            f"<tr><td>{lane.name}</td><td>{lane.n:,}</td><td>{share_text(lane.n / len(data))}</td>"
+            f"<tr><td>{lane.name}</td><td>{lane.n:,}</td><td>{share_text(lane.n / n_inputs)}</td>"
             f"<td>{_right(lane)}</td></tr>"
             for lane in found
         )
+        if n_unread:
+            share = share_text(n_unread / n_inputs)
+            lines += f"<tr><td>{UNREAD}</td><td>{n_unread:,}</td><td>{share}</td><td>{ABSENT}</td></tr>"
         kind = evaluation.kinds[name]
         said = {} if kind == CLASSES else Overview.of(classifier, decided[name]).lines(kind)
         yield (

@@ -80,9 +80,11 @@ class ResultRow:
         model: str = "",
         estimator: str = "",
         key: EstimatorKey = UNLISTED,
+        n_unread: int = 0,
     ) -> ResultRow:
-        """The row of decisions on labelled inputs, as admitted at alpha."""
-        return cls(dataset, model, estimator, float(alpha), selective_accuracy(decisions.at(alpha), labels), key)
+        """The row of decisions on labelled inputs, as admitted at alpha; ``n_unread`` more count as rejected."""
+        accuracy = selective_accuracy(decisions.at(alpha), labels, n_unread)
+        return cls(dataset, model, estimator, float(alpha), accuracy, key)
 
 
 class Stratum(NamedTuple):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from torchsdm.documents import Document
+from torchsdm.documents import Document, Unreadable
 from torchsdm.errors import InvalidInputError
 from torchsdm.hidden_states._segments import Span, join_spans, split_spans
 from torchsdm.hidden_states.prompts import FIELDS, TaskPrompt
@@ -107,10 +107,31 @@ class PromptEncoder:
 
     def encode(self, documents: Sequence[Document]) -> list[TokenSequence]:
         """The tokens of each document."""
-        groups = (documents[start : start + _GROUP] for start in range(0, len(documents), _GROUP))
-        return [sequence for group in groups for sequence in self._encode_group(group)]
+        sequences = []
+        for document, sequence in zip(documents, self._attempts(documents), strict=True):
+            if isinstance(sequence, Unreadable):
+                raise InvalidInputError(f"{document.place}: {sequence}.")
+            sequences.append(sequence)
+        return sequences
 
-    def _encode_group(self, documents: Sequence[Document]) -> list[TokenSequence]:
+    def problems(self, documents: Sequence[Document]) -> list[str | None]:
+        """Why each document cannot be put under the prompt, or leaves no token there; None if all is well."""
+        found: list[str | None] = []
+        for document, sequence in zip(documents, self._attempts(documents), strict=True):
+            without, _ = self._fill(replace(document, text=""))
+            if isinstance(sequence, Unreadable):
+                found.append(str(sequence))
+            elif sequence.ids == self._ids(without, add_special_tokens=not self.use_chat):
+                found.append("the tokenizer makes no tokens of the text")
+            else:
+                found.append(None)
+        return found
+
+    def _attempts(self, documents: Sequence[Document]) -> Iterator[TokenSequence | Unreadable]:
+        groups = (documents[start : start + _GROUP] for start in range(0, len(documents), _GROUP))
+        return (sequence for group in groups for sequence in self._encode_group(group))
+
+    def _encode_group(self, documents: Sequence[Document]) -> list[TokenSequence | Unreadable]:
         filled = [self._fill(document) for document in documents]
         encoded = self.tokenizer(
             [text for text, _ in filled],
@@ -178,9 +199,12 @@ class PromptEncoder:
 
     def _sequence(
         self, document: Document, chars: dict[str, Span], ids: Array, offsets: Array, text: str
-    ) -> TokenSequence:
+    ) -> TokenSequence | Unreadable:
         ids, offsets = self._spell_out_controls(text, chars, ids, offsets)
-        ids, offsets, n_cut = self._cut(document, chars, ids, offsets)
+        kept = self._kept(chars, ids, offsets)
+        if isinstance(kept, Unreadable):
+            return kept
+        ids, offsets, n_cut = ids[kept], offsets[kept], len(ids) - int(kept.sum())
         spans: list[Span] = [(0, len(ids))]
         if self.segments is not None:
             found = [_token_span(span, offsets) for span in self._segment_chars(document, chars)]
@@ -225,16 +249,14 @@ class PromptEncoder:
             self._spelled[content] = next(ordinary, characters)
         return self._spelled[content]
 
-    def _ids(self, text: str) -> list[int]:
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+    def _ids(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"])
 
-    def _cut(self, document: Document, chars: dict[str, Span], ids: Array, offsets: Array) -> tuple[Array, Array, int]:
-        """Drop tokens at the end of the document, then of the answer, until the sequence fits."""
+    def _kept(self, chars: dict[str, Span], ids: Array, offsets: Array) -> Array | Unreadable:
+        """Which tokens stay: those at the end of the document, then of the answer, are dropped until the rest fits."""
         excess = len(ids) - self.max_tokens
-        if excess <= 0:
-            return ids, offsets, 0
         keep = np.ones(len(ids), dtype=bool)
-        for name in FIELDS:
+        for name in FIELDS if excess > 0 else ():
             if name in chars:
                 inside = _positions_in(chars[name], offsets)
                 n_dropped = min(excess - int((~keep).sum()), max(0, len(inside) - 1))  # one token of it stays
@@ -242,10 +264,8 @@ class PromptEncoder:
         n_cut = int((~keep).sum())
         if n_cut < excess:
             n_left = len(ids) - n_cut
-            raise InvalidInputError(
-                f"{document.place}: the prompt alone takes {n_left} tokens, but max_tokens is {self.max_tokens}."
-            )
-        return ids[keep], offsets[keep], n_cut
+            return Unreadable(f"the prompt alone takes {n_left} tokens, but max_tokens is {self.max_tokens}")
+        return keep
 
 
 def _touches(span: Span, offsets: Array) -> Array:

@@ -28,6 +28,8 @@ class Extraction:
     parts: tuple[str, ...]
     layer: int
     batch_tokens: int
+    is_strict: bool = True
+    """Whether states that are not finite are an error."""
 
     @property
     def words(self) -> list[list[int]]:
@@ -47,7 +49,7 @@ class Extraction:
         max_padding = MAX_PADDING if self.backbone.is_padding_neutral else 0.0
         for rows in batches_by_length(lengths, self.batch_tokens, max_padding):
             pooled, label_logits = (value.cpu().numpy() for value in self._batch([sequences[row] for row in rows]))
-            if not np.isfinite(pooled).all():
+            if self.is_strict and not np.isfinite(pooled).all():
                 place = documents[rows[int(np.flatnonzero(~np.isfinite(pooled).all(axis=(1, 2)))[0])]].place
                 raise BackboneError(
                     f"{source}, {place}: the language model gave states that are not finite. Try dtype='float32'."

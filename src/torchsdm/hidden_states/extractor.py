@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from importlib.metadata import version
 from itertools import islice
@@ -16,7 +17,7 @@ from tqdm.auto import tqdm
 
 from torchsdm._version import __version__
 from torchsdm.choices import SEGMENTS
-from torchsdm.documents import Document, Documents
+from torchsdm.documents import BadRow, BadRows, Document, Documents
 from torchsdm.errors import BackboneError, InvalidInputError, InvalidTypeError
 from torchsdm.hidden_states._pooling import DECODER_PARTS, ENCODER_PARTS, PARTS
 from torchsdm.hidden_states._tokens import PromptEncoder
@@ -180,15 +181,25 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         answers: Any = None,
         store: StatesStore | None = None,
         description: str = "hidden states",
+        bad: BadRows | None = None,
     ) -> Iterator[LabelledStates]:
-        """``labelled_states`` in blocks, for states that do not fit in memory."""
-        documents = self._as_documents(documents, answers)
+        """``labelled_states`` in blocks, for states that do not fit in memory.
+
+        If ``bad`` is given, documents that cannot be used are left out and noted there, before the first block:
+        those that ``Documents(..., problems="reject")`` finds, and those that the tokenizer cannot fit or makes no
+        tokens of. States that are not finite are then no error.
+        """
+        documents = self._as_documents(documents, answers, "raise" if bad is None else "reject")
         len(documents)  # checks all of them before the model is loaded
         origin = self.origin() if store is None else self._stored_origin(store)
         self.keep_prompt(origin)
-        asks = self._asks_for_answers
+        if bad is not None:
+            bad |= documents.report.bad_rows
+            bad |= self._unfit(documents)
+        asks = self.asks_for_answers
         keep = (lambda _, make: make()) if store is None else partial(store.block, origin)
-        for block, states in self._blocks(documents, BLOCK, keep, cache(self._prepare), description=description):
+        prepared = cache(lambda: replace(self._prepare(), is_strict=bad is None))
+        for block, states in self._blocks(documents, BLOCK, keep, prepared, bad or (), description=description):
             yield LabelledStates(
                 states.hidden_states,
                 np.array([document.label for document in block]) if documents.has_labels else None,
@@ -400,18 +411,31 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         return Extraction(backbone, encoder, parts, self.layer, int(self.batch_tokens))
 
     @property
-    def _asks_for_answers(self) -> bool:
+    def asks_for_answers(self) -> bool:
+        """Whether the prompt has a place for another model's answer."""
         return "answer" in task_prompt(self.prompt, "HiddenStateExtractor").fields
 
-    def _as_documents(self, documents: Any, answers: Any) -> Documents:
+    def _unfit(self, documents: Documents) -> BadRows:
+        """Documents that the tokenizer cannot fit under the prompt, or makes no tokens of."""
+        encoder = self._prepare().encoder
+        return {
+            document.number: BadRow(document.number, document.place, problem, document.id)
+            for block in documents.blocks(BLOCK)
+            for document, problem in zip(block, encoder.problems(block), strict=True)
+            if problem is not None
+        }
+
+    def _as_documents(self, documents: Any, answers: Any, problems: str = "raise") -> Documents:
         if answers is not None and isinstance(documents, Documents):
             raise InvalidInputError("'answers' must not be given with Documents, which have their own.")
-        if answers is not None and not self._asks_for_answers:
+        if answers is not None and not self.asks_for_answers:
             raise InvalidInputError("Answers are given, but the prompt has no place for them: write {answer} in it.")
         given = (
-            documents if isinstance(documents, Documents) else Documents(documents, answers=answers, repeated="keep")
+            documents
+            if isinstance(documents, Documents)
+            else Documents(documents, answers=answers, problems=problems, repeated="keep")
         )
-        if self._asks_for_answers:
+        if self.asks_for_answers:
             if not given.has_answers:
                 raise InvalidInputError("The prompt asks for an {answer}, but the documents have none: give answers.")
             for place in given.report.unanswered:
@@ -426,17 +450,23 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         size: int,
         keep: Keep,
         prepared: Callable[[], Extraction],
+        unfit: Collection[int] = (),
         *,
         skip: int = 0,
         description: str = "hidden states",
     ) -> Iterator[tuple[list[Document], ExtractedStates]]:
-        """Blocks of documents after the first ``skip``, each with its states, stored or made now."""
+        """Blocks of documents after the first ``skip``, each with its states, stored or made now.
+
+        Documents whose number is among the unfit are left out.
+        """
         n_done = min(skip * size, len(documents))
         with self._progress(len(documents), n_done, description) as progress:
-            for block in islice(documents.blocks(size), skip, None):
+            for whole in islice(documents.blocks(size), skip, None):
+                block = [document for document in whole if document.number not in unfit]
                 make = partial(_extracted, prepared, block, progress.update, documents.name)
-                yield block, keep(block, make)
-                n_done += len(block)
+                if block:
+                    yield block, keep(block, make)
+                n_done += len(whole)
                 progress.update(n_done - progress.n)  # documents that were stored already
 
     def _progress(self, n_documents: int, n_done: int, description: str) -> Any:

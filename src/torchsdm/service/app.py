@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from torchsdm._version import __version__
-from torchsdm.application import SavedModel, answer_rows, given_block, guard_state, open_guard, summary
+from torchsdm.application import (
+    SavedModel,
+    answer_rows,
+    guard_state,
+    open_guard,
+    readable_block,
+    summary,
+    with_rejected,
+)
 from torchsdm.errors import InvalidInputError, MissingExtraError, ModelFileError, TorchSDMError
 from torchsdm.validation import check_positive
 
@@ -77,11 +85,17 @@ def create_app(saved: SavedModel, max_inputs: int = 256, *, texts: bool = False,
             "language_model": None if origin is None else origin.model.reference,
         }
 
+    def answers(request: dict[str, Any], **wanted: Any) -> list[dict[str, Any]]:
+        """A row for each input of a request; those that cannot be decided on are rejected."""
+        bad: dict[int, Any] = {}
+        block = readable_block(saved, bad, **_checked(request, max_inputs))
+        answered = answer_rows(saved.classifier, block, **wanted)
+        return [row for rows in with_rejected([answered], bad) for row in rows]
+
     def decide(request: dict[str, Any] = Body()) -> dict[str, Any]:  # noqa: B008
         with one_at_a_time:
-            block = given_block(saved, **_checked(request, max_inputs))
             was_raised = guard is not None and guard.raised
-            rows = answer_rows(saved.classifier, block, guard=guard)
+            rows = answers(request, guard=guard)
             if guard is not None and guard.raised and not was_raised:
                 _LOGGER.warning("the drift guard was raised at input %d by %s", guard.raised_at, guard.raised_by)
                 keep_guard()
@@ -107,10 +121,8 @@ def create_app(saved: SavedModel, max_inputs: int = 256, *, texts: bool = False,
         k = request.pop("k", 5)
         check_positive(k, "k", "/explain", integer=True)
         with one_at_a_time:
-            block = given_block(saved, **_checked(request, max_inputs))
             onlooker = copy.copy(guard)  # explains what /decide would answer, and leaves the stream as it is
-            rows = answer_rows(saved.classifier, block, k=k, calibration=True, texts=texts, guard=onlooker)
-            return {"explanations": rows}
+            return {"explanations": answers(request, k=k, calibration=True, texts=texts, guard=onlooker)}
 
     app = FastAPI(title="torchsdm", version=__version__, lifespan=lifespan)
     app.add_exception_handler(TorchSDMError, refuse)

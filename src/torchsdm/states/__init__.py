@@ -1,5 +1,6 @@
 """Labelled hidden states and their origin: in memory, stored on disk, and read from files."""
 
+from torchsdm.states._row_files import state_of, usual_shape
 from torchsdm.states.extracted import ExtractedStates
 from torchsdm.states.folder import FolderWriter, folder_origin
 from torchsdm.states.formats import has_states, read_states, state_blocks
@@ -24,4 +25,6 @@ __all__ = [
     "join_states",
     "read_states",
     "state_blocks",
+    "state_of",
+    "usual_shape",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
+from torchsdm.documents import BadRows
 from torchsdm.errors import InvalidInputError, Remedy
 
 _SINGULAR = {"labels": "label", "ids": "id", "texts": "text"}  # as in rows of documents
@@ -20,6 +21,10 @@ class Request:
     """Rows per block; None for all rows in one."""
     names: tuple[str, ...]
     """The names of states, labels, ids and texts."""
+    bad: BadRows | None = None
+    """Where rows that cannot be used are noted; None: they are errors."""
+    width: int | None = None
+    """The width of the states that are wanted, if it is known."""
 
     def keys(self, present: Container[str]) -> tuple[str | None, ...]:
         """The key under which each name is present; None if it is not."""

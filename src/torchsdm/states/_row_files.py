@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -10,19 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from torchsdm.documents import json_lines
+from torchsdm.documents import BadRow, Row, Unreadable, json_rows, readable_rows, usual_keys
 from torchsdm.errors import InvalidInputError, MissingExtraError
 from torchsdm.states._request import Request
 from torchsdm.states.labelled import LabelledStates
-from torchsdm.validation import Array
+from torchsdm.validation import Array, is_storable_id
 from torchsdm.wording import shortened
 
 _BUFFER_BYTES = 1 << 20
 _PARQUET_ROWS = 1024  # per batch; a block is made of batches
+_SAMPLE = 1024  # rows that tell the usual keys and shape
 
 
 def jsonl_blocks(request: Request) -> Iterator[LabelledStates]:
-    return _row_blocks(request, json_lines(request.path), "line", np.float64)
+    return _row_blocks(request, json_rows(request.path), "line", np.float64)
 
 
 def parquet_blocks(request: Request) -> Iterator[LabelledStates]:
@@ -33,14 +35,21 @@ def parquet_blocks(request: Request) -> Iterator[LabelledStates]:
 
 
 def _row_blocks(
-    request: Request, rows: Iterator[tuple[int, dict[str, Any]]], unit: str, dtype: type[np.floating[Any]]
+    request: Request, rows: Iterable[Row], unit: str, dtype: type[np.floating[Any]]
 ) -> Iterator[LabelledStates]:
-    """Blocks of numbered rows, all of which must have the keys of the first and states of one shape."""
-    first = next(rows, None)
-    keys = request.keys(() if first is None else first[1])
-    if first is None or keys[0] is None:
+    """Blocks of rows, all of which must have the keys and the shape of the first.
+
+    Where bad rows are only noted, the first may be one: keys and shape are then those that most of the first rows have,
+    and any of them must have states.
+    """
+    rows = iter(readable_rows(rows, request.path) if request.bad is None else rows)
+    first = list(islice(rows, 1 if request.bad is None else _SAMPLE))
+    readable = [row for _, row in first if not isinstance(row, Unreadable)]
+    keys = request.keys(usual_keys(readable, 0))[:1] + request.keys(usual_keys(readable))[1:]
+    if keys[0] is None:
         raise request.missing(request.names[0])
-    checked = _checked_rows(request, keys, chain([first], rows), unit, dtype)
+    shape = usual_shape((row.get(keys[0]) for row in readable), request.width)
+    checked = _checked_rows(request, keys, shape, chain(first, rows), unit, dtype)
 
     def next_block() -> LabelledStates | None:
         block = list(islice(checked, request.size))
@@ -58,33 +67,61 @@ def _row_blocks(
 def _checked_rows(
     request: Request,
     keys: tuple[str | None, ...],
-    rows: Iterator[tuple[int, dict[str, Any]]],
+    shape: tuple[int, ...] | None,
+    rows: Iterator[Row],
     unit: str,
     dtype: type[np.floating[Any]],
 ) -> Iterator[tuple[Any, ...]]:
-    """The place of each row and its values by key, the states as an array."""
-    shape: tuple[int, ...] | None = None
-    for number, row in rows:
-        place = f"{request.path}, {unit} {number}"
-        for key, found in zip(keys, request.keys(row), strict=True):
-            if key is not None and key not in row:
-                raise InvalidInputError(f"{place}: {key!r} is missing.")
-            if found != key:
-                raise InvalidInputError(f"{place}: {found!r} is missing in an earlier {unit}.")
-        values = [None if key is None else row[key] for key in keys]
-        state = _numbers(values[0], f"'{keys[0]}' of {request.path}", f"{unit} {number}").astype(dtype, copy=False)
-        if state.shape != (shape := state.shape if shape is None else shape):
-            raise InvalidInputError(f"{place}: {keys[0]!r} has shape {state.shape}, but the first {unit} has {shape}.")
-        yield f"{unit} {number}", state, *values[1:]
+    """The place of each row and its values by key, the states as an array; bad rows are errors, or are noted."""
+    for number, (place, row) in enumerate(rows):
+        values = row if isinstance(row, Unreadable) else _values(request, keys, shape, row, unit, dtype)
+        if not isinstance(values, Unreadable):
+            yield place, *values
+        elif request.bad is None:
+            raise InvalidInputError(f"{request.path}, {place}: {values}.")
+        else:
+            name = None if isinstance(row, Unreadable) or keys[2] is None else row.get(keys[2])
+            request.bad[number] = BadRow(number, place, str(values), name if is_storable_id(name) else number)
 
 
-def _numbers(value: Any, what: str, place: str) -> Array:
+def _values(
+    request: Request,
+    keys: tuple[str | None, ...],
+    shape: tuple[int, ...] | None,
+    row: Mapping[str, Any],
+    unit: str,
+    dtype: type[np.floating[Any]],
+) -> list[Any] | Unreadable:
+    """The values of a row by key, the states as an array; or what is wrong with the row."""
+    is_needed = (True, request.bad is None, True, request.bad is None)  # label and text, but not to decide
+    for key, found, needed in zip(keys, request.keys(row), is_needed, strict=True):
+        if needed and key is not None and key not in row:
+            return Unreadable(f"{key!r} is missing")
+        if needed and found != key:
+            return Unreadable(f"{found!r} is missing in other {unit}s")
+    state, *others = (None if key is None else row.get(key) for key in keys)
+    state = state_of(state, shape, repr(keys[0]))
+    return state if isinstance(state, Unreadable) else [state.astype(dtype, copy=False), *others]
+
+
+def usual_shape(values: Iterable[Any], width: int | None = None) -> tuple[int, ...] | None:
+    """The shape of most states, of those with the width if any have it; None if none is numeric."""
+    states = (state_of(value, None, "") for value in values)
+    counts = Counter(state.shape for state in states if not isinstance(state, Unreadable))
+    fitting = {shape: n for shape, n in counts.items() if shape[-1:] == (width,)} or counts
+    return max(fitting, key=lambda shape: fitting[shape], default=None)
+
+
+def state_of(value: Any, shape: tuple[int, ...] | None, name: str) -> Array | Unreadable:
+    """Numbers as an array of a shape, None for any; or what is wrong with them."""
     try:
         array = np.asarray(value)
     except ValueError as error:  # lists of different lengths
-        raise InvalidInputError(f"{what} must be a numeric array. In {place}: {error}") from error
+        return Unreadable(f"{name} must be a numeric array: {error}")
     if array.dtype.kind not in "fiub":
-        raise InvalidInputError(f"{what} must be a numeric array. Got {shortened(repr(value))} in {place}.")
+        return Unreadable(f"{name} must be a numeric array. Got {shortened(repr(value))}")
+    if shape is not None and array.shape != shape:
+        return Unreadable(f"{name} has shape {array.shape} instead of {shape}")
     return array
 
 
@@ -97,7 +134,7 @@ def open_parquet(path: Path) -> Any:
     return pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
 
 
-def _parquet_rows(request: Request, file: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+def _parquet_rows(request: Request, file: Any) -> Iterator[Row]:
     keys = request.keys(file.schema_arrow.names)
     names = [key for key in keys if key is not None]
     size = _PARQUET_ROWS if request.size is None else min(request.size, _PARQUET_ROWS)
@@ -109,7 +146,7 @@ def _parquet_rows(request: Request, file: Any) -> Iterator[tuple[int, dict[str, 
         )
         for values in zip(*columns, strict=True):
             number += 1
-            yield number, dict(zip(batch.schema.names, values, strict=True))
+            yield f"row {number}", dict(zip(batch.schema.names, values, strict=True))
 
 
 def _arrow_value(scalar: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError
 
-from torchsdm.documents import json_lines
+from torchsdm.documents import BadRows, Unreadable, json_rows, readable_rows
 from torchsdm.errors import InvalidInputError, TorchSDMError
 from torchsdm.states._array_files import npz_blocks, safetensors_blocks
 from torchsdm.states._request import Request
@@ -68,6 +68,8 @@ def state_blocks(
     labels: str = "labels",
     ids: str = "ids",
     texts: str = "texts",
+    bad: BadRows | None = None,
+    width: int | None = None,
 ) -> Iterator[LabelledStates]:
     """Read hidden states block by block, in order; they need not fit in memory.
 
@@ -79,6 +81,12 @@ def state_blocks(
         Maximum rows per block; the last block, and the last of each stored block, may have fewer.
     states, labels, ids, texts : str
         As for ``read_states``, but labels may be absent too.
+    bad : dict, optional
+        Of JSONL and Parquet files: where rows that cannot be used are noted, by number, before the block that follows
+        them. By default they are errors. With it, a row may lack its label or text, and keys and shape are those that
+        most of the first rows have.
+    width : int, optional
+        The width of states that is wanted, to tell the usual shape where few rows do.
 
     Yields
     ------
@@ -95,13 +103,13 @@ def state_blocks(
         If a stored block is missing or damaged, or the extraction is not finished.
     """
     check_positive(size, "size", "state_blocks", integer=True)
-    request = Request(check_path(path, "path", "state_blocks"), size, (states, labels, ids, texts))
+    request = Request(check_path(path, "path", "state_blocks"), size, (states, labels, ids, texts), bad, width)
     if request.path.is_dir():
         return _folder_blocks(request.path, size)
     return _file_blocks(request, _kind(request.path))
 
 
-def has_states(path: str | Path, states: str = "hidden_states") -> bool:
+def has_states(path: str | Path, states: str = "hidden_states", *, text: str | None = None) -> bool:
     """Whether a file or directory contains hidden states, as ``state_blocks`` reads them, rather than texts.
 
     Parameters
@@ -111,6 +119,9 @@ def has_states(path: str | Path, states: str = "hidden_states") -> bool:
         files the first row decides.
     states : str
         The key or column of the states in such a row.
+    text : str, optional
+        The key of texts in lines of JSON. With it, the first line that has either key decides, and lines that cannot be
+        read are passed over.
 
     Raises
     ------
@@ -127,7 +138,7 @@ def has_states(path: str | Path, states: str = "hidden_states") -> bool:
         columns: Container[str] | None = None
         is_empty = path.stat().st_size == 0
         if kind == ".jsonl":
-            columns = next((row for _, row in json_lines(path)), None)
+            columns = _deciding_line(path, states, text)
             is_empty = columns is None
         elif kind == ".parquet" and not is_empty:
             with open_parquet(path) as file:
@@ -136,6 +147,24 @@ def has_states(path: str | Path, states: str = "hidden_states") -> bool:
     if is_empty:
         raise InvalidInputError(f"{path} is empty.")
     return states in columns if columns is not None else kind not in _TEXT_ENDINGS
+
+
+def _deciding_line(path: Path, states: str, text: str | None) -> Container[str] | None:
+    """The line of JSON that tells states from texts; None if there is no line."""
+    if text is None:
+        return next((row for _, row in readable_rows(json_rows(path), path)), None)
+    first: Container[str] | None = None
+    unread = None
+    for place, row in json_rows(path):
+        if isinstance(row, Unreadable):
+            unread = unread or f"{place}: {row}"
+        elif states in row or text in row:
+            return row
+        elif first is None:
+            first = row
+    if first is None and unread is not None:
+        raise InvalidInputError(f"{path} has no row that can be read. {unread}.")
+    return first
 
 
 def _kind(path: Path, others: tuple[str, ...] = ()) -> str:

@@ -172,7 +172,7 @@ def test_a_key_that_comes_and_goes_is_named_by_line(tmp_path):
         read_states(write_jsonl(tmp_path / "states.jsonl", lines))
     lines = rows()
     del lines[0]["texts"]
-    with pytest.raises(InvalidInputError, match=r"line 2: 'texts' is missing in an earlier line"):
+    with pytest.raises(InvalidInputError, match=r"line 2: 'texts' is missing in other lines"):
         read_states(write_jsonl(tmp_path / "states.jsonl", lines))
 
 
@@ -569,18 +569,18 @@ def test_an_encrypted_npz_file_is_refused(tmp_path):
 
 
 ODD_STATES = [  # of any file of rows
-    (None, "must be a numeric array. Got None in {unit} 3"),
-    ([1.0, None, 2.0], r"must be a numeric array. Got \[1.0, None, 2.0\] in {unit} 3"),
-    ([1.0], r"{unit} 3: 'hidden_states' has shape \(1,\), but the first {unit} has \(3,\)"),
-    ([1.0, 2.0, 3.0, 4.0], r"{unit} 3: 'hidden_states' has shape \(4,\), but the first {unit} has \(3,\)"),
-    ([], r"{unit} 3: 'hidden_states' has shape \(0,\), but the first {unit} has \(3,\)"),
+    (None, "'hidden_states' must be a numeric array. Got None"),
+    ([1.0, None, 2.0], r"must be a numeric array. Got \[1.0, None, 2.0\]"),
+    ([1.0], r"'hidden_states' has shape \(1,\) instead of \(3,\)"),
+    ([1.0, 2.0, 3.0, 4.0], r"'hidden_states' has shape \(4,\) instead of \(3,\)"),
+    ([], r"'hidden_states' has shape \(0,\) instead of \(3,\)"),
 ]
 ODD_JSON = [  # a column of Parquet is of one type
-    (["a", "b", "c"], "must be a numeric array. Got .*'a'.* in {unit} 3"),
-    (["1.0", "2", "3"], "must be a numeric array. Got .*'1.0'.* in {unit} 3"),
-    ([[1.0, 2.0], [3.0]], "must be a numeric array. In {unit} 3: .*inhomogeneous"),
-    ([1.0, 10**400, 2.0], "must be a numeric array. .*{unit} 3"),
-    ({"a": 1.0}, "must be a numeric array. Got {{'a': 1.0}} in {unit} 3"),
+    (["a", "b", "c"], "must be a numeric array. Got .*'a'"),
+    (["1.0", "2", "3"], "must be a numeric array. Got .*'1.0'"),
+    ([[1.0, 2.0], [3.0]], "must be a numeric array: .*inhomogeneous"),
+    ([1.0, 10**400, 2.0], "must be a numeric array"),
+    ({"a": 1.0}, "must be a numeric array. Got {'a': 1.0}"),
 ]
 
 
@@ -599,7 +599,7 @@ def test_states_that_are_no_numbers_of_one_shape_are_named_by_their_place(tmp_pa
         write_parquet(path, hidden_states=pa.array(states, pa.list_(pa.float32())))
     unit = "line" if kind == "jsonl" else "row"
     for attempt in (lambda: list(state_blocks(path, 4)), lambda: read_states(path)):
-        with pytest.raises(InvalidInputError, match=rf"a\.{kind}.*{message.format(unit=unit)}"):
+        with pytest.raises(InvalidInputError, match=rf"a\.{kind}, {unit} 3: .*{message}"):
             attempt()
     blocks = state_blocks(path, 2)
     assert next(blocks).hidden_states.shape == (2, 3)  # what is sound is read before
@@ -610,12 +610,10 @@ def test_states_that_are_no_numbers_of_one_shape_are_named_by_their_place(tmp_pa
 def test_parquet_of_texts_or_ragged_positions_is_no_numbers(tmp_path):
     for wrong in (["1.0", "2.0"], [["1.0"], ["2.0"]], [{"a": 1.0}, {"a": 2.0}]):
         path = write_parquet(tmp_path / "a.parquet", hidden_states=wrong)
-        with pytest.raises(
-            InvalidInputError, match=r"'hidden_states' of .*a\.parquet must be a numeric array.* in row 1"
-        ):
+        with pytest.raises(InvalidInputError, match=r"a\.parquet, row 1: 'hidden_states' must be a numeric array"):
             list(state_blocks(path))
     path = write_parquet(tmp_path / "a.parquet", hidden_states=[[[1.0], [2.0]], [[1.0], [2.0, 3.0]], [[1.0], None]])
-    with pytest.raises(InvalidInputError, match=r"must be a numeric array. In row 2: .*inhomogeneous"):
+    with pytest.raises(InvalidInputError, match=r"row 2: 'hidden_states' must be a numeric array: .*inhomogeneous"):
         list(state_blocks(path))
 
 
@@ -632,7 +630,7 @@ def test_keys_that_come_and_go_are_named_across_blocks(tmp_path):
         lines[2][name] = "late"
         blocks = state_blocks(write_jsonl(tmp_path / "a.jsonl", lines), 2)
         assert next(blocks).labels is None
-        with pytest.raises(InvalidInputError, match=rf"a\.jsonl, line 3: '{name}' is missing in an earlier line"):
+        with pytest.raises(InvalidInputError, match=rf"a\.jsonl, line 3: '{name}' is missing in other lines"):
             next(blocks)
 
 
@@ -690,7 +688,7 @@ def test_the_plural_goes_before_the_singular(tmp_path):
     with pytest.raises(InvalidInputError, match=r"line 2: 'labels' is missing\."):
         read_states(write_jsonl(tmp_path / "a.jsonl", lines))
     lines = [{"hidden_states": [1.0], "label": 1}, {"hidden_states": [1.0], "label": 1, "labels": 2}]
-    with pytest.raises(InvalidInputError, match=r"line 2: 'labels' is missing in an earlier line"):
+    with pytest.raises(InvalidInputError, match=r"line 2: 'labels' is missing in other lines"):
         read_states(write_jsonl(tmp_path / "a.jsonl", lines))
 
 
