@@ -259,7 +259,8 @@ def check_label_array(y: Any, caller: str) -> Array:
             f"'y' of {caller} must contain labels: {caller} requires y to be passed, but the target y is None."
         )
     with scikit_learn_errors():
-        if isinstance(y, (list, tuple)) and len({isinstance(label, str) for label in y}) == 2:
+        is_loose = isinstance(y, (list, tuple)) or getattr(y, "dtype", None) == object
+        if is_loose and len({isinstance(label, str) for label in y if label is not None}) == 2:
             raise InvalidInputError(f"'y' of {caller} must be strings or numbers, not both. Got a mixture.")
         labels: Array = column_or_1d(y, warn=True)
         missing = [label for label in labels.tolist() if label is None] if labels.dtype == object else []

@@ -10,7 +10,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from sklearn.base import BaseEstimator, TransformerMixin
 from tqdm.auto import tqdm
@@ -25,6 +24,7 @@ from torchsdm.hidden_states.backbone import Backbone, resolve_dtype
 from torchsdm.hidden_states.extraction import Extraction
 from torchsdm.hidden_states.model_source import find_model
 from torchsdm.hidden_states.prompts import TaskPrompt, task_prompt
+from torchsdm.labels import label_array
 from torchsdm.states import (
     ExtractedStates,
     FolderWriter,
@@ -202,7 +202,9 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         for block, states in self._blocks(documents, BLOCK, keep, prepared, bad or (), description=description):
             yield LabelledStates(
                 states.hidden_states,
-                np.array([document.label for document in block]) if documents.has_labels else None,
+                label_array([document.label for document in block], "labelled_blocks")
+                if documents.has_labels
+                else None,
                 [document.id for document in block],
                 [_shown(document, asks) for document in block],
                 states.label_logits,

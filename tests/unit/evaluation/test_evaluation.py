@@ -690,7 +690,7 @@ def test_scores_of_logits_are_certified_like_the_classifier_also_where_it_was_lo
             estimator.fit(logits, classifier.classes_[labels])  # of the calibration points alone
             parts = [
                 (estimator.decide(z), classifier.classes_[y])
-                for z, y in ((logits, labels), (held_out.logits.numpy(), held_out.labels.numpy()))
+                for z, y in ((logits, labels), (held_out.points.logits.numpy(), held_out.labels.numpy()))
             ]
             alone = CertifiedScore(estimator, entrant.estimator.score, 0.9).fit(*parts)
             assert alone.certificate_.identity == made.identity
