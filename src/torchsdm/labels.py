@@ -59,16 +59,21 @@ class LabelCodes:
         return torch.tensor([number[label] for label in labels], dtype=torch.int64)
 
 
+def as_label_array(labels: Sequence[Any]) -> Array:
+    """Labels as an array that keeps the type of each; numpy turns 1 beside 'a' into '1'."""
+    is_mixed = len({isinstance(label, str) for label in labels}) > 1
+    return np.array(labels, dtype=object if is_mixed else None)
+
+
 def label_array(labels: Sequence[Any], caller: str) -> Array:
-    """Labels that need not be classes, as an array that keeps the type of each; numpy turns 1 beside 'a' into '1'."""
+    """The same for labels that are all given, and that need not be classes."""
     for row, label in enumerate(labels):
         if not is_storable_label(label):
             raise InvalidInputError(
                 f"{caller}, row {row + 1}: a label must be a string, a finite number or a boolean. Got {label!r}; put "
                 "rows without labels in a data set of their own."
             )
-    is_mixed = len({isinstance(label, str) for label in labels}) > 1
-    return np.array(labels, dtype=object if is_mixed else None)
+    return as_label_array(labels)
 
 
 def count_classes(labels: Array, caller: str) -> tuple[Array, Array]:

@@ -259,7 +259,7 @@ def check_label_array(y: Any, caller: str) -> Array:
             f"'y' of {caller} must contain labels: {caller} requires y to be passed, but the target y is None."
         )
     with scikit_learn_errors():
-        is_loose = isinstance(y, (list, tuple)) or getattr(y, "dtype", None) == object
+        is_loose = isinstance(y, (list, tuple)) or (isinstance(y, np.ndarray) and y.dtype.kind == "O")
         if is_loose and len({isinstance(label, str) for label in y if label is not None}) == 2:
             raise InvalidInputError(f"'y' of {caller} must be strings or numbers, not both. Got a mixture.")
         labels: Array = column_or_1d(y, warn=True)

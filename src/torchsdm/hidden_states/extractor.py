@@ -24,7 +24,7 @@ from torchsdm.hidden_states.backbone import Backbone, resolve_dtype
 from torchsdm.hidden_states.extraction import Extraction
 from torchsdm.hidden_states.model_source import find_model
 from torchsdm.hidden_states.prompts import TaskPrompt, task_prompt
-from torchsdm.labels import label_array
+from torchsdm.labels import as_label_array
 from torchsdm.states import (
     ExtractedStates,
     FolderWriter,
@@ -202,9 +202,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         for block, states in self._blocks(documents, BLOCK, keep, prepared, bad or (), description=description):
             yield LabelledStates(
                 states.hidden_states,
-                label_array([document.label for document in block], "labelled_blocks")
-                if documents.has_labels
-                else None,
+                as_label_array([document.label for document in block]) if documents.has_labels else None,
                 [document.id for document in block],
                 [_shown(document, asks) for document in block],
                 states.label_logits,
