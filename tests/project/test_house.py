@@ -33,7 +33,8 @@ ROOMS: dict[str, set[str]] = {
     "application": {"core", "trust", "documents", "states", "hidden_states", "estimators", "evaluation"},
     "service": {"application"},
     "cli": {
-        *("trust", "documents", "states", "hidden_states", "estimators", "evaluation", "experiments", "application"),
+        *("training", "trust", "documents", "states", "hidden_states", "storage", "estimators", "evaluation"),
+        *("experiments", "application"),
         "service",  # sdm serve starts it; no other verb knows it
     },
 }

