@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, TransformerMixin
-from tqdm.auto import tqdm
 
 from torchsdm._version import __version__
 from torchsdm.choices import SEGMENTS
@@ -24,6 +23,7 @@ from torchsdm.hidden_states.backbone import Backbone, resolve_dtype
 from torchsdm.hidden_states.extraction import Extraction
 from torchsdm.hidden_states.model_source import find_model
 from torchsdm.hidden_states.prompts import TaskPrompt, task_prompt
+from torchsdm.progress import Progress
 from torchsdm.states import (
     ExtractedStates,
     FolderWriter,
@@ -432,18 +432,13 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
     ) -> Iterator[tuple[list[Document], ExtractedStates]]:
         """Blocks of documents after the first ``skip``, each with its states, stored or made now."""
         n_done = min(skip * size, len(documents))
-        with self._progress(len(documents), n_done, description) as progress:
+        with Progress(len(documents), "doc", description, shown=self.verbose) as progress:
+            progress.skip_to(n_done)
             for block in islice(documents.blocks(size), skip, None):
                 make = partial(_extracted, prepared, block, progress.update, documents.name)
                 yield block, keep(block, make)
                 n_done += len(block)
-                progress.update(n_done - progress.n)  # documents that were stored already
-
-    def _progress(self, n_documents: int, n_done: int, description: str) -> Any:
-        """A bar with rate and remaining time; none without ``verbose`` or outside a terminal."""
-        return tqdm(
-            total=n_documents, initial=n_done, desc=description, unit="doc", disable=None if self.verbose else True
-        )
+                progress.skip_to(n_done)  # documents that were stored already
 
 
 def _extracted(
