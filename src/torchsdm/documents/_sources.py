@@ -14,7 +14,8 @@ import numpy as np
 
 from torchsdm.documents._lines import json_lines, text_lines
 from torchsdm.documents.document import Document
-from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError
+from torchsdm.errors import EmptyInputError, InvalidInputError, InvalidTypeError, MissingExtraError
+from torchsdm.labels import stripped_label
 from torchsdm.validation import as_list, check_same_length
 
 Row: TypeAlias = "tuple[str, Mapping[str, Any]]"  # "line 4" or "row 4", counted from 1, and the values by column
@@ -31,21 +32,22 @@ class Source:
     """Starts a new pass."""
     is_typed: bool = True
     """Whether values have types; in CSV all are strings."""
+    is_file: bool = False
 
     def columns(self) -> list[str]:
         """The columns of the first row."""
         first = next(self.rows(), None)
         if first is None:
-            raise InvalidInputError(f"{self.name} is empty: it contains no documents.")
+            raise EmptyInputError(f"{self.name} is empty: it contains no documents.")
         return [str(column) for column in first[1]]
 
     def label_reader(self, column: str | None) -> Callable[[Any], Any]:
-        """How labels are read: in an untyped format, a column of integers becomes integers."""
+        """How labels are read: from a file without surrounding white space; a CSV column of integers as integers."""
         if self.is_typed or column is None:
-            return lambda label: label
+            return stripped_label if self.is_file else lambda label: label
         labels = (row.get(column) for _, row in self.rows())
-        is_integer = all(_is_integer(label) for label in labels if label is not None and label.strip())
-        return int if is_integer else lambda label: label
+        is_integer = all(_is_integer(label.strip()) for label in labels if label is not None and label.strip())
+        return int if is_integer else str.strip
 
 
 def open_source(source: Any, beside: dict[str, Any]) -> Source:
@@ -123,7 +125,7 @@ def _file_source(path: Path) -> Source:
         )
     if kind not in readers:
         raise InvalidInputError(f"'source' of Documents must end in {', '.join(readers)}. Got {path.name!r}.")
-    return Source(str(path), readers[kind], is_typed=kind in (".jsonl", ".parquet"))
+    return Source(str(path), readers[kind], is_typed=kind in (".jsonl", ".parquet"), is_file=True)
 
 
 def csv_rows(path: Path, delimiter: str = ",") -> Iterator[Row]:

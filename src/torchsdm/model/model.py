@@ -86,7 +86,7 @@ class SDMModel:
         support = SupportSet(exemplars, training.labels, logits.argmax(dim=1), block_size=block_size)
         exemplars, logits = _encode(adaptor, calibration)
         labels = calibration.labels.to(support.exemplars.device)
-        found = Calibration.of(exemplars, logits, labels, support, alphas, min_class_count, classes.tolist())
+        found = Calibration.of(exemplars, logits, labels, support, alphas, min_class_count)
         return cls(adaptor, support, training.examples, found, calibration.examples, classes)
 
     def known_ids(self) -> list[Any]:
@@ -127,15 +127,13 @@ class SDMModel:
 
     def recalibrate(self, alphas: Sequence[float], min_class_count: int) -> None:
         """Recompute the regions and, if the support has changed, the signals and eCDFs."""
-        names = self.classes.tolist()
         if self.support_changed:
             known = self.calibration
-            self.calibration = Calibration.of(
-                known.exemplars, known.logits, known.labels, self.support, alphas, min_class_count, names
-            )
+            points = (known.exemplars, known.logits, known.labels)
+            self.calibration = Calibration.of(*points, self.support, alphas, min_class_count)
             self.support_changed = False
         else:
-            self.calibration = self.calibration.with_regions(alphas, min_class_count, names)
+            self.calibration = self.calibration.with_regions(alphas, min_class_count)
 
     def add(self, hidden_states: Tensor, labels: Tensor, examples: Examples) -> None:
         """Append points to the support; weights, eCDFs and region stay as they are."""

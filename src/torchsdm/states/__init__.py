@@ -1,7 +1,7 @@
 """Labelled hidden states and their origin: in memory, stored on disk, and read from files."""
 
 from torchsdm.states.extracted import ExtractedStates
-from torchsdm.states.folder import FolderWriter, folder_origin
+from torchsdm.states.folder import FolderWriter, folder_origin, n_stored_rows
 from torchsdm.states.formats import has_states, read_states, state_blocks
 from torchsdm.states.labelled import LabelledStates, join_states
 from torchsdm.states.origin import Difference, ModelOrigin, PoolingOrigin, PromptOrigin, StatesOrigin
@@ -22,6 +22,7 @@ __all__ = [
     "folder_origin",
     "has_states",
     "join_states",
+    "n_stored_rows",
     "read_states",
     "state_blocks",
 ]

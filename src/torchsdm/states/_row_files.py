@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from torchsdm.documents import json_lines
-from torchsdm.errors import InvalidInputError, MissingExtraError
+from torchsdm.errors import EmptyInputError, InvalidInputError, MissingExtraError
 from torchsdm.states._request import Request
 from torchsdm.states.labelled import LabelledStates
 from torchsdm.validation import Array
@@ -28,7 +28,7 @@ def jsonl_blocks(request: Request) -> Iterator[LabelledStates]:
 def parquet_blocks(request: Request) -> Iterator[LabelledStates]:
     with open_parquet(request.path) as file:
         if not file.metadata.num_rows:
-            raise InvalidInputError(f"{request.path} is empty.")
+            raise EmptyInputError(f"{request.path} is empty.")
         yield from _row_blocks(request, _parquet_rows(request, file), "row", np.float32)
 
 

@@ -3,7 +3,7 @@
 Every estimator that trains in rounds uses this room, baselines included.
 """
 
-from torchsdm.training.checkpoint import remove_checkpoint, seed_of_fit
+from torchsdm.training.checkpoint import remove_checkpoint, seed_of_fit, stored_epochs
 from torchsdm.training.data import (
     Part,
     TrainingData,
@@ -40,5 +40,6 @@ __all__ = [
     "remove_checkpoint",
     "seed_of_fit",
     "split_of_round",
+    "stored_epochs",
     "train_rounds",
 ]

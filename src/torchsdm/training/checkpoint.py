@@ -115,6 +115,12 @@ def stored_seed(directory: str | Path) -> int | None:
     return None
 
 
+def stored_epochs(directory: str | Path) -> int:
+    """How many epochs, over all rounds, a checkpoint directory has."""
+    facts = [_read(path)[0] for path in Path(directory).glob("[!.]*.safetensors")]
+    return sum({one["number"]: len(one["records"]) for one in facts}.values())  # the last round may be there twice
+
+
 def remove_checkpoint(directory: str | Path) -> None:
     """Remove the files of a checkpoint directory, and the directory unless it has others."""
     directory = Path(directory)
