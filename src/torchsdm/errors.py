@@ -58,6 +58,10 @@ class InvalidInputError(TorchSDMError, ValueError):
     """A value cannot be used; the message says which, what was got, and what to do."""
 
 
+class EmptyInputError(InvalidInputError):
+    """A file or a list has no rows."""
+
+
 class InvalidTypeError(TorchSDMError, TypeError):
     """An argument is of a type that cannot be used."""
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchsdm.errors import InvalidInputError
+from torchsdm.errors import DataWarning, InvalidInputError, warn_user
 from torchsdm.validation import Array, is_storable_label
 
 BACKGROUND = "(background)"  #: the label of background examples, which belong to no class
@@ -76,17 +76,44 @@ def label_array(labels: Sequence[Any], caller: str) -> Array:
     return as_label_array(labels)
 
 
-def count_classes(labels: Array, caller: str) -> tuple[Array, Array]:
-    """Classes and numbers of labels; at least two classes with at least two examples each."""
+def count_classes(labels: Array, what: str) -> tuple[Array, Array]:
+    """Classes and numbers of labels; at least two classes with at least two examples each.
+
+    ``what`` names the labels in messages: "'y' of SDMClassifier.fit", or a file.
+    """
     classes, numbers, counts = np.unique(labels, return_inverse=True, return_counts=True)
     if len(classes) < 2:
-        raise InvalidInputError(
-            f"'y' of {caller} must have at least two classes. Got one class only: {classes.tolist()[0]!r}."
-        )
+        raise InvalidInputError(f"{what} must have at least two classes. Got one class only: {classes.tolist()[0]!r}.")
     if counts.min() < 2:
         rare = classes.tolist()[int(counts.argmin())]
         raise InvalidInputError(
-            f"'y' of {caller} must have at least two examples of each class. "
+            f"{what} must have at least two examples of each class. "
             f"Got {int(counts.min())} of class {rare!r}; add examples or leave the class out."
         )
     return classes, numbers
+
+
+def warn_of_lookalikes(labels: Array, what: str) -> None:
+    """Warn of classes whose names differ only in case or white space: probably one class, split by a typing error."""
+    alike: dict[str, list[str]] = {}
+    for name, count in zip(*(values.tolist() for values in np.unique(labels, return_counts=True)), strict=True):
+        alike.setdefault("".join(str(name).split()).casefold(), []).append(f"{name!r} ({count:,} examples)")
+    listed = "; ".join(" and ".join(names) for names in alike.values() if len(names) > 1)
+    if listed:
+        warn_user(
+            f"{what} has classes whose names differ only in case or white space: {listed}. If they are one class, give "
+            "them one name.",
+            DataWarning,
+        )
+
+
+def stripped_label(label: Any) -> Any:
+    """A label as read from a file: a string without surrounding white space, so that 'World ' is 'World'."""
+    return label.strip() if isinstance(label, str) else label
+
+
+def stripped_labels(labels: Any) -> Any:
+    """The same for a list or an array of labels; tensors have no strings."""
+    if isinstance(labels, np.ndarray) and labels.dtype.kind == "U":
+        return np.char.strip(labels)
+    return [stripped_label(label) for label in labels] if isinstance(labels, list) else labels

@@ -175,11 +175,14 @@ def check_choice(value: Any, choices: Sequence[Any], name: str, caller: str) -> 
         raise InvalidInputError(f"'{name}' of {caller} must be one of {listed}. Got {value!r}.")
 
 
-def check_hidden_states(estimator: Any, X: Any, caller: str, *, reset: bool) -> Tensor:
+def check_hidden_states(estimator: Any, X: Any, caller: str, *, reset: bool, empty: bool = False) -> Tensor:
     """Hidden states (N, D) or (N, positions, D) as a finite tensor that shares memory with X if possible.
 
-    With ``reset`` the estimator stores the width (``n_features_in_``); without, X must have it.
+    With ``reset`` the estimator stores the width (``n_features_in_``); without, X must have it. With ``empty``, X may
+    have no rows; an empty list is then as good as an array (0, D).
     """
+    if empty and ((isinstance(X, (list, tuple)) and not X) or getattr(X, "shape", None) == (0,)):
+        X = no_states(estimator)
     if isinstance(X, Tensor):
         if X.layout != torch.strided:
             raise InvalidTypeError(
@@ -197,11 +200,12 @@ def check_hidden_states(estimator: Any, X: Any, caller: str, *, reset: bool) -> 
                 f"'X' of {caller} must have shape (N, D) or (N, positions, D). Got {tuple(X.shape)}."
             )
         if n_axes == 3:
-            states = _check_positions(estimator, as_tensor(np.asarray(X), "X", caller), caller, reset=reset)
-        else:
-            states = as_tensor(
-                validate_data(estimator, X, reset=reset, dtype="numeric", ensure_all_finite=False), "X", caller
+            states = _check_positions(
+                estimator, as_tensor(np.asarray(X), "X", caller), caller, reset=reset, empty=empty
             )
+        else:
+            options: Any = {"dtype": "numeric", "ensure_all_finite": False, "ensure_min_samples": 0 if empty else 1}
+            states = as_tensor(validate_data(estimator, X, reset=reset, **options), "X", caller)
     check_finite(states, "X", caller)
     if reset:
         estimator.input_ndim_ = states.ndim
@@ -212,6 +216,11 @@ def check_hidden_states(estimator: Any, X: Any, caller: str, *, reset: bool) -> 
             f"Got {tuple(states.shape)}."
         )
     return states
+
+
+def no_states(estimator: Any) -> Array:
+    """The hidden states of no inputs, in the shape that an estimator was fitted on."""
+    return np.empty((0, *(1,) * (estimator.input_ndim_ - 2), estimator.n_features_in_), dtype=np.float32)
 
 
 def _refuse_text(X: Any, caller: str) -> None:
@@ -233,10 +242,10 @@ def _refuse_text(X: Any, caller: str) -> None:
                 raise InvalidTypeError(f"'X' of {caller} must be numbers. Got texts in column {name!r}; drop it.")
 
 
-def _check_positions(estimator: Any, states: Tensor, caller: str, *, reset: bool) -> Tensor:
+def _check_positions(estimator: Any, states: Tensor, caller: str, *, reset: bool, empty: bool) -> Tensor:
     """scikit-learn's checks of a matrix, for states with several positions."""
     as_float_tensor(states[:1], "X", caller)  # refuses complex values
-    if min(states.shape) == 0:
+    if min(states.shape[empty:]) == 0:
         raise InvalidInputError(f"'X' of {caller} must not be empty. Got shape {tuple(states.shape)}.")
     width = states.shape[-1]
     if reset:

@@ -30,10 +30,11 @@ ROOMS: dict[str, set[str]] = {
     "baselines": {"matching", "core", "training", "trust", "states", "estimators"},
     "evaluation": {"core", "training", "model", "trust", "states", "estimators", "baselines"},
     "experiments": {"core", "documents", "states", "hidden_states", "estimators", "baselines", "evaluation"},
-    "application": {"core", "trust", "documents", "states", "hidden_states", "estimators", "evaluation"},
+    "application": {"core", "model", "trust", "documents", "states", "hidden_states", "estimators", "evaluation"},
     "service": {"application"},
     "cli": {
-        *("trust", "documents", "states", "hidden_states", "estimators", "evaluation", "experiments", "application"),
+        *("training", "trust", "documents", "states", "hidden_states", "storage", "estimators", "evaluation"),
+        *("experiments", "application"),
         "service",  # sdm serve starts it; no other verb knows it
     },
 }

@@ -279,6 +279,18 @@ def test_nothing_there_and_something_else_there(tmp_path, classifier):
         classifier.save(tmp_path / "file")
 
 
+def test_saving_replaces_a_model_but_never_mixes_with_other_files(saved, classifier, tmp_path):
+    (saved / "report.html").write_text("beside the model")
+    classifier.save(saved)
+    assert (saved / "report.html").read_text() == "beside the model"
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "states-0123456789ab.safetensors").write_text("mine")
+    (tmp_path / "data" / "notes.txt").write_text("mine")
+    with pytest.raises(ModelFileError, match=r"other than a model, such as 'notes\.txt'; left untouched"):
+        classifier.save(tmp_path / "data")
+    assert {path.read_text() for path in (tmp_path / "data").iterdir()} == {"mine"}
+
+
 def test_a_failed_save_leaves_the_old_model(saved, classifier, data, monkeypatch):
     X, y = data
     expected = classifier.decide(X)

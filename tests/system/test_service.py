@@ -177,7 +177,6 @@ def test_the_model_says_what_it_is(texts, states, text_model):
         b"\xff",
         b'{"hidden_states": [[NaN, 0, 0, 0]]}',
         {},
-        {"texts": []},
         {"texts": "one"},
         {"texts": None},
         {"texts": ["a"] * 5},
@@ -200,6 +199,12 @@ def test_a_wrong_request_is_told_in_one_sentence(texts, body):
         status, answer = ask(f"{texts}/{route}", body)
         assert 400 <= status < 500 and list(answer) == ["error"], route
         assert isinstance(answer["error"], str) and answer["error"].endswith(".") and "\n" not in answer["error"]
+
+
+def test_no_inputs_have_no_answers(texts, states):
+    for address, body in ((texts, {"texts": []}), (states, {"hidden_states": []})):
+        assert ask(f"{address}/decide", body) == (200, {"decisions": []})
+        assert ask(f"{address}/explain", body) == (200, {"explanations": []})
 
 
 @pytest.mark.parametrize("k", [0, -1, "x", None, 1.5, [1], True])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from torchsdm.errors import InvalidInputError
-from torchsdm.labels import LabelCodes, count_classes, label_array
+from torchsdm.errors import DataWarning, InvalidInputError
+from torchsdm.labels import LabelCodes, count_classes, label_array, stripped_labels, warn_of_lookalikes
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_classes_are_sorted_and_numbered():
 
 def test_one_class_is_too_few():
     with pytest.raises(InvalidInputError, match=r"'y' of fit must have at least two classes. Got one class only: 'a'"):
-        count_classes(np.array(["a", "a"]), "fit")
+        count_classes(np.array(["a", "a"]), "'y' of fit")
 
 
 def test_one_example_of_a_class_is_too_few():
@@ -82,3 +82,29 @@ def test_labels_beside_each_other_keep_their_types():
     for nothing in (None, float("nan"), [1]):
         with pytest.raises(InvalidInputError, match=r"here, row 2: a label must be"):
             label_array([1, nothing], "here")
+
+
+@pytest.mark.parametrize(
+    "labels", [["World", "world"], ["New York", "NewYork"], ["World", "World "], ["straße", "STRASSE"]]
+)
+def test_names_that_differ_only_in_case_or_white_space_are_told_with_their_counts(labels):
+    one, other = labels
+    with pytest.warns(DataWarning) as told:
+        warn_of_lookalikes(np.array([one] * 1200 + [other] * 3 + ["else"]), "train.csv")
+    (warning,) = told
+    said = str(warning.message)
+    assert said.startswith("train.csv has classes whose names differ only in case or white space: ")
+    assert f"{one!r} (1,200 examples)" in said and f"{other!r} (3 examples)" in said and "else" not in said
+
+
+@pytest.mark.parametrize("labels", [["World", "word"], [0, 1], [1.0, 1.5], [True, False]])
+def test_other_names_are_not_told(labels, recwarn):
+    warn_of_lookalikes(np.array(labels), "train.csv")
+    assert not recwarn
+
+
+def test_labels_of_a_file_lose_surrounding_white_space():
+    assert stripped_labels([" a b\t", 1, None]) == ["a b", 1, None]
+    assert stripped_labels(np.array(["a ", "a"])).tolist() == ["a", "a"]
+    numbers = np.array([1, 2])
+    assert stripped_labels(numbers) is numbers and stripped_labels(None) is None

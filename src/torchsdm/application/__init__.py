@@ -3,6 +3,7 @@
 from torchsdm.application.answers import (
     answer_rows,
     decision_schema,
+    example_row,
     given_block,
     ids_and_texts,
     readable_block,
@@ -15,7 +16,7 @@ from torchsdm.application.inputs import checked, open_documents, readable
 from torchsdm.application.outputs import check_output_format, write_rows
 from torchsdm.application.saved_model import SavedModel
 from torchsdm.application.summaries import summary
-from torchsdm.application.training import read_training
+from torchsdm.application.training import read_training, read_training_parts
 
 __all__ = [
     "SavedModel",
@@ -24,12 +25,14 @@ __all__ = [
     "checked",
     "decision_schema",
     "evaluate_model",
+    "example_row",
     "given_block",
     "guard_state",
     "ids_and_texts",
     "open_documents",
     "open_guard",
     "read_training",
+    "read_training_parts",
     "readable",
     "readable_block",
     "selected",

@@ -116,6 +116,13 @@ def _blank(value: Any) -> Any:
     return [] if isinstance(value, list) else False if isinstance(value, bool) else None
 
 
+def example_row(classifier: SDMClassifier | SDMEnsemble, *, k: int = 0, texts: bool = False) -> dict[str, Any]:
+    """A row as ``answer_rows`` makes them, of a state of zeros: what is in it, where there is no input to ask."""
+    shape = (1,) * (classifier.input_ndim_ - 1)
+    states = np.zeros((*shape, classifier.n_features_in_), dtype=np.float32)
+    return answer_rows(classifier, LabelledStates(states, None), k=k, texts=texts)[0]
+
+
 def given_block(
     saved: SavedModel,
     *,
@@ -130,6 +137,8 @@ def given_block(
                 "This model was trained on states only and cannot read texts.", remedy=Remedy.GIVE_STATES
             )
         return LabelledStates(saved.text_classifier.states(texts, answers=answers), None, texts=list(texts))
+    if hidden_states is not None and len(hidden_states) == 0:
+        return LabelledStates([], None)
     try:
         states = np.array(hidden_states, dtype=np.float32)
     except (TypeError, ValueError) as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +18,7 @@ from torchsdm.files import whole_file
 
 Row = dict[str, Any]
 Blocks = Iterable[Sequence[Row]]
+Like = Callable[[], Row]  # makes a row like those to be written
 
 
 def check_output_format(path: Path) -> None:
@@ -30,10 +31,11 @@ def check_output_format(path: Path) -> None:
         _pyarrow()
 
 
-def write_rows(path: Path | None, blocks: Blocks) -> None:
+def write_rows(path: Path | None, blocks: Blocks, like: Like | None = None) -> None:
     """Write rows, all with the same keys, as they arrive; the file is complete or absent.
 
-    Without a path they go to standard output, as JSON lines.
+    Without a path they go to standard output, as JSON lines. ``like`` makes a row of the same kind, and is asked only
+    if there are none: a table without rows then has their columns.
     """
     if path is None:
         _write_json_lines(sys.stdout, blocks)
@@ -43,10 +45,10 @@ def write_rows(path: Path | None, blocks: Blocks) -> None:
     with whole_file(path) as temporary:
         if write is _write_parquet:
             with open(temporary, "wb") as file:
-                write(file, blocks)
+                write(file, blocks, like)
         else:
             with open(temporary, "w", encoding="utf-8", newline="") as file:
-                write(file, blocks)
+                write(file, blocks, like)
 
 
 def flat(row: Row) -> Row:
@@ -60,14 +62,15 @@ def flat(row: Row) -> Row:
     return values
 
 
-def _write_json_lines(file: IO[Any], blocks: Blocks) -> None:
+def _write_json_lines(file: IO[Any], blocks: Blocks, _: Like | None = None) -> None:
     for rows in blocks:
         file.writelines(f"{_json(row)}\n" for row in rows)
         file.flush()  # for whoever reads the other end of a pipe
 
 
-def _write_json(file: IO[Any], blocks: Blocks) -> None:
-    before = "[\n"
+def _write_json(file: IO[Any], blocks: Blocks, _: Like | None = None) -> None:
+    file.write("[")
+    before = "\n"
     for rows in blocks:
         for row in rows:
             file.write(before + _json(row))
@@ -75,30 +78,37 @@ def _write_json(file: IO[Any], blocks: Blocks) -> None:
     file.write("\n]\n")
 
 
-def _write_csv(file: IO[Any], blocks: Blocks, delimiter: str = ",") -> None:
-    writer = csv.writer(file, delimiter=delimiter)
-    for number, rows in enumerate(blocks):
-        if number == 0:
+def _write_csv(file: IO[Any], blocks: Blocks, like: Like | None = None, delimiter: str = ",") -> None:
+    writer, has_header = csv.writer(file, delimiter=delimiter), False
+    for rows in blocks:
+        if not has_header:
             writer.writerow(flat(rows[0]))
+            has_header = True
         writer.writerows(flat(row).values() for row in rows)
+    if not has_header and like is not None:
+        writer.writerow(flat(like()))
 
 
-def _write_tsv(file: IO[Any], blocks: Blocks) -> None:
-    _write_csv(file, blocks, "\t")
+def _write_tsv(file: IO[Any], blocks: Blocks, like: Like | None = None) -> None:
+    _write_csv(file, blocks, like, "\t")
 
 
-def _write_parquet(file: IO[Any], blocks: Blocks) -> None:
+def _write_parquet(file: IO[Any], blocks: Blocks, like: Like | None = None) -> None:
     """Blocks stay in memory as columns: the type of each column is known only at the end."""
     pa = _pyarrow()
-    tables = []
-    for rows in blocks:
-        table = [flat(row) for row in rows]
-        columns = {name: [row[name] for row in table] for name in table[0]}
+
+    def table(rows: Sequence[Row]) -> Any:
+        flat_rows = [flat(row) for row in rows]
+        columns = {name: [row[name] for row in flat_rows] for name in flat_rows[0]}
         if {type(name) for name in columns["id"]} != {int}:
             columns["id"] = [str(name) for name in columns["id"]]
-        tables.append(pa.table(columns))
-    if len({table.schema.field("id").type for table in tables}) > 1:
-        tables = [_with_type(table, "id", pa.string()) for table in tables]
+        return pa.table(columns)
+
+    tables = [table(rows) for rows in blocks]
+    if not tables:
+        tables = [pa.table({}) if like is None else table([like()])[:0]]
+    if len({one.schema.field("id").type for one in tables if one.column_names}) > 1:
+        tables = [_with_type(one, "id", pa.string()) for one in tables]
     whole = pa.concat_tables(tables, promote_options="default")
     for column in whole.schema:
         if pa.types.is_null(column.type):  # all missing: texts, or numbers such as admitted_alpha
@@ -110,7 +120,7 @@ def _with_type(table: Any, name: str, kind: Any) -> Any:
     return table.set_column(table.column_names.index(name), name, table[name].cast(kind))
 
 
-_WRITERS = {
+_WRITERS: dict[str, Callable[[IO[Any], Blocks, Like | None], None]] = {
     ".jsonl": _write_json_lines,
     ".json": _write_json,
     ".csv": _write_csv,

@@ -10,7 +10,7 @@ from pathlib import Path
 from torchsdm.application.inputs import checked, open_documents, readable
 from torchsdm.columns import Columns
 from torchsdm.documents import BadRows, Documents
-from torchsdm.errors import InvalidInputError, ModelFileError, Remedy
+from torchsdm.errors import EmptyInputError, InvalidInputError, ModelFileError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier, load_classifier
 from torchsdm.hidden_states import default_store
 from torchsdm.states import LabelledStates, has_states, state_blocks
@@ -97,10 +97,9 @@ class SavedModel:
                 if len(good):
                     yield good
             if not n_rows:
-                first = next(iter(bad.values())) if bad else None
-                raise InvalidInputError(
-                    f"{path} is empty." if first is None else f"{path} has no row that can be decided on. {first}."
-                )
+                if not bad:
+                    raise EmptyInputError(f"{path} is empty.")
+                raise InvalidInputError(f"{path} has no row that can be decided on. {next(iter(bad.values()))}.")
 
     def documents(self, path: Path, columns: Columns, *, with_labels: bool, rejects: bool = False) -> Documents | None:
         """The texts of an input, which the model must be able to read; None if it contains states.

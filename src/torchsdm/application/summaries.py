@@ -2,53 +2,93 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from torchsdm.core import GroupAccuracy
+from torchsdm.core import GroupAccuracy, HighReliabilityRegion
 from torchsdm.errors import Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
+from torchsdm.model import SDMModel
+from torchsdm.trust import Certificate, points_needed
 
 
 def summary(classifier: SDMClassifier | SDMEnsemble, path: Path) -> dict[str, Any]:
-    """Kind, classes, sizes, accuracy, seed, certificate, policy, regions and warnings of a model."""
-    model = classifier.models_[0]
-    calibration = model.calibration
+    """Kind, classes, sizes, accuracy, seed, certificate, policy, regions and warnings of a model.
+
+    An ensemble has a region and a calibration accuracy per round; none of them is the ensemble's own.
+    """
+    model, models = classifier.models_[0], classifier.models_
     return {
         "model": str(path),
         "kind": type(classifier).__name__,
         "classes": classifier.classes_.tolist(),
+        "class_counts": _class_counts(model),
+        "n_rounds": len(models),
         "n_support": len(model.support),
-        "n_calibration": len(calibration.labels),
+        "n_calibration": len(model.calibration.labels),
         "n_certification": 0 if model.certification is None else len(model.certification.labels),
-        "calibration_accuracy": float((calibration.predictions == calibration.labels).double().mean()),
+        "calibration_accuracy": _accuracy(model) if len(models) == 1 else None,
+        "calibration_accuracies": [_accuracy(one) for one in models],
         "seed": classifier.random_state if isinstance(classifier.random_state, int) else classifier.random_seed_,
         "policy": classifier.policy,
         "certificate": _certificate(classifier),
-        "regions": [_region(classifier, region) for region in calibration.regions],
+        "regions": [
+            _region(classifier, number, region)
+            for number, one in enumerate(models)
+            for region in one.calibration.regions
+        ],
         "warnings": [{"what": one.what, "remedy": _name(one.remedy)} for one in classifier.warnings()],
     }
+
+
+def _class_counts(model: SDMModel) -> list[int]:
+    """Examples of each class in support, calibration and certification set together."""
+    held = [] if model.certification is None else [model.certification.labels]
+    labels = np.concatenate([one.cpu().numpy() for one in (model.support.labels, model.calibration.labels, *held)])
+    counts: list[int] = np.bincount(labels, minlength=len(model.classes))[: len(model.classes)].tolist()
+    return counts
+
+
+def _accuracy(model: SDMModel) -> float:
+    calibration = model.calibration
+    return float((calibration.predictions == calibration.labels).double().mean())
 
 
 def _certificate(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any] | None:
     certificate = classifier.certificate_
     if certificate is None:
         return None
-    names = classifier.classes_.tolist()
+    names, weakest = classifier.classes_.tolist(), certificate.weakest
     return {
         "identity": certificate.identity if certificate.found else None,
         "found": certificate.found,
+        "holds": certificate.found and classifier.lane_rule_.certificate is not None,
         "holds_for": certificate.holds_for(names),
         "alpha": certificate.alpha,
         "delta": certificate.delta,
+        "delta_spent": certificate.delta_spent,
         "control": certificate.control,
         "n_certification": certificate.n_certification,
         "n_admitted": certificate.n_admitted,
         "looks": certificate.looks,
+        "never_admitted": [
+            name for name, bound in zip(names, certificate.thresholds, strict=True) if not np.isfinite(bound)
+        ],
         "groups": [{**_group(group, names), "lower_bound": group.lower_bound} for group in certificate.groups],
+        "weakest": None if weakest is None else _group(weakest, names),
+        "largest_alpha": certificate.largest_alpha,
+        "n_needed": certificate.n_needed,
+        "fewest": None if certificate.alpha == 1 else _fewest(certificate, classifier.certification_size),
     }
+
+
+def _fewest(certificate: Certificate, share: float | None) -> dict[str, Any]:
+    """The fewest examples that any certificate takes: held out, and to have so many held out."""
+    held_out = points_needed(certificate.alpha, certificate.delta)
+    return {"held_out": held_out, "in_all": None if share is None else math.ceil(held_out / share)}
 
 
 def _group(group: GroupAccuracy, names: list[Any]) -> dict[str, Any]:
@@ -66,23 +106,21 @@ def _name(remedy: Remedy | None) -> str | None:
     return None if remedy is None else remedy.name
 
 
-def _region(classifier: SDMClassifier | SDMEnsemble, region: Any) -> dict[str, Any]:
-    names = classifier.classes_.tolist()
-    warning = region.warning(names)
+def _region(classifier: SDMClassifier | SDMEnsemble, number: int, region: HighReliabilityRegion) -> dict[str, Any]:
+    names, calibration = classifier.classes_.tolist(), classifier.models_[number].calibration
+    certificate = classifier.lane_rule_.certificate
+    warning = region.warning(names, certified=certificate is not None and certificate.found)
+    admitted = region.admits(calibration.rescaled_similarity, calibration.predictions, calibration.confidence)
     return {
+        "round": number + 1 if len(classifier.models_) > 1 else None,
         "alpha": region.alpha,
         "found": region.found,
         "min_rescaled_similarity": region.min_rescaled_similarity if region.found else None,
         "class_counts": [int(count) for count in region.class_counts],
-        "admitted_share": _admitted_share(classifier, region),
-        "groups": [_group(group, names) for group in classifier.models_[0].calibration.groups(region)],
+        "admitted_share": float(np.mean(admitted.cpu().numpy())),
+        "groups": [_group(group, names) for group in calibration.groups(region)],
+        "failed_classes": [names[c] for c in region.failed_classes],
+        "largest_alpha": region.largest_alpha,
         "explanation": None if warning is None else warning.what,
         "remedy": None if warning is None else _name(warning.remedy),
     }
-
-
-def _admitted_share(classifier: SDMClassifier | SDMEnsemble, region: Any) -> float:
-    """The share of the first model's calibration set that one of its regions admits."""
-    calibration = classifier.models_[0].calibration
-    admitted = region.admits(calibration.rescaled_similarity, calibration.predictions, calibration.confidence)
-    return float(np.mean(admitted.cpu().numpy()))

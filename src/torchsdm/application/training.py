@@ -2,35 +2,114 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from torchsdm.application.inputs import checked, open_documents, readable
+from torchsdm.application.inputs import STANDARD_INPUT, checked, open_documents, readable
 from torchsdm.columns import Columns
-from torchsdm.errors import InvalidInputError, Remedy
+from torchsdm.errors import EmptyInputError, InvalidInputError, Remedy
 from torchsdm.hidden_states import HiddenStateExtractor, default_store
-from torchsdm.states import LabelledStates, has_states, read_states
+from torchsdm.labels import count_classes, warn_of_lookalikes
+from torchsdm.states import LabelledStates, StatesStore, has_states, read_states
+from torchsdm.validation import Array, check_label_array
+
+TRAINING = "training"  #: the part whose labels are the classes
+BACKGROUND = "background"  #: the part that belongs to no class, whose labels are not read
 
 
-def read_training(
-    source: str, columns: Columns, extractor: HiddenStateExtractor | None, *, needs_labels: bool = True
-) -> LabelledStates:
-    """Labelled states from a file; those of texts are extracted, or read from the cache.
+@dataclass(frozen=True)
+class _Source:
+    """Labelled data of a file. The labels are known at once; the states of texts are extracted on request."""
 
-    Without ``needs_labels``, as for background examples, labels are not read.
+    name: str
+    labels: Array | None  # None for background
+    states: Callable[[], LabelledStates]
+
+
+def read_training(source: str, columns: Columns, extractor: HiddenStateExtractor | None) -> LabelledStates:
+    """Labelled states from a file; those of texts are extracted, or read from the cache."""
+    with _opened(source, columns, extractor, default_store()) as opened:
+        return opened.states()
+
+
+def read_training_parts(
+    sources: Mapping[str, str],
+    columns: Columns,
+    extractor: HiddenStateExtractor | None,
+    store: StatesStore | None = None,
+) -> dict[str, LabelledStates]:
+    """Labelled states of several files, all of whose labels are checked before the first text is extracted.
+
+    Parameters
+    ----------
+    sources : mapping
+        Files by part: 'training', whose labels are the classes, 'background', whose labels are not read, and others
+        that may have no other labels.
+    columns : Columns
+    extractor : HiddenStateExtractor or None
+        Reads texts.
+    store : StatesStore, optional
+        Where the states of texts are cached; by default in the cache folder.
     """
+    store = default_store() if store is None else store
+    with ExitStack() as files:
+        opened = {
+            part: files.enter_context(_opened(source, columns, extractor, store, needs_labels=part != BACKGROUND))
+            for part, source in sources.items()
+        }
+        _check_labels(opened)
+        return {part: one.states() for part, one in opened.items()}
+
+
+@contextmanager
+def _opened(
+    source: str,
+    columns: Columns,
+    extractor: HiddenStateExtractor | None,
+    store: StatesStore,
+    *,
+    needs_labels: bool = True,
+) -> Iterator[_Source]:
     columns = columns if needs_labels else replace(columns, label=None)
     with readable(source) as path:
+        name = "standard input" if source == STANDARD_INPUT else str(path)
         if has_states(path, columns.states):
             if extractor is not None:
                 raise InvalidInputError(f"{path} already contains states.", remedy=Remedy.NO_LANGUAGE_MODEL)
             names = {"labels": columns.label, "ids": columns.id}
-            given: dict[str, Any] = {name: column for name, column in names.items() if column is not None}
+            given: dict[str, Any] = {part: column for part, column in names.items() if column is not None}
             read = read_states(path, states=columns.states, needs_labels=needs_labels, **given)
-            return checked(read, path, columns, needs_labels=needs_labels)
+            states = checked(read, path, columns, needs_labels=needs_labels)
+            if not len(states):
+                raise EmptyInputError(f"{path} is empty.")
+            yield _Source(name, check_label_array(states.labels, name) if needs_labels else None, lambda: states)
+            return
         if extractor is None:
             raise InvalidInputError(f"{path} contains texts.", remedy=Remedy.NAME_LANGUAGE_MODEL)
         documents = open_documents(path, columns, with_labels=needs_labels)
         if needs_labels and not documents.has_labels:
             raise InvalidInputError(f"{path} has no labels.", remedy=Remedy.NAME_LABELS)
-        return extractor.labelled_states(documents, store=default_store())
+        labels = documents.label_array() if needs_labels else None
+        yield _Source(name, labels, partial(extractor.labelled_states, documents, store=store))
+
+
+def _check_labels(opened: Mapping[str, _Source]) -> None:
+    """Refuse what training would refuse, and warn of class names that look like typing errors."""
+    labels = {part: one.labels for part, one in opened.items() if one.labels is not None}
+    training = opened[TRAINING]
+    known = set(count_classes(labels[TRAINING], training.name)[0].tolist())
+    warn_of_lookalikes(labels[TRAINING], training.name)
+    for part, given in labels.items():
+        one = opened[part]
+        unknown: Counter[Any] = Counter(label for label in given.tolist() if label not in known)
+        if unknown:
+            listed = ", ".join(f"{label!r} ({count:,} examples)" for label, count in unknown.most_common(5))
+            more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
+            raise InvalidInputError(
+                f"{one.name} has labels that {training.name} does not have: {listed}{more}. Leave them out, or add "
+                f"examples of them to {training.name}."
+            )

@@ -60,7 +60,7 @@ def training_data(
     """Checked states with class numbers, and the classes; with the calibration set if one is given."""
     labels = check_label_array(y, caller)
     check_same_length(len(states), labels, "y", caller)
-    classes, class_numbers = count_classes(labels, caller)
+    classes, class_numbers = count_classes(labels, f"'y' of {caller}")
     numbers = torch.from_numpy(class_numbers.astype(np.int64))
     if calibration is None:
         return TrainingData(states, numbers), classes
@@ -108,7 +108,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator, ABC):
         self.alphas_ = np.sort(np.array(check_alphas(self.alpha, caller)))
         if self.model is None:
             labels = check_label_array(y, caller)
-            self.classes_, numbers = count_classes(labels, caller)
+            self.classes_, numbers = count_classes(labels, f"'y' of {caller}")
             logits = self._check_logits(X, caller)
             check_same_length(len(logits), labels, "y", caller)
         else:

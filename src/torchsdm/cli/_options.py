@@ -9,7 +9,9 @@ import functools
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from torchsdm.hidden_states import HiddenStateExtractor, TaskPrompt
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+_EXIT_INTERRUPTED = 128 + 2  # SIGINT
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 LANGUAGE_MODEL_HELP = (
@@ -240,6 +243,30 @@ def output_option(what: str, *, is_directory: bool = True, **settings: Any) -> C
     return click.option("-o", "--output", type=click.Path(path_type=Path), callback=checked, help=what, **settings)
 
 
+@dataclass(frozen=True)
+class ModelOutput:
+    """The directory that a verb writes a model to, and whether a model that is there may be replaced."""
+
+    output: Path | None
+    overwrite: bool
+
+    def path(self, model: str | None = None) -> Path:
+        """The directory, by default that of MODEL itself; another model or foreign files there are refused."""
+        from torchsdm.storage import holds_model
+
+        path = Path(str(model)) if self.output is None else self.output
+        is_itself = model is not None and path.resolve() == Path(model).resolve()
+        if not is_itself and holds_model(path) and not self.overwrite:
+            raise InvalidInputError(f"{path} already has a model: replace it with --overwrite, or choose another -o.")
+        return path
+
+
+def model_output_options(what: str, **settings: Any) -> Callable[[Command], Command]:
+    """``--output`` and ``--overwrite``, for the directory of a model."""
+    overwrite = click.option("--overwrite", is_flag=True, help="Replace a model that is in --output already.")
+    return _bundled(ModelOutput, "output", {"output": output_option(what, **settings), "overwrite": overwrite})
+
+
 def _check_output(path: Path, is_directory: bool) -> None:
     kind = "directory" if is_directory else "file"
     if not path.name or (path.exists() and not (path.is_dir() if is_directory else path.is_file())):
@@ -248,6 +275,18 @@ def _check_output(path: Path, is_directory: bool) -> None:
     parent = next(one for one in parents if one.exists()) if is_directory else parents[0]  # directories are created
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise InvalidInputError(f"{path} cannot be written: {parent} is not a writable directory.")
+
+
+@contextmanager
+def resumable(kept: Callable[[], list[str]]) -> Iterator[None]:
+    """On Ctrl-C, say what is kept and that the same command resumes, and leave with 130, as shells do."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        what = " and ".join(kept())
+        said = f"{what} are kept, and the same command resumes." if what else "nothing was done yet that could be kept."
+        click.echo(f"{chr(10) * sys.stderr.isatty()}sdm: Interrupted: {said}", err=True)
+        raise click.exceptions.Exit(_EXIT_INTERRUPTED) from None
 
 
 def say(result: dict[str, Any], text: str, as_json: bool) -> None:

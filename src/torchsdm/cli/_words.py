@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from torchsdm.errors import Remedy, SDMWarning, TorchSDMError
+from torchsdm.errors import DataWarning, Remedy, SDMWarning, TorchSDMError
+
+if TYPE_CHECKING:
+    from torchsdm.estimators import SDMClassifier, SDMEnsemble
+
+_PROMISED = {  # by control
+    "groups": "for every class and every prediction",
+    "predictions": "for every prediction that it admits",
+    "all": "taken together",
+}
 
 if TYPE_CHECKING:
     from torchsdm.documents import BadRow
@@ -36,19 +48,170 @@ def worded(said: Exception | str) -> str:
     return str(said)
 
 
+@contextmanager
+def said_once(classifier: SDMClassifier | SDMEnsemble) -> Iterator[None]:
+    """Hold back the warnings that ``trust_lines`` says about a classifier, or that were given before it was fitted."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore", DataWarning)
+        yield
+    later = {warning.what for warning in classifier.warnings()}
+    for one in caught:
+        if getattr(one.message, "what", None) not in later:
+            warnings.showwarning(one.message, one.category, one.filename, one.lineno)
+
+
+def admits(result: dict[str, Any]) -> bool:
+    """Whether a model admits anything, by its certificate or by a region of every round."""
+    holds = result["certificate"] is not None and result["certificate"]["holds"]
+    return holds or any(all(region["found"] for region in regions) for regions in _by_alpha(result["regions"]))
+
+
 def trust_lines(result: dict[str, Any]) -> list[str]:
-    """What a model's summary promises: the certificate in a sentence, then a line per region."""
+    """What a model promises and admits, or why it admits nothing and what may help: every matter once."""
+    certificate, lines = result["certificate"], []
+    is_certified = certificate is not None and certificate["holds"]
+    is_refused = certificate is not None and not certificate["found"]
+    if is_certified:
+        lines.append(_promise(result))
+    elif is_refused:
+        lines.append(f"Not certified at alpha {certificate['alpha']:g}: {_why_not(result)}.")
+    for regions in _by_alpha(result["regions"]):
+        lines.append(_ensemble_line(regions) if len(regions) > 1 else _region_line(regions[0], beside=is_certified))
+    advice = _advice(result) if is_refused or not admits(result) else []
+    if advice:
+        lines.append(f"What may help: {'; or '.join(advice)}.")
+    return [*lines, *_other_warnings(result)]
+
+
+def _promise(result: dict[str, Any]) -> str:
+    """The certificate in a sentence or two."""
     certificate = result["certificate"]
-    lines = [] if certificate is None else [certificate["holds_for"]]
-    return [*lines, *region_lines(result)]
+    fails = max(certificate["delta"], certificate["delta_spent"])
+    share = percent(certificate["n_admitted"] / max(certificate["n_certification"], 1))
+    if fails >= 1:
+        return str(certificate["holds_for"])
+    never = f" It never admits {_listed(certificate['never_admitted'])}." if certificate["never_admitted"] else ""
+    only = " By its policy it admits only those that are also trusted." if result["policy"] == "trusted" else ""
+    return (
+        f"Certified: the answers it admits are right at least {percent(certificate['alpha'])} of the time, "
+        f"{_PROMISED[certificate['control']]} (the promise fails with probability {percent(fails)}). It admits "
+        f"{share} of the certification sample.{never}{only}"
+    )
 
 
-def warning_lines(result: dict[str, Any]) -> list[str]:
-    """One line per warning of a model's summary."""
+def _why_not(result: dict[str, Any]) -> str:
+    """Why there is no certificate, in names of classes."""
+    certificate = result["certificate"]
+    weakest, fewest = certificate["weakest"], certificate["fewest"]
+    if fewest is None:
+        return "no sample can show that nothing is ever wrong"
+    if not certificate["n_certification"]:
+        of_each = {"groups": " of each class", "predictions": " of a class", "all": ""}[certificate["control"]]
+        return f"there are too few examples to hold out the {fewest['held_out']}{of_each} that it takes"
+    if weakest is None:
+        return "no calibration example is near enough to the training data"
+    n, errors = weakest["n_admitted"], weakest["n_errors"]
+    whom = {"class": "of class {!r}", "prediction": "predicted {!r}", "all": "in all"}[weakest["kind"]]
+    whom = whom.format(weakest["label"])
+    if n < fewest["held_out"]:
+        return f"only {n} certification examples {whom} can be admitted, and it takes {fewest['held_out']}"
+    return f"even the strictest rule is wrong on {errors} of the {n} certification examples {whom} that it admits"
+
+
+def _advice(result: dict[str, Any]) -> list[str]:
+    """The one or two things that are most likely to help."""
+    certificate, counts = result["certificate"], result["class_counts"]
+    found: list[str] = []
+    if certificate is not None and not certificate["found"]:
+        in_all = None if certificate["fewest"] is None else certificate["fewest"]["in_all"]
+        if certificate["largest_alpha"] is not None:
+            fails = certificate["delta_spent"] + certificate["delta"]
+            found.append(
+                f"a lower target, sdm recalibrate {result['model']} --alpha {certificate['largest_alpha']:g} (the "
+                f"promise then fails with probability {percent(min(fails, 1))})"
+            )
+        if not certificate["n_certification"] and in_all is not None:
+            found += _more_examples(result, in_all)
+        if certificate["n_needed"] is not None:
+            growth = certificate["n_needed"] / certificate["n_certification"]
+            found.append(f"about {growth:g} times as many examples, {growth * sum(counts):,.0f}")
+        if certificate["control"] != "all" and in_all is not None and sum(counts) >= in_all:
+            found.append("training with --control all, which promises alpha over all answers together")
+    reached = [region["largest_alpha"] or 0 for region in result["regions"] if not region["found"]]
+    lower = math.floor(1e4 * min(reached, default=0)) / 1e4
+    if lower > 0.5:
+        found.append(f"a lower target without a promise, sdm recalibrate {result['model']} --alpha {lower:g}")
+    if reached:
+        found.append("more examples of the classes that stay below, or a stronger language model")
+    return found[:2]
+
+
+def _more_examples(result: dict[str, Any], in_all: int) -> list[str]:
+    """How many examples are missing to hold out enough."""
+    control, counts = result["certificate"]["control"], result["class_counts"]
+    if control == "all":
+        return [f"about {in_all:,} examples; there are {sum(counts):,}"]
+    few = [f"{n:,} of {name!r}" for name, n in zip(result["classes"], counts, strict=True) if n < in_all]
+    more = ", ..." if len(few) > 3 else ""
+    each = "each class" if control == "groups" else "a class"
+    return [f"about {in_all:,} examples of {each}; there are {', '.join(few[:3])}{more}"]
+
+
+def _by_alpha(regions: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The regions of each alpha: one, or one per round of an ensemble."""
+    alphas = dict.fromkeys(region["alpha"] for region in regions)
+    return [[region for region in regions if region["alpha"] == alpha] for alpha in alphas]
+
+
+def _region_line(region: dict[str, Any], *, beside: bool) -> str:
+    """What a region admits; ``beside`` a certificate, that is only what is trusted."""
+    alpha, share = f"{region['alpha']:g}", percent(region["admitted_share"])
+    if beside:
+        admitted = f"{share} of the calibration set" if region["found"] else "nothing"
+        return f"Trusted, by the paper's region at alpha {alpha}: {admitted}."
+    if region["found"]:
+        return (
+            f"It admits what the paper's region at alpha {alpha} admits, {share} of the calibration set: an estimate, "
+            "no promise."
+        )
+    failed = f": class {_listed(region['failed_classes'])} stays below it" if region["failed_classes"] else ""
+    return f"It admits nothing, as there is no region at alpha {alpha}{failed}."
+
+
+def _ensemble_line(regions: list[dict[str, Any]]) -> str:
+    """What the rounds of an ensemble admit; the ensemble admits what all of them do."""
+    alpha, missing = f"{regions[0]['alpha']:g}", [region["round"] for region in regions if not region["found"]]
+    if missing:
+        which = ", ".join(map(str, missing))
+        return f"It admits nothing at alpha {alpha}: round {which} of {len(regions)} has no region."
+    shares = [region["admitted_share"] for region in regions]
+    return (
+        f"At alpha {alpha} its rounds admit {percent(min(shares))} to {percent(max(shares))} of their calibration "
+        f"sets. The ensemble admits only what all of them admit: at most {percent(min(shares))}, an "
+        "estimate, no promise."
+    )
+
+
+def _other_warnings(result: dict[str, Any]) -> list[str]:
+    """The warnings of a summary that ``trust_lines`` has not said yet."""
+    certificate = result["certificate"]
+    said = tuple(region["explanation"] for region in result["regions"] if not region["found"])
+    said += () if certificate is None else (certificate["holds_for"],)
     return [
-        f"warning: {one['what']}" + ("" if one["remedy"] is None else f" {IN_SHELL[Remedy[one['remedy']]]}")
+        f"Warning: {one['what']}" + ("" if one["remedy"] is None else f" {IN_SHELL[Remedy[one['remedy']]]}")
         for one in result["warnings"]
+        if not one["what"].endswith(said)
     ]
+
+
+def percent(share: float) -> str:
+    """A share in words: three digits are enough."""
+    return f"{100 * share:.3g} %"
+
+
+def _listed(names: list[Any]) -> str:
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(map(repr, names[:5])) + more
 
 
 def guard_line(state: dict[str, Any], path: object = None) -> str:
@@ -70,19 +233,3 @@ def rejected_line(bad: Mapping[int, BadRow], n_rows: int, source: str) -> str:
     return (
         f"{source}: {len(bad):,} of {n_rows:,} rows could not be read and {is_are} rejected. {'; '.join(first)}{more}."
     )
-
-
-def region_lines(result: dict[str, Any]) -> list[str]:
-    """One line per region of a model's summary."""
-    return [_region_line(region) for region in result["regions"]]
-
-
-def _region_line(region: dict[str, Any]) -> str:
-    if region["found"]:
-        return (
-            f"alpha = {region['alpha']:g}: the region admits {region['admitted_share']:.1%} of the calibration set (q' "
-            f"at least {region['min_rescaled_similarity']:.4g})."
-        )
-    remedy = region["remedy"]
-    advice = "" if remedy is None else f" {IN_SHELL[Remedy[remedy]]}"
-    return f"alpha = {region['alpha']:g}: {region['explanation']}{advice}"

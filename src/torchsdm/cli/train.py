@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from torchsdm.choices import BACKGROUNDS, CONTROLS, PAPER, POLICIES, PRESETS
-from torchsdm.cli._options import AskedModel, asked_model_options, column_options, json_option, output_option, say
-from torchsdm.cli._words import trust_lines
+from torchsdm.cli._options import (
+    AskedModel,
+    ModelOutput,
+    asked_model_options,
+    column_options,
+    json_option,
+    model_output_options,
+    resumable,
+    say,
+)
+from torchsdm.cli._words import admits, percent, said_once, trust_lines
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from torchsdm.states import StatesStore
 
 
 @click.command()
 @click.argument("data", metavar="DATA")
-@output_option("Directory for the model.", required=True)
+@model_output_options("Directory for the model.", required=True)
 @click.option(
     "-a", "--alpha", "alphas", multiple=True, type=float, help="Target accuracy of admitted inputs; can be repeated."
 )
@@ -90,7 +101,7 @@ from torchsdm.errors import InvalidInputError
 @json_option
 def train(
     data: str,
-    output: Path,
+    output: ModelOutput,
     alphas: tuple[float, ...],
     preset: str,
     calibration: str | None,
@@ -117,43 +128,64 @@ def train(
     """
     if ensemble and certification is not None:
         raise InvalidInputError("An ensemble is not certified. Leave out --certification.")
-    extractor = language_model.extractor()
-    from torchsdm.application import read_training, summary
-    from torchsdm.estimators import SDMClassifier, SDMEnsemble
+    path = output.path()
+    folder = checkpoint or path.with_name(f"{path.name}.training")
+    store: StatesStore | None = None
 
-    pool = read_training(data, columns, extractor)
-    parts = {"calibration": calibration, "certification": None if ensemble else certification}
-    given: dict[str, Any] = {
-        name: read_training(file, columns, extractor) for name, file in parts.items() if file is not None
-    }
-    if background is not None:
-        given["background"] = read_training(background, columns, extractor, needs_labels=False)
-    own_checkpoint = output.with_name(f"{output.name}.training")
-    kind = SDMEnsemble if ensemble else SDMClassifier
-    classifier = kind(
-        alpha=_alpha(alphas),
-        random_state=seed,
-        device=language_model.device,
-        checkpoint=checkpoint or own_checkpoint,
-        verbose=True,
-        **_chosen(settings, preset),
+    def kept() -> list[str]:
+        from torchsdm.training import stored_epochs
+
+        n_epochs, n_texts = stored_epochs(folder), 0 if store is None else store.counts.n_documents
+        epochs = [f"{n_epochs:,} epochs in {folder}"] if n_epochs else []
+        return [*epochs, f"{n_texts:,} embedded texts in the cache"] if n_texts else epochs
+
+    with resumable(kept):
+        extractor = language_model.extractor()
+        from torchsdm.application import read_training_parts, summary
+        from torchsdm.estimators import SDMClassifier, SDMEnsemble
+        from torchsdm.hidden_states import default_store
+        from torchsdm.training import remove_checkpoint
+
+        store = default_store()
+        files = {
+            "training": data,
+            "calibration": calibration,
+            "certification": certification,
+            "background": background,
+        }
+        given = {part: file for part, file in files.items() if file is not None}
+        parts: dict[str, Any] = dict(read_training_parts(given, columns, extractor, store))
+        kind = SDMEnsemble if ensemble else SDMClassifier
+        classifier = kind(
+            alpha=_alpha(alphas),
+            random_state=seed,
+            device=language_model.device,
+            checkpoint=folder,
+            verbose=True,
+            **_chosen(settings, preset),
+        )
+        with said_once(classifier):
+            classifier.fit(parts.pop("training"), **parts)
+        classifier.save(path)
+    if checkpoint is None:
+        remove_checkpoint(folder)  # the model has all that matters of it
+    result = summary(classifier, path)
+    say(result, _sentences(result), as_json)
+
+
+def _sentences(result: dict[str, Any]) -> str:
+    """What training did, what the model admits, and what to do next."""
+    n_rounds, accuracies = result["n_rounds"], result["calibration_accuracies"]
+    right = " to ".join(dict.fromkeys(percent(one) for one in (min(accuracies), max(accuracies))))
+    held_out = f", certified on {result['n_certification']:,}" if result["n_certification"] else ""
+    done = (
+        f"{result['model']}: {f'{n_rounds} rounds, each ' * (n_rounds > 1)}trained on {result['n_support']:,} examples "
+        f"of {len(result['classes'])} classes, calibrated on {result['n_calibration']:,} ({right} right){held_out}; "
+        f"seed {result['seed']}."
     )
-    classifier.fit(pool, **given)
-    classifier.save(output)
-    shutil.rmtree(own_checkpoint, ignore_errors=True)  # the model has all that matters of it
-    result = summary(classifier, output)
-    say(result, _sentence(result), as_json)
-
-
-def _sentence(result: dict[str, Any]) -> str:
-    return "\n".join(
-        [
-            f"{result['model']}: {result['n_support']} training, {result['n_calibration']} calibration and "
-            f"{result['n_certification']} certification points, accuracy {result['calibration_accuracy']:.3f} on the "
-            f"calibration set, seed {result['seed']}.",
-            *trust_lines(result),
-        ]
-    )
+    model = result["model"]
+    following = f"Next: sdm predict {model} NEW -o decisions.jsonl, or sdm evaluate {model} TEST."
+    return "\n".join([done, *trust_lines(result), *([following] if admits(result) else [])])
 
 
 def _chosen(settings: dict[str, Any], preset: str) -> dict[str, Any]:

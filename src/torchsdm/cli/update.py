@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
 
 from torchsdm.choices import CONTROLS, POLICIES
-from torchsdm.cli._options import LanguageModel, column_options, json_option, language_model_options, output_option, say
-from torchsdm.cli._words import trust_lines
+from torchsdm.cli._options import (
+    LanguageModel,
+    ModelOutput,
+    column_options,
+    json_option,
+    language_model_options,
+    model_output_options,
+    say,
+)
+from torchsdm.cli._words import said_once, trust_lines
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
 
@@ -23,7 +30,7 @@ from torchsdm.errors import InvalidInputError
 @click.option(
     "--recalibrate/--no-recalibrate", default=True, show_default=True, help="Recompute the region afterwards."
 )
-@output_option("Directory for the changed model. Default: MODEL itself, replaced atomically.")
+@model_output_options("Directory for the changed model. Default: MODEL itself, replaced atomically.")
 @column_options
 @language_model_options
 @json_option
@@ -33,7 +40,7 @@ def update(
     remove: tuple[str, ...],
     relabel: tuple[str, ...],
     recalibrate: bool,
-    output: Path | None,
+    output: ModelOutput,
     columns: Columns,
     language_model: LanguageModel,
     as_json: bool,
@@ -49,6 +56,7 @@ def update(
     """
     if add is None and not remove and not relabel:
         raise InvalidInputError("Nothing to do: give --add, --remove or --relabel.")
+    path = output.path(model)
     from torchsdm.application import summary
     from torchsdm.states import join_states
 
@@ -77,13 +85,14 @@ def update(
         )
         counts["added"] = len(data)
     if recalibrate:
-        classifier.recalibrate()
-    classifier.save(output or model)
-    result = {**counts, **summary(classifier, Path(output or model))}
+        with said_once(classifier):
+            classifier.recalibrate()
+    classifier.save(path)
+    result = {**counts, **summary(classifier, path)}
     done = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     say(
         result,
-        "\n".join([f"{output or model}: {done}; {result['n_support']} in the support.", *trust_lines(result)]),
+        "\n".join([f"{path}: {done}; {result['n_support']} in the support.", *trust_lines(result)]),
         as_json,
     )
 
@@ -95,14 +104,14 @@ def update(
 )
 @click.option("--min-class-count", type=int, help="Calibration points per class that a region needs.")
 @click.option("--policy", type=click.Choice(POLICIES), help="Change which lanes are admitted.")
-@output_option("Directory for the changed model. Default: MODEL itself, replaced atomically.")
+@model_output_options("Directory for the changed model. Default: MODEL itself, replaced atomically.")
 @json_option
 def recalibrate(
     model: str,
     alphas: tuple[float, ...],
     min_class_count: int | None,
     policy: str | None,
-    output: Path | None,
+    output: ModelOutput,
     as_json: bool,
 ) -> None:
     r"""Recompute the region of a saved MODEL: for a different alpha, or after updates.
@@ -114,15 +123,17 @@ def recalibrate(
       sdm recalibrate model --alpha 0.9 --alpha 0.95
       sdm recalibrate model --policy trusted
     """
+    path = output.path(model)
     from torchsdm.application import SavedModel, summary
 
     saved = SavedModel.load(model)
     alpha: Any = None if not alphas else alphas[0] if len(alphas) == 1 else list(alphas)
     if policy is not None:
         saved.classifier.set_params(policy=policy)
-    saved.classifier.recalibrate(alpha, min_class_count=min_class_count)
-    saved.classifier.save(output or model)
-    result = summary(saved.classifier, Path(output or model))
+    with said_once(saved.classifier):
+        saved.classifier.recalibrate(alpha, min_class_count=min_class_count)
+    saved.classifier.save(path)
+    result = summary(saved.classifier, path)
     say(result, "\n".join(trust_lines(result)), as_json)
 
 
@@ -132,7 +143,7 @@ def recalibrate(
 @click.option("-a", "--alpha", type=float, help="Accuracy to promise. Default: that of the last certificate.")
 @click.option("--delta", type=float, help="Probability with which the promise may fail. Default: as in training.")
 @click.option("--control", type=click.Choice(CONTROLS), help="For whom it holds. Default: as in training.")
-@output_option("Directory for the changed model. Default: MODEL itself, replaced atomically.")
+@model_output_options("Directory for the changed model. Default: MODEL itself, replaced atomically.")
 @column_options
 @language_model_options
 @json_option
@@ -142,7 +153,7 @@ def certify(
     alpha: float | None,
     delta: float | None,
     control: str | None,
-    output: Path | None,
+    output: ModelOutput,
     columns: Columns,
     language_model: LanguageModel,
     as_json: bool,
@@ -157,6 +168,7 @@ def certify(
       sdm certify model checked.jsonl
       sdm certify model checked.jsonl --alpha 0.9 --control predictions
     """
+    path = output.path(model)
     from torchsdm.application import summary
     from torchsdm.estimators import SDMClassifier
     from torchsdm.states import join_states
@@ -170,9 +182,10 @@ def certify(
         known = {str(name): name for one in classifier.models_ for name in one.known_ids()}
         given = replace(given, ids=_new_ids(given.ids, known))
     classifier.set_params(**{k: v for k, v in {"delta": delta, "control": control}.items() if v is not None})
-    classifier.recertify(given, alpha=alpha)
-    classifier.save(output or model)
-    result = summary(classifier, Path(output or model))
+    with said_once(classifier):
+        classifier.recertify(given, alpha=alpha)
+    classifier.save(path)
+    result = summary(classifier, path)
     say(result, "\n".join(trust_lines(result)), as_json)
 
 

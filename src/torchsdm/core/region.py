@@ -90,15 +90,16 @@ class HighReliabilityRegion:
         warning = self.warning(class_names)
         return None if warning is None else str(warning)
 
-    def warning(self, class_names: Sequence[Any] | None = None) -> RegionWarning | None:
-        """The same as a warning, with the remedy as a value."""
+    def warning(self, class_names: Sequence[Any] | None = None, *, certified: bool = False) -> RegionWarning | None:
+        """The same as a warning, with the remedy as a value; ``certified`` if a certificate admits as well."""
 
         def named(classes: Sequence[int]) -> str:
             return ", ".join(repr(c if class_names is None else class_names[c]) for c in classes)
 
         if not self.found:
             classes = f" Class {named(self.failed_classes)} stays below alpha." if self.failed_classes else ""
-            text = f"No high-reliability region at alpha={self.alpha:g}; everything is rejected.{classes}"
+            so = "no answer is trusted, but the certificate admits" if certified else "everything is rejected"
+            text = f"No high-reliability region at alpha={self.alpha:g}; {so}.{classes}"
             if self.largest_alpha is None:
                 return RegionWarning(
                     f"{text} No alpha above 0.5 has a region either: the model is too weak or there is too little data."

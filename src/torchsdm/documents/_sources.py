@@ -23,7 +23,8 @@ from torchsdm.documents._lines import (
     usual_keys,
 )
 from torchsdm.documents.document import Document
-from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError
+from torchsdm.errors import EmptyInputError, InvalidInputError, InvalidTypeError, MissingExtraError
+from torchsdm.labels import stripped_label
 from torchsdm.validation import as_list, check_same_length
 
 _LONGEST_CELL = min(sys.maxsize, 2**31 - 1)  # of CSV; a document may be longer than the module's default of 128 kB
@@ -39,6 +40,7 @@ class Source:
     """Starts a new pass."""
     is_typed: bool = True
     """Whether values have types; in CSV all are strings."""
+    is_file: bool = False
 
     def strict(self) -> Source:
         """The same rows; one that cannot be read is an error."""
@@ -51,15 +53,15 @@ class Source:
             return rows
         for place, problem in self.rows():
             raise InvalidInputError(f"{self.name} has no row that can be read. {place}: {problem}.")
-        raise InvalidInputError(f"{self.name} is empty: it contains no documents.")
+        raise EmptyInputError(f"{self.name} is empty: it contains no documents.")
 
     def label_reader(self, column: str | None) -> Callable[[Any], Any]:
-        """How labels are read: in an untyped format, a column of integers becomes integers."""
+        """How labels are read: from a file without surrounding white space; a CSV column of integers as integers."""
         if self.is_typed or column is None:
-            return lambda label: label
+            return stripped_label if self.is_file else lambda label: label
         labels = (row.get(column) for _, row in self.rows() if not isinstance(row, Unreadable))
-        is_integer = all(_is_integer(label) for label in labels if label is not None and label.strip())
-        return int if is_integer else lambda label: label
+        is_integer = all(_is_integer(label.strip()) for label in labels if label is not None and label.strip())
+        return int if is_integer else str.strip
 
 
 def open_source(source: Any, beside: dict[str, Any]) -> Source:
@@ -137,7 +139,7 @@ def _file_source(path: Path) -> Source:
         )
     if kind not in readers:
         raise InvalidInputError(f"'source' of Documents must end in {', '.join(readers)}. Got {path.name!r}.")
-    return Source(str(path), readers[kind], is_typed=kind in (".jsonl", ".parquet"))
+    return Source(str(path), readers[kind], is_typed=kind in (".jsonl", ".parquet"), is_file=True)
 
 
 def csv_rows(path: Path, delimiter: str = ",") -> Iterator[ReadRow]:

@@ -20,7 +20,7 @@ from torchsdm.documents._lines import Unreadable
 from torchsdm.documents._sources import choose_columns, open_source
 from torchsdm.documents.document import BadRow, BadRows, Document
 from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, Remedy, warn_user
-from torchsdm.validation import check_choice, check_positive, is_storable_id, is_storable_label, is_storable_text
+from torchsdm.validation import Array, check_choice, check_positive, is_storable_id, is_storable_label, is_storable_text
 
 _SHOWN = 5  # places listed per kind of problem
 _LABEL_PROBLEMS = ("no label", "label that is neither text nor a number")
@@ -70,7 +70,7 @@ class Documents:
     ----------
     source : path, pandas.DataFrame, datasets.Dataset, or a sequence of strings, of mappings or of ``Document``
         A path ends in ``.jsonl``, ``.csv``, ``.tsv`` or ``.parquet``; the first three may be followed by ``.gz``.
-        A ``Document`` keeps its place.
+        A ``Document`` keeps its place. Labels in a file lose surrounding white space.
     text : str
         Name of the text column or key.
     label, id, answer : str or False, optional
@@ -148,6 +148,10 @@ class Documents:
         if self._report is None:
             self._report = self._examine()
         return self._report
+
+    def label_array(self) -> Array:
+        """The labels, equal ones together: enough to know the classes before anything is made of the texts."""
+        return np.array(list(self.report.label_counts.elements()))
 
     def __len__(self) -> int:
         return self.report.n_documents

@@ -20,7 +20,7 @@ from torchsdm.estimators._fitted import check_examples
 from torchsdm.estimators._fitting import Background, FitData, Trained
 from torchsdm.estimators._saving import Saveable
 from torchsdm.estimators._updates import Updatable
-from torchsdm.labels import BACKGROUND, LabelCodes, count_classes
+from torchsdm.labels import BACKGROUND, LabelCodes, count_classes, warn_of_lookalikes
 from torchsdm.matching import DEFAULT_BLOCK_SIZE
 from torchsdm.model import Examples, ListedExamples, Points
 from torchsdm.states import LabelledStates, StatesOrigin
@@ -142,7 +142,8 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         states = check_hidden_states(self, data_in.hidden_states, caller, reset=True)
         labels = check_label_array(data_in.labels, caller)
         check_same_length(len(states), labels, "y", caller)
-        classes, class_numbers = count_classes(labels, caller)
+        classes, class_numbers = count_classes(labels, f"'y' of {caller}")
+        warn_of_lookalikes(labels, f"'y' of {caller}")
         examples = check_examples(data_in.ids, data_in.texts, len(states), caller)
         codes = LabelCodes(classes)
         calibrating = self._check_part(calibration, "calibration", codes, data_in.origin, caller)
@@ -312,7 +313,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
 
     def _check_input(self, X: ArrayLike, method: str) -> Tensor:
         self._check_is_fitted(method)
-        return check_hidden_states(self, X, f"{type(self).__name__}.{method}", reset=False)
+        return check_hidden_states(self, X, f"{type(self).__name__}.{method}", reset=False, empty=True)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

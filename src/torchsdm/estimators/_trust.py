@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,9 +50,8 @@ class Trusting(FittedState):
     def warnings(self) -> list[SDMWarning]:
         """What a user should know before relying on the model; also in its card, its report and ``sdm doctor``."""
         self._check_is_fitted("warnings")
-        names = self.classes_.tolist()
-        found = [warning for model in self.models_ for warning in model.calibration.warnings(names)]
-        certificate = self.certificate_
+        names, certificate = self.classes_.tolist(), self.certificate_
+        found = self._region_warnings()
         if certificate is not None and (warning := certificate.warning(names)) is not None:
             found.append(warning)
         if certificate is not None and certificate.found and self.models_[0].support_changed:
@@ -61,6 +62,17 @@ class Trusting(FittedState):
                 )
             )
         return found
+
+    def _region_warnings(self) -> list[SDMWarning]:
+        """What a user should know about the regions, once for all rounds of an ensemble."""
+        names, certificate = self.classes_.tolist(), self.lane_rule_.certificate
+        certified = certificate is not None and certificate.found
+        by_round = [model.calibration.warnings(names, certified=certified) for model in self.models_]
+        return by_round[0] if len(by_round) == 1 else _told_once(by_round)
+
+    def _warn_of_regions(self) -> None:
+        for warning in self._region_warnings():
+            warn_user(warning.what, type(warning), warning.remedy)
 
     def _hold_out(self, data: FitData, alpha: float) -> FitData:
         """Hold out a random part of X to certify with, unless there are too few points for any certificate.
@@ -135,6 +147,23 @@ class Trusting(FittedState):
         self.reliability_ = Reliability.fit(calibration.evidence[familiar], right[familiar])
         fitted = (self.reliability_, self.familiarity_)
         return calibration.scored(*fitted), certification.scored(*fitted)
+
+
+def _told_once(by_round: Sequence[Sequence[SDMWarning]]) -> list[SDMWarning]:
+    """The warnings of several rounds: where several say the like, the first of them."""
+    alike: dict[tuple[Any, ...], list[tuple[int, SDMWarning]]] = {}
+    for number, warnings in enumerate(by_round, start=1):
+        seen: Counter[tuple[Any, ...]] = Counter()
+        for warning in warnings:
+            kind = (type(warning), warning.remedy)
+            alike.setdefault((*kind, seen[kind]), []).append((number, warning))
+            seen[kind] += 1
+
+    def told(number: int, warning: SDMWarning, n_rounds: int) -> SDMWarning:
+        of = f"Round {number}" + (f", and likewise {n_rounds - 1} of the others" if n_rounds > 1 else "")
+        return type(warning)(f"{of}: {warning.what}", remedy=warning.remedy)
+
+    return [told(*rounds[0], len(rounds)) for rounds in alike.values()]
 
 
 def _warn_of_known(decisions: SDMDecisions) -> None:

@@ -185,6 +185,7 @@ class SDMClassifier(BaseSDMClassifier):
             if self._certifies(data):
                 self._certify(model, alpha)
             self.models_ = (model,)
+            self._warn_of_regions()
         return self
 
     def recertify(
@@ -221,10 +222,13 @@ class SDMClassifier(BaseSDMClassifier):
                 raise InvalidInputError(
                     "This model was fitted without a certification set.", remedy=Remedy.GIVE_LABELLED
                 )
-            if model.support_changed:
+            was_changed = model.support_changed
+            if was_changed:
                 regions = model.calibration.regions
                 model.recalibrate([region.alpha for region in regions], model.calibration.min_class_count)
             self._certify(model, wanted)
+        if was_changed:
+            self._warn_of_regions()
         return self
 
     def recalibrate(
@@ -243,6 +247,7 @@ class SDMClassifier(BaseSDMClassifier):
             before = self.certificate_
             if before is not None and (changed or (alpha is not None and self.region_.alpha != before.alpha)):
                 self._certify(self.model_, self.region_.alpha)
+            self._warn_of_regions()
         return self
 
     @property

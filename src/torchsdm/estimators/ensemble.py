@@ -49,6 +49,15 @@ class SDMEnsemble(BaseSDMClassifier):
             self._draw_seed(seed)
             trained = self._train(data)
             self.models_ = tuple(trained.model_of(one) for one in trained.rounds)
+            self._warn_of_regions()
+        return self
+
+    def recalibrate(
+        self: Self, alpha: float | Sequence[float] | None = None, *, min_class_count: int | None = None
+    ) -> Self:
+        """Recompute the region of every round, for another alpha or after updates, without training."""
+        super().recalibrate(alpha, min_class_count=min_class_count)
+        self._warn_of_regions()
         return self
 
     @classmethod

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
 from torchsdm.core import SDMDecisions
 from torchsdm.documents import Documents
-from torchsdm.errors import BackboneError, InvalidInputError, ModelFileError, NotFittedError
+from torchsdm.errors import BackboneError, DataWarning, InvalidInputError, ModelFileError, NotFittedError
 from torchsdm.estimators._loading import load_classifier
 from torchsdm.estimators.classifier import SDMClassifier
 from torchsdm.estimators.ensemble import SDMEnsemble
 from torchsdm.hidden_states import Backbone, HiddenStateExtractor, TaskPrompt, default_store
+from torchsdm.labels import LabelCodes, count_classes, warn_of_lookalikes
 from torchsdm.model import Explanation
 from torchsdm.states import StatesStore
 from torchsdm.storage import HubModel
 from torchsdm.trust import DriftGuard
-from torchsdm.validation import Array, check_path
+from torchsdm.validation import Array, check_path, no_states
 from torchsdm.wording import shortened
 
 Self = TypeVar("Self", bound="SDMTextClassifier")
@@ -115,6 +118,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         held_out = {name: _held_out(part, name, caller) for name, part in given.items() if part is not None}
         if certification is not None and isinstance(self.classifier, SDMEnsemble):
             raise InvalidInputError(f"'certification' of {caller} must be None: an ensemble is not certified.")
+        _check_labels(documents, held_out, caller)
         if background is not None:
             held_out["background"] = _documents(background, f"{caller} (background)")
         store = self._make_store(caller)
@@ -122,7 +126,9 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         training = extractor.labelled_states(documents, store=store)
         parts: dict[str, Any] = {name: extractor.labelled_states(one, store=store) for name, one in held_out.items()}
         classifier = SDMClassifier() if self.classifier is None else clone(self.classifier)
-        classifier.fit(training, **parts)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DataWarning)  # _check_labels warned before anything was extracted
+            classifier.fit(training, **parts)
         self.extractor_, self.classifier_ = extractor, classifier
         return self
 
@@ -307,6 +313,8 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         return self._states(X, answers, "states")
 
     def _states(self, X: Any, answers: Any, method: str) -> Array:
+        if isinstance(X, (Sequence, np.ndarray)) and not isinstance(X, str) and len(X) == 0:
+            return no_states(self._fitted(method))
         documents = _documents(X, f"SDMTextClassifier.{method}", answers=answers, repeated="keep")
         return self.checked_extractor().extract(documents).hidden_states
 
@@ -353,3 +361,12 @@ def _held_out(part: Any, name: str, caller: str) -> Documents:
 def _require_labels(documents: Documents, caller: str) -> None:
     if not documents.has_labels:
         raise InvalidInputError(f"{caller} needs labels: pass y, or documents that have them.")
+
+
+def _check_labels(documents: Documents, held_out: Mapping[str, Documents], caller: str) -> None:
+    """Check labels as the classifier will, before anything is extracted."""
+    labels = documents.label_array()
+    classes, _ = count_classes(labels, f"'y' of {caller}")
+    warn_of_lookalikes(labels, f"'y' of {caller}")
+    for name, part in held_out.items():
+        LabelCodes(classes).encode(part.label_array(), f"{caller} ({name})")

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from sklearn.base import BaseEstimator, TransformerMixin
-from tqdm.auto import tqdm
 
 from torchsdm._version import __version__
 from torchsdm.choices import SEGMENTS
@@ -25,6 +24,7 @@ from torchsdm.hidden_states.extraction import Extraction
 from torchsdm.hidden_states.model_source import find_model
 from torchsdm.hidden_states.prompts import TaskPrompt, task_prompt
 from torchsdm.labels import as_label_array
+from torchsdm.progress import Progress
 from torchsdm.states import (
     ExtractedStates,
     FolderWriter,
@@ -460,20 +460,15 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         Documents whose number is among the unfit are left out.
         """
         n_done = min(skip * size, len(documents))
-        with self._progress(len(documents), n_done, description) as progress:
+        with Progress(len(documents), "doc", description, shown=self.verbose) as progress:
+            progress.skip_to(n_done)
             for whole in islice(documents.blocks(size), skip, None):
                 block = [document for document in whole if document.number not in unfit]
                 make = partial(_extracted, prepared, block, progress.update, documents.name)
                 if block:
                     yield block, keep(block, make)
                 n_done += len(whole)
-                progress.update(n_done - progress.n)  # documents that were stored already
-
-    def _progress(self, n_documents: int, n_done: int, description: str) -> Any:
-        """A bar with rate and remaining time; none without ``verbose`` or outside a terminal."""
-        return tqdm(
-            total=n_documents, initial=n_done, desc=description, unit="doc", disable=None if self.verbose else True
-        )
+                progress.skip_to(n_done)  # documents that were stored already
 
 
 def _extracted(

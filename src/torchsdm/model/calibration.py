@@ -20,7 +20,7 @@ from torchsdm.core import (
     log_activation,
     rescaled_similarity,
 )
-from torchsdm.errors import RegionWarning, SDMWarning, warn_user
+from torchsdm.errors import RegionWarning, SDMWarning
 from torchsdm.matching import SupportSet
 
 
@@ -73,21 +73,25 @@ class Calibration:
         labels, predictions, chosen = (tensor.cpu().numpy() for tensor in (self.labels, self.predictions, admitted))
         return GroupCounts.of(labels, predictions, chosen, self.ecdfs.n_classes).accuracies()
 
-    def warnings(self, class_names: Sequence[Any] | None = None) -> list[SDMWarning]:
-        """What a user should know before relying on the regions."""
+    def warnings(self, class_names: Sequence[Any] | None = None, *, certified: bool = False) -> list[SDMWarning]:
+        """What a user should know before relying on the regions; ``certified`` if a certificate admits beside them."""
         found: list[SDMWarning | None] = [self.ecdfs.warning(class_names)]
         for region in self.regions:
-            found += [region.warning(class_names), self._group_warning(region, class_names)]
+            found += [region.warning(class_names, certified=certified), self._group_warning(region, class_names)]
         return [warning for warning in found if warning is not None]
 
     def _group_warning(
         self, region: HighReliabilityRegion, class_names: Sequence[Any] | None = None
     ) -> RegionWarning | None:
-        """Name groups below alpha and predictions with few points; a region is found by true classes alone."""
+        """Name groups below alpha and predictions with few points; a region is found by true classes alone.
+
+        Predictions of a class that has few points itself are left to the region's own warning.
+        """
         needed = 0 if region.alpha == 1 else 1 / (1 - region.alpha) - 1e-9
 
         def is_weak(group: GroupAccuracy) -> bool:
-            is_thin = group.kind == "prediction" and group.n_admitted < needed
+            is_told = group.class_number in region.scarce_classes
+            is_thin = group.kind == "prediction" and group.n_admitted < needed and not is_told
             return is_thin or (group.accuracy is not None and group.accuracy < region.alpha)
 
         weak = [
@@ -108,15 +112,14 @@ class Calibration:
         support: SupportSet,
         alphas: Sequence[float],
         min_class_count: int,
-        class_names: Sequence[Any],
     ) -> Calibration:
-        """Match the calibration points against the support, then fit eCDFs and regions; warns if they are weak."""
+        """Match the calibration points against the support, then fit eCDFs and regions."""
         match = points.unvouched(support.match(points.exemplars, points.predictions))
         ecdfs = ClassEcdfs.fit(match.nearest_distance, match.similarity, labels, points.logits.shape[1], warn=False)
         signals = Signals.of(match, ecdfs)
         p = _probabilities(points.logits, signals.similarity, signals.distance_quantile)
         rescaled = rescaled_similarity(signals.similarity, p.amax(dim=1))
-        found = cls(
+        return cls(
             points,
             labels,
             signals.similarity,
@@ -126,20 +129,12 @@ class Calibration:
             _find_regions(rescaled, p, labels, alphas, min_class_count),
             min_class_count,
         )
-        found._warn(class_names)
-        return found
 
-    def with_regions(self, alphas: Sequence[float], min_class_count: int, class_names: Sequence[Any]) -> Calibration:
+    def with_regions(self, alphas: Sequence[float], min_class_count: int) -> Calibration:
         """The same calibration with regions for other alphas; nothing else changes."""
         p = _probabilities(self.logits, self.similarity, self.distance_quantile)
         regions = _find_regions(self.rescaled_similarity, p, self.labels, alphas, min_class_count)
-        found = replace(self, regions=regions, min_class_count=min_class_count)
-        found._warn(class_names)
-        return found
-
-    def _warn(self, class_names: Sequence[Any]) -> None:
-        for warning in self.warnings(class_names):
-            warn_user(warning.what, type(warning), warning.remedy)
+        return replace(self, regions=regions, min_class_count=min_class_count)
 
 
 def _find_regions(

@@ -93,7 +93,7 @@ class SDMModel:
         support = SupportSet(trained.exemplars, training.labels, trained.recognised_as, block_size=block_size)
         points = _encode(adaptor, calibration.state_blocks, n_classes)
         labels = calibration.labels.to(support.exemplars.device)
-        found = Calibration.of(points, labels, support, alphas, min_class_count, classes.tolist())
+        found = Calibration.of(points, labels, support, alphas, min_class_count)
         has_background = bool((training.labels == n_classes).any())
         return cls(
             adaptor,
@@ -161,13 +161,12 @@ class SDMModel:
 
     def recalibrate(self, alphas: Sequence[float], min_class_count: int) -> None:
         """Recompute the regions and, if the support has changed, the signals and eCDFs."""
-        names = self.classes.tolist()
         if self.support_changed:
             known = self.calibration
-            self.calibration = Calibration.of(known.points, known.labels, self.support, alphas, min_class_count, names)
+            self.calibration = Calibration.of(known.points, known.labels, self.support, alphas, min_class_count)
             self.support_changed = False
         else:
-            self.calibration = self.calibration.with_regions(alphas, min_class_count, names)
+            self.calibration = self.calibration.with_regions(alphas, min_class_count)
 
     def add(self, hidden_states: Tensor, labels: Tensor, examples: Examples) -> None:
         """Append points to the support; weights, eCDFs and region stay as they are."""

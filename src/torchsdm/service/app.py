@@ -144,8 +144,8 @@ def _checked(request: dict[str, Any], max_inputs: int) -> dict[str, Any]:
             f'A request needs "texts" (and "answers", if those are judged) or "hidden_states". Got {sorted(request)}.'
         )
     inputs = request.get("texts", request.get("hidden_states"))
-    if not isinstance(inputs, list) or not 1 <= len(inputs) <= max_inputs:
-        raise InvalidInputError(f"A request needs a list of 1 to {max_inputs} inputs.")
+    if not isinstance(inputs, list) or len(inputs) > max_inputs:
+        raise InvalidInputError(f"A request needs a list of at most {max_inputs} inputs.")
     return request
 
 

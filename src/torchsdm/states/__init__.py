@@ -2,7 +2,7 @@
 
 from torchsdm.states._row_files import state_of, usual_shape
 from torchsdm.states.extracted import ExtractedStates
-from torchsdm.states.folder import FolderWriter, folder_origin
+from torchsdm.states.folder import FolderWriter, folder_origin, n_stored_rows
 from torchsdm.states.formats import has_states, read_states, state_blocks
 from torchsdm.states.labelled import LabelledStates, join_states
 from torchsdm.states.origin import Difference, ModelOrigin, PoolingOrigin, PromptOrigin, StatesOrigin
@@ -23,6 +23,7 @@ __all__ = [
     "folder_origin",
     "has_states",
     "join_states",
+    "n_stored_rows",
     "read_states",
     "state_blocks",
     "state_of",

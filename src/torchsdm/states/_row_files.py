@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from torchsdm.documents import BadRow, Row, Unreadable, json_rows, readable_rows, usual_keys
-from torchsdm.errors import InvalidInputError, MissingExtraError
+from torchsdm.errors import EmptyInputError, InvalidInputError, MissingExtraError
 from torchsdm.states._request import Request
 from torchsdm.states.labelled import LabelledStates
 from torchsdm.validation import Array, is_storable_id
@@ -30,7 +30,7 @@ def jsonl_blocks(request: Request) -> Iterator[LabelledStates]:
 def parquet_blocks(request: Request) -> Iterator[LabelledStates]:
     with open_parquet(request.path) as file:
         if not file.metadata.num_rows:
-            raise InvalidInputError(f"{request.path} is empty.")
+            raise EmptyInputError(f"{request.path} is empty.")
         yield from _row_blocks(request, _parquet_rows(request, file), "row", np.float32)
 
 

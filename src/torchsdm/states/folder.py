@@ -283,6 +283,12 @@ def folder_origin(directory: Path) -> StatesOrigin | None:
     return StatesFolder(directory, _read_manifest(path)).origin if path.exists() else None
 
 
+def n_stored_rows(directory: Path) -> int:
+    """How many documents of a run are in its folder so far; 0 without a folder."""
+    path = directory / MANIFEST_NAME
+    return StatesFolder(directory, _read_manifest(path)).n_finished_rows if path.exists() else 0
+
+
 def _example(document: Document) -> dict[str, Any]:
     example = {"id": document.id, "text": document.text, "label": document.label, "answer": document.answer}
     return {name: value for name, value in example.items() if value is not None}

@@ -6,6 +6,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import numpy as np
 from safetensors import SafetensorError
 
 from torchsdm.documents import BadRows, Unreadable, json_rows, readable_rows
-from torchsdm.errors import InvalidInputError, TorchSDMError
+from torchsdm.errors import EmptyInputError, InvalidInputError, TorchSDMError
+from torchsdm.labels import stripped_labels
 from torchsdm.states._array_files import npz_blocks, safetensors_blocks
 from torchsdm.states._request import Request
 from torchsdm.states._row_files import jsonl_blocks, open_parquet, parquet_blocks
@@ -22,6 +24,7 @@ from torchsdm.states.labelled import LabelledStates
 from torchsdm.validation import Array, check_path, check_positive
 
 _TEXT_ENDINGS = (".csv", ".tsv")  # files of texts, never of states
+_BINARY = (".npz", ".safetensors", ".parquet")  # have a header even without rows
 
 
 def read_states(
@@ -41,7 +44,8 @@ def read_states(
         A file, or a directory that ``HiddenStateExtractor.extract_to`` or ``sdm embed`` wrote.
     states, labels, ids, texts : str
         Names of the arrays, columns or keys of a file. ids and texts may be absent. If rows of JSONL or Parquet have no
-        ``labels``, ``ids`` or ``texts``, their ``label``, ``id`` or ``text`` is used.
+        ``labels``, ``ids`` or ``texts``, their ``label``, ``id`` or ``text`` is used. Labels that are strings lose
+        surrounding white space.
     needs_labels : bool
         Whether a file without labels is refused.
 
@@ -126,7 +130,9 @@ def has_states(path: str | Path, states: str = "hidden_states", *, text: str | N
     Raises
     ------
     InvalidInputError
-        If there is nothing at ``path``, it is empty, or its ending is neither that of states nor of texts.
+        If there is nothing at ``path``, or its ending is neither that of states nor of texts.
+    EmptyInputError
+        If the file has no rows.
     """
     path = check_path(path, "path", "has_states")
     if path.is_dir():
@@ -137,15 +143,17 @@ def has_states(path: str | Path, states: str = "hidden_states", *, text: str | N
     with _file_errors(path, kind):
         columns: Container[str] | None = None
         is_empty = path.stat().st_size == 0
+        if is_empty and kind in _BINARY:
+            raise InvalidInputError(f"{path} is empty: it is not even {kind} data without rows.")
         if kind == ".jsonl":
             columns = _deciding_line(path, states, text)
             is_empty = columns is None
-        elif kind == ".parquet" and not is_empty:
+        elif kind == ".parquet":
             with open_parquet(path) as file:
                 columns = file.schema_arrow.names
                 is_empty = file.metadata.num_rows == 0
     if is_empty:
-        raise InvalidInputError(f"{path} is empty.")
+        raise EmptyInputError(f"{path} is empty.")
     return states in columns if columns is not None else kind not in _TEXT_ENDINGS
 
 
@@ -192,7 +200,8 @@ def _file_errors(path: Path, kind: str) -> Iterator[None]:
 def _file_blocks(request: Request, kind: str) -> Iterator[LabelledStates]:
     """The blocks of a file; nothing of a block is kept once the next is requested."""
     with _file_errors(request.path, kind):
-        yield from _READERS[kind](request)
+        for block in _READERS[kind](request):
+            yield replace(block, labels=stripped_labels(block.labels))
 
 
 # --- Folders ---------------------------------------------------------------------------------------------------------
@@ -223,7 +232,7 @@ def _folder_states(
     labels, origin = column("label"), folder.origin
     return LabelledStates(
         arrays["hidden_states"],
-        None if labels is None else np.array(labels),
+        None if labels is None else np.array(stripped_labels(labels)),
         column("id"),
         column("text"),
         arrays.get("label_logits"),

@@ -4,6 +4,7 @@ from torchsdm.storage.card import model_card
 from torchsdm.storage.directory import (
     CONFIG_NAME,
     StoredModel,
+    holds_model,
     label_values_from_json,
     label_values_to_json,
     read_model,
@@ -19,6 +20,7 @@ __all__ = [
     "HubModel",
     "StoredExamples",
     "StoredModel",
+    "holds_model",
     "label_values_from_json",
     "label_values_to_json",
     "load_model_parts",

@@ -97,11 +97,7 @@ def _write_model(
     tables: Mapping[str, Iterable[ExampleRow]],
     card: str,
 ) -> None:
-    old_card = None
-    if (directory / CONFIG_NAME).exists():
-        old_card = _parse_config(directory).get("card_sha256")  # refuses to overwrite a config that is not ours
-    elif directory.exists() and not directory.is_dir():
-        raise ModelFileError(f"{directory} is a file; a model needs a directory.")
+    old_card = _parse_config(directory).get("card_sha256") if holds_model(directory) else None
     directory.mkdir(parents=True, exist_ok=True)
     remove_unfinished(directory)
 
@@ -129,6 +125,28 @@ def _write_model(
                 path.unlink(missing_ok=True)
             except PermissionError:  # a system that cannot remove mapped files; the next save tries again
                 continue
+
+
+def holds_model(directory: str | Path) -> bool:
+    """Whether there is a model in a directory, which saving would replace.
+
+    A directory that saving must not touch raises: one with a config or other files that are not a model's. Hidden
+    files, a README and what an interrupted save left do not count.
+    """
+    directory = Path(directory)
+    if (directory / CONFIG_NAME).exists():
+        _parse_config(directory)
+        return True
+    if directory.exists() and not directory.is_dir():
+        raise ModelFileError(f"{directory} is a file; a model needs a directory.")
+    names = sorted(path.name for path in directory.iterdir()) if directory.exists() else []
+    foreign = [name for name in names if not (name.startswith(".") or name == CARD_NAME or _DATA_FILE.fullmatch(name))]
+    if foreign:
+        raise ModelFileError(
+            f"{directory} contains something other than a model, such as {foreign[0]!r}; left untouched. Choose a new "
+            "or empty directory."
+        )
+    return False
 
 
 def read_model(

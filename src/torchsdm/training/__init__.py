@@ -3,7 +3,7 @@
 Every estimator that trains in rounds uses this room, baselines included.
 """
 
-from torchsdm.training.checkpoint import seed_of_fit
+from torchsdm.training.checkpoint import remove_checkpoint, seed_of_fit, stored_epochs
 from torchsdm.training.data import (
     Part,
     TrainingData,
@@ -37,7 +37,9 @@ __all__ = [
     "certification_split",
     "fingerprint",
     "random_generator",
+    "remove_checkpoint",
     "seed_of_fit",
     "split_of_round",
+    "stored_epochs",
     "train_rounds",
 ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from torch import Tensor
-from tqdm.auto import tqdm
 
+from torchsdm.progress import Progress
 from torchsdm.training.learner import Learner, Round
 
 
@@ -19,6 +19,9 @@ class Callback:
     def restore(self, number: int) -> tuple[Round, Mapping[str, Tensor]] | None:
         """A round that an interrupted fit left behind, and the state of its learner (empty if it is finished)."""
         return None
+
+    def begin_round(self, current: Round) -> None:
+        """A round begins, or resumes after its last epoch before an interruption."""
 
     def is_finished(self, current: Round) -> bool:
         """Whether a round should end now."""
@@ -53,7 +56,11 @@ class ProgressBar(Callback):
 
     def start(self) -> None:
         """Show an empty bar."""
-        self._bar = tqdm(total=self.n_rounds * self.max_epochs, unit="epoch", disable=None)
+        self._bar = Progress(self.n_rounds * self.max_epochs, "epoch")
+
+    def begin_round(self, current: Round) -> None:
+        """Skip the epochs that were trained before an interruption."""
+        self._bar.skip_to(current.number * self.max_epochs + current.epoch)
 
     def after_epoch(self, current: Round, learner: Learner) -> None:
         """Show the epoch and its losses."""
@@ -64,15 +71,12 @@ class ProgressBar(Callback):
             **{name: f"{value:.3f}" for name, value in current.records[-1].shown.items()},
             refresh=False,
         )
-        self._move_to(current.number * self.max_epochs + current.epoch)
+        self._bar.update()
 
     def after_round(self, finished: Round) -> None:
-        """Count the epochs that patience or a checkpoint skipped."""
-        self._move_to((finished.number + 1) * self.max_epochs)
+        """Skip the epochs that patience spared."""
+        self._bar.skip_to((finished.number + 1) * self.max_epochs)
 
     def end(self) -> None:
         """Leave the bar as it is."""
         self._bar.close()
-
-    def _move_to(self, n_epochs: int) -> None:
-        self._bar.update(n_epochs - self._bar.n)

@@ -19,7 +19,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from torchsdm.errors import CheckpointError, InvalidInputError
-from torchsdm.files import replace_file
+from torchsdm.files import remove_unfinished, replace_file
 from torchsdm.training.callbacks import Callback
 from torchsdm.training.history import EpochRecord, LossRecord
 from torchsdm.training.learner import Learner, Round, part_of, prefixed
@@ -113,6 +113,22 @@ def stored_seed(directory: str | Path) -> int | None:
         if (path := Path(directory) / name).exists():
             return int(_read(path)[0]["seed"])
     return None
+
+
+def stored_epochs(directory: str | Path) -> int:
+    """How many epochs, over all rounds, a checkpoint directory has."""
+    facts = [_read(path)[0] for path in Path(directory).glob("[!.]*.safetensors")]
+    return sum({one["number"]: len(one["records"]) for one in facts}.values())  # the last round may be there twice
+
+
+def remove_checkpoint(directory: str | Path) -> None:
+    """Remove the files of a checkpoint directory, and the directory unless it has others."""
+    directory = Path(directory)
+    remove_unfinished(directory)
+    for path in [directory / CURRENT, *directory.glob("round-*.safetensors")]:
+        path.unlink(missing_ok=True)
+    if directory.is_dir() and not any(directory.iterdir()):
+        directory.rmdir()
 
 
 def round_name(number: int) -> str:

@@ -94,6 +94,8 @@ def train_round(training: Training, number: int, callbacks: Sequence[Callback] =
 
     restored = (callback.restore(number) for callback in callbacks)
     current, state = next((one for one in restored if one is not None), (Round(number), {}))
+    for callback in callbacks:
+        callback.begin_round(current)
     if not is_finished(current):
         with _plain_torch(settings.device_type):
             learner = training.begin(number)

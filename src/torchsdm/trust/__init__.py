@@ -1,6 +1,6 @@
 """What we promise beyond the paper: certificate, lanes, drift guard."""
 
-from torchsdm.trust.certificate import Certificate, GroupCheck, ScoredSample, can_certify, certify
+from torchsdm.trust.certificate import Certificate, GroupCheck, ScoredSample, can_certify, certify, points_needed
 from torchsdm.trust.certified import CertifiedClassifier
 from torchsdm.trust.guard import DriftGuard, GuardReset
 from torchsdm.trust.lanes import LaneRule, SignalSample, demoted
@@ -19,4 +19,5 @@ __all__ = [
     "can_certify",
     "certify",
     "demoted",
+    "points_needed",
 ]

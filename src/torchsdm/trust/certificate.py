@@ -163,6 +163,11 @@ class Certificate:
         content += [[g.kind, g.class_number, g.n_admitted, g.n_errors] for g in self.groups]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
 
+    @property
+    def weakest(self) -> GroupCheck | None:
+        """The group that is the least sure to reach alpha; None without groups."""
+        return max(self.groups, key=lambda group: group.p_value, default=None)
+
     def admits(self, predictions: Array, score: Array, eligible: Array) -> Array:
         """Which points the certified rule admits (N,); none without a certificate."""
         admitted: Array = eligible & np.isfinite(score) & (score >= self.thresholds[predictions])
@@ -217,9 +222,9 @@ class Certificate:
                 f"Nothing is certified at alpha = {self.alpha:.4g}: there are too few labelled points to hold any out. "
                 f"A certificate needs at least {points_needed(self.alpha, self.delta)} held out{of_each}."
             )
-        if not self.groups:
+        worst = self.weakest
+        if worst is None:
             return f"Nothing can be certified at alpha = {self.alpha:.4g}: no calibration point is eligible."
-        worst = max(self.groups, key=lambda group: group.p_value)
         name = worst.name(class_names)
         found = f"{worst.n_errors} wrong among {worst.n_admitted} admitted points"
         could = (

@@ -65,6 +65,18 @@ def test_every_format_holds_every_value(ending, tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == [path.name]
 
 
+@pytest.mark.parametrize("ending", FORMATS)
+def test_without_rows_a_file_is_empty_and_a_table_has_its_columns(ending, tmp_path):
+    path = tmp_path / f"decisions{ending}"
+    write_rows(path, [], lambda: ROWS[0])
+    assert read(path) == []
+    if ending in (".csv", ".tsv"):
+        assert path.read_text().strip().split("," if ending == ".csv" else "\t")[:3] == ["id", "text", "admitted"]
+    if ending == ".parquet":
+        parquet = pytest.importorskip("pyarrow.parquet")
+        assert parquet.read_schema(path).names == list(flat(ROWS[0]))
+
+
 def test_an_ending_in_capitals_is_the_same_ending(tmp_path):
     write_rows(tmp_path / "A.JSON", BLOCKS)
     assert json.loads((tmp_path / "A.JSON").read_text(encoding="utf-8")) == ROWS

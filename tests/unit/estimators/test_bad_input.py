@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchsdm import LabelledStates, SDMClassifier, SDMEnsemble
+from torchsdm import DriftGuard, LabelledStates, SDMClassifier, SDMEnsemble
 from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError, TorchSDMError, TrainingError
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
@@ -68,10 +68,7 @@ BAD_STATES = [
     pytest.param(spoiled(7, math.nan).tolist(), r"Got NaN, first in row 7;", id="NaN in a list"),
     pytest.param(spoiled(2, math.nan)[:, None, :].repeat(3, 1), r"Got NaN, first in row 2;", id="NaN with positions"),
     pytest.param(states().astype(np.float64) * 1e300, r"Got infinity .*first in row 0;", id="beyond float32"),
-    pytest.param(np.empty((0, 4), dtype=np.float32), r"0 sample\(s\).*minimum of 1", id="no rows"),
     pytest.param(np.empty((20, 0), dtype=np.float32), r"0 feature\(s\)", id="no columns"),
-    pytest.param(np.empty((0, 3, 4)), r"must not be empty. Got shape \(0, 3, 4\)", id="no rows with positions"),
-    pytest.param([], None, id="an empty list"),
     pytest.param(states()[:, 0], r"Expected 2D array, got 1D array", id="one axis"),
     pytest.param(np.zeros((20, 2, 2, 4)), r"must have shape \(N, D\) or \(N, positions, D\)", id="four axes"),
     pytest.param([["a", "b", "c", "d"]] * 20, None, id="strings"),
@@ -80,13 +77,20 @@ BAD_STATES = [
 ]
 
 
-@pytest.mark.parametrize(("X", "message"), BAD_STATES)
+NO_STATES = [
+    pytest.param(np.empty((0, 4), dtype=np.float32), r"0 sample\(s\).*minimum of 1", id="no rows"),
+    pytest.param(np.empty((0, 3, 4)), r"must not be empty. Got shape \(0, 3, 4\)", id="no rows with positions"),
+    pytest.param([], None, id="an empty list"),
+]
+
+
+@pytest.mark.parametrize(("X", "message"), BAD_STATES + NO_STATES)
 def test_fit_refuses_bad_states(X, message):
     with pytest.raises(TorchSDMError, match=message):
         SDMClassifier(**QUICK).fit(X, LABELS)
 
 
-@pytest.mark.parametrize(("X", "message"), BAD_STATES)
+@pytest.mark.parametrize(("X", "message"), BAD_STATES + NO_STATES)
 def test_refitting_on_bad_states_loses_nothing(unchanged, X, message):
     with pytest.raises(TorchSDMError, match=message):
         unchanged.fit(X, LABELS)
@@ -97,6 +101,29 @@ def test_asking_with_bad_states(unchanged, X, message):
     for ask in (unchanged.decide, unchanged.predict, unchanged.predict_proba, unchanged.explain):
         with pytest.raises(TorchSDMError, match=message):
             ask(X)
+
+
+@pytest.mark.parametrize("kind", [SDMClassifier, SDMEnsemble])
+@pytest.mark.parametrize("positions", [(), (2,)])
+def test_no_inputs_have_no_decisions_of_the_right_kind(kind, positions):
+    X = np.broadcast_to(states().reshape(20, *(1,) * len(positions), 4), (20, *positions, 4))
+    fitted = kind(**QUICK).fit(X, LABELS)
+    some = fitted.decide(X)
+    for nothing in ([], np.array([]), torch.empty(0), X[:0]):
+        decisions = fitted.decide(nothing)
+        assert len(decisions) == 0 and decisions.to_dicts() == [] and fitted.explain(nothing) == []
+        for (name, empty), (_, column) in zip(decisions._columns(), some._columns(), strict=True):
+            assert empty.dtype == column.dtype and empty.shape == (0, *column.shape[1:]), name
+        labels, probabilities = fitted.predict(nothing), fitted.predict_proba(nothing)
+        assert labels.shape == (0,) and labels.dtype == fitted.predict(X).dtype
+        assert probabilities.shape == (0, len(fitted.classes_)) and probabilities.dtype == np.float64
+    with pytest.raises(InvalidInputError, match="X has 5 features"):
+        fitted.decide(np.empty((0, *positions, 5)))
+
+
+def test_no_inputs_leave_a_guard_as_it_is(unchanged):
+    guard = DriftGuard.from_classifier(unchanged)
+    assert len(unchanged.decide([], guard=guard)) == 0 and guard.n_seen == 0
 
 
 @pytest.mark.parametrize("method", ["decide", "predict", "predict_proba", "explain"])

@@ -14,6 +14,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 import tiny_models
+from clock import Clock, open_terminal, remaining
 from torchsdm import Backbone, Documents, HiddenStateExtractor, TaskPrompt
 from torchsdm.documents import Document
 from torchsdm.errors import BackboneError, CheckpointError, InvalidInputError
@@ -487,6 +488,20 @@ def test_documents_of_a_file_keep_their_lines(name, is_stored, model, directory,
         assert states.texts == [document.text for document in documents]
         assert states.logit_labels == (0, 1) and states.origin == extractor.origin()
     assert (store is None) != directory.exists()
+
+
+def test_the_remaining_time_is_that_of_documents_extracted_now(cache, monkeypatch):
+    documents = documents_of(16)
+    cache().states(documents[: 2 * BLOCK])  # stored from now on
+    clock, screen, original = Clock(monkeypatch), open_terminal(monkeypatch), Extraction._batch
+
+    def batch(self, sequences):
+        clock.now += 10 * len(sequences)
+        return original(self, sequences)
+
+    monkeypatch.setattr(Extraction, "_batch", batch)
+    cache(verbose=True).states(documents)
+    assert remaining(screen)[12] == pytest.approx(40, abs=1)
 
 
 def test_blocks_are_the_whole(cache):

@@ -105,8 +105,8 @@ def test_calibration_equals_the_loops(fitted):
 def test_new_alphas_change_the_regions_alone(fitted):
     model = fitted.model_
     before = model.calibration
-    with pytest.warns(RegionWarning, match="alpha=0.99"):
-        model.recalibrate([0.7, 0.99], 0)
+    model.recalibrate([0.7, 0.99], 0)
+    assert any("alpha=0.99" in warning.what for warning in model.calibration.warnings())
     after = model.calibration
     assert [(region.alpha, region.found) for region in after.regions] == [(0.7, True), (0.99, False)]
     assert after.ecdfs is before.ecdfs and after.rescaled_similarity is before.rescaled_similarity
@@ -114,15 +114,17 @@ def test_new_alphas_change_the_regions_alone(fitted):
 
 
 def test_weak_regions_are_told(fitted):
-    model = fitted.model_
     with pytest.warns(RegionWarning, match="No high-reliability region at alpha=0.9; everything is rejected. Class '"):
-        model.recalibrate([0.9], min_class_count=1000)
-    assert not model.calibration.regions[0].found and model.calibration.min_class_count == 1000
+        fitted.recalibrate(0.9, min_class_count=1000)
+    calibration = fitted.model_.calibration
+    assert not calibration.regions[0].found and calibration.min_class_count == 1000
+    (told,) = calibration.warnings(certified=True)
+    assert "region at alpha=0.9; no answer is trusted, but the certificate admits." in told.what
     with pytest.warns(RegionWarning, match=r"is based on few calibration points of class '.*fewer than 10"):
-        model.recalibrate([0.9], 0)
+        fitted.recalibrate(0.9, min_class_count=0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model.recalibrate([0.7], 0)  # nothing to say
+        fitted.recalibrate(0.7)  # nothing to say
 
 
 def test_a_calibration_set_of_ones_own(insects):
@@ -210,7 +212,7 @@ def test_recalibration_after_updates_is_calibration_against_the_new_support(fitt
     known = model.calibration
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
-        anew = Calibration.of(known.points, known.labels, fresh, [0.9, 0.8], 0, ["ant", "bee", "cat"])
+        anew = Calibration.of(known.points, known.labels, fresh, [0.9, 0.8], 0)
     for field in dataclasses.fields(anew):
         if isinstance(getattr(anew, field.name), torch.Tensor):
             assert torch.equal(getattr(anew, field.name), getattr(known, field.name)), field.name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from clock import Clock, open_terminal, remaining
 from torchsdm import SDMClassifier
 from torchsdm.errors import CheckpointError
 from torchsdm.training.callbacks import Callback, ProgressBar
@@ -84,17 +84,6 @@ def test_rounds_are_the_single_rounds(uninterrupted):
     assert not torch.equal(first, second)
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def open_terminal(monkeypatch) -> Terminal:
-    screen = Terminal()  # within the test: pytest puts its own stream back between fixture and test
-    monkeypatch.setattr("sys.stderr", screen)
-    return screen
-
-
 def test_progress_is_shown_on_request(monkeypatch):
     terminal = open_terminal(monkeypatch)
     train(verbose=True)
@@ -118,6 +107,40 @@ def test_progress_ends_full_after_patience_and_after_resuming(monkeypatch, tmp_p
     assert "60/60" in shown
     train(tmp_path, settings, verbose=True)
     assert "60/60" in terminal.getvalue().removeprefix(shown)
+
+
+@pytest.mark.parametrize("after", [4, 34, 45])
+def test_the_remaining_time_is_that_of_epochs_trained_now(monkeypatch, tmp_path, after):
+    settings = dataclasses.replace(SETTINGS, max_epochs=30)
+    with monkeypatch.context() as patch:
+        interrupt(patch, after)
+        with pytest.raises(Killed):
+            train(tmp_path, settings)
+    clock, screen, original = Clock(monkeypatch), open_terminal(monkeypatch), SDMLearner.epoch
+
+    def epoch(self, number):
+        clock.now += 10
+        return original(self, number)
+
+    monkeypatch.setattr(SDMLearner, "epoch", epoch)
+    train(tmp_path, settings, verbose=True)
+    left = remaining(screen)
+    for n in range(after + 1, 61):
+        assert left[n] == pytest.approx((60 - n) * 10, abs=1)
+
+
+def test_epochs_that_patience_spares_are_not_counted_as_trained(monkeypatch):
+    clock, screen, original = Clock(monkeypatch), open_terminal(monkeypatch), SDMLearner.epoch
+
+    def epoch(self, number):
+        clock.now += 10
+        return dataclasses.replace(
+            original(self, number), calibration_balanced_loss=float(number)
+        )  # never better than the first
+
+    monkeypatch.setattr(SDMLearner, "epoch", epoch)
+    train(settings=dataclasses.replace(SETTINGS, max_epochs=30, patience=2), verbose=True)
+    assert remaining(screen)[31] == pytest.approx(290, abs=1)  # of the second round
 
 
 # --- Interruption ----------------------------------------------------------------------------------------------------
