@@ -376,8 +376,8 @@ def test_update_numbers_rows_anew_where_a_calibration_point_has_their_number(wor
     ids = np.roll(np.arange(40), small.calibration_rows_[0])  # a calibration point is number 0
     small.fit(held["hidden_states"], held["labels"], ids=ids.tolist()).save(tmp_path / "model")
     assert 0 in small.model_.calibration_examples.ids()
-    np.savez(tmp_path / "one.npz", hidden_states=held["hidden_states"][:1], labels=held["labels"][:1])
-    (summary,) = good("update", tmp_path / "model", "--add", tmp_path / "one.npz", "--json").rows
+    np.savez(tmp_path / "one.npz", hidden_states=held["hidden_states"][:1] + 1, labels=held["labels"][:1])
+    (summary,) = good("update", tmp_path / "model", "--add", tmp_path / "one.npz", "--json", "--force").rows
     assert (summary["added"], summary["n_support"]) == (1, len(small.training_rows_) + 1)
 
 

@@ -157,7 +157,7 @@ def test_config_is_strict_json_and_says_what_it_is(data, tmp_path):
 
     config = json.loads((tmp_path / CONFIG_NAME).read_text(), parse_constant=refuse)
     assert config["format"] == "torchsdm"
-    assert config["format_version"] == 2
+    assert config["format_version"] == 3
     assert config["library_version"]
     assert len(config["data_fingerprint"]) == 64
 
@@ -240,7 +240,7 @@ def test_a_damaged_config_is_named(saved):
 
 def test_a_config_of_the_future_is_refused(saved):
     path = saved / CONFIG_NAME
-    path.write_text(path.read_text().replace('"format_version": 2', '"format_version": 3'))
+    path.write_text(path.read_text().replace('"format_version": 3', '"format_version": 4'))
     with pytest.raises(ModelFileError, match="Upgrade"):
         SDMClassifier.load(saved)
 

@@ -12,7 +12,7 @@ from torchsdm.application.guards import guard_state, open_guard
 from torchsdm.application.inputs import checked, open_documents, readable
 from torchsdm.application.outputs import check_output_format, write_rows
 from torchsdm.application.saved_model import SavedModel
-from torchsdm.application.summaries import summary
+from torchsdm.application.summaries import standing, summary
 from torchsdm.application.training import read_training
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "read_training",
     "readable",
     "selected",
+    "standing",
     "summary",
     "write_rows",
 ]

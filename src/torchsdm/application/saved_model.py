@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from torchsdm.application.inputs import checked, open_documents, readable
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError, ModelFileError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier, load_classifier
 from torchsdm.hidden_states import default_store
-from torchsdm.states import LabelledStates, has_states, state_blocks
+from torchsdm.states import LabelledStates, has_states, join_states, state_blocks
+from torchsdm.validation import as_list
 from torchsdm.wording import shortened
 
 BLOCK = 1024  #: stored states to decide on at once
@@ -71,6 +73,19 @@ class SavedModel:
                 yield replace(block, ids=ids)
             if not n_rows:
                 raise InvalidInputError(f"{path} is empty.")
+
+    def labelled(self, source: str, columns: Columns, check: Callable[[list[Any], list[Any]], None]) -> LabelledStates:
+        """All of a labelled input; ``check`` sees its ids and labels before the language model reads a text."""
+        with readable(source) as path:
+            if self.text_classifier is not None and not has_states(path, columns.states):
+                documents = open_documents(path, columns, with_labels=True)
+                if not documents.has_labels:
+                    raise InvalidInputError(f"{path} has no labels.", remedy=Remedy.NAME_LABELS)
+                rows = [(document.id, document.label) for document in documents]
+                check([name for name, _ in rows], [label for _, label in rows])
+            data = join_states(list(self.blocks(str(path), columns, needs_labels=True)))
+            check(as_list(data.ids, "ids", str(path)), as_list(data.labels, "labels", str(path)))
+            return data
 
     def _stored_blocks(self, path: Path, columns: Columns) -> Iterator[LabelledStates]:
         names = {"labels": columns.label, "ids": columns.id}

@@ -32,6 +32,23 @@ def summary(classifier: SDMClassifier | SDMEnsemble, path: Path) -> dict[str, An
     }
 
 
+def standing(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any]:
+    """What an update may change: how many points each set has, and which shares of them are admitted.
+
+    ``region_share`` is that of the calibration set in the region of the first alpha, ``admitted_share`` that of the
+    certification sample that is admitted; None without one.
+    """
+    model = classifier.models_[0]
+    sizes = dict.fromkeys(("n_support", "n_calibration", "n_certification"), 0)
+    sizes |= {f"n_{name}": len(exemplars) for name, (exemplars, _) in model.sets().items()}
+    decided = classifier.certification_ if isinstance(classifier, SDMClassifier) else None
+    return {
+        **sizes,
+        "region_share": _admitted_share(classifier, model.calibration.regions[0]),
+        "admitted_share": None if decided is None else float(np.mean(decided.admitted)),
+    }
+
+
 def _certificate(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any] | None:
     certificate = classifier.certificate_
     if certificate is None:

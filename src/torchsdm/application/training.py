@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torchsdm.application.inputs import checked, open_documents, readable
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError, Remedy
@@ -24,4 +26,5 @@ def read_training(source: str, columns: Columns, extractor: HiddenStateExtractor
         documents = open_documents(path, columns, with_labels=True)
         if not documents.has_labels:
             raise InvalidInputError(f"{path} has no labels.", remedy=Remedy.NAME_LABELS)
-        return extractor.labelled_states(documents, store=default_store())
+        states = extractor.labelled_states(documents, store=default_store())
+        return states if documents.has_ids else replace(states, ids=None)

@@ -371,7 +371,7 @@ def _known_decisions(clf: Any) -> Any:
     if certification is not None:
         return certification
     known = model.calibration
-    if not model.support_changed:
+    if not model.outdated:
         return known
     match = model.support.match(known.exemplars, known.predictions)
     return decide(known.logits, Signals.of(match, known.ecdfs), known.scores, known.regions, model.classes)
