@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from torchsdm.errors import InvalidInputError
-from torchsdm.labels import LabelCodes, count_classes
+from torchsdm.labels import LabelCodes, count_classes, near_misses
 
 
 @pytest.mark.parametrize(
@@ -74,3 +74,24 @@ def test_one_example_of_a_class_is_too_few():
         InvalidInputError, match=r"at least two examples of each class.*Got 1 of class .*'b'.*add examples"
     ):
         count_classes(np.array(["a", "a", "b", "c", "c"]), "fit")
+
+
+@pytest.mark.parametrize(
+    ("label", "classes", "alike"),
+    [
+        ("Wrold", ["World", "Sports"], "World"),
+        ("sports", ["World", "Sports"], "Sports"),
+        ("WORLD ", ["World", "Sports"], "World"),
+        ("science  fiction", ["Science fiction", "Sports"], "Science fiction"),
+        ("1", [0, 1], 1),
+        ("True", [False, True], True),
+        ("World", ["World", "Word"], None),  # a class, though near another
+        ("spam", ["World", "Sports"], None),
+        ("topic-2", ["topic-1", "topic-3"], None),
+        ("11", ["1", "2"], None),
+        ("es", ["en", "de"], None),
+        (2, [0, 1], None),
+    ],
+)
+def test_labels_that_look_like_a_class(label, classes, alike):
+    assert near_misses([label, label], classes) == ({} if alike is None else {label: alike})

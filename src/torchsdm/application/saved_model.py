@@ -75,16 +75,16 @@ class SavedModel:
                 raise InvalidInputError(f"{path} is empty.")
 
     def labelled(self, source: str, columns: Columns, check: Callable[[list[Any], list[Any]], None]) -> LabelledStates:
-        """All of a labelled input; ``check`` sees its ids and labels before the language model reads a text."""
+        """All of a labelled input; ``check`` sees labels, and of texts the ids, before a language model reads them."""
         with readable(source) as path:
             if self.text_classifier is not None and not has_states(path, columns.states):
                 documents = open_documents(path, columns, with_labels=True)
                 if not documents.has_labels:
                     raise InvalidInputError(f"{path} has no labels.", remedy=Remedy.NAME_LABELS)
                 rows = [(document.id, document.label) for document in documents]
-                check([name for name, _ in rows], [label for _, label in rows])
+                check([label for _, label in rows], [name for name, _ in rows])
             data = join_states(list(self.blocks(str(path), columns, needs_labels=True)))
-            check(as_list(data.ids, "ids", str(path)), as_list(data.labels, "labels", str(path)))
+            check(as_list(data.labels, "labels", str(path)), [])
             return data
 
     def _stored_blocks(self, path: Path, columns: Columns) -> Iterator[LabelledStates]:

@@ -202,7 +202,7 @@ def _add(
     classifier = saved.classifier
     known = _known_ids(classifier)
 
-    def check(ids: list[Any], labels: list[Any]) -> None:
+    def check(labels: list[Any], ids: list[Any]) -> None:
         clash = next((name for name in _new_ids(ids, known) or [] if str(name) in known), None)
         if clash is not None:
             raise InvalidInputError(f"{file}: the 'ids' must be new, but the model has {clash!r} already.")
