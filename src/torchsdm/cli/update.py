@@ -236,8 +236,8 @@ def _check_labels(
         if only_classes or not allow_new_labels:
             outside = "" if only_classes else ", or, if it is none of the classes, give --allow-new-labels"
             raise InvalidInputError(
-                f"{where}: the label {label!r} ({labels.count(label)} times) looks like the class {alike!r}. Correct "
-                f"it{outside}."
+                f"{where}: the label {label!r}, in {labels.count(label)} of {len(labels)} rows, looks like the class "
+                f"{alike!r}. Correct it{outside}."
             )
     strange = next((label for label in labels if label not in classes), None)
     if only_classes and strange is not None:

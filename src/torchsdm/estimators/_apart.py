@@ -47,15 +47,14 @@ def keep_apart(
         n, row = len(points[0]), min(same)
         ((name, _),) = known[1].rows([same[row]])
         found = (
-            f"{len(same)} of the {n} points that {caller} got for the {to} set are in the {where} set already: "
-            f"row {row} equals point {name!r}."
+            f"Already in the {where} set: {len(same)} of the {n} points that {caller} got for the {to} set; row {row} "
+            f"equals point {name!r}."
         )
         if len(same) > FEW * min(n, len(known[0])):
-            raise InvalidInputError(
-                f"{found} A point in two sets, or twice in one, vouches for itself: leave them out.", remedy=remedy
-            )
+            reason = "A point in two sets, or twice in one, vouches for itself: leave such points out."
+            raise InvalidInputError(f"{found} {reason}", remedy=remedy)
         warn_user(
-            f"{found} If they are not natural duplicates, leave them out.",
+            f"{found} If that is no natural duplicate, leave it out.",
             CertificateWarning if CERTIFICATION in (to, where) else DataWarning,
         )
 

@@ -184,8 +184,8 @@ class Certificate:
             )
         if self.n_corrected:
             lost.append(
-                f"{self.n_corrected} certification points were relabelled or removed: the promise holds only if they "
-                "were chosen without regard to the decisions on them (all points checked, or a random part)."
+                f"Certification points relabelled or removed: {self.n_corrected}. The promise holds only if they were "
+                "chosen without regard to the decisions on them (all points checked, or a random part)."
             )
         full = "Certify with new labelled data to have the full promise."
         return CertificateWarning(" ".join([*lost, full])) if lost else None
@@ -199,11 +199,11 @@ class Certificate:
             return f"No promise is left: {self.looks} certificates were made on one certification sample."
         spent = "" if self.looks == 1 else f" for all {self.looks} certificates on this sample"
         share = self.n_admitted / self.n_certification
-        corrected = f" if the {self.n_corrected} corrected ones were chosen without regard to the decisions"
+        corrected = f", if its corrections ({self.n_corrected}) were made without regard to the decisions"
         return (
             f"With probability at least {confidence:.3g}{spent}, {_PROMISED[self.control]} right at "
             f"least {self.alpha:.4g} of the time, on data like the {self.n_certification} certification points, of "
-            f"which it admits {share:.1%}{',' + corrected if self.n_corrected else ''}."
+            f"which it admits {share:.1%}{corrected if self.n_corrected else ''}."
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def test_points_of_every_set_are_removed_and_relabelled(folder):
     loaded = SDMClassifier.load(model)
     labels = [loaded.support_.labels, *(part.labels for part in loaded.model_.held_out().values())]
     assert [loaded.classes_[int(one[0])] for one in labels] == ["Sports"] * 3
-    assert "corrected ones were chosen without regard" in result["certificate"]["holds_for"]
+    assert "if its corrections (2) were made without regard" in result["certificate"]["holds_for"]
 
 
 def test_what_is_admitted_is_told_before_anything_is_written(folder, monkeypatch):
@@ -128,7 +128,7 @@ def test_an_update_after_which_little_is_admitted_needs_force(folder):
     model = folder / "model"
     before = contents(model)
     words = ("update", model, "--add", folder / "calibration.npz")
-    with pytest.raises(InvalidInputError, match=r"450 of the 450 points .* in the calibration set already"):
+    with pytest.raises(InvalidInputError, match="in the calibration set: 450 of the 450 points"):
         run(*words)
     with pytest.raises(
         InvalidInputError, match=r"was not written: 0.0% would be admitted instead of \d\d.\d%.*--force"
@@ -158,7 +158,7 @@ def test_a_label_that_looks_like_a_class_is_refused(folder, label):
     labels = y.astype(object)
     labels[:2] = label
     np.savez(folder / "typed.npz", hidden_states=X, labels=labels.astype(str))
-    with pytest.raises(InvalidInputError, match=rf"the label '{label}' \(2 times\) looks like the class 'World'"):
+    with pytest.raises(InvalidInputError, match=f"the label '{label}', in 2 of 20 rows, looks like the class 'World'"):
         run("update", model, "--add", folder / "typed.npz")
     with pytest.raises(InvalidInputError, match=r"looks like the class 'World'. Correct it.$"):
         run("update", model, "--add-calibration", folder / "typed.npz", "--allow-new-labels")

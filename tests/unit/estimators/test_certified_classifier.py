@@ -205,9 +205,9 @@ def test_recertify_with_new_data_has_the_whole_promise_again(clf):
 def test_training_points_are_no_certification_sample(clf, data):
     rows = np.concatenate([clf.training_rows_, clf.calibration_rows_])
     before = clf.certificate_
-    with pytest.raises(InvalidInputError, match=r"450 of the 900 points .*recertify .* are in the support set already"):
+    with pytest.raises(InvalidInputError, match=r"in the support set: 450 of the 900 points .*recertify got"):
         clf.recertify(data[0][rows], data[1][rows])
-    with pytest.raises(InvalidInputError, match="are in the calibration set already: row 0 equals point"):
+    with pytest.raises(InvalidInputError, match=r"in the calibration set: 450 of the 450 points .*row 0 equals point"):
         clf.recertify(data[0][clf.calibration_rows_], data[1][clf.calibration_rows_])
     assert clf.certificate_ is before
 

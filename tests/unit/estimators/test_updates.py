@@ -203,12 +203,12 @@ def test_a_corrected_sample_is_another_question_and_says_so(clf, tmp_path):
     names = [names_of(clf, "certification")[row] for row in rejected]
     clf.relabel(names[:3], NAMES[1 - numbers[rejected[:3]]].tolist()).remove(names[3:])
     assert not clf.decide(FRESH).certified.any() and clf.model_.outdated
-    with pytest.warns(CertificateWarning, match=r"certificate 2 on.*5 certification points were relabelled or removed"):
+    with pytest.warns(CertificateWarning, match=r"certificate 2 on.*points relabelled or removed: 5. The promise"):
         clf.recalibrate()
     certificate = clf.certificate_
     assert (certificate.looks, certificate.n_corrected, certificate.n_certification) == (2, 5, 298)
     assert certificate.delta_spent == 0.2
-    assert "if the 5 corrected ones were chosen without regard to the decisions." in certificate.holds_for()
+    assert "if its corrections (5) were made without regard to the decisions." in certificate.holds_for()
     clf.save(tmp_path / "model")
     loaded = SDMClassifier.load(tmp_path / "model")
     assert loaded.certificate_.n_corrected == loaded.model_.certification.n_corrected == 5
@@ -272,9 +272,7 @@ def test_a_point_of_any_set_is_refused(clf, method, name):
     )
     chosen = parts[name][:30]
     before = rows(clf)
-    with pytest.raises(
-        InvalidInputError, match=rf"30 of the 30 points .*{method} got .* are in the {name} set already"
-    ):
+    with pytest.raises(InvalidInputError, match=rf"Already in the {name} set: 30 of the 30 points .*{method} got"):
         getattr(clf, method)(DATA[0][chosen], DATA[1][chosen])
     one = np.concatenate([MORE[0][:3], DATA[0][chosen[:1]]]), np.concatenate([MORE[1][:3], DATA[1][chosen[:1]]])
     with pytest.raises(
@@ -290,7 +288,7 @@ def test_a_point_of_any_set_is_refused(clf, method, name):
 def test_few_natural_duplicates_among_many_pass_with_a_warning(clf):
     X, y = draw(100, 8)
     X[7] = DATA[0][clf.calibration_rows_[0]]
-    with pytest.warns(DataWarning, match=r"1 of the 100 points .* in the calibration set already: row 7 equals"):
+    with pytest.warns(DataWarning, match=r"Already in the calibration set: 1 of the 100 points .*row 7 equals"):
         clf.add_exemplars(X, y)
     assert len(clf.support_) == 550
 
@@ -307,10 +305,12 @@ def test_a_fit_keeps_its_sets_apart():
     X, y = DATA
     for part in ("calibration", "certification"):
         with pytest.raises(
-            InvalidInputError, match=rf"40 of the 200 points .*fit got for the {part} set.* training set"
+            InvalidInputError, match=rf"in the training set: 40 of the 200 points .*fit got for the {part} set"
         ):
             SDMClassifier(**SETTINGS).fit(X[:600], y[:600], **{part: (X[560:760], y[560:760])})
-    with pytest.raises(InvalidInputError, match="got for the certification set are in the calibration set already"):
+    with pytest.raises(
+        InvalidInputError, match=r"in the calibration set: 100 of the 400 points .*for the certification set"
+    ):
         SDMClassifier(**SETTINGS).fit(
             X[:600], y[:600], calibration=(X[600:900], y[600:900]), certification=(X[800:], y[800:])
         )
