@@ -19,6 +19,7 @@ class Remedy(Enum):
 
     SKIP_PROBLEMS = "Fix them, or skip them: Documents(..., problems='skip')."
     DROP_REPEATED = "Drop duplicates, or keep them on purpose: Documents(..., repeated='drop' or 'keep')."
+    KEEP_REPEATED = "To keep them on purpose: repeated='keep'."
     NAME_ARRAYS = "Name the right one: states=... or labels=..."
     LOWER_ALPHA = "To accept it: recalibrate(alpha=...)."
     COARSER_CONTROL = "With few examples of each class, ask for less: control='all' promises alpha over all answers."

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from torchsdm.errors import DataWarning, InvalidInputError, warn_user
 from torchsdm.validation import Array, is_storable_label
+from torchsdm.wording import is_one_edit_away
+
+_SHORTEST_WORD = 3  # of which one letter may be a slip; of a shorter one it is another word
 
 BACKGROUND = "(background)"  #: the label of background examples, which belong to no class
 
@@ -117,3 +120,36 @@ def stripped_labels(labels: Any) -> Any:
     if isinstance(labels, np.ndarray) and labels.dtype.kind == "U":
         return np.char.strip(labels)
     return [stripped_label(label) for label in labels] if isinstance(labels, list) else labels
+
+
+def near_misses(labels: Iterable[Any], classes: Iterable[Any]) -> dict[Any, Any]:
+    """Labels that are no class but look like one, with that class: probably a slip.
+
+    They differ in type, case or white space alone, or are one edit away, digits apart: 'topic-2' is not a misspelt
+    'topic-1'.
+
+    Examples
+    --------
+    >>> near_misses(["Wrold", "sports ", "World", "spam"], ["World", "Sports"])
+    {'Wrold': 'World', 'sports ': 'Sports'}
+    """
+    known = list(classes)
+    found = {}
+    for label in dict.fromkeys(labels):
+        alike = next((one for one in known if _is_alike(_plain(label), _plain(one))), None)
+        if alike is not None and label not in known:
+            found[label] = alike
+    return found
+
+
+def _plain(label: Any) -> str:
+    return " ".join(str(label).casefold().split())
+
+
+def _is_alike(a: str, b: str) -> bool:
+    is_slip = min(len(a), len(b)) >= _SHORTEST_WORD and _digits(a) == _digits(b) and is_one_edit_away(a, b)
+    return a == b or is_slip
+
+
+def _digits(text: str) -> str:
+    return "".join(filter(str.isdigit, text))

@@ -1,4 +1,4 @@
-"""Words for people: long texts are shortened, and slips of the pen recognised."""
+"""Words as people read and write them: long texts shortened for display, and slips of the keyboard."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ def shortened(text: str, length: int = 80) -> str:
 
 
 def is_one_edit_away(a: str, b: str) -> bool:
-    """Whether one character inserted, deleted or changed turns one text into the other.
+    """Whether one insertion, deletion, substitution or swap of neighbouring letters makes b of a.
 
     Examples
     --------
-    >>> is_one_edit_away("sport", "sports"), is_one_edit_away("sport", "Sport"), is_one_edit_away("sport", "short news")
+    >>> is_one_edit_away("Wrold", "World"), is_one_edit_away("World", "Word"), is_one_edit_away("World", "World")
     (True, True, False)
     """
-    shorter, longer = sorted((a, b), key=len)
-    if a == b or len(longer) - len(shorter) > 1:
+    if a == b or abs(len(a) - len(b)) > 1:
         return False
-    same = next((i for i, (x, y) in enumerate(zip(shorter, longer, strict=False)) if x != y), len(shorter))
-    rest = same + (len(shorter) == len(longer))  # a change skips a character of both, an insertion one of the longer
-    return shorter[rest:] == longer[same + 1 :]
+    first = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    x, y = a[first:], b[first:]  # they differ from their first letter on
+    if len(x) != len(y):
+        return x[1:] == y if len(x) > len(y) else x == y[1:]
+    return x[1:] == y[1:] or (x[:2] == y[:2][::-1] and x[2:] == y[2:])

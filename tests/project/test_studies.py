@@ -37,6 +37,11 @@ def certificate():
 
 
 @pytest.fixture(scope="module")
+def loop():
+    return module("loop")
+
+
+@pytest.fixture(scope="module")
 def results(guard):
     return json.loads(guard.RESULTS.read_text(encoding="utf-8"))
 
@@ -46,7 +51,7 @@ def points(rng, n, shift=0.0):
     return SimpleNamespace(nearest_distance=distance, confidence=1 / (1 + distance), similarity=rng.poisson(3, n))
 
 
-@pytest.mark.parametrize("name", ["guard", "certificate"])
+@pytest.mark.parametrize("name", ["guard", "certificate", "loop"])
 def test_the_page_says_what_the_results_say(name, request):
     study = request.getfixturevalue(name)
     page = study.PAGE.read_text(encoding="utf-8")
@@ -82,6 +87,49 @@ def test_every_rule_is_measured_on_both_sets(certificate, tmp_path):
     assert found["**SDM, certified**"]["shifted"]["share"] < own.certified.mean()
 
 
+def test_a_loop_labels_what_it_says_and_puts_it_where_it_says(loop, monkeypatch):
+    from torchsdm import LabelledStates, SDMClassifier
+
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 1200)
+    X = rng.standard_normal((1200, 3)).astype(np.float32) + 1.2 * y[:, None]
+    pool, test = LabelledStates(X[:900], y[:900]), LabelledStates(X[900:], y[900:])
+    for name, value in (("N_START", 500), ("N_HUNDREDS", 2), ("N_FRESH", 200), ("EVERY", 1)):
+        monkeypatch.setattr(loop, name, value)
+    settings = {"n_filters": 8, "n_rounds": 1, "max_epochs": 4, "learning_rate": 1e-2}
+    runs = {run["way"]: run for run in loop.loop(pool, test, 0.8, 0, **settings)}
+    assert list(runs) == [*loop.WAYS, *loop.RETRAINED]
+    assert [one["looks"] for one in runs["rejected ones, half each"]["over_time"]] == [1, 2, 3]
+    assert len({str(run["over_time"][0]) for name, run in runs.items() if name in loop.WAYS}) == 1  # one beginning
+    assert runs["no updates"]["n_labelled"] == 0 and len(runs["no updates"]["over_time"]) == 1
+    own = SDMClassifier(alpha=0.8, control=loop.CONTROL, random_state=0, **settings)
+    own.fit(pool.take(np.random.default_rng(0).permutation(900)[:500]))
+    decisions = own.decide(test.hidden_states)
+    right = (decisions.predictions == test.labels)[decisions.certified].mean()
+    expected = [round(decisions.certified.mean(), 4), round(right, 4)]
+    assert runs["no updates"]["over_time"][0]["certified"] == expected and expected[0] > 0
+    sizes = [len(rows) for rows, _ in own.model_.sets().values()]
+    hundred = np.arange(500, 600)
+    is_rejected = ~own.decide(X[hundred]).admitted
+    chosen = loop.update(own, pool, hundred, loop.Way(loop.rejected, 0.25), np.random.default_rng(0))
+    n = round(0.25 * len(chosen))
+    assert sorted(chosen) == hundred[is_rejected].tolist() and n > 0
+    grown = [len(rows) for rows, _ in own.model_.sets().values()]
+    assert grown == [sizes[0] + n, sizes[1] + len(chosen) - n, sizes[2]]
+
+
+def test_a_line_of_the_loop_has_its_means(loop):
+    def run(shares, right, fresh):
+        states = [{"certified": [share, right], "region": [0.1, None], "looks": 1, "found": True} for share in shares]
+        return {"n_labelled": 100, "over_time": states, "fresh": {"certified": fresh}}
+
+    runs = [run([0.1, 0.2, 0.3, 0.4, 0.5], 0.85, [0.4, 0.95]), run([0.3, 0.4, 0.5, 0.6, 0.7], 0.95, [0.0, None])]
+    expected = ["100", "0.200", "0.300", "0.400", "0.600", "0.900", "1 of 2", "0.100", "–", "0.200", "0.950", "0 of 1"]
+    assert loop.cells(runs, 0.9) == expected
+    (retrained,) = [run([0.5], 0.8, [0.5, 0.8])]
+    assert loop.cells([retrained], 0.9)[1:7] == ["", "", "", "0.500", "0.800", "1 of 1"]
+
+
 def test_the_picture_shows_the_turn_and_the_alarm(guard, results, tmp_path):
     turn, n_before = results["turn"], results["n_before_turn"]
     largest = np.max(list(turn["log10_martingale_third"].values()), axis=0)
@@ -114,7 +162,13 @@ def test_delays_are_counted_from_the_turn(guard):
 
 
 @pytest.mark.parametrize(
-    ("name", "needs"), [("guard", "mixtral32_pool"), ("certificate", "factcheck/"), ("defaults", "newsgroups/")]
+    ("name", "needs"),
+    [
+        ("guard", "mixtral32_pool"),
+        ("certificate", "factcheck/"),
+        ("defaults", "newsgroups/"),
+        ("loop", "newsgroups/"),
+    ],
 )
 def test_without_data_the_study_says_what_it_needs(name, needs):
     environment = {name: value for name, value in os.environ.items() if name != "TORCHSDM_DATA"}

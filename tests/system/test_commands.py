@@ -362,9 +362,34 @@ def test_update_numbers_rows_anew_where_a_calibration_point_has_their_number(wor
     ids = np.roll(np.arange(40), small.calibration_rows_[0])  # a calibration point is number 0
     small.fit(held["hidden_states"], held["labels"], ids=ids.tolist()).save(tmp_path / "model")
     assert 0 in small.model_.calibration_examples.ids()
-    np.savez(tmp_path / "one.npz", hidden_states=held["hidden_states"][:1], labels=held["labels"][:1])
-    (summary,) = good("update", tmp_path / "model", "--add", tmp_path / "one.npz", "--json").rows
+    np.savez(tmp_path / "one.npz", hidden_states=held["hidden_states"][:1] + 1, labels=held["labels"][:1])
+    (summary,) = good("update", tmp_path / "model", "--add", tmp_path / "one.npz", "--json", "--force").rows
     assert (summary["added"], summary["n_support"]) == (1, len(small.training_rows_) + 1)
+
+
+@pytest.mark.parametrize("words", [("--add", "label 'Pos'"), ("--add-calibration", "label 'Pos'"), ("--add", "'r0'")])
+def test_labels_and_ids_are_checked_before_a_language_model_is_needed(world, tmp_path, words):
+    option, expected = words
+    row = {"id": "new", "text": "the film was great", "label": "Pos"}
+    row = row if "Pos" in expected else {**row, "id": "r0", "label": "pos"}
+    write_lines(tmp_path / "more.jsonl", [row])
+    refused(call("update", world / "texts", option, tmp_path / "more.jsonl", "-m", tmp_path / "nowhere"), expected)
+
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+def test_texts_come_back_into_both_sets(world, tmp_path):
+    rows = [strict(line) for line in (world / "test.jsonl").read_text().splitlines()]
+    for name, part in (("some", rows[:20]), ("others", rows[20:])):
+        write_lines(tmp_path / f"{name}.jsonl", part)
+    files = ("--add", tmp_path / "some.jsonl", "--add-calibration", tmp_path / "others.jsonl")
+    (summary,) = good("update", world / "texts", *files, "-o", tmp_path / "more", "--json", "--force").rows
+    assert (summary["added"], summary["added_calibration"]) == (20, 20)
+    loaded = SDMTextClassifier.load(tmp_path / "more").classifier_
+    assert loaded.model_.calibration_examples.ids()[-20:] == [row["id"] for row in rows[20:]]
+    nameless = write_lines(
+        tmp_path / "again.jsonl", [{"text": row["text"], "label": row["label"]} for row in rows[:20]]
+    )
+    refused(call("update", tmp_path / "more", "--add-calibration", nameless), "20 of the 20 points")
 
 
 @pytest.mark.parametrize("file", ["nowhere/guard", "notes", "other"])

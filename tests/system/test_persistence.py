@@ -103,7 +103,7 @@ def test_an_ensemble_survives(data, tmp_path):
 def test_updates_work_on_a_loaded_model_and_survive(saved, data):
     X, _ = data
     loaded = SDMClassifier.load(saved)
-    loaded.add_exemplars(X[:3], ["other", "yes", 7], texts=["x", "y", "z"])
+    loaded.add_exemplars(X[:3] + 0.01, ["other", "yes", 7], texts=["x", "y", "z"])
     loaded.remove_exemplars([loaded.model_.examples.all()[0][0]])
     loaded.save(saved)  # over the files it is mapped from
     again = SDMClassifier.load(saved)
@@ -120,7 +120,7 @@ def test_the_support_is_memory_mapped(data, tmp_path):
     X, y = data
     classifier = SDMClassifier(**{**SETTINGS, "n_rounds": 1, "n_filters": 1000}).fit(X, y)
     wide = np.repeat(X, 100, axis=0)
-    classifier.add_exemplars(wide, np.repeat(y, 100))
+    classifier.add_exemplars(wide, np.repeat(y, 100), repeated="keep")
     classifier.save(tmp_path / "model")
     code = f"""
         from torchsdm.storage.directory import open_model
@@ -157,7 +157,7 @@ def test_config_is_strict_json_and_says_what_it_is(data, tmp_path):
 
     config = json.loads((tmp_path / CONFIG_NAME).read_text(), parse_constant=refuse)
     assert config["format"] == "torchsdm"
-    assert config["format_version"] == 2
+    assert config["format_version"] == 3
     assert config["library_version"]
     assert len(config["data_fingerprint"]) == 64
 
@@ -240,7 +240,7 @@ def test_a_damaged_config_is_named(saved):
 
 def test_a_config_of_the_future_is_refused(saved):
     path = saved / CONFIG_NAME
-    path.write_text(path.read_text().replace('"format_version": 2', '"format_version": 3'))
+    path.write_text(path.read_text().replace('"format_version": 3', '"format_version": 4'))
     with pytest.raises(ModelFileError, match="Upgrade"):
         SDMClassifier.load(saved)
 
@@ -358,7 +358,7 @@ def test_kill_9_while_saving_leaves_the_old_model_or_the_new_one(classifier, dat
     target, second = tmp_path / "model", tmp_path / "second"
     classifier.save(target)
     other = SDMClassifier.load(target)
-    other.add_exemplars(X[:50], ["elsewhere"] * 50)
+    other.add_exemplars(X[:50] + 0.01, ["elsewhere"] * 50)
     other.save(second)
     lengths = {len(classifier.support_), len(other.support_)}
     seen = set()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from torchsdm.errors import DataWarning, InvalidInputError
-from torchsdm.labels import LabelCodes, count_classes, label_array, stripped_labels, warn_of_lookalikes
+from torchsdm.labels import LabelCodes, count_classes, label_array, near_misses, stripped_labels, warn_of_lookalikes
 
 
 @pytest.mark.parametrize(
@@ -108,3 +108,24 @@ def test_labels_of_a_file_lose_surrounding_white_space():
     assert stripped_labels(np.array(["a ", "a"])).tolist() == ["a", "a"]
     numbers = np.array([1, 2])
     assert stripped_labels(numbers) is numbers and stripped_labels(None) is None
+
+
+@pytest.mark.parametrize(
+    ("label", "classes", "alike"),
+    [
+        ("Wrold", ["World", "Sports"], "World"),
+        ("sports", ["World", "Sports"], "Sports"),
+        ("WORLD ", ["World", "Sports"], "World"),
+        ("science  fiction", ["Science fiction", "Sports"], "Science fiction"),
+        ("1", [0, 1], 1),
+        ("True", [False, True], True),
+        ("World", ["World", "Word"], None),  # a class, though near another
+        ("spam", ["World", "Sports"], None),
+        ("topic-2", ["topic-1", "topic-3"], None),
+        ("11", ["1", "2"], None),
+        ("es", ["en", "de"], None),
+        (2, [0, 1], None),
+    ],
+)
+def test_labels_that_look_like_a_class(label, classes, alike):
+    assert near_misses([label, label], classes) == ({} if alike is None else {label: alike})

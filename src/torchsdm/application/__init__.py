@@ -15,7 +15,7 @@ from torchsdm.application.guards import guard_state, open_guard
 from torchsdm.application.inputs import checked, open_documents, readable
 from torchsdm.application.outputs import check_output_format, write_rows
 from torchsdm.application.saved_model import SavedModel
-from torchsdm.application.summaries import summary
+from torchsdm.application.summaries import standing, summary
 from torchsdm.application.training import read_training, read_training_parts
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "readable",
     "readable_block",
     "selected",
+    "standing",
     "summary",
     "with_rejected",
     "write_rows",

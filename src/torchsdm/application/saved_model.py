@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from pathlib import Path
+from typing import Any
 
 from torchsdm.application.inputs import checked, open_documents, readable
 from torchsdm.columns import Columns
@@ -13,7 +14,8 @@ from torchsdm.documents import BadRows, Documents
 from torchsdm.errors import EmptyInputError, InvalidInputError, ModelFileError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier, load_classifier
 from torchsdm.hidden_states import default_store
-from torchsdm.states import LabelledStates, has_states, state_blocks
+from torchsdm.states import LabelledStates, has_states, join_states, state_blocks
+from torchsdm.validation import as_list
 from torchsdm.wording import shortened
 
 BLOCK = 1024  #: stored states to decide on at once
@@ -123,6 +125,19 @@ class SavedModel:
                 f"{path} contains texts, but {self.path} was trained on states only.", remedy=Remedy.EXTRACT_STATES
             )
         return self.text_classifier
+
+    def labelled(self, source: str, columns: Columns, check: Callable[[list[Any], list[Any]], None]) -> LabelledStates:
+        """All of a labelled input; ``check`` sees labels, and of texts the ids, before a language model reads them."""
+        with readable(source) as path:
+            documents = self.documents(path, columns, with_labels=True)
+            if documents is not None:
+                if not documents.has_labels:
+                    raise InvalidInputError(f"{path} has no labels.", remedy=Remedy.NAME_LABELS)
+                rows = [(document.id, document.label) for document in documents]
+                check([label for _, label in rows], [name for name, _ in rows])
+            data = join_states(list(self.blocks(str(path), columns, needs_labels=True)))
+            check(as_list(data.labels, "labels", str(path)), [])
+            return data
 
     def _stored_blocks(self, path: Path, columns: Columns, bad: BadRows | None) -> Iterator[LabelledStates]:
         names = {"labels": columns.label, "ids": columns.id}

@@ -11,7 +11,7 @@ import numpy as np
 from torchsdm.core import GroupAccuracy, HighReliabilityRegion
 from torchsdm.errors import Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
-from torchsdm.model import SDMModel
+from torchsdm.model import Calibration, SDMModel
 from torchsdm.trust import Certificate, points_needed
 
 
@@ -55,6 +55,23 @@ def _class_counts(model: SDMModel) -> list[int]:
 def _accuracy(model: SDMModel) -> float:
     calibration = model.calibration
     return float((calibration.predictions == calibration.labels).double().mean())
+
+
+def standing(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any]:
+    """What an update may change: how many points each set has, and which shares of them are admitted.
+
+    ``region_share`` is that of the calibration set in the region of the first alpha, ``admitted_share`` that of the
+    certification sample that is admitted; None without one.
+    """
+    model = classifier.models_[0]
+    sizes = dict.fromkeys(("n_support", "n_calibration", "n_certification"), 0)
+    sizes |= {f"n_{name}": len(exemplars) for name, (exemplars, _) in model.sets().items()}
+    decided = classifier.certification_ if isinstance(classifier, SDMClassifier) else None
+    return {
+        **sizes,
+        "region_share": _share_in(model.calibration.regions[0], model.calibration),
+        "admitted_share": None if decided is None else float(np.mean(decided.admitted)),
+    }
 
 
 def _certificate(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any] | None:
@@ -110,17 +127,22 @@ def _region(classifier: SDMClassifier | SDMEnsemble, number: int, region: HighRe
     names, calibration = classifier.classes_.tolist(), classifier.models_[number].calibration
     certificate = classifier.lane_rule_.certificate
     warning = region.warning(names, certified=certificate is not None and certificate.found)
-    admitted = region.admits(calibration.rescaled_similarity, calibration.predictions, calibration.confidence)
     return {
         "round": number + 1 if len(classifier.models_) > 1 else None,
         "alpha": region.alpha,
         "found": region.found,
         "min_rescaled_similarity": region.min_rescaled_similarity if region.found else None,
         "class_counts": [int(count) for count in region.class_counts],
-        "admitted_share": float(np.mean(admitted.cpu().numpy())),
+        "admitted_share": _share_in(region, calibration),
         "groups": [_group(group, names) for group in calibration.groups(region)],
         "failed_classes": [names[c] for c in region.failed_classes],
         "largest_alpha": region.largest_alpha,
         "explanation": None if warning is None else warning.what,
         "remedy": None if warning is None else _name(warning.remedy),
     }
+
+
+def _share_in(region: HighReliabilityRegion, calibration: Calibration) -> float:
+    """The share of the calibration set that a region admits."""
+    admitted = region.admits(calibration.rescaled_similarity, calibration.predictions, calibration.confidence)
+    return float(np.mean(admitted.cpu().numpy()))

@@ -11,6 +11,7 @@ from typing import Any
 
 from torchsdm.application.inputs import STANDARD_INPUT, checked, open_documents, readable
 from torchsdm.columns import Columns
+from torchsdm.documents import Documents
 from torchsdm.errors import EmptyInputError, InvalidInputError, Remedy
 from torchsdm.hidden_states import HiddenStateExtractor, default_store
 from torchsdm.labels import count_classes, warn_of_lookalikes
@@ -94,7 +95,13 @@ def _opened(
         if needs_labels and not documents.has_labels:
             raise InvalidInputError(f"{path} has no labels.", remedy=Remedy.NAME_LABELS)
         labels = documents.label_array() if needs_labels else None
-        yield _Source(name, labels, partial(extractor.labelled_states, documents, store=store))
+        yield _Source(name, labels, partial(_extracted, documents, extractor, store))
+
+
+def _extracted(documents: Documents, extractor: HiddenStateExtractor, store: StatesStore) -> LabelledStates:
+    """The states of documents; those that are merely numbered have no ids, so that parts do not share any."""
+    states = extractor.labelled_states(documents, store=store)
+    return states if documents.has_ids else replace(states, ids=None)
 
 
 def _check_labels(opened: Mapping[str, _Source]) -> None:

@@ -27,6 +27,7 @@ _SHOWN = 5  # rows that could not be read
 IN_SHELL = {
     Remedy.SKIP_PROBLEMS: "Fix them; sdm embed --skip-problems skips them, sdm predict without --strict rejects them.",
     Remedy.DROP_REPEATED: "Drop duplicates: sdm embed --drop-repeated.",
+    Remedy.KEEP_REPEATED: "To keep them on purpose: --keep-repeated.",
     Remedy.NAME_ARRAYS: "Name the right one: --states or --label.",
     Remedy.LOWER_ALPHA: "To accept it: sdm recalibrate MODEL --alpha ALPHA.",
     Remedy.COARSER_CONTROL: "With few examples of each class, ask for less: --control all promises alpha over all.",

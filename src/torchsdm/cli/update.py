@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,15 +22,24 @@ from torchsdm.cli._words import said_once, trust_lines
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
 
+if TYPE_CHECKING:
+    from torchsdm.application import SavedModel
+    from torchsdm.estimators import SDMClassifier, SDMEnsemble
+
 
 @click.command()
 @click.argument("model", metavar="MODEL")
 @click.option("--add", metavar="FILE", help="Labelled texts or states to add to the support.")
-@click.option("--remove", multiple=True, metavar="ID", help="Remove an example from the support; can be repeated.")
+@click.option("--add-calibration", metavar="FILE", help="Labelled texts or states to add to the calibration set.")
+@click.option("--remove", multiple=True, metavar="ID", help="Remove an example, of any set; can be repeated.")
 @click.option("--relabel", multiple=True, metavar="ID=LABEL", help="Change the label of an example; can be repeated.")
+@click.option("--allow-new-labels", is_flag=True, help="Allow labels that look like a misspelt class.")
+@click.option("--keep-repeated", is_flag=True, help="Add points even if the model has them already.")
 @click.option(
     "--recalibrate/--no-recalibrate", default=True, show_default=True, help="Recompute the region afterwards."
 )
+@click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
+@click.option("--force", is_flag=True, help="Write even if less than half of what was admitted would be.")
 @model_output_options("Directory for the changed model. Default: MODEL itself, replaced atomically.")
 @column_options
 @language_model_options
@@ -37,64 +47,70 @@ from torchsdm.errors import InvalidInputError
 def update(
     model: str,
     add: str | None,
+    add_calibration: str | None,
     remove: tuple[str, ...],
     relabel: tuple[str, ...],
+    allow_new_labels: bool,
+    keep_repeated: bool,
     recalibrate: bool,
+    dry_run: bool,
+    force: bool,
     output: ModelOutput,
     columns: Columns,
     language_model: LanguageModel,
     as_json: bool,
 ) -> None:
-    r"""Add, remove or relabel examples in the support of a saved MODEL, without training.
+    r"""Add, remove or relabel examples of a saved MODEL, without training.
 
-    A label outside the model's classes is allowed: inputs near such an example lose similarity.
+    Examples are added to the support or to the calibration set; they are removed and relabelled in whichever set has
+    them. A label outside the model's classes is allowed in the support: inputs near such an example lose similarity.
+    What the change does to the share of admitted inputs is said before anything is written. If the share falls by more
+    than half, nothing is.
 
     \b
     Examples:
       sdm update model --add checked.jsonl
+      sdm update model --add some.jsonl --add-calibration others.jsonl --dry-run
       sdm update model --remove 1041 --relabel 977=positive -o corrected
     """
-    if add is None and not remove and not relabel:
-        raise InvalidInputError("Nothing to do: give --add, --remove or --relabel.")
-    path = output.path(model)
-    from torchsdm.application import summary
-    from torchsdm.states import join_states
-
-    saved = language_model.open(model)
-    classifier = saved.classifier
-    removed, relabelled = dict.fromkeys(remove), dict(map(_pair, relabel))
+    if not (add or add_calibration or remove or relabel):
+        raise InvalidInputError("Nothing to do: give --add, --add-calibration, --remove or --relabel.")
+    target = output.path(model)
+    relabelled = dict(map(_pair, relabel))
     if len(relabelled) < len(relabel):
         raise InvalidInputError("--relabel names an id twice.")
-    counts = {"added": 0, "removed": len(removed), "relabelled": len(relabelled)}
-    known = {str(name): name for one in classifier.models_ for name in one.examples.ids()}
+    from torchsdm.application import standing, summary
+
+    saved = language_model.open(model)
+    classifier, removed = saved.classifier, dict.fromkeys(remove)
+    before, known = standing(classifier), _known_ids(classifier)
     if removed:
-        classifier.remove_exemplars([known.get(name, name) for name in removed])
+        classifier.remove([known.get(name, name) for name in removed])
     if relabelled:
         labels = {str(one): one for one in classifier.classes_.tolist()}
-        classifier.relabel_exemplars(
-            [known.get(name, name) for name in relabelled], [labels.get(value, value) for value in relabelled.values()]
-        )
-    if add is not None:
-        data = join_states(list(saved.blocks(add, columns, needs_labels=True)))
-        taken = {str(name): name for one in classifier.models_ for name in one.known_ids()}
-        classifier.add_exemplars(
-            data.hidden_states,
-            [] if data.labels is None else data.labels,
-            ids=_new_ids(data.ids, taken),
-            texts=data.texts,
-        )
-        counts["added"] = len(data)
+        values = [labels.get(value, value) for value in relabelled.values()]
+        _check_labels("--relabel", values, classifier, allow_new_labels)
+        classifier.relabel([known.get(name, name) for name in relabelled], values)
+    counts = {"added": 0, "added_calibration": 0, "removed": len(removed), "relabelled": len(relabelled)}
+    for what, file in (("added", add), ("added_calibration", add_calibration)):
+        if file is not None:
+            counts[what] = _add(saved, file, columns, what == "added_calibration", allow_new_labels, keep_repeated)
     if recalibrate:
         with said_once(classifier):
             classifier.recalibrate()
-    classifier.save(path)
-    result = {**counts, **summary(classifier, path)}
-    done = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    say(
-        result,
-        "\n".join([f"{path}: {done}; {result['n_support']} in the support.", *trust_lines(result)]),
-        as_json,
-    )
+    after = standing(classifier)
+    if not as_json:  # before anything is written
+        click.echo("\n".join([f"{model}: {_listed(counts)}", *_change_lines(before, after, recalibrate)]))
+    falls = recalibrate and _share(after) < _share(before) / 2
+    if falls and not (force or dry_run):
+        raise InvalidInputError(
+            f"{target} was not written: {_share(after):.1%} would be admitted instead of {_share(before):.1%}. To "
+            "write it all the same: --force."
+        )
+    if not dry_run:
+        classifier.save(target)
+    result = {**counts, **summary(classifier, target), "before": before, "after": after, "written": not dry_run}
+    say(result, "\n".join([*_ending(target, dry_run, falls, result), *trust_lines(result)]), as_json)
 
 
 @click.command()
@@ -179,8 +195,7 @@ def certify(
         raise InvalidInputError(f"{model} is an ensemble, which is not certified.")
     given = None if data is None else join_states(list(saved.blocks(data, columns, needs_labels=True)))
     if given is not None:
-        known = {str(name): name for one in classifier.models_ for name in one.known_ids()}
-        given = replace(given, ids=_new_ids(given.ids, known))
+        given = replace(given, ids=_new_ids(given.ids, _known_ids(classifier)))
     classifier.set_params(**{k: v for k, v in {"delta": delta, "control": control}.items() if v is not None})
     with said_once(classifier):
         classifier.recertify(given, alpha=alpha)
@@ -189,11 +204,106 @@ def certify(
     say(result, "\n".join(trust_lines(result)), as_json)
 
 
+def _add(
+    saved: SavedModel,
+    file: str,
+    columns: Columns,
+    to_calibration: bool,
+    allow_new_labels: bool,
+    keep_repeated: bool,
+) -> int:
+    """Add the examples of a file; ids and labels are checked before a language model runs. Returns how many."""
+    classifier = saved.classifier
+    known = _known_ids(classifier)
+
+    def check(labels: list[Any], ids: list[Any]) -> None:
+        clash = next((name for name in _new_ids(ids, known) or [] if str(name) in known), None)
+        if clash is not None:
+            raise InvalidInputError(f"{file}: the 'ids' must be new, but the model has {clash!r} already.")
+        _check_labels(file, labels, classifier, allow_new_labels, only_classes=to_calibration)
+
+    data = saved.labelled(file, columns, check)
+    add = classifier.add_calibration if to_calibration else classifier.add_exemplars
+    add(
+        data.hidden_states,
+        [] if data.labels is None else data.labels,
+        ids=_new_ids(data.ids, known),
+        texts=data.texts,
+        repeated="keep" if keep_repeated else "refuse",
+    )
+    return len(data)
+
+
+def _check_labels(
+    where: str,
+    labels: list[Any],
+    classifier: SDMClassifier | SDMEnsemble,
+    allow_new_labels: bool,
+    *,
+    only_classes: bool = False,
+) -> None:
+    """Refuse a label that looks like a misspelt class, and, in a calibration set, one that is no class."""
+    from torchsdm.labels import near_misses
+
+    classes = classifier.classes_.tolist()
+    for label, alike in near_misses(labels, classes).items():
+        if only_classes or not allow_new_labels:
+            outside = "" if only_classes else ", or, if it is none of the classes, give --allow-new-labels"
+            raise InvalidInputError(
+                f"{where}: the label {label!r}, in {labels.count(label)} of {len(labels)} rows, looks like the class "
+                f"{alike!r}. Correct it{outside}."
+            )
+    strange = next((label for label in labels if label not in classes), None)
+    if only_classes and strange is not None:
+        raise InvalidInputError(
+            f"{where}: {strange!r} is not a class of the model. Labels outside the classes are for the support: --add."
+        )
+
+
+def _share(standing: dict[str, Any]) -> float:
+    """The share of inputs that a model admits, as far as it can tell."""
+    share: float = standing["region_share"] if standing["admitted_share"] is None else standing["admitted_share"]
+    return share
+
+
+def _listed(counts: dict[str, int]) -> str:
+    words = {"added": "added to the support", "added_calibration": "added to the calibration set"}
+    return ", ".join(f"{n} {words.get(what, what)}" for what, n in counts.items() if n) + "."
+
+
+def _change_lines(before: dict[str, Any], after: dict[str, Any], is_recalibrated: bool) -> list[str]:
+    """What an update does to the sets and to what is admitted."""
+    sets = ("support", "calibration", "certification")
+    lines = [", ".join(f"{name} {before[f'n_{name}']} -> {after[f'n_{name}']}" for name in sets) + " points"]
+    if after["admitted_share"] is not None:
+        shares = f"{before['admitted_share']:.1%} -> {after['admitted_share']:.1%}"
+        until = "" if is_recalibrated else " until it is recalibrated"
+        lines.append(f"admits {shares} of the certification sample{until}")
+    shares = f"{before['region_share']:.1%} -> {after['region_share']:.1%}"
+    return [*lines, f"the region admits {shares} of the calibration set"]
+
+
+def _ending(target: Path, is_dry_run: bool, falls: bool, result: dict[str, Any]) -> list[str]:
+    """What became of an update."""
+    if not is_dry_run:
+        return [f"Written to {target}."]
+    look = result["certificate"] is not None and result["n_certification"]
+    return [
+        "Nothing was written." + (" Without --force nothing would be." if falls else ""),
+        *(["Who chooses between updates by the certification sample spends a delta on each."] if look else []),
+    ]
+
+
 def _pair(text: str) -> tuple[str, str]:
     name, separator, value = text.rpartition("=")
     if not separator or not name or not value:
         raise InvalidInputError(f"--relabel takes ID=LABEL. Got {text!r}.")
     return name, value
+
+
+def _known_ids(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any]:
+    """The ids of all sets of a model, by how they are written."""
+    return {str(name): name for one in classifier.models_ for name in one.known_ids()}
 
 
 def _new_ids(ids: Any, known: dict[str, Any]) -> list[Any] | None:

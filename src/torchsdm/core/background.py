@@ -38,6 +38,10 @@ class Encoded:
         """Several of them, one after the other."""
         return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in cls.__dataclass_fields__))
 
+    def __getitem__(self, rows: list[int]) -> Encoded:
+        """Some of the points."""
+        return Encoded(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+
     def split(self, size: int) -> list[Encoded]:
         """Blocks of at most so many points."""
         columns = (getattr(self, name).split(size) for name in self.__dataclass_fields__)

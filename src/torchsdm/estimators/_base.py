@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,13 +16,14 @@ from torch import Tensor
 from torchsdm.choices import BACKGROUNDS, CONTROLS, PAPER, POLICIES
 from torchsdm.core import SDMDecisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError
+from torchsdm.estimators._apart import Set, keep_apart
 from torchsdm.estimators._fitted import check_examples
 from torchsdm.estimators._fitting import Background, FitData, Trained
 from torchsdm.estimators._saving import Saveable
 from torchsdm.estimators._updates import Updatable
 from torchsdm.labels import BACKGROUND, LabelCodes, count_classes, warn_of_lookalikes
-from torchsdm.matching import DEFAULT_BLOCK_SIZE
-from torchsdm.model import Examples, ListedExamples, Points
+from torchsdm.matching import DEFAULT_BLOCK_SIZE, next_ids
+from torchsdm.model import CALIBRATION, CERTIFICATION, Examples, ListedExamples, Points
 from torchsdm.states import LabelledStates, StatesOrigin
 from torchsdm.training import (
     History,
@@ -146,8 +147,11 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         warn_of_lookalikes(labels, f"'y' of {caller}")
         examples = check_examples(data_in.ids, data_in.texts, len(states), caller)
         codes = LabelCodes(classes)
-        calibrating = self._check_part(calibration, "calibration", codes, data_in.origin, caller)
-        certifying = self._check_part(certification, "certification", codes, data_in.origin, caller)
+        sets: dict[str, Set] = {"training": (states, examples)}
+        calibrating = self._check_part(calibration, CALIBRATION, codes, data_in.origin, caller, sets)
+        if calibrating is not None:
+            sets[CALIBRATION] = calibrating[::2]
+        certifying = self._check_part(certification, CERTIFICATION, codes, data_in.origin, caller, sets)
         data = FitData(
             TrainingData(states, torch.from_numpy(class_numbers.astype(np.int64)), *(calibrating or ())[:2]),
             classes,
@@ -253,9 +257,15 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
             raise InvalidInputError(f"'familiarity' of {caller} must be in [0, 1). Got {self.familiarity!r}.")
 
     def _check_part(
-        self, part: Any, name: str, codes: LabelCodes, origin: StatesOrigin | None, caller: str
+        self,
+        part: Any,
+        name: str,
+        codes: LabelCodes,
+        origin: StatesOrigin | None,
+        caller: str,
+        sets: Mapping[str, Set],
     ) -> tuple[Tensor, Tensor, Examples] | None:
-        """States, class numbers and names of the user's calibration or certification set."""
+        """States, class numbers and names of the user's calibration or certification set, apart from other sets."""
         if part is None:
             return None
         if not isinstance(part, LabelledStates):
@@ -270,7 +280,10 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         labels = check_label_array(part.labels, where)
         check_same_length(len(states), labels, "y", where)
         class_numbers = codes.encode(labels, where)
-        examples = check_examples(part.ids, part.texts, len(states), caller)
+        taken = [one for _, known in sets.values() for one in known.ids()]
+        ids = next_ids(taken, len(states)) if part.ids is None else part.ids
+        examples = check_examples(ids, part.texts, len(states), caller)
+        keep_apart((states, examples), sets, caller, to=name, by_text=origin is not None)
         return states, class_numbers, examples
 
     def _check_background(

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from torchsdm.choices import POLICIES
-from torchsdm.core import SDMDecisions
 from torchsdm.errors import CertificateWarning, Remedy, SDMWarning, warn_user
 from torchsdm.estimators._fitted import FittedState
 from torchsdm.estimators._fitting import FitData
@@ -35,10 +34,10 @@ class Trusting(FittedState):
 
     @property
     def lane_rule_(self) -> LaneRule:
-        """What puts decisions into lanes. A certificate does not hold for a support that was changed since."""
+        """What puts decisions into lanes. A certificate does not hold for a model that was updated since."""
         self._check_is_fitted("lane_rule_")
         check_choice(self.policy, POLICIES, "policy", type(self).__name__)
-        changed = any(model.support_changed for model in self.models_)
+        changed = any(model.outdated for model in self.models_)
         return LaneRule(
             None if changed else self.certificate_,
             self.reliability_,
@@ -54,10 +53,10 @@ class Trusting(FittedState):
         found = self._region_warnings()
         if certificate is not None and (warning := certificate.warning(names)) is not None:
             found.append(warning)
-        if certificate is not None and certificate.found and self.models_[0].support_changed:
+        if certificate is not None and certificate.found and self.models_[0].outdated:
             found.append(
                 CertificateWarning(
-                    "The support was changed after the certificate was made, which no longer holds.",
+                    "The model was updated after the certificate was made, which no longer holds.",
                     remedy=Remedy.CERTIFY_AGAIN,
                 )
             )
@@ -115,7 +114,7 @@ class Trusting(FittedState):
             question = json.dumps([calibration.digest(), certification.digest(), terms])
             name = hashlib.sha256(question.encode()).hexdigest()
             earlier = {asked: delta for asked, delta in spent.items() if asked != name}  # the same question is no look
-            self.certificate_ = certify(
+            certificate = certify(
                 calibration,
                 certification,
                 len(model.classes),
@@ -124,6 +123,7 @@ class Trusting(FittedState):
                 delta_spent=sum(earlier.values()),
                 n_errors=points.n_given_back,
             )
+            self.certificate_ = replace(certificate, n_corrected=points.n_corrected)
             self.deltas_spent_ = {**self.deltas_spent_, points.fingerprint: {**earlier, name: terms["delta"]}}
         warning = self.certificate_.warning(model.classes.tolist())
         if warning is not None:
@@ -132,8 +132,6 @@ class Trusting(FittedState):
     def _scored_samples(self, model: SDMModel, points: Certification) -> tuple[ScoredSample, ScoredSample]:
         """Calibration and certification points with their reliability, which is fitted on the first."""
         known, decisions = model.calibration, model.decide_encoded(points.points)
-        if not len(self.certification_rows_):  # given, not held out, where copies among the rows are natural
-            _warn_of_known(decisions)
         calibration = SignalSample(
             *map(_numpy, (known.labels, known.logits, known.similarity)),
             *map(_numpy, (known.distance_quantile, known.class_distance_quantile)),
@@ -164,17 +162,6 @@ def _told_once(by_round: Sequence[Sequence[SDMWarning]]) -> list[SDMWarning]:
         return type(warning)(f"{of}: {warning.what}", remedy=warning.remedy)
 
     return [told(*rounds[0], len(rounds)) for rounds in alike.values()]
-
-
-def _warn_of_known(decisions: SDMDecisions) -> None:
-    """Warn of certification points that are in the support."""
-    n_known = int((decisions.nearest_distance == 0).sum())
-    if n_known:
-        warn_user(
-            f"{n_known} of the {len(decisions)} certification points equal training points. Only points that nothing "
-            "else saw can promise anything: leave out what the model was trained on.",
-            CertificateWarning,
-        )
 
 
 def _numpy(tensor: Tensor) -> Array:

@@ -1,4 +1,4 @@
-"""Updates without training: recalibrating, and adding, removing and relabelling exemplars (appendix A.6)."""
+"""Updates without training: recalibrating, and adding, removing and relabelling points (appendix A.6)."""
 
 from __future__ import annotations
 
@@ -7,32 +7,35 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from torchsdm.errors import InvalidInputError
+from torchsdm.errors import InvalidInputError, Remedy
+from torchsdm.estimators._apart import keep_apart
 from torchsdm.estimators._fitted import FittedState, check_examples
 from torchsdm.matching import next_ids
-from torchsdm.model import SDMModel
+from torchsdm.model import CALIBRATION, CERTIFICATION, SUPPORT, SDMModel
 from torchsdm.validation import (
     Array,
     ArrayLike,
     as_list,
     check_alphas,
+    check_choice,
     check_hidden_states,
     check_positive,
     check_same_length,
 )
 
 Self = TypeVar("Self", bound="Updatable")
+EVERYWHERE = (SUPPORT, CALIBRATION, CERTIFICATION)
 
 
 class Updatable(FittedState):
-    """Methods that change the support or region of a fitted estimator; a failed call changes nothing."""
+    """Methods that change the sets or region of a fitted estimator; a failed call changes nothing."""
 
     def recalibrate(
         self: Self, alpha: float | Sequence[float] | None = None, *, min_class_count: int | None = None
     ) -> Self:
         """Recompute the region, for another alpha or after updates, without training.
 
-        After updates of the support, the calibration points are matched against it again and the eCDFs recomputed.
+        After updates, the calibration points are matched against the support again and the eCDFs recomputed.
         """
         self._check_is_fitted("recalibrate")
         caller = f"{type(self).__name__}.recalibrate"
@@ -52,69 +55,152 @@ class Updatable(FittedState):
         *,
         ids: Sequence[Any] | Array | None = None,
         texts: Sequence[str] | Array | None = None,
+        repeated: str = "refuse",
     ) -> Self:
         """Add labelled points to the support.
 
         Labels outside the classes are allowed: inputs near them lose similarity. Weights, eCDFs and region
         stay as they are until ``recalibrate``.
+
+        A point that the model has already, in any of its sets, is refused: a calibration point that is also in the
+        support is its own nearest neighbour, and nothing is learned from it. A few among many pass with a warning.
+        ``repeated='keep'`` adds them all the same; an id that is in use is always refused.
         """
-        self._check_is_fitted("add_exemplars")
-        caller = f"{type(self).__name__}.add_exemplars"
+        self._add(SUPPORT, "add_exemplars", X, y, ids, texts, repeated)
+        return self
+
+    def add_calibration(
+        self: Self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        ids: Sequence[Any] | Array | None = None,
+        texts: Sequence[str] | Array | None = None,
+        repeated: str = "refuse",
+    ) -> Self:
+        """Add labelled points to the calibration set; in an ensemble, to that of every round.
+
+        Labels must be classes. Decisions stay as they are until ``recalibrate``. Points that were chosen, such as
+        rejected inputs alone, make the calibration set unlike the inputs: add a random part of what comes in.
+
+        Points that the model has already are refused as in ``add_exemplars``.
+        """
+        self._add(CALIBRATION, "add_calibration", X, y, ids, texts, repeated)
+        return self
+
+    def remove(self: Self, ids: Sequence[Any] | Array) -> Self:
+        """Remove points, by id, from whichever set has them: support, calibration or certification set.
+
+        In an ensemble, whose rounds split the data differently, they are removed from every round. What depends on them
+        is recomputed by ``recalibrate``; until then a certificate is suspended.
+
+        Removing or relabelling certification points makes a new question of the old sample: it costs another delta, and
+        the promise holds only if the points were chosen without regard to the decisions on them, such as all points
+        that were checked, or a random part. Whoever removes or corrects just the wrong answers that were admitted
+        certifies nothing. The certificate says how many points were corrected.
+        """
+        self._remove(ids, "remove", EVERYWHERE)
+        return self
+
+    def relabel(self: Self, ids: Sequence[Any] | Array, y: ArrayLike) -> Self:
+        """Relabel points, by id, in whichever set has them; ``remove`` says what that means for a certificate.
+
+        Labels outside the classes are allowed for points of the support alone.
+        """
+        self._relabel(ids, y, "relabel", EVERYWHERE)
+        return self
+
+    def remove_exemplars(self: Self, ids: Sequence[Any] | Array) -> Self:
+        """Remove points from the support, by id; in an ensemble, from every round that has them in its support."""
+        self._remove(ids, "remove_exemplars", (SUPPORT,))
+        return self
+
+    def relabel_exemplars(self: Self, ids: Sequence[Any] | Array, y: ArrayLike) -> Self:
+        """Relabel points of the support, by id; labels outside the classes are allowed."""
+        self._relabel(ids, y, "relabel_exemplars", (SUPPORT,))
+        return self
+
+    def _add(self, to: str, method: str, X: ArrayLike, y: ArrayLike, ids: Any, texts: Any, repeated: str) -> None:
+        self._check_is_fitted(method)
+        caller = f"{type(self).__name__}.{method}"
+        check_choice(repeated, ("refuse", "keep"), "repeated", caller)
         states = check_hidden_states(self, X, caller, reset=False)
         labels = as_list(y, "y", caller)
         check_same_length(len(states), labels, "y", caller)
         known = {name for model in self.models_ for name in model.known_ids()}
         examples = check_examples(next_ids(known, len(states)) if ids is None else ids, texts, len(states), caller)
-        clash = known.intersection(examples.ids())
-        if clash:
-            raise InvalidInputError(f"'ids' of {caller} must be new. Got {next(iter(clash))!r}, which is in use.")
-        codes = self._codes.extended(labels, caller)
-        numbers = codes.encode_with_outside(labels, caller)
+        codes = self._codes.extended(labels, caller) if to == SUPPORT else self._codes
+        numbers = codes.encode_with_outside(labels, caller) if to == SUPPORT else codes.encode(labels, caller)
         with self._updated_models() as models:
             for model in models:
-                model.add(states, numbers, examples)
+                points = model.encoded(states, numbers, examples)
+                keep_apart(
+                    (points.points.exemplars, examples),
+                    model.sets(),
+                    caller,
+                    to=to,
+                    by_text=self.states_origin_ is not None,
+                    is_repeated_kept=repeated == "keep",
+                    remedy=Remedy.KEEP_REPEATED,
+                )
+                model.add(points, to=to)
             self._codes = codes
-        return self
 
-    def remove_exemplars(self: Self, ids: Sequence[Any] | Array) -> Self:
-        """Remove points from the support, by id; in an ensemble, from every round that has them in its support."""
-        self._check_is_fitted("remove_exemplars")
-        names = as_list(ids, "ids", f"{type(self).__name__}.remove_exemplars")
+    def _remove(self, ids: Sequence[Any] | Array, method: str, names: Sequence[str]) -> None:
+        self._check_is_fitted(method)
+        chosen = as_list(ids, "ids", f"{type(self).__name__}.{method}")
         with self._updated_models() as models:
-            for model, positions, _ in self._located(models, names, "remove_exemplars"):
-                if positions:
-                    model.remove(positions)
-        return self
+            for model, name, positions, _ in self._located(models, chosen, method, names):
+                model.remove(positions, of=name)
 
-    def relabel_exemplars(self: Self, ids: Sequence[Any] | Array, y: ArrayLike) -> Self:
-        """Relabel points of the support, by id; labels outside the classes are allowed."""
-        self._check_is_fitted("relabel_exemplars")
-        caller = f"{type(self).__name__}.relabel_exemplars"
-        names, labels = as_list(ids, "ids", caller), as_list(y, "y", caller)
-        check_same_length(len(names), labels, "y", caller)
+    def _relabel(self, ids: Sequence[Any] | Array, y: ArrayLike, method: str, names: Sequence[str]) -> None:
+        self._check_is_fitted(method)
+        caller = f"{type(self).__name__}.{method}"
+        chosen, labels = as_list(ids, "ids", caller), as_list(y, "y", caller)
+        check_same_length(len(chosen), labels, "y", caller)
         codes = self._codes.extended(labels, caller)
         numbers = codes.encode_with_outside(labels, caller)
         with self._updated_models() as models:
-            for model, positions, chosen in self._located(models, names, "relabel_exemplars"):
-                if positions:
-                    model.relabel(positions, numbers[chosen])
+            for model, name, positions, rows in self._located(models, chosen, method, names):
+                outside = [row for row in rows if numbers[row] >= len(codes.classes)]
+                if name != SUPPORT and outside:
+                    raise InvalidInputError(
+                        f"'y' of {caller} must be a class for a point of the {name} set. Got "
+                        f"{labels[outside[0]]!r} for {chosen[outside[0]]!r}."
+                    )
+                model.relabel(positions, numbers[rows], of=name)
             self._codes = codes
-        return self
 
     def _located(
-        self, models: Sequence[SDMModel], ids: list[Any], method: str
-    ) -> Iterator[tuple[SDMModel, list[int], list[int]]]:
-        """Each model with the support positions of the ids it has, and which of the ids those are."""
-        found = [model.examples.positions(ids) for model in models]
-        for number, name in enumerate(ids):
-            if all(positions[number] is None for positions in found):
-                raise InvalidInputError(
-                    f"'ids' of {type(self).__name__}.{method} must name points of the support. Got {name!r}, which "
-                    "is not one (calibration points are not part of the support)."
-                )
-        for model, positions in zip(models, found, strict=True):
-            chosen = [number for number, position in enumerate(positions) if position is not None]
-            yield model, [position for position in positions if position is not None], chosen
+        self, models: Sequence[SDMModel], ids: list[Any], method: str, names: Sequence[str]
+    ) -> list[tuple[SDMModel, str, list[int], list[int]]]:
+        """Where the ids are: model, name of the set, positions in it, and which of the ids those are."""
+        found: list[tuple[SDMModel, str, list[int], list[int]]] = []
+        seen: set[int] = set()
+        for model in models:
+            taken: dict[int, str] = {}
+            for name, (_, examples) in model.sets().items():
+                places = examples.positions(ids) if name in names else []
+                rows = [row for row, place in enumerate(places) if place is not None]
+                twice = next((row for row in rows if row in taken), None)
+                if twice is not None:
+                    raise InvalidInputError(
+                        f"'ids' of {type(self).__name__}.{method}: {ids[twice]!r} names a point of the {taken[twice]} "
+                        f"set and one of the {name} set. For the support use {method}_exemplars."
+                    )
+                taken |= dict.fromkeys(rows, name)
+                if rows:
+                    found.append((model, name, [place for place in places if place is not None], rows))
+            seen |= taken.keys()
+        missing = next((name for row, name in enumerate(ids) if row not in seen), None)
+        if missing is not None:
+            what = "the support" if tuple(names) == (SUPPORT,) else "the model"
+            other = " (calibration points are not part of the support)" if tuple(names) == (SUPPORT,) else ""
+            raise InvalidInputError(
+                f"'ids' of {type(self).__name__}.{method} must name points of {what}. Got {missing!r}, which "
+                f"is not one{other}."
+            )
+        return found
 
     @contextmanager
     def _updated_models(self) -> Iterator[tuple[SDMModel, ...]]:

@@ -12,9 +12,10 @@ import numpy as np
 
 from torchsdm.core import HighReliabilityRegion, SDMDecisions
 from torchsdm.errors import InvalidInputError, MissingExtraError, Remedy
+from torchsdm.estimators._apart import keep_apart
 from torchsdm.estimators._base import BaseSDMClassifier
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, SupportSet, next_ids
-from torchsdm.model import Explanation, Points, SDMModel, explain
+from torchsdm.model import CERTIFICATION, Explanation, Points, SDMModel, explain
 from torchsdm.states import LabelledStates
 from torchsdm.training import best_round
 from torchsdm.trust import DriftGuard
@@ -202,7 +203,8 @@ class SDMClassifier(BaseSDMClassifier):
         A second certificate on one sample is a second chance to be wrong; ``certificate_.looks`` and ``delta_spent``
         count, and a warning says so. Samples are recognised by their hidden states, also after a refit of this object
         or when they are passed again; the same question asked again costs nothing. The alpha must not be chosen by what
-        an earlier certificate found. With new data that nothing else saw, the whole promise is there again.
+        an earlier certificate found. With new data that nothing else saw, the whole promise is there again; points of
+        the support or the calibration set are refused.
         """
         self._check_is_fitted("recertify")
         caller = "SDMClassifier.recertify"
@@ -211,18 +213,21 @@ class SDMClassifier(BaseSDMClassifier):
             model = models[0]
             if X is not None:
                 known = model.known_ids()
+                others = {name: one for name, one in model.sets().items() if name != CERTIFICATION}
                 given = X if isinstance(X, LabelledStates) else LabelledStates(X, y, ids, texts)
                 if given.ids is None:
                     given = replace(given, ids=next_ids(known, len(given)))
-                part = self._check_part(given, "certification", self._codes, self.states_origin_, caller)
+                part = self._check_part(given, CERTIFICATION, self._codes, self.states_origin_, caller, {})
                 if part is not None:
                     model.certify_with(Points(part[0].split(DEFAULT_BLOCK_SIZE), *part[1:]))
+                    by_text = self.states_origin_ is not None
+                    keep_apart(model.sets()[CERTIFICATION], others, caller, to=CERTIFICATION, by_text=by_text)
                 self.certification_rows_ = np.array([], dtype=np.int64)
             if model.certification is None:
                 raise InvalidInputError(
                     "This model was fitted without a certification set.", remedy=Remedy.GIVE_LABELLED
                 )
-            was_changed = model.support_changed
+            was_changed = model.outdated
             if was_changed:
                 regions = model.calibration.regions
                 model.recalibrate([region.alpha for region in regions], model.calibration.min_class_count)
@@ -236,12 +241,12 @@ class SDMClassifier(BaseSDMClassifier):
     ) -> Self:
         """Recompute the region, for another alpha or after updates, without training.
 
-        After updates of the support, the calibration points are matched against it again and the eCDFs recomputed. If
-        the rule changes, it is also certified again, for the first alpha and on the same sample; ``recertify`` says
-        what that costs.
+        After updates, the calibration points are matched against the support again and the eCDFs recomputed. If the
+        rule or its certification sample changes, it is also certified again, for the first alpha and on the same
+        sample; ``recertify`` says what that costs.
         """
         self._check_is_fitted("recalibrate")
-        changed = self.model_.support_changed
+        changed = self.model_.outdated
         with self._unchanged_on_error():
             super().recalibrate(alpha, min_class_count=min_class_count)
             before = self.certificate_

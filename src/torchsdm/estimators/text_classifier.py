@@ -23,7 +23,7 @@ from torchsdm.model import Explanation
 from torchsdm.states import StatesStore
 from torchsdm.storage import HubModel
 from torchsdm.trust import DriftGuard
-from torchsdm.validation import Array, check_path, no_states
+from torchsdm.validation import Array, ArrayLike, check_path, no_states
 from torchsdm.wording import shortened
 
 Self = TypeVar("Self", bound="SDMTextClassifier")
@@ -124,7 +124,10 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         store = self._make_store(caller)
         extractor = self._make_extractor()
         training = extractor.labelled_states(documents, store=store)
-        parts: dict[str, Any] = {name: extractor.labelled_states(one, store=store) for name, one in held_out.items()}
+        parts: dict[str, Any] = {}
+        for name, one in held_out.items():
+            states = extractor.labelled_states(one, store=store)
+            parts[name] = states if one.has_ids else replace(states, ids=None)  # numbered on from X
         classifier = SDMClassifier() if self.classifier is None else clone(self.classifier)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DataWarning)  # _check_labels warned before anything was extracted
@@ -171,18 +174,30 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
 
     # ---------------------------------------------------------------- updating
 
-    def add_exemplars(self: Self, X: Any, y: Any = None, *, ids: Any = None, answers: Any = None) -> Self:
+    def add_exemplars(
+        self: Self, X: Any, y: Any = None, *, ids: Any = None, answers: Any = None, repeated: str = "refuse"
+    ) -> Self:
         """Add labelled texts to the support; see ``SDMClassifier.add_exemplars``."""
-        classifier = self._fitted("add_exemplars")
-        documents = _documents(X, "SDMTextClassifier.add_exemplars", labels=y, ids=ids, answers=answers)
-        _require_labels(documents, "SDMTextClassifier.add_exemplars")
-        states = self.checked_extractor().labelled_states(documents)
-        classifier.add_exemplars(
-            states.hidden_states,
-            [] if states.labels is None else states.labels,
-            ids=states.ids if documents.has_ids else None,
-            texts=states.texts,
-        )
+        states, names = self._labelled(X, y, ids, answers, "add_exemplars")
+        self.classifier_.add_exemplars(*states, **names, repeated=repeated)
+        return self
+
+    def add_calibration(
+        self: Self, X: Any, y: Any = None, *, ids: Any = None, answers: Any = None, repeated: str = "refuse"
+    ) -> Self:
+        """Add labelled texts to the calibration set; see ``SDMClassifier.add_calibration``."""
+        states, names = self._labelled(X, y, ids, answers, "add_calibration")
+        self.classifier_.add_calibration(*states, **names, repeated=repeated)
+        return self
+
+    def remove(self: Self, ids: Sequence[Any] | Array) -> Self:
+        """Remove texts, by id, from whichever set has them; see ``SDMClassifier.remove``."""
+        self._fitted("remove").remove(ids)
+        return self
+
+    def relabel(self: Self, ids: Sequence[Any] | Array, y: Any) -> Self:
+        """Relabel texts, by id, in whichever set has them; see ``SDMClassifier.relabel``."""
+        self._fitted("relabel").relabel(ids, y)
         return self
 
     def remove_exemplars(self: Self, ids: Sequence[Any] | Array) -> Self:
@@ -213,10 +228,8 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         if X is None:
             classifier.recertify(alpha=alpha)
             return self
-        documents = _documents(X, caller, labels=y, ids=ids, answers=answers)
-        _require_labels(documents, caller)
-        states = self.checked_extractor().labelled_states(documents)
-        classifier.recertify(states if documents.has_ids else replace(states, ids=None), alpha=alpha)
+        states, names = self._labelled(X, y, ids, answers, "recertify")
+        classifier.recertify(*states, **names, alpha=alpha)
         return self
 
     # ---------------------------------------------------------------- saving
@@ -307,6 +320,19 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         if guard is not None and isinstance(self._fitted(method), SDMEnsemble):
             raise InvalidInputError(f"'guard' of SDMTextClassifier.{method} must be None: an ensemble has no guard.")
         return {} if guard is None else {"guard": guard}
+
+    def _labelled(
+        self, X: Any, y: Any, ids: Any, answers: Any, method: str
+    ) -> tuple[tuple[ArrayLike, ArrayLike], dict[str, Any]]:
+        """States and labels of texts to add, and their ids, if they have any, and texts."""
+        self._fitted(method)
+        caller = f"SDMTextClassifier.{method}"
+        documents = _documents(X, caller, labels=y, ids=ids, answers=answers)
+        _require_labels(documents, caller)
+        states = self.checked_extractor().labelled_states(documents)
+        labels = [] if states.labels is None else states.labels
+        names = {"ids": states.ids if documents.has_ids else None, "texts": states.texts}
+        return (states.hidden_states, labels), names
 
     def states(self, X: Any, *, answers: Any = None) -> Array:
         """The hidden states of texts, as the classifier takes them."""

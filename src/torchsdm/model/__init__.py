@@ -3,11 +3,23 @@
 from torchsdm.model.calibration import Calibration
 from torchsdm.model.examples import Examples, ListedExamples
 from torchsdm.model.explanation import Explanation, explain
-from torchsdm.model.model import Certification, Points, SDMModel
+from torchsdm.model.model import (
+    CALIBRATION,
+    CERTIFICATION,
+    SUPPORT,
+    Certification,
+    EncodedPoints,
+    Points,
+    SDMModel,
+)
 
 __all__ = [
+    "CALIBRATION",
+    "CERTIFICATION",
+    "SUPPORT",
     "Calibration",
     "Certification",
+    "EncodedPoints",
     "Examples",
     "Explanation",
     "ListedExamples",

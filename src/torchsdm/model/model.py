@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,11 +23,13 @@ from torchsdm.core import (
     Signals,
     decide,
 )
+from torchsdm.errors import InvalidInputError
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, Match, SupportSet
 from torchsdm.model.calibration import Calibration
 from torchsdm.model.examples import Examples
 from torchsdm.validation import Array, check_finite
 
+SUPPORT, CALIBRATION, CERTIFICATION = "support", "calibration", "certification"  #: the three sets of a model
 _ROWS_AT_ONCE = 8192  # inputs whose exemplars are in memory at once while deciding
 
 
@@ -41,16 +43,55 @@ class Points:
 
 
 @dataclass(frozen=True)
-class Certification:
-    """Labelled points that neither training nor calibration saw."""
+class EncodedPoints:
+    """Labelled points as the adaptor sees them."""
 
     points: Encoded
     labels: Tensor  # (N,)
     examples: Examples
+
+    def with_added(self, more: EncodedPoints) -> EncodedPoints:
+        """These points and more."""
+        return replace(
+            self,
+            points=Encoded.concatenate([self.points, more.points]),
+            labels=torch.cat([self.labels, more.labels]),
+            examples=self.examples.with_added(more.examples),
+        )
+
+    def without(self: AnyPoints, positions: Sequence[int]) -> AnyPoints:
+        """These points without some; at least one must be left."""
+        gone = set(positions)
+        kept = [p for p in range(len(self.labels)) if p not in gone]
+        if not kept:
+            raise InvalidInputError(f"At least one point must be left of the {len(self.labels)} that are there.")
+        return replace(
+            self,
+            points=self.points[kept],
+            labels=self.labels[kept],
+            examples=self.examples.take(kept),
+        )
+
+    def relabelled(self: AnyPoints, positions: Sequence[int], labels: Tensor) -> AnyPoints:
+        """The same points, some with other labels."""
+        changed = self.labels.clone()
+        changed[list(positions)] = labels.to(changed.device)
+        return replace(self, labels=changed)
+
+
+AnyPoints = TypeVar("AnyPoints", bound=EncodedPoints)
+
+
+@dataclass(frozen=True)
+class Certification(EncodedPoints):
+    """Labelled points that neither training nor calibration saw."""
+
     n_given_back: int = 0
     """Points drawn with these, but given back to training for the sake of their class."""
     fingerprint: str = ""
-    """SHA-256 of the hidden states, by which a sample is recognised when it is used again."""
+    """SHA-256 of the hidden states as they were given, by which a sample is recognised when it is used again."""
+    n_corrected: int = 0
+    """Points that were relabelled or removed since."""
 
 
 @dataclass
@@ -63,11 +104,13 @@ class SDMModel:
     calibration: Calibration
     calibration_examples: Examples
     classes: Array
-    support_changed: bool = False
-    """Whether the support was updated since the calibration."""
+    outdated: bool = False
+    """Whether the support, the calibration set or the certification set was changed since the calibration."""
     certification: Certification | None = None
     has_background: bool = False
     """Whether class number C, the first after the classes, stands for background examples in the support."""
+    next_calibration: EncodedPoints | None = None
+    """The points that the next calibration will use, if they were changed; until then decisions use the old ones."""
 
     def __post_init__(self) -> None:
         self.support.named_by(self.examples.ids)
@@ -105,25 +148,36 @@ class SDMModel:
             has_background=has_background,
         )
 
+    @property
+    def calibration_points(self) -> EncodedPoints:
+        """The calibration set as it is now, with the changes that the next calibration will use."""
+        known = self.calibration
+        return self.next_calibration or EncodedPoints(known.points, known.labels, self.calibration_examples)
+
+    def held_out(self) -> dict[str, EncodedPoints]:
+        """The calibration set and, if there is one, the certification set, by name."""
+        certification = {} if self.certification is None else {CERTIFICATION: self.certification}
+        return {CALIBRATION: self.calibration_points, **certification}
+
+    def sets(self) -> dict[str, tuple[Tensor, Examples]]:
+        """Exemplars and examples of each set that the model has, by name."""
+        held_out = {name: (one.points.exemplars, one.examples) for name, one in self.held_out().items()}
+        return {SUPPORT: (self.support.exemplars, self.examples), **held_out}
+
     def known_ids(self) -> list[Any]:
         """The ids of support, calibration and certification set."""
-        certification = [] if self.certification is None else self.certification.examples.ids()
-        return [*self.examples.ids(), *self.calibration_examples.ids(), *certification]
+        return [name for _, examples in self.sets().values() for name in examples.ids()]
 
     def has_points(self, hidden_states: Tensor, texts: Sequence[str | None] | Array | None = None) -> dict[str, Array]:
         """Which inputs (N,) are points of the 'support', 'calibration' or 'certification' set: same exemplar or text.
 
         The text counts because its hidden states, computed again in another batch, may differ in their last bits.
         """
-        sets = {"support": (self.support.exemplars, self.examples)}
-        sets["calibration"] = (self.calibration.points.exemplars, self.calibration_examples)
-        if self.certification is not None:
-            sets["certification"] = (self.certification.points.exemplars, self.certification.examples)
         blocks = hidden_states.split(_ROWS_AT_ONCE)
         inputs = [row for block in blocks for row in _rows_as_bytes(self._encode(block).exemplars)]
         given = [None] * len(inputs) if texts is None else list(texts)
         has = {}
-        for name, (exemplars, examples) in sets.items():
+        for name, (exemplars, examples) in self.sets().items():
             known = set(_rows_as_bytes(exemplars))
             known_texts = set() if texts is None else {*examples.all()[1]} - {None}
             has[name] = np.array([x in known or text in known_texts for x, text in zip(inputs, given, strict=True)])
@@ -160,35 +214,60 @@ class SDMModel:
         return self.logits(hidden_states).argmax(dim=1)
 
     def recalibrate(self, alphas: Sequence[float], min_class_count: int) -> None:
-        """Recompute the regions and, if the support has changed, the signals and eCDFs."""
-        if self.support_changed:
-            known = self.calibration
+        """Recompute the regions and, if a set has changed, the signals and eCDFs."""
+        if self.outdated:
+            known = self.calibration_points
             self.calibration = Calibration.of(known.points, known.labels, self.support, alphas, min_class_count)
-            self.support_changed = False
+            self.calibration_examples, self.next_calibration, self.outdated = known.examples, None, False
         else:
             self.calibration = self.calibration.with_regions(alphas, min_class_count)
 
-    def add(self, hidden_states: Tensor, labels: Tensor, examples: Examples) -> None:
-        """Append points to the support; weights, eCDFs and region stay as they are."""
+    def encoded(self, hidden_states: Tensor, labels: Tensor, examples: Examples) -> EncodedPoints:
+        """Points as the adaptor sees them, to add."""
         points = self._encode(hidden_states)
-        self.support.add(points.exemplars, labels, points.recognised_as)
-        self._keep(self.examples.with_added(examples))
+        return EncodedPoints(points, labels.to(points.exemplars.device), examples)
 
-    def remove(self, positions: Sequence[int]) -> None:
-        """Drop points from the support."""
-        examples = self.examples.without(set(positions))
-        self.support.remove(torch.tensor(positions, dtype=torch.int64))
-        self._keep(examples)
+    def add(self, points: EncodedPoints, *, to: str = SUPPORT) -> None:
+        """Append points to the support or the calibration set; weights, eCDFs and region stay as they are."""
+        if to == SUPPORT:
+            self.support.add(points.points.exemplars, points.labels, points.points.recognised_as)
+            self._keep(self.examples.with_added(points.examples))
+        else:
+            self._replace(self.calibration_points.with_added(points))
 
-    def relabel(self, positions: Sequence[int], labels: Tensor) -> None:
-        """Give points of the support new labels."""
-        self.support.relabel(torch.tensor(positions, dtype=torch.int64), labels)
-        self.support_changed = True
+    def remove(self, positions: Sequence[int], *, of: str = SUPPORT) -> None:
+        """Drop points from a set."""
+        if of == SUPPORT:
+            examples = self.examples.without(set(positions))
+            self.support.remove(torch.tensor(positions, dtype=torch.int64))
+            self._keep(examples)
+        else:
+            self._replace(self.held_out()[of].without(positions), len(set(positions)))
+
+    def relabel(self, positions: Sequence[int], labels: Tensor, *, of: str = SUPPORT) -> None:
+        """Give points of a set new labels."""
+        if of == SUPPORT:
+            self.support.relabel(torch.tensor(positions, dtype=torch.int64), labels)
+            self.outdated = True
+        else:
+            points = self.held_out()[of]
+            relabelled = points.relabelled(positions, labels)
+            n_changed = int((relabelled.labels != points.labels).sum())
+            if n_changed:  # the label it has already is no correction
+                self._replace(relabelled, n_changed)
 
     def _keep(self, examples: Examples) -> None:
         """Adopt the examples of a changed support."""
-        self.examples, self.support_changed = examples, True
+        self.examples, self.outdated = examples, True
         self.support.named_by(examples.ids)
+
+    def _replace(self, points: EncodedPoints, n_corrected: int = 0) -> None:
+        """Adopt changed calibration or certification points."""
+        if isinstance(points, Certification):
+            self.certification = replace(points, n_corrected=points.n_corrected + n_corrected)
+        else:
+            self.next_calibration = points
+        self.outdated = True
 
     def _encode(self, hidden_states: Tensor) -> Encoded:
         points = _encode(self.adaptor, [hidden_states], len(self.classes))

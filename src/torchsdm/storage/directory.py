@@ -39,7 +39,7 @@ from torchsdm.files import (
 from torchsdm.validation import Array
 
 FORMAT = "torchsdm"
-FORMAT_VERSION = 2  #: 2 added certification set and certificate; 1 is still read
+FORMAT_VERSION = 3  #: 2 added the certificate and its set, 3 changes of the three sets; all are still read
 CONFIG_NAME = "config.json"
 CARD_NAME = "README.md"
 _DATA_FILE = re.compile(r"[a-z0-9-]+-[0-9a-f]{12}\.(safetensors|sqlite)")

@@ -13,9 +13,11 @@ from torchsdm.core import ClassEcdfs, Encoded, HighReliabilityRegion, IdentityAd
 from torchsdm.errors import ModelFileError
 from torchsdm.labels import LabelCodes
 from torchsdm.matching import SupportSet
-from torchsdm.model import Calibration, Certification, Examples, SDMModel
+from torchsdm.model import Calibration, Certification, EncodedPoints, Examples, SDMModel
 from torchsdm.storage.directory import CONFIG_NAME, ExampleRow, StoredModel, number_or_infinity, number_or_none
 from torchsdm.storage.examples import StoredExamples
+
+_PENDING = "next-calibration"  # files of calibration points that the next calibration will use
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ def model_parts(model: SDMModel, codes: LabelCodes, prefix: str = "") -> ModelPa
         "n_inputs": adaptor.n_inputs,
         "n_classes": adaptor.n_classes,
         "n_filters": adaptor.n_filters,
-        "support_changed": model.support_changed,
+        "support_changed": model.outdated,  # as earlier formats call it
         "has_background": model.has_background,
         "min_class_count": calibration.min_class_count,
         "regions": [_region_to_json(region) for region in calibration.regions],
@@ -68,7 +70,12 @@ def model_parts(model: SDMModel, codes: LabelCodes, prefix: str = "") -> ModelPa
         settings["certification"] = {
             "n_given_back": certification.n_given_back,
             "fingerprint": certification.fingerprint,
+            "n_corrected": certification.n_corrected,
         }
+    pending = model.next_calibration
+    if pending is not None:
+        tensors[f"{prefix}{_PENDING}"] = {**_encoded_to_tensors(pending.points), "labels": pending.labels}
+        tensors[f"{prefix}{_PENDING}-exemplars"] = {"exemplars": pending.points.exemplars}
     tables = {
         f"{prefix}support-examples": _rows(model.examples, codes.decode(model.support.labels)),
         f"{prefix}calibration-examples": _rows(model.calibration_examples, codes.decode(calibration.labels)),
@@ -76,6 +83,8 @@ def model_parts(model: SDMModel, codes: LabelCodes, prefix: str = "") -> ModelPa
     if certification is not None:
         rows = _rows(certification.examples, codes.decode(certification.labels))
         tables[f"{prefix}certification-examples"] = rows
+    if pending is not None:
+        tables[f"{prefix}{_PENDING}-examples"] = _rows(pending.examples, codes.decode(pending.labels))
     return ModelParts(settings, tensors, tables)
 
 
@@ -124,7 +133,13 @@ def load_model_parts(
                 examples=names,
                 n_given_back=about["n_given_back"],
                 fingerprint=about["fingerprint"],
+                n_corrected=about.get("n_corrected", 0),  # formats 1 and 2 lack it
             )
+        pending = None
+        if f"{prefix}{_PENDING}" in stored.config["files"]:
+            names = StoredExamples(stored.path(f"{prefix}{_PENDING}-examples"))
+            points = held(_PENDING)
+            pending = EncodedPoints(_encoded_from_tensors(points), **points, examples=names)
         return SDMModel(
             adaptor,
             support,
@@ -135,6 +150,7 @@ def load_model_parts(
             settings["support_changed"],
             certification,
             settings.get("has_background", False),
+            pending,
         )
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         path = stored.directory / CONFIG_NAME

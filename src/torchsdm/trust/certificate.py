@@ -26,8 +26,9 @@ are tried is decided on calibration.
 The fine print. Points must be drawn independently: rows of one patient or copies of one text are one point. The promise
 is for one rule and one alpha, chosen before the result is seen. A second certificate on the same sample is a second
 chance to be wrong: if its alpha was chosen beforehand, both hold with probability 1 - 2 delta (``looks`` and
-``delta_spent`` count). New samples cost delta each, too, if you go on until something is certified. On data of another
-kind nothing is promised.
+``delta_spent`` count). So is one on the same sample with corrected labels or without some points, and it holds only if
+these were chosen without regard to the decisions (``n_corrected`` counts). New samples cost delta each, too, if you go
+on until something is certified. On data of another kind nothing is promised.
 """
 
 from __future__ import annotations
@@ -142,6 +143,8 @@ class Certificate:
     """How many certificates this certification sample is known to have served, this one included."""
     delta_spent: float = 0.0
     """The deltas of all of them together."""
+    n_corrected: int = 0
+    """Certification points that were relabelled or removed since the sample was drawn."""
     largest_alpha: float | None = None
     """Where nothing holds: an alpha that would probably hold, by calibration; None if none above 0.5 would."""
     n_needed: int | None = None
@@ -178,13 +181,19 @@ class Certificate:
         if not self.found:
             coarser = Remedy.COARSER_CONTROL if self.control != "all" and self.alpha < 1 else None
             return CertificateWarning(self._why_not(class_names), remedy=coarser)
-        if self.looks == 1:
-            return None
-        return CertificateWarning(
-            f"This is certificate {self.looks} on the same certification sample: all of them hold together with "
-            f"probability at least {max(0.0, 1 - self.delta_spent):.3g}, not {1 - self.delta:.3g}. Certify with new "
-            "labelled data to have the full promise."
-        )
+        lost = []
+        if self.looks > 1:
+            lost.append(
+                f"This is certificate {self.looks} on the same certification sample: all of them hold together with "
+                f"probability at least {max(0.0, 1 - self.delta_spent):.3g}, not {1 - self.delta:.3g}."
+            )
+        if self.n_corrected:
+            lost.append(
+                f"Certification points relabelled or removed: {self.n_corrected}. The promise holds only if they were "
+                "chosen without regard to the decisions on them (all points checked, or a random part)."
+            )
+        full = "Certify with new labelled data to have the full promise."
+        return CertificateWarning(" ".join([*lost, full])) if lost else None
 
     def holds_for(self, class_names: Sequence[Any] | None = None) -> str:
         """The promise, or why there is none, in one sentence."""
@@ -195,10 +204,11 @@ class Certificate:
             return f"No promise is left: {self.looks} certificates were made on one certification sample."
         spent = "" if self.looks == 1 else f" for all {self.looks} certificates on this sample"
         share = self.n_admitted / self.n_certification
+        corrected = f", if its corrections ({self.n_corrected}) were made without regard to the decisions"
         return (
             f"With probability at least {confidence:.3g}{spent}, {_PROMISED[self.control]} right at "
             f"least {self.alpha:.4g} of the time, on data like the {self.n_certification} certification points, of "
-            f"which it admits {share:.1%}."
+            f"which it admits {share:.1%}{corrected if self.n_corrected else ''}."
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -204,8 +204,12 @@ def test_recertify_with_new_data_has_the_whole_promise_again(clf):
 
 def test_training_points_are_no_certification_sample(clf, data):
     rows = np.concatenate([clf.training_rows_, clf.calibration_rows_])
-    with pytest.warns(CertificateWarning, match="450 of the 900 certification points equal training points"):
+    before = clf.certificate_
+    with pytest.raises(InvalidInputError, match=r"in the support set: 450 of the 900 points .*recertify got"):
         clf.recertify(data[0][rows], data[1][rows])
+    with pytest.raises(InvalidInputError, match=r"in the calibration set: 450 of the 450 points .*row 0 equals point"):
+        clf.recertify(data[0][clf.calibration_rows_], data[1][clf.calibration_rows_])
+    assert clf.certificate_ is before
 
 
 def test_recertify_needs_data_if_none_were_held_out(data):
@@ -225,7 +229,7 @@ def test_a_changed_support_suspends_the_certificate(clf):
     after = clf.decide(X)
     assert not after.certified.any() and set(after.certificate.tolist()) == {None}
     assert (after.admitted == after.admitted_at[:, 0]).all()
-    assert any("support was changed after the certificate" in str(one) for one in clf.warnings())
+    assert any("updated after the certificate" in str(one) for one in clf.warnings())
     with pytest.warns(CertificateWarning, match="certificate 2"):
         clf.recalibrate()
     assert clf.decide(X).certified.any() and clf.certificate_.looks == 2

@@ -190,8 +190,8 @@ def test_updates_leave_weights_ecdfs_and_region(fitted, insects):
     model = copy.deepcopy(fitted.model_)
     before = copy.deepcopy(untouched(model))
     regions = model.calibration.regions
-    model.add(torch.from_numpy(insects.fresh), torch.full((40,), 3), ListedExamples(range(40)))
-    assert len(model.support) == 160 and model.support_changed
+    model.add(model.encoded(torch.from_numpy(insects.fresh), torch.full((40,), 3), ListedExamples(range(40))))
+    assert len(model.support) == 160 and model.outdated
     model.relabel([0, 5], torch.tensor([2, 9]))
     model.remove([1, 2])
     assert all(torch.equal(a, b) for a, b in zip(untouched(model), before, strict=True))
@@ -200,13 +200,13 @@ def test_updates_leave_weights_ecdfs_and_region(fitted, insects):
 
 def test_recalibration_after_updates_is_calibration_against_the_new_support(fitted, insects):
     model = fitted.model_
-    model.add(torch.from_numpy(insects.fresh[:20]), torch.full((20,), 3), ListedExamples(range(20)))
+    model.add(model.encoded(torch.from_numpy(insects.fresh[:20]), torch.full((20,), 3), ListedExamples(range(20))))
     model.relabel([0, 5, 7], torch.tensor([2, 9, 1]))
     model.remove([1, 2])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
         model.recalibrate([0.9, 0.8], 0)
-    assert not model.support_changed
+    assert not model.outdated
     assert_calibrated(model)
     fresh = SupportSet(model.support.exemplars, model.support.labels, model.support.predictions)
     known = model.calibration
@@ -223,9 +223,8 @@ def test_added_points_are_found_and_shorten_similarity(fitted, insects):
     states = torch.from_numpy(insects.fresh[:1])
     before = model.decide(states)
     assert before.similarity[0] > 0
-    model.add(
-        states, torch.tensor([3]), ListedExamples(["odd"], ["a stranger"])
-    )  # a label outside the classes, at distance 0
+    odd = ListedExamples(["odd"], ["a stranger"])
+    model.add(model.encoded(states, torch.tensor([3]), odd))  # a label outside the classes, at distance 0
     after = model.decide(states)
     assert after.similarity[0] == 0 and after.nearest_distance[0] == 0.0 and after.nearest_index[0] == 120
     assert model.examples.rows([120]) == [("odd", "a stranger")]
@@ -247,11 +246,12 @@ def test_relabelling_by_position_goes_to_the_named_example(fitted):
 def test_a_refused_update_changes_nothing(fitted, insects):
     model = fitted.model_
     support, names = len(model.support), list(model.examples.all()[0])
+    unlabelled = model.encoded(torch.from_numpy(insects.fresh[:2]), torch.tensor([0, -1]), ListedExamples(["a", "b"]))
     with pytest.raises(InvalidInputError):
-        model.add(torch.from_numpy(insects.fresh[:2]), torch.tensor([0, -1]), ListedExamples(["a", "b"]))
+        model.add(unlabelled)
     with pytest.raises(InvalidInputError):
         model.remove(range(support))
-    assert len(model.support) == support and model.examples.all()[0] == names and not model.support_changed
+    assert len(model.support) == support and model.examples.all()[0] == names and not model.outdated
 
 
 def test_numbers_of_added_points_are_free_in_the_calibration_set_too(insects):

@@ -371,5 +371,5 @@ def test_a_checkpoint_of_another_fit_is_refused_by_the_estimator(tmp_path):
         SDMClassifier(**SMALL, random_state=1, checkpoint=tmp_path).fit(
             data.hidden_states.numpy(),
             data.labels.numpy(),
-            calibration=(data.hidden_states.numpy()[:20], data.labels.numpy()[:20]),
+            calibration=(data.hidden_states.numpy()[:20] + 1, data.labels.numpy()[:20]),
         )

@@ -1,0 +1,177 @@
+"""``sdm update``: labelled examples come back into a saved model, and what that does is said before it is written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from torchsdm import SDMClassifier
+from torchsdm.cli.command import sdm
+from torchsdm.errors import InvalidInputError, SDMWarning
+
+NAMES = np.array(["World", "Sports"])
+SETTINGS = {"n_filters": 16, "n_rounds": 1, "max_epochs": 5, "learning_rate": 1e-2, "random_state": 3}
+
+
+def draw(n, seed):
+    rng = np.random.default_rng(seed)
+    numbers = rng.integers(0, 2, n)
+    X = rng.standard_normal((n, 4)) + 2.4 * (numbers[:, None] - 0.5) * np.array([1, 1, 0, 0])
+    return X.astype(np.float32), NAMES[numbers]
+
+
+def quietly(call):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        return call()
+
+
+def run(*words):
+    return quietly(lambda: CliRunner().invoke(sdm, [*map(str, words)], catch_exceptions=False)).stdout
+
+
+@pytest.fixture(scope="module")
+def _folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("update")
+    X, y = draw(1200, 0)
+    clf = quietly(lambda: SDMClassifier(alpha=0.85, **SETTINGS).fit(X, y, ids=[f"x{i}" for i in range(1200)]))
+    clf.save(folder / "model")
+    for number in (1, 2):
+        more, labels = draw(60, number)
+        np.savez(folder / f"more-{number}.npz", hidden_states=more, labels=labels)
+    rows = clf.calibration_rows_
+    np.savez(folder / "calibration.npz", hidden_states=X[rows], labels=y[rows])
+    return folder
+
+
+@pytest.fixture
+def folder(_folder, tmp_path):
+    shutil.copytree(_folder, tmp_path / "here")
+    return tmp_path / "here"
+
+
+def contents(directory):
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def names_of(path, name):
+    return SDMClassifier.load(path).model_.sets()[name][1].ids()
+
+
+def test_both_sets_grow_in_one_update_which_is_the_library_s(folder):
+    model = folder / "model"
+    expected = SDMClassifier.load(model)
+    files = ("--add", folder / "more-1.npz", "--add-calibration", folder / "more-2.npz")
+    result = json.loads(run("update", model, *files, "--json"))
+    assert (result["added"], result["added_calibration"], result["written"]) == (60, 60, True)
+    assert (result["before"]["n_support"], result["after"]["n_support"]) == (450, 510)
+    assert (result["before"]["n_calibration"], result["after"]["n_calibration"]) == (450, 510)
+    assert result["certificate"]["looks"] == 2  # one recalibration for both
+    for name, add in (("more-1", expected.add_exemplars), ("more-2", expected.add_calibration)):
+        data = np.load(folder / f"{name}.npz")
+        add(data["hidden_states"], data["labels"])
+    quietly(expected.recalibrate)
+    fresh = draw(200, 9)[0]
+    assert SDMClassifier.load(model).decide(fresh).to_dicts() == expected.decide(fresh).to_dicts()
+    assert result["after"]["admitted_share"] == expected.certification_.admitted.mean() > 0.3
+
+
+def test_points_of_every_set_are_removed_and_relabelled(folder):
+    model = folder / "model"
+    first, second = ([names_of(model, name)[i] for name in ("support", "calibration", "certification")] for i in (0, 1))
+    words = [word for name in first for word in ("--remove", name)]
+    words += [word for name in second for word in ("--relabel", f"{name}=Sports")]
+    result = json.loads(run("update", model, *words, "--json"))
+    assert [result["after"][f"n_{name}"] for name in ("support", "calibration", "certification")] == [449, 449, 299]
+    loaded = SDMClassifier.load(model)
+    labels = [loaded.support_.labels, *(part.labels for part in loaded.model_.held_out().values())]
+    assert [loaded.classes_[int(one[0])] for one in labels] == ["Sports"] * 3
+    assert "if its corrections (2) were made without regard" in result["certificate"]["holds_for"]
+
+
+def test_what_is_admitted_is_told_before_anything_is_written(folder, monkeypatch):
+    model = folder / "model"
+    before = contents(model)
+
+    def refuse(self, path):
+        raise InvalidInputError("not now")
+
+    monkeypatch.setattr(SDMClassifier, "save", refuse)
+    runner = CliRunner()
+    result = quietly(lambda: runner.invoke(sdm, ["update", str(model), "--add", str(folder / "more-1.npz")]))
+    assert isinstance(result.exception, InvalidInputError)
+    lines = result.stdout.splitlines()
+    assert lines[0] == f"{model}: 60 added to the support."
+    assert lines[1] == "support 450 -> 510, calibration 450 -> 450, certification 300 -> 300 points"
+    loaded = SDMClassifier.load(model)
+    share = loaded.certification_.admitted.mean()
+    assert lines[2].startswith(f"admits {share:.1%} -> ") and lines[2].endswith("% of the certification sample")
+    assert lines[3].startswith("the region admits ") and lines[3].endswith("of the calibration set")
+    assert contents(model) == before
+
+
+def test_a_dry_run_writes_nothing(folder):
+    model = folder / "model"
+    before = contents(model)
+    said = run("update", model, "--add", folder / "more-1.npz", "--dry-run", "-o", folder / "other")
+    assert "support 450 -> 510" in said and "Nothing was written." in said and "spends a delta on each" in said
+    assert contents(model) == before and not (folder / "other").exists()
+
+
+def test_an_update_after_which_little_is_admitted_needs_force(folder):
+    """The calibration set in the support: each point is its own neighbour, and every other input looks far away."""
+    model = folder / "model"
+    before = contents(model)
+    words = ("update", model, "--add", folder / "calibration.npz")
+    with pytest.raises(InvalidInputError, match="in the calibration set: 450 of the 450 points"):
+        run(*words)
+    with pytest.raises(
+        InvalidInputError, match=r"was not written: 0.0% would be admitted instead of \d\d.\d%.*--force"
+    ):
+        run(*words, "--keep-repeated")
+    assert contents(model) == before
+    assert "Without --force nothing would be." in run(*words, "--keep-repeated", "--dry-run")
+    result = json.loads(run(*words, "--keep-repeated", "--force", "--json"))
+    assert result["after"]["admitted_share"] == 0 and contents(model) != before
+
+
+def test_without_recalibration_the_certificate_is_suspended_and_nothing_refused(folder):
+    model = folder / "model"
+    said = run("update", model, "--add-calibration", folder / "more-1.npz", "--no-recalibrate")
+    assert "of the certification sample until it is recalibrated" in said
+    loaded = SDMClassifier.load(model)
+    assert loaded.model_.outdated and not loaded.certification_.certified.any()
+    run("recalibrate", model)
+    loaded = SDMClassifier.load(model)
+    assert loaded.certification_.certified.any() and len(loaded.model_.calibration.labels) == 510
+
+
+@pytest.mark.parametrize("label", ["Wrold", "world", " World", "Worlds"])
+def test_a_label_that_looks_like_a_class_is_refused(folder, label):
+    model = folder / "model"
+    X, y = draw(20, 5)
+    labels = y.astype(object)
+    labels[:2] = label
+    np.savez(folder / "typed.npz", hidden_states=X, labels=labels.astype(str))
+    with pytest.raises(InvalidInputError, match=f"the label '{label}', in 2 of 20 rows, looks like the class 'World'"):
+        run("update", model, "--add", folder / "typed.npz")
+    with pytest.raises(InvalidInputError, match=r"looks like the class 'World'. Correct it.$"):
+        run("update", model, "--add-calibration", folder / "typed.npz", "--allow-new-labels")
+    name = names_of(model, "support")[0]
+    with pytest.raises(InvalidInputError, match=f"--relabel: the label '{label}'"):
+        run("update", model, "--relabel", f"{name}={label}")
+    words = ("--add", folder / "typed.npz", "--allow-new-labels", "--json")
+    assert json.loads(run("update", model, *words))["added"] == 20
+
+
+def test_a_label_clearly_outside_is_for_the_support_alone(folder):
+    X = draw(20, 5)[0]
+    np.savez(folder / "spam.npz", hidden_states=X, labels=np.array(["spam"] * 20))
+    with pytest.raises(InvalidInputError, match="'spam' is not a class of the model"):
+        run("update", folder / "model", "--add-calibration", folder / "spam.npz")
+    assert json.loads(run("update", folder / "model", "--add", folder / "spam.npz", "--force", "--json"))["added"] == 20
