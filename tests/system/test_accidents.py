@@ -298,3 +298,30 @@ def test_no_texts_have_no_decisions_and_need_no_language_model(text_model, monke
     assert len(classifier.decide([])) == 0 and classifier([]) == [] and classifier.explain([]) == []
     assert classifier.predict([]).dtype == classifier.classes_.dtype
     assert classifier.predict_proba([]).shape == (0, 2)
+
+
+# --- what training did -----------------------------------------------------------------------------------------------
+
+
+def test_what_training_did_is_said_once_and_in_names_of_classes(states, tmp_path):
+    hopeless = ("train", states, "-o", tmp_path / "model", *QUICK[:-1], 0.99, "--min-class-count", 1000)
+    done = good(*hopeless)
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert [line.split(":")[0].split(",")[0] for line in lines] == [
+        f"{tmp_path / 'model'}",
+        "Not certified at alpha 0.99",
+        "It admits nothing",
+        "What may help",
+    ]
+    assert "of class 0" in done.stdout and f"{tmp_path / 'model'} --alpha" not in done.stdout
+    (summary,) = good(*hopeless, "--overwrite", "--json").rows
+    assert [one["remedy"] for one in summary["warnings"]] == [None, "COARSER_CONTROL"]
+    done = good("train", states, "-o", tmp_path / "ensemble", *QUICK, "--rounds", 2, "--ensemble")
+    assert done.stderr == "" and done.stdout.count("At alpha 0.8 its rounds admit ") == 1
+    assert "Next: sdm predict " in done.stdout
+
+
+def test_certification_points_that_training_saw_are_told_too(states, tmp_path):
+    done = good("train", states, "-o", tmp_path / "model", *QUICK, "--certification", states)
+    assert "of the 200 certification points equal training points" in done.stderr

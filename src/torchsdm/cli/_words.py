@@ -106,6 +106,8 @@ def _why_not(result: dict[str, Any]) -> str:
     weakest, fewest = certificate["weakest"], certificate["fewest"]
     if fewest is None:
         return "no sample can show that nothing is ever wrong"
+    if not certificate["n_certification"] and not _is_short(result):
+        return "nothing was held out to certify with"
     if not certificate["n_certification"]:
         of_each = {"groups": " of each class", "predictions": " of a class", "all": ""}[certificate["control"]]
         return f"there are too few examples to hold out the {fewest['held_out']}{of_each} that it takes"
@@ -129,10 +131,11 @@ def _advice(result: dict[str, Any]) -> list[str]:
             fails = certificate["delta_spent"] + certificate["delta"]
             found.append(
                 f"a lower target, sdm recalibrate {result['model']} --alpha {certificate['largest_alpha']:g} (the "
-                f"promise then fails with probability {percent(min(fails, 1))})"
+                f"promise then fails with probability up to {percent(min(fails, 1))})"
             )
         if not certificate["n_certification"] and in_all is not None:
-            found += _more_examples(result, in_all)
+            anew = f"sdm certify {result['model']} DATA, with labelled data that nothing else has seen"
+            found.append(_more_examples(result, in_all) if _is_short(result) else anew)
         if certificate["n_needed"] is not None:
             growth = certificate["n_needed"] / certificate["n_certification"]
             found.append(f"about {growth:g} times as many examples, {growth * sum(counts):,.0f}")
@@ -147,15 +150,22 @@ def _advice(result: dict[str, Any]) -> list[str]:
     return found[:2]
 
 
-def _more_examples(result: dict[str, Any], in_all: int) -> list[str]:
+def _is_short(result: dict[str, Any]) -> bool:
+    """Whether there are too few examples to hold out as many as a certificate takes."""
+    in_all, counts = result["certificate"]["fewest"]["in_all"], result["class_counts"]
+    held = {"groups": min(counts), "predictions": max(counts), "all": sum(counts)}
+    return in_all is not None and held[result["certificate"]["control"]] < in_all
+
+
+def _more_examples(result: dict[str, Any], in_all: int) -> str:
     """How many examples are missing to hold out enough."""
     control, counts = result["certificate"]["control"], result["class_counts"]
     if control == "all":
-        return [f"about {in_all:,} examples; there are {sum(counts):,}"]
-    few = [f"{n:,} of {name!r}" for name, n in zip(result["classes"], counts, strict=True) if n < in_all]
+        return f"about {in_all:,} examples; there are {sum(counts):,}"
+    few = [f"{n:,} of class {name!r}" for name, n in zip(result["classes"], counts, strict=True) if n < in_all]
     more = ", ..." if len(few) > 3 else ""
     each = "each class" if control == "groups" else "a class"
-    return [f"about {in_all:,} examples of {each}; there are {', '.join(few[:3])}{more}"]
+    return f"about {in_all:,} examples of {each}; there are {', '.join(few[:3])}{more}"
 
 
 def _by_alpha(regions: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
@@ -168,8 +178,8 @@ def _region_line(region: dict[str, Any], *, beside: bool) -> str:
     """What a region admits; ``beside`` a certificate, that is only what is trusted."""
     alpha, share = f"{region['alpha']:g}", percent(region["admitted_share"])
     if beside:
-        admitted = f"{share} of the calibration set" if region["found"] else "nothing"
-        return f"Trusted, by the paper's region at alpha {alpha}: {admitted}."
+        admitted = f"admits {share} of the calibration set" if region["found"] else "is missing"
+        return f"The paper's region at alpha {alpha}, which makes certified answers trusted, {admitted}."
     if region["found"]:
         return (
             f"It admits what the paper's region at alpha {alpha} admits, {share} of the calibration set: an estimate, "

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 
 import pytest
 
 import torchsdm.application
 from torchsdm.choices import PROMPT_NAMES
-from torchsdm.cli._words import IN_SHELL, region_lines, worded
-from torchsdm.errors import DataWarning, InvalidInputError, Remedy
+from torchsdm.cli._words import IN_SHELL, said_once, trust_lines, worded
+from torchsdm.errors import DataWarning, InvalidInputError, RegionWarning, Remedy
 from torchsdm.hidden_states.prompts import PROMPTS
 
 
@@ -33,15 +34,121 @@ def test_what_has_no_remedy_is_said_as_it_is(said):
     assert worded(said) == "What."
 
 
-def test_a_region_that_is_not_there_says_why_and_what_to_do():
-    missing = {"alpha": 0.95, "found": False, "explanation": "No region.", "remedy": "LOWER_ALPHA"}
-    found = {"alpha": 0.9, "found": True, "admitted_share": 0.25, "min_rescaled_similarity": 3.0}
-    hopeless = missing | {"remedy": None}
-    assert region_lines({"regions": [missing, found, hopeless]}) == [
-        "alpha = 0.95: No region. To accept it: sdm recalibrate MODEL --alpha ALPHA.",
-        "alpha = 0.9: the region admits 25.0% of the calibration set (q' at least 3).",
-        "alpha = 0.95: No region.",
+# --- What a model promises and admits --------------------------------------------------------------------------------
+
+
+def region(alpha=0.9, share=0.25, number=None, **changes):
+    found = {"round": number, "alpha": alpha, "found": True, "admitted_share": share, "explanation": None}
+    return found | {"failed_classes": [], "largest_alpha": None} | changes
+
+
+def no_region(alpha=0.9, **changes):
+    why = {"explanation": "No region.", "failed_classes": ["ham"], "largest_alpha": 0.81239}
+    return region(alpha, 0.0, found=False) | why | changes
+
+
+def certificate(**changes):
+    facts = {"found": True, "holds": True, "holds_for": "the promise", "alpha": 0.9, "delta": 0.1, "delta_spent": 0.1}
+    facts |= {"control": "groups", "n_certification": 200, "n_admitted": 148, "never_admitted": [], "weakest": None}
+    return facts | {"largest_alpha": None, "n_needed": None, "fewest": {"held_out": 22, "in_all": 88}} | changes
+
+
+def lines(certified, *regions, warned=(), **changes):
+    """The lines of a model called 'model'."""
+    result = {"model": "model", "policy": "certified", "classes": ["ham", "spam"], "class_counts": [700, 100]}
+    told = [{"what": what, "remedy": remedy} for what, remedy in warned]
+    return trust_lines(result | {"certificate": certified, "regions": list(regions), "warnings": told} | changes)
+
+
+def refused(**changes):
+    weakest = {"kind": "class", "label": "spam", "n_admitted": 84, "n_errors": 17}
+    return certificate(found=False, holds=False, holds_for="why not", weakest=weakest, n_admitted=0) | changes
+
+
+def test_a_certificate_is_said_in_two_lines():
+    assert lines(certificate(), region()) == [
+        "Certified: the answers it admits are right at least 90 % of the time, for every class and every prediction "
+        "(the promise fails with probability 10 %). It admits 74 % of the certification sample.",
+        "The paper's region at alpha 0.9, which makes certified answers trusted, admits 25 % of the calibration set.",
     ]
+    spent = certificate(delta_spent=0.2, control="predictions", never_admitted=["spam"])
+    first, second, third = lines(spent, no_region(), warned=[("No region.", None), ("Twice.", None)])
+    assert "for every prediction that it admits (the promise fails with probability 20 %)" in first
+    assert first.endswith("It never admits 'spam'.") and "alpha 0.9, which makes" in second and "is missing" in second
+    assert third == "Warning: Twice."  # that the region is missing has been said
+    assert "only those that are also trusted" in lines(certificate(), region(), policy="trusted")[0]
+
+
+def test_a_promise_that_no_longer_holds_is_not_repeated():
+    said = lines(certificate(holds=False), region(), warned=[("The support was changed.", "CERTIFY_AGAIN")])
+    assert said == [
+        "It admits what the paper's region at alpha 0.9 admits, 25 % of the calibration set: an estimate, no promise.",
+        f"Warning: The support was changed. {IN_SHELL[Remedy.CERTIFY_AGAIN]}",
+    ]
+
+
+def test_without_a_certificate_it_says_which_class_fails_and_what_may_help_once():
+    why = [("No region.", "LOWER_ALPHA"), ("why not", "COARSER_CONTROL")]
+    assert lines(refused(largest_alpha=0.85, n_needed=1600), no_region(), warned=why) == [
+        "Not certified at alpha 0.9: even the strictest rule is wrong on 17 of the 84 certification examples of class "
+        "'spam' that it admits.",
+        "It admits nothing, as there is no region at alpha 0.9: class 'ham' stays below it.",
+        "What may help: a lower target, sdm recalibrate model --alpha 0.85 (the promise then fails with probability up "
+        "to 20 %); or about 8 times as many examples, 6,400.",
+    ]
+
+
+def test_too_few_examples_say_how_many_are_there_and_how_many_it_takes():
+    few = refused(n_certification=0, weakest=None, fewest={"held_out": 45, "in_all": 180})
+    assert lines(few, region())[::2] == [
+        "Not certified at alpha 0.9: there are too few examples to hold out the 45 of each class that it takes.",
+        "What may help: about 180 examples of each class; there are 100 of class 'spam'; or training with --control "
+        "all, which promises alpha over all answers together.",
+    ]
+    enough = few | {"fewest": {"held_out": 7, "in_all": 28}}  # of a model that was trained for a higher alpha
+    assert lines(enough, region())[::2] == [
+        "Not certified at alpha 0.9: nothing was held out to certify with.",
+        "What may help: sdm certify model DATA, with labelled data that nothing else has seen; or training with "
+        "--control all, which promises alpha over all answers together.",
+    ]
+    thin = {"kind": "prediction", "label": "spam", "n_admitted": 20, "n_errors": 0}
+    assert (
+        "only 20 certification examples predicted 'spam' can be admitted, and it takes 22."
+        in lines(refused(weakest=thin), region())[0]
+    )
+    assert "no sample can show" in lines(refused(alpha=1, n_certification=0, weakest=None, fewest=None), region())[0]
+
+
+def test_without_any_certificate_to_make_the_region_speaks():
+    assert lines(None, no_region())[1] == (
+        "What may help: a lower target without a promise, sdm recalibrate model --alpha 0.8123; or more examples of "
+        "the classes that stay below, or a stronger language model."
+    )
+    assert lines(None, no_region(largest_alpha=None))[1].startswith("What may help: more examples of the classes")
+
+
+def test_an_ensemble_is_not_said_to_admit_what_one_round_admits():
+    rounds = [region(0.9, 0.31, 1), region(0.9, 0.235, 2), region(0.9, 0.4, 3)]
+    assert lines(None, *rounds) == [
+        "At alpha 0.9 its rounds admit 23.5 % to 40 % of their calibration sets. The ensemble admits only what all of "
+        "them admit: at most 23.5 %, an estimate, no promise."
+    ]
+    first, second = lines(None, rounds[0], no_region(round=2), warned=[("Round 2: No region.", "LOWER_ALPHA")])
+    assert first == "It admits nothing at alpha 0.9: round 2 of 2 has no region."
+    assert second.startswith("What may help: a lower target without a promise")
+
+
+def test_only_what_is_not_said_later_is_shown_at_once(monkeypatch):
+    class Fitted:
+        def warnings(self):
+            return [RegionWarning("Later.")]
+
+    shown = []
+    monkeypatch.setattr(warnings, "showwarning", lambda message, *_: shown.append(str(message)))
+    with said_once(Fitted()):
+        for kind, text in ((RegionWarning, "Later."), (RegionWarning, "Now."), (DataWarning, "Before.")):
+            warnings.warn(kind(text), stacklevel=1)
+    assert shown == ["Now."]
 
 
 def test_the_help_names_the_prompts_that_there_are():

@@ -403,3 +403,12 @@ def test_an_ensemble_of_a_certified_classifier_has_no_certification_points(data)
     assert all(model.certification is None for model in ensemble.models_)
     assert "| certification points | none |" in ensemble.model_card()
     assert len(clf.certification_) == 300
+
+
+def test_a_missing_region_beside_a_certificate_does_not_say_that_all_is_rejected(clf, data):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        clf.recalibrate(min_class_count=10_000)
+    (said,) = [one.message.what for one in told]
+    assert clf.certificate_.found and clf.decide(data[0]).admitted.any() and not clf.region_.found
+    assert "No high-reliability region at alpha=0.9; no answer is trusted, but the certificate admits." in said

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from torchsdm import SDMClassifier, SDMDecisions, SDMEnsemble
-from torchsdm.errors import InvalidInputError, SDMWarning
+from torchsdm.errors import InvalidInputError, RegionWarning, SDMWarning
 from torchsdm.estimators.ensemble import _most_frequent, combine
 from torchsdm.labels import LabelCodes
 
@@ -154,3 +154,27 @@ def test_far_points_are_rejected(ensemble, insects):
     far = ensemble.decide(insects.fresh[-3:])
     assert not far.admitted.any() and far.out_of_distribution.all()
     assert all(math.isnan(alpha) for alpha in far.admitted_alpha)
+
+
+def told_by(call):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        call()
+    return [(type(one.message), one.message.what) for one in told]
+
+
+WEAK = {"alpha": 0.9, "min_class_count": 1000, "n_filters": 6, "n_rounds": 3, "max_epochs": 4, "learning_rate": 1e-2}
+
+
+def test_a_matter_of_several_rounds_is_told_once(insects):
+    ensemble = SDMEnsemble(**WEAK, random_state=0)
+    ((kind, said),) = told_by(lambda: ensemble.fit(insects.X, insects.y))
+    assert kind is RegionWarning and [one.what for one in ensemble.warnings()] == [said]
+    assert said.startswith("Round 1, and likewise 2 of the others: No high-reliability region at alpha=0.9; everything")
+    assert told_by(lambda: ensemble.recalibrate()) == [(kind, said)]
+
+
+def test_rounds_that_are_only_kept_say_nothing(insects):
+    alone, kept = (SDMClassifier(**WEAK, certification_size=None, random_state=0) for _ in range(2))
+    told = told_by(lambda: alone.fit(insects.X, insects.y))
+    assert len(told) == 1 and told_by(lambda: kept.fit(insects.X, insects.y, keep_rounds=True)) == told
