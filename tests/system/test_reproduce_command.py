@@ -200,6 +200,21 @@ def test_a_run_ends_well_and_leaves_its_files(whole):
     assert SDMClassifier.load(folder / "model").classes_.tolist() == [0, 1]
 
 
+def test_texts_of_strangers_need_no_labels(place, run, no_pictures, tmp_path):
+    bare = [{"id": row["id"], "text": row["text"]} for row in made_up("later")]
+    write_rows(tmp_path / "bare.jsonl", bare)
+    changes = [f"tests.Later.file={tmp_path / 'bare.jsonl'}", "tests.Later.role=strangers", "tests.Later.n=15"]
+    changes += ['studies=["estimators"]', 'groups=["sdm"]']
+    settings = [word for change in changes for word in ("--set", change)]
+    done = run(*place.arguments("--variant", "small", "--run", "strange", *settings))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.index("Later has no labels") < done.stderr.index("Hidden states of pool")
+    (section,) = [one for one in read_result(Path("runs/strange"))["sections"] if one["title"] == "Strangers"]
+    (row,) = section["rows"]
+    assert row[0] == "Later" and sum(map(int, re.findall(r"(\d+)(?: \(|,|$)", row[2]))) == 15
+    assert "## Strangers\n" in Path("runs/strange/tables.md").read_text(encoding="utf-8")
+
+
 def test_the_result_is_strict_json_and_complete(whole, place):
     home, _ = whole
     result = read_result(home / "runs" / "tiny-tiny-model-full")
@@ -479,7 +494,7 @@ def test_an_unknown_experiment_in_a_process_of_its_own(tmp_path):
             ["TINY", "-m", "MODEL", "--set", "tests.Later.file=none"],
             "The data set 'Later' was not found: none is not in",
         ),
-        (["TINY", "-m", "MODEL", "--set", "tests.Later.relabel=7"], "has the label 7, which is not in the pool"),
+        (["TINY", "-m", "MODEL", "--set", "tests.Later.relabel=7"], "tests.Later has no label of the pool"),
         (["TINY", "-m", "MODEL", "-o", "FILE"], "must be a directory"),
         (["--page", "page.md"], "has no finished run"),
         (["--show"], "Name"),

@@ -1,4 +1,4 @@
-"""Parts of a run: names, times, and tables on disk."""
+"""Parts of a run: names, times, and tables on disk; and a run with strangers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import time
 import numpy as np
 import pytest
 
+from torchsdm.errors import InvalidInputError
 from torchsdm.evaluation.metrics import Cell, SelectiveAccuracy
 from torchsdm.evaluation.tables import Grid, ResultRow, ResultTable, csv_text
-from torchsdm.experiments.run import Stopwatch, _section_facts, _write, model_name, run_name
+from torchsdm.experiments.results_page import results_page
+from torchsdm.experiments.run import Stopwatch, _section_facts, _write, model_name, run_experiment, run_name
 from torchsdm.experiments.specification import load_experiment
 from torchsdm.experiments.studies import Section
 from torchsdm.files import strict_json
@@ -137,3 +139,81 @@ def test_facts_of_a_section_are_strict_json():
     grid = _section_facts("s", Section("G", Grid(["a"], [["1"]])))
     assert "records" not in grid and grid["rows"] == [["1"]]
     assert np.isclose(facts["records"][0]["accuracy"], 39 / 40)
+
+
+# --- Strangers --------------------------------------------------------------------------------------------------------
+
+STRANGERS = """
+title = "Blobs"
+studies = ["estimators", "sample size"]
+groups = ["sdm"]
+
+[pool]
+file = "pool"
+states = "x"
+
+[tests.now]
+role = "in distribution"
+file = "now"
+states = "x"
+
+[tests.bare]
+role = "strangers"
+file = "bare"
+states = "x"
+
+[training]
+alpha = 0.8
+n_filters = 8
+n_rounds = 1
+max_epochs = 4
+batch_size = 20
+learning_rate = 1e-2
+random_state = 0
+"""
+
+
+def write_blobs(path, n, seed, labels=("a", "b"), shift=0.0, **others):
+    rng = np.random.default_rng(seed)
+    numbers = rng.integers(0, len(labels), n)
+    x = rng.standard_normal((n, 4)) + 4 * numbers[:, None] % 8 + shift
+    np.savez(path, x=x.astype(np.float32), **({"label": np.array(labels)[numbers]} if labels[0] else {}), **others)
+
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+def test_an_experiment_may_have_strangers(tmp_path):
+    write_blobs(tmp_path / "pool.npz", 160, 1)
+    write_blobs(tmp_path / "now.npz", 60, 2, labels=("a", "b", "zoo"))
+    write_blobs(tmp_path / "bare.npz", 40, 3, labels=("", ""), shift=30.0)
+    (tmp_path / "mine.toml").write_text(STRANGERS, encoding="utf-8")
+    experiment = load_experiment(str(tmp_path / "mine.toml"))
+    result = run_experiment(experiment, None, tmp_path / "run")
+    labels = np.load(tmp_path / "now.npz")["label"]
+    sections = {one["title"]: one for one in result["sections"]}
+    own, by_all = sections["Strangers"], sections["Strangers, all estimators"]
+    assert [row[0] for row in own["rows"]] == ["now, strangers", "bare"]
+    assert own["rows"][1][1:3] == ["0", "trusted 0, certified 0, review 0, unfamiliar 40 (100.0%)"]
+    no_reject = {row[0]: row[3:] for row in by_all["rows"] if row[2] == "no reject"}
+    n = int((labels == "zoo").sum())
+    assert no_reject == {"now, strangers": [str(n), str(n), "1.00"], "bare": ["40", "40", "1.00"]}
+    assert {row[0] for row in sections["Main table"]["rows"]} == {"now"}
+    (kept,) = [
+        one for one in sections["Main table"]["records"] if one["stratum"] == "all" and one["estimator"] == "SDM_HR"
+    ]
+    assert kept["n_total"] == 60 - n
+    claims = {one["key"]: one for one in result["claims"]}
+    assert not any("strangers" in line or "bare" in line for line in claims["sample size"]["evidence"])
+    page = results_page({"run": result}, {})
+    assert "### Strangers" in page and "unfamiliar 40 (100.0%)" in page
+    report = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "<h3>bare <small>40 inputs" in report and "<h3>now, strangers <small>" in report
+
+
+def test_strangers_in_the_role_of_others_are_refused_before_training(tmp_path):
+    write_blobs(tmp_path / "pool.npz", 160, 1)
+    write_blobs(tmp_path / "now.npz", 60, 2, labels=("pos", "neg"))
+    write_blobs(tmp_path / "bare.npz", 40, 3, labels=("", ""))
+    (tmp_path / "mine.toml").write_text(STRANGERS, encoding="utf-8")
+    with pytest.raises(InvalidInputError, match=r"tests\.now has no label of the pool; is its role 'strangers'\?"):
+        run_experiment(load_experiment(str(tmp_path / "mine.toml")), None, tmp_path / "run")
+    assert not (tmp_path / "run" / "training").exists()

@@ -7,6 +7,7 @@ import json
 import random
 import sys
 from collections import Counter
+from dataclasses import replace
 from unittest.mock import Mock
 
 import datasets
@@ -180,26 +181,51 @@ def test_copies_are_dropped_from_a_pool_and_counted_and_kept_in_a_test_set(exper
     assert texts["now"].n_dropped == texts["mixed"].n_dropped == 0
 
 
-def test_a_label_that_the_pool_does_not_know_is_refused_with_its_place(experiment, folder):
+def test_labels_that_the_pool_does_not_know_are_said_before_anything_is_embedded(experiment, folder, caplog):
+    caplog.set_level("INFO", logger="torchsdm.experiments.sources")
     now = rows_of(30, "now")
-    now[16]["label"] = 2
+    now[16]["label"], now[17]["label"] = 2, "1"  # a string is not a number
     write_rows(folder / "now.jsonl", now)
-    with pytest.raises(InvalidInputError) as raised:
+    assert read_texts(experiment())["now"].labels.count(2) == 1
+    assert "2 of 30 labels of now are not classes of the model" in caplog.text
+    assert "Look at the labels: '1' is text, the class 1 a number." in caplog.text
+    caplog.clear()
+    assert read_texts(experiment(tests__now__relabel=1))["now"].labels == [1] * 30 and not caplog.text
+
+
+def test_a_set_without_any_label_of_the_pool_must_be_one_of_strangers(experiment, folder):
+    write_rows(folder / "now.jsonl", rows_of(30, "now", ("pos", "neg")))
+    with pytest.raises(
+        InvalidInputError, match=r"tests\.now has no label of the pool; is its role 'strangers'\? 30 of"
+    ):
         read_texts(experiment())
-    assert f"{folder / 'now.jsonl'}, line 17 has the label 2, which is not in the pool: [0, 1]." in str(raised.value)
-    now[16]["label"] = "1"  # nor is a string a number
-    write_rows(folder / "now.jsonl", now)
-    with pytest.raises(InvalidInputError, match="line 17 has the label '1'"):
+    assert set(read_texts(experiment(tests__now__role="strangers"))["now"].labels) == {"pos", "neg"}
+    write_rows(folder / "now.jsonl", [{"id": row["id"], "text": row["text"]} for row in rows_of(30, "now")])
+    with pytest.raises(InvalidInputError, match="has no column 'label' for the label"):
         read_texts(experiment())
-    assert len(read_texts(experiment(tests__now__relabel=1))["now"].documents) == 30
+    texts = read_texts(experiment(tests__now__role="strangers"))
+    assert texts["now"].labels is None and texts["now"].facts()["labels"] == {}
+    assert texts["mixed"].labels is None  # its words shuffled
+    with pytest.raises(InvalidInputError, match="has no column 'kind' for the label"):
+        read_texts(experiment(tests__now__role="strangers", tests__now__label="kind"))
+    changes = {"studies": ["updatability"], "updates__data": "now", "tests__now__role": "strangers"}
+    with pytest.raises(InvalidInputError, match=r"tests\.now has no labels, so the study 'updatability' cannot"):
+        read_texts(experiment(**changes))
+
+
+def test_strangers_have_no_label_of_the_pool(experiment):
+    with pytest.raises(InvalidInputError, match=r"tests\.now has the label \d, a class of the pool, but its role is"):
+        read_texts(experiment(tests__now__role="strangers"))
+    texts = read_texts(experiment(tests__now__role="strangers", tests__now__relabel="other"))
+    assert texts["now"].labels == ["other"] * 30
 
 
 def test_one_label_for_all(experiment):
     texts = read_texts(experiment(tests__mixed__relabel=0, tests__now__relabel=1))
     assert {document.label for document in texts["now"].documents} == {1}
     assert {document.label for document in texts["mixed"].documents} == {0}
-    with pytest.raises(InvalidInputError, match="has the label 7, which is not in the pool"):
-        read_texts(experiment(tests__mixed__relabel=7))
+    with pytest.raises(InvalidInputError, match=r"tests\.now has no label of the pool"):
+        read_texts(experiment(tests__now__relabel=7))
 
 
 @pytest.mark.parametrize("labels", [(1,), (0, "1"), (0, "0")])
@@ -541,6 +567,21 @@ def test_computed_states_are_drawn_with_labels_ids_and_texts(kind, tmp_path):
     assert some.ids == whole.ids[:7] and np.array_equal(some.hidden_states, whole.hidden_states[:7])
     relabelled, _ = read_computed_states(states_of(path, relabel=1), [tmp_path])
     assert relabelled.labels.tolist() == [1] * 20 and relabelled.ids == whole.ids
+
+
+def test_computed_states_of_strangers_need_no_labels(tmp_path):
+    path = tmp_path / "now.npz"
+    np.savez(path, attributes=np.eye(3))
+    data = DataSet("now", "strangers", file="now", states="attributes")
+    assert read_computed_states(data, [tmp_path])[0].labels is None
+    assert read_computed_states(replace(data, relabel="x"), [tmp_path])[0].labels.tolist() == ["x"] * 3
+    for needed in (replace(data, role="shifted"), replace(data, label="kind")):
+        with pytest.raises(InvalidInputError, match=rf"no '{needed.label or 'label'}' found"):
+            read_computed_states(needed, [tmp_path])
+    rows = [{"attributes": [0, 1], "label": label} for label in (1, "1", "pos")]
+    write_rows(tmp_path / "mixed.jsonl", rows)
+    mixed, _ = read_computed_states(DataSet("mixed", "shifted", file="mixed", states="attributes"), [tmp_path])
+    assert set(mixed.labels.tolist()) == {1, "1", "pos"}
 
 
 def test_states_without_ids_are_numbered_by_their_rows(tmp_path):
