@@ -12,7 +12,7 @@ import numpy as np
 
 from torchsdm.core import HighReliabilityRegion, SDMDecisions
 from torchsdm.errors import InvalidInputError, MissingExtraError, Remedy
-from torchsdm.estimators._base import BaseSDMClassifier
+from torchsdm.estimators._base import BaseSDMClassifier, warn_of_other_scale
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, SupportSet, next_ids
 from torchsdm.model import Explanation, Points, SDMModel, explain
 from torchsdm.states import LabelledStates
@@ -208,6 +208,7 @@ class SDMClassifier(BaseSDMClassifier):
                     given = replace(given, ids=next_ids(known, len(given)))
                 part = self._check_part(given, "certification", self._codes, self.states_origin_, caller)
                 if part is not None:
+                    warn_of_other_scale(part[0], model.adaptor.mean, model.adaptor.scale, f"'X' of {caller}")
                     model.certify_with(Points(part[0].split(DEFAULT_BLOCK_SIZE), *part[1:]))
                 self.certification_rows_ = np.array([], dtype=np.int64)
             if model.certification is None:

@@ -13,6 +13,7 @@ from torchsdm.evaluation.entrants import GROUPS, SDM_RULES, Entrant, classifier_
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.keys import UNLISTED, Basis, EstimatorKey, Rule
 from torchsdm.evaluation.report import write_report
+from torchsdm.evaluation.scorers import AdmittedShareScorer
 from torchsdm.evaluation.tables import (
     Grid,
     ResultRow,
@@ -29,6 +30,7 @@ __all__ = [
     "GROUPS",
     "SDM_RULES",
     "UNLISTED",
+    "AdmittedShareScorer",
     "AlphaDisplay",
     "Basis",
     "DistanceDisplay",
