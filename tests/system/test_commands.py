@@ -31,6 +31,7 @@ from torchsdm.cli.command import main, sdm
 from torchsdm.estimators.text_classifier import SDMTextClassifier
 from torchsdm.evaluation.entrants import classifier_entrants
 from torchsdm.evaluation.evaluation import Evaluation
+from torchsdm.storage import sdm_numpy
 from warm_process import SDM, WarmProcess
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -400,6 +401,23 @@ def test_a_guard_is_kept_only_if_all_inputs_were_decided(world, tmp_path):
     assert done.returncode == 1 and guard.read_bytes() == before
     good("predict", world / "states", world / "test.npz", "-o", tmp_path / "two.jsonl", "--guard", guard)
     assert DriftGuard.load(guard).n_seen == 80
+
+
+def test_an_export_decides_alike(world, tmp_path):
+    done = good("export", world / "states", "-o", tmp_path / "out" / "exported")
+    assert done.stdout.startswith(f"{tmp_path / 'out' / 'exported'}: sdm_model.npz (") and "sdm_numpy.py" in done.stdout
+    (result,) = good("export", world / "states", "-o", tmp_path / "out" / "exported", "--json").rows
+    assert set(result["bytes"]) == {"sdm_model.npz", "sdm_numpy.py"}
+    states = np.load(world / "test.npz")["hidden_states"]
+    found = sdm_numpy.load(tmp_path / "out" / "exported").decide(states)
+    assert found.lane.tolist() == SDMClassifier.load(world / "states").decide(states).lane.tolist()
+
+
+def test_an_ensemble_is_not_exported(world, tmp_path):
+    good("train", world / "train.npz", "-o", tmp_path / "all", "--ensemble", *QUICK)
+    refused(call("export", tmp_path / "all", "-o", tmp_path / "out"), "is an ensemble, which cannot be exported")
+    assert not (tmp_path / "out").exists()
+    refused(call("export", tmp_path, "-o", tmp_path / "out"), "contains no torchsdm model")
 
 
 def test_update_removes_and_relabels_in_place(world, tmp_path):

@@ -37,7 +37,7 @@ def model_parts(model: SDMModel, codes: LabelCodes, prefix: str = "") -> ModelPa
         "n_filters": adaptor.n_filters,
         "support_changed": model.support_changed,
         "min_class_count": calibration.min_class_count,
-        "regions": [_region_to_json(region) for region in calibration.regions],
+        "regions": [region_to_json(region) for region in calibration.regions],
     }
     tensors = {
         f"{prefix}adaptor": dict(adaptor.state_dict()),
@@ -137,7 +137,8 @@ def _rows(examples: Examples, labels: list[Any]) -> Iterator[ExampleRow]:
     return iter(zip(ids, labels, texts, strict=True))
 
 
-def _region_to_json(region: HighReliabilityRegion) -> dict[str, Any]:
+def region_to_json(region: HighReliabilityRegion) -> dict[str, Any]:
+    """Plain values for strict JSON: infinity is null."""
     return {
         "alpha": region.alpha,
         "min_rescaled_similarity": number_or_none(region.min_rescaled_similarity),
