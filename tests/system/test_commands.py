@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -401,6 +402,19 @@ def test_a_guard_is_kept_only_if_all_inputs_were_decided(world, tmp_path):
     assert done.returncode == 1 and guard.read_bytes() == before
     good("predict", world / "states", world / "test.npz", "-o", tmp_path / "two.jsonl", "--guard", guard)
     assert DriftGuard.load(guard).n_seen == 80
+
+
+def test_the_card_of_a_trained_model_names_its_file_and_runs(world, tmp_path):
+    good("train", world / "train.npz", "-o", tmp_path / "model", *QUICK)
+    card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert "| trained on | 160 labelled examples of `train.npz` |" in card and str(world / "train.npz") not in card
+    rows = (b'{"hidden_states": [%d, 1], "label": %d}\n' % (i % 2 * 9 + i, i % 2) for i in range(40))
+    good("train", "-", "-o", tmp_path / "piped", *QUICK, stdin=b"".join(rows))
+    assert "40 labelled examples of `standard input` |" in (tmp_path / "piped" / "README.md").read_text()
+    (lines,) = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
+    (tmp_path / "lines.py").write_text(lines)
+    done = warm_process.run(tmp_path / "lines.py", cwd=tmp_path / "model")
+    assert done.returncode == 0 and "vouch" in done.stdout, done.stderr
 
 
 def test_an_export_decides_alike(world, tmp_path):

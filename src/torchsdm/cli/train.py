@@ -128,6 +128,7 @@ def train(
         **_chosen(settings, preset),
     )
     classifier.fit(pool, **given)
+    classifier.data_source_ = "standard input" if data == "-" else Path(data).name  # not the whole path
     classifier.save(output)
     shutil.rmtree(own_checkpoint, ignore_errors=True)  # the model has all that matters of it
     result = summary(classifier, output)

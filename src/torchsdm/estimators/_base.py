@@ -163,7 +163,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
 
     def _train(self, data: FitData) -> Trained:
         """Train the rounds, and set the attributes that do not depend on which of them are kept."""
-        self.data_fingerprint_ = data.fingerprint
+        self.data_fingerprint_, self.data_source_ = data.fingerprint, None
         training = Training(SDMLearner, data.points, self._settings(len(data.classes)), self.random_seed_)
         rounds = train_rounds(
             training,
