@@ -34,6 +34,8 @@ if TYPE_CHECKING:  # for type checkers and editors; a test checks that these are
     from torchsdm.estimators import SDMClassifier as SDMClassifier
     from torchsdm.estimators import SDMEnsemble as SDMEnsemble
     from torchsdm.estimators import SDMTextClassifier as SDMTextClassifier
+    from torchsdm.estimators import decide_with as decide_with
+    from torchsdm.estimators import explain_with as explain_with
     from torchsdm.evaluation import Evaluation as Evaluation
     from torchsdm.evaluation import write_report as write_report
     from torchsdm.hidden_states import Backbone as Backbone
@@ -59,7 +61,7 @@ _NAMES = {
     ),
     "documents": ("Document", "Documents"),
     "errors": ("TorchSDMError",),
-    "estimators": ("SDMClassifier", "SDMEnsemble", "SDMTextClassifier"),
+    "estimators": ("SDMClassifier", "SDMEnsemble", "SDMTextClassifier", "decide_with", "explain_with"),
     "evaluation": ("Evaluation", "write_report"),
     "hidden_states": ("Backbone", "HiddenStateExtractor", "TaskPrompt", "register_prompt"),
     "matching": ("SupportSet",),

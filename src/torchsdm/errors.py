@@ -25,6 +25,7 @@ class Remedy(Enum):
     COARSER_CONTROL = "With few examples of each class, ask for less: control='all' promises alpha over all answers."
     GIVE_LABELLED = "Pass labelled data: X and y."
     CERTIFY_AGAIN = "Certify it again: recertify(X, y) with new labelled data, or recalibrate()."
+    SAME_STATES = "A scikit-learn Pipeline transforms X alone: transform other states in the same way first."
     MORE_CALIBRATION = "Use more calibration data, or reject such regions with min_class_count."
 
     # Inputs of a saved model.

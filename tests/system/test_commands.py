@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -31,6 +32,7 @@ from torchsdm.cli.command import sdm
 from torchsdm.estimators.text_classifier import SDMTextClassifier
 from torchsdm.evaluation.entrants import classifier_entrants
 from torchsdm.evaluation.evaluation import Evaluation
+from torchsdm.storage import sdm_numpy
 from warm_process import SDM, WarmProcess
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -411,6 +413,36 @@ def test_a_guard_is_kept_only_if_all_inputs_were_decided(world, tmp_path):
     assert done.returncode == 1 and guard.read_bytes() == before
     good("predict", world / "states", world / "test.npz", "-o", tmp_path / "two.jsonl", "--guard", guard)
     assert DriftGuard.load(guard).n_seen == 80
+
+
+def test_the_card_of_a_trained_model_names_its_file_and_runs(world, tmp_path):
+    good("train", world / "train.npz", "-o", tmp_path / "model", *QUICK)
+    card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert "| trained on | 160 labelled examples of `train.npz` |" in card and str(world / "train.npz") not in card
+    rows = (b'{"hidden_states": [%d, 1], "label": %d}\n' % (i % 2 * 9 + i, i % 2) for i in range(40))
+    good("train", "-", "-o", tmp_path / "piped", *QUICK, stdin=b"".join(rows))
+    assert "40 labelled examples of `standard input` |" in (tmp_path / "piped" / "README.md").read_text()
+    (lines,) = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
+    (tmp_path / "lines.py").write_text(lines)
+    done = warm_process.run(tmp_path / "lines.py", cwd=tmp_path / "model")
+    assert done.returncode == 0 and "vouch" in done.stdout, done.stderr
+
+
+def test_an_export_decides_alike(world, tmp_path):
+    done = good("export", world / "states", "-o", tmp_path / "out" / "exported")
+    assert done.stdout.startswith(f"{tmp_path / 'out' / 'exported'}: sdm_model.npz (") and "sdm_numpy.py" in done.stdout
+    (result,) = good("export", world / "states", "-o", tmp_path / "out" / "exported", "--json").rows
+    assert set(result["bytes"]) == {"sdm_model.npz", "sdm_numpy.py"}
+    states = np.load(world / "test.npz")["hidden_states"]
+    found = sdm_numpy.load(tmp_path / "out" / "exported").decide(states)
+    assert found.lane.tolist() == SDMClassifier.load(world / "states").decide(states).lane.tolist()
+
+
+def test_an_ensemble_is_not_exported(world, tmp_path):
+    good("train", world / "train.npz", "-o", tmp_path / "all", "--ensemble", *QUICK)
+    refused(call("export", tmp_path / "all", "-o", tmp_path / "out"), "is an ensemble, which cannot be exported")
+    assert not (tmp_path / "out").exists()
+    refused(call("export", tmp_path, "-o", tmp_path / "out"), "contains no torchsdm model")
 
 
 def test_update_removes_and_relabels_in_place(world, tmp_path):

@@ -33,6 +33,7 @@ IN_SHELL = {
     Remedy.COARSER_CONTROL: "With few examples of each class, ask for less: --control all promises alpha over all.",
     Remedy.GIVE_LABELLED: "Give labelled DATA.",
     Remedy.CERTIFY_AGAIN: "Certify it again: sdm certify MODEL DATA with new labelled data, or sdm recalibrate MODEL.",
+    Remedy.SAME_STATES: "Make the states of both files in the same way: sdm embed.",
     Remedy.MORE_CALIBRATION: "Use more calibration data, or let such regions fail with --min-class-count.",
     Remedy.GIVE_STATES: "Give states as INPUT instead.",
     Remedy.EXTRACT_STATES: "Extract their states with the same language model: sdm embed.",

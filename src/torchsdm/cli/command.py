@@ -17,6 +17,7 @@ from torchsdm.cli.doctor import doctor
 from torchsdm.cli.embed import embed
 from torchsdm.cli.evaluate import evaluate
 from torchsdm.cli.explain import explain
+from torchsdm.cli.export import export
 from torchsdm.cli.guard import guard
 from torchsdm.cli.predict import predict
 from torchsdm.cli.report import report
@@ -65,7 +66,7 @@ def sdm(context: click.Context, config: Path | None, debug: bool) -> None:
 
 _VERBS = (
     *(embed, train, predict, evaluate, explain, update, recalibrate, certify),
-    *(guard, report, reproduce, serve, demo, doctor),
+    *(guard, export, report, reproduce, serve, demo, doctor),
 )
 for verb in _VERBS:
     sdm.add_command(verb)

@@ -166,6 +166,7 @@ def train(
         )
         with said_once(classifier):
             classifier.fit(parts.pop("training"), **parts)
+        classifier.data_source_ = "standard input" if data == "-" else Path(data).name  # not the whole path
         classifier.save(path)
     if checkpoint is None:
         remove_checkpoint(folder)  # the model has all that matters of it

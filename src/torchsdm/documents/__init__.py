@@ -1,5 +1,6 @@
 """Texts with labels, ids and answers, checked, and the formats they come in."""
 
+from torchsdm.documents._class_names import named, parquet_class_names
 from torchsdm.documents._lines import Row, Unreadable, json_rows, readable_rows, usual_keys
 from torchsdm.documents._sources import csv_rows
 from torchsdm.documents.document import BadRow, BadRows, Document
@@ -14,6 +15,8 @@ __all__ = [
     "Unreadable",
     "csv_rows",
     "json_rows",
+    "named",
+    "parquet_class_names",
     "readable_rows",
     "usual_keys",
 ]

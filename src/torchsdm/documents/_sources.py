@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from torchsdm.documents._class_names import class_names, named, parquet_class_names
 from torchsdm.documents._lines import (
     ReadRow,
     Row,
@@ -41,6 +44,8 @@ class Source:
     is_typed: bool = True
     """Whether values have types; in CSV all are strings."""
     is_file: bool = False
+    class_names: Callable[[], Mapping[str, Sequence[str]]] = dict
+    """The names of the classes by column, where rows have only their numbers."""
 
     def strict(self) -> Source:
         """The same rows; one that cannot be read is an error."""
@@ -56,7 +61,12 @@ class Source:
         raise EmptyInputError(f"{self.name} is empty: it contains no documents.")
 
     def label_reader(self, column: str | None) -> Callable[[Any], Any]:
-        """How labels are read: from a file without surrounding white space; a CSV column of integers as integers."""
+        """How labels are read: numbers with a name by it; from a file without surrounding white space.
+
+        In an untyped format, a column of integers is read as integers.
+        """
+        if column is not None and (names := self.class_names().get(column)) is not None:
+            return partial(named, names)
         if self.is_typed or column is None:
             return stripped_label if self.is_file else lambda label: label
         labels = (row.get(column) for _, row in self.rows() if not isinstance(row, Unreadable))
@@ -74,7 +84,7 @@ def open_source(source: Any, beside: dict[str, Any]) -> Source:
         raise InvalidTypeError(f"'source' of Documents must be one split of a dataset. Got {splits}; choose one.")
     if hasattr(source, "column_names") and hasattr(source, "features"):  # datasets.Dataset
         _refuse_beside(beside, "a dataset")
-        return Source("the dataset", lambda: _numbered(source))
+        return Source("the dataset", lambda: _numbered(source), class_names=lambda: class_names(source.features))
     if hasattr(source, "columns") and hasattr(source, "to_dict"):  # pandas.DataFrame
         _refuse_beside(beside, "a table")
         names = [str(name) for name in source.columns]
@@ -111,7 +121,10 @@ def _list_source(source: Any, beside: dict[str, Any]) -> Source:
         for number, item in enumerate(items):
             yield {"text": item, **{name: values[number] for name, values in columns.items()}}
 
-    return Source("the list", lambda: _numbered(rows()))
+    names = class_names(
+        {name: getattr(values, "features", None) for name, values in beside.items()}
+    )  # dataset["label"]
+    return Source("the list", lambda: _numbered(rows()), class_names=lambda: names)
 
 
 def _document_rows(documents: Sequence[Document]) -> Iterator[Row]:
@@ -139,7 +152,9 @@ def _file_source(path: Path) -> Source:
         )
     if kind not in readers:
         raise InvalidInputError(f"'source' of Documents must end in {', '.join(readers)}. Got {path.name!r}.")
-    return Source(str(path), readers[kind], is_typed=kind in (".jsonl", ".parquet"), is_file=True)
+    if kind == ".parquet":
+        return Source(str(path), readers[kind], is_file=True, class_names=lambda: _parquet_names(path))
+    return Source(str(path), readers[kind], is_typed=kind == ".jsonl", is_file=True)
 
 
 def csv_rows(path: Path, delimiter: str = ",") -> Iterator[ReadRow]:
@@ -190,18 +205,29 @@ def _long_cells(reader: Iterator[list[str]]) -> Iterator[list[str]]:
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
+    number = 0
+    with _parquet(path) as file:
+        for batch in file.iter_batches(batch_size=1024):
+            for row in batch.to_pylist():
+                number += 1
+                yield f"row {number}", row
+
+
+def _parquet_names(path: Path) -> Mapping[str, Sequence[str]]:
+    with _parquet(path) as file:
+        return parquet_class_names(file.schema_arrow)
+
+
+@contextmanager
+def _parquet(path: Path) -> Iterator[Any]:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
         raise MissingExtraError("pyarrow", "report", "Reading Parquet") from error
     try:
-        number = 0
         with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=1024):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"row {number}", row
+            yield file
     except (pa.ArrowException, OSError) as error:
         raise InvalidInputError(f"{path} cannot be read as Parquet: {error}.") from error
 

@@ -70,7 +70,8 @@ class Documents:
     ----------
     source : path, pandas.DataFrame, datasets.Dataset, or a sequence of strings, of mappings or of ``Document``
         A path ends in ``.jsonl``, ``.csv``, ``.tsv`` or ``.parquet``; the first three may be followed by ``.gz``.
-        A ``Document`` keeps its place. Labels in a file lose surrounding white space.
+        A ``Document`` keeps its place. Labels in a file lose surrounding white space. Labels of a dataset that are a
+        ``ClassLabel`` become their names, also those of a Parquet file that a dataset wrote.
     text : str
         Name of the text column or key.
     label, id, answer : str or False, optional

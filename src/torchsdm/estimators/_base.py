@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchsdm.choices import BACKGROUNDS, CONTROLS, PAPER, POLICIES
 from torchsdm.core import SDMDecisions
-from torchsdm.errors import InvalidInputError, InvalidTypeError
+from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, Remedy, warn_user
 from torchsdm.estimators._apart import Set, keep_apart
 from torchsdm.estimators._fitted import check_examples
 from torchsdm.estimators._fitting import Background, FitData, Trained
@@ -53,6 +53,8 @@ from torchsdm.wording import shortened
 Self = TypeVar("Self", bound="BaseSDMClassifier")
 
 _FEWEST_BACKGROUND = 2  # one to train on and one to judge by
+_OTHER_SCALE = 3.0  # times as wide or narrow, or standard deviations away: more than other proportions of classes make
+_FEW = 10  # points whose spread says little
 
 
 class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
@@ -152,6 +154,9 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         if calibrating is not None:
             sets[CALIBRATION] = calibrating[::2]
         certifying = self._check_part(certification, CERTIFICATION, codes, data_in.origin, caller, sets)
+        for name, part in ((CALIBRATION, calibrating), (CERTIFICATION, certifying)):
+            if part is not None:
+                warn_of_other_scale(part[0], *_mean_and_scale(states), f"'{name}' of {caller}")
         data = FitData(
             TrainingData(states, torch.from_numpy(class_numbers.astype(np.int64)), *(calibrating or ())[:2]),
             classes,
@@ -169,7 +174,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
 
     def _train(self, data: FitData) -> Trained:
         """Train the rounds, and set the attributes that do not depend on which of them are kept."""
-        self.data_fingerprint_ = data.fingerprint
+        self.data_fingerprint_, self.data_source_ = data.fingerprint, None
         outside: tuple[str, ...] = ()
         if data.background is not None:
             data, outside = data.with_background(data.background), (BACKGROUND,)
@@ -332,3 +337,28 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         return tags
+
+
+def warn_of_other_scale(states: Tensor, mean: Tensor, scale: Tensor, what: str) -> None:
+    """Warn of states that were not made like X, such as those that a pipeline did not transform.
+
+    In units of the scale of X, its own spread is 1 and its mean is at 0.
+    """
+    if len(states) < _FEW:
+        return
+    entries = (states.to(mean.device).float() - mean) / scale
+    centre = entries.reshape(-1, entries.shape[-1]).mean(dim=0)  # (D,)
+    spread, offset = (float(one.square().mean().sqrt()) for one in (entries - centre, centre))
+    if not 1 / _OTHER_SCALE < spread < _OTHER_SCALE or offset > _OTHER_SCALE:
+        warn_user(
+            f"{what} has states on another scale than the training data: {spread:.2g} times as wide, around a mean "
+            f"that is {offset:.2g} standard deviations away.",
+            DataWarning,
+            Remedy.SAME_STATES,
+        )
+
+
+def _mean_and_scale(states: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each dimension (D,); a constant one has the scale 1."""
+    scale, mean = torch.std_mean(states.reshape(-1, states.shape[-1]).float(), dim=0)
+    return mean, torch.where(scale > 0, scale, 1.0)

@@ -39,6 +39,8 @@ class FittedState:
     sample does not forget."""
     states_origin_: StatesOrigin | None
     """The language model and prompt that the hidden states were made with, if known."""
+    data_source_: str | None = None
+    """What the training data is called, such as the name of its file; for the model card."""
     _codes: LabelCodes
 
     def _check_is_fitted(self, method: str) -> None:

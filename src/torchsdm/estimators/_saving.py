@@ -61,6 +61,7 @@ class Saveable(HubModel, Trusting):
             "input_ndim": self.input_ndim_,
             "feature_names_in": getattr(self, "feature_names_in_", np.array([])).tolist(),
             "data_fingerprint": self.data_fingerprint_,
+            "data_source": self.data_source_,
             "random_seed": self.random_seed_,
             "states_origin": None if self.states_origin_ is None else self.states_origin_.to_json(),
             **{name: getattr(self, f"{name}_").tolist() for name in _ROWS if hasattr(self, f"{name}_")},
@@ -106,6 +107,7 @@ class Saveable(HubModel, Trusting):
             if config["feature_names_in"]:
                 estimator.feature_names_in_ = np.array(config["feature_names_in"], dtype=object)
             estimator.data_fingerprint_ = config["data_fingerprint"]
+            estimator.data_source_ = config.get("data_source")  # older models do not know it
             estimator.random_seed_ = config["random_seed"]
             origin = config.get("states_origin")
             estimator.states_origin_ = None if origin is None else StatesOrigin.from_json(origin)
@@ -147,6 +149,8 @@ class Saveable(HubModel, Trusting):
             certificate=self.certificate_,
             policy=self.policy,
             warnings=[str(warning) for warning in self.warnings()],
+            source=self.data_source_,
+            input_ndim=self.input_ndim_,
         )
 
 

@@ -13,10 +13,11 @@ import numpy as np
 from torchsdm.core import HighReliabilityRegion, SDMDecisions
 from torchsdm.errors import InvalidInputError, MissingExtraError, Remedy
 from torchsdm.estimators._apart import keep_apart
-from torchsdm.estimators._base import BaseSDMClassifier
+from torchsdm.estimators._base import BaseSDMClassifier, warn_of_other_scale
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, SupportSet, next_ids
 from torchsdm.model import CERTIFICATION, Explanation, Points, SDMModel, explain
 from torchsdm.states import LabelledStates
+from torchsdm.storage import write_numpy_export
 from torchsdm.training import best_round
 from torchsdm.trust import DriftGuard
 from torchsdm.validation import Array, ArrayLike, check_alpha, check_alphas, check_path, check_positive
@@ -219,6 +220,7 @@ class SDMClassifier(BaseSDMClassifier):
                     given = replace(given, ids=next_ids(known, len(given)))
                 part = self._check_part(given, CERTIFICATION, self._codes, self.states_origin_, caller, {})
                 if part is not None:
+                    warn_of_other_scale(part[0], model.adaptor.mean, model.adaptor.scale, f"'X' of {caller}")
                     model.certify_with(Points(part[0].split(DEFAULT_BLOCK_SIZE), *part[1:]))
                     by_text = self.states_origin_ is not None
                     keep_apart(model.sets()[CERTIFICATION], others, caller, to=CERTIFICATION, by_text=by_text)
@@ -356,3 +358,14 @@ class SDMClassifier(BaseSDMClassifier):
             ),
         }
         pq.write_table(pa.table(columns), path)
+
+    def export_numpy(self, path: str | Path) -> None:
+        """Write a folder that decides on hidden states with NumPy alone, without torch, numba and torchsdm.
+
+        ``sdm_numpy.load(folder).decide(X)`` there, in the module ``sdm_numpy.py`` that is written with it, gives the
+        decisions of this model as it is now; ``torchsdm.storage.sdm_numpy`` says what may differ. Left out are drift
+        guard, explanations, updates, and the ids and texts of training examples.
+        """
+        self._check_is_fitted("export_numpy")
+        folder = check_path(path, "path", "SDMClassifier.export_numpy")
+        write_numpy_export(folder, self.model_, self.lane_rule_, input_ndim=self.input_ndim_)

@@ -70,7 +70,7 @@ class SDMEnsemble(BaseSDMClassifier):
             )
         ensemble = cls(**classifier.get_params())
         learned = ("classes_", "_codes", "n_features_in_", "input_ndim_", "feature_names_in_", "history_")
-        for name in (*learned, "states_origin_"):
+        for name in (*learned, "states_origin_", "data_source_"):
             if hasattr(classifier, name):
                 setattr(ensemble, name, getattr(classifier, name))
         ensemble.data_fingerprint_, ensemble.random_seed_ = classifier.data_fingerprint_, classifier.random_seed_

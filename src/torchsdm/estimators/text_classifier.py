@@ -98,7 +98,8 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X : sequence of str, or Documents
-            Texts; or documents with their own labels and ids, from a file, a table or a dataset.
+            Texts; or documents with their own labels and ids, from a file, a table or a dataset. A ``datasets.Dataset``
+            itself is read as Documents are, with the names of its classes.
         y : (N,), optional
             Labels, if X is a sequence of strings.
         ids, answers : (N,), optional
@@ -341,7 +342,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
     def _states(self, X: Any, answers: Any, method: str) -> Array:
         if isinstance(X, (Sequence, np.ndarray)) and not isinstance(X, str) and len(X) == 0:
             return no_states(self._fitted(method))
-        documents = _documents(X, f"SDMTextClassifier.{method}", answers=answers, repeated="keep")
+        documents = _documents(X, f"SDMTextClassifier.{method}", answers=answers, label=False, repeated="keep")
         return self.checked_extractor().extract(documents).hidden_states
 
     def checked_extractor(self) -> HiddenStateExtractor:
@@ -360,7 +361,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
 def _documents(source: Any, caller: str, **columns: Any) -> Documents:
     given = {name: values for name, values in columns.items() if values is not None}
     if isinstance(source, Documents):
-        for name in given.keys() - {"repeated"}:
+        for name in given.keys() - {"repeated", "label"}:
             raise InvalidInputError(f"'{name}' of {caller} must not be given with Documents, which have their own.")
         return source
     if isinstance(source, (str, Path)):

@@ -14,6 +14,7 @@ from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.keys import UNLISTED, Basis, EstimatorKey, Rule
 from torchsdm.evaluation.overview import Overview
 from torchsdm.evaluation.report import write_report
+from torchsdm.evaluation.scorers import AdmittedShareScorer
 from torchsdm.evaluation.strangers import explain_labels, split_strangers
 from torchsdm.evaluation.tables import (
     Grid,
@@ -31,6 +32,7 @@ __all__ = [
     "GROUPS",
     "SDM_RULES",
     "UNLISTED",
+    "AdmittedShareScorer",
     "AlphaDisplay",
     "Basis",
     "DistanceDisplay",

@@ -11,7 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from torchsdm.documents import BadRow, Row, Unreadable, json_rows, readable_rows, usual_keys
+from torchsdm.documents import (
+    BadRow,
+    Row,
+    Unreadable,
+    json_rows,
+    named,
+    parquet_class_names,
+    readable_rows,
+    usual_keys,
+)
 from torchsdm.errors import EmptyInputError, InvalidInputError, MissingExtraError
 from torchsdm.states._request import Request
 from torchsdm.states.labelled import LabelledStates
@@ -137,13 +146,15 @@ def open_parquet(path: Path) -> Any:
 def _parquet_rows(request: Request, file: Any) -> Iterator[Row]:
     keys = request.keys(file.schema_arrow.names)
     names = [key for key in keys if key is not None]
+    classes = parquet_class_names(file.schema_arrow)
     size = _PARQUET_ROWS if request.size is None else min(request.size, _PARQUET_ROWS)
     number = 0
     for batch in file.iter_batches(batch_size=size, columns=names):
-        columns = (
-            map(_arrow_value, column) if name == keys[0] else column.to_pylist()
-            for name, column in zip(batch.schema.names, batch.columns, strict=True)
-        )
+        columns: list[Iterable[Any]] = []
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            columns.append(map(_arrow_value, column) if name == keys[0] else column.to_pylist())
+            if name == keys[1] and name in classes:
+                columns[-1] = [named(classes[name], label) for label in columns[-1]]
         for values in zip(*columns, strict=True):
             number += 1
             yield f"row {number}", dict(zip(batch.schema.names, values, strict=True))

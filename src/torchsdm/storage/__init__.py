@@ -1,4 +1,4 @@
-"""Models on disk: the directory, its examples, the model card, the hub."""
+"""Models on disk: the directory, its examples, the model card, the hub, and an export that needs NumPy alone."""
 
 from torchsdm.storage.card import model_card
 from torchsdm.storage.directory import (
@@ -14,6 +14,7 @@ from torchsdm.storage.directory import (
 from torchsdm.storage.examples import StoredExamples
 from torchsdm.storage.hub import HubModel
 from torchsdm.storage.model_files import load_model_parts, model_parts
+from torchsdm.storage.numpy_export import write_numpy_export
 
 __all__ = [
     "CONFIG_NAME",
@@ -29,4 +30,5 @@ __all__ = [
     "read_model",
     "stored_kind",
     "write_model",
+    "write_numpy_export",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from torchsdm.core import HighReliabilityRegion
 from torchsdm.model import SDMModel
 from torchsdm.states import StatesOrigin
 from torchsdm.trust import Certificate
+from torchsdm.validation import Array
 
 PAPER = "Similarity-Distance-Magnitude Activations"
 TAGS = ("torchsdm", "selective-classification", "uncertainty-estimation", "text-classification")
@@ -31,10 +32,26 @@ with torchsdm {version}, after the paper *{paper}*.
 |---|---|
 | classes | {classes} |
 | input | {input} |
+| trained on | {source} |
 | support (training) points | {n_support} |
 | calibration points | {n_calibration} |
 | certification points | {n_certification} |
 | training data fingerprint (SHA-256) | `{fingerprint}` |
+
+## How to load it
+
+In this directory:
+
+```python
+{use}
+print(decisions.predictions, decisions.admitted, decisions.lane, decisions.reason)
+```
+
+Elsewhere, give its path in place of `"."`, or its name on the Hugging Face hub.
+
+## What it was trained on
+
+{counts}
 
 ## What it promises
 
@@ -43,6 +60,10 @@ with torchsdm {version}, after the paper *{paper}*.
 `admitted` follows the policy `{policy}`: {admits}.
 
 {warnings}
+
+## What it does not promise
+
+{limits}
 
 ## The paper's region
 
@@ -53,13 +74,6 @@ each true class, on the calibration set. The region estimates where it is met, o
 choose its epoch; it guarantees no accuracy on new data or for each prediction, and says nothing about data whose labels
 follow a different rule.
 
-## Use
-
-```python
-{use}
-decisions.to_pandas()[["predictions", "admitted", "lane", "reason"]]
-```
-
 ## Before you rely on it
 
 - The support contains exemplars, ids and, if given, texts of the training data. Share it as you would share that data.
@@ -69,14 +83,15 @@ decisions.to_pandas()[["predictions", "admitted", "lane", "reason"]]
 
 _USE_STATES = """from torchsdm import {kind}
 
-model = {kind}.from_pretrained("path/or/name")
-decisions = model.decide(hidden_states)  # (N, {n_inputs}), from the same language model and prompt as in training"""
+model = {kind}.from_pretrained(".")
+decisions = model.decide({example})  # give hidden states {shape} instead, made as in training"""
 
 _USE_TEXTS = """from torchsdm import SDMTextClassifier
 
-model = SDMTextClassifier.from_pretrained("path/or/name")  # refuses any language model but the one above
-decisions = model.decide(["a text", "another"])"""
+model = SDMTextClassifier.from_pretrained("."{moved})  # refuses any language model but the one above
+decisions = model.decide({example})"""
 
+_SHOWN_CLASSES = 50  # rows of the table of classes
 
 _ADMITS = {
     "certified": "what the certified rule admits; where nothing is certified, what the paper's region admits",
@@ -94,8 +109,10 @@ def model_card(
     certificate: Certificate | None = None,
     policy: str = "certified",
     warnings: Sequence[str] = (),
+    source: str | None = None,
+    input_ndim: int = 2,
 ) -> str:
-    """Describe fitted models (one, or the rounds of an ensemble) in Markdown."""
+    """Describe fitted models (one, or the rounds of an ensemble) in Markdown; ``source`` names the training data."""
     names = [str(name) for name in models[0].classes.tolist()]
     regions = [
         (f"### Round {number}\n\n" if len(models) > 1 else "") + _describe_region(model, region, names)
@@ -114,12 +131,15 @@ def model_card(
         n_calibration=", ".join(str(len(model.calibration.labels)) for model in models),
         n_certification=", ".join(str(len(one.labels)) for one in certification) or "none",
         fingerprint=fingerprint,
-        promise=_describe_promise(certificate, names),
+        source=_describe_source(models[0], source),
+        counts=_describe_counts(models, names),
+        promise=_describe_promise(certificate, names, is_void=models[0].outdated),
+        limits="\n".join(f"- {limit}" for limit in _limits(certificate)),
         policy=policy,
         admits=_ADMITS[policy],
         warnings="\n".join(f"- Warning: {warning}" for warning in warnings) or "There are no warnings.",
         regions="\n\n".join(regions),
-        use=_USE_TEXTS if states_origin is not None else _USE_STATES.format(kind=kind, n_inputs=n_inputs),
+        use=_use_states(kind, n_inputs, input_ndim) if states_origin is None else _use_texts(states_origin),
     )
 
 
@@ -134,9 +154,73 @@ def _describe_input(n_inputs: int, states_origin: StatesOrigin | None) -> str:
     return f"texts, through {name}{revision} (fingerprint `{model.fingerprint[:16]}`) under the prompt `{template}`"
 
 
-def _describe_promise(certificate: Certificate | None, names: Sequence[str]) -> str:
+def _use_states(kind: str, n_inputs: int, input_ndim: int) -> str:
+    """Three lines that run, on an input of zeros."""
+    example, shape = f"[[0.0] * {n_inputs}]", f"(N, {n_inputs})"
+    if input_ndim == 3:
+        example, shape = f"[{example}]", f"(N, positions, {n_inputs})"
+    return _USE_STATES.format(kind=kind, example=example, shape=shape)
+
+
+def _use_texts(states_origin: StatesOrigin) -> str:
+    """Three lines that run where the language model is still to be found."""
+    asks_for_answers = "{answer}" in states_origin.prompt.template
+    return _USE_TEXTS.format(
+        moved="" if states_origin.model.reference is not None else ', model="path of the language model"',
+        example='["a question"], answers=["its answer"]' if asks_for_answers else '["a text", "another"]',
+    )
+
+
+def _points(model: SDMModel) -> dict[str, Array]:
+    """The class numbers of the points of each part."""
+    parts = {"training": model.support.labels, "calibration": model.calibration.labels}
+    if model.certification is not None:
+        parts["certification"] = model.certification.labels
+    return {name: labels.cpu().numpy() for name, labels in parts.items()}
+
+
+def _describe_source(model: SDMModel, source: str | None) -> str:
+    n = sum(len(labels) for labels in _points(model).values())
+    name = "" if source is None else f" of `{source}`".replace("|", "\\|")
+    return f"{n:,} labelled examples{name}"
+
+
+def _describe_counts(models: Sequence[SDMModel], names: Sequence[str]) -> str:
+    """How many examples of each class there are, in all and in each part."""
+    parts, n_classes = _points(models[0]), len(names)
+    counts = [np.bincount(np.minimum(labels, n_classes), minlength=n_classes + 1) for labels in parts.values()]
+    table = np.stack([np.sum(counts, axis=0), *counts], axis=1).tolist()  # (C + 1, parts + 1)
+    rows = list(zip(names, table[:-1], strict=True))[:_SHOWN_CLASSES]
+    if any(table[-1]):  # an updated support may have labels outside the classes
+        rows.append(("other labels", table[-1]))
+    lines = [f"| class | examples | {' | '.join(parts)} |", f"|---|---|{'---|' * len(parts)}"]
+    lines += [f"| {name} | {' | '.join(map(str, row))} |" for name, row in rows]
+    if n_classes > _SHOWN_CLASSES:
+        lines.append(f"\n... and {n_classes - _SHOWN_CLASSES} more classes.")
+    if len(models) > 1:
+        lines.append("\nThe parts are those of round 0; each round splits the same examples anew.")
+    return "\n".join(lines)
+
+
+def _limits(certificate: Certificate | None) -> Iterator[str]:
+    """What must not be read into the promise."""
+    yield "Any single answer: accuracy is that of many answers. An answer that is not admitted may be right or wrong."
+    if certificate is None or not certificate.found:
+        yield "An accuracy on new data: nothing is certified. The paper's region below is an estimate."
+        return
+    yield f"Certainty: with probability up to {max(certificate.delta, certificate.delta_spent):.3g} it fails."
+    if certificate.control != "groups":
+        whom = "class" if certificate.control == "predictions" else "class or prediction"
+        yield f"Anything for a {whom} on its own: it may be right less often than alpha."
+    yield "Anything on data unlike the certification points. Inputs change: a `DriftGuard` watches for it."
+    yield "Anything after the support is changed, until it is certified again: `recertify`."
+
+
+def _describe_promise(certificate: Certificate | None, names: Sequence[str], *, is_void: bool = False) -> str:
     if certificate is None:
         return "Nothing: it was not certified."
+    if is_void and certificate.found:
+        return "Nothing now: the support was changed after the certificate was made."
     sentence = certificate.holds_for(names)
     if not certificate.found:
         return sentence

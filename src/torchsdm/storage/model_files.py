@@ -40,7 +40,7 @@ def model_parts(model: SDMModel, codes: LabelCodes, prefix: str = "") -> ModelPa
         "support_changed": model.outdated,  # as earlier formats call it
         "has_background": model.has_background,
         "min_class_count": calibration.min_class_count,
-        "regions": [_region_to_json(region) for region in calibration.regions],
+        "regions": [region_to_json(region) for region in calibration.regions],
     }
     tensors = {
         f"{prefix}adaptor": dict(adaptor.state_dict()),
@@ -175,7 +175,8 @@ def _rows(examples: Examples, labels: list[Any]) -> Iterator[ExampleRow]:
     return iter(zip(ids, labels, texts, strict=True))
 
 
-def _region_to_json(region: HighReliabilityRegion) -> dict[str, Any]:
+def region_to_json(region: HighReliabilityRegion) -> dict[str, Any]:
+    """Plain values for strict JSON: infinity is null."""
     return {
         "alpha": region.alpha,
         "min_rescaled_similarity": number_or_none(region.min_rescaled_similarity),

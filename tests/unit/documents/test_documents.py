@@ -181,13 +181,81 @@ def test_a_list_changed_afterwards_makes_no_difference():
     assert [document.text for document in documents] == TEXTS
 
 
-def test_class_names_of_a_dataset_stay_numbers():
+def labels_of(documents):
+    return [document.label for document in documents]
+
+
+def dataset_of_classes(labels=LABELS, column="label", **kind):
     from datasets import ClassLabel, Dataset, Features, Value
 
-    features = Features({"text": Value("string"), "label": ClassLabel(names=["bad", "good"])})
-    source = Dataset.from_dict({"text": TEXTS, "label": LABELS}, features=features)
-    assert [document.label for document in Documents(source)] == LABELS
-    assert [document.label for document in Documents(source.to_iterable_dataset())] == LABELS
+    features = Features({"text": Value("string"), column: ClassLabel(**(kind or {"names": ["bad", "good"]}))})
+    return Dataset.from_dict({"text": TEXTS, column: labels}, features=features)
+
+
+NAMED = [["bad", "good"][label] for label in LABELS]
+
+
+def test_a_dataset_gives_the_names_of_its_classes(tmp_path):
+    source = dataset_of_classes()
+    assert labels_of(Documents(source)) == NAMED
+    assert labels_of(Documents(source.with_format("numpy"))) == NAMED
+    assert labels_of(Documents(source.to_iterable_dataset())) == NAMED
+    assert labels_of(Documents(source["text"], labels=source["label"])) == NAMED
+    assert labels_of(Documents(dataset_of_classes(column="topic"), label="topic")) == NAMED
+    assert dict(Documents(source).report.label_counts) == {"bad": NAMED.count("bad"), "good": NAMED.count("good")}
+
+
+def test_a_parquet_file_of_a_dataset_gives_them_too(tmp_path):
+    path = tmp_path / "a.parquet"
+    dataset_of_classes().to_parquet(path)
+    assert labels_of(Documents(path)) == NAMED
+    dataset_of_classes(column="topic").to_parquet(path)
+    assert labels_of(Documents(path, label="topic")) == NAMED
+
+
+class ClassLabel:
+    """As of a dataset library that is not installed."""
+
+    names = ("bad", "good")
+
+
+class Duck(list):
+    """What we ask of a dataset: rows, and the features of its columns."""
+
+    column_names = ("text", "label")
+    features = {"text": object(), "label": ClassLabel()}  # noqa: RUF012
+
+
+def test_the_library_itself_is_not_needed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    rows = Duck({"text": text, "label": label} for text, label in zip(TEXTS, LABELS, strict=True))
+    assert labels_of(Documents(rows)) == NAMED
+    rows.features = None  # unknown, as after a map over a stream
+    assert labels_of(Documents(rows)) == LABELS
+
+
+def test_numbers_without_names_stay_numbers():
+    assert labels_of(Documents(dataset_of_classes(num_classes=2))) == LABELS
+    assert labels_of(Documents(dataset({"text": TEXTS, "label": LABELS}))) == LABELS
+
+
+@pytest.mark.parametrize(
+    "metadata", [b"", b"{", b"[]", b'{"info": 3}', b'{"info": {"features": {"label": 3, "text": {"names": [1]}}}}']
+)
+def test_metadata_of_another_kind_is_ignored(tmp_path, metadata):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.table({"text": TEXTS, "label": LABELS}).replace_schema_metadata({b"huggingface": metadata})
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert labels_of(Documents(tmp_path / "a.parquet")) == LABELS
+
+
+def test_a_dataset_without_labels_in_some_rows():
+    source = dataset_of_classes([LABELS[0], -1, -1])
+    assert "no label: rows 2, 3." in refused(source)
+    assert labels_of(Documents(source, problems="skip")) == NAMED[:1]
+    assert labels_of(Documents(source, label=False)) == [None, None, None]
 
 
 def test_a_dataset_that_gives_tensors_for_labels_is_refused():

@@ -73,6 +73,20 @@ def test_it_is_the_classifier_over_the_extractors_states(fitted, directory):
     assert fitted.predict_proba(queries).shape == (2, 2) and fitted.classes_.tolist() == ["bad", "good"]
 
 
+def test_a_dataset_keeps_the_names_of_its_classes(fitted, directory):
+    from datasets import ClassLabel, Dataset, Features, Value
+
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["bad", "good"])})
+    numbers = [["bad", "good"].index(label) for label in LABELS]
+    training = Dataset.from_dict({"text": TEXTS, "label": numbers}, features=features)
+    unlabelled = Dataset.from_dict({"text": TEXTS[:4], "label": [-1] * 4}, features=features)
+    classifier = SDMTextClassifier(str(directory), classifier=SDMClassifier(**SMALL))
+    for data in ((training,), (training["text"], training["label"])):
+        quietly(lambda data=data: classifier.fit(*data))
+        assert classifier.classes_.tolist() == ["bad", "good"]
+        np.testing.assert_array_equal(classifier.decide(unlabelled).predictions, fitted.predict(TEXTS[:4]))
+
+
 def test_a_call_gives_one_dictionary_per_text(fitted):
     one, two = fitted("the plot was fine"), fitted(["the plot was fine", "the end was bad"])
     assert len(one) == 1 and one[0] == two[0] and len(two) == 2

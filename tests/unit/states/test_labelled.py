@@ -91,6 +91,15 @@ def test_jsonl_skips_blank_lines_and_other_keys(tmp_path):
     assert_read(read_states(path))
 
 
+def test_parquet_of_a_dataset_gives_the_names_of_its_classes(tmp_path):
+    from datasets import ClassLabel, Dataset, Features, List, Value
+
+    features = Features({"hidden_states": List(Value("float32")), "label": ClassLabel(names=["bad", "good"])})
+    source = Dataset.from_dict({"hidden_states": [[0.5, 1.0]] * 3, "label": [0, 1, 0]}, features=features)
+    source.to_parquet(tmp_path / "states.parquet")
+    assert read_states(tmp_path / "states.parquet").labels == ["bad", "good", "bad"]
+
+
 def test_parquet(tmp_path):
     path = write_parquet(
         tmp_path / "states.parquet", hidden_states=STATES.tolist(), labels=LABELS, ids=IDS, texts=TEXTS, other=[1, 2, 3]

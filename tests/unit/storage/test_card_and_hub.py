@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+import warnings
 
 import numpy as np
 import pytest
 import yaml
 from huggingface_hub import ModelCard, hub_mixin
 
+import tiny_models
 import torchsdm
-from torchsdm import SDMClassifier, SDMEnsemble
-from torchsdm.errors import ModelFileError, NotFittedError, RegionWarning
+from torchsdm import Backbone, SDMClassifier, SDMEnsemble, SDMTextClassifier
+from torchsdm.errors import ModelFileError, NotFittedError, RegionWarning, SDMWarning
 from torchsdm.storage import hub
 
 
@@ -36,6 +38,7 @@ def test_the_card_says_what_the_model_is(fitted):
     for line in (
         "| classes | ant, bee, cat |",
         "| input | hidden states of width 4 |",
+        "| trained on | 240 labelled examples |",
         "| support (training) points | 120 |",
         "| calibration points | 120 |",
         f"| training data fingerprint (SHA-256) | `{fitted.data_fingerprint_}` |",
@@ -71,6 +74,116 @@ def test_the_card_of_an_ensemble_has_a_part_per_round(fitted):
     card = SDMEnsemble.from_classifier(fitted).model_card()
     assert "### Round 0" in card and "### Round 1" in card and "from torchsdm import SDMEnsemble" in card
     assert "| support (training) points | 120, 120 |" in card
+
+
+def test_the_card_counts_the_examples_of_each_class(fitted, insects):
+    counts = {name: [int((insects.y == name).sum())] for name in fitted.classes_}
+    for rows in (fitted.training_rows_, fitted.calibration_rows_):
+        for name in counts:
+            counts[name].append(int((insects.y[rows] == name).sum()))
+    lines = [
+        f"| {name} | {all_} | {training} | {calibration} |" for name, (all_, training, calibration) in counts.items()
+    ]
+    table = "\n".join(["| class | examples | training | calibration |", "|---|---|---|---|", *lines, ""])
+    assert table in fitted.model_card()
+    assert "The parts are those of round 0" in SDMEnsemble.from_classifier(fitted).model_card()
+    fitted.relabel_exemplars(fitted.support_.ids[:2], ["moth", "moth"])
+    assert "\n| other labels | 2 | 2 | 0 |\n" in fitted.model_card()
+
+
+def test_many_classes_are_not_all_listed():
+    y = np.repeat(np.arange(60), 4)
+    X = np.eye(60)[y] + np.random.default_rng(0).normal(0, 0.1, (240, 60))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        card = SDMClassifier(0.6, n_filters=4, n_rounds=1, max_epochs=1, random_state=0).fit(X, y).model_card()
+    assert "\n| 49 | 4 |" in card and "\n| 50 | 4 |" not in card and "... and 10 more classes." in card
+
+
+def test_the_card_names_the_data_where_it_is_known(fitted, insects, tmp_path):
+    fitted.data_source_ = "reviews|1.jsonl"
+    assert r"| trained on | 240 labelled examples of `reviews\|1.jsonl` |" in fitted.model_card()
+    fitted.save(tmp_path / "model")
+    assert SDMClassifier.load(tmp_path / "model").model_card() == fitted.model_card()
+    assert SDMEnsemble.from_classifier(fitted).data_source_ == "reviews|1.jsonl"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        assert fitted.fit(insects.X[::2], insects.y[::2]).data_source_ is None  # other data
+
+
+CERTIFIED = {"n_filters": 8, "n_rounds": 1, "max_epochs": 5, "learning_rate": 1e-2, "random_state": 0}
+
+
+@pytest.mark.parametrize(
+    ("control", "alone"), [("groups", None), ("predictions", "for a class on"), ("all", "for a class or prediction on")]
+)
+def test_the_card_says_what_is_promised_and_what_is_not(control, alone):
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1], 150)
+    classifier = SDMClassifier(0.8, delta=0.2, control=control, **CERTIFIED)
+    classifier.fit(rng.normal(size=(300, 3)) + 4 * y[:, None], y)
+    promises, limits = (part(classifier.model_card(), title) for title in ("promises", "does not promise"))
+    assert promises.startswith(classifier.certificate_.holds_for([0, 1]))
+    assert "- Certainty: with probability up to 0.2 it fails." in limits
+    assert "data unlike the certification points" in limits
+    assert (f"- Anything {alone} its own" in limits) if alone else ("on its own" not in limits)
+    classifier.remove_exemplars(classifier.support_.ids[:1])
+    assert part(classifier.model_card(), "promises").startswith("Nothing now: the support was changed")
+
+
+def part(card, title):
+    """A part of a card, without its title."""
+    (found,) = re.findall(rf"^## What it {title}\n\n(.*?)\n\n## ", card, flags=re.MULTILINE | re.DOTALL)
+    return found
+
+
+def test_a_card_without_a_certificate_promises_nothing(fitted):
+    assert "nothing is certified. The paper's region below is an estimate" in part(
+        fitted.model_card(), "does not promise"
+    )
+
+
+def run_card(folder, monkeypatch, capsys):
+    """What the lines of a card print, run in the directory that it lies in."""
+    (lines,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert len([line for line in lines.splitlines() if line]) == 4  # three, and one to see something
+    monkeypatch.chdir(folder)
+    found: dict = {}
+    exec(lines, found)
+    assert str(found["decisions"].reason) in capsys.readouterr().out
+    return found["decisions"]
+
+
+def test_the_lines_of_the_card_run(fitted, tmp_path, monkeypatch, capsys):
+    for model in (fitted, SDMEnsemble.from_classifier(fitted)):
+        folder = tmp_path / type(model).__name__
+        model.save(folder)
+        decisions = run_card(folder, monkeypatch, capsys)
+        assert decisions.to_dicts() == model.decide(np.zeros((1, 4))).to_dicts()
+
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+def test_the_lines_run_with_several_positions(tmp_path, monkeypatch, capsys):
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1], 30)
+    classifier = SDMClassifier(0.8, **CERTIFIED).fit(rng.normal(size=(60, 2, 3)) + 3 * y[:, None, None], y)
+    classifier.save(tmp_path / "model")
+    assert run_card(tmp_path / "model", monkeypatch, capsys).to_dicts() == classifier.decide([[[0.0] * 3]]).to_dicts()
+
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+@pytest.mark.parametrize("prompt", [None, "Is it so? {document} {answer}"])
+def test_the_lines_run_with_texts(prompt, tmp_path, monkeypatch, capsys):
+    directory = tiny_models.save_model(tmp_path / "bert", *tiny_models.bert())
+    texts, labels = [f"the film was {word} {n}" for n in range(20) for word in ("good", "bad")], ["yes", "no"] * 20
+    answers = {} if prompt is None else {"answers": ["so it was"] * 40}
+    classifier = SDMTextClassifier(str(directory), prompt, SDMClassifier(0.8, **CERTIFIED), cache=False)
+    classifier.fit(texts, labels, **answers)
+    classifier.save(tmp_path / "model")
+    assert len(run_card(tmp_path / "model", monkeypatch, capsys)) == (2 if prompt is None else 1)
+    kept = SDMTextClassifier(Backbone(*tiny_models.bert()), classifier=SDMClassifier(0.8, **CERTIFIED), cache=False)
+    kept.fit(texts, labels)
+    assert 'from_pretrained(".", model="path of the language model")' in kept.model_card()
 
 
 def test_there_is_no_card_before_fit():

@@ -1,0 +1,343 @@
+"""Decisions of an exported torchsdm model, with NumPy and nothing else.
+
+``SDMClassifier.export_numpy`` and ``sdm export`` put a copy of this file beside ``sdm_model.npz``::
+
+    import sdm_numpy
+
+    model = sdm_numpy.load("folder")
+    decisions = model.decide(hidden_states)
+    decisions.predictions, decisions.admitted, decisions.lane, decisions.reason
+
+It decides as the classifier did when it was exported. Exemplars, logits, neighbours, q and d are the same to the bit:
+they are defined by float64 operations in NumPy's order (``torchsdm.numerics``). Probabilities and scores may differ in
+their last bits, because torch and SciPy have their own exp and log; so a value counts as reaching a threshold from a
+few bits below. Only an input that is that close to a threshold can be decided otherwise.
+
+There is no drift guard, no explanation and no update here, and nothing checks that hidden states are made as in
+training: the same language model, prompt and settings.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+FORMAT = "torchsdm-numpy"
+FORMAT_VERSION = 1
+MODEL_NAME = "sdm_model.npz"
+TRUSTED, CERTIFIED, REVIEW, UNFAMILIAR = "trusted", "certified", "review", "unfamiliar"
+
+_ELEMENTS = 1 << 22  # float64 numbers in memory at once (32 MB)
+_ROUNDOFF = 2.0**-53
+_TIE = 2.0**-46  # relative; more than the last bits of exp and log
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """One row per input; the fields are those of ``torchsdm.SDMDecisions``."""
+
+    predictions: Array
+    """Predicted label (N,), whether admitted or not."""
+    admitted: Array
+    """Whether it may be acted on (N,)."""
+    lane: Array
+    """'trusted', 'certified', 'review' or 'unfamiliar' (N,)."""
+    reason: Array
+    """Why, in words (N,)."""
+    certified: Array
+    """Whether the certified rule admits it (N,)."""
+    score: Array
+    """Estimated probability of being right, which the certified rule is set on (N,); NaN without a certificate."""
+    confidence: Array
+    """Probability of the predicted label (N,)."""
+    probabilities: Array
+    """(N, C), in the order of ``Model.classes``."""
+    logits: Array
+    """(N, C)"""
+    similarity: Array
+    """q (N,): how many consecutive nearest training examples are right and predicted alike."""
+    rescaled_similarity: Array
+    """q' (N,)."""
+    distance_quantile: Array
+    """d (N,)."""
+    class_distance_quantile: Array
+    """d within the predicted class (N,)."""
+    nearest_distance: Array
+    nearest_index: Array
+    """Position of the nearest training example in the support (N,)."""
+    background: Array
+    """Whether it resembles the background, which belongs to no class (N,); nowhere if the model was shown none."""
+
+    def __len__(self) -> int:
+        return len(self.predictions)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A fitted model: weights, training examples as exemplars, distances of calibration points, and rules."""
+
+    classes: Array
+    """The labels (C,)."""
+    arrays: dict[str, Array]
+    settings: dict[str, Any]
+
+    @property
+    def promise(self) -> str:
+        """What the certificate promises, or why there is none."""
+        return str(self.settings["promise"])
+
+    def decide(self, hidden_states: Any) -> Decisions:
+        """Decide on hidden states (N, D), or (N, positions, D) if the model was trained on such."""
+        states = self._checked(hidden_states)
+        rows = max(1, _ELEMENTS // max(states[0].size, len(self.arrays["exemplars"]), 1))
+        blocks = [self._decide(states[start : start + rows]) for start in range(0, len(states), rows)]
+        return Decisions(*(np.concatenate([getattr(one, field.name) for one in blocks]) for field in fields(Decisions)))
+
+    def _checked(self, hidden_states: Any) -> Array:
+        states = np.asarray(hidden_states)
+        n_axes, width = self.settings["input_ndim"], self.settings["n_inputs"]
+        if states.ndim != n_axes or states.shape[-1] != width or not states.size:
+            shape = f"(N, {width})" if n_axes == 2 else f"(N, positions, {width})"
+            raise ValueError(f"'hidden_states' of decide must have shape {shape}. Got {states.shape}.")
+        with np.errstate(over="ignore"):
+            states = states.astype(np.float32)
+        if not np.isfinite(states).all():
+            raise ValueError("'hidden_states' of decide must be finite in float32. Got NaN or infinity.")
+        return states
+
+    def _decide(self, states: Array) -> Decisions:
+        """Signals, activation and region (section 3 of the paper), then certified rule and lanes."""
+        exemplars, logits = self._encode(states)
+        logits, z_background = np.split(logits, [len(self.classes)], axis=1)
+        y_hat = logits.argmax(axis=1)
+        q, nearest_distance, nearest_index = self._match(exemplars, y_hat)
+        is_background = (z_background > logits.max(axis=1, keepdims=True)).any(axis=1)
+        q = np.where(is_background, 0, q)
+        background = is_background | self.arrays["is_background"][nearest_index]
+        d, d_class = self._distance_quantiles(nearest_distance, y_hat)
+
+        z, base = logits.astype(np.float64), np.log(2.0 + q)
+        scaled = (base * d)[:, None] * (z - z.max(axis=1, keepdims=True))  # softmax(ln(2 + q) d z')
+        probabilities = np.exp(scaled - np.log(np.exp(scaled).sum(axis=1, keepdims=True)))
+        confidence = np.take_along_axis(probabilities, y_hat[:, None], axis=1)[:, 0]
+        q_rescaled = np.minimum(q, np.exp(confidence * base))
+
+        in_region = np.zeros(len(z), dtype=bool)
+        for region in self.settings["regions"]:
+            psi = _with_infinity(region["thresholds"])[y_hat]
+            least = _with_infinity([region["min_rescaled_similarity"]])
+            in_region |= _reaches(q_rescaled, least) & _reaches(confidence, psi)
+        familiar = (q > 0) & (d_class > 0) & (d_class >= self.settings["familiarity"])
+        score, certified, has_certificate = self._certified(z, q, d, y_hat, familiar)
+        trusted = in_region & certified if has_certificate else in_region
+        lane = np.select([trusted, certified, familiar], [TRUSTED, CERTIFIED, REVIEW], UNFAMILIAR)
+        admitted = trusted | certified if self.settings["policy"] == "certified" else trusted
+        columns = (lane, background, q, d_class, y_hat, score, q_rescaled, confidence)
+        reasons = [self._reason(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+        return Decisions(
+            predictions=self.classes[y_hat],
+            admitted=admitted,
+            lane=lane,
+            reason=np.array(reasons, dtype=object),
+            certified=certified,
+            score=score,
+            confidence=confidence,
+            probabilities=probabilities,
+            logits=logits,
+            similarity=q,
+            rescaled_similarity=q_rescaled,
+            distance_quantile=d,
+            class_distance_quantile=d_class,
+            nearest_distance=nearest_distance,
+            nearest_index=nearest_index,
+            background=background,
+        )
+
+    # ---------------------------------------------------------------- exemplars
+
+    def _encode(self, states: Array) -> tuple[Array, Array]:
+        """Exemplars (N, M) and logits (N, C), or (N, C + 1) with a trained background, float32."""
+        mean, scale = (self.arrays[name].astype(np.float64) for name in ("mean", "scale"))
+        standardised = (states.astype(np.float64) - mean) / scale
+        if "filters.weight" in self.arrays:
+            rows = standardised.reshape(-1, standardised.shape[-1])  # (N * positions, D)
+            values = _linear(rows, self.arrays["filters.weight"], self.arrays["filters.bias"])
+            values = values.reshape(*standardised.shape[:-1], -1)
+            exemplars = values.max(axis=1) if values.ndim == 3 else values  # each filter at its best position
+        else:
+            exemplars = standardised.astype(np.float32)
+        if not np.isfinite(exemplars).all():
+            raise ValueError("'hidden_states' of decide are too large: exemplars made from them are not finite.")
+        return exemplars, _linear(exemplars, self.arrays["output.weight"], self.arrays["output.bias"])
+
+    # ---------------------------------------------------------------- neighbours
+
+    def _match(self, exemplars: Array, y_hat: Array) -> tuple[Array, Array, Array]:
+        """q, distance and index of the nearest support point, in the order (distance, index).
+
+        A float64 product bounds every squared distance; what the bounds leave open is computed.
+        """
+        support, groups = self.arrays["exemplars"], self.arrays["groups"]
+        a, (b, support_norms) = exemplars.astype(np.float64), self._support
+        norms = (a * a).sum(axis=1)[:, None] + support_norms  # (N, S)
+        squared = norms - 2 * (a @ b.T)
+        slack = 8 * (a.shape[1] + 8) * _ROUNDOFF * norms
+        low, high = squared - slack, squared + slack
+        everything = np.ones(len(b), dtype=bool)
+        nearest_distance, nearest_index = self._first(exemplars, low, high, everything)
+
+        is_match = groups == y_hat[:, None]
+        boundary, boundary_index = self._first(exemplars, low, high, ~is_match)
+        limit = (boundary * boundary)[:, None]
+        is_before = is_match & (high < limit * (1 - 8 * _ROUNDOFF))
+        rows, columns = np.nonzero(is_match & ~is_before & (low <= limit * (1 + 8 * _ROUNDOFF)))
+        for part in _parts(len(rows), a.shape[1]):
+            r, c = rows[part], columns[part]
+            distance = _distances(exemplars[r], support[c])
+            is_before[r, c] = (distance < boundary[r]) | ((distance == boundary[r]) & (c < boundary_index[r]))
+        return is_before.sum(axis=1), nearest_distance, nearest_index
+
+    @cached_property
+    def _support(self) -> tuple[Array, Array]:
+        """The support points (S, M) in float64, and their squared norms (S,)."""
+        points = self.arrays["exemplars"].astype(np.float64)
+        return points, (points * points).sum(axis=1)
+
+    def _first(self, exemplars: Array, low: Array, high: Array, among: Array) -> tuple[Array, Array]:
+        """Distance and index (N,) of the first among some support points; infinite if there are none."""
+        nearest = np.where(among, high, np.inf).min(axis=1, keepdims=True)
+        rows, columns = np.nonzero(among & (low <= nearest))
+        distance = np.full(len(rows), np.inf)
+        for part in _parts(len(rows), exemplars.shape[1]):
+            distance[part] = _distances(exemplars[rows[part]], self.arrays["exemplars"][columns[part]])
+        order = np.lexsort((columns, distance, rows))
+        found, first = np.unique(rows[order], return_index=True)
+        distances, indices = np.full(len(low), np.inf), np.full(len(low), -1)
+        distances[found], indices[found] = distance[order][first], columns[order][first]
+        return distances, indices
+
+    def _distance_quantiles(self, nearest_distance: Array, y_hat: Array) -> tuple[Array, Array]:
+        """d, the minimum over classes c of 1 - #{x in c : x < nearest} / n_c; and that of the predicted class."""
+        sizes, distances = self.arrays["ecdf_sizes"], self.arrays["ecdf_distances"]
+        by_class = np.zeros((len(nearest_distance), len(sizes)))
+        for c, (size, ecdf) in enumerate(zip(sizes.tolist(), np.split(distances, sizes.cumsum()[:-1]), strict=True)):
+            if size:
+                by_class[:, c] = (size - np.searchsorted(ecdf, nearest_distance)) / size
+        return by_class.min(axis=1), np.take_along_axis(by_class, y_hat[:, None], axis=1)[:, 0]
+
+    # ---------------------------------------------------------------- rules
+
+    def _certified(self, z: Array, q: Array, d: Array, y_hat: Array, familiar: Array) -> tuple[Array, Array, bool]:
+        """Score, which inputs the certified rule admits, and whether there is such a rule."""
+        certificate, reliability = self.settings["certificate"], self.settings["reliability"]
+        score, nobody = np.full(len(z), np.nan), np.zeros(len(z), dtype=bool)
+        if certificate is None or reliability is None:
+            return score, nobody, False
+        top = np.partition(z, -2, axis=1)[:, -2:]
+        margin = top[:, 1] - top[:, 0]
+        x = np.log1p(np.stack([q.astype(np.float64), margin, d * np.log(2.0 + q) * margin], axis=1))
+        total = np.full(len(z), float(reliability["intercept"]))
+        for column, weight in zip(x.T, reliability["weights"], strict=True):
+            total = total + weight * column
+        score = 1 / (1 + np.exp(-total))
+        if not certificate["found"]:
+            return score, nobody, False
+        return score, familiar & _reaches(score, _with_infinity(certificate["thresholds"])[y_hat]), True
+
+    def _reason(
+        self, lane: str, background: bool, q: int, d: float, c: int, score: float, rescaled: float, confidence: float
+    ) -> str:
+        """Why a decision is in its lane, as ``torchsdm.trust.LaneRule`` words it."""
+        label, certificate, region = self.classes.tolist()[c], self.settings["certificate"], self.settings["regions"][0]
+        if lane == UNFAMILIAR:
+            if background:
+                return "nearest to the background: it looks like what does not belong to any class"
+            if not q:
+                return "no neighbour vouches: the nearest training example contradicts it"
+            nearer = "all" if d == 0 else f"{1 - d:.1%} of the"
+            return f"too far: {nearer} calibration points of {label!r} are nearer to the training data"
+        vouching = f"{q} neighbours vouch for it" if q != 1 else "1 neighbour vouches for it"
+        begin = f"neighbours disagree after {q}; " if lane == REVIEW else f"{vouching}; "
+        if certificate is not None and certificate["found"]:
+            threshold = certificate["thresholds"][c]
+            if threshold is None:
+                return f"{begin}predictions of {label!r} are not certified"
+            side = "is below" if lane == REVIEW else "reaches"
+            also = ", and the paper's region admits it" if lane == TRUSTED else ""
+            known = f"{threshold:.4f}, the certified threshold of {label!r}"
+            return f"{begin}reliability {score:.4f} {side} {known}{also}"
+        if lane == TRUSTED:
+            return f"{begin}the paper's region admits it: q' {rescaled:.4g}, confidence {confidence:.4f}"
+        least = region["min_rescaled_similarity"]
+        if least is None:
+            return f"{begin}there is neither a certificate nor a region at alpha {region['alpha']:g}"
+        if not _reaches(rescaled, least):
+            return f"{begin}q' {rescaled:.4g} is below {least:.4g}, where the paper's region begins"
+        threshold = _with_infinity(region["thresholds"])[c]
+        return f"{begin}confidence {confidence:.4f} is below {threshold:.4f}, the threshold of {label!r}"
+
+
+def load(folder: Any) -> Model:
+    """The model in a folder that ``SDMClassifier.export_numpy`` or ``sdm export`` wrote."""
+    path = Path(folder) / MODEL_NAME
+    with np.load(path, allow_pickle=False) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    settings = json.loads(str(arrays.pop("settings", "{}")))
+    if settings.get("format") != FORMAT or settings.get("format_version") != FORMAT_VERSION:
+        raise ValueError(
+            f"{path} is not an export of version {FORMAT_VERSION}. Read it with the sdm_numpy.py written beside it."
+        )
+    labels = settings["classes"]
+    classes = np.empty(len(labels["values"]), dtype=np.dtype(labels["dtype"]))
+    classes[:] = labels["values"]
+    return Model(classes, arrays, settings)
+
+
+def _reaches(value: Any, threshold: Any) -> Any:
+    """Whether a positive value is at least a threshold; the last bits of exp and log make no difference."""
+    return value >= threshold * (1 - _TIE)
+
+
+def _with_infinity(values: list[float | None]) -> Array:
+    """JSON has no infinity: it is written as null."""
+    return np.array([np.inf if value is None else value for value in values])
+
+
+def _parts(n: int, width: int) -> Iterator[slice]:
+    """Slices of n rows that fit into memory."""
+    rows = max(1, _ELEMENTS // max(1, width))
+    return (slice(start, start + rows) for start in range(0, n, rows))
+
+
+def _distances(a: Array, b: Array) -> Array:
+    """Euclidean distances (P,) of pairs of rows, in float64."""
+    difference = a.astype(np.float64) - b.astype(np.float64)
+    distances: Array = np.sqrt((difference * difference).sum(axis=-1))
+    return distances
+
+
+def _linear(x: Array, weight: Array, bias: Array) -> Array:
+    """``x @ weight.T + bias`` (N, K) in float32: the float64 sum of the products in NumPy's order, rounded.
+
+    A matrix product is within ``bound`` of it. Where both ends of that interval round alike, that is the value.
+    """
+    x, weight, bias = (values.astype(np.float64) for values in (x, weight, bias))
+    product = x @ weight.T + bias
+    scale = np.linalg.norm(x, axis=1)[:, None] * np.linalg.norm(weight, axis=1) + np.abs(bias)
+    error = (x.shape[1] + 2) * _ROUNDOFF
+    bound = 2.1 * error / (1 - error) * scale + np.finfo(np.float64).tiny
+    with np.errstate(over="ignore"):
+        result: Array = (product - bound).astype(np.float32)
+        rows, columns = np.nonzero(result != (product + bound).astype(np.float32))
+    for part in _parts(len(rows), x.shape[1]):
+        r, c = rows[part], columns[part]
+        result[r, c] = ((x[r] * weight[c]).sum(axis=-1) + bias[c]).astype(np.float32)
+    return result
