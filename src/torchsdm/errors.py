@@ -24,6 +24,8 @@ class Remedy(Enum):
     COARSER_CONTROL = "With few examples of each class, ask for less: control='all' promises alpha over all answers."
     GIVE_LABELLED = "Pass labelled data: X and y."
     CERTIFY_AGAIN = "Certify it again: recertify(X, y) with new labelled data, or recalibrate()."
+    FEWER_FOLDS = "Add examples, leave the class out, or lower n_folds (at least 2)."
+    OTHER_FOLDS = "Draw other folds with another random_state, or raise n_folds."
     MORE_CALIBRATION = "Use more calibration data, or reject such regions with min_class_count."
 
     # Inputs of a saved model.

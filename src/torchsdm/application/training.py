@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from torchsdm.application.inputs import checked, open_documents, readable
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError, Remedy
@@ -9,8 +12,16 @@ from torchsdm.hidden_states import HiddenStateExtractor, default_store
 from torchsdm.states import LabelledStates, has_states, read_states
 
 
-def read_training(source: str, columns: Columns, extractor: HiddenStateExtractor | None) -> LabelledStates:
-    """Labelled states from a file; those of texts are extracted, or read from the cache."""
+def read_training(
+    source: str,
+    columns: Columns,
+    extractor: HiddenStateExtractor | None,
+    check_labels: Callable[[list[Any]], Any] | None = None,
+) -> LabelledStates:
+    """Labelled states from a file; those of texts are extracted, or read from the cache.
+
+    ``check_labels`` is given the labels of texts and may refuse them before any states are extracted.
+    """
     with readable(source) as path:
         if has_states(path, columns.states):
             if extractor is not None:
@@ -24,4 +35,6 @@ def read_training(source: str, columns: Columns, extractor: HiddenStateExtractor
         documents = open_documents(path, columns, with_labels=True)
         if not documents.has_labels:
             raise InvalidInputError(f"{path} has no labels.", remedy=Remedy.NAME_LABELS)
+        if check_labels is not None:
+            check_labels([document.label for document in documents])
         return extractor.labelled_states(documents, store=default_store())

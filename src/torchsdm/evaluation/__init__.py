@@ -1,5 +1,6 @@
-"""How well estimators perform: metrics, tables, comparisons, displays, and the HTML report."""
+"""How well estimators perform: metrics, tables, comparisons, displays, the HTML report; and how sound labels are."""
 
+from torchsdm.evaluation.audit import AuditedLabel, LabelAudit, audit_labels, check_auditable
 from torchsdm.evaluation.displays import (
     AlphaDisplay,
     DistanceDisplay,
@@ -30,12 +31,14 @@ __all__ = [
     "SDM_RULES",
     "UNLISTED",
     "AlphaDisplay",
+    "AuditedLabel",
     "Basis",
     "DistanceDisplay",
     "Entrant",
     "EstimatorKey",
     "Evaluation",
     "Grid",
+    "LabelAudit",
     "PartitionDisplay",
     "ReliabilityDisplay",
     "ResultRow",
@@ -45,6 +48,8 @@ __all__ = [
     "Rule",
     "TrainingHistoryDisplay",
     "accuracy_text",
+    "audit_labels",
+    "check_auditable",
     "classifier_entrants",
     "csv_text",
     "is_moved",
