@@ -37,6 +37,8 @@ if TYPE_CHECKING:  # for type checkers and editors; a test checks that these are
     from torchsdm.estimators import decide_with as decide_with
     from torchsdm.estimators import explain_with as explain_with
     from torchsdm.evaluation import Evaluation as Evaluation
+    from torchsdm.evaluation import LabelAudit as LabelAudit
+    from torchsdm.evaluation import audit_labels as audit_labels
     from torchsdm.evaluation import write_report as write_report
     from torchsdm.hidden_states import Backbone as Backbone
     from torchsdm.hidden_states import HiddenStateExtractor as HiddenStateExtractor
@@ -62,7 +64,7 @@ _NAMES = {
     "documents": ("Document", "Documents"),
     "errors": ("TorchSDMError",),
     "estimators": ("SDMClassifier", "SDMEnsemble", "SDMTextClassifier", "decide_with", "explain_with"),
-    "evaluation": ("Evaluation", "write_report"),
+    "evaluation": ("Evaluation", "LabelAudit", "audit_labels", "write_report"),
     "hidden_states": ("Backbone", "HiddenStateExtractor", "TaskPrompt", "register_prompt"),
     "matching": ("SupportSet",),
     "model": ("Explanation",),

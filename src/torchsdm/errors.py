@@ -26,6 +26,8 @@ class Remedy(Enum):
     GIVE_LABELLED = "Pass labelled data: X and y."
     CERTIFY_AGAIN = "Certify it again: recertify(X, y) with new labelled data, or recalibrate()."
     SAME_STATES = "A scikit-learn Pipeline transforms X alone: transform other states in the same way first."
+    FEWER_FOLDS = "Add examples, leave the class out, or lower n_folds (at least 2)."
+    OTHER_FOLDS = "Draw other folds with another random_state, or raise n_folds."
     MORE_CALIBRATION = "Use more calibration data, or reject such regions with min_class_count."
 
     # Inputs of a saved model.

@@ -28,7 +28,7 @@ ROOMS: dict[str, set[str]] = {
     "storage": {"matching", "core", "model", "trust", "states"},
     "estimators": {"matching", "core", "training", "model", "trust", "documents", "states", "hidden_states", "storage"},
     "baselines": {"matching", "core", "training", "trust", "states", "estimators"},
-    "evaluation": {"core", "training", "model", "trust", "states", "estimators", "baselines"},
+    "evaluation": {"matching", "core", "training", "model", "trust", "states", "estimators", "baselines"},
     "experiments": {"core", "documents", "states", "hidden_states", "estimators", "baselines", "evaluation"},
     "application": {"core", "model", "trust", "documents", "states", "hidden_states", "estimators", "evaluation"},
     "service": {"application"},

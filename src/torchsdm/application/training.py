@@ -31,9 +31,19 @@ class _Source:
     states: Callable[[], LabelledStates]
 
 
-def read_training(source: str, columns: Columns, extractor: HiddenStateExtractor | None) -> LabelledStates:
-    """Labelled states from a file; those of texts are extracted, or read from the cache."""
+def read_training(
+    source: str,
+    columns: Columns,
+    extractor: HiddenStateExtractor | None,
+    check_labels: Callable[[Array], Any] | None = None,
+) -> LabelledStates:
+    """Labelled states from a file; those of texts are extracted, or read from the cache.
+
+    ``check_labels`` is given the labels and may refuse them before any states are extracted.
+    """
     with _opened(source, columns, extractor, default_store()) as opened:
+        if check_labels is not None and opened.labels is not None:
+            check_labels(opened.labels)
         return opened.states()
 
 

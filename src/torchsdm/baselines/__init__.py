@@ -7,6 +7,7 @@ from torchsdm.baselines.cross_entropy import CrossEntropyClassifier
 from torchsdm.baselines.neighbors import (
     CalibratedThreshold,
     CosineNeighborVote,
+    LogisticModel,
     MahalanobisThreshold,
     NearestNeighborThreshold,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "CertifiedScore",
     "CosineNeighborVote",
     "CrossEntropyClassifier",
+    "LogisticModel",
     "LogitModel",
     "MahalanobisThreshold",
     "NearestNeighborThreshold",

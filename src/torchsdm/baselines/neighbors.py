@@ -362,12 +362,21 @@ class CosineNeighborVote(CalibratedThreshold):
 
 
 class LogisticModel:
-    """A multinomial logistic regression on standardised states; a row's logits are the same in any batch."""
+    """A multinomial logistic regression on standardised states; a row's logits are the same in any batch.
+
+    Parameters
+    ----------
+    penalty : float, default=1
+        Of half the squared weights, beside the sum of the losses.
+    """
+
+    def __init__(self, penalty: float = 1.0) -> None:
+        self.penalty = penalty
 
     def fit(self, X: Array, y: Array) -> LogisticModel:
         """Standardise each dimension, and fit."""
         self.scaler_ = StandardScaler().fit(X)
-        self.regression_ = LogisticRegression(max_iter=1000).fit(self.scaler_.transform(X), y)
+        self.regression_ = LogisticRegression(C=1 / self.penalty, max_iter=1000).fit(self.scaler_.transform(X), y)
         self.classes_: Array = self.regression_.classes_
         return self
 

@@ -34,6 +34,8 @@ IN_SHELL = {
     Remedy.GIVE_LABELLED: "Give labelled DATA.",
     Remedy.CERTIFY_AGAIN: "Certify it again: sdm certify MODEL DATA with new labelled data, or sdm recalibrate MODEL.",
     Remedy.SAME_STATES: "Make the states of both files in the same way: sdm embed.",
+    Remedy.FEWER_FOLDS: "Add examples, leave the class out, or lower --folds (at least 2).",
+    Remedy.OTHER_FOLDS: "Draw other folds with another --seed, or raise --folds.",
     Remedy.MORE_CALIBRATION: "Use more calibration data, or let such regions fail with --min-class-count.",
     Remedy.GIVE_STATES: "Give states as INPUT instead.",
     Remedy.EXTRACT_STATES: "Extract their states with the same language model: sdm embed.",

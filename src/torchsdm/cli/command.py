@@ -12,6 +12,7 @@ import click
 from torchsdm._version import __version__
 from torchsdm.cli._options import log_to_terminal
 from torchsdm.cli._words import worded
+from torchsdm.cli.audit import audit
 from torchsdm.cli.demo import demo
 from torchsdm.cli.doctor import doctor
 from torchsdm.cli.embed import embed
@@ -65,7 +66,7 @@ def sdm(context: click.Context, config: Path | None, debug: bool) -> None:
 
 
 _VERBS = (
-    *(embed, train, predict, evaluate, explain, update, recalibrate, certify),
+    *(embed, audit, train, predict, evaluate, explain, update, recalibrate, certify),
     *(guard, export, report, reproduce, serve, demo, doctor),
 )
 for verb in _VERBS:

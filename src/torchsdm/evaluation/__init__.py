@@ -1,5 +1,6 @@
-"""How well estimators perform: metrics, tables, comparisons, displays, and the HTML report."""
+"""How well estimators perform: metrics, tables, comparisons, displays, the HTML report; and how sound labels are."""
 
+from torchsdm.evaluation.audit import AuditedLabel, LabelAudit, audit_labels, check_auditable
 from torchsdm.evaluation.displays import (
     AlphaDisplay,
     DistanceDisplay,
@@ -34,12 +35,14 @@ __all__ = [
     "UNLISTED",
     "AdmittedShareScorer",
     "AlphaDisplay",
+    "AuditedLabel",
     "Basis",
     "DistanceDisplay",
     "Entrant",
     "EstimatorKey",
     "Evaluation",
     "Grid",
+    "LabelAudit",
     "Overview",
     "PartitionDisplay",
     "ReliabilityDisplay",
@@ -50,6 +53,8 @@ __all__ = [
     "Rule",
     "TrainingHistoryDisplay",
     "accuracy_text",
+    "audit_labels",
+    "check_auditable",
     "classifier_entrants",
     "csv_text",
     "explain_labels",

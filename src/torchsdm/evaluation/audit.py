@@ -1,0 +1,261 @@
+"""Which labels are probably wrong: every row judged by what never saw its label.
+
+With y_i the label that row i was given, C classes, p_i(c) a probability of class c from a logistic regression fitted on
+the rows of the other folds, and n_i(c) the votes for c among the k rows nearest to row i, itself left out,
+
+    contradiction_i = log10 (sum_{c != y_i} p_i(c) v_i(c)) / (p_i(y_i) v_i(y_i)),    v_i(c) = (n_i(c) + 1) / (k + C):
+
+at 0 there is as much evidence for the label as against it, at 3 a thousand times more against it. Both witnesses count,
+and neither has seen the label. Folds are drawn without a look at the labels: stratified ones would depend on the very
+label they are to judge. The regression is on standardised states with the penalty |w|^2 * PENALTY / 2, strong enough
+that wrong labels are not learned by heart; near is near in angle between standardised states.
+
+A contradiction is a score to sort by, not the odds that the label is wrong: the two witnesses see the same states, so
+their product is too sure, and where classes overlap it contradicts right labels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.preprocessing import StandardScaler, normalize
+from tqdm.auto import tqdm
+
+from torchsdm.baselines import LogisticModel
+from torchsdm.errors import InvalidInputError, Remedy
+from torchsdm.labels import count_classes
+from torchsdm.matching import SupportSet
+from torchsdm.states import LabelledStates
+from torchsdm.validation import (
+    Array,
+    ArrayLike,
+    RandomState,
+    as_list,
+    check_hidden_states,
+    check_label_array,
+    check_positive,
+    check_same_length,
+    draw_seed,
+)
+from torchsdm.wording import shortened
+
+PENALTY = 100.0  #: of the squared weights; docs/decisions/0019 says how it was chosen
+_CALLER = "audit_labels"
+
+
+@dataclass(frozen=True)
+class ContradictingNeighbor:
+    """One of the rows nearest to a judged one, with another label."""
+
+    row: int
+    place: str
+    id: Any
+    label: Any
+    distance: float
+    """Between standardised states scaled to length 1: 0 for the same direction, 2 for the opposite."""
+    text: str | None
+
+
+@dataclass(frozen=True)
+class AuditedLabel:
+    """One row's label, and what speaks against it."""
+
+    row: int
+    """From 0, in the order of the data."""
+    place: str
+    """Where the row is in its file, such as "line 4"."""
+    id: Any
+    label: Any
+    suggested: Any
+    """The label with the most evidence; the given one, if that has it."""
+    contradiction: float
+    """log10 of the evidence against the label over that for it: a score to sort by, not odds to bet on."""
+    probability: float
+    """p(label) of the regression that did not see this row."""
+    n_agreeing: int
+    """How many of the k nearest rows have this label."""
+    n_neighbors: int
+    """k."""
+    text: str | None
+    neighbors: tuple[ContradictingNeighbor, ...]
+    """The nearest of the k that have another label, nearest first."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for strict JSON."""
+        return {**asdict(self), "neighbors": [asdict(neighbor) for neighbor in self.neighbors]}
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.place}, id {self.id!r}: {self.label!r} -> {self.suggested!r}, contradiction "
+            f"{self.contradiction:.1f} ({self.n_agreeing} of {self.n_neighbors} neighbours agree)"
+        ]
+        lines += [] if self.text is None else [f"  {shortened(self.text, 100)}"]
+        for one in self.neighbors:
+            text = "" if one.text is None else f"  {shortened(one.text, 80)}"
+            lines.append(f"  - {one.place}, id {one.id!r}: {one.label!r}, distance {one.distance:.3f}{text}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class LabelAudit:
+    """Every label of a data set, the most contradicted first."""
+
+    rows: tuple[AuditedLabel, ...]
+    classes: Array
+    """(C,)"""
+    evidence: Array
+    """p_i(c) v_i(c) / sum_c p_i(c) v_i(c), (N, C), in the order of the data; row i does not depend on its label."""
+    n_neighbors: int
+    """k; all other rows, if there are fewer than asked for."""
+    n_folds: int
+    seed: int
+
+    @property
+    def contradicted(self) -> tuple[AuditedLabel, ...]:
+        """The rows with more evidence for another label than for theirs."""
+        return tuple(one for one in self.rows if one.suggested != one.label)
+
+
+def audit_labels(
+    X: ArrayLike | LabelledStates,
+    y: ArrayLike | None = None,
+    *,
+    ids: Sequence[Any] | Array | None = None,
+    texts: Sequence[str] | Array | None = None,
+    n_neighbors: int = 20,
+    n_folds: int = 5,
+    n_shown: int = 3,
+    random_state: RandomState = 0,
+    verbose: bool = False,
+) -> LabelAudit:
+    """Judge every label by models and neighbours that did not see it.
+
+    Parameters
+    ----------
+    X : (N, D); or LabelledStates
+        Hidden states. LabelledStates, as ``read_states`` returns them, include labels, ids and texts.
+    y : (N,)
+        Labels of any type that scikit-learn accepts; of each class at least two examples per fold.
+    ids, texts : (N,), optional
+        Names, by default row numbers, and texts, for the list.
+    n_neighbors : int, default=20
+        k, the nearest rows that vote.
+    n_folds : int, default=5
+        Each fold is judged by a model fitted on the others.
+    n_shown : int, default=3
+        Contradicting neighbours to list with each row.
+    random_state : int, RandomState or Generator, default=0
+        Of the folds; the same seed gives the same audit.
+    verbose : bool
+        Show a progress bar.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_blobs
+    >>> X, y = make_blobs(200, n_features=4, centers=2, random_state=0)
+    >>> y[7] = 1 - y[7]
+    >>> audit_labels(X, y).rows[0].row
+    7
+    """
+    data = X if isinstance(X, LabelledStates) else LabelledStates(X, y, ids, texts)
+    if data is X and not (y is None and ids is None and texts is None):
+        raise InvalidInputError(f"{_CALLER} takes no y, ids or texts with LabelledStates, which have their own.")
+    check_positive(n_neighbors, "n_neighbors", _CALLER, integer=True)
+    check_positive(n_shown, "n_shown", _CALLER, integer=True, zero=True)
+    classes, labels = check_auditable(data.labels, n_folds)
+    states = check_hidden_states(BaseEstimator(), data.hidden_states, _CALLER, reset=True)
+    if states.ndim != 2:
+        raise InvalidInputError(
+            f"'X' of {_CALLER} must have shape (N, D). Got {tuple(states.shape)}; pool the positions first."
+        )
+    for name, values in (("y", labels), ("ids", data.ids), ("texts", data.texts)):
+        if values is not None:
+            check_same_length(len(states), values, name, _CALLER)
+    k, seed = min(n_neighbors, len(states) - 1), draw_seed(random_state, _CALLER)
+
+    h = states.float().numpy()
+    distances, nearest = _neighbors(h, k)
+    votes = np.stack([(labels[nearest] == c).sum(axis=1) for c in range(len(classes))], axis=1)  # (N, k) -> (N, C)
+    log_p = _out_of_fold(h, labels, classes, n_folds, seed, verbose)  # (N, C)
+    log_v = np.log((votes + 1) / (k + len(classes)))
+    evidence = torch.from_numpy(log_p + log_v).log_softmax(dim=1)
+    is_given = torch.from_numpy(labels[:, None] == np.arange(len(classes)))  # (N, C)
+    contradiction = (evidence.masked_fill(is_given, -torch.inf).logsumexp(dim=1) - evidence[is_given]) / math.log(10)
+
+    names = range(len(h)) if data.ids is None else as_list(data.ids, "ids", _CALLER)
+    texts_of = [None] * len(h) if data.texts is None else list(data.texts)
+    given, suggested = classes[labels].tolist(), classes[evidence.argmax(dim=1).numpy()].tolist()
+
+    def neighbors_of(row: int) -> tuple[ContradictingNeighbor, ...]:
+        against = np.flatnonzero(labels[nearest[row]] != labels[row])[:n_shown]
+        pairs = zip(nearest[row, against].tolist(), distances[row, against].tolist(), strict=True)
+        return tuple(
+            ContradictingNeighbor(other, data.place(other), names[other], given[other], distance, texts_of[other])
+            for other, distance in pairs
+        )
+
+    rows = tuple(
+        AuditedLabel(
+            row,
+            data.place(row),
+            names[row],
+            given[row],
+            suggested[row],
+            float(contradiction[row]),
+            math.exp(log_p[row, labels[row]]),
+            int(votes[row, labels[row]]),
+            k,
+            texts_of[row],
+            neighbors_of(row),
+        )
+        for row in contradiction.argsort(descending=True, stable=True).tolist()
+    )
+    return LabelAudit(rows, classes, evidence.exp().numpy(), k, n_folds, seed)
+
+
+def check_auditable(y: Any, n_folds: int) -> tuple[Array, Array]:
+    """Classes (C,) and class numbers (N,) of labels with at least two examples of each class per fold."""
+    check_positive(n_folds, "n_folds", _CALLER, integer=True)
+    if n_folds < 2:
+        raise InvalidInputError(f"'n_folds' of {_CALLER} must be at least 2. Got {n_folds}.")
+    classes, labels = count_classes(check_label_array(y, _CALLER), _CALLER)
+    counts = np.bincount(labels)
+    if counts.min() < 2 * n_folds:
+        rare, n_rare = int(counts.argmin()), int((counts < 2 * n_folds).sum())
+        others = f", and too few of {n_rare - 1} more" if n_rare > 1 else ""
+        raise InvalidInputError(
+            f"An audit with {n_folds} folds needs at least {2 * n_folds} examples of each class, two per fold. "
+            f"Got {counts[rare]} of class {classes.tolist()[rare]!r}{others}.",
+            remedy=Remedy.FEWER_FOLDS,
+        )
+    return classes, labels
+
+
+def _neighbors(states: Array, k: int) -> tuple[Array, Array]:
+    """Distances and numbers (N, k) of the rows nearest to each, itself left out; labels play no part."""
+    directions = normalize(StandardScaler().fit_transform(states))
+    alike = np.zeros(len(states), dtype=np.int64)
+    found = SupportSet(directions, alike, alike).match(directions, alike, exclude=np.arange(len(states)), k=k)
+    return found.neighbor_distances.numpy(), found.neighbor_indices.numpy()
+
+
+def _out_of_fold(states: Array, labels: Array, classes: Array, n_folds: int, seed: int, verbose: bool) -> Array:
+    """log p_i(c), (N, C): each row by a regression fitted on the rows of the other folds."""
+    fold_of = np.random.default_rng(seed).permutation(len(states)) % n_folds
+    log_p = np.empty((len(states), len(classes)))
+    for fold in tqdm(range(n_folds), unit="fold", disable=None if verbose else True):
+        judged, seen = fold_of == fold, fold_of != fold
+        missing = np.setdiff1d(np.arange(len(classes)), labels[seen])
+        if len(missing):
+            raise InvalidInputError(
+                f"All examples of class {classes.tolist()[missing[0]]!r} fell into one fold.", remedy=Remedy.OTHER_FOLDS
+            )
+        logits = LogisticModel(PENALTY).fit(states[seen], labels[seen]).logits(states[judged])
+        log_p[judged] = torch.log_softmax(torch.from_numpy(logits).double(), dim=1).numpy()
+    return log_p
