@@ -23,6 +23,7 @@ class Remedy(Enum):
     LOWER_ALPHA = "To accept it: recalibrate(alpha=...)."
     COARSER_CONTROL = "With few examples of each class, ask for less: control='all' promises alpha over all answers."
     GIVE_LABELLED = "Pass labelled data: X and y."
+    COUNT_CERTIFICATION = "Say how many labelled points you will certify with: n_certification=..."
     CERTIFY_AGAIN = "Certify it again: recertify(X, y) with new labelled data, or recalibrate()."
     MORE_CALIBRATION = "Use more calibration data, or reject such regions with min_class_count."
 

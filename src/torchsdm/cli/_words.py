@@ -13,6 +13,7 @@ IN_SHELL = {
     Remedy.LOWER_ALPHA: "To accept it: sdm recalibrate MODEL --alpha ALPHA.",
     Remedy.COARSER_CONTROL: "With few examples of each class, ask for less: --control all promises alpha over all.",
     Remedy.GIVE_LABELLED: "Give labelled DATA.",
+    Remedy.COUNT_CERTIFICATION: "Give labelled DATA.",
     Remedy.CERTIFY_AGAIN: "Certify it again: sdm certify MODEL DATA with new labelled data, or sdm recalibrate MODEL.",
     Remedy.MORE_CALIBRATION: "Use more calibration data, or let such regions fail with --min-class-count.",
     Remedy.GIVE_STATES: "Give states as INPUT instead.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,10 @@ from torchsdm.cli._options import LanguageModel, column_options, json_option, la
 from torchsdm.cli._words import trust_lines
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from torchsdm.application import SavedModel
+    from torchsdm.states import LabelledStates
 
 
 @click.command()
@@ -159,21 +163,26 @@ def certify(
     """
     from torchsdm.application import summary
     from torchsdm.estimators import SDMClassifier
-    from torchsdm.states import join_states
 
     saved = language_model.open(model)
     classifier = saved.classifier
     if not isinstance(classifier, SDMClassifier):
         raise InvalidInputError(f"{model} is an ensemble, which is not certified.")
-    given = None if data is None else join_states(list(saved.blocks(data, columns, needs_labels=True)))
-    if given is not None:
-        known = {str(name): name for one in classifier.models_ for name in one.known_ids()}
-        given = replace(given, ids=_new_ids(given.ids, known))
+    given = None if data is None else labelled_data(saved, data, columns)
     classifier.set_params(**{k: v for k, v in {"delta": delta, "control": control}.items() if v is not None})
     classifier.recertify(given, alpha=alpha)
     classifier.save(output or model)
     result = summary(classifier, Path(output or model))
     say(result, "\n".join(trust_lines(result)), as_json)
+
+
+def labelled_data(saved: SavedModel, source: str, columns: Columns) -> LabelledStates:
+    """New labelled data for a saved model, with ids that are not in use."""
+    from torchsdm.states import join_states
+
+    data = join_states(list(saved.blocks(source, columns, needs_labels=True)))
+    known = {str(name): name for one in saved.classifier.models_ for name in one.known_ids()}
+    return replace(data, ids=_new_ids(data.ids, known))
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -18,7 +18,16 @@ from torchsdm.estimators._fitted import FittedState
 from torchsdm.estimators._fitting import FitData
 from torchsdm.model import Certification, Points, SDMModel
 from torchsdm.training import Part, certification_split
-from torchsdm.trust import Certificate, LaneRule, Reliability, ScoredSample, SignalSample, can_certify, certify
+from torchsdm.trust import (
+    AlphaCurve,
+    Certificate,
+    LaneRule,
+    Reliability,
+    ScoredSample,
+    SignalSample,
+    can_certify,
+    certify,
+)
 from torchsdm.validation import Array, check_choice
 
 
@@ -117,24 +126,37 @@ class Trusting(FittedState):
         if warning is not None:
             warn_user(warning.what, CertificateWarning, warning.remedy)
 
+    def _alpha_curve(self, model: SDMModel, n_certification: int) -> AlphaCurve:
+        """What each alpha would admit; of the certification points only their number is used."""
+        familiarity = float(self.familiarity)
+        calibration, reliability = _with_reliability(model, familiarity)
+        scored = calibration.scored(reliability, familiarity)
+        terms: dict[str, Any] = {"delta": float(self.delta), "control": self.control}
+        return AlphaCurve.of(scored, len(model.classes), n_certification, **terms)
+
     def _scored_samples(self, model: SDMModel, points: Certification) -> tuple[ScoredSample, ScoredSample]:
         """Calibration and certification points with their reliability, which is fitted on the first."""
-        known, decisions = model.calibration, model.decide_certification(points)
+        decisions = model.decide_certification(points)
         if not len(self.certification_rows_):  # given, not held out, where copies among the rows are natural
             _warn_of_known(decisions)
-        calibration = SignalSample(
-            *map(_numpy, (known.labels, known.logits, known.similarity)),
-            *map(_numpy, (known.distance_quantile, known.class_distance_quantile)),
-        )
+        calibration, self.reliability_ = _with_reliability(model, self.familiarity_)
         certification = SignalSample(
             *(_numpy(points.labels), decisions.logits, decisions.similarity),
             *(decisions.distance_quantile, decisions.class_distance_quantile),
         )
-        familiar = calibration.familiar(self.familiarity_)
-        right = calibration.predictions == calibration.labels
-        self.reliability_ = Reliability.fit(calibration.evidence[familiar], right[familiar])
         fitted = (self.reliability_, self.familiarity_)
         return calibration.scored(*fitted), certification.scored(*fitted)
+
+
+def _with_reliability(model: SDMModel, familiarity: float) -> tuple[SignalSample, Reliability]:
+    """The calibration points of a model, and the reliability that is fitted on them."""
+    known = model.calibration
+    calibration = SignalSample(
+        *map(_numpy, (known.labels, known.logits, known.similarity)),
+        *map(_numpy, (known.distance_quantile, known.class_distance_quantile)),
+    )
+    familiar, right = calibration.familiar(familiarity), calibration.predictions == calibration.labels
+    return calibration, Reliability.fit(calibration.evidence[familiar], right[familiar])
 
 
 def _warn_of_known(decisions: SDMDecisions) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from torchsdm.hidden_states import Backbone, HiddenStateExtractor, TaskPrompt, d
 from torchsdm.model import Explanation
 from torchsdm.states import StatesStore
 from torchsdm.storage import HubModel
-from torchsdm.trust import DriftGuard
+from torchsdm.trust import AlphaChoice, DriftGuard
 from torchsdm.validation import Array, check_path
 from torchsdm.wording import shortened
 
@@ -207,6 +207,17 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         states = self.checked_extractor().labelled_states(documents)
         classifier.recertify(states if documents.has_ids else replace(states, ids=None), alpha=alpha)
         return self
+
+    def choose_alpha(
+        self, *, cost_error: float | Mapping[Any, float], cost_review: float, n_certification: int | None = None
+    ) -> AlphaChoice:
+        """The alpha of least expected cost per input; see ``SDMClassifier.choose_alpha``."""
+        classifier = self._fitted("choose_alpha")
+        if isinstance(classifier, SDMEnsemble):
+            raise InvalidInputError(
+                "SDMTextClassifier.choose_alpha needs an SDMClassifier: an ensemble is not certified."
+            )
+        return classifier.choose_alpha(cost_error=cost_error, cost_review=cost_review, n_certification=n_certification)
 
     # ---------------------------------------------------------------- saving
 

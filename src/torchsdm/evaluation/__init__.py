@@ -2,6 +2,7 @@
 
 from torchsdm.evaluation.displays import (
     AlphaDisplay,
+    CostDisplay,
     DistanceDisplay,
     PartitionDisplay,
     ReliabilityDisplay,
@@ -31,6 +32,7 @@ __all__ = [
     "UNLISTED",
     "AlphaDisplay",
     "Basis",
+    "CostDisplay",
     "DistanceDisplay",
     "Entrant",
     "EstimatorKey",
