@@ -24,6 +24,7 @@ class Remedy(Enum):
     LOWER_ALPHA = "To accept it: recalibrate(alpha=...)."
     COARSER_CONTROL = "With few examples of each class, ask for less: control='all' promises alpha over all answers."
     GIVE_LABELLED = "Pass labelled data: X and y."
+    COUNT_CERTIFICATION = "Say how many labelled points you will certify with: n_certification=..."
     CERTIFY_AGAIN = "Certify it again: recertify(X, y) with new labelled data, or recalibrate()."
     SAME_STATES = "A scikit-learn Pipeline transforms X alone: transform other states in the same way first."
     FEWER_FOLDS = "Add examples, leave the class out, or lower n_folds (at least 2)."

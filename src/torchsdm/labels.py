@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,3 +154,26 @@ def _is_alike(a: str, b: str) -> bool:
 
 def _digits(text: str) -> str:
     return "".join(filter(str.isdigit, text))
+
+
+def by_class(values: Mapping[Any, Any], classes: Array, name: str, caller: str) -> tuple[Any, ...]:
+    """A value for every class, in the order of the classes, from a mapping that names them all.
+
+    A class may be named by its text, as a command line or a file has to.
+    """
+    labels = classes.tolist()
+    given = {**{str(key): value for key, value in values.items()}, **values}
+    known = {*labels, *map(str, labels)}
+    unknown = next((key for key in values if key not in known), None)
+    if unknown is not None:
+        near = difflib.get_close_matches(str(unknown), [str(label) for label in labels], n=1)
+        meant = f" Did you mean {near[0]!r}?" if near else ""
+        listed = ", ".join(repr(label) for label in labels[:10]) + (", ..." if len(labels) > 10 else "")
+        raise InvalidInputError(
+            f"'{name}' of {caller} must name classes: {listed}. Got {unknown!r}, which is not one.{meant}"
+        )
+    missing = [label for label in labels if label not in given and str(label) not in given]
+    if missing:
+        shown = ", ".join(repr(label) for label in missing[:5]) + (", ..." if len(missing) > 5 else "")
+        raise InvalidInputError(f"'{name}' of {caller} must name every class. Nothing was given for {shown}.")
+    return tuple(given[label] if label in given else given[str(label)] for label in labels)

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,6 +188,72 @@ def _label_words(text: str) -> dict[Any, str]:
     if all(separator for _, separator, _ in pairs):
         return {int(label) if label.lstrip("-").isdigit() else label: word for label, _, word in pairs}
     return dict(enumerate(text.split(",")))
+
+
+class ClassNumber(click.ParamType):  # type: ignore[type-arg]  # generic in some versions of click only
+    """A number for every class, or CLASS=NUMBER for one; an option of this type can be repeated."""
+
+    name = "class number"  # command.py knows it by this name
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float | tuple[str, float]:
+        """A number, or a pair of name and number."""
+        if isinstance(value, int | float | tuple):
+            return value
+        name, separator, number = str(value).rpartition("=")
+        try:
+            return (name, float(number)) if separator and name else float(number)
+        except ValueError:
+            return self.fail(f"{value!r} is neither a number nor CLASS=NUMBER.", param, ctx)
+
+
+def numbers_or_by_class(values: Sequence[float | tuple[str, float]], option: str) -> list[float] | dict[str, float]:
+    """The numbers that were given, or one by class; never both."""
+    pairs = [value for value in values if isinstance(value, tuple)]
+    if not pairs:
+        return [value for value in values if not isinstance(value, tuple)]
+    by_class = dict(pairs)
+    if len(by_class) < len(values):
+        raise InvalidInputError(f"{option} takes one number, or CLASS=NUMBER once for every class.")
+    return by_class
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a wrong answer and a look cost, if it was said."""
+
+    cost_error: tuple[float | tuple[str, float], ...]
+    cost_review: float | None
+
+    def given(self, caller: str) -> dict[str, Any] | None:
+        """The arguments of ``choose_alpha``, checked but for names of classes; None if there are none."""
+        if not self.cost_error and self.cost_review is None:
+            return None
+        if not self.cost_error or self.cost_review is None:
+            raise InvalidInputError(f"{caller} needs both prices: --cost-error and --cost-review.")
+        from torchsdm.trust import Prices
+
+        error = numbers_or_by_class(self.cost_error, "--cost-error")
+        if isinstance(error, list) and len(error) > 1:
+            raise InvalidInputError("--cost-error takes one number, or CLASS=NUMBER once for every class.")
+        listed = list(error.values()) if isinstance(error, dict) else error
+        Prices.of(listed, self.cost_review, len(listed), caller)
+        return {"cost_error": error if isinstance(error, dict) else error[0], "cost_review": self.cost_review}
+
+
+cost_options = _bundled(
+    Costs,
+    "costs",
+    {
+        "cost_error": click.option(
+            "--cost-error",
+            multiple=True,
+            type=ClassNumber(),
+            metavar="[CLASS=]PRICE",
+            help="Price of a wrong answer; for one true class with CLASS=, then for each.",
+        ),
+        "cost_review": click.option("--cost-review", type=float, metavar="PRICE", help="Price of a person's look."),
+    },
+)
 
 
 def training_options(command: Command) -> Command:

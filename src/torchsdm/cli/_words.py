@@ -32,6 +32,7 @@ IN_SHELL = {
     Remedy.LOWER_ALPHA: "To accept it: sdm recalibrate MODEL --alpha ALPHA.",
     Remedy.COARSER_CONTROL: "With few examples of each class, ask for less: --control all promises alpha over all.",
     Remedy.GIVE_LABELLED: "Give labelled DATA.",
+    Remedy.COUNT_CERTIFICATION: "Give labelled DATA.",
     Remedy.CERTIFY_AGAIN: "Certify it again: sdm certify MODEL DATA with new labelled data, or sdm recalibrate MODEL.",
     Remedy.SAME_STATES: "Make the states of both files in the same way: sdm embed.",
     Remedy.FEWER_FOLDS: "Add examples, leave the class out, or lower --folds (at least 2).",

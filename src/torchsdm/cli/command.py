@@ -13,6 +13,7 @@ from torchsdm._version import __version__
 from torchsdm.cli._options import log_to_terminal
 from torchsdm.cli._words import worded
 from torchsdm.cli.audit import audit
+from torchsdm.cli.choose import choose
 from torchsdm.cli.demo import demo
 from torchsdm.cli.doctor import doctor
 from torchsdm.cli.embed import embed
@@ -34,6 +35,7 @@ _TYPES: dict[str, tuple[str, Any]] = {  # of options, by click's names; others a
     "integer": ("an integer", int),
     "integer range": ("an integer", int),
     "float": ("a number", (int, float)),
+    "class number": ("a number or CLASS=NUMBER", (int, float, str)),
     "boolean": ("true or false", bool),
 }
 
@@ -66,7 +68,7 @@ def sdm(context: click.Context, config: Path | None, debug: bool) -> None:
 
 
 _VERBS = (
-    *(embed, audit, train, predict, evaluate, explain, update, recalibrate, certify),
+    *(embed, audit, train, predict, evaluate, explain, update, recalibrate, certify, choose),
     *(guard, export, report, reproduce, serve, demo, doctor),
 )
 for verb in _VERBS:

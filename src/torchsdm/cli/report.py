@@ -7,8 +7,10 @@ from pathlib import Path
 import click
 
 from torchsdm.cli._options import (
+    Costs,
     LanguageModel,
     column_options,
+    cost_options,
     json_option,
     language_model_options,
     output_option,
@@ -18,6 +20,7 @@ from torchsdm.cli._options import (
     warn_of_rejected,
 )
 from torchsdm.columns import Columns
+from torchsdm.errors import InvalidInputError
 
 
 @click.command()
@@ -26,6 +29,7 @@ from torchsdm.columns import Columns
 @output_option("The HTML file.", is_directory=False, required=True)
 @click.option("--title", help="Default: the model's name.")
 @click.option("--no-texts", is_flag=True, help="Quote no texts, for data you must not share.")
+@cost_options
 @training_options
 @strict_option
 @column_options
@@ -42,6 +46,7 @@ def report(
     certification: str | None,
     groups: str,
     strict: bool,
+    costs: Costs,
     columns: Columns,
     language_model: LanguageModel,
     as_json: bool,
@@ -53,14 +58,19 @@ def report(
     A row of DATA that cannot be read counts as rejected; --strict stops at the first.
 
     \b
-    Example:
+    Examples:
       sdm report model test.jsonl tweets=tweets.csv -o report.html
+      sdm report model test.jsonl -o report.html --cost-error 20 --cost-review 1
     """
+    prices = costs.given("sdm report")
     from torchsdm.application import evaluate_model
     from torchsdm.documents import BadRows
+    from torchsdm.estimators import SDMClassifier
     from torchsdm.evaluation import write_report
 
     saved = language_model.open(model)
+    if prices is not None and not isinstance(saved.classifier, SDMClassifier):
+        raise InvalidInputError(f"{model} is an ensemble, which has no alpha to choose. Leave out the prices.")
     bad: dict[str, BadRows] = {}
     evaluation = evaluate_model(
         saved, data, columns, None, (), training, groups, calibration, certification, bad=None if strict else bad
@@ -68,7 +78,7 @@ def report(
     for name, rows in bad.items():
         warn_of_rejected(rows, evaluation.n_inputs(name), name)
     title = title or f"Evaluation of {saved.path}"
-    write_report(output.resolve(), evaluation, saved.classifier, title=title, texts=not no_texts)
+    write_report(output.resolve(), evaluation, saved.classifier, title=title, texts=not no_texts, prices=prices)
     for note in evaluation.notes:
         click.echo(f"sdm: {note}", err=True)
     sizes = {name: evaluation.n_inputs(name) for name in evaluation.data_sets}

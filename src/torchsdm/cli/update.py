@@ -25,6 +25,7 @@ from torchsdm.errors import InvalidInputError
 if TYPE_CHECKING:
     from torchsdm.application import SavedModel
     from torchsdm.estimators import SDMClassifier, SDMEnsemble
+    from torchsdm.states import LabelledStates
 
 
 @click.command()
@@ -187,15 +188,12 @@ def certify(
     path = output.path(model)
     from torchsdm.application import summary
     from torchsdm.estimators import SDMClassifier
-    from torchsdm.states import join_states
 
     saved = language_model.open(model)
     classifier = saved.classifier
     if not isinstance(classifier, SDMClassifier):
         raise InvalidInputError(f"{model} is an ensemble, which is not certified.")
-    given = None if data is None else join_states(list(saved.blocks(data, columns, needs_labels=True)))
-    if given is not None:
-        given = replace(given, ids=_new_ids(given.ids, _known_ids(classifier)))
+    given = None if data is None else labelled_data(saved, data, columns)
     classifier.set_params(**{k: v for k, v in {"delta": delta, "control": control}.items() if v is not None})
     with said_once(classifier):
         classifier.recertify(given, alpha=alpha)
@@ -292,6 +290,14 @@ def _ending(target: Path, is_dry_run: bool, falls: bool, result: dict[str, Any])
         "Nothing was written." + (" Without --force nothing would be." if falls else ""),
         *(["Who chooses between updates by the certification sample spends a delta on each."] if look else []),
     ]
+
+
+def labelled_data(saved: SavedModel, source: str, columns: Columns) -> LabelledStates:
+    """New labelled data for a saved model, with ids that are not in use."""
+    from torchsdm.states import join_states
+
+    data = join_states(list(saved.blocks(source, columns, needs_labels=True)))
+    return replace(data, ids=_new_ids(data.ids, _known_ids(saved.classifier)))
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -19,7 +19,16 @@ from torchsdm.estimators._fitted import FittedState
 from torchsdm.estimators._fitting import FitData
 from torchsdm.model import Certification, Points, SDMModel
 from torchsdm.training import Part, certification_split
-from torchsdm.trust import Certificate, LaneRule, Reliability, ScoredSample, SignalSample, can_certify, certify
+from torchsdm.trust import (
+    AlphaCurve,
+    Certificate,
+    LaneRule,
+    Reliability,
+    ScoredSample,
+    SignalSample,
+    can_certify,
+    certify,
+)
 from torchsdm.validation import Array, check_choice
 
 
@@ -129,20 +138,22 @@ class Trusting(FittedState):
         if warning is not None:
             warn_user(warning.what, CertificateWarning, warning.remedy)
 
+    def _alpha_curve(self, model: SDMModel, n_certification: int) -> AlphaCurve:
+        """What each alpha would admit; of the certification points only their number is used."""
+        familiarity = float(self.familiarity)
+        calibration, reliability = _with_reliability(model, familiarity)
+        scored = calibration.scored(reliability, familiarity)
+        terms: dict[str, Any] = {"delta": float(self.delta), "control": self.control}
+        return AlphaCurve.of(scored, len(model.classes), n_certification, **terms)
+
     def _scored_samples(self, model: SDMModel, points: Certification) -> tuple[ScoredSample, ScoredSample]:
         """Calibration and certification points with their reliability, which is fitted on the first."""
-        known, decisions = model.calibration, model.decide_encoded(points.points)
-        calibration = SignalSample(
-            *map(_numpy, (known.labels, known.logits, known.similarity)),
-            *map(_numpy, (known.distance_quantile, known.class_distance_quantile)),
-        )
+        decisions = model.decide_encoded(points.points)
+        calibration, self.reliability_ = _with_reliability(model, self.familiarity_)
         certification = SignalSample(
             *(_numpy(points.labels), decisions.logits, decisions.similarity),
             *(decisions.distance_quantile, decisions.class_distance_quantile),
         )
-        familiar = calibration.familiar(self.familiarity_)
-        right = calibration.predictions == calibration.labels
-        self.reliability_ = Reliability.fit(calibration.evidence[familiar], right[familiar])
         fitted = (self.reliability_, self.familiarity_)
         return calibration.scored(*fitted), certification.scored(*fitted)
 
@@ -162,6 +173,17 @@ def _told_once(by_round: Sequence[Sequence[SDMWarning]]) -> list[SDMWarning]:
         return type(warning)(f"{of}: {warning.what}", remedy=warning.remedy)
 
     return [told(*rounds[0], len(rounds)) for rounds in alike.values()]
+
+
+def _with_reliability(model: SDMModel, familiarity: float) -> tuple[SignalSample, Reliability]:
+    """The calibration points of a model, and the reliability that is fitted on them."""
+    known = model.calibration
+    calibration = SignalSample(
+        *map(_numpy, (known.labels, known.logits, known.similarity)),
+        *map(_numpy, (known.distance_quantile, known.class_distance_quantile)),
+    )
+    familiar, right = calibration.familiar(familiarity), calibration.predictions == calibration.labels
+    return calibration, Reliability.fit(calibration.evidence[familiar], right[familiar])
 
 
 def _numpy(tensor: Tensor) -> Array:

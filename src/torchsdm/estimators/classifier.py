@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +15,13 @@ from torchsdm.core import HighReliabilityRegion, SDMDecisions
 from torchsdm.errors import InvalidInputError, MissingExtraError, Remedy
 from torchsdm.estimators._apart import keep_apart
 from torchsdm.estimators._base import BaseSDMClassifier, warn_of_other_scale
+from torchsdm.labels import by_class
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, SupportSet, next_ids
 from torchsdm.model import CERTIFICATION, Explanation, Points, SDMModel, explain
 from torchsdm.states import LabelledStates
 from torchsdm.storage import write_numpy_export
 from torchsdm.training import best_round
-from torchsdm.trust import DriftGuard
+from torchsdm.trust import AlphaChoice, AlphaCurve, DriftGuard, Prices
 from torchsdm.validation import Array, ArrayLike, check_alpha, check_alphas, check_path, check_positive
 
 Self = TypeVar("Self", bound="SDMClassifier")
@@ -256,6 +258,48 @@ class SDMClassifier(BaseSDMClassifier):
                 self._certify(self.model_, self.region_.alpha)
             self._warn_of_regions()
         return self
+
+    def choose_alpha(
+        self, *, cost_error: float | Mapping[Any, float], cost_review: float, n_certification: int | None = None
+    ) -> AlphaChoice:
+        """The alpha of least expected cost per input, estimated on the calibration set; the model is not changed.
+
+        The certification set is not looked at, only counted, so the alpha can be certified on it afterwards:
+        ``recertify(alpha=choice.alpha)``.
+
+        Parameters
+        ----------
+        cost_error : float, or mapping of class to float
+            Price of a wrong answer that is acted on; or one for each true class.
+        cost_review : float
+            Price of a person's look at an answer that is not admitted.
+        n_certification : int, optional
+            How many points will be certified on, if not the model's own.
+        """
+        caller = "SDMClassifier.choose_alpha"
+        self._check_is_fitted("choose_alpha")
+        error: Any = cost_error
+        if isinstance(cost_error, Mapping):
+            error = by_class(cost_error, self.classes_, "cost_error", caller)
+        prices = Prices.of(error, cost_review, len(self.classes_), caller)
+        return self.alpha_curve(n_certification=n_certification).choose(prices)
+
+    def alpha_curve(self, *, n_certification: int | None = None) -> AlphaCurve:
+        """What would be admitted at each alpha and how much of it be wrong, estimated on the calibration set.
+
+        ``n_certification`` is as in ``choose_alpha``.
+        """
+        self._check_is_fitted("alpha_curve")
+        points = self.model_.certification
+        n = n_certification if n_certification is not None else 0 if points is None else len(points.labels)
+        if n_certification is None and n == 0:
+            raise InvalidInputError(
+                "This model was fitted without a certification set.", remedy=Remedy.COUNT_CERTIFICATION
+            )
+        model = copy.copy(self.model_)
+        if model.outdated:  # as recertify will
+            model.recalibrate([region.alpha for region in model.calibration.regions], model.calibration.min_class_count)
+        return self._alpha_curve(model, n)
 
     @property
     def _certified_alpha(self) -> float:

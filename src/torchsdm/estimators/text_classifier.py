@@ -22,7 +22,7 @@ from torchsdm.labels import LabelCodes, count_classes, warn_of_lookalikes
 from torchsdm.model import Explanation
 from torchsdm.states import StatesStore
 from torchsdm.storage import HubModel
-from torchsdm.trust import DriftGuard
+from torchsdm.trust import AlphaChoice, DriftGuard
 from torchsdm.validation import Array, ArrayLike, check_path, no_states
 from torchsdm.wording import shortened
 
@@ -232,6 +232,17 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         states, names = self._labelled(X, y, ids, answers, "recertify")
         classifier.recertify(*states, **names, alpha=alpha)
         return self
+
+    def choose_alpha(
+        self, *, cost_error: float | Mapping[Any, float], cost_review: float, n_certification: int | None = None
+    ) -> AlphaChoice:
+        """The alpha of least expected cost per input; see ``SDMClassifier.choose_alpha``."""
+        classifier = self._fitted("choose_alpha")
+        if isinstance(classifier, SDMEnsemble):
+            raise InvalidInputError(
+                "SDMTextClassifier.choose_alpha needs an SDMClassifier: an ensemble is not certified."
+            )
+        return classifier.choose_alpha(cost_error=cost_error, cost_review=cost_review, n_certification=n_certification)
 
     # ---------------------------------------------------------------- saving
 

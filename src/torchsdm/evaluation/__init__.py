@@ -3,6 +3,7 @@
 from torchsdm.evaluation.audit import AuditedLabel, LabelAudit, audit_labels, check_auditable
 from torchsdm.evaluation.displays import (
     AlphaDisplay,
+    CostDisplay,
     DistanceDisplay,
     PartitionDisplay,
     ReliabilityDisplay,
@@ -37,6 +38,7 @@ __all__ = [
     "AlphaDisplay",
     "AuditedLabel",
     "Basis",
+    "CostDisplay",
     "DistanceDisplay",
     "Entrant",
     "EstimatorKey",

@@ -21,7 +21,7 @@ from torchsdm.core import HighReliabilityRegion, SDMDecisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation._report_contents import Example, Lane, Reasoned, examples, lanes, pictures
-from torchsdm.evaluation.displays import TrainingHistoryDisplay
+from torchsdm.evaluation.displays import CostDisplay, TrainingHistoryDisplay
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.metrics import Cell
 from torchsdm.evaluation.overview import Overview
@@ -45,6 +45,7 @@ def write_report(
     *,
     title: str = "Evaluation",
     texts: bool = True,
+    prices: Mapping[str, Any] | None = None,
 ) -> None:
     """Write an evaluation as one HTML file.
 
@@ -58,6 +59,8 @@ def write_report(
     title : str
     texts : bool
         Whether to quote texts; without them you can share the report even if you may not share the data.
+    prices : mapping, optional
+        ``cost_error`` and ``cost_review``, as ``SDMClassifier.choose_alpha`` takes them: what each alpha would cost.
     """
     target = check_path(path, "path", "write_report")
     if not isinstance(classifier, (SDMClassifier, SDMEnsemble)):
@@ -65,11 +68,17 @@ def write_report(
         raise InvalidTypeError(
             f"'classifier' of write_report must be a fitted SDMClassifier or SDMEnsemble. Got {kind}."
         )
-    replace_file(target, render_report(evaluation, classifier, title=title, texts=texts).encode())
+    page = render_report(evaluation, classifier, title=title, texts=texts, prices=prices)
+    replace_file(target, page.encode())
 
 
 def render_report(
-    evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, *, title: str, texts: bool = True
+    evaluation: Evaluation,
+    classifier: SDMClassifier | SDMEnsemble,
+    *,
+    title: str,
+    texts: bool = True,
+    prices: Mapping[str, Any] | None = None,
 ) -> str:
     """The report as a string."""
     alphas = [region.alpha for region in classifier.models_[0].calibration.regions]
@@ -82,6 +91,7 @@ def render_report(
     decided = {name: classifier.decide(data.hidden_states) for name, data in evaluation.data_sets.items()}
     sections = [
         ("What is promised", _promises(classifier)),
+        ("What alpha costs", _costs(classifier, prices)),
         ("Results", _results(evaluation)),
         ("Lanes", "".join(_lanes(evaluation, classifier, decided, texts))),
         ("Region", _region(classifier)),
@@ -90,6 +100,7 @@ def render_report(
         ("Examples", "".join(_examples(evaluation, classifier, decided, texts))),
         ("Where the numbers come from", _facts(evaluation, classifier)),
     ]
+    sections = [(name, content) for name, content in sections if content]
     links = " · ".join(f'<a href="#{_anchor(name)}">{_escape(name)}</a>' for name, _ in sections)
     body = "".join(_section(name, content) for name, content in sections)
     return _PAGE.format(title=_escape(title), style=_style(), links=links, body=body)
@@ -200,6 +211,25 @@ def _promises(classifier: SDMClassifier | SDMEnsemble) -> str:
             parts.append(_groups(title, found, "95 % interval", region.alpha, names))
     warnings = "".join(f"<li>{_escape(warning)}</li>" for warning in classifier.warnings())
     return "".join(parts) + (f"<p><b>Before you rely on it:</b></p><ul>{warnings}</ul>" if warnings else "")
+
+
+def _costs(classifier: SDMClassifier | SDMEnsemble, prices: Mapping[str, Any] | None) -> str:
+    """What each alpha would admit and, with prices, cost; nothing where nothing can be certified."""
+    if not isinstance(classifier, SDMClassifier):
+        if prices is not None:
+            raise InvalidInputError("'prices' of write_report must be None: an ensemble has no alpha to choose.")
+        return ""
+    points = classifier.model_.certification
+    if prices is None and (points is None or not len(points.labels) or len(classifier.classes_) > _FOLDED):
+        return ""  # of many classes the curve takes long
+    display = CostDisplay.from_estimator(classifier, **(prices or {}))
+    choice = display.choice
+    chosen = "" if choice is None else f"<p>{_escape(choice.explain())}</p>"
+    caption = "What would be admitted at each α" + ("." if choice is None else ", and what it would cost per input.")
+    return (
+        f"{chosen}<p>Estimated on the calibration set, which the model was shaped on. Only the certified point was "
+        f"tested on points that nothing else saw.</p>{_figure(caption, display)}"
+    )
 
 
 def _groups(title: str, groups: Mapping[Any, str], column: str, alpha: float, names: list[Any]) -> str:

@@ -2,22 +2,28 @@
 
 from torchsdm.trust.certificate import Certificate, GroupCheck, ScoredSample, can_certify, certify, points_needed
 from torchsdm.trust.certified import CertifiedClassifier
+from torchsdm.trust.choice import AlphaChoice, AlphaCurve, AlphaPoint, Prices, choose_alpha
 from torchsdm.trust.guard import DriftGuard, GuardReset
 from torchsdm.trust.lanes import LaneRule, SignalSample, demoted
 from torchsdm.trust.reliability import Reliability
 
 __all__ = [
+    "AlphaChoice",
+    "AlphaCurve",
+    "AlphaPoint",
     "Certificate",
     "CertifiedClassifier",
     "DriftGuard",
     "GroupCheck",
     "GuardReset",
     "LaneRule",
+    "Prices",
     "Reliability",
     "ScoredSample",
     "SignalSample",
     "can_certify",
     "certify",
+    "choose_alpha",
     "demoted",
     "points_needed",
 ]

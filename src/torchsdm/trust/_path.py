@@ -18,7 +18,7 @@ Only the order of the path depends on this estimate, never the promise.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _SURE = 4.0  # z of a start; high, because calibration points have chosen epoch, score and path
 _STEPS = 100  # raises of a threshold from the most lenient to the strictest
+_HOPE = 0.2  # a prediction whose chance to be certified is estimated below this is given up before it costs delta
 
 
 def group_counts(sample: ScoredSample, admitted: Array, n_classes: int, control: str) -> GroupCounts:
@@ -43,13 +44,31 @@ def group_counts(sample: ScoredSample, admitted: Array, n_classes: int, control:
 
 @dataclass(frozen=True)
 class ThresholdPath:
-    """Threshold vectors (K, C), the safest first, and the estimated chance that the first one passes."""
+    """Threshold vectors (K, C), the safest first, and how surely each group of each would pass, z (K, G)."""
 
     thresholds: Sequence[Array]
-    power: float
+    sureness: Sequence[Array]
 
     def __iter__(self) -> Iterator[Array]:
         return iter(self.thresholds)
+
+    @property
+    def power(self) -> float:
+        """The estimated chance that the weakest group of the first element passes."""
+        return float(ndtr(self.sureness[0].min())) if self.sureness else 0.0
+
+    def ends(self) -> Array:
+        """The probability (K,) that a walk ends at each element; what is left to 1 is that it fails at the first.
+
+        All groups of an element must pass, which they do about independently. From element to element, though, few
+        points change: what makes one pass makes the others pass. So the chance to come as far as element i is
+
+            P(reach i) = min over j <= i of P(pass j),    P(pass j) = product over groups of Phi(z_jg).
+        """
+        passes = np.array([ndtr(z).prod() for z in self.sureness])
+        reach = np.minimum.accumulate(passes)
+        ends: Array = reach - np.append(reach[1:], 0.0)
+        return ends
 
     @classmethod
     def of(
@@ -70,19 +89,45 @@ class ThresholdPath:
         surest = _Sureness(n_certification / max(len(calibration), 1), alpha, delta, growth)
         vectors, sureness = _trajectory(_Tightening(calibration, n_classes, control), surest)
         if not vectors:
-            return cls([], 0.0)
-        start = next((i for i, z in enumerate(sureness) if z >= _SURE), int(np.argmax(sureness)))
-        return cls(vectors[start::-1], float(ndtr(sureness[start])))
+            return cls([], [])
+        weakest = [float(z.min()) for z in sureness]
+        start = next((i for i, z in enumerate(weakest) if z >= _SURE), int(np.argmax(weakest)))
+        return cls(vectors[start::-1], sureness[start::-1])
 
 
-def _trajectory(search: _Tightening, surest: _Sureness) -> tuple[list[Array], list[float]]:
-    """The threshold vectors from lenient to strict, and how surely the weakest group of each would pass."""
+def of_prediction(sample: ScoredSample, c: int) -> ScoredSample:
+    """The points of one prediction, as a sample of their own: right (0) or wrong (1)."""
+    part = sample[sample.predictions == c]
+    nothing = np.zeros(len(part), dtype=int)
+    return replace(part, labels=(part.labels != c).astype(int), predictions=nothing)
+
+
+def predictions_to_try(
+    calibration: ScoredSample, n_classes: int, n_certification: int, *, alpha: float, delta: float
+) -> dict[int, int]:
+    """The predictions that are worth a walk, and how many certification points are expected to have each.
+
+    Without hope for any, the most hopeful one is tried.
+    """
+    parts = [of_prediction(calibration, c) for c in range(n_classes)]
+    expected = [round(len(part) * n_certification / max(len(calibration), 1)) for part in parts]
+
+    def power(c: int, level: float) -> float:
+        return ThresholdPath.of(parts[c], 2, expected[c], alpha=alpha, delta=level, control="all").power
+
+    tried = [c for c in range(n_classes) if power(c, delta / n_classes) >= _HOPE]
+    tried = tried or [int(np.argmax([power(c, delta) for c in range(n_classes)]))]
+    return {c: expected[c] for c in tried}
+
+
+def _trajectory(search: _Tightening, surest: _Sureness) -> tuple[list[Array], list[Array]]:
+    """The threshold vectors from lenient to strict, and how surely each group of each would pass."""
     vectors: list[Array] = []
-    sureness: list[float] = []
+    sureness: list[Array] = []
     while (thresholds := search.thresholds()) is not None:
         z = surest.of(search.counts)
         vectors.append(thresholds)
-        sureness.append(float(z.min()))
+        sureness.append(z)
         search.tighten(int(z.argmin()))
     return vectors, sureness
 

@@ -46,11 +46,10 @@ from scipy.special import bdtr, betaincinv
 from torchsdm.choices import CONTROLS
 from torchsdm.core import GroupAccuracy, GroupCounts
 from torchsdm.errors import CertificateWarning, InvalidInputError, InvalidTypeError, Remedy
-from torchsdm.trust._path import ThresholdPath, group_counts
+from torchsdm.trust._path import ThresholdPath, group_counts, of_prediction, predictions_to_try
 from torchsdm.validation import Array, check_alpha, check_choice, check_share
 
-_HOPE = 0.2  # a prediction whose chance to be certified is estimated below this is given up before it costs delta
-_POWER = 0.8  # chance of a certificate that "about how many examples are needed" asks for
+POWER = 0.8  #: chance of a certificate that counts as "enough examples"
 _MOST_GROWTH = 64  # times the sample at hand, up to which more examples are considered
 _PROMISED = {  # by control
     "groups": "every class and every prediction that the rule admits is",
@@ -360,30 +359,16 @@ def _walk_predictions(
 ) -> tuple[Array, tuple[GroupCheck, ...]]:
     """The thresholds that hold for each prediction on its own, at a share of delta."""
     n_classes, delta = terms.n_classes, terms.delta
-
-    def power(of_class: ScoredSample, n: int, level: float) -> float:
-        return ThresholdPath.of(of_class, 2, n, alpha=terms.alpha, delta=level, control="all").power
-
-    parts = [(_of_prediction(calibration, c), _of_prediction(certification, c)) for c in range(n_classes)]
-    expected = [round(len(part) * len(certification) / max(len(calibration), 1)) for part, _ in parts]
-    tried = [c for c in range(n_classes) if power(parts[c][0], expected[c], delta / n_classes) >= _HOPE]
-    tried = tried or [int(np.argmax([power(part, n, delta) for (part, _), n in zip(parts, expected, strict=True)]))]
+    tried = predictions_to_try(calibration, n_classes, len(certification), alpha=terms.alpha, delta=delta)
     thresholds, groups = np.full(n_classes, np.inf), []
     of_one = replace(terms, n_classes=2, delta=delta / len(tried), control="all")  # right or wrong
     for c in tried:
-        certified, checks = _walk(*parts[c], of_one)
+        certified, checks = _walk(of_prediction(calibration, c), of_prediction(certification, c), of_one)
         thresholds[c] = certified[0]
         groups += [replace(check, kind="prediction", class_number=c) for check in checks]
     if np.isfinite(thresholds).any():  # the failed ones are not part of the rule
         groups = [check for check in groups if np.isfinite(thresholds[check.class_number])]
     return thresholds, tuple(groups)
-
-
-def _of_prediction(sample: ScoredSample, c: int) -> ScoredSample:
-    """The points of one prediction, as a sample of their own: right (0) or wrong (1)."""
-    part = sample[sample.predictions == c]
-    nothing = np.zeros(len(part), dtype=int)
-    return ScoredSample((part.labels != c).astype(int), nothing, part.score, part.eligible)
 
 
 def p_values(counts: GroupCounts, alpha: float) -> Array:
@@ -422,9 +407,9 @@ def _with_advice(certificate: Certificate, calibration: ScoredSample, n_classes:
     below, above = 50, round(100 * certificate.alpha)  # in hundredths; power falls as alpha rises
     while above - below > 1:
         middle = (below + above) // 2
-        below, above = (middle, above) if power(middle / 100) >= _POWER else (below, middle)
+        below, above = (middle, above) if power(middle / 100) >= POWER else (below, middle)
     growth = 2
-    while growth <= _MOST_GROWTH and power(certificate.alpha, growth) < _POWER:
+    while growth <= _MOST_GROWTH and power(certificate.alpha, growth) < POWER:
         growth *= 2
     return replace(
         certificate,

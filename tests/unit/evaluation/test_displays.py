@@ -16,6 +16,7 @@ from torchsdm.core.region import HighReliabilityRegion
 from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError, NotFittedError
 from torchsdm.evaluation.displays import (
     AlphaDisplay,
+    CostDisplay,
     DistanceDisplay,
     PartitionDisplay,
     ReliabilityDisplay,
@@ -715,3 +716,43 @@ def test_alphas_that_cannot_be(fitted, labelled):
         AlphaDisplay.from_estimator(fitted, *labelled, alphas=(0.05, 0.1))
     with pytest.raises(InvalidInputError, match="at least one value"):
         AlphaDisplay.from_estimator(fitted, *labelled, alphas=())
+
+
+# --- CostDisplay -----------------------------------------------------------------------------------------------------
+
+
+def test_costs_are_the_curve_and_the_choice(fitted):
+    choice = fitted.choose_alpha(cost_error=4, cost_review=1, n_certification=500)
+    display = CostDisplay.from_curve(choice, fitted.certificate_)
+    assert display.alphas.tolist() == [point.alpha for point in choice.curve.points]
+    assert display.costs.tolist() == list(choice.costs) and display.choice is choice
+    expected = 4 * display.error_share + 1 - display.admitted_share
+    np.testing.assert_allclose(display.costs, expected)
+    display.plot()
+    assert len(display.axes_) == 2 and display.axes_[1].get_ylabel() == "cost per input"
+    words = [text.get_text() for text in display.figure_.findobj(plt.Text)]
+    assert f"α = {choice.alpha:g}: about {choice.expected_cost:.3g}" in words
+    assert "review everything: 1" in words
+
+
+def test_costs_without_prices_are_a_curve_and_the_certified_point(fitted):
+    rng = np.random.default_rng(0)
+    numbers = rng.integers(0, 3, 600)
+    fitted.recertify(
+        3.5 * np.eye(3, 4)[numbers] + rng.standard_normal((600, 4)), np.array(["ant", "bee", "cat"])[numbers]
+    )
+    certificate = fitted.certificate_
+    assert certificate.found
+    display = CostDisplay.from_estimator(fitted)
+    assert display.costs is None and display.choice is None and len(display.plot().axes_) == 1
+    assert display.certified == (certificate.alpha, certificate.n_admitted / 600)
+    curve = fitted.alpha_curve()
+    assert curve.n_certification == 600
+    assert display.admitted_share.tolist() == [point.admitted_share for point in curve.points]
+
+
+def test_costs_that_cannot_be(fitted):
+    with pytest.raises(InvalidInputError, match="together"):
+        CostDisplay.from_estimator(fitted, cost_error=3)
+    with pytest.raises(InvalidTypeError, match="no alpha to choose"):
+        CostDisplay.from_estimator(SDMEnsemble.from_classifier(fitted))

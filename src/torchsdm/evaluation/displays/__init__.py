@@ -8,6 +8,7 @@ Only ``plot`` needs matplotlib: the arrays are available without it.
 """
 
 from torchsdm.evaluation.displays.alpha import AlphaDisplay
+from torchsdm.evaluation.displays.costs import CostDisplay
 from torchsdm.evaluation.displays.distance import DistanceDisplay
 from torchsdm.evaluation.displays.partition import PartitionDisplay
 from torchsdm.evaluation.displays.reliability import ReliabilityDisplay
@@ -16,6 +17,7 @@ from torchsdm.evaluation.displays.training_history import TrainingHistoryDisplay
 
 __all__ = [
     "AlphaDisplay",
+    "CostDisplay",
     "DistanceDisplay",
     "PartitionDisplay",
     "ReliabilityDisplay",

@@ -1,0 +1,101 @@
+"""``SDMClassifier.choose_alpha``: what it looks at, what it leaves alone, and the certificate afterwards."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from torchsdm import SDMClassifier
+from torchsdm.errors import CertificateWarning, InvalidInputError, SDMWarning
+from torchsdm.trust import choose_alpha
+
+NAMES = np.array(["ant", "bee"])
+SETTINGS = {"n_filters": 16, "n_rounds": 1, "max_epochs": 5, "learning_rate": 1e-2, "random_state": 3}
+PRICES = {"cost_error": 6.0, "cost_review": 1.0}
+
+
+def draw(n, seed):
+    rng = np.random.default_rng(seed)
+    numbers = rng.integers(0, 2, n)
+    X = rng.standard_normal((n, 4)) + 2.0 * (numbers[:, None] - 0.5) * np.array([1, 1, 0, 0])
+    return X.astype(np.float32), NAMES[numbers]
+
+
+@pytest.fixture(scope="module")
+def _fitted():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        return SDMClassifier(alpha=0.95, **SETTINGS).fit(*draw(2400, 0))
+
+
+@pytest.fixture
+def clf(_fitted):
+    return copy.copy(_fitted)
+
+
+def test_it_is_the_choice_on_the_scored_calibration_points(clf):
+    calibration, certification = copy.copy(clf)._scored_samples(clf.model_, clf.model_.certification)
+    expected = choose_alpha(calibration, 2, len(certification), **PRICES)
+    choice = clf.choose_alpha(**PRICES)
+    assert choice.to_json() == expected.to_json() and choice.pays and 0.6 < choice.alpha < 0.99
+
+
+def test_it_changes_nothing(clf):
+    before = dict(clf.__dict__)
+    clf.choose_alpha(**PRICES)
+    assert clf.__dict__ == before
+
+
+def test_the_certification_sample_is_counted_but_not_looked_at(clf):
+    choice, points = clf.choose_alpha(**PRICES), clf.model_.certification
+    model = copy.copy(clf.model_)
+    model.certification = replace(points, labels=1 - points.labels, logits=-points.logits, exemplars=-points.exemplars)
+    clf.models_ = (model,)
+    assert clf.choose_alpha(**PRICES).to_json() == choice.to_json()
+    fewer = clf.choose_alpha(**PRICES, n_certification=150)
+    assert fewer.curve.n_certification == 150 and fewer.costs != choice.costs
+
+
+def test_the_chosen_alpha_is_certified_afterwards_and_the_look_is_counted(clf):
+    choice = clf.choose_alpha(**PRICES)
+    with pytest.warns(CertificateWarning, match="certificate 2 on the same"):
+        clf.recertify(alpha=choice.alpha)
+    assert clf.certificate_.found and clf.certificate_.alpha == choice.alpha and clf.certificate_.looks == 2
+    admitted = clf.decide(draw(3000, 1)[0]).admitted
+    assert abs(admitted.mean() - choice.admitted_share) < 0.12
+    new = draw(600, 2)
+    clf.recertify(*new, alpha=clf.choose_alpha(**PRICES, n_certification=600).alpha)
+    assert clf.certificate_.looks == 1
+
+
+def test_prices_by_class(clf):
+    by_class = clf.choose_alpha(cost_error={"bee": 12.0, "ant": 2.0}, cost_review=1.0)
+    assert by_class.prices.error == (2.0, 12.0)
+    with pytest.raises(InvalidInputError, match=r"Got 'aunt', which is not one. Did you mean 'ant'\?"):
+        clf.choose_alpha(cost_error={"bee": 12.0, "aunt": 2.0}, cost_review=1.0)
+    with pytest.raises(InvalidInputError, match=r"must name every class. Nothing was given for 'ant'"):
+        clf.choose_alpha(cost_error={"bee": 12.0}, cost_review=1.0)
+
+
+def test_after_an_update_the_calibration_points_are_matched_again(clf):
+    clf.remove_exemplars(clf.model_.examples.ids()[:300])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        choice = clf.choose_alpha(**PRICES)
+        assert clf.model_.support_changed
+        clf.recalibrate()
+        assert clf.choose_alpha(**PRICES).to_json() == choice.to_json()
+
+
+def test_without_a_certification_set_its_size_must_be_said():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        paper = SDMClassifier(alpha=0.9, certification_size=None, **SETTINGS).fit(*draw(800, 0))
+    with pytest.raises(InvalidInputError, match=r"without a certification set. Say how many"):
+        paper.choose_alpha(**PRICES)
+    choice = paper.choose_alpha(**PRICES, n_certification=400)
+    assert choice.pays and paper.reliability_ is None
