@@ -430,7 +430,8 @@ def test_the_card_of_a_trained_model_names_its_file_and_runs(world, tmp_path):
 
 def test_an_export_decides_alike(world, tmp_path):
     done = good("export", world / "states", "-o", tmp_path / "out" / "exported")
-    assert done.stdout.startswith(f"{tmp_path / 'out' / 'exported'}: sdm_model.npz (") and "sdm_numpy.py" in done.stdout
+    assert done.stdout.startswith(str(tmp_path / "out" / "exported"))
+    assert done.stdout.endswith(" MB in sdm_model.npz and sdm_numpy.py, to copy to where it decides.\n")
     (result,) = good("export", world / "states", "-o", tmp_path / "out" / "exported", "--json").rows
     assert set(result["bytes"]) == {"sdm_model.npz", "sdm_numpy.py"}
     states = np.load(world / "test.npz")["hidden_states"]
