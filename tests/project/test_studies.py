@@ -51,9 +51,9 @@ def points(rng, n, shift=0.0):
     return SimpleNamespace(nearest_distance=distance, confidence=1 / (1 + distance), similarity=rng.poisson(3, n))
 
 
-@pytest.mark.parametrize("name", ["guard", "certificate", "loop"])
-def test_the_page_says_what_the_results_say(name, request):
-    study = request.getfixturevalue(name)
+@pytest.mark.parametrize("name", sorted(path.stem for path in STUDIES.glob("*.json")))
+def test_the_page_says_what_the_results_say(name):
+    study = module(name)
     page = study.PAGE.read_text(encoding="utf-8")
     written = page.partition(study.BEGIN)[2].partition(study.END)[0]
     assert written.strip() == study.section(json.loads(study.RESULTS.read_text(encoding="utf-8"))).strip()
