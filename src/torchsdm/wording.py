@@ -1,4 +1,4 @@
-"""How long texts are shortened for display."""
+"""How long texts are shortened for display, and how things are counted."""
 
 from __future__ import annotations
 
@@ -13,3 +13,14 @@ def shortened(text: str, length: int = 80) -> str:
     """
     flat = " ".join(text.split())
     return flat if len(flat) <= length else f"{flat[: length - 1]}…"
+
+
+def counted(n: int, what: str) -> str:
+    """A number of things.
+
+    Examples
+    --------
+    >>> counted(1, "example"), counted(1200, "example")
+    ('1 example', '1,200 examples')
+    """
+    return f"{n:,} {what}{'s' * (n != 1)}"
