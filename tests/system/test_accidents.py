@@ -123,7 +123,7 @@ def test_ctrl_c_while_training_says_what_is_kept_and_the_same_command_resumes(st
     status, said = interrupted(*command, when=lambda: (checkpoint / "current.safetensors").exists())
     n_epochs = stored_epochs(checkpoint)
     assert status == 130 and n_epochs > 0 and not model.exists()
-    assert said == (f"sdm: Interrupted: {n_epochs:,} epochs in {checkpoint} are kept, and the same command resumes.\n")
+    assert said == (f"sdm: Interrupted, with {n_epochs:,} epochs in {checkpoint} kept: the same command resumes.\n")
     status, _ = interrupted(*command, when=lambda: stored_epochs(checkpoint) > n_epochs)
     assert status == 130 and stored_epochs(checkpoint) > n_epochs  # it did resume, without --overwrite
 
@@ -151,7 +151,7 @@ def test_ctrl_c_while_embedding_says_how_many_texts_are_kept(language_model, tmp
     status, said = interrupted(*command, when=lambda: n_blocks() > 1, environment={"TORCHSDM_CACHE": str(cache)})
     assert status == 130 and n_blocks() < 40_000 / 512
     kept = [  # the last block may have been stored, but not yet counted
-        f"sdm: Interrupted: {n:,} embedded texts in the cache are kept, and the same command resumes.\n"
+        f"sdm: Interrupted, with {n:,} embedded texts in the cache kept: the same command resumes.\n"
         for n in (512 * n_blocks(), 512 * n_blocks() - 512)
     ]
     assert said in kept
@@ -159,7 +159,7 @@ def test_ctrl_c_while_embedding_says_how_many_texts_are_kept(language_model, tmp
     status, said = interrupted(*command, when=lambda: len(list(shards.glob("examples-*"))) > 1)
     n_kept = 64 * len(json.loads((shards / "manifest.json").read_text())["shards"])
     assert status == 130
-    assert said == f"sdm: Interrupted: {n_kept:,} documents in {shards} are kept, and the same command resumes.\n"
+    assert said == f"sdm: Interrupted, with {n_kept:,} documents in {shards} kept: the same command resumes.\n"
 
 
 # --- labels ----------------------------------------------------------------------------------------------------------

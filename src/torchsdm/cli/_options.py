@@ -350,8 +350,8 @@ def resumable(kept: Callable[[], list[str]]) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         what = " and ".join(kept())
-        said = f"{what} are kept, and the same command resumes." if what else "nothing was done yet that could be kept."
-        click.echo(f"{chr(10) * sys.stderr.isatty()}sdm: Interrupted: {said}", err=True)
+        said = f"with {what} kept: the same command resumes" if what else "before there was anything to keep"
+        click.echo(f"{chr(10) * sys.stderr.isatty()}sdm: Interrupted, {said}.", err=True)
         raise click.exceptions.Exit(_EXIT_INTERRUPTED) from None
 
 

@@ -22,6 +22,7 @@ from torchsdm.cli._options import (
 from torchsdm.cli._words import admits, percent, said_once, trust_lines
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
+from torchsdm.wording import counted
 
 if TYPE_CHECKING:
     from torchsdm.states import StatesStore
@@ -136,8 +137,8 @@ def train(
         from torchsdm.training import stored_epochs
 
         n_epochs, n_texts = stored_epochs(folder), 0 if store is None else store.counts.n_documents
-        epochs = [f"{n_epochs:,} epochs in {folder}"] if n_epochs else []
-        return [*epochs, f"{n_texts:,} embedded texts in the cache"] if n_texts else epochs
+        epochs = [f"{counted(n_epochs, 'epoch')} in {folder}"] if n_epochs else []
+        return [*epochs, f"{counted(n_texts, 'embedded text')} in the cache"] if n_texts else epochs
 
     with resumable(kept):
         extractor = language_model.extractor()
