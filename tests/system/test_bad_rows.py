@@ -53,12 +53,15 @@ def good(*arguments, **options):
 
 
 def predicted(model, path, *options):
-    """The rows of ``sdm predict``, all of the schema; every document is run alone, so that equal means equal."""
+    """The rows of ``sdm predict``, all of the schema, and its warnings.
+
+    Every document is run alone, so that equal means equal.
+    """
     done = good("predict", model, path, "-k", 1, "--batch-tokens", 1, *options)
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     schema = decision_schema()
     assert [problems(row, schema) for row in rows] == [[]] * len(rows)
-    return rows, done.stderr
+    return rows, "".join(line for line in done.stderr.splitlines(True) if line.startswith("sdm: warning: "))
 
 
 def refused(done, expected):
