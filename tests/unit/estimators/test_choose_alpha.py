@@ -53,7 +53,8 @@ def test_it_changes_nothing(clf):
 def test_the_certification_sample_is_counted_but_not_looked_at(clf):
     choice, points = clf.choose_alpha(**PRICES), clf.model_.certification
     model = copy.copy(clf.model_)
-    model.certification = replace(points, labels=1 - points.labels, logits=-points.logits, exemplars=-points.exemplars)
+    spoilt = replace(points.points, logits=-points.points.logits, exemplars=-points.points.exemplars)
+    model.certification = replace(points, labels=1 - points.labels, points=spoilt)
     clf.models_ = (model,)
     assert clf.choose_alpha(**PRICES).to_json() == choice.to_json()
     fewer = clf.choose_alpha(**PRICES, n_certification=150)
@@ -86,7 +87,7 @@ def test_after_an_update_the_calibration_points_are_matched_again(clf):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
         choice = clf.choose_alpha(**PRICES)
-        assert clf.model_.support_changed
+        assert clf.model_.outdated
         clf.recalibrate()
         assert clf.choose_alpha(**PRICES).to_json() == choice.to_json()
 
