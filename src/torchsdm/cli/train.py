@@ -179,11 +179,13 @@ def _sentences(result: dict[str, Any]) -> str:
     """What training did, what the model admits, and what to do next."""
     n_rounds, accuracies = result["n_rounds"], result["calibration_accuracies"]
     right = " to ".join(dict.fromkeys(percent(one) for one in (min(accuracies), max(accuracies))))
+    n_background = result["n_background"]
+    shown = f" and {n_background:,} of the background" if n_background else ""
     held_out = f", certified on {result['n_certification']:,}" if result["n_certification"] else ""
     done = (
-        f"{result['model']}: {f'{n_rounds} rounds, each ' * (n_rounds > 1)}trained on {result['n_support']:,} examples "
-        f"of {len(result['classes'])} classes, calibrated on {result['n_calibration']:,} ({right} right){held_out}; "
-        f"seed {result['seed']}."
+        f"{result['model']}: {f'{n_rounds} rounds, each ' * (n_rounds > 1)}trained on "
+        f"{result['n_support'] - n_background:,} examples of {len(result['classes'])} classes{shown}, calibrated on "
+        f"{result['n_calibration']:,} ({right} right){held_out}; seed {result['seed']}."
     )
     model = result["model"]
     following = f"Next: sdm predict {model} NEW -o decisions.jsonl, or sdm evaluate {model} TEST."
