@@ -18,6 +18,7 @@ from torchsdm import Documents, SDMClassifier, SDMTextClassifier, read_states
 from torchsdm.errors import DataWarning, InvalidInputError
 from torchsdm.hidden_states.extraction import Extraction
 from torchsdm.training import stored_epochs
+from torchsdm.wording import counted
 from warm_process import SDM, WarmProcess
 
 QUICK = ("--rounds", 1, "--epochs", 3, "--filters", 8, "--learning-rate", 0.01, "--seed", 0, "--alpha", 0.8)
@@ -123,7 +124,8 @@ def test_ctrl_c_while_training_says_what_is_kept_and_the_same_command_resumes(st
     status, said = interrupted(*command, when=lambda: (checkpoint / "current.safetensors").exists())
     n_epochs = stored_epochs(checkpoint)
     assert status == 130 and n_epochs > 0 and not model.exists()
-    assert said == (f"sdm: Interrupted, with {n_epochs:,} epochs in {checkpoint} kept: the same command resumes.\n")
+    kept = counted(n_epochs, "epoch")
+    assert said == f"sdm: Interrupted, with {kept} in {checkpoint} kept: the same command resumes.\n"
     status, _ = interrupted(*command, when=lambda: stored_epochs(checkpoint) > n_epochs)
     assert status == 130 and stored_epochs(checkpoint) > n_epochs  # it did resume, without --overwrite
 
