@@ -124,15 +124,16 @@ def test_a_loop_labels_what_it_says_and_puts_it_where_it_says(loop, monkeypatch)
 
 
 def test_a_line_of_the_loop_has_its_means(loop):
-    def run(shares, right, fresh):
-        states = [{"certified": [share, right], "region": [0.1, None], "looks": 1, "found": True} for share in shares]
-        return {"n_labelled": 100, "over_time": states, "fresh": {"certified": fresh}}
+    def run(shares, right, fresh, n_labelled=100):
+        states = [{"certified": [share, right], "region": [0.1, None], "looks": 3} for share in shares]
+        return {"n_labelled": n_labelled, "over_time": states, "fresh": {"certified": fresh}}
 
     runs = [run([0.1, 0.2, 0.3, 0.4, 0.5], 0.85, [0.4, 0.95]), run([0.3, 0.4, 0.5, 0.6, 0.7], 0.95, [0.0, None])]
-    expected = ["100", "0.200", "0.300", "0.400", "0.600", "0.900", "1 of 2", "0.100", "–", "0.200", "0.950", "0 of 1"]
-    assert loop.cells(runs, 0.9) == expected
-    (retrained,) = [run([0.5], 0.8, [0.5, 0.8])]
-    assert loop.cells([retrained], 0.9)[1:7] == ["", "", "", "0.500", "0.800", "1 of 1"]
+    assert loop.cells(runs) == ["100", "0.200", "0.400", "0.600", "0.900", "0.100", "–", "0.200", "0.950"]
+    assert loop.cells([run([0.5], 0.8, [0.5, 0.8])])[1:5] == ["", "", "0.500", "0.800"]  # trained at the end
+    assert loop.cells([run([0.5], 0.8, [0.5, 0.8], 0)])[1:5] == ["0.500", "0.500", "0.500", "0.800"]
+    assert "1 of 2 certified rules at the end, 0 of 1 on fresh texts" in loop.broken(runs, 0.9)
+    assert "up to 3 certificates" in loop.broken(runs, 0.9)
 
 
 def test_labels_are_spoiled_as_said_and_methods_rank_them(audit):
