@@ -324,6 +324,6 @@ def test_what_training_did_is_said_once_and_in_names_of_classes(states, tmp_path
     assert "Next: sdm predict " in done.stdout
 
 
-def test_certification_points_that_training_saw_are_told_too(states, tmp_path):
-    done = good("train", states, "-o", tmp_path / "model", *QUICK, "--certification", states)
-    assert "of the 200 certification points equal training points" in done.stderr
+def test_certification_points_that_training_saw_are_refused(states, tmp_path):
+    done = call("train", states, "-o", tmp_path / "model", *QUICK, "--certification", states)
+    refused(done, "Already in the training set: 200 of the 200 points")

@@ -63,9 +63,6 @@ def evaluate_model(
     wanted = groups.split(",")
     if training is not None:
         _check_groups(classifier, wanted)
-    called = _language_model_name(saved)
-    entrants = classifier_entrants(classifier, name=called)
-    entrants = _chosen(entrants, estimators) if training is None else entrants
     found: dict[str, BadRows] = {name: {} for name in sets}
     with ExitStack() as opened:
         paths = {name: opened.enter_context(readable(source)) for name, source in sets.items()}
@@ -77,6 +74,9 @@ def evaluate_model(
             note = None if known is None else explain_labels(name, known or None, classifier.classes_)
             if note is not None:
                 logger.info(note)  # the table says it again, but embedding takes long
+        called = _language_model_name(saved)
+        entrants = classifier_entrants(classifier, name=called)
+        entrants = _chosen(entrants, estimators) if training is None else entrants
         states = {
             name: _states(saved, path, columns, None if bad is None else found[name]) for name, path in paths.items()
         }

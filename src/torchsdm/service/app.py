@@ -87,8 +87,11 @@ def create_app(saved: SavedModel, max_inputs: int = 256, *, texts: bool = False,
 
     def answers(request: dict[str, Any], **wanted: Any) -> list[dict[str, Any]]:
         """A row for each input of a request; those that cannot be decided on are rejected."""
+        inputs = _checked(request, max_inputs)
+        if not any(inputs.values()):
+            return []
         bad: dict[int, Any] = {}
-        block = readable_block(saved, bad, **_checked(request, max_inputs))
+        block = readable_block(saved, bad, **inputs)
         answered = answer_rows(saved.classifier, block, **wanted)
         return [row for rows in with_rejected([answered], bad) for row in rows]
 
