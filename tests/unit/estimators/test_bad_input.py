@@ -286,7 +286,7 @@ def test_ids_of_numpys_kind_are_integers_too(insects):
             r"calibration.* must contain only labels seen in fit \('ant', 'bee'\). Got 'wasp'",
         ),
         ((states(6), [0, 1] * 3), r"must contain only labels seen in fit .*Got 0, 1"),
-        ((states(6, width=5), ["ant", "bee"] * 3), "X has 5 features, but SDMClassifier is expecting 4"),
+        ((states(6, width=5), ["ant", "bee"] * 3), "must have states of width 4, like X. Got 5"),
         ((spoiled(2, math.nan, n=6), ["ant", "bee"] * 3), r"calibration.* must be finite. Got NaN, first in row 2"),
         ((states(6), ["ant", "bee"]), "must have one value for each of 6 inputs. Got 2"),
         ((states(0), []), r"0 sample\(s\)"),

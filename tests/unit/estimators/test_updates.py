@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from torchsdm import DriftGuard, LabelledStates, SDMClassifier, SDMEnsemble
+from torchsdm.core import Encoded
 from torchsdm.errors import CertificateWarning, DataWarning, InvalidInputError, SDMWarning
 from torchsdm.estimators._apart import keep_apart
 from torchsdm.model import Calibration, ListedExamples
@@ -79,16 +80,10 @@ def test_added_calibration_points_are_used_by_recalibrate_alone(clf):
     assert sizes(clf) == [450, 510, 300] and names_of(clf, "calibration")[-60:] == NEW
     quietly(clf.recalibrate)
     known = clf.model_.calibration
-    exemplars, logits = clf.model_.adaptor.encode_exactly(torch.from_numpy(MORE[0]))
+    added = Encoded.of(*clf.model_.adaptor.encode_exactly(torch.from_numpy(MORE[0])), n_classes=2)
     numbers = torch.from_numpy(np.searchsorted(NAMES, MORE[1]))
-    expected = quietly(
-        lambda: Calibration.of(
-            torch.cat([before.exemplars, exemplars]),
-            torch.cat([before.logits, logits]),
-            torch.cat([before.labels, numbers]),
-            *(clf.support_, [0.85], 0, ["ant", "bee"]),
-        )
-    )
+    points, labels = Encoded.concatenate([before.points, added]), torch.cat([before.labels, numbers])
+    expected = Calibration.of(points, labels, clf.support_, [0.85], 0)
     for name in ("labels", "nearest_distance", "rescaled_similarity"):
         assert torch.equal(getattr(known, name), getattr(expected, name)), name
     assert known.regions[0].min_rescaled_similarity == expected.regions[0].min_rescaled_similarity
