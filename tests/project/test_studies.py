@@ -42,6 +42,11 @@ def loop():
 
 
 @pytest.fixture(scope="module")
+def audit():
+    return module("audit")
+
+
+@pytest.fixture(scope="module")
 def results(guard):
     return json.loads(guard.RESULTS.read_text(encoding="utf-8"))
 
@@ -51,9 +56,9 @@ def points(rng, n, shift=0.0):
     return SimpleNamespace(nearest_distance=distance, confidence=1 / (1 + distance), similarity=rng.poisson(3, n))
 
 
-@pytest.mark.parametrize("name", ["guard", "certificate", "loop"])
-def test_the_page_says_what_the_results_say(name, request):
-    study = request.getfixturevalue(name)
+@pytest.mark.parametrize("name", sorted(path.stem for path in STUDIES.glob("*.json")))
+def test_the_page_says_what_the_results_say(name):
+    study = module(name)
     page = study.PAGE.read_text(encoding="utf-8")
     written = page.partition(study.BEGIN)[2].partition(study.END)[0]
     assert written.strip() == study.section(json.loads(study.RESULTS.read_text(encoding="utf-8"))).strip()
@@ -130,6 +135,25 @@ def test_a_line_of_the_loop_has_its_means(loop):
     assert loop.cells([retrained], 0.9)[1:7] == ["", "", "", "0.500", "0.800", "1 of 1"]
 
 
+def test_labels_are_spoiled_as_said_and_methods_rank_them(audit):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 400)
+    X = rng.standard_normal((400, 5)) + 6 * np.eye(5)[y]
+    states, given, is_wrong = audit.spoiled(X, y, seed=1, n_rows=300, n_wrong=12)
+    assert states.shape == (300, 5) and is_wrong.sum() == 12
+    for method in (audit.audit, audit.regression(1.0), audit.neighbours):
+        first = np.argsort(-method(states, given, 1))[:12]
+        assert is_wrong[first].sum() >= 11, method
+
+
+def test_a_line_of_the_audit_has_ratios_to_logistic_regression(audit):
+    runs = [
+        {"it": {"found": a, "seconds": 1.0}, audit.REFERENCE: {"found": b, "seconds": 1.0}}
+        for a, b in ((60, 50), (66, 60))
+    ]
+    assert audit.line("it", runs) == "| it | 63.0 | 60 | 66 | 1.15 | 1.10 | 1.0 |"
+
+
 def test_the_picture_shows_the_turn_and_the_alarm(guard, results, tmp_path):
     turn, n_before = results["turn"], results["n_before_turn"]
     largest = np.max(list(turn["log10_martingale_third"].values()), axis=0)
@@ -168,6 +192,7 @@ def test_delays_are_counted_from_the_turn(guard):
         ("certificate", "factcheck/"),
         ("defaults", "newsgroups/"),
         ("loop", "newsgroups/"),
+        ("audit", "newsgroups/"),
     ],
 )
 def test_without_data_the_study_says_what_it_needs(name, needs):

@@ -18,6 +18,7 @@ from torchsdm import Documents, SDMClassifier, SDMTextClassifier, read_states
 from torchsdm.errors import DataWarning, InvalidInputError
 from torchsdm.hidden_states.extraction import Extraction
 from torchsdm.training import stored_epochs
+from torchsdm.wording import counted
 from warm_process import SDM, WarmProcess
 
 QUICK = ("--rounds", 1, "--epochs", 3, "--filters", 8, "--learning-rate", 0.01, "--seed", 0, "--alpha", 0.8)
@@ -123,7 +124,8 @@ def test_ctrl_c_while_training_says_what_is_kept_and_the_same_command_resumes(st
     status, said = interrupted(*command, when=lambda: (checkpoint / "current.safetensors").exists())
     n_epochs = stored_epochs(checkpoint)
     assert status == 130 and n_epochs > 0 and not model.exists()
-    assert said == (f"sdm: Interrupted: {n_epochs:,} epochs in {checkpoint} are kept, and the same command resumes.\n")
+    kept = counted(n_epochs, "epoch")
+    assert said == f"sdm: Interrupted, with {kept} in {checkpoint} kept: the same command resumes.\n"
     status, _ = interrupted(*command, when=lambda: stored_epochs(checkpoint) > n_epochs)
     assert status == 130 and stored_epochs(checkpoint) > n_epochs  # it did resume, without --overwrite
 
@@ -151,7 +153,7 @@ def test_ctrl_c_while_embedding_says_how_many_texts_are_kept(language_model, tmp
     status, said = interrupted(*command, when=lambda: n_blocks() > 1, environment={"TORCHSDM_CACHE": str(cache)})
     assert status == 130 and n_blocks() < 40_000 / 512
     kept = [  # the last block may have been stored, but not yet counted
-        f"sdm: Interrupted: {n:,} embedded texts in the cache are kept, and the same command resumes.\n"
+        f"sdm: Interrupted, with {n:,} embedded texts in the cache kept: the same command resumes.\n"
         for n in (512 * n_blocks(), 512 * n_blocks() - 512)
     ]
     assert said in kept
@@ -159,7 +161,7 @@ def test_ctrl_c_while_embedding_says_how_many_texts_are_kept(language_model, tmp
     status, said = interrupted(*command, when=lambda: len(list(shards.glob("examples-*"))) > 1)
     n_kept = 64 * len(json.loads((shards / "manifest.json").read_text())["shards"])
     assert status == 130
-    assert said == f"sdm: Interrupted: {n_kept:,} documents in {shards} are kept, and the same command resumes.\n"
+    assert said == f"sdm: Interrupted, with {n_kept:,} documents in {shards} kept: the same command resumes.\n"
 
 
 # --- labels ----------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from torchsdm import DriftGuard, SDMClassifier, SDMTextClassifier
 from torchsdm.application import SavedModel, decision_schema, saved_model
 from torchsdm.cli.command import sdm
 from torchsdm.errors import TorchSDMError
+from torchsdm.hidden_states import extraction
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 
@@ -52,12 +53,15 @@ def good(*arguments, **options):
 
 
 def predicted(model, path, *options):
-    """The rows of ``sdm predict``, all of the schema; every document is run alone, so that equal means equal."""
+    """The rows of ``sdm predict``, all of the schema, and its warnings.
+
+    Every document is run alone, so that equal means equal.
+    """
     done = good("predict", model, path, "-k", 1, "--batch-tokens", 1, *options)
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     schema = decision_schema()
     assert [problems(row, schema) for row in rows] == [[]] * len(rows)
-    return rows, done.stderr
+    return rows, "".join(line for line in done.stderr.splitlines(True) if line.startswith("sdm: warning: "))
 
 
 def refused(done, expected):
@@ -189,6 +193,22 @@ def test_a_missing_answer_is_rejected(world, tmp_path):
     found, _ = predicted(world / "answers", write_lines(tmp_path / "bad.jsonl", lines_of(rows)))
     reasons = ["line 2: no answer", "line 3: answer that is not a string"]
     assert [row["reason"] for row in found if is_rejected(row)] == reasons
+
+
+def test_states_of_a_text_that_are_not_finite_are_rejected(world, tmp_path, monkeypatch):
+    path, made = write_lines(tmp_path / "good.jsonl", lines_of(GOOD)), []
+
+    def pool(*arguments):
+        made.append(extraction_pool(*arguments))
+        return made[-1] * (math.nan if len(made) == 3 else 1)
+
+    extraction_pool = extraction.pool
+    monkeypatch.setattr(extraction, "pool", pool)
+    rows, said = predicted(world / "texts", path)
+    assert len(made) == 6 and sum(map(is_rejected, rows)) == 1
+    assert ": the states contain NaN or infinity." in said
+    made.clear()
+    refused(call("predict", world / "texts", path, "--strict", "--batch-tokens", 1), "states that are not finite")
 
 
 # --- States ----------------------------------------------------------------------------------------------------------

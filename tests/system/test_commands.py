@@ -430,7 +430,8 @@ def test_the_card_of_a_trained_model_names_its_file_and_runs(world, tmp_path):
 
 def test_an_export_decides_alike(world, tmp_path):
     done = good("export", world / "states", "-o", tmp_path / "out" / "exported")
-    assert done.stdout.startswith(f"{tmp_path / 'out' / 'exported'}: sdm_model.npz (") and "sdm_numpy.py" in done.stdout
+    assert done.stdout.startswith(str(tmp_path / "out" / "exported"))
+    assert done.stdout.endswith(" MB in sdm_model.npz and sdm_numpy.py, to copy to where it decides.\n")
     (result,) = good("export", world / "states", "-o", tmp_path / "out" / "exported", "--json").rows
     assert set(result["bytes"]) == {"sdm_model.npz", "sdm_numpy.py"}
     states = np.load(world / "test.npz")["hidden_states"]
@@ -520,6 +521,19 @@ def test_train_reads_standard_input_and_embed_too(world, tmp_path):
     good("train", "-", "-o", tmp_path / "model", "-m", world.language_model, *QUICK, stdin=content)
     rows = good("predict", tmp_path / "model", "-", stdin=(world / "unlabelled.jsonl").read_bytes()).rows
     assert [row["id"] for row in rows] == [f"r{i}" for i in range(160, 200)]
+
+
+def test_audit_finds_the_review_with_the_wrong_label(world, tmp_path):
+    rows = [json.loads(line) for line in (world / "train.jsonl").read_text(encoding="utf-8").splitlines()]
+    good("audit", world / "train.jsonl", "-m", world.language_model, "-o", tmp_path / "before.jsonl")
+    surest = strict((tmp_path / "before.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    wrong = rows[surest["row"]]
+    wrong["label"] = {"pos": "neg", "neg": "pos"}[wrong["label"]]
+    file = write_lines(tmp_path / "reviews.jsonl", rows)
+    done = good("audit", file, "-m", world.language_model, "--top", 1)
+    score = f"contradiction {-surest['contradiction']:.1f}"  # of two classes, seen from the other side
+    assert f"line {surest['row'] + 1}, id {wrong['id']!r}: {wrong['label']!r} -> " in done.stdout
+    assert score in done.stdout and wrong["text"] in done.stdout and done.stdout.startswith("160 rows judged")
 
 
 def test_training_killed_goes_on_to_the_same_model(world, tmp_path):
@@ -625,6 +639,7 @@ def bad(world):
 VERBS = {  # without --strict, bad rows are rejected: tests/system/test_bad_rows.py
     "embed": ("embed", "FILE", "-o", "OUT", "-m", "BERT"),
     "train": ("train", "FILE", "-o", "OUT", "-m", "BERT", *QUICK),
+    "audit": ("audit", "FILE", "-m", "BERT"),
     "predict": ("predict", "TEXTS", "FILE", "--strict"),
     "evaluate": ("evaluate", "TEXTS", "FILE", "--strict"),
     "explain": ("explain", "TEXTS", "FILE"),
@@ -677,7 +692,7 @@ def test_bad_files_and_standard_input_are_one_sentence_in_every_verb(verb, world
         assert "/tmp" not in done.stderr
 
 
-@pytest.mark.parametrize("verb", ["train", "predict", "evaluate", "explain", "update", "report"])
+@pytest.mark.parametrize("verb", ["train", "audit", "predict", "evaluate", "explain", "update", "report"])
 def test_bad_states_are_one_sentence_in_every_verb(verb, world, bad, tmp_path, monkeypatch):
     monkeypatch.setattr(saved_model, "BLOCK", 7)  # rows are counted over all blocks
     arguments = [{"TEXTS": "STATES"}.get(one, one) for one in VERBS[verb] if one not in ("-m", "BERT")]
@@ -685,9 +700,9 @@ def test_bad_states_are_one_sentence_in_every_verb(verb, world, bad, tmp_path, m
         "holed.npz": "row 31: the states contain NaN",
         "wide-ids.npz": "ids must have one value per row",
         "none.npz": "",
-        "narrow.npz": "4 features",  # not those of the model, which training does not have yet
+        "narrow.npz": "4 features",  # not those of the model, which training and audit do not have
     }.items():
-        if (verb, file) not in (("train", "narrow.npz"), ("predict", "none.npz")):
+        if (verb, file) not in (("train", "narrow.npz"), ("audit", "narrow.npz"), ("predict", "none.npz")):
             done = run_bad(world, tmp_path, arguments, bad / file)
             refused(Done(done.returncode, "", done.stderr), expected)  # the rows before may have been written
 
@@ -696,6 +711,10 @@ def test_bad_states_are_one_sentence_in_every_verb(verb, world, bad, tmp_path, m
     ("arguments", "expected"),
     [
         (("train", "BAD/unlabelled.jsonl", "-o", "OUT", "-m", "BERT"), "no label: line 2"),
+        (("audit", "BAD/unlabelled.jsonl", "-m", "BERT"), "no label: line 2"),
+        (("audit", "REVIEWS"), "Name a language model to read them: --language-model"),
+        (("audit", "BAD/another.jsonl", "-m", "BERT"), "at least two classes"),
+        (("audit", "TRAIN", "--folds", 60), "or lower --folds"),
         (("evaluate", "TEXTS", "BAD/unlabelled.jsonl"), "no label: line 2"),
         (("evaluate", "STATES", "BAD/half.jsonl"), "line 2: no label"),
         (("evaluate", "TEXTS", "BAD/another.jsonl", "--training", "BAD/bare.jsonl"), "bare.jsonl has no labels. Name"),

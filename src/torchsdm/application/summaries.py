@@ -29,6 +29,7 @@ def summary(classifier: SDMClassifier | SDMEnsemble, path: Path) -> dict[str, An
         "class_counts": _class_counts(model),
         "n_rounds": len(models),
         "n_support": len(model.support),
+        "n_background": int((model.support.labels == len(model.classes)).sum()) if model.has_background else 0,
         "n_calibration": len(model.calibration.labels),
         "n_certification": 0 if model.certification is None else len(model.certification.labels),
         "calibration_accuracy": _accuracy(model) if len(models) == 1 else None,

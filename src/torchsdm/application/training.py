@@ -17,6 +17,7 @@ from torchsdm.hidden_states import HiddenStateExtractor, default_store
 from torchsdm.labels import count_classes, warn_of_lookalikes
 from torchsdm.states import LabelledStates, StatesStore, has_states, read_states
 from torchsdm.validation import Array, check_label_array
+from torchsdm.wording import counted
 
 TRAINING = "training"  #: the part whose labels are the classes
 BACKGROUND = "background"  #: the part that belongs to no class, whose labels are not read
@@ -128,7 +129,7 @@ def _check_labels(opened: Mapping[str, _Source]) -> Array:
         one = opened[part]
         unknown: Counter[Any] = Counter(label for label in given.tolist() if label not in known)
         if unknown:
-            listed = ", ".join(f"{label!r} ({count:,} examples)" for label, count in unknown.most_common(5))
+            listed = ", ".join(f"{label!r} ({counted(count, 'example')})" for label, count in unknown.most_common(5))
             more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
             raise InvalidInputError(
                 f"{one.name} has labels that {training.name} does not have: {listed}{more}. Leave them out, or add "

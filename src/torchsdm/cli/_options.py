@@ -328,11 +328,12 @@ class ModelOutput:
 
     def path(self, model: str | None = None) -> Path:
         """The directory, by default that of MODEL itself; another model or foreign files there are refused."""
+        path = Path(str(model)) if self.output is None else self.output
+        if not path.exists() or (model is not None and path.resolve() == Path(model).resolve()):
+            return path
         from torchsdm.storage import holds_model
 
-        path = Path(str(model)) if self.output is None else self.output
-        is_itself = model is not None and path.resolve() == Path(model).resolve()
-        if not is_itself and holds_model(path) and not self.overwrite:
+        if holds_model(path) and not self.overwrite:
             raise InvalidInputError(f"{path} already has a model: replace it with --overwrite, or choose another -o.")
         return path
 
@@ -360,8 +361,8 @@ def resumable(kept: Callable[[], list[str]]) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         what = " and ".join(kept())
-        said = f"{what} are kept, and the same command resumes." if what else "nothing was done yet that could be kept."
-        click.echo(f"{chr(10) * sys.stderr.isatty()}sdm: Interrupted: {said}", err=True)
+        said = f"with {what} kept: the same command resumes" if what else "before there was anything to keep"
+        click.echo(f"{chr(10) * sys.stderr.isatty()}sdm: Interrupted, {said}.", err=True)
         raise click.exceptions.Exit(_EXIT_INTERRUPTED) from None
 
 

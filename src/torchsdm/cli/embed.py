@@ -19,6 +19,7 @@ from torchsdm.cli._options import (
 )
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
+from torchsdm.wording import counted
 
 if TYPE_CHECKING:
     from torchsdm.documents import Documents
@@ -75,7 +76,7 @@ def embed(
         from torchsdm.states import n_stored_rows
 
         n = n_stored_rows(output)
-        return [f"{n:,} documents in {output}"] if n else []
+        return [f"{counted(n, 'document')} in {output}"] if n else []
 
     with resumable(kept):
         extractor = language_model.extractor(

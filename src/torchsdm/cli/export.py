@@ -31,5 +31,5 @@ def export(model: Path, output: Path, as_json: bool) -> None:
         raise InvalidInputError(f"{model} is an ensemble, which cannot be exported. Train without --ensemble.")
     classifier.export_numpy(output)
     sizes = {path.name: path.stat().st_size for path in sorted(output.glob("sdm_*"))}
-    listed = ", ".join(f"{name} ({size / 1e6:.1f} MB)" for name, size in sizes.items())
-    say({"export": str(output), "bytes": sizes}, f"{output}: {listed}.", as_json)
+    text = f"{output}: {sum(sizes.values()) / 1e6:.1f} MB in {' and '.join(sizes)}, to copy to where it decides."
+    say({"export": str(output), "bytes": sizes}, text, as_json)

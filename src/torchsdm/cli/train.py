@@ -24,6 +24,7 @@ from torchsdm.cli._options import (
 from torchsdm.cli._words import admits, percent, said_once, trust_lines
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
+from torchsdm.wording import counted
 
 if TYPE_CHECKING:
     from torchsdm.states import StatesStore
@@ -147,8 +148,8 @@ def train(
         from torchsdm.training import stored_epochs
 
         n_epochs, n_texts = stored_epochs(folder), 0 if store is None else store.counts.n_documents
-        epochs = [f"{n_epochs:,} epochs in {folder}"] if n_epochs else []
-        return [*epochs, f"{n_texts:,} embedded texts in the cache"] if n_texts else epochs
+        epochs = [f"{counted(n_epochs, 'epoch')} in {folder}"] if n_epochs else []
+        return [*epochs, f"{counted(n_texts, 'embedded text')} in the cache"] if n_texts else epochs
 
     with resumable(kept):
         extractor = language_model.extractor()
@@ -194,11 +195,13 @@ def _sentences(result: dict[str, Any]) -> str:
     """What training did, what the model admits, and what to do next."""
     n_rounds, accuracies = result["n_rounds"], result["calibration_accuracies"]
     right = " to ".join(dict.fromkeys(percent(one) for one in (min(accuracies), max(accuracies))))
+    n_background = result["n_background"]
+    shown = f" and {n_background:,} of the background" if n_background else ""
     held_out = f", certified on {result['n_certification']:,}" if result["n_certification"] else ""
     done = (
-        f"{result['model']}: {f'{n_rounds} rounds, each ' * (n_rounds > 1)}trained on {result['n_support']:,} examples "
-        f"of {len(result['classes'])} classes, calibrated on {result['n_calibration']:,} ({right} right){held_out}; "
-        f"seed {result['seed']}."
+        f"{result['model']}: {f'{n_rounds} rounds, each ' * (n_rounds > 1)}trained on "
+        f"{result['n_support'] - n_background:,} examples of {len(result['classes'])} classes{shown}, calibrated on "
+        f"{result['n_calibration']:,} ({right} right){held_out}; seed {result['seed']}."
     )
     model = result["model"]
     following = f"Next: sdm predict {model} NEW -o decisions.jsonl, or sdm evaluate {model} TEST."

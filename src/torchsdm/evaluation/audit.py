@@ -45,7 +45,7 @@ from torchsdm.validation import (
 )
 from torchsdm.wording import shortened
 
-PENALTY = 100.0  #: of the squared weights; docs/decisions/0019 says how it was chosen
+PENALTY = 100.0  #: of the squared weights; docs/decisions/0020 says how it was chosen
 _CALLER = "audit_labels"
 
 

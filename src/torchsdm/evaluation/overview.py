@@ -44,8 +44,10 @@ class Overview:
         if guard is not None:
             guard.update(decisions)
         lane = np.asarray(decisions.lane)
-        unfamiliar = lane == _UNFAMILIAR
+        background = np.zeros(len(lane), dtype=bool) if decisions.background is None else decisions.background
+        unfamiliar = (lane == _UNFAMILIAR) & ~background
         reasons = {
+            **({} if decisions.background is None else {"nearest to the background": background}),
             "too far from the training data": unfamiliar & (decisions.similarity > 0),
             "no neighbour vouches": unfamiliar & (decisions.similarity == 0),
             "neighbours disagree, or below the threshold": lane == _REVIEW,

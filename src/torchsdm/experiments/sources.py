@@ -107,12 +107,15 @@ def read_computed_states(data: DataSet, folders: Sequence[Path]) -> tuple[Labell
         check_same_length(len(states), values, name, str(path))
         return [values[row] for row in rows]
 
-    given: list[Any] | None = [data.relabel] * len(rows)
-    if data.relabel is None:
-        given = None if read.labels is None else drawn(read.labels, names["labels"])
-    labels = check_label_array(given, str(path)) if data.role == "pool" else None
-    if given is not None and data.role != "pool":
-        labels = label_array(given, str(path))
+    given: list[Any] | None = None
+    if data.relabel is not None:
+        given = [data.relabel] * len(rows)
+    elif read.labels is not None:
+        given = drawn(read.labels, names["labels"])
+    if data.role == "pool":
+        labels: Array | None = check_label_array(given, str(path))
+    else:
+        labels = None if given is None else label_array(given, str(path))
     ids = rows if read.ids is None else drawn(read.ids, "id")
     texts = None if read.texts is None else drawn(read.texts, data.text)
     return LabelledStates(states.numpy()[rows], labels, ids, texts), str(path)
@@ -229,11 +232,12 @@ def _check_labels(texts: Mapping[str, Texts], experiment: Experiment) -> None:
 
 def check_test_labels(experiment: Experiment, labels: Mapping[str, Sequence[Any] | None], classes: Array) -> None:
     """Refuse labels of test sets that do not fit their role; say which inputs are strangers."""
+    known = set(classes.tolist())
     for data in experiment.tests:
         where, given = f"experiment {experiment.name}: tests.{data.name}", labels[data.name]
         if given is None and experiment.updates.data == data.name and "updatability" in experiment.studies:
             raise InvalidInputError(f"{where} has no labels, so the study 'updatability' cannot add it to the support.")
-        inside = [] if given is None else [label for label in given if label in set(classes.tolist())]
+        inside = [label for label in given or () if label in known]
         if data.role == "strangers" and inside:
             raise InvalidInputError(
                 f"{where} has the label {inside[0]!r}, a class of the pool, but its role is 'strangers'. Choose "

@@ -181,9 +181,11 @@ def _points(model: SDMModel) -> dict[str, Array]:
 
 
 def _describe_source(model: SDMModel, source: str | None) -> str:
-    n = sum(len(labels) for labels in _points(model).values())
+    n_outside = int((model.support.labels >= len(model.classes)).sum())
+    n = sum(len(labels) for labels in _points(model).values()) - n_outside
     name = "" if source is None else f" of `{source}`".replace("|", "\\|")
-    return f"{n:,} labelled examples{name}"
+    outside = f", and {n_outside:,} that belong to no class" if n_outside else ""
+    return f"{n:,} labelled examples{name}{outside}"
 
 
 def _describe_counts(models: Sequence[SDMModel], names: Sequence[str]) -> str:
@@ -192,8 +194,8 @@ def _describe_counts(models: Sequence[SDMModel], names: Sequence[str]) -> str:
     counts = [np.bincount(np.minimum(labels, n_classes), minlength=n_classes + 1) for labels in parts.values()]
     table = np.stack([np.sum(counts, axis=0), *counts], axis=1).tolist()  # (C + 1, parts + 1)
     rows = list(zip(names, table[:-1], strict=True))[:_SHOWN_CLASSES]
-    if any(table[-1]):  # an updated support may have labels outside the classes
-        rows.append(("other labels", table[-1]))
+    if any(table[-1]):  # background, or what was added to the support
+        rows.append(("no class", table[-1]))
     lines = [f"| class | examples | {' | '.join(parts)} |", f"|---|---|{'---|' * len(parts)}"]
     lines += [f"| {name} | {' | '.join(map(str, row))} |" for name, row in rows]
     if n_classes > _SHOWN_CLASSES:

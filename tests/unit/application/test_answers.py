@@ -7,9 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from json_schema import problems
 from torchsdm import LabelledStates
 from torchsdm.application import SavedModel
-from torchsdm.application.answers import answer_rows, given_block, ids_and_texts, selected
+from torchsdm.application.answers import (
+    answer_rows,
+    decision_schema,
+    given_block,
+    ids_and_texts,
+    rejected_row,
+    selected,
+    with_rejected,
+)
+from torchsdm.documents import BadRow
 from torchsdm.errors import InvalidInputError
 
 
@@ -91,3 +101,40 @@ def test_an_id_that_no_input_has_is_named():
     for only, first in ((("9", "1"), None), (("9", "1"), 2), (("9",), 5)):
         with pytest.raises(InvalidInputError, match="There is no input with the id '9'"):
             list(selected(blocks([]), only, first))
+
+
+# --- Inputs that could not be read -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("numbers", [[], [0], [2], [4], [0, 1, 2], [1, 3, 4], [4, 5]])
+@pytest.mark.parametrize("sizes", [(4,), (1, 3), (2, 2)])
+def test_every_input_has_its_row_in_its_place(numbers, sizes):
+    n_rows = 4 + len(numbers)
+    left = [number for number in range(n_rows) if number not in numbers]
+    bad = {number: BadRow(number, f"line {number + 1}", "empty text", f"b{number}") for number in numbers}
+
+    def answers():
+        start = 0
+        for size in sizes:
+            yield [{"id": number, "admitted": True, "lane": "trusted"} for number in left[start : start + size]]
+            start += size
+
+    rows = [row for block in with_rejected(answers(), bad) for row in block]
+    assert [row["id"] for row in rows] == [f"b{number}" if number in bad else number for number in range(n_rows)]
+    assert [row["lane"] == "rejected" for row in rows] == [number in bad for number in range(n_rows)]
+    assert all(row["reason"] == str(bad[number]) for number, row in enumerate(rows) if number in bad)
+
+
+def test_a_rejected_row_has_the_keys_of_a_decision_and_no_values(fitted, block):
+    (like, *_) = answer_rows(fitted, block, k=2, calibration=True, texts=True)
+    row = rejected_row(BadRow(3, "", "no text", 3), like)
+    assert list(row) == list(like)
+    assert problems(row, decision_schema()) == []
+    assert row["probabilities"] == dict.fromkeys(like["probabilities"]) and row["text"] is None
+    known = {name for name, value in row.items() if value not in (None, False, []) and not isinstance(value, dict)}
+    assert known == {"id", "lane", "reason"}
+    assert [problems({**row, name: like[name]}, decision_schema()) != [] for name in ("confidence", "exemplars")] == [
+        True,
+        True,
+    ]
+    assert problems({**row, "admitted": True}, decision_schema()) != []

@@ -550,7 +550,8 @@ def test_a_csv_field_may_be_longer_than_the_csv_module_allows(tmp_path):
         (["1", "0", "2.5"], ["1", "0", "2.5"]),
         (["1", "01", "2"], ["1", "01", "2"]),
         (["1", "-0", "2"], ["1", "-0", "2"]),
-        (["1", " 2", "3"], ["1", " 2", "3"]),
+        (["1", " 2", "3\t"], [1, 2, 3]),
+        (["1", " b", "3 "], ["1", "b", "3"]),
         (["1", "1_0", "3"], ["1", "1_0", "3"]),
         (["1", "²", "٣"], ["1", "²", "٣"]),
         (["1", "-", "3"], ["1", "-", "3"]),
@@ -934,3 +935,60 @@ def test_reading_csv_leaves_the_modules_limit_as_it_was(tmp_path):
     passing = iter(Documents(path))
     assert len(next(passing).text) == 200_000 and csv.field_size_limit() == limit
     assert [document.text for document in passing] == ["b"] and csv.field_size_limit() == limit
+
+
+# --- Rejecting -------------------------------------------------------------------------------------------------------
+
+
+def rejected(source, **options):
+    documents = Documents(source, problems="reject", **options)
+    found = {number: (row.number, row.id, str(row)) for number, row in documents.report.bad_rows.items()}
+    assert [document.number for document in documents] == sorted({*range(len(documents) + len(found))} - {*found})
+    return {number: (name, told) for number, (_, name, told) in found.items()}
+
+
+def test_what_is_rejected_is_kept_with_its_number_id_and_reason(tmp_path):
+    lines = ["[1]", "", '{"text": "a", "id": "x"}', '{"text": "", "id": "y"}', '{"text": "b", "id": "x"}', "{"]
+    path = write(tmp_path / "a.jsonl", "\n".join(lines))
+    assert rejected(path) == {
+        0: (0, "line 1: expected a JSON object. Got list"),
+        2: ("y", "line 4: empty text"),
+        3: ("x", "line 5: duplicate id"),
+        4: (4, "line 6: not valid JSON (Expecting property name enclosed in double quotes)"),
+    }
+    assert Documents(path, problems="reject").report.problems["empty text"] == ["line 4"]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.csv", "a.csv.gz"])
+def test_a_line_that_is_not_utf8_is_rejected_alone(tmp_path, name):
+    lines = [b'{"text": "one"}', b'{"text": "Gru\xdf"}', '{"text": "Gruß"}'.encode()]
+    lines = lines if "jsonl" in name else [b"text", b"one", b"Gru\xdf", "Gruß".encode()]
+    path = write(tmp_path / name, b"\n".join(lines))
+    place = "line 2" if "jsonl" in name else "line 3"
+    ((number, (_, told)),) = rejected(path).items()
+    assert number == 1 and told.startswith(f"{place}: not UTF-8")
+    assert [document.text for document in Documents(path, problems="reject")] == ["one", "Gruß"]
+
+
+@pytest.mark.parametrize("odd", [0, 1, 3])
+def test_the_columns_are_those_of_most_rows_wherever_the_odd_one_is(odd):
+    lines = [{"text": text, "id": text} for text in "abcd"]
+    del lines[odd]["id"]
+    assert rejected(lines) == {odd: (odd, f"row {odd + 1}: no id")}
+    lines = [{"text": text} for text in "abcd"]
+    lines[odd]["id"] = "x"
+    assert rejected(lines) == {odd: (odd, f"row {odd + 1}: id where other documents have none")}
+    lines = [{"body": text} for text in "abcd"]
+    lines[odd]["text"] = "a"
+    assert sorted(rejected(lines)) == sorted({*range(4)} - {odd})  # the column is there, if only once
+
+
+def test_a_label_that_is_missing_is_an_error_even_when_rejecting():
+    message = refused([{"text": "", "label": 1}, {"text": "a", "label": 1}, {"text": "b"}], problems="reject")
+    assert "has 1 document that cannot be used. no label: row 3." in message
+
+
+def test_nothing_that_can_be_read_is_an_error_even_when_rejecting(tmp_path):
+    path = write(tmp_path / "a.jsonl", "[\n{\n")
+    assert "a.jsonl has no row that can be read. line 1: not valid JSON" in refused(path, problems="reject")
+    assert "has no column 'text'" in refused([{"body": "a"}], problems="reject")

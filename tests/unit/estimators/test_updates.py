@@ -11,7 +11,8 @@ import torch
 
 from torchsdm import DriftGuard, LabelledStates, SDMClassifier, SDMEnsemble
 from torchsdm.errors import CertificateWarning, DataWarning, InvalidInputError, SDMWarning
-from torchsdm.model import Calibration
+from torchsdm.estimators._apart import keep_apart
+from torchsdm.model import Calibration, ListedExamples
 
 NAMES = np.array(["ant", "bee"])
 SETTINGS = {"n_filters": 16, "n_rounds": 2, "max_epochs": 5, "learning_rate": 1e-2, "random_state": 3}
@@ -349,3 +350,17 @@ def test_states_of_several_positions_are_compared_whole():
     assert len(fitted.model_.calibration.labels) == 100
     with pytest.raises(InvalidInputError, match="100 of the 100 points"):
         SDMClassifier(**SETTINGS).fit(X[:100], y[:100], calibration=(X[:100], y[:100]))
+
+
+def test_texts_count_where_states_were_made_from_them():
+    """The last bits of such states depend on the batch."""
+    one, other = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 2.0000002]])
+    known = {"support": (one, ListedExamples(["a"], ["the same"]))}
+    new = (other, ListedExamples(["b"], ["the same"]))
+    keep_apart(new, known, "add", to="support", by_text=False)
+    with pytest.raises(
+        InvalidInputError, match="1 of the 1 points that add got for the support set; row 0 equals point 'a'"
+    ):
+        keep_apart(new, known, "add", to="support", by_text=True)
+    nameless = (other, ListedExamples(["b"])), {"support": (one, ListedExamples(["a"]))}
+    keep_apart(*nameless, "add", to="support", by_text=True)  # no text is no text in common

@@ -203,3 +203,15 @@ def test_what_was_done_to_right_and_wrong():
 def test_possible_label_errors_are_admitted_disagreements_most_confident_first():
     decisions = decisions_of(["a", "a", "b", "a"], [1, 1, 1, 0], [0.91, 0.99, 0.95, 1.0])
     assert possible_label_errors(decisions, np.array(["b", "b", "b", "b"])).tolist() == [1, 0]
+
+
+def test_inputs_that_could_not_be_read_count_as_rejected():
+    decisions = decisions_of(PREDICTED, ADMITTED)
+    before, after = selective_accuracy(decisions, TRUTH), selective_accuracy(decisions, TRUTH, 2)
+    assert (before.marginal.n_total, after.marginal.n_total) == (6, 8)
+    assert after.marginal.share == before.marginal.share * 6 / 8
+    for one, other in ((before.by_class, after.by_class), (before.by_prediction, after.by_prediction)):
+        assert [(cell.n_total, cell.accuracy) for cell in one.values()] == [
+            (cell.n_total, cell.accuracy) for cell in other.values()
+        ]
+        assert [cell.share * 6 / 8 for cell in one.values()] == [cell.share for cell in other.values()]

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from safetensors.torch import save_file as torch_save_file
 
 from torchsdm import LabelledStates, SDMClassifier, read_states
-from torchsdm.errors import InvalidInputError, InvalidTypeError, SDMWarning, TorchSDMError
+from torchsdm.errors import EmptyInputError, InvalidInputError, InvalidTypeError, SDMWarning, TorchSDMError
 from torchsdm.states import ModelOrigin, PoolingOrigin, PromptOrigin, StatesOrigin
 from torchsdm.states.formats import has_states, state_blocks
 from torchsdm.states.labelled import join_states
@@ -759,8 +759,11 @@ def test_where_there_is_nothing_it_is_said(tmp_path):
             has_states(tmp_path / name)
     for name in ("a.npz", "a.safetensors", "a.jsonl", "a.jsonl.gz", "a.parquet", "a.csv", "a.tsv"):
         (tmp_path / name).write_bytes(b"")
-        with pytest.raises(InvalidInputError, match=rf"{name} is empty\.$"):
+        is_binary = name.endswith((".npz", ".safetensors", ".parquet"))  # no rows would still be some bytes
+        said = rf"{name} is empty: it is not even" if is_binary else rf"{name} is empty\.$"
+        with pytest.raises(InvalidInputError, match=said) as refused:
             has_states(tmp_path / name)
+        assert isinstance(refused.value, EmptyInputError) != is_binary
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b"\n\n"))
     write_parquet(tmp_path / "a.parquet", hidden_states=[])
     for name in ("a.jsonl.gz", "a.parquet"):
@@ -878,3 +881,46 @@ def make_origin(fingerprint):
         PromptOrigin("{document}", (), None, False, {}, "X"),
         PoolingOrigin(("mean",), -1, None, 0, 128),
     )
+
+
+# --- Bad rows --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2, 10])
+def test_bad_rows_are_noted_before_the_block_that_follows_them(tmp_path, size):
+    good = [{"hidden_states": [1.0, 2.0], "ids": f"g{number}"} for number in range(3)]
+    lines = [{"hidden_states": [1.0], "ids": "b0"}, good[0], {"ids": "b2"}, good[1], good[2], {"hidden_states": None}]
+    bad = {}
+    path = write_jsonl(tmp_path / "a.jsonl", lines)
+    n_noted = []
+    read = []
+    for block in state_blocks(path, size, bad=bad):
+        read += block.ids
+        n_noted.append(len(bad))
+    assert read == ["g0", "g1", "g2"] and n_noted == {1: [1, 2, 2], 2: [2, 3], 10: [3]}[size]
+    assert {number: (row.id, str(row)) for number, row in bad.items()} == {
+        0: ("b0", "line 1: 'hidden_states' has shape (1,) instead of (2,)"),
+        2: ("b2", "line 3: 'hidden_states' is missing"),
+        5: (5, "line 6: 'ids' is missing"),
+    }
+
+
+def test_the_width_that_is_wanted_goes_before_the_shape_of_most(tmp_path):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"hidden_states": state} for state in ([1.0], [2.0], [1.0, 2.0])])
+    for width, expected in ((None, [0, 1]), (2, [2]), (3, [0, 1])):
+        bad = {}
+        blocks = list(state_blocks(path, bad=bad, width=width))
+        assert sorted({*range(3)} - {*bad}) == expected and sum(map(len, blocks)) == len(expected)
+
+
+def test_texts_are_told_from_states_by_the_first_line_that_has_either(tmp_path):
+    for lines, expected in {
+        ("{", '{"id": 1}', '{"hidden_states": [1]}', '{"text": "a"}'): True,
+        ("{", '{"id": 1}', '{"text": "a"}', '{"hidden_states": [1]}'): False,
+        ("{", '{"id": 1}'): False,
+    }.items():
+        (tmp_path / "a.jsonl").write_text("\n".join(lines))
+        assert has_states(tmp_path / "a.jsonl", text="text") is expected
+    (tmp_path / "a.jsonl").write_text("{\n[")
+    with pytest.raises(InvalidInputError, match=r"a\.jsonl has no row that can be read. line 1: not valid JSON"):
+        has_states(tmp_path / "a.jsonl", text="text")

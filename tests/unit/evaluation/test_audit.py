@@ -1,0 +1,168 @@
+"""The label audit: wrong labels come first, and no label has a say in its own judgement."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from torchsdm import LabelledStates, audit_labels
+from torchsdm.errors import InvalidInputError, InvalidTypeError
+
+CLASSES = np.array(["ant", "bee", "wasp"])
+WRONG = [3, 50, 101, 177]
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Three blobs, true class numbers, and labels of which four are wrong."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 3, 240)
+    X = (rng.normal(size=(240, 6)) + 4 * np.eye(6)[truth]).astype(np.float32)
+    given = truth.copy()
+    given[WRONG] = (truth[WRONG] + 1) % 3
+    return X, CLASSES[truth], CLASSES[given]
+
+
+@pytest.fixture(scope="module")
+def audit(data):
+    return audit_labels(data[0], data[2])
+
+
+def test_wrong_labels_come_first_with_their_true_class(data, audit):
+    _, truth, given = data
+    first = audit.rows[: len(WRONG)]
+    assert sorted(one.row for one in first) == WRONG
+    assert [one.suggested for one in first] == [truth[one.row] for one in first]
+    assert [one.label for one in first] == [given[one.row] for one in first]
+    assert set(first) <= set(audit.contradicted)
+    assert all(one.suggested != one.label for one in audit.contradicted)
+    assert sorted(one.row for one in audit.rows) == list(range(240))
+    scores = [one.contradiction for one in audit.rows]
+    assert scores == sorted(scores, reverse=True)
+
+
+def plain_audit(X, y, k, seed, n_folds=5):
+    """The equation of the module's docstring, row by row, with scikit-learn's parts."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    classes = sorted(set(y.tolist()))
+    fold = np.random.default_rng(seed).permutation(len(X)) % n_folds
+    directions = StandardScaler().fit_transform(X.astype(np.float64))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    result = []
+    for i in range(len(X)):
+        seen = fold != fold[i]
+        scaler = StandardScaler().fit(X[seen])
+        model = LogisticRegression(C=0.01, max_iter=1000).fit(scaler.transform(X[seen]), y[seen])
+        p = model.predict_proba(scaler.transform(X[i : i + 1]))[0]
+        distance = np.linalg.norm(directions - directions[i], axis=1)
+        distance[i] = np.inf
+        nearest = np.argsort(distance, kind="stable")[:k]
+        v = np.array([(np.sum(y[nearest] == c) + 1) / (k + len(classes)) for c in classes])
+        own = classes.index(y[i])
+        result.append(np.log10(np.delete(p * v, own).sum() / (p[own] * v[own])))
+    return np.array(result)
+
+
+def test_the_score_is_that_of_the_equation(data):
+    X, _, given = data
+    rows = np.arange(60)
+    audit = audit_labels(X[rows], given[rows], n_neighbors=7, random_state=3)
+    expected = plain_audit(X[rows], given[rows], k=7, seed=audit.seed)
+    found = {one.row: one.contradiction for one in audit.rows}
+    np.testing.assert_allclose([found[row] for row in rows], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("row", [3, 20, 101])
+def test_a_label_has_no_say_in_its_own_judgement(data, audit, row):
+    X, _, given = data
+    changed = given.copy()
+    changed[row] = CLASSES[(CLASSES.tolist().index(given[row]) + 1) % 3]
+    other = audit_labels(X, changed)
+    np.testing.assert_array_equal(other.evidence[row], audit.evidence[row])
+    assert not np.array_equal(other.evidence, audit.evidence)  # but in that of others
+
+
+def test_the_same_seed_gives_the_same_audit(data, audit):
+    X, _, given = data
+    again = audit_labels(X, given, random_state=0)
+    assert again.rows == audit.rows and again.seed == audit.seed
+    assert audit_labels(X, given, random_state=1).rows != audit.rows
+
+
+def test_rows_are_told_with_ids_texts_places_and_the_nearest_that_contradict(data):
+    X, _, given = data
+    ids, texts = [f"i{row}" for row in range(240)], [f"text {row}" for row in range(240)]
+    places = [f"line {row + 1}" for row in range(240)]
+    labelled = LabelledStates(X, given, ids, texts, places=places)
+    audit = audit_labels(labelled, n_neighbors=15, n_shown=2)
+    first = audit.rows[0]
+    assert (first.id, first.text, first.place) == (f"i{first.row}", f"text {first.row}", f"line {first.row + 1}")
+    assert (first.n_neighbors, audit.n_neighbors) == (15, 15)
+    assert len(first.neighbors) == 2 and first.neighbors[0].distance <= first.neighbors[1].distance
+    for one in first.neighbors:
+        assert one.label == given[one.row] != first.label
+        assert (one.id, one.text, one.place) == (ids[one.row], texts[one.row], places[one.row])
+    told = str(first)
+    assert told.startswith(f"line {first.row + 1}, id 'i{first.row}': {first.label!r} -> {first.suggested!r}")
+    assert f"{first.n_agreeing} of 15 neighbours agree" in told and told.count("\n") == 3
+    assert json.loads(json.dumps(first.to_dict(), allow_nan=False))["neighbors"][1]["id"] == first.neighbors[1].id
+    agreeing = sum(given[row] == first.label for row in nearest(X, first.row, 15))
+    assert agreeing == first.n_agreeing
+
+
+def nearest(X, row, k):
+    directions = (X - X.mean(axis=0)) / X.std(axis=0)
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    order = np.argsort(np.linalg.norm(directions - directions[row], axis=1))
+    return [other for other in order if other != row][:k]
+
+
+def test_few_rows_have_all_others_as_neighbours_and_none_need_be_shown(data):
+    X, truth, _ = data
+    rows = np.concatenate([np.flatnonzero(truth == name)[:4] for name in CLASSES[:2]])
+    audit = audit_labels(X[rows], truth[rows], n_folds=2, n_shown=0, random_state=1)
+    assert audit.n_neighbors == 7 and not any(one.neighbors for one in audit.rows)
+    assert [one.id for one in audit.rows] == [one.row for one in audit.rows]
+
+
+def test_a_class_with_too_few_examples_is_named(data):
+    X, truth, _ = data
+    rows = np.concatenate([np.flatnonzero(truth == "ant"), np.flatnonzero(truth == "bee")[:7]])
+    with pytest.raises(InvalidInputError, match=r"5 folds needs at least 10 .* Got 7 of class 'bee'\..* lower n_folds"):
+        audit_labels(X[rows], truth[rows])
+    audit_labels(X[rows], truth[rows], n_folds=3)
+
+
+def test_a_class_that_falls_into_one_fold_is_named():
+    X, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
+    seed = audit_labels(X, y, n_folds=2).seed
+    first_fold = np.flatnonzero(np.random.default_rng(seed).permutation(40) % 2 == 0)
+    with pytest.raises(InvalidInputError, match=r"All examples of class 1 fell into one fold\..* random_state"):
+        audit_labels(X, np.isin(np.arange(40), first_fold[:4]).astype(int), n_folds=2)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "expected"),
+    [
+        ({"n_folds": 1}, InvalidInputError, "'n_folds' of audit_labels must be at least 2"),
+        ({"n_neighbors": 0}, InvalidInputError, "'n_neighbors' of audit_labels must be positive"),
+        ({"n_shown": -1}, InvalidInputError, "'n_shown' of audit_labels must be at least 0"),
+        ({"n_neighbors": 2.5}, InvalidTypeError, "'n_neighbors' of audit_labels must be an integer"),
+        ({"y": None}, InvalidInputError, "'y' of audit_labels must contain labels"),
+        ({"y": ["ant"] * 240}, InvalidInputError, "at least two classes"),
+        ({"y": ["ant", "bee"] * 100}, InvalidInputError, "'y' of audit_labels must have one value for each of 240"),
+        ({"ids": ["a"]}, InvalidInputError, "'ids' of audit_labels must have one value for each of 240"),
+        ({"texts": ["a"]}, InvalidInputError, "'texts' of audit_labels must have one value"),
+        ({"X": np.zeros((240, 2, 3))}, InvalidInputError, "pool the positions first"),
+        ({"X": np.full((240, 3), np.nan)}, InvalidInputError, "must be finite"),
+        ({"X": LabelledStates(np.eye(240), None)}, InvalidInputError, "takes no y, ids or texts"),
+    ],
+)
+def test_wrong_arguments_are_refused(data, change, error, expected):
+    arguments = {"X": data[0], "y": data[2], **change}
+    with pytest.raises(error, match=expected):
+        audit_labels(**arguments)
