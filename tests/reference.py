@@ -9,6 +9,7 @@ Distances are square roots of exactly rounded sums of squares, so their order do
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -179,13 +180,17 @@ def find_high_reliability_region(
     rescaled_similarity: Vector,
     probabilities: Matrix,
     labels: Sequence[int],
-    alpha: float,
+    alpha: float | Sequence[float],
     min_class_count: int = 0,
 ) -> Region:
-    """Algorithm 1, as printed: the first distinct q' > 0 whose class-wise thresholds are all at least alpha."""
+    """Algorithm 1, as printed: the first distinct q' > 0 whose class-wise thresholds are all at least alpha.
+
+    With a sequence, each class has its own alpha.
+    """
     rescaled = [float(value) for value in rescaled_similarity]
     true_label_probability = [float(row[int(y)]) for row, y in zip(probabilities, labels, strict=True)]
     n_classes = len(probabilities[0])
+    alphas = list(alpha) if isinstance(alpha, Sequence) else [alpha] * n_classes
 
     for candidate in sorted({value for value in rescaled if value > 0}):
         thresholds: list[float] = []
@@ -198,8 +203,8 @@ def find_high_reliability_region(
             )
             counts.append(len(values))
             # A class without points fails the candidate.
-            thresholds.append(values[inverse_cdf_index(len(values), alpha)] if values else -math.inf)
-        if all(psi >= alpha for psi in thresholds) and all(count >= min_class_count for count in counts):
+            thresholds.append(values[inverse_cdf_index(len(values), alphas[c])] if values else -math.inf)
+        if all(map(operator.ge, thresholds, alphas)) and all(count >= min_class_count for count in counts):
             return Region(True, candidate, thresholds, counts)
     return Region(False, math.inf, [math.inf] * n_classes, [0] * n_classes)
 

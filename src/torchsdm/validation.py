@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import numbers
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -109,6 +109,11 @@ def check_alpha(alpha: Any, caller: str) -> float:
 
 def check_alphas(alpha: Any, caller: str) -> tuple[float, ...]:
     """Turn one alpha or several into a tuple, in the order given, without repeats."""
+    if isinstance(alpha, Mapping):
+        raise InvalidTypeError(
+            f"'alpha' of {caller} must be one number or several. Got one for each class, which only SDMClassifier and "
+            "SDMEnsemble take."
+        )
     if isinstance(alpha, Iterable) and not isinstance(alpha, str) and getattr(alpha, "ndim", 1) == 1:
         values = tuple(dict.fromkeys(check_alpha(a, caller) for a in alpha))
         if not values:

@@ -116,6 +116,42 @@ def test_the_papers_region_makes_no_such_promise():
     assert n_found > 0.5 * 50
 
 
+def broken_by_class(asked, promised, control, n_fits, seed=0):
+    """Fits certified at ``asked``, and how many of them fall below ``promised``, both by class."""
+    world = World(np.array([0.5, 0.5]), np.array([0.5, 0.7]), np.array([1.0, 1.0]), 1 - np.eye(2))
+    rng = np.random.default_rng(seed)
+    n_found = n_broken = 0
+    for _ in range(n_fits):
+        samples = world.draw(1600, rng), world.draw(1600, rng)
+        certificate = certify(*samples, 2, alpha=asked, delta=DELTA, control=control, advice=False)
+        admits = np.isfinite(certificate.thresholds)
+        if certificate.found:
+            by_prediction = np.array(promised)[admits & (certificate.thresholds < 1)]
+            targets = np.concatenate([promised, by_prediction]) if control == "groups" else by_prediction
+            n_found += 1
+            n_broken += bool((world.accuracies(certificate.thresholds, control) < targets).any())
+    return n_found, n_broken
+
+
+@pytest.mark.parametrize("control", ["groups", "predictions"])
+def test_promises_by_class_are_broken_with_probability_at_most_delta(control):
+    n_found, n_broken = broken_by_class((0.8, 0.92), (0.8, 0.92), control, N_FITS)
+    assert n_found > N_FITS / 2
+    assert n_broken <= most()
+
+
+def test_the_smaller_target_alone_would_break_the_larger_promise():
+    _, n_broken = broken_by_class((0.8, 0.8), (0.8, 0.92), "predictions", 40)
+    assert n_broken > 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("control", ["groups", "predictions"])
+def test_promises_by_class_over_thousands_of_fits(control):
+    n_found, n_broken = broken_by_class((0.8, 0.92), (0.8, 0.92), control, 2000, seed=1)
+    assert n_found > 1000 and n_broken <= most(2000)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WORLDS)
 def test_promises_over_thousands_of_fits(name):

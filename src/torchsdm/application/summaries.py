@@ -12,6 +12,7 @@ from torchsdm.core import GroupAccuracy, HighReliabilityRegion
 from torchsdm.errors import Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.model import Calibration, SDMModel
+from torchsdm.targets import largest
 from torchsdm.trust import Certificate, points_needed
 
 
@@ -86,6 +87,7 @@ def _certificate(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any] | No
         "holds": certificate.found and classifier.lane_rule_.certificate is not None,
         "holds_for": certificate.holds_for(names),
         "alpha": certificate.alpha,
+        "class_alphas": _by_name(certificate.class_alphas, names),
         "delta": certificate.delta,
         "delta_spent": certificate.delta_spent,
         "control": certificate.control,
@@ -99,13 +101,13 @@ def _certificate(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any] | No
         "weakest": None if weakest is None else _group(weakest, names),
         "largest_alpha": certificate.largest_alpha,
         "n_needed": certificate.n_needed,
-        "fewest": None if certificate.alpha == 1 else _fewest(certificate, classifier.certification_size),
+        "fewest": None if largest(certificate.target) == 1 else _fewest(certificate, classifier.certification_size),
     }
 
 
 def _fewest(certificate: Certificate, share: float | None) -> dict[str, Any]:
     """The fewest examples that any certificate takes: held out, and to have so many held out."""
-    held_out = points_needed(certificate.alpha, certificate.delta)
+    held_out = points_needed(largest(certificate.target), certificate.delta)
     return {"held_out": held_out, "in_all": None if share is None else math.ceil(held_out / share)}
 
 
@@ -120,6 +122,11 @@ def _group(group: GroupAccuracy, names: list[Any]) -> dict[str, Any]:
     }
 
 
+def _by_name(alphas: tuple[float, ...], names: list[Any]) -> list[dict[str, Any]] | None:
+    """The targets of the classes, where they differ."""
+    return [{"label": name, "alpha": alpha} for name, alpha in zip(names, alphas, strict=True)] if alphas else None
+
+
 def _name(remedy: Remedy | None) -> str | None:
     return None if remedy is None else remedy.name
 
@@ -131,6 +138,7 @@ def _region(classifier: SDMClassifier | SDMEnsemble, number: int, region: HighRe
     return {
         "round": number + 1 if len(classifier.models_) > 1 else None,
         "alpha": region.alpha,
+        "class_alphas": _by_name(region.class_alphas, names),
         "found": region.found,
         "min_rescaled_similarity": region.min_rescaled_similarity if region.found else None,
         "class_counts": [int(count) for count in region.class_counts],

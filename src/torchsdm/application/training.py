@@ -53,6 +53,7 @@ def read_training_parts(
     columns: Columns,
     extractor: HiddenStateExtractor | None,
     store: StatesStore | None = None,
+    check_classes: Callable[[Array], object] = lambda classes: None,
 ) -> dict[str, LabelledStates]:
     """Labelled states of several files, all of whose labels are checked before the first text is extracted.
 
@@ -66,6 +67,8 @@ def read_training_parts(
         Reads texts.
     store : StatesStore, optional
         Where the states of texts are cached; by default in the cache folder.
+    check_classes : callable, optional
+        Called with the classes, before the first text is extracted.
     """
     store = default_store() if store is None else store
     with ExitStack() as files:
@@ -73,7 +76,7 @@ def read_training_parts(
             part: files.enter_context(_opened(source, columns, extractor, store, needs_labels=part != BACKGROUND))
             for part, source in sources.items()
         }
-        _check_labels(opened)
+        check_classes(_check_labels(opened))
         return {part: one.states() for part, one in opened.items()}
 
 
@@ -115,11 +118,12 @@ def _extracted(documents: Documents, extractor: HiddenStateExtractor, store: Sta
     return states if documents.has_ids else replace(states, ids=None)
 
 
-def _check_labels(opened: Mapping[str, _Source]) -> None:
-    """Refuse what training would refuse, and warn of class names that look like typing errors."""
+def _check_labels(opened: Mapping[str, _Source]) -> Array:
+    """Refuse what training would refuse, and warn of class names that look like typing errors; returns the classes."""
     labels = {part: one.labels for part, one in opened.items() if one.labels is not None}
     training = opened[TRAINING]
-    known = set(count_classes(labels[TRAINING], training.name)[0].tolist())
+    classes, _ = count_classes(labels[TRAINING], training.name)
+    known = set(classes.tolist())
     warn_of_lookalikes(labels[TRAINING], training.name)
     for part, given in labels.items():
         one = opened[part]
@@ -131,3 +135,4 @@ def _check_labels(opened: Mapping[str, _Source]) -> None:
                 f"{one.name} has labels that {training.name} does not have: {listed}{more}. Leave them out, or add "
                 f"examples of them to {training.name}."
             )
+    return classes

@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError, NotFittedError
 from torchsdm.labels import LabelCodes
+from torchsdm.targets import Target, smallest
 from torchsdm.trust import Certificate, ScoredSample, certify
 from torchsdm.validation import Array, ArrayLike, check_choice, check_label_array, check_same_length
 
@@ -49,7 +50,7 @@ class CertifiedScore(ClassifierMixin, BaseEstimator):
     certificate_: Certificate
 
     def __init__(
-        self, estimator: Any, score: str = "odds", alpha: float = 0.95, *, delta: float = 0.1, control: str = "groups"
+        self, estimator: Any, score: str = "odds", alpha: Target = 0.95, *, delta: float = 0.1, control: str = "groups"
     ) -> None:
         self.estimator = estimator
         self.score = score
@@ -91,7 +92,12 @@ class CertifiedScore(ClassifierMixin, BaseEstimator):
         score = self._score(answers)
         admitted = self.certificate_.admits(answers.logits.argmax(axis=1), score, np.isfinite(score))
         return Decisions.of_probabilities(
-            answers.classes, [self.alpha], answers.logits, answers.probabilities, admitted[:, None], score=score
+            answers.classes,
+            [smallest(self.alpha)],
+            answers.logits,
+            answers.probabilities,
+            admitted[:, None],
+            score=score,
         )
 
     def predict(self, X: ArrayLike) -> Array:

@@ -201,7 +201,9 @@ class ClassNumber(click.ParamType):  # type: ignore[type-arg]  # generic in some
             return value
         name, separator, number = str(value).rpartition("=")
         try:
-            return (name, float(number)) if separator and name else float(number)
+            if separator:
+                return (name, float(number)) if name else self.fail(f"{value!r} names no class.", param, ctx)
+            return float(number)
         except ValueError:
             return self.fail(f"{value!r} is neither a number nor CLASS=NUMBER.", param, ctx)
 
@@ -213,8 +215,16 @@ def numbers_or_by_class(values: Sequence[float | tuple[str, float]], option: str
         return [value for value in values if not isinstance(value, tuple)]
     by_class = dict(pairs)
     if len(by_class) < len(values):
-        raise InvalidInputError(f"{option} takes one number, or CLASS=NUMBER once for every class.")
+        raise InvalidInputError(f"{option} takes numbers, or CLASS=NUMBER once for every class, not both.")
     return by_class
+
+
+def alpha_setting(values: Sequence[float | tuple[str, float]], default: Any) -> Any:
+    """``--alpha`` as an estimator takes it: one number, several, or one by class; the default if there is none."""
+    if not values:
+        return default
+    given = numbers_or_by_class(values, "--alpha")
+    return given[0] if isinstance(given, list) and len(given) == 1 else given
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def trust_lines(result: dict[str, Any]) -> list[str]:
     if is_certified:
         lines.append(_promise(result))
     elif is_refused:
-        lines.append(f"Not certified at alpha {certificate['alpha']:g}: {_why_not(result)}.")
+        lines.append(f"Not certified at alpha {_asked(certificate)}: {_why_not(result)}.")
     for regions in _by_alpha(result["regions"]):
         lines.append(_ensemble_line(regions) if len(regions) > 1 else _region_line(regions[0], beside=is_certified))
     advice = _advice(result) if is_refused or not admits(result) else []
@@ -98,7 +98,7 @@ def _promise(result: dict[str, Any]) -> str:
     never = f" It never admits {_listed(certificate['never_admitted'])}." if certificate["never_admitted"] else ""
     only = " By its policy it admits only those that are also trusted." if result["policy"] == "trusted" else ""
     return (
-        f"Certified: the answers it admits are right at least {percent(certificate['alpha'])} of the time, "
+        f"Certified: the answers it admits are right at least {_often(certificate)}, "
         f"{_PROMISED[certificate['control']]} (the promise fails with probability {percent(fails)}). It admits "
         f"{share} of the certification sample.{never}{only}"
     )
@@ -131,7 +131,9 @@ def _advice(result: dict[str, Any]) -> list[str]:
     found: list[str] = []
     if certificate is not None and not certificate["found"]:
         in_all = None if certificate["fewest"] is None else certificate["fewest"]["in_all"]
-        if certificate["largest_alpha"] is not None:
+        if certificate["largest_alpha"] is not None and certificate.get("class_alphas") is not None:
+            found.append(f"lower targets, none above {certificate['largest_alpha']:g}")
+        elif certificate["largest_alpha"] is not None:
             fails = certificate["delta_spent"] + certificate["delta"]
             found.append(
                 f"a lower target, sdm recalibrate {result['model']} --alpha {certificate['largest_alpha']:g} (the "
@@ -143,9 +145,11 @@ def _advice(result: dict[str, Any]) -> list[str]:
         if certificate["n_needed"] is not None:
             growth = certificate["n_needed"] / certificate["n_certification"]
             found.append(f"about {growth:g} times as many examples, {growth * sum(counts):,.0f}")
-        if certificate["control"] != "all" and in_all is not None and sum(counts) >= in_all:
+        can_be_coarser = certificate["control"] != "all" and certificate.get("class_alphas") is None
+        if can_be_coarser and in_all is not None and sum(counts) >= in_all:
             found.append("training with --control all, which promises alpha over all answers together")
-    reached = [region["largest_alpha"] or 0 for region in result["regions"] if not region["found"]]
+    missing = [region for region in result["regions"] if not region["found"]]
+    reached = [0 if region.get("class_alphas") else region["largest_alpha"] or 0 for region in missing]
     lower = math.floor(1e4 * min(reached, default=0)) / 1e4
     if lower > 0.5:
         found.append(f"a lower target without a promise, sdm recalibrate {result['model']} --alpha {lower:g}")
@@ -180,7 +184,7 @@ def _by_alpha(regions: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 def _region_line(region: dict[str, Any], *, beside: bool) -> str:
     """What a region admits; ``beside`` a certificate, that is only what is trusted."""
-    alpha, share = f"{region['alpha']:g}", percent(region["admitted_share"])
+    alpha, share = _asked(region), percent(region["admitted_share"])
     if beside:
         admitted = f"admits {share} of the calibration set" if region["found"] else "is missing"
         return f"The paper's region at alpha {alpha}, which makes certified answers trusted, {admitted}."
@@ -195,7 +199,7 @@ def _region_line(region: dict[str, Any], *, beside: bool) -> str:
 
 def _ensemble_line(regions: list[dict[str, Any]]) -> str:
     """What the rounds of an ensemble admit; the ensemble admits what all of them do."""
-    alpha, missing = f"{regions[0]['alpha']:g}", [region["round"] for region in regions if not region["found"]]
+    alpha, missing = _asked(regions[0]), [region["round"] for region in regions if not region["found"]]
     if missing:
         which = ", ".join(map(str, missing))
         return f"It admits nothing at alpha {alpha}: round {which} of {len(regions)} has no region."
@@ -217,6 +221,22 @@ def _other_warnings(result: dict[str, Any]) -> list[str]:
         for one in result["warnings"]
         if not one["what"].endswith(said)
     ]
+
+
+def _asked(promise: dict[str, Any]) -> str:
+    """The target of a certificate or a region, by class if classes have their own."""
+    if promise.get("class_alphas") is None:
+        return f"{promise['alpha']:g}"
+    from torchsdm.targets import described
+
+    by_class = promise["class_alphas"]
+    return described(tuple(one["alpha"] for one in by_class), [one["label"] for one in by_class])
+
+
+def _often(certificate: dict[str, Any]) -> str:
+    if certificate.get("class_alphas") is None:
+        return f"{percent(certificate['alpha'])} of the time"
+    return f"as often as asked ({_asked(certificate)})"
 
 
 def percent(share: float) -> str:

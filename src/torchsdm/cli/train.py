@@ -11,7 +11,9 @@ from click.core import ParameterSource
 from torchsdm.choices import BACKGROUNDS, CONTROLS, PAPER, POLICIES, PRESETS
 from torchsdm.cli._options import (
     AskedModel,
+    ClassNumber,
     ModelOutput,
+    alpha_setting,
     asked_model_options,
     column_options,
     json_option,
@@ -32,7 +34,13 @@ if TYPE_CHECKING:
 @click.argument("data", metavar="DATA")
 @model_output_options("Directory for the model.", required=True)
 @click.option(
-    "-a", "--alpha", "alphas", multiple=True, type=float, help="Target accuracy of admitted inputs; can be repeated."
+    "-a",
+    "--alpha",
+    "alphas",
+    multiple=True,
+    type=ClassNumber(),
+    metavar="[CLASS=]ALPHA",
+    help="Target accuracy of admitted inputs; can be repeated. For one class with CLASS=, then for each.",
 )
 @click.option(
     "--preset",
@@ -103,7 +111,7 @@ if TYPE_CHECKING:
 def train(
     data: str,
     output: ModelOutput,
-    alphas: tuple[float, ...],
+    alphas: tuple[float | tuple[str, float], ...],
     preset: str,
     calibration: str | None,
     certification: str | None,
@@ -129,6 +137,9 @@ def train(
     """
     if ensemble and certification is not None:
         raise InvalidInputError("An ensemble is not certified. Leave out --certification.")
+    alpha = alpha_setting(alphas, 0.95)
+    if isinstance(alpha, dict) and settings["control"] == "all" and not ensemble:
+        raise InvalidInputError("--control all takes all answers together: give one --alpha, not one for each class.")
     path = output.path()
     folder = checkpoint or path.with_name(f"{path.name}.training")
     store: StatesStore | None = None
@@ -145,6 +156,7 @@ def train(
         from torchsdm.application import read_training_parts, summary
         from torchsdm.estimators import SDMClassifier, SDMEnsemble
         from torchsdm.hidden_states import default_store
+        from torchsdm.targets import check_targets
         from torchsdm.training import remove_checkpoint
 
         store = default_store()
@@ -155,10 +167,14 @@ def train(
             "background": background,
         }
         given = {part: file for part, file in files.items() if file is not None}
-        parts: dict[str, Any] = dict(read_training_parts(given, columns, extractor, store))
+        parts: dict[str, Any] = dict(
+            read_training_parts(
+                given, columns, extractor, store, lambda classes: check_targets(alpha, classes, "sdm train")
+            )
+        )
         kind = SDMEnsemble if ensemble else SDMClassifier
         classifier = kind(
-            alpha=_alpha(alphas),
+            alpha=alpha,
             random_state=seed,
             device=language_model.device,
             checkpoint=folder,
@@ -199,9 +215,3 @@ def _chosen(settings: dict[str, Any], preset: str) -> dict[str, Any]:
     papers = PAPER if preset == "paper" else {}
     chosen = {name: value if is_given[name] else papers.get(name, value) for name, value in settings.items()}
     return chosen | {name: chosen[name] or None for name in ("patience", "certification_size")}
-
-
-def _alpha(alphas: tuple[float, ...]) -> float | list[float]:
-    if not alphas:
-        return 0.95
-    return alphas[0] if len(alphas) == 1 else list(alphas)

@@ -10,8 +10,10 @@ import click
 
 from torchsdm.choices import CONTROLS, POLICIES
 from torchsdm.cli._options import (
+    ClassNumber,
     LanguageModel,
     ModelOutput,
+    alpha_setting,
     column_options,
     json_option,
     language_model_options,
@@ -117,7 +119,13 @@ def update(
 @click.command()
 @click.argument("model", metavar="MODEL")
 @click.option(
-    "-a", "--alpha", "alphas", multiple=True, type=float, help="Target accuracy of admitted inputs; can be repeated."
+    "-a",
+    "--alpha",
+    "alphas",
+    multiple=True,
+    type=ClassNumber(),
+    metavar="[CLASS=]ALPHA",
+    help="Target accuracy of admitted inputs; can be repeated. For one class with CLASS=, then for each.",
 )
 @click.option("--min-class-count", type=int, help="Calibration points per class that a region needs.")
 @click.option("--policy", type=click.Choice(POLICIES), help="Change which lanes are admitted.")
@@ -125,7 +133,7 @@ def update(
 @json_option
 def recalibrate(
     model: str,
-    alphas: tuple[float, ...],
+    alphas: tuple[float | tuple[str, float], ...],
     min_class_count: int | None,
     policy: str | None,
     output: ModelOutput,
@@ -144,7 +152,7 @@ def recalibrate(
     from torchsdm.application import SavedModel, summary
 
     saved = SavedModel.load(model)
-    alpha: Any = None if not alphas else alphas[0] if len(alphas) == 1 else list(alphas)
+    alpha = alpha_setting(alphas, None)
     if policy is not None:
         saved.classifier.set_params(policy=policy)
     with said_once(saved.classifier):
@@ -157,7 +165,15 @@ def recalibrate(
 @click.command()
 @click.argument("model", metavar="MODEL")
 @click.argument("data", metavar="[DATA]", required=False)
-@click.option("-a", "--alpha", type=float, help="Accuracy to promise. Default: that of the last certificate.")
+@click.option(
+    "-a",
+    "--alpha",
+    "alphas",
+    multiple=True,
+    type=ClassNumber(),
+    metavar="[CLASS=]ALPHA",
+    help="Accuracy to promise; for one class with CLASS=, then for each. Default: that of the last certificate.",
+)
 @click.option("--delta", type=float, help="Probability with which the promise may fail. Default: as in training.")
 @click.option("--control", type=click.Choice(CONTROLS), help="For whom it holds. Default: as in training.")
 @model_output_options("Directory for the changed model. Default: MODEL itself, replaced atomically.")
@@ -167,7 +183,7 @@ def recalibrate(
 def certify(
     model: str,
     data: str | None,
-    alpha: float | None,
+    alphas: tuple[float | tuple[str, float], ...],
     delta: float | None,
     control: str | None,
     output: ModelOutput,
@@ -185,6 +201,9 @@ def certify(
       sdm certify model checked.jsonl
       sdm certify model checked.jsonl --alpha 0.9 --control predictions
     """
+    alpha = alpha_setting(alphas, None)
+    if isinstance(alpha, list):
+        raise InvalidInputError("A certificate has one --alpha, or one for each class with CLASS=.")
     path = output.path(model)
     from torchsdm.application import summary
     from torchsdm.estimators import SDMClassifier

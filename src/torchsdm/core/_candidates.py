@@ -12,13 +12,14 @@ from torchsdm.validation import Array
 
 @compiled
 def best_candidates(
-    rescaled_similarity: Array, truth: Array, labels: Array, n_classes: int, alpha: float, min_class_count: int
+    rescaled_similarity: Array, truth: Array, labels: Array, alphas: Array, min_class_count: int
 ) -> tuple[int, int]:
     """Sizes of two candidates: the smallest q' at which every class holds (0 if none), and the one where fewest fail.
 
     The points are in descending order of q', so a candidate's points are a prefix. Each further point changes only the
-    two counts of its own class.
+    two counts of its own class. ``alphas`` (C,) are the targets of the classes.
     """
+    n_classes = len(alphas)
     n_points = np.zeros(n_classes, dtype=np.int64)
     n_low = np.zeros(n_classes, dtype=np.int64)
     fails = np.ones(n_classes, dtype=np.bool_)  # a class without points fails
@@ -27,8 +28,8 @@ def best_candidates(
     for i in range(len(labels)):
         c = labels[i]
         n_points[c] += 1
-        n_low[c] += truth[i] < alpha
-        now_fails = (n_low[c] > _threshold_index(n_points[c], alpha)) | (n_points[c] < min_class_count)
+        n_low[c] += truth[i] < alphas[c]
+        now_fails = (n_low[c] > _threshold_index(n_points[c], alphas[c])) | (n_points[c] < min_class_count)
         n_failing += int(now_fails) - int(fails[c])
         fails[c] = now_fails
         is_whole = i + 1 == len(labels) or rescaled_similarity[i + 1] < rescaled_similarity[i]

@@ -34,7 +34,7 @@ class Decisions:
     classes: Array
     """The labels (C,), in the order of the per-class columns."""
     alphas: Array
-    """The requested alphas (A,), ascending."""
+    """The requested alphas (A,), ascending; if classes have targets of their own, the smallest."""
     predictions: Array
     """Predicted label: argmax of the logits, whether admitted or not."""
     admitted: Array
@@ -282,7 +282,7 @@ def decide(
     regions = sorted(regions, key=lambda region: region.alpha)
     bands, admitted_at, admitted_lower_at = [], [], []
     for region in regions:
-        band = _band(logits, q, d, sizes, alpha=region.alpha)
+        band = _band_of(region, logits, q, d, sizes)
         bands.append(band)
         admitted_at.append(region.admits(q_rescaled, y_hat, confidence))
         admitted_lower_at.append(region.admits(band["rescaled_similarity_lower"], y_hat, band["confidence_lower"]))
@@ -344,6 +344,17 @@ def _band(logits: Tensor, q: Tensor, d: Tensor, sizes: Tensor, *, alpha: float) 
         "confidence_upper": confidence_upper,
         "rescaled_similarity_lower": rescaled_similarity(q, confidence_lower),
     }
+
+
+def _band_of(region: HighReliabilityRegion, logits: Tensor, q: Tensor, d: Tensor, sizes: Tensor) -> dict[str, Tensor]:
+    """The band of a region; where classes have targets of their own, each row's is that of its prediction."""
+    if not region.class_alphas:
+        return _band(logits, q, d, sizes, alpha=region.alpha)
+    targets = sorted(set(region.class_alphas))
+    bands = [_band(logits, q, d, sizes, alpha=alpha) for alpha in targets]
+    of_class = torch.tensor([targets.index(alpha) for alpha in region.class_alphas], device=logits.device)
+    of_row = of_class[logits.argmax(dim=1)][None]
+    return {name: torch.stack([band[name] for band in bands]).gather(0, of_row)[0] for name in bands[0]}
 
 
 def _of_prediction(per_class: Tensor, logits: Tensor) -> Tensor:

@@ -6,6 +6,8 @@ k(n_c) = min(floor((1 - alpha) n_c), n_c - 1) of the sorted probabilities, so
 
     psi_c >= alpha   if and only if   b_c <= k(n_c).
 
+Each class may have an alpha of its own, which takes the place of alpha for that class.
+
 Two counts per class replace the eCDFs, and both change only at the class's own points. One sort and one pass over the
 points (``_candidates``) therefore find the first candidate at which every class holds: O(n log n), for any number of
 classes.
@@ -27,13 +29,13 @@ import torch
 from torch import Tensor
 
 from torchsdm.errors import InvalidInputError, RegionWarning, Remedy
+from torchsdm.targets import Target, by_number, capped, check_target, described, largest, smallest, target_of
 from torchsdm.validation import (
     Array,
     ArrayLike,
     as_float_tensor,
     as_integer_tensor,
     as_tensor,
-    check_alpha,
     check_positive,
     check_shape,
 )
@@ -46,6 +48,7 @@ class HighReliabilityRegion:
     """Where Algorithm 1 estimates, on the calibration set, that each class reaches alpha."""
 
     alpha: float
+    """The target; the smallest, if classes have different ones."""
     min_rescaled_similarity: float
     """q'_min; infinite if no region was found."""
     thresholds: Tensor
@@ -55,9 +58,17 @@ class HighReliabilityRegion:
     failed_classes: tuple[int, ...] = ()
     """If no region was found: the classes below alpha at the candidate that reaches the largest alpha."""
     largest_alpha: float | None = None
-    """If no region was found: the largest alpha that has one, or None if no alpha above 0.5 has."""
+    """If no region was found: the largest alpha that has one, or None if no alpha above 0.5 has. With targets that
+    differ, the largest number that they could be limited to."""
     largest_alpha_counts: tuple[int, ...] = ()
     """Calibration points of each class behind the region of ``largest_alpha``; few make it worthless."""
+    class_alphas: tuple[float, ...] = ()
+    """The target of each class (C,), if they differ."""
+
+    @property
+    def target(self) -> Target:
+        """What is asked: alpha, or the alpha of each class."""
+        return self.class_alphas or self.alpha
 
     @property
     def found(self) -> bool:
@@ -72,7 +83,8 @@ class HighReliabilityRegion:
         """
         if not self.found:
             return ()
-        return tuple(torch.nonzero(self.class_counts * (1 - self.alpha) < 1 - 1e-9).squeeze(1).tolist())
+        targets = torch.tensor(by_number(self.target, len(self.class_counts)))
+        return tuple(torch.nonzero(self.class_counts * (1 - targets) < 1 - 1e-9).squeeze(1).tolist())
 
     def admits(self, rescaled_similarity: ArrayLike, predictions: ArrayLike, confidence: ArrayLike) -> Tensor:
         """Selection rule (Eq. 9): admitted (N,) where ``q' >= q'_min and sdm(z')_yhat >= psi_yhat``."""
@@ -96,10 +108,11 @@ class HighReliabilityRegion:
         def named(classes: Sequence[int]) -> str:
             return ", ".join(repr(c if class_names is None else class_names[c]) for c in classes)
 
+        asked = described(self.target, class_names)
         if not self.found:
             classes = f" Class {named(self.failed_classes)} stays below alpha." if self.failed_classes else ""
             so = "no answer is trusted, but the certificate admits" if certified else "everything is rejected"
-            text = f"No high-reliability region at alpha={self.alpha:g}; {so}.{classes}"
+            text = f"No high-reliability region at alpha={asked}; {so}.{classes}"
             if self.largest_alpha is None:
                 return RegionWarning(
                     f"{text} No alpha above 0.5 has a region either: the model is too weak or there is too little data."
@@ -108,7 +121,10 @@ class HighReliabilityRegion:
             if reached <= 0.5:
                 reached = math.floor(self.largest_alpha * 1e7) / 1e7
             counts = ", ".join(str(count) for count in self.largest_alpha_counts)
-            text += f" The largest alpha that has one is {reached:.7g}, based on {counts} points by class"
+            reaching = f"The largest alpha that has one is {reached:.7g}"
+            if self.class_alphas:
+                reaching = f"With no target above {reached:.7g} there would be one"
+            text += f" {reaching}, based on {counts} points by class"
             if reached <= 0.5:
                 return RegionWarning(f"{text}; it is barely above 0.5.")
             return RegionWarning(f"{text}.", remedy=Remedy.LOWER_ALPHA)
@@ -119,9 +135,10 @@ class HighReliabilityRegion:
             )
         if self.scarce_classes:
             counts = ", ".join(str(int(self.class_counts[c])) for c in self.scarce_classes)
-            fewer = math.ceil(1 / (1 - self.alpha) - 1e-9)
+            most = max(target_of(self.target, c) for c in self.scarce_classes)
+            fewer = "any number" if most == 1 else math.ceil(1 / (1 - most) - 1e-9)
             return RegionWarning(
-                f"The region at alpha={self.alpha:g} is based on few calibration points of class "
+                f"The region at alpha={asked} is based on few calibration points of class "
                 f"{named(self.scarce_classes)} ({counts}, fewer than {fewer}): the threshold is just their minimum.",
                 remedy=Remedy.MORE_CALIBRATION,
             )
@@ -132,7 +149,7 @@ def find_high_reliability_region(
     rescaled_similarity: ArrayLike,
     probabilities: ArrayLike,
     labels: ArrayLike,
-    alpha: float,
+    alpha: float | Sequence[float],
     min_class_count: int = 0,
 ) -> HighReliabilityRegion:
     """Algorithm 1 over the calibration set.
@@ -145,17 +162,17 @@ def find_high_reliability_region(
         sdm(z') of the calibration points; thresholds are taken from the probability of the *true* class.
     labels : (N,)
         True classes.
-    alpha : float
-        Target accuracy in (0.5, 1].
+    alpha : float or (C,)
+        Target accuracy in (0.5, 1], or one for each class.
     min_class_count : int
         Candidates with fewer points of some class fail. 0, as in the paper: Algorithm 1 accepts one point.
     """
     caller = "find_high_reliability_region"
-    alpha = check_alpha(alpha, caller)
     check_positive(min_class_count, "min_class_count", caller, integer=True, zero=True)
     p = as_float_tensor(probabilities, "probabilities", caller).detach().double()
     check_shape(p, (None, None), "probabilities", caller)
     n, n_classes = p.shape
+    target = check_target(alpha, n_classes, caller)
     q_rescaled = as_tensor(rescaled_similarity, "rescaled_similarity", caller).detach().double().to(p.device)
     y = as_integer_tensor(labels, "labels", caller).to(p.device)
     check_shape(q_rescaled, (n,), "rescaled_similarity", caller)
@@ -168,10 +185,10 @@ def find_high_reliability_region(
         raise InvalidInputError(f"'probabilities' and 'rescaled_similarity' of {caller} must not contain NaN.")
 
     points = _SortedPoints.of(q_rescaled, p.gather(1, y.unsqueeze(1)).squeeze(1), y, n_classes)
-    holds, fewest_failing = points.best_candidates(alpha, min_class_count)
+    holds, fewest_failing = points.best_candidates(target, min_class_count)
     if not holds:
-        return _no_region(points, alpha, min_class_count, fewest_failing)
-    return points.region(holds, alpha)
+        return _no_region(points, target, min_class_count, fewest_failing)
+    return points.region(holds, target)
 
 
 @dataclass(frozen=True)
@@ -190,31 +207,44 @@ class _SortedPoints:
         order = order[: np.count_nonzero(q > 0)]
         return cls(q[order], p[order], y[order], n_classes)
 
-    def best_candidates(self, alpha: float, min_class_count: int) -> tuple[int, int]:
+    def best_candidates(self, target: Target, min_class_count: int) -> tuple[int, int]:
         """Sizes of the smallest candidate at which no class fails (0 if none), and of the one where fewest fail."""
         from torchsdm.core._candidates import best_candidates
 
+        alphas = by_number(target, self.n_classes)
         holds, best = best_candidates(
-            self.rescaled_similarity, self.truth, self.labels, self.n_classes, alpha, int(min_class_count)
+            self.rescaled_similarity, self.truth, self.labels, alphas.copy(), int(min_class_count)
         )
         return int(holds), int(best)
 
-    def region(self, n: int, alpha: float) -> HighReliabilityRegion:
+    def region(self, n: int, target: Target) -> HighReliabilityRegion:
         """The region of the candidate with n points."""
         thresholds = torch.full((self.n_classes,), torch.inf, dtype=torch.float64)
         counts = self.class_counts(n)
         by_class = self.truth[:n][np.argsort(self.labels[:n], kind="stable")]
         for c, values in enumerate(np.split(by_class, counts.cumsum()[:-1])):
             if len(values):
-                index = threshold_index(len(values), alpha)
+                index = threshold_index(len(values), target_of(target, c))
                 thresholds[c] = np.partition(values, index)[index]
-        return HighReliabilityRegion(
-            alpha, float(self.rescaled_similarity[n - 1]), thresholds, torch.from_numpy(counts)
-        )
+        lowest = float(self.rescaled_similarity[n - 1])
+        return _region(target, lowest, thresholds, torch.from_numpy(counts))
 
     def class_counts(self, n: int) -> Array:
         """How many of the first n points each class has (C,)."""
         return np.bincount(self.labels[:n], minlength=self.n_classes).astype(np.int64)
+
+
+def _region(
+    target: Target,
+    min_rescaled_similarity: float,
+    thresholds: Tensor,
+    class_counts: Tensor,
+    **failure: Any,
+) -> HighReliabilityRegion:
+    """A region for a target."""
+    differing = target if isinstance(target, tuple) else ()
+    found = (smallest(target), min_rescaled_similarity, thresholds, class_counts)
+    return HighReliabilityRegion(*found, class_alphas=differing, **failure)
 
 
 def threshold_index(n: int, alpha: float) -> int:
@@ -227,27 +257,31 @@ def threshold_index(n: int, alpha: float) -> int:
     return min(int((1 - alpha) * n + 0.5e-9), n - 1)
 
 
-def _no_region(points: _SortedPoints, alpha: float, min_class_count: int, fewest_failing: int) -> HighReliabilityRegion:
+def _no_region(
+    points: _SortedPoints, target: Target, min_class_count: int, fewest_failing: int
+) -> HighReliabilityRegion:
     """Say which classes fail and which alpha would have been reached.
 
-    A candidate that holds for one alpha holds for every smaller one, so bisection finds the largest.
+    A candidate that holds for one alpha holds for every smaller one, so bisection finds the largest; with a target for
+    each class, the largest number that all of them could be limited to.
     """
     nothing = torch.full((points.n_classes,), torch.inf, dtype=torch.float64)
     no_counts = torch.zeros(points.n_classes, dtype=torch.int64)
     if not fewest_failing:  # no point with q' > 0
-        return HighReliabilityRegion(alpha, math.inf, nothing, no_counts, tuple(range(points.n_classes)))
-    low, high, reached = 0.5, alpha, 0
+        return _region(target, math.inf, nothing, no_counts, failed_classes=tuple(range(points.n_classes)))
+    low, high, reached = 0.5, largest(target), 0
     for _ in range(_ALPHA_STEPS):
         middle = (low + high) / 2
-        holds, _ = points.best_candidates(middle, min_class_count)
+        holds, _ = points.best_candidates(capped(target, middle), min_class_count)
         low, high, reached = (middle, high, holds) if holds else (low, middle, reached)
     tidy = round(high, 6)  # the largest alpha is often a round number that bisection only approaches
-    if low < tidy < alpha and (holds := points.best_candidates(tidy, min_class_count)[0]):
+    if low < tidy < largest(target) and (holds := points.best_candidates(capped(target, tidy), min_class_count)[0]):
         low, reached = tidy, holds
-    nearest = points.region(reached or fewest_failing, alpha)
-    below = (nearest.thresholds < alpha) | (nearest.class_counts < max(1, min_class_count))
+    nearest = points.region(reached or fewest_failing, target)
+    asked = torch.tensor(by_number(target, points.n_classes))
+    below = (nearest.thresholds < asked) | (nearest.class_counts < max(1, min_class_count))
     failed = tuple(torch.nonzero(below).squeeze(1).tolist())
     if not reached:
-        return HighReliabilityRegion(alpha, math.inf, nothing, no_counts, failed)
-    largest_counts = tuple(points.class_counts(reached).tolist())
-    return HighReliabilityRegion(alpha, math.inf, nothing, no_counts, failed, low, largest_counts)
+        return _region(target, math.inf, nothing, no_counts, failed_classes=failed)
+    reaching = {"largest_alpha": low, "largest_alpha_counts": tuple(points.class_counts(reached).tolist())}
+    return _region(target, math.inf, nothing, no_counts, failed_classes=failed, **reaching)

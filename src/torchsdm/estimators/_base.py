@@ -25,6 +25,7 @@ from torchsdm.labels import BACKGROUND, LabelCodes, count_classes, warn_of_looka
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, next_ids
 from torchsdm.model import CALIBRATION, CERTIFICATION, Examples, ListedExamples, Points
 from torchsdm.states import LabelledStates, StatesOrigin
+from torchsdm.targets import check_alpha_setting, check_targets
 from torchsdm.training import (
     History,
     SDMLearner,
@@ -38,7 +39,6 @@ from torchsdm.training import (
 from torchsdm.validation import (
     Array,
     ArrayLike,
-    check_alphas,
     check_choice,
     check_device,
     check_hidden_states,
@@ -65,7 +65,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
 
     def __init__(
         self,
-        alpha: float | Sequence[float] = 0.95,
+        alpha: float | Sequence[float] | Mapping[Any, float] = 0.95,
         n_filters: int = 500,
         n_rounds: int = 2,
         max_epochs: int = 50,
@@ -113,12 +113,12 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         self.background_as = background_as
 
     @classmethod
-    def paper(cls: type[Self], alpha: float | Sequence[float] = 0.95, **changes: Any) -> Self:
+    def paper(cls: type[Self], alpha: float | Sequence[float] | Mapping[Any, float] = 0.95, **changes: Any) -> Self:
         """An estimator with the paper's settings and protocol: wide, slow, ten rounds, and no certificate.
 
         Parameters
         ----------
-        alpha : float or sequence of float
+        alpha : float, sequence of float, or mapping of class to float
         **changes
             Any other parameters.
         """
@@ -147,6 +147,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         check_same_length(len(states), labels, "y", caller)
         classes, class_numbers = count_classes(labels, f"'y' of {caller}")
         warn_of_lookalikes(labels, f"'y' of {caller}")
+        check_targets(self.alpha, classes, caller)
         examples = check_examples(data_in.ids, data_in.texts, len(states), caller)
         codes = LabelCodes(classes)
         sets: dict[str, Set] = {"training": (states, examples)}
@@ -190,7 +191,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         self._codes = LabelCodes(data.classes, outside)
         self.states_origin_ = data.states_origin
         self.history_ = History(record for one in rounds for record in one.records)
-        alphas = check_alphas(self.alpha, f"{type(self).__name__}.fit")
+        alphas = check_targets(self.alpha, data.classes, f"{type(self).__name__}.fit")
         return Trained(data, training, rounds, alphas, int(self.min_class_count))
 
     # ---------------------------------------------------------------- asking
@@ -250,7 +251,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         if self.checkpoint is not None:
             check_path(self.checkpoint, "checkpoint", caller)
         check_device(self.device, caller)
-        check_alphas(self.alpha, caller)
+        check_alpha_setting(self.alpha, caller)
         if self.certification_size is not None:
             check_share(self.certification_size, "certification_size", caller)
         check_share(self.delta, "delta", caller)

@@ -11,6 +11,7 @@ from torchsdm.core import restore_adaptor
 from torchsdm.matching import DEFAULT_BLOCK_SIZE
 from torchsdm.model import Examples, Points, SDMModel
 from torchsdm.states import StatesOrigin
+from torchsdm.targets import Target
 from torchsdm.training import Part, Round, Training, TrainingData, fingerprint
 from torchsdm.validation import Array
 
@@ -99,7 +100,7 @@ class Trained:
     data: FitData
     training: Training
     rounds: list[Round]
-    alphas: tuple[float, ...]
+    alphas: tuple[Target, ...]
     min_class_count: int
 
     def rows_of(self, one: Round) -> tuple[Array, Array]:

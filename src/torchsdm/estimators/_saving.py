@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -171,6 +172,8 @@ def settings_to_json(parameters: dict[str, Any]) -> dict[str, Any]:
     }
     if not isinstance(plain.get("random_state"), int):
         plain["random_state"] = None
-    if not isinstance(plain["alpha"], float):
+    if isinstance(plain["alpha"], Mapping):  # a file names classes by their text; so does check_targets
+        plain["alpha"] = {str(name): float(value) for name, value in plain["alpha"].items()}
+    elif not isinstance(plain["alpha"], float):
         plain["alpha"] = np.asarray(plain["alpha"], dtype=float).tolist()
     return plain

@@ -18,6 +18,7 @@ from torchsdm.errors import CertificateWarning, Remedy, SDMWarning, warn_user
 from torchsdm.estimators._fitted import FittedState
 from torchsdm.estimators._fitting import FitData
 from torchsdm.model import Certification, Points, SDMModel
+from torchsdm.targets import Target, largest
 from torchsdm.training import Part, certification_split
 from torchsdm.trust import (
     AlphaCurve,
@@ -82,7 +83,7 @@ class Trusting(FittedState):
         for warning in self._region_warnings():
             warn_user(warning.what, type(warning), warning.remedy)
 
-    def _hold_out(self, data: FitData, alpha: float) -> FitData:
+    def _hold_out(self, data: FitData, alpha: Target) -> FitData:
         """Hold out a random part of X to certify with, unless there are too few points for any certificate.
 
         Who gives a calibration set has made the split; nothing is held out of it then.
@@ -106,12 +107,12 @@ class Trusting(FittedState):
         was_split = data.points.calibration_states is not None
         return data.certification is not None or not (self.certification_size is None or was_split)
 
-    def _certify(self, model: SDMModel, alpha: float) -> None:
+    def _certify(self, model: SDMModel, alpha: Target) -> None:
         """Find the certified rule of a model, if it has certification points; warns if there is none."""
         self.familiarity_ = float(self.familiarity)
         points = model.certification
         spent = {} if points is None else self.deltas_spent_.get(points.fingerprint, {})
-        if points is None or len(points.labels) == 0 or alpha == 1:
+        if points is None or len(points.labels) == 0 or largest(alpha) == 1:
             self.certificate_ = Certificate.without_test(
                 *(alpha, float(self.delta), self.control, len(model.classes)),
                 looks=len(spent),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -12,11 +12,11 @@ from torchsdm.estimators._apart import keep_apart
 from torchsdm.estimators._fitted import FittedState, check_examples
 from torchsdm.matching import next_ids
 from torchsdm.model import CALIBRATION, CERTIFICATION, SUPPORT, SDMModel
+from torchsdm.targets import check_targets
 from torchsdm.validation import (
     Array,
     ArrayLike,
     as_list,
-    check_alphas,
     check_choice,
     check_hidden_states,
     check_positive,
@@ -31,7 +31,10 @@ class Updatable(FittedState):
     """Methods that change the sets or region of a fitted estimator; a failed call changes nothing."""
 
     def recalibrate(
-        self: Self, alpha: float | Sequence[float] | None = None, *, min_class_count: int | None = None
+        self: Self,
+        alpha: float | Sequence[float] | Mapping[Any, float] | None = None,
+        *,
+        min_class_count: int | None = None,
     ) -> Self:
         """Recompute the region, for another alpha or after updates, without training.
 
@@ -40,7 +43,9 @@ class Updatable(FittedState):
         self._check_is_fitted("recalibrate")
         caller = f"{type(self).__name__}.recalibrate"
         current = self.models_[0].calibration
-        alphas = tuple(r.alpha for r in current.regions) if alpha is None else check_alphas(alpha, caller)
+        alphas = tuple(region.target for region in current.regions)
+        if alpha is not None:
+            alphas = check_targets(alpha, self.classes_, caller)
         count = current.min_class_count if min_class_count is None else min_class_count
         check_positive(count, "min_class_count", caller, integer=True, zero=True)
         with self._updated_models() as models:

@@ -20,9 +20,10 @@ from torchsdm.matching import DEFAULT_BLOCK_SIZE, SupportSet, next_ids
 from torchsdm.model import CERTIFICATION, Explanation, Points, SDMModel, explain
 from torchsdm.states import LabelledStates
 from torchsdm.storage import write_numpy_export
+from torchsdm.targets import Target, check_control, check_targets
 from torchsdm.training import best_round
 from torchsdm.trust import AlphaChoice, AlphaCurve, DriftGuard, Prices
-from torchsdm.validation import Array, ArrayLike, check_alpha, check_alphas, check_path, check_positive
+from torchsdm.validation import Array, ArrayLike, check_path, check_positive
 
 Self = TypeVar("Self", bound="SDMClassifier")
 
@@ -44,10 +45,11 @@ class SDMClassifier(BaseSDMClassifier):
 
     Parameters
     ----------
-    alpha : float or sequence of float, default=0.95
+    alpha : float, sequence of float, or mapping of class to float, default=0.95
         Target accuracy in (0.5, 1]. The certificate promises it, for those whom ``control`` names; the paper's region
         estimates where each true class reaches it on the calibration set. With several, each has a region, and the
-        first is certified.
+        first is certified. A mapping names a target for every class: its true points and its predictions are held to
+        it. A single number that stands for them, such as ``region_.alpha``, is then the smallest.
     n_filters : int, default=500
         M, the width of an exemplar.
     n_rounds : int, default=2
@@ -174,7 +176,9 @@ class SDMClassifier(BaseSDMClassifier):
         with self._unchanged_on_error():
             data = self._check_data(X, y, ids, texts, calibration, certification, background)
             self._draw_seed(seed)
-            alpha = check_alphas(self.alpha, "SDMClassifier.fit")[0]
+            alpha = check_targets(self.alpha, data.classes, "SDMClassifier.fit")[0]
+            if self._certifies(data):
+                check_control(alpha, self.control, "SDMClassifier.fit")
             data = self._hold_out(data, alpha)
             trained = self._train(data)
             best = best_round(trained.rounds)
@@ -199,7 +203,7 @@ class SDMClassifier(BaseSDMClassifier):
         *,
         ids: Sequence[Any] | Array | None = None,
         texts: Sequence[str] | Array | None = None,
-        alpha: float | None = None,
+        alpha: float | Mapping[Any, float] | None = None,
     ) -> Self:
         """Certify again: with new labelled data at any time, or on the same sample for another alpha.
 
@@ -211,7 +215,8 @@ class SDMClassifier(BaseSDMClassifier):
         """
         self._check_is_fitted("recertify")
         caller = "SDMClassifier.recertify"
-        wanted = check_alpha(self._certified_alpha if alpha is None else alpha, caller)
+        wanted = self._certified_alpha if alpha is None else check_targets(alpha, self.classes_, caller)[0]
+        check_control(wanted, self.control, caller)
         with self._updated_models() as models:
             model = models[0]
             if X is not None:
@@ -234,14 +239,17 @@ class SDMClassifier(BaseSDMClassifier):
             was_changed = model.outdated
             if was_changed:
                 regions = model.calibration.regions
-                model.recalibrate([region.alpha for region in regions], model.calibration.min_class_count)
+                model.recalibrate([region.target for region in regions], model.calibration.min_class_count)
             self._certify(model, wanted)
         if was_changed:
             self._warn_of_regions()
         return self
 
     def recalibrate(
-        self: Self, alpha: float | Sequence[float] | None = None, *, min_class_count: int | None = None
+        self: Self,
+        alpha: float | Sequence[float] | Mapping[Any, float] | None = None,
+        *,
+        min_class_count: int | None = None,
     ) -> Self:
         """Recompute the region, for another alpha or after updates, without training.
 
@@ -254,8 +262,9 @@ class SDMClassifier(BaseSDMClassifier):
         with self._unchanged_on_error():
             super().recalibrate(alpha, min_class_count=min_class_count)
             before = self.certificate_
-            if before is not None and (changed or (alpha is not None and self.region_.alpha != before.alpha)):
-                self._certify(self.model_, self.region_.alpha)
+            if before is not None and (changed or (alpha is not None and self.region_.target != before.target)):
+                check_control(self.region_.target, self.control, "SDMClassifier.recalibrate")
+                self._certify(self.model_, self.region_.target)
             self._warn_of_regions()
         return self
 
@@ -298,13 +307,15 @@ class SDMClassifier(BaseSDMClassifier):
             )
         model = copy.copy(self.model_)
         if model.outdated:  # as recertify will
-            model.recalibrate([region.alpha for region in model.calibration.regions], model.calibration.min_class_count)
+            model.recalibrate(
+                [region.target for region in model.calibration.regions], model.calibration.min_class_count
+            )
         return self._alpha_curve(model, n)
 
     @property
-    def _certified_alpha(self) -> float:
-        """The alpha to certify: that of the certificate, or of the first region."""
-        return self.region_.alpha if self.certificate_ is None else self.certificate_.alpha
+    def _certified_alpha(self) -> Target:
+        """The target to certify: that of the certificate, or of the first region."""
+        return self.region_.target if self.certificate_ is None else self.certificate_.target
 
     @property
     def certification_(self) -> SDMDecisions | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -53,7 +53,10 @@ class SDMEnsemble(BaseSDMClassifier):
         return self
 
     def recalibrate(
-        self: Self, alpha: float | Sequence[float] | None = None, *, min_class_count: int | None = None
+        self: Self,
+        alpha: float | Sequence[float] | Mapping[Any, float] | None = None,
+        *,
+        min_class_count: int | None = None,
     ) -> Self:
         """Recompute the region of every round, for another alpha or after updates, without training."""
         super().recalibrate(alpha, min_class_count=min_class_count)

@@ -22,6 +22,7 @@ from torchsdm.labels import LabelCodes, count_classes, warn_of_lookalikes
 from torchsdm.model import Explanation
 from torchsdm.states import StatesStore
 from torchsdm.storage import HubModel
+from torchsdm.targets import check_targets
 from torchsdm.trust import AlphaChoice, DriftGuard
 from torchsdm.validation import Array, ArrayLike, check_path, no_states
 from torchsdm.wording import shortened
@@ -119,7 +120,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         held_out = {name: _held_out(part, name, caller) for name, part in given.items() if part is not None}
         if certification is not None and isinstance(self.classifier, SDMEnsemble):
             raise InvalidInputError(f"'certification' of {caller} must be None: an ensemble is not certified.")
-        _check_labels(documents, held_out, caller)
+        _check_labels(documents, held_out, caller, SDMClassifier() if self.classifier is None else self.classifier)
         if background is not None:
             held_out["background"] = _documents(background, f"{caller} (background)")
         store = self._make_store(caller)
@@ -212,14 +213,17 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         return self
 
     def recalibrate(
-        self: Self, alpha: float | Sequence[float] | None = None, *, min_class_count: int | None = None
+        self: Self,
+        alpha: float | Sequence[float] | Mapping[Any, float] | None = None,
+        *,
+        min_class_count: int | None = None,
     ) -> Self:
         """Recompute the region, for another alpha or after updates."""
         self._fitted("recalibrate").recalibrate(alpha, min_class_count=min_class_count)
         return self
 
     def recertify(
-        self: Self, X: Any = None, y: Any = None, *, ids: Any = None, answers: Any = None, alpha: float | None = None
+        self: Self, X: Any = None, y: Any = None, *, ids: Any = None, answers: Any = None, alpha: Any = None
     ) -> Self:
         """Certify again, with new labelled texts or on the same sample; see ``SDMClassifier.recertify``."""
         caller = "SDMTextClassifier.recertify"
@@ -401,10 +405,13 @@ def _require_labels(documents: Documents, caller: str) -> None:
         raise InvalidInputError(f"{caller} needs labels: pass y, or documents that have them.")
 
 
-def _check_labels(documents: Documents, held_out: Mapping[str, Documents], caller: str) -> None:
-    """Check labels as the classifier will, before anything is extracted."""
+def _check_labels(
+    documents: Documents, held_out: Mapping[str, Documents], caller: str, classifier: SDMClassifier | SDMEnsemble
+) -> None:
+    """Check labels as the classifier will, and the classes that its alpha names, before anything is extracted."""
     labels = documents.label_array()
     classes, _ = count_classes(labels, f"'y' of {caller}")
     warn_of_lookalikes(labels, f"'y' of {caller}")
+    check_targets(classifier.alpha, classes, caller)
     for name, part in held_out.items():
         LabelCodes(classes).encode(part.label_array(), f"{caller} ({name})")

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from torchsdm.baselines import (
     APS,
     RAPS,
@@ -248,14 +250,14 @@ def _certificate(classifier: SDMClassifier) -> Certificate | None:
     certificate = classifier.lane_rule_.certificate
     if certificate is None or classifier.model_.certification is None:
         return None
-    return certificate if abs(certificate.alpha - classifier.region_.alpha) < 1e-9 else None
+    return certificate if np.allclose(certificate.target, classifier.region_.target, rtol=0, atol=1e-9) else None
 
 
 def _certified(
     estimator: Any, score: str, classifier: SDMClassifier, certificate: Certificate, *samples: Any
 ) -> CertifiedScore:
     """A score of an estimator, certified with its decisions on the calibration and the certification points."""
-    alpha, delta, control = certificate.alpha, certificate.delta, certificate.control
+    alpha, delta, control = certificate.target, certificate.delta, certificate.control
     held_out = classifier.model_.certification
     n_errors = 0 if held_out is None else held_out.n_given_back
     return CertifiedScore(estimator, score, alpha, delta=delta, control=control).fit(*samples, n_errors=n_errors)

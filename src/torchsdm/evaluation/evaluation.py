@@ -35,6 +35,7 @@ from torchsdm.evaluation.overview import Overview, explain_seen
 from torchsdm.evaluation.strangers import CLASSES, NONE, explain_labels, kind_of_labels, split_strangers
 from torchsdm.evaluation.tables import ResultRow, ResultTable
 from torchsdm.states import LabelledStates
+from torchsdm.targets import Target, described
 from torchsdm.training import fingerprint
 from torchsdm.validation import Array, check_alpha, check_label_array
 
@@ -216,12 +217,13 @@ class Evaluation:
     def _promise(self) -> str:
         """What certified entrants promise, said once for all of them; empty without any."""
         certificates = [getattr(entrant.estimator, "certificate_", None) for entrant in self.entrants]
-        promises = dict.fromkeys((one.alpha, one.delta, one.control) for one in certificates if one is not None)
+        promises = dict.fromkeys((one.target, one.delta, one.control) for one in certificates if one is not None)
+        names = self.entrants[0].estimator.classes_.tolist() if promises else []
         return " ".join(
             f"Certified rules: with probability {1 - delta:g} (δ = {delta:g}), {_PROMISED[control]} right at least "
-            f"{alpha:g} of the time, on data like the certification set; each rule has this promise for itself, or "
+            f"{_often(target, names)}, on data like the certification set; each rule has this promise for itself, or "
             "admits nothing."
-            for alpha, delta, control in promises
+            for target, delta, control in promises
         )
 
     def _summary(self, position: int, name: str, inside: str | None) -> dict[str, Any]:
@@ -313,3 +315,10 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def _often(target: Target, names: list[Any]) -> str:
+    """How often answers are right that a certificate promises."""
+    if isinstance(target, tuple):
+        return f"as often as asked ({described(target, names)})"
+    return f"{target:g} of the time"

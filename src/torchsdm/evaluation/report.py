@@ -28,6 +28,7 @@ from torchsdm.evaluation.overview import Overview
 from torchsdm.evaluation.strangers import CLASSES
 from torchsdm.evaluation.tables import ABSENT, REJECTED, UNKNOWN, ResultRow, Stratum, accuracy_text, share_text, strata
 from torchsdm.files import replace_file, strict_json
+from torchsdm.targets import Target, described, target_of
 from torchsdm.validation import check_path
 from torchsdm.wording import shortened
 
@@ -202,13 +203,14 @@ def _promises(classifier: SDMClassifier | SDMEnsemble) -> str:
         parts.append(f"<p><b>Certificate:</b> {_escape(certificate.holds_for(names))}</p>")
         bounds = {group: f"{group.lower_bound:.3f}" for group in certificate.groups}
         title = "On the certification set, " + ("of the certified rule" if certificate.found else "of the safest rule")
-        parts.append(_groups(title, bounds, "exact lower bound", certificate.alpha, names))
+        parts.append(_groups(title, bounds, "exact lower bound", certificate.target, names))
     for number, model in enumerate(classifier.models_, start=1):
         for region in model.calibration.regions:
             found = {group: _interval(group.interval) for group in model.calibration.groups(region) if region.found}
             of_round = f"round {number}, " if len(classifier.models_) > 1 else ""
-            title = f"On the calibration set, which the region was found on: {of_round}α = {region.alpha:g}"
-            parts.append(_groups(title, found, "95 % interval", region.alpha, names))
+            asked = described(region.target, names)
+            title = f"On the calibration set, which the region was found on: {of_round}α = {asked}"
+            parts.append(_groups(title, found, "95 % interval", region.target, names))
     warnings = "".join(f"<li>{_escape(warning)}</li>" for warning in classifier.warnings())
     return "".join(parts) + (f"<p><b>Before you rely on it:</b></p><ul>{warnings}</ul>" if warnings else "")
 
@@ -232,10 +234,11 @@ def _costs(classifier: SDMClassifier | SDMEnsemble, prices: Mapping[str, Any] | 
     )
 
 
-def _groups(title: str, groups: Mapping[Any, str], column: str, alpha: float, names: list[Any]) -> str:
+def _groups(title: str, groups: Mapping[Any, str], column: str, target: Target, names: list[Any]) -> str:
     """A table of groups with the admitted points of each, their accuracy, and one more column; nothing for none."""
     lines = []
     for group, value in groups.items():
+        alpha = target_of(target, group.class_number)
         mark = " class='below'" if group.accuracy is not None and group.accuracy < alpha else ""
         accuracy = ABSENT if group.accuracy is None else f"{group.accuracy:.3f}"
         lines.append(
@@ -265,15 +268,15 @@ def _region(classifier: SDMClassifier | SDMEnsemble) -> str:
 
 
 def _one_region(region: HighReliabilityRegion, where: str, names: list[Any]) -> str:
-    message = _escape(region.explain(names) or "")
+    message, asked = _escape(region.explain(names) or ""), _escape(described(region.target, names))
     if not region.found:
-        return f"<p>{where} = {region.alpha:g}: the paper's region was not found and admits nothing. {message}</p>"
+        return f"<p>{where} = {asked}: the paper's region was not found and admits nothing. {message}</p>"
     lines = "".join(
         f"<tr><td>{_escape(name)}</td><td>{float(threshold):.4f}</td><td>{int(count)}</td></tr>"
         for name, threshold, count in zip(names, region.thresholds, region.class_counts, strict=True)
     )
     return (
-        f"<p>{where} = {region.alpha:g}: the paper's region admits an input if q′ is at least "
+        f"<p>{where} = {asked}: the paper's region admits an input if q′ is at least "
         f"{region.min_rescaled_similarity:.4g} and its confidence reaches the threshold of the predicted class. "
         f"{message}</p><table><thead><tr><th>class</th><th>confidence threshold</th>"
         "<th>calibration points behind it</th></tr></thead>"

@@ -22,6 +22,7 @@ from torchsdm.core import (
 )
 from torchsdm.errors import RegionWarning, SDMWarning
 from torchsdm.matching import SupportSet
+from torchsdm.targets import Target, described, target_of
 
 
 @dataclass(frozen=True)
@@ -87,20 +88,22 @@ class Calibration:
 
         Predictions of a class that has few points itself are left to the region's own warning.
         """
-        needed = 0 if region.alpha == 1 else 1 / (1 - region.alpha) - 1e-9
 
         def is_weak(group: GroupAccuracy) -> bool:
+            alpha = target_of(region.target, group.class_number)
+            needed = 0 if alpha == 1 else 1 / (1 - alpha) - 1e-9
             is_told = group.class_number in region.scarce_classes
             is_thin = group.kind == "prediction" and group.n_admitted < needed and not is_told
-            return is_thin or (group.accuracy is not None and group.accuracy < region.alpha)
+            return is_thin or (group.accuracy is not None and group.accuracy < alpha)
 
         weak = [
             group.described(class_names) for group in (self.groups(region) if region.found else ()) if is_weak(group)
         ]
         if not weak:
             return None
+        asked = described(region.target, class_names)
         return RegionWarning(
-            f"In the region at alpha={region.alpha:g} some groups are below alpha or based on few points, on the "
+            f"In the region at alpha={asked} some groups are below alpha or based on few points, on the "
             f"calibration set itself: {'; '.join(weak)}."
         )
 
@@ -110,7 +113,7 @@ class Calibration:
         points: Encoded,
         labels: Tensor,
         support: SupportSet,
-        alphas: Sequence[float],
+        alphas: Sequence[Target],
         min_class_count: int,
     ) -> Calibration:
         """Match the calibration points against the support, then fit eCDFs and regions."""
@@ -130,7 +133,7 @@ class Calibration:
             min_class_count,
         )
 
-    def with_regions(self, alphas: Sequence[float], min_class_count: int) -> Calibration:
+    def with_regions(self, alphas: Sequence[Target], min_class_count: int) -> Calibration:
         """The same calibration with regions for other alphas; nothing else changes."""
         p = _probabilities(self.logits, self.similarity, self.distance_quantile)
         regions = _find_regions(self.rescaled_similarity, p, self.labels, alphas, min_class_count)
@@ -138,7 +141,7 @@ class Calibration:
 
 
 def _find_regions(
-    rescaled: Tensor, probabilities: Tensor, labels: Tensor, alphas: Sequence[float], min_class_count: int
+    rescaled: Tensor, probabilities: Tensor, labels: Tensor, alphas: Sequence[Target], min_class_count: int
 ) -> tuple[HighReliabilityRegion, ...]:
     """One region per alpha."""
     return tuple(

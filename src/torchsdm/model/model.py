@@ -27,6 +27,7 @@ from torchsdm.errors import InvalidInputError
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, Match, SupportSet
 from torchsdm.model.calibration import Calibration
 from torchsdm.model.examples import Examples
+from torchsdm.targets import Target
 from torchsdm.validation import Array, check_finite
 
 SUPPORT, CALIBRATION, CERTIFICATION = "support", "calibration", "certification"  #: the three sets of a model
@@ -122,7 +123,7 @@ class SDMModel:
         training: Points,
         calibration: Points,
         classes: Array,
-        alphas: Sequence[float],
+        alphas: Sequence[Target],
         *,
         min_class_count: int = 0,
         block_size: int = DEFAULT_BLOCK_SIZE,
@@ -213,7 +214,7 @@ class SDMModel:
         """Predicted class numbers (N,), from the logits only."""
         return self.logits(hidden_states).argmax(dim=1)
 
-    def recalibrate(self, alphas: Sequence[float], min_class_count: int) -> None:
+    def recalibrate(self, alphas: Sequence[Target], min_class_count: int) -> None:
         """Recompute the regions and, if a set has changed, the signals and eCDFs."""
         if self.outdated:
             known = self.calibration_points

@@ -11,6 +11,7 @@ from torchsdm._version import __version__
 from torchsdm.core import HighReliabilityRegion
 from torchsdm.model import SDMModel
 from torchsdm.states import StatesOrigin
+from torchsdm.targets import described
 from torchsdm.trust import Certificate
 from torchsdm.validation import Array
 
@@ -242,8 +243,9 @@ def _describe_promise(certificate: Certificate | None, names: Sequence[str], *, 
 
 
 def _describe_region(model: SDMModel, region: HighReliabilityRegion, names: Sequence[str]) -> str:
+    asked = described(region.target, names)
     if not region.found:
-        return f"**alpha = {region.alpha:g}**: none. {region.explain(names)}"
+        return f"**alpha = {asked}**: none. {region.explain(names)}"
     rows = "\n".join(
         f"| {name} | {float(threshold):.4f} | {int(count)} |"
         for name, threshold, count in zip(names, region.thresholds, region.class_counts, strict=True)
@@ -251,6 +253,6 @@ def _describe_region(model: SDMModel, region: HighReliabilityRegion, names: Sequ
     table = f"| class | confidence at least | calibration points |\n|---|---|---|\n{rows}"
     groups = "\n".join(f"- {group.described(names)}" for group in model.calibration.groups(region))
     return (
-        f"**alpha = {region.alpha:g}**: rescaled similarity at least {region.min_rescaled_similarity:.4g}, and "
+        f"**alpha = {asked}**: rescaled similarity at least {region.min_rescaled_similarity:.4g}, and "
         f"confidence at least the threshold of the predicted class:\n\n{table}\n\nOn the calibration set:\n\n{groups}"
     )

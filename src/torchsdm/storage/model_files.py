@@ -185,6 +185,7 @@ def region_to_json(region: HighReliabilityRegion) -> dict[str, Any]:
         "failed_classes": list(region.failed_classes),
         "largest_alpha": region.largest_alpha,
         "largest_alpha_counts": list(region.largest_alpha_counts),
+        **({"class_alphas": list(region.class_alphas)} if region.class_alphas else {}),
     }
 
 
@@ -197,4 +198,5 @@ def _region_from_json(stored: dict[str, Any]) -> HighReliabilityRegion:
         failed_classes=tuple(stored["failed_classes"]),
         largest_alpha=stored["largest_alpha"],
         largest_alpha_counts=tuple(stored["largest_alpha_counts"]),
+        class_alphas=tuple(stored.get("class_alphas", ())),  # where they differ; earlier models had one alpha
     )

@@ -25,6 +25,7 @@ import numpy as np
 from scipy.special import bdtrik, ndtr
 
 from torchsdm.core import GroupCounts
+from torchsdm.targets import Target, by_number, target_of
 from torchsdm.validation import Array
 
 if TYPE_CHECKING:
@@ -40,6 +41,12 @@ def group_counts(sample: ScoredSample, admitted: Array, n_classes: int, control:
     if control == "all":
         return GroupCounts.of_all(sample.labels, sample.predictions, admitted)
     return GroupCounts.of(sample.labels, sample.predictions, admitted, n_classes)
+
+
+def by_group(target: Target, n_classes: int, control: str) -> Array:
+    """The target of each group (G,), in the order of ``group_counts``."""
+    alphas = by_number(target, n_classes)
+    return alphas[:1] if control == "all" else np.concatenate([alphas, alphas])
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,7 @@ class ThresholdPath:
         n_classes: int,
         n_certification: int,
         *,
-        alpha: float,
+        alpha: Target,
         delta: float,
         control: str,
         growth: float = 1,
@@ -86,7 +93,8 @@ class ThresholdPath:
 
         ``growth`` asks what would be if calibration and certification were so many times larger.
         """
-        surest = _Sureness(n_certification / max(len(calibration), 1), alpha, delta, growth)
+        targets = by_group(alpha, n_classes, control)
+        surest = _Sureness(n_certification / max(len(calibration), 1), targets, delta, growth)
         vectors, sureness = _trajectory(_Tightening(calibration, n_classes, control), surest)
         if not vectors:
             return cls([], [])
@@ -103,7 +111,7 @@ def of_prediction(sample: ScoredSample, c: int) -> ScoredSample:
 
 
 def predictions_to_try(
-    calibration: ScoredSample, n_classes: int, n_certification: int, *, alpha: float, delta: float
+    calibration: ScoredSample, n_classes: int, n_certification: int, *, alpha: Target, delta: float
 ) -> dict[int, int]:
     """The predictions that are worth a walk, and how many certification points are expected to have each.
 
@@ -113,7 +121,7 @@ def predictions_to_try(
     expected = [round(len(part) * n_certification / max(len(calibration), 1)) for part in parts]
 
     def power(c: int, level: float) -> float:
-        return ThresholdPath.of(parts[c], 2, expected[c], alpha=alpha, delta=level, control="all").power
+        return ThresholdPath.of(parts[c], 2, expected[c], alpha=target_of(alpha, c), delta=level, control="all").power
 
     tried = [c for c in range(n_classes) if power(c, delta / n_classes) >= _HOPE]
     tried = tried or [int(np.argmax([power(c, delta) for c in range(n_classes)]))]
@@ -137,7 +145,8 @@ class _Sureness:
     """How surely each group would pass on a certification sample ``ratio`` times as large as calibration (z)."""
 
     ratio: float
-    alpha: float
+    alpha: Array
+    """The target of each group (G,)."""
     delta: float
     growth: float = 1
     """How many times larger both samples are taken to be."""

@@ -15,7 +15,8 @@ binomial. An element is rejected as unsafe only if *every* group passes, so a wr
 alpha) passes with probability at most delta: an intersection-union test. The path is fixed before the certification
 sample is seen, and testing stops at the first failure; to certify any wrong element, the first wrong one on the path
 must pass, which has probability at most delta. So with probability at least 1 - delta over the certification sample,
-every group that the certified rule admits is right at least alpha of the time, on data drawn like the sample.
+every group that the certified rule admits is right at least alpha of the time, on data drawn like the sample. None of
+this needs the same alpha in every group: classes may have their own, for their true points and their predictions.
 
 Control of predictions alone. Predictions do not depend on each other: the threshold of one admits no point of another.
 So each has a path and a walk of its own, at level delta / m where m predictions are tried; by the union bound the
@@ -46,8 +47,19 @@ from scipy.special import bdtr, betaincinv
 from torchsdm.choices import CONTROLS
 from torchsdm.core import GroupAccuracy, GroupCounts
 from torchsdm.errors import CertificateWarning, InvalidInputError, InvalidTypeError, Remedy
-from torchsdm.trust._path import ThresholdPath, group_counts, of_prediction, predictions_to_try
-from torchsdm.validation import Array, check_alpha, check_choice, check_share
+from torchsdm.targets import (
+    Target,
+    by_number,
+    capped,
+    check_control,
+    check_target,
+    described,
+    largest,
+    smallest,
+    target_of,
+)
+from torchsdm.trust._path import ThresholdPath, by_group, group_counts, of_prediction, predictions_to_try
+from torchsdm.validation import Array, check_choice, check_share
 
 POWER = 0.8  #: chance of a certificate that counts as "enough examples"
 _MOST_GROWTH = 64  # times the sample at hand, up to which more examples are considered
@@ -130,6 +142,7 @@ class Certificate:
     """
 
     alpha: float
+    """The target; the smallest, if classes have different ones."""
     delta: float
     control: str
     thresholds: Array
@@ -149,19 +162,27 @@ class Certificate:
     n_needed: int | None = None
     """Where nothing holds: about how many certification points would be needed in all, estimated on calibration; None
     if that cannot be told."""
+    class_alphas: tuple[float, ...] = ()
+    """The target of each class (C,), for its true points and for its predictions, if they differ."""
+
+    @property
+    def target(self) -> Target:
+        """What is promised: alpha, or the alpha of each class."""
+        return self.class_alphas or self.alpha
 
     @classmethod
     def without_test(
-        cls, alpha: float, delta: float, control: str, n_classes: int, *, looks: int = 0, delta_spent: float = 0.0
+        cls, alpha: Target, delta: float, control: str, n_classes: int, *, looks: int = 0, delta_spent: float = 0.0
     ) -> Certificate:
         """No certificate, and no look at a sample: alpha is 1, or there were too few points to hold any out."""
         nothing = np.full(n_classes, np.inf)
-        return cls(alpha, delta, control, nothing, False, (), 0, 0, looks=looks, delta_spent=delta_spent)
+        counted: dict[str, Any] = {"looks": looks, "delta_spent": delta_spent}
+        return cls(smallest(alpha), delta, control, nothing, False, (), 0, 0, **counted, **_differing(alpha))
 
     @property
     def identity(self) -> str:
         """A short name by which a batch of decisions can say which promise it was made under."""
-        content = [self.alpha, self.delta, self.control, self.thresholds.tolist(), self.n_certification, self.looks]
+        content = [self.target, self.delta, self.control, self.thresholds.tolist(), self.n_certification, self.looks]
         content += [[g.kind, g.class_number, g.n_admitted, g.n_errors] for g in self.groups]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
 
@@ -178,7 +199,8 @@ class Certificate:
     def warning(self, class_names: Sequence[Any] | None = None) -> CertificateWarning | None:
         """Why there is no promise, or what is lost of it; None if there is nothing to say."""
         if not self.found:
-            coarser = Remedy.COARSER_CONTROL if self.control != "all" and self.alpha < 1 else None
+            can_be_coarser = self.control != "all" and not self.class_alphas and self.alpha < 1
+            coarser = Remedy.COARSER_CONTROL if can_be_coarser else None
             return CertificateWarning(self._why_not(class_names), remedy=coarser)
         lost = []
         if self.looks > 1:
@@ -203,51 +225,56 @@ class Certificate:
             return f"No promise is left: {self.looks} certificates were made on one certification sample."
         spent = "" if self.looks == 1 else f" for all {self.looks} certificates on this sample"
         share = self.n_admitted / self.n_certification
+        often = f"{self.alpha:.4g} of the time"
+        if self.class_alphas:
+            often = f"as often as asked ({described(self.target, class_names)})"
         corrected = f", if its corrections ({self.n_corrected}) were made without regard to the decisions"
         return (
             f"With probability at least {confidence:.3g}{spent}, {_PROMISED[self.control]} right at "
-            f"least {self.alpha:.4g} of the time, on data like the {self.n_certification} certification points, of "
+            f"least {often}, on data like the {self.n_certification} certification points, of "
             f"which it admits {share:.1%}{corrected if self.n_corrected else ''}."
         )
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for strict JSON: an infinite threshold is null."""
         thresholds = [float(value) if np.isfinite(value) else None for value in self.thresholds]
-        return {**asdict(self), "thresholds": thresholds}
+        plain = {**asdict(self), "thresholds": thresholds}
+        return plain if self.class_alphas else {name: plain[name] for name in plain if name != "class_alphas"}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Certificate:
         """The reverse of ``to_json``."""
         thresholds = [np.inf if value is None else float(value) for value in stored["thresholds"]]
         groups = tuple(GroupCheck(**group) for group in stored["groups"])
-        return cls(**{**stored, "thresholds": np.array(thresholds), "groups": groups})
+        alphas = tuple(stored.get("class_alphas", ()))
+        return cls(**{**stored, "thresholds": np.array(thresholds), "groups": groups, "class_alphas": alphas})
 
     def _why_not(self, class_names: Sequence[Any] | None) -> str:
-        if self.alpha == 1:
-            return "Nothing can be certified at alpha = 1: no sample can show that nothing is ever wrong."
+        asked = described(self.target, class_names)
+        if largest(self.target) == 1:
+            return f"Nothing can be certified at alpha = {asked}: no sample can show that nothing is ever wrong."
         if self.n_certification == 0:
             of_each = {"groups": " of each class", "predictions": " of a class", "all": ""}[self.control]
             return (
-                f"Nothing is certified at alpha = {self.alpha:.4g}: there are too few labelled points to hold any out. "
-                f"A certificate needs at least {points_needed(self.alpha, self.delta)} held out{of_each}."
+                f"Nothing is certified at alpha = {asked}: there are too few labelled points to hold any out. "
+                f"A certificate needs at least {points_needed(largest(self.target), self.delta)} held out{of_each}."
             )
         worst = self.weakest
         if worst is None:
-            return f"Nothing can be certified at alpha = {self.alpha:.4g}: no calibration point is eligible."
+            return f"Nothing can be certified at alpha = {asked}: no calibration point is eligible."
         name = worst.name(class_names)
         found = f"{worst.n_errors} wrong among {worst.n_admitted} admitted points"
-        could = (
-            "no alpha above 0.5 would hold"
-            if self.largest_alpha is None
-            else f"about {self.largest_alpha:.2g} could be certified, at the cost of another delta"
-        )
+        could = "no alpha above 0.5 would hold"
+        if self.largest_alpha is not None:
+            limited = "targets limited to about" if self.class_alphas else "about"
+            could = f"{limited} {self.largest_alpha:.2g} could be certified, at the cost of another delta"
         needs = (
             "how many more examples would help cannot be told from calibration"
             if self.n_needed is None
             else f"about {self.n_needed:,} certification points, and as many to calibrate, would be needed"
         )
         return (
-            f"Nothing can be certified at alpha = {self.alpha:.4g} for {_CONTROLLED[self.control]}: {name} fails "
+            f"Nothing can be certified at alpha = {asked} for {_CONTROLLED[self.control]}: {name} fails "
             f"({found}); {could}, and {needs}."
         )
 
@@ -257,12 +284,15 @@ def points_needed(alpha: float, delta: float) -> int:
     return math.ceil(math.log(delta) / math.log(alpha) - 1e-9)
 
 
-def can_certify(class_counts: Array, *, alpha: float, delta: float, control: str) -> bool:
+def can_certify(class_counts: Array, *, alpha: Target, delta: float, control: str) -> bool:
     """Whether a certification sample with so many points of each class (C,) could pass at all."""
-    if alpha == 1:
+    if largest(alpha) == 1:
         return False
-    counts = {"groups": class_counts.min(), "predictions": class_counts.max(), "all": class_counts.sum()}
-    return bool(counts[control] >= points_needed(alpha, delta))
+    needed = np.array([points_needed(one, delta) for one in by_number(alpha, len(class_counts))])
+    if control == "all":
+        return bool(class_counts.sum() >= needed[0])
+    enough = class_counts >= needed
+    return bool(enough.all() if control == "groups" else enough.any())
 
 
 def certify(
@@ -270,7 +300,7 @@ def certify(
     certification: ScoredSample,
     n_classes: int,
     *,
-    alpha: float,
+    alpha: float | Sequence[float],
     delta: float = 0.1,
     control: str = "groups",
     looks: int = 1,
@@ -285,8 +315,8 @@ def certify(
     calibration, certification : ScoredSample
         Disjoint. Nothing that shaped the model, the score or the path may have seen the second.
     n_classes : int
-    alpha : float
-        Accuracy to promise, in (0.5, 1).
+    alpha : float or (C,)
+        Accuracy to promise, in (0.5, 1); or one for each class, which its true points and its predictions are held to.
     delta : float
         Probability with which the promise may fail.
     control : {'groups', 'predictions', 'all'}
@@ -302,15 +332,17 @@ def certify(
     advice : bool
         Whether to estimate, where nothing holds, what would: another alpha, or more examples.
     """
-    if check_alpha(alpha, "certify") == 1:
+    target = check_target(alpha, n_classes, "certify")
+    if largest(target) == 1:
         raise InvalidInputError("'alpha' of certify must be below 1: no sample can show that nothing is ever wrong.")
     check_share(delta, "delta", "certify")
     check_choice(control, CONTROLS, "control", "certify")
-    terms = _Terms(n_classes, alpha, delta, control, n_errors)
+    check_control(target, control, "certify")
+    terms = _Terms(n_classes, target, delta, control, n_errors)
     walk = _walk_predictions if control == "predictions" else _walk
     thresholds, groups = walk(calibration, certification, terms)
     certificate = Certificate(
-        alpha=float(alpha),
+        alpha=smallest(target),
         delta=float(delta),
         control=control,
         thresholds=thresholds,
@@ -320,6 +352,7 @@ def certify(
         n_admitted=int(certification.admitted_by(thresholds).sum()),
         looks=looks,
         delta_spent=delta_spent + float(delta),
+        **_differing(target),
     )
     return _with_advice(certificate, calibration, n_classes) if advice and not certificate.found else certificate
 
@@ -329,10 +362,15 @@ class _Terms:
     """What is to be certified; the fields are parameters of ``certify``."""
 
     n_classes: int
-    alpha: float
+    alpha: Target
     delta: float
     control: str
     n_errors: int
+
+
+def _differing(target: Target) -> dict[str, Any]:
+    """The field of a certificate for targets that differ by class."""
+    return {"class_alphas": target} if isinstance(target, tuple) else {}
 
 
 def _walk(
@@ -341,17 +379,18 @@ def _walk(
     """The thresholds that hold for every group at once, and the groups; without any, those of the safest element."""
     n_classes, alpha, delta, control = terms.n_classes, terms.alpha, terms.delta, terms.control
     path = ThresholdPath.of(calibration, n_classes, len(certification), alpha=alpha, delta=delta, control=control)
+    targets = by_group(alpha, n_classes, control)
     certified, shown = np.full(n_classes, np.inf), None
     for thresholds in path:
         counts = group_counts(certification, certification.admitted_by(thresholds), n_classes, control)
         counts = GroupCounts(counts.n + terms.n_errors, counts.k + terms.n_errors)
-        holds = bool((p_values(counts, alpha) <= delta).all())
+        holds = bool((p_values(counts, targets) <= delta).all())
         if holds or shown is None:
             shown = counts
         if not holds:
             break
         certified = thresholds
-    return certified, () if shown is None else group_checks(shown, alpha, delta)
+    return certified, () if shown is None else group_checks(shown, targets, delta)
 
 
 def _walk_predictions(
@@ -361,8 +400,9 @@ def _walk_predictions(
     n_classes, delta = terms.n_classes, terms.delta
     tried = predictions_to_try(calibration, n_classes, len(certification), alpha=terms.alpha, delta=delta)
     thresholds, groups = np.full(n_classes, np.inf), []
-    of_one = replace(terms, n_classes=2, delta=delta / len(tried), control="all")  # right or wrong
     for c in tried:
+        own = target_of(terms.alpha, c)
+        of_one = replace(terms, n_classes=2, alpha=own, delta=delta / len(tried), control="all")  # right or wrong
         certified, checks = _walk(of_prediction(calibration, c), of_prediction(certification, c), of_one)
         thresholds[c] = certified[0]
         groups += [replace(check, kind="prediction", class_number=c) for check in checks]
@@ -371,8 +411,8 @@ def _walk_predictions(
     return thresholds, tuple(groups)
 
 
-def p_values(counts: GroupCounts, alpha: float) -> Array:
-    """P(Binomial(n, 1 - alpha) <= k) of each group; 1 for a group without points."""
+def p_values(counts: GroupCounts, alpha: float | Array) -> Array:
+    """P(Binomial(n, 1 - alpha) <= k) of each group, each with its own alpha if there are several; 1 without points."""
     values: Array = np.where(counts.n > 0, bdtr(counts.k, np.maximum(counts.n, 1), 1 - alpha), 1.0)
     return values
 
@@ -385,7 +425,7 @@ def lower_bounds(counts: GroupCounts, delta: float) -> Array:
     return bounds
 
 
-def group_checks(counts: GroupCounts, alpha: float, delta: float) -> tuple[GroupCheck, ...]:
+def group_checks(counts: GroupCounts, alpha: float | Array, delta: float) -> tuple[GroupCheck, ...]:
     """What a sample says about each group."""
     rows = zip(counts.n.tolist(), counts.k.tolist(), p_values(counts, alpha), lower_bounds(counts, delta), strict=True)
     return tuple(
@@ -397,19 +437,21 @@ def group_checks(counts: GroupCounts, alpha: float, delta: float) -> tuple[Group
 def _with_advice(certificate: Certificate, calibration: ScoredSample, n_classes: int) -> Certificate:
     """The same with what calibration alone says would work; the certification sample is not looked at again."""
     n = max(certificate.n_certification, 1)
-    control = "all" if certificate.control == "predictions" else certificate.control  # the nearest that is cheap
+    control = certificate.control
+    if control == "predictions":  # the nearest that is cheap
+        control = "groups" if certificate.class_alphas else "all"
 
-    def power(alpha: float, growth: int = 1) -> float:
+    def power(alpha: Target, growth: int = 1) -> float:
         return ThresholdPath.of(
             calibration, n_classes, n, alpha=alpha, delta=certificate.delta, control=control, growth=growth
         ).power
 
-    below, above = 50, round(100 * certificate.alpha)  # in hundredths; power falls as alpha rises
+    below, above = 50, round(100 * largest(certificate.target))  # in hundredths; power falls as alpha rises
     while above - below > 1:
         middle = (below + above) // 2
-        below, above = (middle, above) if power(middle / 100) >= POWER else (below, middle)
+        below, above = (middle, above) if power(capped(certificate.target, middle / 100)) >= POWER else (below, middle)
     growth = 2
-    while growth <= _MOST_GROWTH and power(certificate.alpha, growth) < POWER:
+    while growth <= _MOST_GROWTH and power(certificate.target, growth) < POWER:
         growth *= 2
     return replace(
         certificate,

@@ -99,6 +99,50 @@ def failing_classes(q, p, labels, alpha, candidate, n_classes, min_class_count):
     )  # -inf for a class without points
 
 
+@pytest.mark.parametrize("start", range(0, 600, 200))
+def test_a_target_for_each_class_equals_the_reference(start):
+    n_found = n_capped = 0
+    for seed in range(start, start + 200):
+        q, p, labels, alpha, min_class_count = draw(seed)
+        rng = np.random.default_rng([seed, 1])
+        alphas = tuple(float(a) for a in rng.choice([0.6, 0.7, alpha, 0.9], p.shape[1]))
+        expected = reference.find_high_reliability_region(q, p, labels, alphas, min_class_count)
+        got = find_high_reliability_region(q, p, labels, alphas, min_class_count)
+        assert got.found == expected.found, seed
+        assert got.min_rescaled_similarity == expected.min_rescaled_similarity, seed
+        assert got.thresholds.tolist() == expected.thresholds, seed
+        assert got.class_counts.tolist() == expected.class_counts, seed
+        assert got.alpha == min(alphas) and got.target == (alphas if len(set(alphas)) > 1 else alphas[0])
+        n_found += got.found
+        if got.found:
+            counted = zip(expected.class_counts, alphas, strict=True)
+            assert got.scarce_classes == tuple(c for c, (n, a) in enumerate(counted) if round(n * (1 - a), 9) < 1), seed
+        elif got.largest_alpha is not None:  # the largest number that the targets could be limited to
+            n_capped += 1
+            for limit, is_found in ((got.largest_alpha, True), (got.largest_alpha + 1e-4, False)):
+                limited = [min(a, limit) for a in alphas]
+                assert reference.find_high_reliability_region(q, p, labels, limited, min_class_count).found == is_found
+    assert 20 < n_found < 180 and n_capped > 5
+
+
+def test_equal_targets_are_one_alpha():
+    q, p, labels, _, _ = draw(3)
+    one, several = (find_high_reliability_region(q, p, labels, alpha) for alpha in (0.7, [0.7] * p.shape[1]))
+    assert several.target == one.target == 0.7 and several.class_alphas == ()
+    assert several.thresholds.tolist() == one.thresholds.tolist()
+    with pytest.raises(InvalidInputError, match="one number or one per class"):
+        find_high_reliability_region(q, p, labels, [0.7] * (p.shape[1] + 1))
+
+
+def test_a_target_that_only_one_class_misses():
+    q, p, labels = two_classes([0.9] * 20, [0.7] * 20)
+    assert find_high_reliability_region(q, p, labels, (0.9, 0.7)).found
+    region = find_high_reliability_region(q, p, labels, (0.7, 0.9))
+    assert not region.found and region.failed_classes == (1,) and region.largest_alpha == 0.7
+    words = region.explain(["ant", "bee"])
+    assert "at alpha=0.7 for 'ant', 0.9 for 'bee'" in words and "With no target above 0.7 there would be one" in words
+
+
 # --- By hand ---------------------------------------------------------------------------------------------------------
 
 

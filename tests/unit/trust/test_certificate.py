@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from scipy import stats
 
 from torchsdm.core import GroupCounts
 from torchsdm.errors import InvalidInputError, TorchSDMError
-from torchsdm.trust import ScoredSample, certify
+from torchsdm.trust import ScoredSample, can_certify, certify
 from torchsdm.trust._path import ThresholdPath, group_counts
 from torchsdm.trust.certificate import lower_bounds, p_values
 
@@ -177,3 +178,103 @@ def test_an_infinite_score_is_not_admitted_without_a_certificate():
     certificate = certify(draw(60, 0, low=0.5, high=0.5), draw(60, 1, low=0.5, high=0.5), 2, alpha=ALPHA, delta=DELTA)
     assert not certificate.found
     assert not certificate.admits(np.array([0, 1]), np.array([np.inf, 1.0]), np.ones(2, dtype=bool)).any()
+
+
+# --- A target for each class -----------------------------------------------------------------------------------------
+
+
+def slow_by_class(path, sample, alphas):
+    """The walk as loops over groups, each group at the alpha of its class."""
+    best = None
+    for thresholds in path:
+        admitted = [
+            i for i in range(len(sample)) if sample.eligible[i] and sample.score[i] >= thresholds[sample.predictions[i]]
+        ]
+        for of_group in (sample.labels, sample.predictions):
+            for c, alpha in enumerate(alphas):
+                rows = [i for i in admitted if of_group[i] == c]
+                wrong = sum(sample.labels[i] != sample.predictions[i] for i in rows)
+                if not rows or stats.binom.cdf(wrong, len(rows), 1 - alpha) > DELTA:
+                    return best
+        best = thresholds
+    return best
+
+
+@pytest.mark.parametrize("alphas", [(0.75, 0.9), (0.9, 0.7)])
+def test_each_group_is_held_to_the_alpha_of_its_class(alphas):
+    n_found = 0
+    for seed in range(5):
+        calibration, certification = draw(900, seed, low=0.8), draw(900, 100 + seed, low=0.8)
+        path = ThresholdPath.of(calibration, 2, len(certification), alpha=alphas, delta=DELTA, control="groups")
+        expected = slow_by_class(path, certification, alphas)
+        certificate = certify(calibration, certification, 2, alpha=alphas, delta=DELTA)
+        assert certificate.found == (expected is not None), seed
+        if not certificate.found:
+            continue
+        n_found += 1
+        assert certificate.thresholds.tolist() == expected.tolist(), seed
+        for group in certificate.groups:
+            own = alphas[group.class_number]
+            assert group.p_value == pytest.approx(stats.binom.cdf(group.n_errors, group.n_admitted, 1 - own))
+            assert group.p_value <= DELTA and group.lower_bound >= own
+    assert n_found >= 4
+
+
+def test_predictions_are_walked_at_their_own_alpha():
+    calibration, certification = draw(900, 0), draw(900, 1)
+    both = certify(calibration, certification, 2, alpha=(0.7, 0.9), delta=DELTA, control="predictions")
+    alone = [certify(calibration, certification, 2, alpha=a, delta=DELTA, control="predictions") for a in (0.7, 0.9)]
+    assert both.thresholds.tolist() == [alone[0].thresholds[0], alone[1].thresholds[1]]
+    assert both.thresholds[0] < both.thresholds[1] < np.inf
+
+
+def test_equal_targets_make_the_same_certificate():
+    calibration, certification = draw(500, 0), draw(500, 1)
+    one, several = (certify(calibration, certification, 2, alpha=a, delta=DELTA) for a in (0.8, (0.8, 0.8)))
+    assert several.identity == one.identity and several.class_alphas == ()
+    assert "class_alphas" not in one.to_json()  # as in models that were saved before
+
+
+def test_different_targets_are_said_and_kept():
+    calibration, certification = draw(900, 0, low=0.8), draw(900, 1, low=0.8)
+    certificate = certify(calibration, certification, 2, alpha=(0.75, 0.85), delta=DELTA)
+    assert certificate.alpha == 0.75 and certificate.target == (0.75, 0.85)
+    assert "right at least as often as asked (0.75 for 'a', 0.85 for 'b')" in certificate.holds_for(["a", "b"])
+    restored = type(certificate).from_json(json.loads(json.dumps(certificate.to_json())))
+    assert restored.identity == certificate.identity and restored.target == (0.75, 0.85)
+    other = certify(calibration, certification, 2, alpha=(0.75, 0.86), delta=DELTA)
+    assert dataclasses.replace(other, thresholds=certificate.thresholds, groups=certificate.groups,
+                               n_admitted=certificate.n_admitted).identity != certificate.identity  # fmt: skip
+
+
+def test_what_would_do_is_said_of_different_targets():
+    calibration, certification = draw(400, 0), draw(400, 1)
+    for control in ("groups", "predictions"):
+        certificate = certify(calibration, certification, 2, alpha=(0.999, 0.99), delta=DELTA, control=control)
+        assert not certificate.found and 0.5 < certificate.largest_alpha < 0.99
+        assert "targets limited to about 0.8" in certificate.holds_for()
+        assert certificate.warning().remedy is None  # control='all' takes one alpha
+
+
+def test_all_together_takes_one_alpha():
+    with pytest.raises(InvalidInputError, match="must be one number with control 'all'"):
+        certify(draw(50, 0), draw(50, 1), 2, alpha=(0.8, 0.9), control="all")
+    with pytest.raises(InvalidInputError, match="below 1"):
+        certify(draw(50, 0), draw(50, 1), 2, alpha=(0.8, 1.0))
+    with pytest.raises(InvalidInputError, match="one number or one per class"):
+        certify(draw(50, 0), draw(50, 1), 2, alpha=(0.8, 0.9, 0.9))
+
+
+@pytest.mark.parametrize(
+    ("counts", "control", "expected"),
+    [
+        ([22, 9], "groups", False),
+        ([22, 11], "groups", True),
+        ([21, 11], "groups", False),
+        ([3, 11], "predictions", True),
+        ([21, 10], "predictions", False),
+    ],
+)
+def test_each_class_needs_points_for_its_own_target(counts, control, expected):
+    """0.9^22 <= 0.1 and 0.8^11 <= 0.1, but not with a point less."""
+    assert can_certify(np.array(counts), alpha=(0.9, 0.8), delta=0.1, control=control) is expected
