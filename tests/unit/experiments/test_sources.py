@@ -599,7 +599,9 @@ def test_bad_states_are_refused_with_their_file(tmp_path):
             read_computed_states(states_of(path, **settings), [tmp_path])
 
     rows = states_rows()
-    refused([{**rows[0], "attributes": ["a", "b", "c"]}, *rows[1:]], r"pool\.jsonl, line 1: 'attributes' must be a numeric")
+    refused(
+        [{**rows[0], "attributes": ["a", "b", "c"]}, *rows[1:]], r"pool\.jsonl, line 1: 'attributes' must be a numeric"
+    )
     refused(
         [*rows[:5], {**rows[5], "attributes": [0, float("nan"), 1]}], r"pool\.jsonl must be finite\. Got NaN.* row 5"
     )
