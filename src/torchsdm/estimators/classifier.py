@@ -254,17 +254,18 @@ class SDMClassifier(BaseSDMClassifier):
         """Recompute the region, for another alpha or after updates, without training.
 
         After updates, the calibration points are matched against the support again and the eCDFs recomputed. If the
-        rule or its certification sample changes, it is also certified again, for the first alpha and on the same
-        sample; ``recertify`` says what that costs.
+        rule or its certification sample changes, it is also certified again on the same sample, for the first alpha
+        that is given, or else for that of the certificate; ``recertify`` says what that costs.
         """
         self._check_is_fitted("recalibrate")
         changed = self.model_.outdated
         with self._unchanged_on_error():
             super().recalibrate(alpha, min_class_count=min_class_count)
             before = self.certificate_
-            if before is not None and (changed or (alpha is not None and self.region_.target != before.target)):
-                check_control(self.region_.target, self.control, "SDMClassifier.recalibrate")
-                self._certify(self.model_, self.region_.target)
+            wanted = self._certified_alpha if alpha is None else self.region_.target
+            if before is not None and (changed or wanted != before.target):
+                check_control(wanted, self.control, "SDMClassifier.recalibrate")
+                self._certify(self.model_, wanted)
             self._warn_of_regions()
         return self
 

@@ -235,6 +235,15 @@ def test_a_changed_support_suspends_the_certificate(clf):
     assert clf.decide(X).certified.any() and clf.certificate_.looks == 2
 
 
+def test_an_update_keeps_the_alpha_that_was_certified(clf):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CertificateWarning)
+        clf.recertify(alpha=0.8).add_exemplars(*draw(20, 4)).recalibrate()
+        assert clf.certificate_.found
+        assert (clf.certificate_.alpha, clf.region_.alpha, clf.certificate_.looks) == (0.8, 0.9, 3)
+        assert clf.recalibrate(alpha=0.9).certificate_.alpha == 0.9
+
+
 def test_recalibrating_to_the_same_rule_is_no_second_look(clf):
     before = clf.certificate_
     clf.recalibrate()
