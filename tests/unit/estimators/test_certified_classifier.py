@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -210,6 +211,27 @@ def test_training_points_are_no_certification_sample(clf, data):
     with pytest.raises(InvalidInputError, match=r"in the calibration set: 450 of the 450 points .*row 0 equals point"):
         clf.recertify(data[0][clf.calibration_rows_], data[1][clf.calibration_rows_])
     assert clf.certificate_ is before
+
+
+def test_a_part_or_mixture_of_a_sample_is_no_new_one(clf, data):
+    rows, before = clf.certification_rows_, clf.certificate_
+    right = rows[clf.predict(data[0][rows]) == data[1][rows]]
+    for chosen in (right, rows[::-1], np.concatenate([rows, rows[:1]])):
+        with pytest.raises(InvalidInputError, match=r"Already in the certification set: \d+ of the \d+ points"):
+            clf.recertify(data[0][chosen], data[1][chosen])
+    assert clf.certificate_ is before
+
+
+def test_what_is_known_of_a_sample_holds_when_it_is_given_again(clf, data):
+    rows = clf.certification_rows_
+    labels = clf.predict(data[0][rows])
+    sample = replace(clf.model_.certification, n_given_back=2, n_corrected=1)
+    clf.models_ = (replace(clf.model_, certification=sample),)
+    with pytest.warns(CertificateWarning, match="relabelled or removed"):
+        clf.recertify(data[0][rows], labels)
+    known = clf.model_.certification
+    assert known.n_given_back == 2
+    assert known.n_corrected == clf.certificate_.n_corrected == 1 + int((labels != data[1][rows]).sum()) > 1
 
 
 def test_recertify_needs_data_if_none_were_held_out(data):
