@@ -141,7 +141,8 @@ def recalibrate(
 ) -> None:
     r"""Recompute the region of a saved MODEL: for a different alpha, or after updates.
 
-    If that changes the rule, it is also certified again, for the first alpha, on the same certification sample.
+    If that changes the rule, it is also certified again, on the same certification sample: for the first alpha that is
+    given, or else for that of the certificate.
 
     \b
     Examples:

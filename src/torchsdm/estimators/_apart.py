@@ -32,15 +32,17 @@ def keep_apart(
 
     An id that is in use is always refused. A point is also the same if its row is, or ``by_text`` its text, for states
     that were made from texts: their last bits depend on the batch. A few of those among many are natural duplicates:
-    they pass with a warning.
+    they pass with a warning. ``is_repeated_kept`` lets all of them pass, but no more than a few of the certification
+    set: a certificate would test what was learned from it.
     """
     for where, known in sets.items():
         names = points[1].ids()
         clash = [name for name, place in zip(names, known[1].positions(names), strict=True) if place is not None]
         if clash:
             raise InvalidInputError(f"'ids' of {caller} must be new. Got {clash[0]!r}, which is in the {where} set.")
-        same = {} if is_repeated_kept else dict(_same_rows(points[0], known[0]))
-        if by_text and not is_repeated_kept:
+        is_kept = is_repeated_kept and where != CERTIFICATION
+        same = {} if is_kept else dict(_same_rows(points[0], known[0]))
+        if by_text and not is_kept:
             same |= dict(_same_texts(points[1], known[1]))
         if not same:
             continue
@@ -50,9 +52,9 @@ def keep_apart(
             f"Already in the {where} set: {len(same)} of the {n} points that {caller} got for the {to} set; row {row} "
             f"equals point {name!r}."
         )
-        if len(same) > FEW * min(n, len(known[0])):
+        if len(same) > FEW * (len(known[0]) if is_repeated_kept else min(n, len(known[0]))):
             reason = "A point in two sets, or twice in one, vouches for itself: leave such points out."
-            raise InvalidInputError(f"{found} {reason}", remedy=remedy)
+            raise InvalidInputError(f"{found} {reason}", remedy=None if is_repeated_kept else remedy)
         warn_user(
             f"{found} If that is no natural duplicate, leave it out.",
             CertificateWarning if CERTIFICATION in (to, where) else DataWarning,

@@ -155,6 +155,8 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         if calibrating is not None:
             sets[CALIBRATION] = calibrating[::2]
         certifying = self._check_part(certification, CERTIFICATION, codes, data_in.origin, caller, sets)
+        if certifying is not None:
+            sets[CERTIFICATION] = certifying[::2]
         for name, part in ((CALIBRATION, calibrating), (CERTIFICATION, certifying)):
             if part is not None:
                 warn_of_other_scale(part[0], *_mean_and_scale(states), f"'{name}' of {caller}")
@@ -167,7 +169,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
             data_in.origin,
             None if certifying is None else Points(certifying[0].split(DEFAULT_BLOCK_SIZE), *certifying[1:]),
         )
-        return replace(data, background=self._check_background(background, classes, data_in.origin, caller))
+        return replace(data, background=self._check_background(background, classes, data_in.origin, caller, sets))
 
     def _draw_seed(self, seed: int | None) -> None:
         """Fix the seed of a fit: the given one, or one drawn from ``random_state``."""
@@ -293,9 +295,9 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         return states, class_numbers, examples
 
     def _check_background(
-        self, given: Any, classes: Array, origin: StatesOrigin | None, caller: str
+        self, given: Any, classes: Array, origin: StatesOrigin | None, caller: str, sets: Mapping[str, Set]
     ) -> Background | None:
-        """The user's examples of what belongs to no class; labels that they may have are ignored."""
+        """The user's examples of what belongs to no class, apart from other sets; labels they may have are ignored."""
         if given is None:
             return None
         if isinstance(given, tuple):
@@ -311,9 +313,15 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
             raise InvalidInputError(
                 f"'background' of {caller} must have at least {_FEWEST_BACKGROUND} examples. Got {len(states)}."
             )
+        shape = tuple(sets["training"][0].shape[1:])
+        if tuple(states.shape[1:]) != shape:
+            raise InvalidInputError(
+                f"'background' of {caller} must have states of shape {shape}, like X. Got {tuple(states.shape[1:])}."
+            )
         examples = check_examples(part.ids, part.texts, len(states), caller)
         ids, texts = examples.all()
         named = ListedExamples([f"background:{name}" for name in ids], texts)
+        keep_apart((states, named), sets, caller, to="background", by_text=origin is not None)
         return Background(states, named, self.background_as == "class")
 
     def _check_alike(self, part: LabelledStates, name: str, origin: StatesOrigin | None, caller: str) -> None:

@@ -69,7 +69,8 @@ class Updatable(FittedState):
 
         A point that the model has already, in any of its sets, is refused: a calibration point that is also in the
         support is its own nearest neighbour, and nothing is learned from it. A few among many pass with a warning.
-        ``repeated='keep'`` adds them all the same; an id that is in use is always refused.
+        ``repeated='keep'`` adds them all the same; an id that is in use is always refused, and so is more than a few of
+        the certification set.
         """
         self._add(SUPPORT, "add_exemplars", X, y, ids, texts, repeated)
         return self

@@ -211,7 +211,7 @@ class SDMClassifier(BaseSDMClassifier):
         count, and a warning says so. Samples are recognised by their hidden states, also after a refit of this object
         or when they are passed again; the same question asked again costs nothing. The alpha must not be chosen by what
         an earlier certificate found. With new data that nothing else saw, the whole promise is there again; points of
-        the support or the calibration set are refused.
+        the support or the calibration set are refused, and so is a part or a mixture of the certification sample.
         """
         self._check_is_fitted("recertify")
         caller = "SDMClassifier.recertify"
@@ -228,7 +228,10 @@ class SDMClassifier(BaseSDMClassifier):
                 part = self._check_part(given, CERTIFICATION, self._codes, self.states_origin_, caller, {})
                 if part is not None:
                     warn_of_other_scale(part[0], model.adaptor.mean, model.adaptor.scale, f"'X' of {caller}")
+                    earlier = model.certification
                     model.certify_with(Points(part[0].split(DEFAULT_BLOCK_SIZE), *part[1:]))
+                    if earlier is not None and not model.takes_up(earlier):
+                        others[CERTIFICATION] = (earlier.points.exemplars, earlier.examples)
                     by_text = self.states_origin_ is not None
                     keep_apart(model.sets()[CERTIFICATION], others, caller, to=CERTIFICATION, by_text=by_text)
                 self.certification_rows_ = np.array([], dtype=np.int64)
@@ -254,17 +257,18 @@ class SDMClassifier(BaseSDMClassifier):
         """Recompute the region, for another alpha or after updates, without training.
 
         After updates, the calibration points are matched against the support again and the eCDFs recomputed. If the
-        rule or its certification sample changes, it is also certified again, for the first alpha and on the same
-        sample; ``recertify`` says what that costs.
+        rule or its certification sample changes, it is also certified again on the same sample, for the first alpha
+        that is given, or else for that of the certificate; ``recertify`` says what that costs.
         """
         self._check_is_fitted("recalibrate")
         changed = self.model_.outdated
         with self._unchanged_on_error():
             super().recalibrate(alpha, min_class_count=min_class_count)
             before = self.certificate_
-            if before is not None and (changed or (alpha is not None and self.region_.target != before.target)):
-                check_control(self.region_.target, self.control, "SDMClassifier.recalibrate")
-                self._certify(self.model_, self.region_.target)
+            wanted = self._certified_alpha if alpha is None else self.region_.target
+            if before is not None and (changed or wanted != before.target):
+                check_control(wanted, self.control, "SDMClassifier.recalibrate")
+                self._certify(self.model_, wanted)
             self._warn_of_regions()
         return self
 

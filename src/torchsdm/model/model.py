@@ -192,6 +192,16 @@ class SDMModel:
         labels = points.labels.to(self.support.exemplars.device)
         self.certification = Certification(encoded, labels, points.examples, n_given_back, digest.hexdigest())
 
+    def takes_up(self, earlier: Certification) -> bool:
+        """Whether the certification sample is an earlier one, given again: what is known of that one holds for it."""
+        now = self.certification
+        if now is None or now.fingerprint != earlier.fingerprint:
+            return False
+        n_relabelled = int((now.labels != earlier.labels).sum()) if len(now.labels) == len(earlier.labels) else 0
+        n_corrected = earlier.n_corrected + n_relabelled
+        self.certification = replace(now, n_given_back=earlier.n_given_back, n_corrected=n_corrected)
+        return True
+
     def decide_encoded(self, points: Encoded) -> SDMDecisions:
         """Decide on points that are encoded already, such as those of calibration or certification."""
         return Decisions.concatenate([self._decide_block(block)[0] for block in points.split(_ROWS_AT_ONCE)])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchsdm.errors import InvalidInputError, InvalidTypeError
+from torchsdm.labels import as_label_array
 from torchsdm.states.origin import StatesOrigin
 from torchsdm.validation import Array, ArrayLike, as_list
 
@@ -91,10 +92,10 @@ class LabelledStates:
 
         return LabelledStates(
             _rows(self.hidden_states, chosen),
-            None if self.labels is None else _rows(self.labels, chosen),
+            as_label_array(listed(self.labels)) if isinstance(self.labels, list) else _rows(self.labels, chosen),
             listed(self.ids),
             listed(self.texts),
-            None if self.label_logits is None else _rows(self.label_logits, chosen),
+            _rows(self.label_logits, chosen),
             self.logit_labels,
             self.origin,
             listed(self.places),
@@ -121,5 +122,7 @@ def join_states(blocks: Sequence[LabelledStates]) -> LabelledStates:
 
 
 def _rows(values: Any, index: Any) -> Any:
-    """Index a tensor or an array."""
+    """Index a tensor or an array; None stays None."""
+    if values is None:
+        return None
     return values[index] if isinstance(values, Tensor) else np.asarray(values)[index]

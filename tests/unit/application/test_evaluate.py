@@ -165,3 +165,32 @@ def test_blocks_of_texts_bring_all_along(saved, tmp_path):
     assert block.places == ["line 2", "line 4"] and block.ids == [0, 1] and block.texts == ["a film", "a plot"]
     assert block.labels.tolist() == ["pos", "neg"] and block.logit_labels == ("pos", "neg")
     assert block.origin == saved.classifier.states_origin_
+
+
+@pytest.fixture(scope="module")
+def of_states(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    y = np.arange(80) % 2
+    X = (rng.standard_normal((80, 3)) + 3 * y[:, None]).astype(np.float32)
+    settings = {"n_filters": 4, "n_rounds": 1, "max_epochs": 2, "certification_size": None, "random_state": 0}
+    path = tmp_path_factory.mktemp("states") / "model"
+    quietly(lambda: SDMClassifier(alpha=0.8, **settings).fit(X, y).save(path))
+    return SavedModel.load(path)
+
+
+def write_states(path, labels):
+    rows = [{"hidden_states": [float(n), 0.0, 1.0], "label": label} for n, label in enumerate(labels)]
+    rows = [{name: value for name, value in row.items() if value is not None} for row in rows]
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return path
+
+
+def test_a_row_that_cannot_be_read_leaves_the_labels_of_others_alone(of_states, tmp_path):
+    path, bad = write_states(tmp_path / "new.jsonl", [0, 1, "moon", 1, 0]), {}
+    path.write_text(path.read_text(encoding="utf-8").replace("[4.0", "[NaN"), encoding="utf-8")
+    found = quietly(lambda: evaluate_model(of_states, [str(path)], Columns(), None, (), None, "cnn", bad=bad))
+    assert list(bad["new"]) == [4]
+    assert {name: data.labels.tolist() for name, data in found.data_sets.items()} == {
+        "new": [0, 1, 1],
+        "new, strangers": ["moon"],
+    }

@@ -181,3 +181,22 @@ def test_the_command_takes_a_file(tmp_path):
     clf = SDMClassifier.load(tmp_path / "model")
     assert clf.model_.has_background
     assert clf.decide(MORE_STRANGE).background.mean() > 0.9
+
+
+@pytest.mark.parametrize("how", ["class", "exemplars"])
+def test_background_is_apart_from_all_other_sets(how):
+    """Rows of X as background would keep their copies, held out to certify, from being admitted and counted wrong."""
+    X, y = draw(800, 0)
+    with pytest.raises(
+        InvalidInputError, match=r"Already in the training set: 40 of the 40 points .*the background set"
+    ):
+        fit(X=X, y=y, background=X[:40], background_as=how)
+    held_out = draw(200, 5)
+    with pytest.raises(InvalidInputError, match="Already in the certification set: 40 of the 40 points"):
+        SDMClassifier(background_as=how, **SETTINGS).fit(X, y, certification=held_out, background=held_out[0][:40])
+
+
+def test_background_has_the_shape_of_x():
+    X, y = draw(80, 0)
+    with pytest.raises(InvalidInputError, match=r"'background' of .* shape \(2, 4\), like X. Got \(3, 4\)"):
+        fit(X=np.stack([X] * 2, axis=1), y=y, background=np.stack([STRANGE] * 3, axis=1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -212,6 +213,27 @@ def test_training_points_are_no_certification_sample(clf, data):
     assert clf.certificate_ is before
 
 
+def test_a_part_or_mixture_of_a_sample_is_no_new_one(clf, data):
+    rows, before = clf.certification_rows_, clf.certificate_
+    right = rows[clf.predict(data[0][rows]) == data[1][rows]]
+    for chosen in (right, rows[::-1], np.concatenate([rows, rows[:1]])):
+        with pytest.raises(InvalidInputError, match=r"Already in the certification set: \d+ of the \d+ points"):
+            clf.recertify(data[0][chosen], data[1][chosen])
+    assert clf.certificate_ is before
+
+
+def test_what_is_known_of_a_sample_holds_when_it_is_given_again(clf, data):
+    rows = clf.certification_rows_
+    labels = clf.predict(data[0][rows])
+    sample = replace(clf.model_.certification, n_given_back=2, n_corrected=1)
+    clf.models_ = (replace(clf.model_, certification=sample),)
+    with pytest.warns(CertificateWarning, match="relabelled or removed"):
+        clf.recertify(data[0][rows], labels)
+    known = clf.model_.certification
+    assert known.n_given_back == 2
+    assert known.n_corrected == clf.certificate_.n_corrected == 1 + int((labels != data[1][rows]).sum()) > 1
+
+
 def test_recertify_needs_data_if_none_were_held_out(data):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
@@ -233,6 +255,15 @@ def test_a_changed_support_suspends_the_certificate(clf):
     with pytest.warns(CertificateWarning, match="certificate 2"):
         clf.recalibrate()
     assert clf.decide(X).certified.any() and clf.certificate_.looks == 2
+
+
+def test_an_update_keeps_the_alpha_that_was_certified(clf):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CertificateWarning)
+        clf.recertify(alpha=0.8).add_exemplars(*draw(20, 4)).recalibrate()
+        assert clf.certificate_.found
+        assert (clf.certificate_.alpha, clf.region_.alpha, clf.certificate_.looks) == (0.8, 0.9, 3)
+        assert clf.recalibrate(alpha=0.9).certificate_.alpha == 0.9
 
 
 def test_recalibrating_to_the_same_rule_is_no_second_look(clf):

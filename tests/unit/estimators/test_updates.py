@@ -276,9 +276,23 @@ def test_a_point_of_any_set_is_refused(clf, method, name):
     ):
         getattr(clf, method)(*one)
     assert rows(clf) == before
-    getattr(clf, method)(*one, repeated="keep")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CertificateWarning)
+        getattr(clf, method)(*one, repeated="keep")
     with pytest.raises(InvalidInputError, match=f"'ids' of .*{method} must be new. Got 'x{chosen[0]}'"):
         getattr(clf, method)(MORE[0][:1], MORE[1][:1], ids=[f"x{chosen[0]}"], repeated="keep")
+
+
+@pytest.mark.parametrize("method", ["add_exemplars", "add_calibration"])
+def test_a_certification_sample_is_never_learned_from(clf, method):
+    """A certificate on points that vouch for themselves would be worth nothing."""
+    chosen = clf.certification_rows_
+    before = rows(clf)
+    with pytest.raises(InvalidInputError, match=r"Already in the certification set: 300 of the 300 points") as refused:
+        getattr(clf, method)(DATA[0][chosen], DATA[1][chosen], repeated="keep")
+    assert "keep" not in str(refused.value) and rows(clf) == before
+    with pytest.warns(CertificateWarning, match="Already in the certification set: 1 of the 1 points"):
+        getattr(clf, method)(DATA[0][chosen[:1]], DATA[1][chosen[:1]], repeated="keep")
 
 
 def test_few_natural_duplicates_among_many_pass_with_a_warning(clf):

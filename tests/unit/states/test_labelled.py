@@ -924,3 +924,10 @@ def test_texts_are_told_from_states_by_the_first_line_that_has_either(tmp_path):
     (tmp_path / "a.jsonl").write_text("{\n[")
     with pytest.raises(InvalidInputError, match=r"a\.jsonl has no row that can be read. line 1: not valid JSON"):
         has_states(tmp_path / "a.jsonl", text="text")
+
+
+def test_rows_keep_the_types_of_labels():
+    data = LabelledStates(np.zeros((4, 2)), [0, 1, "moon", 1])
+    assert data.take([1, 2]).labels.tolist() == [1, "moon"]
+    assert data.take([0, 1]).labels.tolist() == [0, 1]
+    assert LabelledStates(np.zeros((4, 2)), None).take([1]).labels is None
