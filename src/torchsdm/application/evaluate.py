@@ -69,14 +69,14 @@ def evaluate_model(
         files = {name: opened.enter_context(readable(source)) for name, source in fitted_on.items()}
         for path in files.values():
             _labels_of_texts(saved, path, columns, needs_labels=True)
-        for name, path in paths.items():
-            known = _labels_of_texts(saved, path, columns, rejects=bad is not None)
-            note = None if known is None else explain_labels(name, known or None, classifier.classes_)
-            if note is not None:
-                logger.info(note)  # the table says it again, but embedding takes long
+        labels = {name: _labels_of_texts(saved, path, columns, rejects=bad is not None) for name, path in paths.items()}
         called = _language_model_name(saved)
         entrants = classifier_entrants(classifier, name=called)
         entrants = _chosen(entrants, estimators) if training is None else entrants
+        for name, known in labels.items():
+            note = None if known is None else explain_labels(name, known or None, classifier.classes_)
+            if note is not None:
+                logger.info(note)  # the table says it again, but embedding takes long
         states = {
             name: _states(saved, path, columns, None if bad is None else found[name]) for name, path in paths.items()
         }

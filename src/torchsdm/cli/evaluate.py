@@ -93,7 +93,7 @@ def evaluate(
         bad=None if strict else bad,
     )
     for name, rows in bad.items():
-        warn_of_rejected(rows, evaluation.n_inputs(name), name)
+        warn_of_rejected(rows, evaluation.n_rows(name), name)
     table, overviews = evaluation.table, evaluation.overviews()
     if as_json or form in ("json", "csv"):
         for note in evaluation.notes:

@@ -76,7 +76,7 @@ def report(
         saved, data, columns, None, (), training, groups, calibration, certification, bad=None if strict else bad
     )
     for name, rows in bad.items():
-        warn_of_rejected(rows, evaluation.n_inputs(name), name)
+        warn_of_rejected(rows, evaluation.n_rows(name), name)
     title = title or f"Evaluation of {saved.path}"
     write_report(output.resolve(), evaluation, saved.classifier, title=title, texts=not no_texts, prices=prices)
     for note in evaluation.notes:

@@ -32,7 +32,14 @@ from torchsdm.evaluation.metrics import (
     top_label_calibration,
 )
 from torchsdm.evaluation.overview import Overview, explain_seen
-from torchsdm.evaluation.strangers import CLASSES, NONE, explain_labels, kind_of_labels, split_strangers
+from torchsdm.evaluation.strangers import (
+    CLASSES,
+    NONE,
+    explain_labels,
+    kind_of_labels,
+    split_strangers,
+    strangers_of,
+)
 from torchsdm.evaluation.tables import ResultRow, ResultTable
 from torchsdm.states import LabelledStates
 from torchsdm.targets import Target, described
@@ -137,6 +144,7 @@ class Evaluation:
 
     def results(self) -> list[tuple[Entrant, ResultRow]]:
         """Each entrant with its row on each data set, in the order of the table."""
+        class_alphas = () if self.classifier is None else self.classifier.models_[0].calibration.regions[0].class_alphas
         return [
             (
                 entrant,
@@ -149,6 +157,7 @@ class Evaluation:
                     estimator=entrant.name,
                     key=entrant.key,
                     n_unread=self.unread.get(name, 0),
+                    class_alphas=class_alphas,
                 ),
             )
             for name, data in self.data_sets.items()
@@ -165,13 +174,18 @@ class Evaluation:
         """The inputs of a data set, with those that could not be read."""
         return len(self.data_sets[data_set]) + self.unread.get(data_set, 0)
 
+    def n_rows(self, data_set: str) -> int:
+        """The same, and with the strangers among them, which are a data set of their own."""
+        strangers = self.data_sets.get(strangers_of(data_set))
+        return self.n_inputs(data_set) + (0 if strangers is None else len(strangers))
+
     def unread_note(self, data_set: str) -> str:
         """A sentence on the inputs of a data set that could not be read; empty if there are none."""
         n = self.unread.get(data_set, 0)
         if n == 0:
             return ""
         counts = "count" if n > 1 else "counts"
-        return f"{data_set}: {n:,} of {self.n_inputs(data_set):,} inputs could not be read and {counts} as rejected."
+        return f"{data_set}: {n:,} of {self.n_rows(data_set):,} inputs could not be read and {counts} as rejected."
 
     def summaries(self) -> list[dict[str, Any]]:
         """One record per data set and entrant: what its selection did, and how well its score orders inputs.

@@ -30,6 +30,12 @@ class Cell:
     """Admitted inputs that are right; None for strangers, of which nobody knows."""
     share: float
     """Admitted inputs of the stratum as a share of all inputs."""
+    own_alpha: float | None = None
+    """The target accuracy of its class, where classes have targets of their own."""
+
+    def target(self, alpha: float) -> float:
+        """The accuracy asked of the stratum: its own, or that of all."""
+        return alpha if self.own_alpha is None else self.own_alpha
 
     @property
     def accuracy(self) -> float | None:
@@ -48,8 +54,8 @@ class Cell:
         return wilson_interval(self.n_correct, self.n_admitted, level)
 
     def is_below(self, alpha: float) -> bool:
-        """Whether the accuracy is below alpha; False if there is none."""
-        return self.accuracy is not None and self.accuracy < alpha
+        """Whether the accuracy is below alpha, or below the target of its class; False if there is none."""
+        return self.accuracy is not None and self.accuracy < self.target(alpha)
 
 
 @dataclass(frozen=True)
@@ -69,26 +75,33 @@ class SelectiveAccuracy:
         return not any(cell.is_below(alpha) for cell in cells)
 
 
-def selective_accuracy(decisions: Decisions, labels: Any, n_unread: int = 0) -> SelectiveAccuracy:
+def selective_accuracy(
+    decisions: Decisions, labels: Any, n_unread: int = 0, class_alphas: Sequence[float] = ()
+) -> SelectiveAccuracy:
     """Accuracy of admitted inputs, class-conditional for each y, prediction-conditional for each ŷ, and marginal.
 
     For strangers, inputs that all have no label or a label outside the classes, only what is admitted. Inputs that
-    could not be read, ``n_unread`` of them, count as rejected: shares are of all inputs.
+    could not be read, ``n_unread`` of them, count as rejected: shares are of all inputs. ``class_alphas`` are the
+    target accuracies of the classes, where they differ.
     """
     kind = kind_of_labels(labels, decisions.classes)
     truth = check_known_labels(decisions, labels, "selective_accuracy") if kind == CLASSES else None
     n_inputs = len(decisions) + n_unread
 
-    def cell(stratum: Array, n_more: int = 0) -> Cell:
+    def cell(stratum: Array, n_more: int = 0, own_alpha: float | None = None) -> Cell:
         admitted = decisions.admitted & stratum
         n_admitted = int(admitted.sum())
         n_correct = None if truth is None else int((admitted & (decisions.predictions == truth)).sum())
-        return Cell(int(stratum.sum()) + n_more, n_admitted, n_correct, n_admitted / n_inputs)
+        return Cell(int(stratum.sum()) + n_more, n_admitted, n_correct, n_admitted / n_inputs, own_alpha)
 
     everybody = np.ones(len(decisions), dtype=bool)
+    names = decisions.classes.tolist()
+    targets: dict[Any, float | None] = (
+        dict(zip(names, class_alphas, strict=True)) if class_alphas else dict.fromkeys(names)
+    )
     return SelectiveAccuracy(
-        {label: cell(~everybody if truth is None else truth == label) for label in decisions.classes.tolist()},
-        {label: cell(decisions.predictions == label) for label in decisions.classes.tolist()},
+        {label: cell(~everybody if truth is None else truth == label, own_alpha=own) for label, own in targets.items()},
+        {label: cell(decisions.predictions == label, own_alpha=own) for label, own in targets.items()},
         cell(everybody, n_unread),
         kind,
     )

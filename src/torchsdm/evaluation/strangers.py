@@ -23,6 +23,11 @@ _SHOWN = 3  # labels in a sentence
 _SHORTEST = 3  # characters of a label that can be misspelt: among shorter ones, all are alike
 
 
+def strangers_of(name: str) -> str:
+    """What the strangers among a data set are called."""
+    return f"{name}, strangers"
+
+
 def split_strangers(name: str, data: LabelledStates, classes: Array) -> dict[str, LabelledStates]:
     """A data set by name; rows whose label is not a class, if some are and some are not, become 'NAME, strangers'.
 
@@ -38,7 +43,7 @@ def split_strangers(name: str, data: LabelledStates, classes: Array) -> dict[str
     known = data if is_class.all() else data.take(np.flatnonzero(is_class))
     numbers = LabelCodes(classes).encode(as_list(known.labels, "labels", name), name)
     parts = {name: replace(known, labels=classes[numbers.numpy()])}  # of the type of the classes
-    return parts if is_class.all() else {**parts, f"{name}, strangers": data.take(np.flatnonzero(~is_class))}
+    return parts if is_class.all() else {**parts, strangers_of(name): data.take(np.flatnonzero(~is_class))}
 
 
 def kind_of_labels(labels: ArrayLike | None, classes: Array) -> str:

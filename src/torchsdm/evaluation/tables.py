@@ -81,9 +81,13 @@ class ResultRow:
         estimator: str = "",
         key: EstimatorKey = UNLISTED,
         n_unread: int = 0,
+        class_alphas: Sequence[float] = (),
     ) -> ResultRow:
-        """The row of decisions on labelled inputs, as admitted at alpha; ``n_unread`` more count as rejected."""
-        accuracy = selective_accuracy(decisions.at(alpha), labels, n_unread)
+        """The row of decisions on labelled inputs, as admitted at alpha; ``n_unread`` more count as rejected.
+
+        ``class_alphas`` are the target accuracies of the classes, where they differ.
+        """
+        accuracy = selective_accuracy(decisions.at(alpha), labels, n_unread, class_alphas)
         return cls(dataset, model, estimator, float(alpha), accuracy, key)
 
 
@@ -335,7 +339,7 @@ def accuracy_text(cell: Cell, alpha: float, digits: int = 2) -> str:
         return ABSENT
     if cell.accuracy is None:
         return UNKNOWN if cell.n_admitted else REJECTED
-    while digits < _MOST_DIGITS and is_moved(cell.accuracy, digits, (0.0, alpha, 1.0)):
+    while digits < _MOST_DIGITS and is_moved(cell.accuracy, digits, (0.0, cell.target(alpha), 1.0)):
         digits += 1
     return f"{cell.accuracy:.{digits}f}"
 

@@ -54,7 +54,7 @@ def _row_blocks(
     rows = iter(readable_rows(rows, request.path) if request.bad is None else rows)
     first = list(islice(rows, 1 if request.bad is None else _SAMPLE))
     readable = [row for _, row in first if not isinstance(row, Unreadable)]
-    keys = request.keys(usual_keys(readable, 0))[:1] + request.keys(usual_keys(readable))[1:]
+    keys = request.keys(usual_keys(readable, 0))[:2] + request.keys(usual_keys(readable))[2:]  # labels: if any has one
     if keys[0] is None:
         raise request.missing(request.names[0])
     shape = usual_shape((row.get(keys[0]) for row in readable), request.width)

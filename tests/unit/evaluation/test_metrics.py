@@ -59,6 +59,14 @@ def test_the_row_by_hand():
     assert row.holds(0.5) and not row.holds(0.51)  # class b stands at 1 of 2
 
 
+def test_a_class_with_a_target_of_its_own_is_held_to_it():
+    decisions = decisions_of(PREDICTED, ADMITTED)
+    assert selective_accuracy(decisions, TRUTH, class_alphas=(0.6, 0.5, 0.9)).holds(0.5)
+    row = selective_accuracy(decisions, TRUTH, class_alphas=(0.7, 0.5, 0.9))  # class a stands at 2 of 3
+    assert not row.holds(0.5) and row.by_class["a"].is_below(0.5) and row.by_prediction["a"].is_below(0.5)
+    assert not row.by_class["b"].is_below(0.5) and not row.marginal.is_below(0.5)
+
+
 def test_where_all_is_rejected_nothing_falls_below():
     row = selective_accuracy(decisions_of(PREDICTED, [0] * 6), TRUTH)
     assert row.marginal.accuracy is None and row.marginal.interval() is None and not row.marginal.is_below(0.99)

@@ -144,6 +144,11 @@ def test_strangers_alone_can_be_evaluated(one_alpha, mixed):
     assert re.search(r"no reject +1\.00 +40\n", narrow) and "accuracy" not in narrow.partition("\n\nbare has")[0]
 
 
+def test_rows_that_could_not_be_read_are_counted_among_all_of_a_file(one_alpha, mixed):
+    found = Evaluation(classifier_entrants(one_alpha), {"mixed": mixed}, ALPHA, unread={"mixed": 2})
+    assert found.unread_note("mixed").startswith("mixed: 2 of 42 inputs could not be read")
+
+
 def test_a_set_called_like_the_strangers_of_another_is_refused(one_alpha, mixed):
     with pytest.raises(InvalidInputError, match="Two data sets of Evaluation are called 'a, strangers'"):
         Evaluation(classifier_entrants(one_alpha), {"a, strangers": mixed.take([0]), "a": mixed}, ALPHA)

@@ -931,3 +931,11 @@ def test_rows_keep_the_types_of_labels():
     assert data.take([1, 2]).labels.tolist() == [1, "moon"]
     assert data.take([0, 1]).labels.tolist() == [0, 1]
     assert LabelledStates(np.zeros((4, 2)), None).take([1]).labels is None
+
+
+def test_labels_of_a_few_rows_are_not_dropped_where_bad_rows_are_noted(tmp_path):
+    rows = [{"hidden_states": [0.0, 1.0]} for _ in range(5)] + [{"hidden_states": [1.0, 0.0], "label": "a"}]
+    path = tmp_path / "few.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (block,) = state_blocks(path, bad={}, width=2)
+    assert list(block.labels) == [None] * 5 + ["a"]
