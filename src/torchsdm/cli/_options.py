@@ -219,6 +219,13 @@ def numbers_or_by_class(values: Sequence[float | tuple[str, float]], option: str
     return by_class
 
 
+def alpha_option(help: str) -> Callable[[Any], Any]:
+    """``--alpha``, as ``alphas``: read them with ``alpha_setting``."""
+    return click.option(
+        "-a", "--alpha", "alphas", multiple=True, type=ClassNumber(), metavar="[CLASS=]ALPHA", help=help
+    )
+
+
 def alpha_setting(values: Sequence[float | tuple[str, float]], default: Any) -> Any:
     """``--alpha`` as an estimator takes it: one number, several, or one by class; the default if there is none."""
     if not values:

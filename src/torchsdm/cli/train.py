@@ -11,8 +11,8 @@ from click.core import ParameterSource
 from torchsdm.choices import BACKGROUNDS, CONTROLS, PAPER, POLICIES, PRESETS
 from torchsdm.cli._options import (
     AskedModel,
-    ClassNumber,
     ModelOutput,
+    alpha_option,
     alpha_setting,
     asked_model_options,
     column_options,
@@ -33,15 +33,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("data", metavar="DATA")
 @model_output_options("Directory for the model.", required=True)
-@click.option(
-    "-a",
-    "--alpha",
-    "alphas",
-    multiple=True,
-    type=ClassNumber(),
-    metavar="[CLASS=]ALPHA",
-    help="Target accuracy of admitted inputs; can be repeated. For one class with CLASS=, then for each.",
-)
+@alpha_option("Target accuracy of admitted inputs; can be repeated. For one class with CLASS=, then for each.")
 @click.option(
     "--preset",
     type=click.Choice(PRESETS),

@@ -10,9 +10,9 @@ import click
 
 from torchsdm.choices import CONTROLS, POLICIES
 from torchsdm.cli._options import (
-    ClassNumber,
     LanguageModel,
     ModelOutput,
+    alpha_option,
     alpha_setting,
     column_options,
     json_option,
@@ -118,15 +118,7 @@ def update(
 
 @click.command()
 @click.argument("model", metavar="MODEL")
-@click.option(
-    "-a",
-    "--alpha",
-    "alphas",
-    multiple=True,
-    type=ClassNumber(),
-    metavar="[CLASS=]ALPHA",
-    help="Target accuracy of admitted inputs; can be repeated. For one class with CLASS=, then for each.",
-)
+@alpha_option("Target accuracy of admitted inputs; can be repeated. For one class with CLASS=, then for each.")
 @click.option("--min-class-count", type=int, help="Calibration points per class that a region needs.")
 @click.option("--policy", type=click.Choice(POLICIES), help="Change which lanes are admitted.")
 @model_output_options("Directory for the changed model. Default: MODEL itself, replaced atomically.")
@@ -166,15 +158,7 @@ def recalibrate(
 @click.command()
 @click.argument("model", metavar="MODEL")
 @click.argument("data", metavar="[DATA]", required=False)
-@click.option(
-    "-a",
-    "--alpha",
-    "alphas",
-    multiple=True,
-    type=ClassNumber(),
-    metavar="[CLASS=]ALPHA",
-    help="Accuracy to promise; for one class with CLASS=, then for each. Default: that of the last certificate.",
-)
+@alpha_option("Accuracy to promise; for one class with CLASS=, then for each. Default: that of the last certificate.")
 @click.option("--delta", type=float, help="Probability with which the promise may fail. Default: as in training.")
 @click.option("--control", type=click.Choice(CONTROLS), help="For whom it holds. Default: as in training.")
 @model_output_options("Directory for the changed model. Default: MODEL itself, replaced atomically.")

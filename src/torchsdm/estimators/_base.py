@@ -16,14 +16,14 @@ from torch import Tensor
 from torchsdm.choices import BACKGROUNDS, CONTROLS, PAPER, POLICIES
 from torchsdm.core import SDMDecisions
 from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, Remedy, warn_user
-from torchsdm.estimators._apart import Set, keep_apart
+from torchsdm.estimators._apart import keep_apart
 from torchsdm.estimators._fitted import check_examples
 from torchsdm.estimators._fitting import Background, FitData, Trained
 from torchsdm.estimators._saving import Saveable
 from torchsdm.estimators._updates import Updatable
 from torchsdm.labels import BACKGROUND, LabelCodes, count_classes, warn_of_lookalikes
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, next_ids
-from torchsdm.model import CALIBRATION, CERTIFICATION, Examples, ListedExamples, Points
+from torchsdm.model import CALIBRATION, CERTIFICATION, Examples, ListedExamples, Points, Set
 from torchsdm.states import LabelledStates, StatesOrigin
 from torchsdm.targets import check_alpha_setting, check_targets
 from torchsdm.training import (

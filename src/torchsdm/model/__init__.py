@@ -12,6 +12,7 @@ from torchsdm.model.model import (
     Points,
     SDMModel,
 )
+from torchsdm.model.same import Set, same_points
 
 __all__ = [
     "CALIBRATION",
@@ -25,5 +26,7 @@ __all__ = [
     "ListedExamples",
     "Points",
     "SDMModel",
+    "Set",
     "explain",
+    "same_points",
 ]

@@ -26,7 +26,8 @@ from torchsdm.core import (
 from torchsdm.errors import InvalidInputError
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, Match, SupportSet
 from torchsdm.model.calibration import Calibration
-from torchsdm.model.examples import Examples
+from torchsdm.model.examples import Examples, ListedExamples
+from torchsdm.model.same import Set, same_points
 from torchsdm.targets import Target
 from torchsdm.validation import Array, check_finite
 
@@ -160,7 +161,7 @@ class SDMModel:
         certification = {} if self.certification is None else {CERTIFICATION: self.certification}
         return {CALIBRATION: self.calibration_points, **certification}
 
-    def sets(self) -> dict[str, tuple[Tensor, Examples]]:
+    def sets(self) -> dict[str, Set]:
         """Exemplars and examples of each set that the model has, by name."""
         held_out = {name: (one.points.exemplars, one.examples) for name, one in self.held_out().items()}
         return {SUPPORT: (self.support.exemplars, self.examples), **held_out}
@@ -170,18 +171,13 @@ class SDMModel:
         return [name for _, examples in self.sets().values() for name in examples.ids()]
 
     def has_points(self, hidden_states: Tensor, texts: Sequence[str | None] | Array | None = None) -> dict[str, Array]:
-        """Which inputs (N,) are points of the 'support', 'calibration' or 'certification' set: same exemplar or text.
-
-        The text counts because its hidden states, computed again in another batch, may differ in their last bits.
-        """
-        blocks = hidden_states.split(_ROWS_AT_ONCE)
-        inputs = [row for block in blocks for row in _rows_as_bytes(self._encode(block).exemplars)]
-        given = [None] * len(inputs) if texts is None else list(texts)
+        """Which inputs (N,) are points of each set that the model has: same exemplar or same text."""
+        rows = torch.cat([self._encode(block).exemplars for block in hidden_states.split(_ROWS_AT_ONCE)])
+        inputs = (rows, ListedExamples(range(len(rows)), texts))
         has = {}
-        for name, (exemplars, examples) in self.sets().items():
-            known = set(_rows_as_bytes(exemplars))
-            known_texts = set() if texts is None else {*examples.all()[1]} - {None}
-            has[name] = np.array([x in known or text in known_texts for x, text in zip(inputs, given, strict=True)])
+        for name, known in self.sets().items():
+            has[name] = np.zeros(len(rows), dtype=bool)
+            has[name][list(same_points(inputs, known, by_text=texts is not None))] = True
         return has
 
     def certify_with(self, points: Points, n_given_back: int = 0) -> None:
@@ -305,11 +301,6 @@ def _hashed(blocks: Iterable[Tensor], digest: Any) -> Iterator[Tensor]:
     for block in blocks:
         digest.update(block.to("cpu", torch.float32).contiguous().numpy().tobytes())
         yield block
-
-
-def _rows_as_bytes(exemplars: Tensor) -> Iterator[bytes]:
-    """Each row (M,) as something to look up."""
-    return (row.tobytes() for row in exemplars.cpu().numpy())
 
 
 def _encode(adaptor: Adaptor, state_blocks: Iterable[Tensor], n_classes: int) -> Encoded:
