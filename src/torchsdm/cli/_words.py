@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _PROMISED = {  # by control
     "groups": "for every class and every prediction",
-    "pooled": "for every class and every prediction",
+    "pooled": "for every class and every prediction, those with few examples taken together",
     "predictions": "for every prediction that it admits",
     "all": "taken together",
 }

@@ -244,7 +244,7 @@ class Certificate:
             often = f"as often as asked ({described(self.target, class_names)})"
         corrected = f", if its corrections ({self.n_corrected}) were made without regard to the decisions"
         return (
-            f"With probability at least {confidence:.3g}{spent}, {_PROMISED[self.control]} right at "
+            f"With probability at least {confidence:.3g}{spent}, {self._promised} right at "
             f"least {often}, on data like the {self.n_certification} certification points, of "
             f"which it admits {share:.1%}{corrected if self.n_corrected else ''}.{self.pooling(class_names)}"
         )
@@ -254,13 +254,27 @@ class Certificate:
         if not self.pools:
             return ""
         pools = [replace(group, kind="").name(class_names).strip() for group in self._pools_by_size]
-        n_pooled = sum(map(len, self.pools))
+        n_pooled = self._n_pooled
         more = f"; and {len(pools) - _POOLS_NAMED} more pools" if len(pools) > _POOLS_NAMED else ""
         shown = "; ".join(pools[:_POOLS_NAMED]) + more
+        one_pool = f"in {len(pools)} pools" if len(pools) > 1 else "in one pool"
         return (
-            f" But {n_pooled} of the {len(self.thresholds)} classes have too few points for that, and it holds of them "
-            f"only pooled: {shown}. One of them alone may be right less often."
+            f" Of the {len(self.thresholds)} classes, {n_pooled} have too few points for a promise of their own and "
+            f"are taken together, {one_pool}: {shown}. One of them alone may be right less often."
         )
+
+    @property
+    def _promised(self) -> str:
+        """For whom it holds."""
+        if not self.pools:
+            return _PROMISED[self.control]
+        if self._n_pooled == len(self.thresholds):
+            return "every pool of classes and of predictions that the rule admits is"
+        return "every class, every prediction and every pool of those with few points that the rule admits is"
+
+    @property
+    def _n_pooled(self) -> int:
+        return sum(map(len, self.pools))
 
     @property
     def _pools_by_size(self) -> list[GroupCheck]:
