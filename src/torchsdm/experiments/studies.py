@@ -189,6 +189,13 @@ def strangers(prepared: Prepared) -> Findings:
         for name, data in inside.items()
         for entrant in entrants
     ]
+    shares = {
+        called: {
+            name: float(classifier.decide(data.hidden_states).admitted.mean())
+            for name, data in {**inside, **outside}.items()
+        }
+        for called, classifier in classifiers.items()
+    }
     scores = [
         [
             name,
@@ -224,7 +231,18 @@ def strangers(prepared: Prepared) -> Findings:
                 "AUROC is the probability that an input that belongs scores higher than a stranger; FPR the share of "
                 "strangers that pass where 95 % of the inputs that belong do.",
             ),
-        ]
+        ],
+        [
+            Claim(
+                "strangers",
+                "Of strangers, a smaller share is admitted than of inputs that belong.",
+                all(share[a] > share[b] for share in shares.values() for a in inside for b in outside),
+                tuple(
+                    f"{called}: {', '.join(f'{share:.1%} of {name}' for name, share in of.items())}"
+                    for called, of in shares.items()
+                ),
+            )
+        ],
     )
 
 

@@ -61,8 +61,6 @@ class ThresholdPath:
 
     thresholds: Sequence[Array]
     sureness: Sequence[Array]
-    pools: Array | None = None
-    """The pool of each class (C,) under control 'pooled'."""
 
     def __iter__(self) -> Iterator[Array]:
         return iter(self.thresholds)
@@ -95,32 +93,41 @@ class ThresholdPath:
         alpha: Target,
         delta: float,
         control: str,
-        families: Array | None = None,
+        pools: Array | None = None,
         growth: float = 1,
     ) -> ThresholdPath:
         """Find the path on a calibration sample, for a certification sample of a given size.
 
-        ``growth`` asks what would be if calibration and certification were so many times larger.
+        ``pools`` (C,) numbers the pool of each class, if some share a group (``pools_of``). ``growth`` asks what would
+        be if calibration and certification were so many times larger.
         """
-        ratio = n_certification / max(len(calibration), 1)
-        pools = None
-        if control == "pooled":
-            expected = growth * ratio * _fewest(calibration, n_classes)
-            pools = pooled(expected, alpha=smallest(alpha), delta=delta, families=families)
-        surest = _Sureness(ratio, by_group(alpha, n_classes, control, pools), delta, growth)
+        targets = by_group(alpha, n_classes, control, pools)
+        surest = _Sureness(n_certification / max(len(calibration), 1), targets, delta, growth)
         vectors, sureness = _trajectory(_Tightening(calibration, n_classes, control, pools), surest)
         if not vectors:
-            return cls([], [], pools)
+            return cls([], [])
         weakest = [float(z.min()) for z in sureness]
         start = next((i for i, z in enumerate(weakest) if z >= _SURE), int(np.argmax(weakest)))
-        return cls(vectors[start::-1], sureness[start::-1], pools)
+        return cls(vectors[start::-1], sureness[start::-1])
 
 
-def _fewest(sample: ScoredSample, n_classes: int) -> Array:
-    """How many eligible points each class has (C,): truly or by prediction, whichever are fewer."""
-    n = GroupCounts.of(sample.labels, sample.predictions, sample.eligible, n_classes).n
-    fewest: Array = n.reshape(2, n_classes).min(axis=0)
-    return fewest
+def pools_of(
+    calibration: ScoredSample,
+    n_classes: int,
+    n_certification: int,
+    *,
+    alpha: Target,
+    delta: float,
+    control: str,
+    families: Array | None = None,
+) -> Array | None:
+    """The pool of each class (C,) under control 'pooled', by how many eligible calibration points it has."""
+    if control != "pooled":
+        return None
+    n = GroupCounts.of(calibration.labels, calibration.predictions, calibration.eligible, n_classes).n
+    fewest = n.reshape(2, n_classes).min(axis=0)  # truly or by prediction
+    expected = fewest * n_certification / max(len(calibration), 1)
+    return pooled(expected, alpha=smallest(alpha), delta=delta, families=families)
 
 
 def of_prediction(sample: ScoredSample, c: int) -> ScoredSample:

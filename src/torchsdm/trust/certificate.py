@@ -62,7 +62,7 @@ from torchsdm.targets import (
     smallest,
     target_of,
 )
-from torchsdm.trust._path import ThresholdPath, by_group, group_counts, of_prediction, predictions_to_try
+from torchsdm.trust._path import ThresholdPath, by_group, group_counts, of_prediction, pools_of, predictions_to_try
 from torchsdm.trust._pools import points_needed
 from torchsdm.validation import Array, check_choice, check_share
 
@@ -385,7 +385,9 @@ def certify(
     check_share(delta, "delta", "certify")
     check_choice(control, CONTROLS, "control", "certify")
     check_control(target, control, "certify")
-    terms = _Terms(n_classes, target, delta, control, n_errors, families)
+    asked: dict[str, Any] = {"alpha": target, "delta": delta, "control": control}
+    pools = pools_of(calibration, n_classes, len(certification), **asked, families=families)
+    terms = _Terms(n_classes, target, delta, control, n_errors, pools)
     walk = _walk_predictions if control == "predictions" else _walk
     thresholds, groups = walk(calibration, certification, terms)
     certificate = Certificate(
@@ -413,14 +415,13 @@ class _Terms:
     delta: float
     control: str
     n_errors: int
-    families: Array | None = None
+    pools: Array | None = None
+    """Of the classes (C,), if some share a group."""
 
     def path(self, calibration: ScoredSample, n_certification: int, *, growth: int = 1) -> ThresholdPath:
         """The path that calibration gives for them; ``growth`` is as in ``ThresholdPath.of``."""
-        of: dict[str, Any] = {"alpha": self.alpha, "delta": self.delta, "control": self.control}
-        return ThresholdPath.of(
-            calibration, self.n_classes, n_certification, **of, families=self.families, growth=growth
-        )
+        asked: dict[str, Any] = {"alpha": self.alpha, "delta": self.delta, "control": self.control}
+        return ThresholdPath.of(calibration, self.n_classes, n_certification, **asked, pools=self.pools, growth=growth)
 
 
 def _differing(target: Target) -> dict[str, Any]:
@@ -434,10 +435,10 @@ def _walk(
     """The thresholds that hold for every group at once, and the groups; without any, those of the safest element."""
     n_classes, alpha, delta, control = terms.n_classes, terms.alpha, terms.delta, terms.control
     path = terms.path(calibration, len(certification))
-    targets = by_group(alpha, n_classes, control, path.pools)
+    targets = by_group(alpha, n_classes, control, terms.pools)
     certified, shown = np.full(n_classes, np.inf), None
     for thresholds in path:
-        counts = group_counts(certification, certification.admitted_by(thresholds), n_classes, control, path.pools)
+        counts = group_counts(certification, certification.admitted_by(thresholds), n_classes, control, terms.pools)
         counts = GroupCounts(counts.n + terms.n_errors, counts.k + terms.n_errors)
         holds = bool((p_values(counts, targets) <= delta).all())
         if holds or shown is None:
@@ -446,7 +447,7 @@ def _walk(
             break
         certified = thresholds
     checks = () if shown is None else group_checks(shown, targets, delta)
-    return certified, checks if path.pools is None else tuple(_named(check, path.pools) for check in checks)
+    return certified, checks if terms.pools is None else tuple(_named(check, terms.pools) for check in checks)
 
 
 def _named(check: GroupCheck, pools: Array) -> GroupCheck:

@@ -27,7 +27,7 @@ import numpy as np
 
 from torchsdm.choices import CONTROLS
 from torchsdm.errors import InvalidInputError
-from torchsdm.trust._path import ThresholdPath, of_prediction, predictions_to_try
+from torchsdm.trust._path import ThresholdPath, of_prediction, pools_of, predictions_to_try
 from torchsdm.trust.certificate import POWER, ScoredSample
 from torchsdm.validation import Array, check_alphas, check_choice, check_positive, check_share
 
@@ -306,8 +306,9 @@ def _walks(
 ) -> Iterator[tuple[Array, list[Array]]]:
     """The walks of a certificate: the rules on each, as thresholds (C,), and how likely it is to end at each."""
     if control != "predictions":
-        terms: dict[str, Any] = {"alpha": alpha, "delta": delta, "control": control, "families": families}
-        path = ThresholdPath.of(calibration, n_classes, n_certification, **terms)
+        asked: dict[str, Any] = {"alpha": alpha, "delta": delta, "control": control}
+        pools = pools_of(calibration, n_classes, n_certification, **asked, families=families)
+        path = ThresholdPath.of(calibration, n_classes, n_certification, **asked, pools=pools)
         yield path.ends(), list(path)
         return
     tried = predictions_to_try(calibration, n_classes, n_certification, alpha=alpha, delta=delta)

@@ -110,6 +110,15 @@ def prepared(tmp_path_factory):
     return make_prepared(tmp_path_factory.mktemp("blobs"))
 
 
+def with_strangers(prepared, background=None):
+    """The same with a test set of inputs that belong to no class, and perhaps a background."""
+    rng = np.random.default_rng(9)
+    far = LabelledStates((rng.standard_normal((80, 4)) - 4).astype(np.float32))
+    tests = (*prepared.experiment.tests, DataSet(name="far", role="strangers", file="far"))
+    experiment = replace(prepared.experiment, tests=tests, groups=("sdm", "today"))
+    return replace(prepared, experiment=experiment, tests={**prepared.tests, "far": far}, background=background)
+
+
 @pytest.fixture(scope="module")
 def found(prepared):
     """What each study finds, and the classifier before and after each."""
@@ -118,7 +127,7 @@ def found(prepared):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
         for study, function in FUNCTIONS.items():
-            found[study] = function(prepared)
+            found[study] = function(with_strangers(prepared) if study == "strangers" else prepared)
             after[study] = snapshot(prepared.classifier, prepared.tests)
     return found, before, after
 
@@ -182,6 +191,36 @@ def test_every_study_has_whole_tables_and_claims_with_evidence(study, found):
     for one in findings.claims:
         assert one.verdict in ("held", "not held", "not evaluated")
         assert one.evidence and all(isinstance(line, str) and line for line in one.evidence)
+
+
+# --- Strangers --------------------------------------------------------------------------------------------------------
+
+
+def test_shares_and_scores_of_strangers_are_those_of_the_decisions(prepared, found):
+    looked_at = with_strangers(prepared)
+    findings = found[0]["strangers"]
+    rows = {tuple(row[:3]): row[3:] for row in section(findings, "Admitted, and strangers kept out").table.rows}
+    inside, far = (prepared.classifier.decide(looked_at.tests[name].hidden_states) for name in ("inside", "far"))
+    right, admitted = inside.predictions == looked_at.tests["inside"].labels, inside.admitted
+    expected = [right.mean(), admitted.mean(), right[admitted].mean(), (~far.admitted).mean()]
+    assert rows["inside", "LM + SDM", "SDM_HR"] == [f"{share:.3f}" for share in expected]
+    scores = {tuple(row[2:4]): row[4:] for row in section(findings, "Scores that tell strangers").table.rows}
+    auroc = (
+        np.mean(inside.confidence[:, None] > far.confidence) + np.mean(inside.confidence[:, None] == far.confidence) / 2
+    )
+    assert scores["LM + SDM", "SDM confidence"][0] == f"{auroc:.3f}"
+    assert ("hidden states", "Mahalanobis") in scores
+    assert claim(findings, "strangers").held is bool(admitted.mean() > far.admitted.mean())
+
+
+def test_a_background_is_shown_to_a_second_classifier(prepared):
+    rng = np.random.default_rng(10)
+    shown = with_strangers(prepared, (rng.standard_normal((40, 4)) - 4).astype(np.float32))
+    (admitted, scores), before = FUNCTIONS["strangers"](shown).sections, len(prepared.classifier.support_)
+    called = "LM + SDM, 40 strangers shown"
+    assert called in {row[1] for row in admitted.table.rows} and called in {row[2] for row in scores.table.rows}
+    assert [row[3] for row in scores.table.rows].count("Mahalanobis") == 1  # it learns nothing from strangers
+    assert len(prepared.classifier.support_) == before
 
 
 # --- Estimators -------------------------------------------------------------------------------------------------------
