@@ -201,11 +201,12 @@ def classifier_fits(distance, control, n_fits, alpha=0.9):
 
 # --- Pools of classes with few points --------------------------------------------------------------------------------
 
-SMALL = World(  # two large classes and twelve small ones of differing quality, some below alpha at every score
-    np.array([0.3, 0.3, *[0.4 / 12] * 12]),
-    np.array([0.7, 0.8, *np.linspace(0.6, 0.9, 12)]),
-    np.array([1.0, 1.0, *np.linspace(0.85, 1.0, 12)]),
-    (1 - np.eye(14)) / 13,
+SHARES = np.array([0.3, 0.3, *[0.4 / 12] * 12])  # two large classes and twelve small ones
+SMALL = World(  # of differing quality: two of the small ones are below alpha at every score
+    SHARES,
+    np.array([0.88, 0.88, *[0.8] * 2, *[0.9] * 10]),
+    np.array([1.0, 1.0, *[0.88] * 2, *[1.0] * 10]),
+    SHARES * (1 - np.eye(14)) / (1 - SHARES)[:, None],  # errors are of the other classes, as often as these are
 )
 HOPELESS = World.of([1 / 30] * 30, 0.89, 0.89)
 
@@ -237,9 +238,9 @@ def pooled_fits(world, n, n_fits, seed=0, families=None):
 
 @pytest.mark.parametrize("families", [None, np.arange(14) % 2])
 def test_promises_to_pools_are_broken_with_probability_at_most_delta(families):
-    n_found, n_broken, n_pooled = pooled_fits(SMALL, 1000, N_FITS, families=families)
-    assert n_pooled == N_FITS and n_found > 0.5 * N_FITS
-    assert n_broken <= most(), f"{n_broken} of {n_found}"
+    n_found, n_broken, n_pooled = pooled_fits(SMALL, 1500, 60, families=families)
+    assert n_pooled == 60 and n_found > 0.3 * 60  # the promise is not kept by certifying nothing
+    assert n_broken <= most(60), f"{n_broken} of {n_found}"
 
 
 def test_a_hopeless_pool_is_certified_with_probability_at_most_delta():
@@ -249,7 +250,7 @@ def test_a_hopeless_pool_is_certified_with_probability_at_most_delta():
 
 @pytest.mark.slow
 def test_promises_to_pools_over_thousands_of_fits():
-    assert pooled_fits(SMALL, 1000, 3000, seed=1)[1] <= most(3000)
+    assert pooled_fits(SMALL, 1500, 3000, seed=1)[1] <= most(3000)
     assert pooled_fits(HOPELESS, 600, 3000, seed=1)[1] <= most(3000)
 
 
