@@ -101,7 +101,7 @@ def test_rows_divide_one_file_without_overlap(experiment):
     with pytest.raises(InvalidInputError, match=r"The data set 'pool' has 40 rows\. Got rows = \[30, 41\]"):
         read_texts(experiment(pool__rows=[30, 41]))
     with pytest.raises(InvalidInputError, match=r"pool: 'rows' must be the first row and one past the last"):
-        experiment(pool__rows=[9, 9])
+        experiment(pool__rows=[9, 3])
 
 
 def test_the_column_of_answers_can_be_named(folder, experiment):
