@@ -176,10 +176,12 @@ def _in_directory(reference: str, directory: Path, revision: str | None) -> Mode
     files = sorted(directory.rglob("*.gguf"))
     candidates = [*found, *files]
     if len(candidates) != 1:
-        listed = ", ".join(str(path.relative_to(directory)) for path in candidates[:5]) or "nothing"
+        names = [path.relative_to(directory).as_posix() for path in candidates[:5]]
+        listed = ", ".join(names) or "nothing"
+        example = f": {reference}/{names[0]}" if names and reference.startswith(PACKAGE_PREFIX) else ""
         raise BackboneError(
             f"{directory} must contain one language model: a config.json with its weights, or a .gguf file. "
-            f"Got {listed}; give the path of the one you want."
+            f"Got {listed}; give the path of the one you want{example}."
         )
     if files:
         return ModelSource(reference, files[0].parent, files[0], revision, None)
