@@ -194,7 +194,7 @@ class Backbone:
     @property
     def dtype(self) -> torch.dtype:
         """The number type it runs in."""
-        chosen: torch.dtype = next(self.model.parameters()).dtype
+        chosen: torch.dtype = self.model.dtype
         return chosen
 
     @property

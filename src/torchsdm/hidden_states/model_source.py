@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -153,8 +153,8 @@ def _at(reference: str, path: Path) -> ModelSource:
         return ModelSource(reference, path.parent, path, None, None)
     if path.suffix == ".onnx":
         return _onnx_source(reference, path, None)
-    if not (path / "config.json").is_file() and (path.parent / "config.json").is_file() and _beside(path):
-        return _onnx_source(reference, _onnx_file([path]), None)
+    if not (path / "config.json").is_file() and (path.parent / "config.json").is_file() and _onnx_files(path):
+        return _onnx_source(reference, _onnx_file(path), None)
     return _in_directory(reference, path, None)
 
 
@@ -163,16 +163,12 @@ def _in_directory(reference: str, directory: Path, revision: str | None) -> Mode
     is_sentence = (directory / "modules.json").is_file()
     transformer = _sentence_transformer(directory) if is_sentence else directory
     if is_sentence or (directory / "config.json").is_file():
-        places = [transformer, transformer / "onnx", directory / "onnx"]
-        if not _weights(transformer) and any(map(_beside, places)):
-            return _onnx_source(reference, _onnx_file(places), revision)
-        return ModelSource(
-            reference, transformer, None, revision, _sentence_limit(transformer) if is_sentence else None
-        )
+        if not _weights(transformer) and _onnx_files(transformer):
+            return _onnx_source(reference, _onnx_file(transformer), revision)
+        limit = _sentence_limit(transformer) if is_sentence else None
+        return ModelSource(reference, transformer, None, revision, limit)
     configured = (path.parent for path in directory.rglob("config.json"))
-    found = sorted(
-        {_outermost(path) for path in configured if _weights(path) or _beside(path) or _beside(path / "onnx")}
-    )
+    found = sorted({_outermost(path) for path in configured if _weights(path) or _onnx_files(path)})
     files = sorted(directory.rglob("*.gguf"))
     candidates = [*found, *files]
     if len(candidates) != 1:
@@ -188,32 +184,27 @@ def _in_directory(reference: str, directory: Path, revision: str | None) -> Mode
     return _in_directory(reference, found[0], revision)
 
 
-def _beside(directory: Path) -> list[Path]:
-    """The ONNX files of a folder that come first: of one kind in _ONNX."""
-    kinds = (sorted(directory.glob(pattern)) for pattern in _ONNX)
+def _onnx_files(directory: Path) -> list[Path]:
+    """The ONNX files of a directory or its folder onnx, of the first kind found."""
+    kinds = (sorted(folder.glob(kind)) for folder in (directory, directory / "onnx") for kind in _ONNX)
     return next((paths for paths in kinds if paths), [])
 
 
-def _onnx_file(folders: Sequence[Path]) -> Path:
-    """The one ONNX file in the first of some folders that has any; the full-precision one if there are several."""
-    files = next(paths for paths in map(_beside, folders) if paths)
-    if len(files) > 1:
-        raise BackboneError(
-            f"{files[0].parent} has several ONNX files: {', '.join(path.name for path in files[:5])}. Give the path of "
-            "the one you want."
-        )
+def _onnx_file(directory: Path) -> Path:
+    """The one that is loaded."""
+    files = _onnx_files(directory)
+    if len(files) != 1:
+        listed = ", ".join(path.name for path in files[:5])
+        raise BackboneError(f"{files[0].parent} has several ONNX files: {listed}. Give the path of the one you want.")
     return files[0]
 
 
 def _onnx_source(reference: str, file: Path, revision: str | None) -> ModelSource:
     """The model in an ONNX file, with the configuration and tokenizer beside it or in the folder around it."""
-    around = (file.parent, file.parent.parent)
-    for directory in around:
-        if (directory / "modules.json").is_file() and not (directory / "config.json").is_file():
-            directory = _sentence_transformer(directory)
+    for directory in (file.parent, file.parent.parent):
         if (directory / "config.json").is_file():
             return ModelSource(reference, directory, None, revision, _sentence_limit(directory), file)
-    raise BackboneError(f"{file} needs a config.json and a tokenizer, in {around[0]} or {around[1]}.")
+    raise BackboneError(f"{file} needs a config.json and a tokenizer, in {file.parent} or {file.parent.parent}.")
 
 
 def _outermost(directory: Path) -> Path:

@@ -169,8 +169,9 @@ def test_states_under_another_name_are_found(directory, name):
         graph.output[0].CopyFrom(
             onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", "sequence", HIDDEN_SIZE])
         )
+        graph.initializer.append(onnx.numpy_helper.from_array(np.array([1]), "axis"))
         graph.output.append(onnx.helper.make_tensor_value_info("pooled", onnx.TensorProto.FLOAT, ["batch", "width"]))
-        graph.node.append(onnx.helper.make_node("ReduceMean", [name], ["pooled"], axes=[1], keepdims=0))
+        graph.node.append(onnx.helper.make_node("ReduceSum", [name, "axis"], ["pooled"], keepdims=0))
 
     edited(directory / "model.onnx", edit)
     assert torch.equal(Backbone.load(directory).run(SEQUENCES).states, before)
@@ -256,12 +257,11 @@ def as_sentence_transformer(directory):
 
 
 def as_old_sentence_transformer(directory):
-    """The transformer in a folder of its own, the ONNX file beside that folder."""
+    """The transformer in a folder of its own."""
     inner = directory.parent / "outer" / "0_Transformer"
     inner.parent.mkdir()
     directory.rename(inner)
     in_folder(inner)
-    (inner / "onnx").rename(inner.parent / "onnx")
     (inner.parent / "modules.json").write_text(json.dumps([{"path": "0_Transformer", "type": "Transformer"}]))
     (inner / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 77}))
     return inner.parent
