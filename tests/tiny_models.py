@@ -6,6 +6,7 @@ Every function gives the same again: weights are seeded, tokenizers are trained 
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -279,6 +280,42 @@ def save_model(directory: str | Path, model: Any, tokenizer: Any) -> Path:
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return directory
+
+
+class _States(torch.nn.Module):
+    """A model as a function of two tensors: the last layer's states, then optionally those of every layer."""
+
+    def __init__(self, model: Any, with_layers: bool) -> None:
+        super().__init__()
+        self.model, self.with_layers = model, with_layers
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if "use_cache" in self.model.config.to_dict():
+            inputs["use_cache"] = False
+        output = self.model(**inputs, output_hidden_states=self.with_layers)
+        return (output.last_hidden_state, *(output.hidden_states if self.with_layers else ()))
+
+
+def export_onnx(file: str | Path, model: Any, *, with_layers: bool = False) -> Path:
+    """Write a model as an ONNX file, for batches of any shape."""
+    file = Path(file)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    inputs, outputs = ["input_ids", "attention_mask"], ["last_hidden_state"]
+    outputs += [f"hidden_states.{k}" for k in range(N_LAYERS + 1)] if with_layers else []
+    ids = torch.arange(5, 19).reshape(2, 7)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that this way of exporting is old: the new one needs one more package
+        torch.onnx.export(
+            _States(model, with_layers).eval(),
+            (ids, torch.ones_like(ids)),
+            file,
+            dynamo=False,
+            input_names=inputs,
+            output_names=outputs,
+            dynamic_axes={name: {0: "batch", 1: "sequence"} for name in (*inputs, *outputs)},
+        )
+    return file
 
 
 # --- What the library is compared with -------------------------------------------------------------------------------

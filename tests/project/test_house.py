@@ -39,7 +39,7 @@ ROOMS: dict[str, set[str]] = {
     },
 }
 EXTRAS = {"pandas", "matplotlib", "pyarrow", "transformers", "accelerate", "datasets", "gguf", "vbll", "mapie"}
-EXTRAS |= {"fastapi", "uvicorn", "ray"}
+EXTRAS |= {"fastapi", "uvicorn", "ray", "onnxruntime"}
 PICKLING = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 
 
@@ -120,6 +120,11 @@ def test_a_module_says_what_it_is_for():
 def test_transformers_is_imported_in_one_place():
     importing = {module for module, code in TREES.items() if "transformers" in third_party(code)}
     assert importing == {"hidden_states.backbone"}
+
+
+def test_onnxruntime_is_imported_in_one_place():
+    importing = {module for module, code in TREES.items() if "onnxruntime" in third_party(code)}
+    assert importing == {"hidden_states.onnx_model"}
 
 
 def third_party(code: ast.AST) -> set[str]:

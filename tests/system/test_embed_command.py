@@ -195,6 +195,7 @@ def test_problems_can_be_skipped_and_are_counted(run, model, tmp_path):
         (["-m", "MODEL", "-p", "{document} {dokument}"], "Got {dokument}"),
         (["-m", "MODEL", "--max-tokens", "5", "-p", "sentiment"], "The prompt alone takes"),
         (["-m", "MODEL", "--layer", "99"], "'layer'"),
+        (["-m", "MODEL", "--layer", "1,last"], "'--layer' must be numbers of layers, comma-separated. Got '1,last'"),
         (["-m", "MODEL", "--parts", "final,median"], "'parts'"),
         (["-m", "MODEL", "--device", "cuda:7"], "'device'"),
         (["-m", "MODEL", "--prompt-file", "nowhere.txt"], "cannot be read as a template"),

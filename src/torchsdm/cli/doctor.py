@@ -69,10 +69,12 @@ def compile_kernels() -> None:
 
 
 def devices() -> list[str]:
-    """Torch devices available here."""
+    """Torch devices available here, and whether the processor has instructions for bfloat16."""
     import torch
 
-    names = ["cpu"]
+    abilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()  # older versions of torch do not say
+    has_bfloat16 = any(abilities.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
+    names = ["cpu (bfloat16)" if has_bfloat16 else "cpu"]
     names += [f"cuda:{number} ({torch.cuda.get_device_name(number)})" for number in range(torch.cuda.device_count())]
     return [*names, "mps"] if torch.backends.mps.is_available() else names
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @asked_model_options
 @document_options
 @click.option("--parts", help="Parts of a state, comma-separated: first, final, mean. Default: depends on the model.")
-@click.option("--layer", default=-1, show_default=True, help="Layer of the states; -1 is the last.")
+@click.option("--layer", default="-1", show_default=True, help="Layers of the states, comma-separated; -1 is the last.")
 @click.option("--segments", type=click.Choice(SEGMENTS), help="Also summarise segments, as extra positions.")
 @click.option("--n-segments", default=8, show_default=True, help="Number of segments.")
 @click.option("--batch-tokens", default=4096, show_default=True, help="Tokens per batch.")
@@ -51,7 +51,7 @@ def embed(
     language_model: AskedModel,
     columns: Columns,
     parts: str | None,
-    layer: int,
+    layer: str,
     segments: str | None,
     n_segments: int,
     batch_tokens: int,
@@ -81,7 +81,7 @@ def embed(
     with resumable(kept):
         extractor = language_model.extractor(
             parts=None if parts is None else parts.split(","),
-            layer=layer,
+            layer=_layers(layer),
             segments=segments,
             n_segments=n_segments,
             use_chat=chat,
@@ -106,6 +106,13 @@ def embed(
             counts = extractor.extract_to(output, source, shard_size=shard_size)
     summary = {**counts, "skipped": source.report.n_problems, "output": str(output)}
     say(summary, _sentence(summary, source), as_json)
+
+
+def _layers(text: str) -> list[int]:
+    try:
+        return [int(layer) for layer in text.split(",")]
+    except ValueError as error:
+        raise InvalidInputError(f"'--layer' must be numbers of layers, comma-separated. Got {text!r}.") from error
 
 
 def _sentence(summary: dict[str, Any], source: Documents) -> str:

@@ -155,6 +155,7 @@ def paper_entrants(
             estimator.fit(label_logits, calibrated.labels)
             key = EstimatorKey(Basis.LANGUAGE_MODEL, rule)
             entrants.append(Entrant(name, str(rule), estimator, "label_logits", group="language model", key=key))
+        entrants += _certified_language_model(classifier, parts, name)
     if "cnn" in groups:
         cnn = fitted(CrossEntropyClassifier(classifier.n_filters), "cnn")
         for estimator, rule in _rules(alpha, cnn, seed):
@@ -286,6 +287,23 @@ def _certified_entrants(classifier: SDMClassifier, model: str) -> list[Entrant]:
         Entrant(model, str(rule), estimator, group="certified", key=EstimatorKey(Basis.SDM, rule))
         for estimator, rule in entrants
     ]
+
+
+def _certified_language_model(classifier: SDMClassifier, parts: FittedParts, name: str) -> list[Entrant]:
+    """The language model's own probabilities, certified as the classifier is."""
+    certificate, classes = _certificate(classifier), classifier.classes_.tolist()
+    samples = [
+        (logits, part.labels)
+        for part in (parts.calibrated, parts.certified)
+        if part is not None and part.labels is not None and (logits := part.label_logits_of(classes)) is not None
+    ]
+    if certificate is None or len(samples) < 2:
+        return []
+    own = NoReject(certificate.alpha).fit(*samples[0])
+    decided = [(own.decide(logits), labels) for logits, labels in samples]
+    certified = _certified(own, "odds", classifier, certificate, *decided)
+    key = EstimatorKey(Basis.LANGUAGE_MODEL, Rule.CERTIFIED_SOFTMAX)
+    return [Entrant(name, str(key.rule), certified, "label_logits", group="language model", key=key)]
 
 
 def _rules(alpha: float, model: LogitModel | None, seed: int) -> Iterator[tuple[SelectiveClassifier, Rule]]:

@@ -1,6 +1,7 @@
-"""An evaluation as one HTML file: tables, plots, telling examples, and where every number comes from.
+"""An evaluation as one HTML file: what it comes to, tables, plots, telling examples, and where numbers come from.
 
-The report is self-contained: styles and PNG images are inline. Its size is bounded for any amount of data: examples are
+It opens with a sentence per data set, their lanes, and what to do next; the tables of estimators come after. The report
+is self-contained: styles and images are inline. Its size is bounded for any amount of data: examples are
 few and shortened, and plots draw at most a few thousand points.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import base64
 import html
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from torchsdm.choices import REJECTED as UNREAD
 from torchsdm.core import HighReliabilityRegion, SDMDecisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
+from torchsdm.evaluation._opening import Verdict, next_steps, verdicts
 from torchsdm.evaluation._report_contents import Example, Lane, Reasoned, examples, lanes, pictures
 from torchsdm.evaluation.displays import CostDisplay, TrainingHistoryDisplay
 from torchsdm.evaluation.evaluation import Evaluation
@@ -35,6 +37,14 @@ from torchsdm.wording import shortened
 MAX_TEXT = 400  #: characters shown of a text
 _SHORT_TEXT = 120  # the same beside a reason
 _FOLDED = 16  # groups, above which a table of them is folded away
+_LABELLED = 6  # percent of a bar, above which a part has room for its number
+_LANE_MEANS = {
+    "trusted": "act",
+    "certified": "act while the drift guard is calm",
+    "review": "a person decides",
+    "unfamiliar": "unlike the training examples: do not act",
+    UNREAD: "could not be read",
+}
 _DPI = 110
 _COLOURS = 128  # in an image
 
@@ -90,6 +100,7 @@ def render_report(
             f"Got {known}; call recalibrate first."
         )
     decided = {name: classifier.decide(data.hidden_states) for name, data in evaluation.data_sets.items()}
+    opening = _opening(evaluation, classifier, decided)
     sections = [
         ("What is promised", _promises(classifier)),
         ("What alpha costs", _costs(classifier, prices)),
@@ -104,14 +115,75 @@ def render_report(
     sections = [(name, content) for name, content in sections if content]
     links = " · ".join(f'<a href="#{_anchor(name)}">{_escape(name)}</a>' for name, _ in sections)
     body = "".join(_section(name, content) for name, content in sections)
-    return _PAGE.format(title=_escape(title), style=_style(), links=links, body=body)
+    return _PAGE.format(title=_escape(title), style=_style(), opening=opening, links=links, body=body)
 
 
 def _section(name: str, content: str) -> str:
     return f'<section id="{_anchor(name)}"><h2>{_escape(name)}</h2>{content}</section>'
 
 
+# --- The opening -----------------------------------------------------------------------------------------------------
+
+
+def _opening(
+    evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, decided: Mapping[str, SDMDecisions]
+) -> str:
+    """What a reader in a hurry needs: a sentence per data set, a picture of the lanes, what to do next."""
+    found = verdicts(evaluation, classifier, decided)
+    said = "".join(
+        f"<div class='verdict {one.standing}'><h2>{_escape(one.name)}</h2>"
+        f"<p class='said'>{_escape(one.sentence)}</p><p>{_escape(one.detail)}</p></div>"
+        for one in found
+    )
+    notes = "".join(f"<li>{_escape(note)}</li>" for note in evaluation.notes)
+    steps = "".join(
+        f"<li>{_escape(step.what)}<code>{_escape(step.command)}</code></li>"
+        for step in next_steps(found, classifier, evaluation.settings.get("model"))
+    )
+    return (
+        f"<section id='in-short'>{said}{f'<ul>{notes}</ul>' if notes else ''}</section>"
+        f"<section id='lanes-at-a-glance'>{_bars(found)}</section>"
+        f"<section id='next'><h2>What to do next</h2><ol class='steps'>{steps}</ol></section>"
+    )
+
+
+def _bars(found: Sequence[Verdict]) -> str:
+    """How the inputs of each data set fall into lanes: a bar each, and what the colours mean."""
+    rows = "".join(f"<div class='row'><span>{_escape(one.name)}</span>{_bar(one)}</div>" for one in found)
+    shown = [lane for lane in _LANE_MEANS if any(one.lanes[lane] for one in found)]
+    legend = "".join(f"<span><i class='{lane}'></i><b>{lane}</b> {_LANE_MEANS[lane]}</span>" for lane in shown)
+    return (
+        f"<figure class='lanes'>{rows}<p class='legend'>{legend}</p>"
+        "<figcaption>Inputs in each lane, of 100.</figcaption></figure>"
+    )
+
+
+def _bar(one: Verdict) -> str:
+    """A stacked bar whose text keeps its shape at any width."""
+    n, parts, start = sum(one.lanes.values()), [], 0.0
+    for lane, count in one.lanes.items():
+        share = 100 * count / n
+        number = f"<text x='{start + share / 2:.2f}%' y='19'>{_rounded(share)}</text>" if share >= _LABELLED else ""
+        title = f"<title>{lane}: {count:,} of {n:,}</title>"
+        parts.append(
+            f"<g class='{lane}'>{title}<rect x='{start:.2f}%' width='{share:.2f}%' height='28'></rect>{number}</g>"
+        )
+        start += share
+    spoken = ", ".join(f"{lane} {count:,}" for lane, count in one.lanes.items() if count)
+    return f"<svg role='img' aria-label='{_escape(one.name)}: {spoken}'>{''.join(parts)}</svg>"
+
+
+def _rounded(percent: float) -> str:
+    return f"{percent:.0f}" if round(percent) < 100 or percent == 100 else "&gt;99"
+
+
 # --- Tables ----------------------------------------------------------------------------------------------------------
+
+
+def _table(head: str, rows: Sequence[str], kind: str = "wide") -> str:
+    """A table that scrolls in its own box where it is wider than the page."""
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return f"<div class='box {kind}'>{table}</div>"
 
 
 def _results(evaluation: Evaluation) -> str:
@@ -121,7 +193,7 @@ def _results(evaluation: Evaluation) -> str:
         f"rejected. <b>{ABSENT}</b>: no such input. <span class='below'>Marked</span>: below α. Under each accuracy: "
         "Wilson's 95 % interval. Where no class is known: the number admitted, and its share. Hover over a number for "
         "its counts.</p>",
-        *(f"<p>{_escape(line)}</p>" for line in evaluation.table.note.splitlines()),
+        *(f"<p>{_escape(line)}</p>" for line in evaluation.table.note.splitlines() if line not in evaluation.notes),
     ]
     by_data_set: dict[str, list[ResultRow]] = {name: [] for name in evaluation.data_sets}
     for row in evaluation.table.rows:
@@ -136,8 +208,7 @@ def _results(evaluation: Evaluation) -> str:
         unread = f", {n_unread:,} of them unread" if n_unread else ""
         parts.append(
             f"<h3>{_escape(name)} <small>{evaluation.n_inputs(name):,} inputs{unread}</small></h3>"
-            "<div class='wide'><table><thead><tr><th>model</th>"
-            f"<th>estimator</th>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
+            + _table(f"<th>model</th><th>estimator</th>{head}", lines)
         )
     return "".join(parts)
 
@@ -184,7 +255,7 @@ def _summaries(evaluation: Evaluation) -> str:
     return (
         "<p>Inputs are ordered by each estimator's own score. AURC is the mean over inputs of the risk at which each "
         "is first admitted; E-AURC is its excess over a perfect order. ECE: 15 bins of equal width.</p>"
-        f"<div class='wide'><table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
+        + _table(head, lines)
     )
 
 
@@ -246,7 +317,7 @@ def _groups(title: str, groups: Mapping[Any, str], column: str, target: Target, 
             f"<td><span{mark}>{accuracy}</span></td><td>{value}</td></tr>"
         )
     head = f"<th>group</th><th>admitted</th><th>accuracy</th><th>{_escape(column)}</th>"
-    table = f"<table class='counts'><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    table = _table(head, lines, "counts")
     if not lines:
         return ""
     if len(lines) > _FOLDED:
@@ -271,16 +342,15 @@ def _one_region(region: HighReliabilityRegion, where: str, names: list[Any]) -> 
     message, asked = _escape(region.explain(names) or ""), _escape(described(region.target, names))
     if not region.found:
         return f"<p>{where} = {asked}: the paper's region was not found and admits nothing. {message}</p>"
-    lines = "".join(
+    lines = [
         f"<tr><td>{_escape(name)}</td><td>{float(threshold):.4f}</td><td>{int(count)}</td></tr>"
         for name, threshold, count in zip(names, region.thresholds, region.class_counts, strict=True)
-    )
+    ]
+    head = "<th>class</th><th>confidence threshold</th><th>calibration points behind it</th>"
     return (
         f"<p>{where} = {asked}: the paper's region admits an input if q′ is at least "
         f"{region.min_rescaled_similarity:.4g} and its confidence reaches the threshold of the predicted class. "
-        f"{message}</p><table><thead><tr><th>class</th><th>confidence threshold</th>"
-        "<th>calibration points behind it</th></tr></thead>"
-        f"<tbody>{lines}</tbody></table>"
+        f"{message}</p>" + _table(head, lines, "counts")
     )
 
 
@@ -303,19 +373,19 @@ def _lanes(
             evaluation.n_inputs(name),
             evaluation.unread.get(name, 0),
         )
-        lines = "".join(
+        lines = [
             f"<tr><td>{lane.name}</td><td>{lane.n:,}</td><td>{share_text(lane.n / n_inputs)}</td>"
             f"<td>{_right(lane)}</td></tr>"
             for lane in found
-        )
+        ]
         if n_unread:
             share = share_text(n_unread / n_inputs)
-            lines += f"<tr><td>{UNREAD}</td><td>{n_unread:,}</td><td>{share}</td><td>{ABSENT}</td></tr>"
+            lines.append(f"<tr><td>{UNREAD}</td><td>{n_unread:,}</td><td>{share}</td><td>{ABSENT}</td></tr>")
         kind = evaluation.kinds[name]
         said = {} if kind == CLASSES else Overview.of(classifier, decided[name]).lines(kind)
         yield (
-            f"<h3>{_escape(name)}</h3><table class='counts'><thead><tr><th>lane</th><th>inputs</th><th>share</th>"
-            f"<th>right</th></tr></thead><tbody>{lines}</tbody></table>"
+            f"<h3>{_escape(name)}</h3>"
+            + _table("<th>lane</th><th>inputs</th><th>share</th><th>right</th>", lines, "counts")
             + "".join(f"<p><b>{topic}:</b> {_escape(text)}.</p>" for topic, text in said.items() if topic != "lanes")
         )
         for lane in found:
@@ -460,5 +530,5 @@ def _anchor(name: str) -> str:
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title><style>{style}</style></head>
-<body><h1>{title}</h1><nav>{links}</nav>{body}</body></html>
+<body><h1>{title}</h1>{opening}<nav>{links}</nav>{body}</body></html>
 """

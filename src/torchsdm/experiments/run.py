@@ -26,6 +26,7 @@ from torchsdm.estimators import SDMClassifier
 from torchsdm.evaluation import ResultTable, csv_text, split_strangers, write_report
 from torchsdm.experiments.beside_paper import beside_paper
 from torchsdm.experiments.claims import Claim
+from torchsdm.experiments.own_answers import own_answers
 from torchsdm.experiments.paper import paper_model
 from torchsdm.experiments.sources import check_test_labels, data_folders, read_computed_states, read_texts
 from torchsdm.experiments.specification import Experiment
@@ -193,15 +194,20 @@ def _states(run: Run) -> tuple[dict[str, LabelledStates], dict[str, Any]]:
         logger.info("Hidden states of %s (%s documents)", name, len(texts[name].documents))
         extracted = extractor.labelled_states(texts[name].documents, store=store, description=name)
         given = texts[name].labels
-        states[name] = replace(extracted, labels=None if given is None else label_array(given, name))
+        labelled = replace(extracted, labels=None if given is None else label_array(given, name))
+        states[name] = own_answers(labelled) if experiment.own_answers else labelled
     if store.counts.n_extracted:
         watch.seconds["hidden states"] = store.counts.seconds
     else:
         watch.seconds.setdefault("hidden states", store.counts.seconds)
     in_pool = {document.text for document in texts["pool"].documents}
     described = [
-        {**one.facts(), "also_in_pool": sum(document.text in in_pool for document in one.documents)}
-        for one in texts.values()
+        {
+            **one.facts(),
+            **({"labels": _counts(states[name].labels)} if experiment.own_answers else {}),
+            "also_in_pool": sum(document.text in in_pool for document in one.documents),
+        }
+        for name, one in texts.items()
     ]
     counts = {
         "origin": None if states["pool"].origin is None else states["pool"].origin.to_json(),
@@ -212,6 +218,11 @@ def _states(run: Run) -> tuple[dict[str, LabelledStates], dict[str, Any]]:
         "dimensions": int(np.shape(states["pool"].hidden_states)[-1]),
     }
     return states, {"data": described, "states": counts}
+
+
+def _counts(labels: Any) -> dict[str, int]:
+    values, counts = np.unique(labels, return_counts=True)
+    return {str(value): int(count) for value, count in zip(values, counts, strict=True)}
 
 
 @contextmanager

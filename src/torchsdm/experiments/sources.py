@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 FOLDER_VARIABLE = "TORCHSDM_DATA"  #: environment variable for the folder of data sets
 _ENDINGS = ("", ".jsonl.gz", ".jsonl", ".csv", ".tsv", ".parquet")
 _STATES_ENDINGS = ("", ".jsonl.gz", ".jsonl", ".npz", ".safetensors", ".parquet")
-_Answer: TypeAlias = Literal["answer", False]  # the column with another model's answers, if the prompt has one
+_Answer: TypeAlias = str | Literal[False]  # the column with another model's answers, if the prompt has one
 _SEED = 0  # of drawing and shuffling: the same documents for every model and variant
 
 
@@ -78,9 +78,9 @@ def read_texts(experiment: Experiment, folder: str | Path | None = None) -> dict
         Where the data sets are; by default ``TORCHSDM_DATA``, and the hub for anything not there.
     """
     folders = data_folders(experiment, folder)
-    answer: _Answer = "answer" if "answer" in experiment.prompt.fields else False
+    has_answers = "answer" in experiment.prompt.fields
     read = [data for data in (experiment.pool, *experiment.tests) if data.shuffle is None]
-    texts = {data.name: _read(data, folders, answer) for data in read}
+    texts = {data.name: _read(data, folders, data.answer if has_answers else False) for data in read}
     for data in experiment.tests:
         if data.shuffle is not None:
             base = texts[data.shuffle]
@@ -100,7 +100,7 @@ def read_computed_states(data: DataSet, folders: Sequence[Path]) -> tuple[Labell
     read = read_states(path, **names, needs_labels=_label_name(data) is not None)
     states = as_float_tensor(read.hidden_states, str(data.states), str(path)).float()
     check_finite(states, str(data.states), str(path))
-    rows = _draw(len(states), data.n).tolist()
+    rows = _draw(len(states), data).tolist()
 
     def drawn(values: Any, name: str) -> list[Any]:
         values = as_list(values, name, str(path))
@@ -202,12 +202,14 @@ def _relabelled(documents: tuple[Document, ...], data: DataSet) -> tuple[Documen
 
 def _drawn(documents: tuple[Document, ...], data: DataSet) -> tuple[Document, ...]:
     """The documents wanted, in random order; a smaller draw is the start of a larger one."""
-    return tuple(documents[row] for row in _draw(len(documents), data.n))
+    return tuple(documents[row] for row in _draw(len(documents), data))
 
 
-def _draw(n: int, wanted: int | None) -> Any:
-    """Row numbers in a random order that is always the same; the first N, or all."""
-    return np.random.default_rng(_SEED).permutation(n)[:wanted]
+def _draw(n: int, data: DataSet) -> Any:
+    """Row numbers in a random order that is always the same: those wanted, at most so many."""
+    if data.rows is not None and data.rows[1] > n:
+        raise InvalidInputError(f"The data set {data.name!r} has {n} rows. Got rows = {data.rows!r}.")
+    return np.random.default_rng(_SEED).permutation(n)[slice(*data.rows or (None,))][: data.n]
 
 
 def _check_labels(texts: Mapping[str, Texts], experiment: Experiment) -> None:
@@ -220,6 +222,8 @@ def _check_labels(texts: Mapping[str, Texts], experiment: Experiment) -> None:
             f"{where}: the pool must have two or more labels, all strings or all numbers. "
             f"Got {known!r} in {len(pool.documents)} documents of {pool.source}."
         )
+    if experiment.own_answers:  # what is judged is known once the language model has answered
+        return
     check_test_labels(experiment, {one.name: texts[one.name].labels for one in experiment.tests}, np.array(known))
     words = experiment.prompt.words
     is_compared = "estimators" in experiment.studies and "language model" in experiment.groups

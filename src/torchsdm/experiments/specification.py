@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from torchsdm.choices import PRESETS
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimators import SDMClassifier
 from torchsdm.evaluation import GROUPS
@@ -63,8 +64,12 @@ class DataSet:
     relabel: int | str | None = None
     """One label for all, replacing the given ones."""
     text: str = "text"
+    answer: str = "answer"
+    """Column or key of another model's answer, if the prompt has a place for one."""
     label: str | None = None
     """Column or key of the label; by default 'label', if there is one."""
+    rows: list[int] | None = None
+    """First row, and one past the last, in a random order that is always the same: so one file can be divided."""
     states: str | None = None
     """The key of hidden states in the file; no language model is then needed."""
     n: int | None = None
@@ -93,6 +98,9 @@ class Experiment:
     """The texts that training and calibration sets are drawn from."""
     tests: tuple[DataSet, ...]
     prompt: TaskPrompt
+    own_answers: bool = False
+    """Whether the labels of the texts are the right answers, and what is judged is the language model's own answer:
+    class 1 if it is right and 0 if not."""
     models: tuple[str, ...] = ()
     """The paper's language models, by their names on the hub."""
     studies: tuple[str, ...] = ("estimators",)
@@ -100,9 +108,11 @@ class Experiment:
     """The groups of estimators to compare."""
     classes: Mapping[str, str] = field(default_factory=dict)
     """What the labels mean."""
+    preset: str = "paper"
+    """Whose settings ``training`` changes: the paper's, with which nothing is held out to certify, or the defaults of
+    ``SDMClassifier``."""
     training: Mapping[str, Any] = field(default_factory=dict)
-    """Parameters of ``SDMClassifier``; the networks it is compared with are trained the same way. Without a
-    ``certification_size`` nothing is held out to certify, as in the paper."""
+    """Parameters of ``SDMClassifier``; the networks it is compared with are trained the same way."""
     extraction: Mapping[str, Any] = field(default_factory=dict)
     """Parameters of ``HiddenStateExtractor``."""
     n_hidden: int = 795
@@ -120,8 +130,9 @@ class Experiment:
         return float(self.training.get("alpha", 0.95))
 
     def classifier(self, **changes: Any) -> SDMClassifier:
-        """The classifier of the experiment, not fitted; by default with the paper's protocol, without a certificate."""
-        return SDMClassifier.paper(**{**self.training, **changes})
+        """The classifier of the experiment, not fitted."""
+        make = SDMClassifier.paper if self.preset == "paper" else SDMClassifier
+        return make(**{**self.training, **changes})
 
     def test(self, role: str) -> list[DataSet]:
         """The test sets with a role."""
@@ -269,6 +280,9 @@ def _experiment(name: str, table: dict[str, Any], variant: str, folders: tuple[P
 def _check(experiment: Experiment) -> None:
     """Refuse settings that would fail, or mean nothing, after hours of work."""
     where = f"experiment {experiment.name}"
+    check_choice(experiment.preset, PRESETS, "preset", where)
+    if experiment.own_answers and not experiment.prompt.words:
+        raise InvalidInputError(f"{where} is about own answers: give the prompt 'label_words', one per answer.")
     for alpha in (experiment.training.get("alpha", 0.95), *experiment.alphas):
         check_alpha(alpha, where)
     experiment.classifier()._check_parameters(where)
@@ -319,6 +333,7 @@ def _data_set(table: Any, where: str, **ours: Any) -> DataSet:
         raise InvalidInputError(f"{where}: no 'file', 'hub' or 'shuffle' says where the texts are.")
     if data.states is not None and (data.file is None or data.hub is not None):
         raise InvalidInputError(f"{where}: 'states' must be in a 'file', not on the hub.")
+    _check_rows(data.rows, where)
     if data.n is not None:
         check_positive(data.n, "n", where, integer=True)
     return data
@@ -326,15 +341,19 @@ def _data_set(table: Any, where: str, **ours: Any) -> DataSet:
 
 def _hub_data(table: Any, where: str) -> HubData:
     hub = filled(HubData, table, where)
-    if hub.rows is not None and not (len(hub.rows) == 2 and 0 <= hub.rows[0] < hub.rows[1]):
-        raise InvalidInputError(f"{where}: 'rows' must be the first row and one past the last. Got {hub.rows!r}.")
+    _check_rows(hub.rows, where)
     if hub.seed is not None:
         check_positive(hub.seed, "seed", where, integer=True, zero=True)
     return hub
 
 
+def _check_rows(rows: list[int] | None, where: str) -> None:
+    if rows is not None and not (len(rows) == 2 and 0 <= rows[0] < rows[1]):
+        raise InvalidInputError(f"{where}: 'rows' must be the first row and one past the last. Got {rows!r}.")
+
+
 def _prompt(prompt: Any, where: str) -> TaskPrompt:
-    """A prompt as a name, a template, or a table of template, label words and system message."""
+    """A prompt as a name, a template, or a table of template (or the name of a prompt), label words and system."""
     if not isinstance(prompt, Mapping):
         return task_prompt(prompt, where)
     refuse_unknown(prompt, {"template", "label_words", "system"}, f"{where}: prompt")
@@ -343,4 +362,4 @@ def _prompt(prompt: Any, where: str) -> TaskPrompt:
     words = prompt.get("label_words", {})
     if isinstance(words, Mapping):  # TOML keys are strings, but most labels are numbers
         words = {int(label) if str(label).isdecimal() else label: word for label, word in words.items()}
-    return TaskPrompt(prompt["template"], words, prompt.get("system"))
+    return TaskPrompt(task_prompt(prompt["template"], where).template, words, prompt.get("system"))

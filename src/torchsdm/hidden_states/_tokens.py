@@ -19,6 +19,7 @@ _MARK = "\ue000{}\ue001"  # replaces a field while the chat template is applied;
 _MARKED = re.compile(_MARK.format(f"({'|'.join(FIELDS)})"))
 
 
+_AT_BOUNDARY = 2  # last tokens of a text that change if another text follows: a closing token, a joined word
 _GROUP = 64  # documents that are tokenized at once: offsets take far more memory than tokens
 
 
@@ -92,6 +93,8 @@ class PromptEncoder:
                 "The chat template of this model drops or repeats the message, so the prompt cannot be used with it. "
                 "Set use_chat=False, or use another prompt."
             )
+        self.beginning = self._ids(self._literals[0], add_special_tokens=not use_chat)[:-_AT_BOUNDARY]
+        """Tokens that nearly all sequences begin with: those before the document, but for the last ones."""
         self.words = self.label_tokens() if scores_words and prompt.label_words else []
         """The tokens of each label word, if they are scored."""
         n_appended = max((len(word) for word in self.words), default=1) - 1

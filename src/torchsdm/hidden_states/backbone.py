@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import io
 import json
@@ -13,7 +14,7 @@ from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 from weakref import WeakValueDictionary
 
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from torchsdm.errors import BackboneError, InvalidInputError, MissingExtraError, TorchSDMError
 from torchsdm.hidden_states.model_source import ModelSource, converted, find_model, without_volatile
+from torchsdm.hidden_states.onnx_model import OnnxModel
 from torchsdm.validation import check_device
 
 _logger = logging.getLogger(__name__)
@@ -39,6 +41,7 @@ _LOADING_ERRORS = (
 )
 # Changes by a later token or padding that count as none, in standard deviations of the states.
 _SAME = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1, torch.float64: 1e-3}
+Layer: TypeAlias = int | tuple[int, ...]  # which layer's states, or several side by side
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -47,9 +50,20 @@ class ModelOutput:
     """What a language model returns for a padded batch of B sequences."""
 
     states: Tensor
-    """(B, L, H): the states of the chosen layer at every position."""
+    """(B, L, H): the states of the chosen layer at every position; of several layers, side by side."""
     logits: Tensor
     """(B, K, V): the logits over the vocabulary at the K requested positions; K may be 0."""
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """Tokens that sequences begin with, run once for all of them."""
+
+    ids: list[int]
+    states: Tensor
+    """(1, P, H): as in ``ModelOutput``."""
+    cache: Any
+    """Keys and values of its positions in every layer, as transformers keeps them."""
 
 
 class Backbone:
@@ -59,7 +73,7 @@ class Backbone:
 
     Parameters
     ----------
-    model : transformers.PreTrainedModel
+    model : transformers.PreTrainedModel or OnnxModel
         A causal language model, with its output layer or without, or an encoder.
     tokenizer : a fast tokenizer of transformers
     source : ModelSource, optional
@@ -71,6 +85,8 @@ class Backbone:
         Whether a position sees only earlier ones, so that the last one has seen everything. Found by trial.
     is_padding_neutral : bool
         Whether padding leaves the states of a sequence unchanged; with some encoders it does not. Also found by trial.
+    shares_beginnings : bool
+        Whether tokens that sequences begin with can be run once for all of them: decoders with a cache. Found by trial.
     max_tokens : int
         The longest sequence stated by sentence-transformers, its tokenizer or its configuration.
     position_limit : int
@@ -97,7 +113,7 @@ class Backbone:
         self.max_tokens = int(min(limit for limit in (*stated, self.position_limit) if limit is not None))
         self._fingerprint: str | None = None
         self._lock = threading.Lock()  # a hook tells the output layer its positions, one run at a time
-        self.is_decoder, self.is_padding_neutral = self._try_out()
+        self._try_out()
 
     @classmethod
     def load(
@@ -114,14 +130,14 @@ class Backbone:
         Parameters
         ----------
         reference : str or path
-            A directory, a ``.gguf`` file, ``package:NAME`` for a model inside an installed package, or a name on the
-            Hugging Face hub. sentence-transformers models work too.
+            A directory, a ``.gguf`` file, an encoder's ``.onnx`` file, ``package:NAME`` for a model inside an installed
+            package, or a name on the Hugging Face hub. sentence-transformers models work too.
         revision : str, optional
             Branch, tag or commit on the hub.
         device : str, optional
             A torch device; None is the CPU.
         dtype : {'float32', 'bfloat16', 'float16'}, optional
-            By default float32 on the CPU and bfloat16 elsewhere.
+            By default float32 on the CPU and bfloat16 elsewhere; an ONNX file has only its own.
         trust_remote_code : bool
             Whether code that comes with the model may be run. Only for sources that you trust.
         """
@@ -137,9 +153,16 @@ class Backbone:
             with _quiet(transformers):
                 directory = converted(source, _convert_gguf)
                 config = transformers.AutoConfig.from_pretrained(directory, **options)
-                model, info = _loader(config, transformers).from_pretrained(
-                    directory, config=config, dtype=number_type, output_loading_info=True, **options
-                )
+                if source.onnx_file is None:
+                    model, info = _loader(config, transformers).from_pretrained(
+                        directory, config=config, dtype=number_type, output_loading_info=True, **options
+                    )
+                    model = model.to(name)
+                else:
+                    with torch.device("meta"):  # without weights
+                        skeleton = transformers.AutoModel.from_config(config, trust_remote_code=trust_remote_code)
+                    model = OnnxModel(source.onnx_file, skeleton, device=name, dtype=dtype)
+                    info = {"missing_keys": (), "mismatched_keys": ()}  # they are in the file
                 tokenizer = transformers.AutoTokenizer.from_pretrained(directory, **options)
         except TorchSDMError:
             raise
@@ -154,7 +177,7 @@ class Backbone:
                 f"The weights of the language model {str(reference)!r} are incomplete: {len(absent)} are missing or "
                 f"have the wrong shape, such as {absent[0]}."
             )
-        backbone = cls(model.to(name), tokenizer, source=source)
+        backbone = cls(model, tokenizer, source=source)
         cls._in_use[key] = backbone
         return backbone
 
@@ -167,6 +190,12 @@ class Backbone:
     def device(self) -> torch.device:
         """Where the model is."""
         return torch.device(self.model.device)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number type it runs in."""
+        chosen: torch.dtype = self.model.dtype
+        return chosen
 
     @property
     def has_output_layer(self) -> bool:
@@ -184,53 +213,103 @@ class Backbone:
             self._fingerprint = self.source.fingerprint() if self.source is not None else _parameter_digest(self)
         return self._fingerprint
 
-    @torch.inference_mode()
     def run(
-        self, sequences: Sequence[Sequence[int]], *, layer: int = -1, logits_at: Sequence[Sequence[int]] | None = None
+        self,
+        sequences: Sequence[Sequence[int]],
+        *,
+        layer: Layer = -1,
+        logits_at: Sequence[Sequence[int]] | None = None,
+        beginning: Beginning | None = None,
     ) -> ModelOutput:
         """Run the model on token ids, padded on the right.
 
         Parameters
         ----------
         sequences : (B,) lists of token ids
-        layer : int
+        layer : int or tuple of int
             Which states: -1 are those of the last layer as the output layer gets them; 0 are the embeddings, k those
-            after block k, and negative numbers count from the end.
+            after block k, and negative numbers count from the end. Several are put side by side.
         logits_at : (B, K), optional
             Positions at which the logits over the vocabulary are wanted. They are computed nowhere else.
+        beginning : Beginning, optional
+            What ``begin`` gave for the tokens that all sequences begin with: these are not run again. Each sequence has
+            at least one token more, and logits are wanted only after it.
         """
-        lengths = [len(sequence) for sequence in sequences]
-        padding = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0
-        ids = torch.full((len(sequences), max(lengths)), padding, dtype=torch.int64)
-        mask = torch.zeros_like(ids)
-        for row, sequence in enumerate(sequences):
-            ids[row, : lengths[row]] = torch.tensor(sequence)
-            mask[row, : lengths[row]] = 1
+        n_before = 0 if beginning is None else len(beginning.ids)
+        rests = [sequence[n_before:] for sequence in sequences]
+        ids = torch.full((len(rests), max(map(len, rests))), self._padding, dtype=torch.int64)
+        mask = torch.zeros(len(rests), n_before + ids.shape[1], dtype=torch.int64)
+        for row, rest in enumerate(rests):
+            ids[row, : len(rest)] = torch.tensor(rest)
+            mask[row, : n_before + len(rest)] = 1
+        positions = torch.tensor(logits_at if logits_at is not None else [[]] * len(rests), dtype=torch.int64)
+        cache = None
+        if beginning is not None:
+            cache = copy.deepcopy(beginning.cache)  # the model appends to it
+            cache.batch_repeat_interleave(len(rests))
+        states, logits, _ = self._pass(ids, mask, layer, positions - n_before, cache=cache)
+        if beginning is not None:
+            states = torch.cat([beginning.states.expand(len(rests), -1, -1), states], dim=1)
+        return ModelOutput(states, logits)
+
+    def begin(self, ids: Sequence[int], *, layer: Layer = -1) -> Beginning | None:
+        """Run the tokens that sequences begin with, for ``run``; None if the model keeps no cache for it."""
+        tokens = torch.tensor([list(ids)])
+        nowhere = torch.empty(1, 0, dtype=torch.int64)
+        states, _, cache = self._pass(tokens, torch.ones_like(tokens), layer, nowhere, keeps_cache=True)
+        return Beginning(list(ids), states, cache) if hasattr(cache, "batch_repeat_interleave") else None
+
+    @torch.inference_mode()
+    def _pass(
+        self,
+        ids: Tensor,
+        mask: Tensor,
+        layer: Layer,
+        logits_at: Tensor,
+        *,
+        cache: Any = None,
+        keeps_cache: bool = False,
+    ) -> tuple[Tensor, Tensor, Any]:
+        """States (B, L, H), logits (B, K, V) and cache of padded tokens (B, L), which may follow those of a cache."""
         inputs = {"input_ids": ids.to(self.device), "attention_mask": mask.to(self.device)}
         options: dict[str, Any] = {"output_hidden_states": True} if layer != -1 else {}
         if self.is_decoder and hasattr(self.model.config.get_text_config(), "use_cache"):
-            options["use_cache"] = False
+            options["use_cache"] = keeps_cache or cache is not None
+        if cache is not None:
+            options["past_key_values"] = cache
         if not self.has_output_layer:
             model = self.model.base_model  # without a head, such as that of a masked language model
             output = model(**inputs, **options)
-            return ModelOutput(_layer(output, layer, output.last_hidden_state), torch.empty(len(ids), 0, 0))
-        positions = torch.tensor(logits_at if logits_at is not None else [[]] * len(sequences), dtype=torch.int64)
-        with self._lock, _output_layer_at(self.model, positions.to(self.device)) as seen:
-            output = self.model(**inputs, **options)
-        return ModelOutput(_layer(output, layer, seen[0]), output.logits)
+            last, logits = output.last_hidden_state, torch.empty(len(ids), 0, 0)
+        else:
+            with self._lock, _output_layer_at(self.model, logits_at.to(self.device)) as seen:
+                output = self.model(**inputs, **options)
+            last, logits = seen[0], output.logits
+        return _states_of(output, layer, last), logits, output.get("past_key_values")
 
-    def _try_out(self) -> tuple[bool, bool]:
-        """Whether earlier positions ignore a later token, and whether they ignore padding."""
+    @property
+    def _padding(self) -> int:
+        return int(self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0)
+
+    def _try_out(self) -> None:
+        """Find out whether positions ignore later tokens and padding, and whether a beginning can be run once."""
         numbers = (number for number in range(len(self.tokenizer)) if number not in self.tokenizer.all_special_ids)
         sequence = list(islice(numbers, 8))
         self.is_decoder = False  # for now: run the model below its output layer
         alone = self.run([sequence]).states[0]
+        self.hidden_size = int(alone.shape[-1])
+        tolerance = _SAME[alone.dtype]
         changed = self.run([[*sequence[:-1], sequence[0]]]).states[0]
         padded = self.run([sequence, [*sequence, *sequence]]).states[0, : len(sequence)]
-        tolerance = _SAME[alone.dtype] * float(alone.float().std())
-        self.hidden_size = int(alone.shape[-1])
-        is_decoder = bool((alone[:-1] - changed[:-1]).abs().max() <= tolerance)
-        return is_decoder, bool((alone - padded).abs().max() <= tolerance)
+        largest = tolerance * float(alone.float().std())
+        self.is_decoder = bool((alone[:-1] - changed[:-1]).abs().max() <= largest)
+        self.is_padding_neutral = bool((alone - padded).abs().max() <= largest)
+        beginning = self.begin(sequence[:4]) if self.is_decoder else None
+        if beginning is None:
+            self.shares_beginnings = False
+        else:
+            shared = self.run([sequence], beginning=beginning).states[0]
+            self.shares_beginnings = bool((alone - shared).norm() <= tolerance * alone.norm())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Backbone:
         return self  # frozen: a copy would only take memory
@@ -274,7 +353,10 @@ def _output_layer_at(model: Any, positions: Tensor) -> Iterator[list[Tensor]]:
         handle.remove()
 
 
-def _layer(output: Any, layer: int, last: Tensor) -> Tensor:
+def _states_of(output: Any, layer: Layer, last: Tensor) -> Tensor:
+    """The states of a layer, or of several side by side."""
+    if isinstance(layer, tuple):
+        return torch.cat([_states_of(output, one, last) for one in layer], dim=-1)
     if layer == -1:
         return last
     states = output.hidden_states

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -14,9 +15,11 @@ from torchsdm.errors import BackboneError, InvalidInputError
 from torchsdm.hidden_states._batches import MAX_PADDING, batches_by_length
 from torchsdm.hidden_states._pooling import pool
 from torchsdm.hidden_states._tokens import PromptEncoder, TokenSequence
-from torchsdm.hidden_states.backbone import Backbone
+from torchsdm.hidden_states.backbone import Backbone, Beginning, Layer
 from torchsdm.states import ExtractedStates
 from torchsdm.validation import Array
+
+_SHORTEST_BEGINNING = 4  # tokens that are worth running once
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Extraction:
     backbone: Backbone
     encoder: PromptEncoder
     parts: tuple[str, ...]
-    layer: int
+    layer: Layer
     batch_tokens: int
     is_strict: bool = True
     """Whether states that are not finite are an error."""
@@ -44,10 +47,7 @@ class Extraction:
         sequences = self.encoder.encode(documents)
         states: Array | None = None  # (N, P, D), once the first batch gives D
         logits = np.empty((len(sequences), len(self.words)), dtype=np.float32)
-        longest = max((len(word) for word in self.words), default=1) - 1
-        lengths = [len(sequence.ids) + longest for sequence in sequences]
-        max_padding = MAX_PADDING if self.backbone.is_padding_neutral else 0.0
-        for rows in batches_by_length(lengths, self.batch_tokens, max_padding):
+        for rows in self._batches(sequences):
             pooled, label_logits = (value.cpu().numpy() for value in self._batch([sequences[row] for row in rows]))
             if self.is_strict and not np.isfinite(pooled).all():
                 place = documents[rows[int(np.flatnonzero(~np.isfinite(pooled).all(axis=(1, 2)))[0])]].place
@@ -67,18 +67,49 @@ class Extraction:
             np.array([sequence.n_cut for sequence in sequences], dtype=np.int64),
         )
 
+    @cached_property
+    def _beginning(self) -> Beginning | None:
+        """The tokens before the document, run once; None if there are few, or the model cannot."""
+        ids = self.encoder.beginning
+        is_worthwhile = self.backbone.shares_beginnings and len(ids) >= _SHORTEST_BEGINNING
+        return self.backbone.begin(ids, layer=self.layer) if is_worthwhile else None
+
+    def _shared(self, sequence: TokenSequence) -> Beginning | None:
+        """The beginning, if the sequence has it; the tokenizer may join its end with the document."""
+        beginning = self._beginning
+        n = 0 if beginning is None else len(beginning.ids)
+        is_shared = beginning is not None and len(sequence.ids) > n and sequence.ids[:n] == beginning.ids
+        return beginning if is_shared else None
+
+    def _batches(self, sequences: Sequence[TokenSequence]) -> Iterator[list[int]]:
+        """Batches of rows, either all with the common beginning or all without."""
+        n_appended = max((len(word) for word in self.words), default=1) - 1
+        max_padding = MAX_PADDING if self.backbone.is_padding_neutral else 0.0
+        shared = [self._shared(sequence) for sequence in sequences]
+        for beginning in (self._beginning, None):
+            n_before = 0 if beginning is None else len(beginning.ids)
+            rows = [row for row, its in enumerate(shared) if its is beginning]
+            lengths = [len(sequences[row].ids) + n_appended - n_before for row in rows]
+            for batch in batches_by_length(lengths, self.batch_tokens, max_padding):
+                yield [rows[position] for position in batch]
+            if beginning is None:
+                return
+
     def _batch(self, batch: Sequence[TokenSequence]) -> tuple[Tensor, Tensor]:
         """h (B, P, D) and label logits (B, C) of a batch."""
         ids = [sequence.ids for sequence in batch]
         ends = [[len(sequence) - 1] for sequence in ids] if self.words else None
-        output = self.backbone.run(ids, layer=self.layer, logits_at=ends)
+        beginning = self._shared(batch[0])  # one batch shares it, or none does
+        output = self.backbone.run(ids, layer=self.layer, logits_at=ends, beginning=beginning)
         states = pool(output.states, [sequence.spans for sequence in batch], self.parts)
         if not self.words:
             return states, torch.empty(len(batch), 0)
         next_token = output.logits[:, 0].float()  # (B, V)
-        return states, torch.stack([next_token[:, word[0]] + self._rest(ids, word) for word in self.words], dim=1)
+        return states, torch.stack(
+            [next_token[:, word[0]] + self._rest(ids, word, beginning) for word in self.words], dim=1
+        )
 
-    def _rest(self, ids: Sequence[Sequence[int]], word: Sequence[int]) -> Tensor | float:
+    def _rest(self, ids: Sequence[Sequence[int]], word: Sequence[int], beginning: Beginning | None) -> Tensor | float:
         """log p of a word's second and later tokens, each given those before it; 0 for a word of one token.
 
         Added to the logit of its first token, this makes the softmax over words their probabilities given that one of
@@ -88,6 +119,8 @@ class Extraction:
             return 0.0
         longer = [[*sequence, *word[:-1]] for sequence in ids]
         ends = [list(range(len(sequence), len(sequence) + len(word) - 1)) for sequence in ids]
-        logits = self.backbone.run(longer, logits_at=ends).logits  # (B, K - 1, V)
+        logits = self.backbone.run(
+            longer, layer=self.layer, logits_at=ends, beginning=beginning
+        ).logits  # (B, K - 1, V)
         following = torch.tensor(word[1:], device=logits.device).expand(len(ids), -1).unsqueeze(-1)
         return logits.float().log_softmax(dim=-1).gather(2, following).squeeze(-1).sum(dim=1)

@@ -19,7 +19,7 @@ from torchsdm.documents import BadRow, BadRows, Document, Documents
 from torchsdm.errors import BackboneError, InvalidInputError, InvalidTypeError
 from torchsdm.hidden_states._pooling import DECODER_PARTS, ENCODER_PARTS, PARTS
 from torchsdm.hidden_states._tokens import PromptEncoder
-from torchsdm.hidden_states.backbone import Backbone, resolve_dtype
+from torchsdm.hidden_states.backbone import Backbone, Layer, resolve_dtype
 from torchsdm.hidden_states.extraction import Extraction
 from torchsdm.hidden_states.model_source import find_model
 from torchsdm.hidden_states.prompts import TaskPrompt, task_prompt
@@ -70,8 +70,8 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         just the document.
     parts : sequence of {'first', 'final', 'mean'}, optional
         What h is made of. By default final and mean for decoders, first and mean for encoders.
-    layer : int
-        -1 is the final layer; 0 the embeddings, k the k-th layer's output.
+    layer : int or sequence of int
+        -1 is the final layer; 0 the embeddings, k the k-th layer's output. The states of several are put side by side.
     segments : {'sentences', 'paragraphs', 'fields'}, optional
         Also summarise segments of each document, as positions for an adaptor that takes the maximum over positions.
         'fields' are the fields of the prompt: document and answer.
@@ -109,7 +109,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         prompt: str | TaskPrompt | None = None,
         *,
         parts: Sequence[str] | None = None,
-        layer: int = -1,
+        layer: int | Sequence[int] = -1,
         segments: str | None = None,
         n_segments: int = 8,
         max_tokens: int | None = None,
@@ -292,7 +292,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
                 None if source is None else source.reference,
                 None if source is None else source.revision,
                 extraction.backbone.fingerprint(),
-                str(next(extraction.backbone.model.parameters()).dtype).removeprefix("torch."),
+                str(extraction.backbone.dtype).removeprefix("torch."),
             ),
             PromptOrigin(
                 encoder.prompt.template,
@@ -302,7 +302,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
                 dict(self.chat_options or {}),
                 encoder.rendered,
             ),
-            PoolingOrigin(extraction.parts, self.layer, self.segments, encoder.n_segments, encoder.max_tokens),
+            PoolingOrigin(extraction.parts, extraction.layer, self.segments, encoder.n_segments, encoder.max_tokens),
         )
 
     def _stored_origin(self, store: StatesStore) -> StatesOrigin:
@@ -377,8 +377,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         check_choice(self.segments, (None, *SEGMENTS), "segments", caller)
         check_positive(self.batch_tokens, "batch_tokens", caller, integer=True)
         check_positive(self.n_segments, "n_segments", caller, integer=True)
-        if type(self.layer) is not int:
-            raise InvalidTypeError(f"'layer' of {caller} must be an integer. Got {self.layer!r}.")
+        layer = self._resolved_layer()
         check_device(self.device, caller)
         resolve_dtype(self.dtype, self.device)
         if self.max_tokens is not None:
@@ -408,7 +407,16 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
             ),
         )
         parts = tuple(self.parts or (DECODER_PARTS if backbone.is_decoder else ENCODER_PARTS))
-        return Extraction(backbone, encoder, parts, self.layer, int(self.batch_tokens))
+        return Extraction(backbone, encoder, parts, layer, int(self.batch_tokens))
+
+    def _resolved_layer(self) -> Layer:
+        """The layer as an integer, or a tuple of several."""
+        layers = self.layer if isinstance(self.layer, (list, tuple)) else (self.layer,)
+        if not layers or any(type(layer) is not int for layer in layers):
+            raise InvalidTypeError(
+                f"'layer' of HiddenStateExtractor must be an integer or a list of them. Got {self.layer!r}."
+            )
+        return layers[0] if len(layers) == 1 else tuple(layers)
 
     @property
     def asks_for_answers(self) -> bool:

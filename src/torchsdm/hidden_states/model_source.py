@@ -1,4 +1,4 @@
-"""Where a language model comes from: a directory, a hub name, a GGUF file, or a package that contains weights.
+"""Where a language model comes from: a directory, a hub name, a GGUF or ONNX file, or a package with weights.
 
 Each becomes a local directory in transformers' format, with a fingerprint by which a classifier recognises the model it
 was fitted on.
@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import mmap
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,15 @@ from torchsdm.states import StatesStore
 PACKAGE_PREFIX = "package:"  #: 'package:NAME' is a model inside an installed Python package
 
 _WEIGHTS = ("model*.safetensors", "*.safetensors", "pytorch_model*.bin", "*.gguf")  # the first kind found is loaded
+_ONNX = ("model.onnx", "model_quantized.onnx", "*.onnx")  # likewise, and each also in the folder onnx
+_LOCATION = re.compile(rb"\n\x08location\x12")  # in an ONNX file, before the length and name of a file with weights
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json")
 _VOCABULARY = ("vocab.txt", "vocab.json", "merges.txt", "*.model", "*.tiktoken", "added_tokens.json")
 _VOLATILE = ("transformers_version", "_name_or_path", "truncation", "padding")  # keys that say nothing about the model
 _SHA256 = re.compile("[0-9a-f]{64}")
-_OTHER_FORMATS = ["original/*", "onnx/*", "openvino/*", "*consolidated*", "*.gguf", "*.h5", "*.msgpack", "*.onnx"]
+_OTHER_FORMATS = ["original/*", "openvino/*", "*consolidated*", "*.gguf", "*.h5", "*.msgpack"]
+_ONNX_FILES = ["onnx/*", "*.onnx", "*.onnx_data"]
+_PLAIN_ONNX = ["*.json", "*.txt", "*.jinja", "*.model", "model.onnx*", "onnx/model.onnx*"]  # without quantised variants
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,8 @@ class ModelSource:
     """The commit of a model from a hub."""
     max_tokens: int | None
     """A limit stored with the model, as sentence-transformers does."""
+    onnx_file: Path | None = None
+    """The ONNX file, if the model is in one."""
 
     def fingerprint(self) -> str:
         """SHA-256 of the weights that are loaded, the configuration and the tokenizer, wherever they are."""
@@ -59,8 +66,10 @@ class ModelSource:
         directory = self.directory
         vocabulary = () if (directory / "tokenizer.json").is_file() else _VOCABULARY
         settings = sorted(path for name in ("config.json", *_TOKENIZER, *vocabulary) for path in directory.glob(name))
+        onnx = self.onnx_file
+        weights = _weights(directory) if onnx is None else [onnx, *_external_weights(onnx)]
         digest = hashlib.sha256()
-        for path in [*settings, *_weights(directory)]:
+        for path in [*settings, *weights]:
             content = _stable_json(path) if path.suffix == ".json" else _content_digest(path)
             digest.update(f"{path.name}\0{content}\0".encode())
         return digest.hexdigest()
@@ -79,18 +88,22 @@ def find_model(reference: str, revision: str | None = None) -> ModelSource:
     Parameters
     ----------
     reference : str
-        A directory; a ``.gguf`` file; ``package:NAME`` for the model inside an installed Python package of that import
-        name; or the name of a repository on the Hugging Face hub, which is downloaded or taken from the cache.
+        A directory; a ``.gguf`` or ``.onnx`` file; ``package:NAME`` for the model inside an installed Python package of
+        that import name, or ``package:NAME/sub/folder`` for one of several; or the name of a repository on the Hugging
+        Face hub, which is downloaded or taken from the cache. Where there are torch weights and an ONNX file, the
+        latter is found by the path of the file or of its folder.
     revision : str, optional
         Branch, tag or commit of a hub repository.
     """
     if reference.startswith(PACKAGE_PREFIX):
-        return _in_directory(reference, _package_directory(reference.removeprefix(PACKAGE_PREFIX)), None)
+        name, _, inside = reference.removeprefix(PACKAGE_PREFIX).partition("/")
+        path = _package_directory(name) / inside
+        if not path.exists():
+            raise BackboneError(f"The package {name!r} is installed, but has no {inside}.")
+        return _at(reference, path)
     path = Path(reference).expanduser().absolute()
-    if path.suffix == ".gguf" and path.is_file():
-        return ModelSource(str(path), path.parent, path, None, None)
-    if path.is_dir():
-        return _in_directory(str(path), path, None)
+    if path.is_dir() or (path.is_file() and path.suffix in (".gguf", ".onnx")):
+        return _at(str(path), path)
     directory = _download(reference, revision)
     return _in_directory(reference, directory, directory.name)
 
@@ -134,32 +147,72 @@ def default_store() -> StatesStore:
     return StatesStore(cache_directory() / "states")
 
 
+def _at(reference: str, path: Path) -> ModelSource:
+    """The model at a path: a file, the folder of an ONNX file, or a directory that contains it."""
+    if path.suffix == ".gguf":
+        return ModelSource(reference, path.parent, path, None, None)
+    if path.suffix == ".onnx":
+        return _onnx_source(reference, path, None)
+    if not (path / "config.json").is_file() and (path.parent / "config.json").is_file() and _onnx_files(path):
+        return _onnx_source(reference, _onnx_file(path), None)
+    return _in_directory(reference, path, None)
+
+
 def _in_directory(reference: str, directory: Path, revision: str | None) -> ModelSource:
     """The one model in or below a directory: one with a config.json and weights, or one GGUF file."""
-    if (directory / "modules.json").is_file():
-        transformer = _sentence_transformer(directory)
-        return ModelSource(reference, transformer, None, revision, _sentence_limit(transformer))
-    if (directory / "config.json").is_file():
-        return ModelSource(reference, directory, None, revision, None)
-    found = sorted({_outermost(path.parent) for path in directory.rglob("config.json") if _weights(path.parent)})
+    is_sentence = (directory / "modules.json").is_file()
+    transformer = _sentence_transformer(directory) if is_sentence else directory
+    if is_sentence or (directory / "config.json").is_file():
+        if not _weights(transformer) and _onnx_files(transformer):
+            return _onnx_source(reference, _onnx_file(transformer), revision)
+        limit = _sentence_limit(transformer) if is_sentence else None
+        return ModelSource(reference, transformer, None, revision, limit)
+    configured = (path.parent for path in directory.rglob("config.json"))
+    found = sorted({_outermost(path) for path in configured if _weights(path) or _onnx_files(path)})
     files = sorted(directory.rglob("*.gguf"))
     candidates = [*found, *files]
     if len(candidates) != 1:
-        listed = ", ".join(str(path.relative_to(directory)) for path in candidates[:5]) or "nothing"
+        names = [path.relative_to(directory).as_posix() for path in candidates[:5]]
+        listed = ", ".join(names) or "nothing"
+        example = f": {reference}/{names[0]}" if names and reference.startswith(PACKAGE_PREFIX) else ""
         raise BackboneError(
             f"{directory} must contain one language model: a config.json with its weights, or a .gguf file. "
-            f"Got {listed}; give the path of the one you want."
+            f"Got {listed}; give the path of the one you want{example}."
         )
     if files:
         return ModelSource(reference, files[0].parent, files[0], revision, None)
     return _in_directory(reference, found[0], revision)
 
 
+def _onnx_files(directory: Path) -> list[Path]:
+    """The ONNX files of a directory or its folder onnx, of the first kind found."""
+    kinds = (sorted(folder.glob(kind)) for folder in (directory, directory / "onnx") for kind in _ONNX)
+    return next((paths for paths in kinds if paths), [])
+
+
+def _onnx_file(directory: Path) -> Path:
+    """The one that is loaded."""
+    files = _onnx_files(directory)
+    if len(files) != 1:
+        listed = ", ".join(path.name for path in files[:5])
+        raise BackboneError(f"{files[0].parent} has several ONNX files: {listed}. Give the path of the one you want.")
+    return files[0]
+
+
+def _onnx_source(reference: str, file: Path, revision: str | None) -> ModelSource:
+    """The model in an ONNX file, with the configuration and tokenizer beside it or in the folder around it."""
+    for directory in (file.parent, file.parent.parent):
+        if (directory / "config.json").is_file():
+            return ModelSource(reference, directory, None, revision, _sentence_limit(directory), file)
+    raise BackboneError(f"{file} needs a config.json and a tokenizer, in {file.parent} or {file.parent.parent}.")
+
+
 def _outermost(directory: Path) -> Path:
-    """The top folder of a model: with sentence-transformers, the parent of the transformer's folder."""
+    """The top folder of a model: the parent of the transformer's folder, or of the ONNX file's."""
     around = directory.parent
-    is_inside = (around / "modules.json").is_file() and _sentence_transformer(around) == directory
-    return around if is_inside else directory
+    is_transformer = (around / "modules.json").is_file() and _sentence_transformer(around) == directory
+    is_onnx = directory.name == "onnx" and (around / "config.json").is_file()
+    return around if is_transformer or is_onnx else directory
 
 
 def _sentence_transformer(directory: Path) -> Path:
@@ -189,6 +242,31 @@ def _weights(directory: Path) -> list[Path]:
     return next((paths for paths in kinds if paths), [])
 
 
+def _external_weights(file: Path) -> list[Path]:
+    """The files with weights that an ONNX file names; there are some if it would be larger than 2 GB."""
+    status = file.stat()
+    paths = [file.parent / name for name in _locations(str(file.resolve()), status.st_size, status.st_mtime_ns)]
+    for path in paths:
+        if not path.is_file():
+            raise BackboneError(f"The weights of {file} are incomplete: {path} is missing.")
+    return paths
+
+
+@lru_cache(maxsize=1024)
+def _locations(path: str, size: int, modified: int) -> tuple[str, ...]:
+    """The names after the key 'location' in an ONNX file, each once; a name has its length before it."""
+    if size == 0:
+        return ()
+    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as graph:
+        found = set()
+        for match in _LOCATION.finditer(graph):
+            length, start = graph[match.end()], match.end() + 1
+            if length >= 128:  # seven bits in each of two bytes
+                length, start = length - 128 + (graph[start] << 7), start + 1
+            found.add(graph[start : start + length].decode("utf-8", errors="replace"))
+        return tuple(sorted(found))
+
+
 def _package_directory(name: str) -> Path:
     """The folder of an installed package, without importing it: its dependencies may be missing."""
     top = name.partition(".")[0].replace("-", "_")
@@ -202,12 +280,14 @@ def _package_directory(name: str) -> Path:
 
 
 def _download(name: str, revision: str | None) -> Path:
+    fetch = partial(snapshot_download, name, revision=revision)
     try:
-        without_pickle = [*_OTHER_FORMATS, "*.bin", "*.pth"]
-        directory = Path(snapshot_download(name, revision=revision, ignore_patterns=without_pickle))
-        has_modules = (directory / "modules.json").is_file()
-        if not _weights(_sentence_transformer(directory) if has_modules else directory):
-            directory = Path(snapshot_download(name, revision=revision, ignore_patterns=_OTHER_FORMATS))
+        directory = Path(fetch(ignore_patterns=[*_OTHER_FORMATS, *_ONNX_FILES, "*.bin", "*.pth"]))  # without pickle
+        transformer = _sentence_transformer(directory) if (directory / "modules.json").is_file() else directory
+        if not _weights(transformer):
+            fetch(ignore_patterns=[*_OTHER_FORMATS, *_ONNX_FILES])
+        if not _weights(transformer):
+            fetch(allow_patterns=_PLAIN_ONNX)
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise BackboneError(

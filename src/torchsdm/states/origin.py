@@ -48,7 +48,7 @@ class PoolingOrigin:
     """What was taken from the language model's states."""
 
     parts: tuple[str, ...]
-    layer: int
+    layer: int | tuple[int, ...]
     segments: str | None
     n_segments: int
     max_tokens: int
@@ -90,7 +90,9 @@ class StatesOrigin:
         """Plain values that ``from_json`` reads."""
         prompt = {**vars(self.prompt), "chat_options": dict(self.prompt.chat_options)}
         prompt["label_words"] = [[label, word] for label, word in self.prompt.label_words]
-        states = {**vars(self.pooling), "parts": list(self.pooling.parts)}
+        states = {
+            name: list(value) if isinstance(value, tuple) else value for name, value in vars(self.pooling).items()
+        }
         return {"model": dict(vars(self.model)), "prompt": prompt, "states": states}
 
     @classmethod
@@ -100,7 +102,7 @@ class StatesOrigin:
             model, prompt, states = (dict(stored[part]) for part in ("model", "prompt", "states"))
             prompt["label_words"] = tuple((label, word) for label, word in prompt["label_words"])
             prompt["chat_options"] = dict(prompt["chat_options"])
-            states["parts"] = tuple(states["parts"])
+            states = {name: tuple(value) if isinstance(value, list) else value for name, value in states.items()}
             return cls(ModelOrigin(**model), PromptOrigin(**prompt), PoolingOrigin(**states))
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidInputError(f"These values do not describe the origin of hidden states: {error!r}.") from error

@@ -188,6 +188,11 @@ class Certificate:
         return cls(smallest(alpha), delta, control, nothing, False, (), 0, 0, **counted, **_differing(alpha))
 
     @property
+    def confidence(self) -> float:
+        """The probability with which all certificates on this sample hold together, at least; 0 if nothing is left."""
+        return max(0.0, 1 - max(self.delta_spent, self.delta))
+
+    @property
     def identity(self) -> str:
         """A short name by which a batch of decisions can say which promise it was made under."""
         content = [self.target, self.delta, self.control, self.thresholds.tolist(), self.n_certification, self.looks]
@@ -234,7 +239,7 @@ class Certificate:
         """The promise, or why there is none, in one sentence."""
         if not self.found:
             return self._why_not(class_names)
-        confidence = 1 - max(self.delta_spent, self.delta)
+        confidence = self.confidence
         if confidence <= 0:
             return f"No promise is left: {self.looks} certificates were made on one certification sample."
         spent = "" if self.looks == 1 else f" for all {self.looks} certificates on this sample"

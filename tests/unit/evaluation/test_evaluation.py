@@ -283,7 +283,7 @@ def test_all_of_the_papers_estimators_can_be_fitted_and_decide(classifier):
     test = LabelledStates(TEST.X, NAMES[TEST.y], label_logits=swapped, logit_labels=NAMES[::-1])
     entrants = paper_entrants(training, classifier, regularization_factors=(1.0,), n_hidden=32)
     models = [entrant.model for entrant in entrants]
-    assert models.count("LM") == 5 and models.count("LM + CNN") == 5
+    assert models.count("LM") == 6 and models.count("LM + CNN") == 5
     assert models.count("LM + SDM") == len(RULES) + len(CERTIFIED) - 1 + 1
     assert sum("VBLL" in model for model in models) == 2 and "LM + SDM, 2 rounds" in models
     assert {entrant.name for entrant in entrants} >= {
@@ -295,12 +295,13 @@ def test_all_of_the_papers_estimators_can_be_fitted_and_decide(classifier):
         "MAPIE risk control",
     }
     groups = (*GROUPS[:4], "certified", "today")
-    sizes = dict(zip(groups, (5, 5, 2, len(RULES), len(CERTIFIED), 9), strict=True))
+    sizes = dict(zip(groups, (6, 5, 2, len(RULES), len(CERTIFIED), 9), strict=True))
     assert [entrant.group for entrant in entrants] == [group for group in groups for _ in range(sizes[group])]
     by_logits = [Rule.NO_REJECT, Rule.SOFTMAX, Rule.TEMPERATURE, Rule.APS, Rule.RAPS]
     over_sdm = [Rule.NO_REJECT, Rule.ADAPTOR_SOFTMAX, Rule.DISTANCE_SOFTMAX, Rule.SDM, Rule.REGION, Rule.REGION_LOWER]
     assert [entrant.key for entrant in entrants] == [
-        *(EstimatorKey(basis, rule) for basis in (Basis.LANGUAGE_MODEL, Basis.CNN) for rule in by_logits),
+        *(EstimatorKey(Basis.LANGUAGE_MODEL, rule) for rule in (*by_logits, Rule.CERTIFIED_SOFTMAX)),
+        *(EstimatorKey(Basis.CNN, rule) for rule in by_logits),
         *(EstimatorKey(basis, Rule.VBLL, 1.0) for basis in (Basis.DISCRIMINATIVE_VBLL, Basis.GENERATIVE_VBLL)),
         *(EstimatorKey(Basis.SDM, rule) for rule in over_sdm),
         EstimatorKey(Basis.ALL_ROUNDS, Rule.REGION_LOWER),
@@ -426,7 +427,7 @@ def test_every_entrant_sees_the_rows_of_the_classifier(monkeypatch, given, tmp_p
                 assert shown[0] == (None if entrant.group == "language model" else learned.tolist()), entrant
         assert {entrant.group for entrant in entrants} == {*GROUPS} | ({"certified"} if is_certified else set())
         names = [entrant.name for entrant in entrants if entrant.name.startswith("certified")]
-        assert len(names) == (len(CERTIFIED) + 3 if is_certified else 0)
+        assert len(names) == (len(CERTIFIED) + 4 if is_certified else 0)
 
 
 def test_networks_of_several_rounds_share_the_split_of_each_round(classifier):

@@ -89,6 +89,32 @@ def ids(texts):
     return [document.id for document in texts.documents]
 
 
+# --- Parts of a file -------------------------------------------------------------------------------------------------
+
+
+def test_rows_divide_one_file_without_overlap(experiment):
+    whole = read_texts(experiment(tests__now__file="pool"))["now"]
+    texts = read_texts(experiment(pool__rows=[0, 25], tests={"now": {"file": "pool", "rows": [25, 40]}}))
+    assert [*ids(texts["pool"]), *ids(texts["now"])] == ids(whole) and len(texts["now"].documents) == 15
+    fewer = read_texts(experiment(pool__rows=[10, 25], pool__n=12))["pool"]
+    assert ids(fewer) == ids(whole)[10:22]
+    with pytest.raises(InvalidInputError, match=r"The data set 'pool' has 40 rows\. Got rows = \[30, 41\]"):
+        read_texts(experiment(pool__rows=[30, 41]))
+    with pytest.raises(InvalidInputError, match=r"pool: 'rows' must be the first row and one past the last"):
+        experiment(pool__rows=[9, 3])
+
+
+def test_the_column_of_answers_can_be_named(folder, experiment):
+    rows = [{**row, "reply": f"answer to {row['id']}"} for row in rows_of(10, "now")]
+    write_rows(folder / "now.jsonl", rows)
+    write_rows(folder / "pool.jsonl", rows)
+    made = experiment(prompt="verify-answer", pool__answer="reply", tests={"now": {"answer": "reply"}})
+    (now, pool) = (read_texts(replace(made, tests=made.tests[:1]))[name].documents for name in ("now", "pool"))
+    assert all(document.answer == f"answer to {document.id}" for document in (*now, *pool))
+    with pytest.raises(InvalidInputError, match="answer"):
+        read_texts(experiment(prompt="verify-answer"))
+
+
 # --- Shuffled words --------------------------------------------------------------------------------------------------
 
 

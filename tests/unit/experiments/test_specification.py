@@ -68,7 +68,8 @@ def load(write):
 
 
 def test_the_experiments_of_the_paper_are_there():
-    assert set(TASKS) == {"sentiment", "factcheck", "factcheck-features", "agnews", "newsgroups"}
+    ours = {"own-answers", "halueval"}
+    assert set(TASKS) == {"sentiment", "factcheck", "factcheck-features", "agnews", "newsgroups"} | ours
     assert set(STUDIES_OF_A_TASK) == {"ablation", "alphas", "ensemble", "sample-size", "updatability"}
     shown = {study for name in OURS for study in load_experiment(name).studies}
     assert shown == set(STUDIES)
@@ -85,7 +86,7 @@ def test_every_task_loads_in_every_variant(name, variant):
     assert {data.n for data in experiment.tests} == {changes.get("tests")}
     assert experiment.training == {**table["training"], **changes.get("training", {})}
     assert experiment.n_hidden == changes.get("n_hidden", 795)
-    assert experiment.alpha == table["training"]["alpha"] == 0.95
+    assert experiment.alpha == table["training"]["alpha"] == (0.95 if experiment.preset == "paper" else 0.9)
     assert experiment.folders == ()
     for data in experiment.tests:
         assert data.role == table["tests"][data.name]["role"] in ROLES
@@ -275,14 +276,18 @@ def test_label_words_of_a_table_are_of_numbers_where_they_look_like_them(load):
 @pytest.mark.parametrize(
     ("key", "place", "known"),
     [
-        ("epochs", "mine", "alphas, classes, extraction, groups, models, n_hidden, pool, prompt"),
+        ("epochs", "mine", "alphas, classes, extraction, groups, models, n_hidden, own_answers, pool, preset, prompt"),
         ("task", "mine", "studies, tests, title, training, updates"),
         ("name", "mine", "alphas, classes"),
-        ("pool.fil", "mine: pool", "file, hub, label, n, relabel, remark, states, text"),
-        ("pool.role", "mine: pool", "file, hub"),
-        ("pool.name", "mine: pool", "file, hub"),
-        ("pool.shuffle", "mine: pool", "file, hub"),
-        ("tests.now.name", "mine: tests.now", "file, hub, label, n, relabel, remark, role, shuffle, states, text"),
+        ("pool.fil", "mine: pool", "answer, file, hub, label, n, relabel, remark, rows, states, text"),
+        ("pool.role", "mine: pool", "answer, file, hub"),
+        ("pool.name", "mine: pool", "answer, file, hub"),
+        ("pool.shuffle", "mine: pool", "answer, file, hub"),
+        (
+            "tests.now.name",
+            "mine: tests.now",
+            "answer, file, hub, label, n, relabel, remark, role, rows, shuffle, states, text",
+        ),
         (
             "tests.now.hub.subset",
             "mine: tests.now.hub",
@@ -351,7 +356,7 @@ def test_an_unknown_setting_is_refused_in_the_file_that_has_it(write):
         ("updates.share", "half", "mine: updates: 'share' must be a number. Got 'half'."),
         ("updates.data", 3, "mine: updates: 'data' must be a string"),
         ("prompt", 3, "'prompt' of experiment mine must be a name, a template or a TaskPrompt. Got 3."),
-        ("prompt", {"template": 3}, "'template' of TaskPrompt must be a string"),
+        ("prompt", {"template": 3}, "'prompt' of experiment mine must be a name, a template or a TaskPrompt. Got 3"),
         ("extraction.chat_options", {"day": datetime.date(2024, 7, 26)}, "Put dates in quotes."),
     ],
 )
@@ -544,6 +549,26 @@ def test_a_value_is_read_as_toml_or_taken_as_it_is(text, value):
 def test_the_paper_s_protocol_is_used_unless_a_file_asks_for_a_certificate():
     assert SDMClassifier().certification_size is not None
     for name in experiment_names():
-        assert load_experiment(name).classifier().certification_size is None
+        experiment = load_experiment(name)
+        assert (experiment.classifier().certification_size is None) == (experiment.preset == "paper")
     asked = load_experiment("sentiment", changes={"training.certification_size": 0.2})
     assert asked.classifier(adaptor="identity").get_params()["certification_size"] == 0.2
+
+
+def test_a_preset_says_whose_settings_are_changed():
+    paper, default = load_experiment("factcheck"), load_experiment("own-answers")
+    assert paper.preset == "paper" and paper.classifier().certification_size is None
+    ours = default.classifier().get_params()
+    assert ours == {**SDMClassifier().get_params(), "alpha": 0.9, "control": "predictions", "random_state": 0}
+    with pytest.raises(InvalidInputError, match="'preset'"):
+        load_experiment("factcheck", changes={"preset": "fast"})
+
+
+def test_a_table_may_name_a_prompt_and_give_it_other_words():
+    prompt = load_experiment("halueval").prompt
+    assert prompt.template == PROMPTS["verify-answer"].template and prompt.words == {0: "Yes", 1: "No"}
+
+
+def test_own_answers_need_words_to_answer_with():
+    with pytest.raises(InvalidInputError, match="own answers: give the prompt 'label_words'"):
+        load_experiment("own-answers", changes={"prompt": "document"})

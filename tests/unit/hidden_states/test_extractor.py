@@ -116,10 +116,55 @@ def test_batches_are_padded_and_within_the_budget(name):
     for budget in (1, 200, 10**6):
         with inputs_of(backbone) as inputs:
             extractor(name, PROMPT, batch_tokens=budget).extract(TEXTS)
-        masks = [each["attention_mask"] for each in inputs]
-        assert all(len(mask) == 1 or mask.numel() <= budget for mask in masks)
+        batches = inputs[1:] if name in DECODERS else inputs  # a decoder first runs what all have in common
+        masks = [each["attention_mask"] for each in batches]
+        assert all(len(each["input_ids"]) == 1 or each["input_ids"].numel() <= budget for each in batches)
         assert sum(map(len, masks)) == len(TEXTS) and (len(masks) == len(TEXTS)) == (budget == 1)
         assert any((mask == 0).any() for mask in masks) == (budget > 1)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_what_stands_before_every_document_is_run_once(name):
+    backbone = tiny_backbone(name)
+    whole = [len(ids_by_hand(backbone, PROMPT, text)) for text in TEXTS]
+    with inputs_of(backbone) as inputs:
+        extractor(name, PROMPT, batch_tokens=1).extract(TEXTS)
+    first, *rest = [each["input_ids"].shape for each in inputs]
+    assert first[0] == 1 and first[1] > 5
+    assert sorted(n_tokens for _, n_tokens in rest) == sorted(n_tokens - first[1] for n_tokens in whole)
+
+
+def test_a_document_that_is_joined_with_the_prompts_beginning_is_run_whole():
+    """The tokenizer makes one token of 'review', so that a prompt that ends inside the word has others."""
+    prompt = TaskPrompt("Is the sentiment of the movie revi{document}?")
+    backbone = tiny_backbone("phi3")
+    texts = ["ew good", "x", "ew", "ts", "ew positive"]
+    ids = [plain_ids(backbone.tokenizer, prompt.fill(document=text)) for text in texts]
+    made = extractor("phi3", prompt, use_chat=False)
+    n = len(beginning := made._prepare().encoder.beginning)
+    assert [each[:n] == beginning for each in ids] == [False, True, False, True, False]
+    with inputs_of(backbone) as inputs:
+        states = made.extract(texts).hidden_states
+    assert sum(len(each["input_ids"]) for each in inputs) == 1 + len(texts)
+    assert_close(states, [h_by_hand(backbone, each, ("final", "mean")) for each in ids])
+
+
+@every_architecture
+def test_states_of_several_layers_are_side_by_side(name):
+    single = [extractor(name, PROMPT, layer=layer).extract(TEXTS).hidden_states for layer in (0, 1, -1)]
+    several = extractor(name, PROMPT, layer=[0, 1, -1]).extract(TEXTS).hidden_states  # parts x layers x H
+    parts = [np.split(states, 2, axis=1) for states in single]
+    assert_close(several, np.concatenate([parts[layer][part] for part in (0, 1) for layer in range(3)], axis=1))
+
+
+def test_several_layers_are_another_origin_and_can_be_made_again():
+    made = extractor("phi3", PROMPT, layer=[1, -1])
+    origin = made.origin()
+    assert origin.pooling.layer == (1, -1) and origin != extractor("phi3", PROMPT).origin()
+    stored = StatesOrigin.from_json(json.loads(json.dumps(origin.to_json())))
+    assert stored == origin
+    again = HiddenStateExtractor.from_origin(stored, model=tiny_backbone("phi3"))
+    assert_close(again.transform(TEXTS), made.transform(TEXTS))
 
 
 @every_architecture
@@ -505,8 +550,14 @@ def test_a_prompt_that_does_not_fit_is_refused():
         ({"batch_tokens": None}, InvalidTypeError, "'batch_tokens' of HiddenStateExtractor must be an integer"),
         ({"max_tokens": -1}, InvalidInputError, "'max_tokens' of HiddenStateExtractor must be positive. Got -1"),
         ({"max_tokens": "9"}, InvalidTypeError, "'max_tokens' of HiddenStateExtractor must be an integer. Got '9'"),
-        ({"layer": 1.0}, InvalidTypeError, "'layer' of HiddenStateExtractor must be an integer. Got 1.0"),
-        ({"layer": True}, InvalidTypeError, "'layer' of HiddenStateExtractor must be an integer. Got True"),
+        (
+            {"layer": 1.0},
+            InvalidTypeError,
+            "'layer' of HiddenStateExtractor must be an integer or a list of them. Got 1.0",
+        ),
+        ({"layer": True}, InvalidTypeError, "'layer' of HiddenStateExtractor must be an integer or a list of them"),
+        ({"layer": []}, InvalidTypeError, "'layer' of HiddenStateExtractor must be an integer or a list of them"),
+        ({"layer": [1, "2"]}, InvalidTypeError, "'layer' of HiddenStateExtractor must be an integer or a list of them"),
         ({"layer": 3}, InvalidInputError, r"'layer' must be in -3\.\.2 for this model. Got 3"),
         ({"dtype": "fp16"}, InvalidInputError, "'dtype' must be one of float32, .*, or None. Got 'fp16'"),
         ({"device": "nonsense"}, InvalidInputError, "'device' of .* must be a torch device on this machine"),
@@ -869,7 +920,7 @@ def test_an_interrupted_run_ends_with_the_same_bytes(tmp_path, n_passes):
     made = extractor("phi3", PROMPT, batch_tokens=1)
     made.extract_to(tmp_path / "whole", labelled(), shard_size=2)
     run_until(tmp_path / "parts", n_passes, made, labelled(), shard_size=2)
-    n_done = n_passes // 2 * 2  # every document is one pass, and half a shard is done again
+    n_done = max(0, n_passes - 1) // 2 * 2  # a pass for the beginning, one for each document; half shards are redone
     report = made.extract_to(tmp_path / "parts", labelled(), shard_size=2)
     assert report["documents"] == len(TEXTS) and report["extracted"] == len(TEXTS) - n_done
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")

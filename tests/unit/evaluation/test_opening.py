@@ -1,0 +1,206 @@
+"""What a report opens with: sentences that promise what the certificate does and no more, and commands that exist."""
+
+from __future__ import annotations
+
+import copy
+import re
+import shlex
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import make_blobs
+from torchsdm import LabelledStates, SDMClassifier, SDMEnsemble
+from torchsdm.cli.command import sdm
+from torchsdm.errors import SDMWarning
+from torchsdm.evaluation import Evaluation, _opening, classifier_entrants
+from torchsdm.evaluation._opening import next_steps, verdicts
+from torchsdm.evaluation.report import render_report
+
+NAMES = np.array(["bad", "good"])
+TEST = make_blobs(seed=6, n=300, distance=3.0)
+
+
+@pytest.fixture(scope="module")
+def certified():
+    blobs = make_blobs(seed=5, n=1600, distance=3.0)
+    settings = {"n_filters": 8, "n_rounds": 1, "max_epochs": 6, "learning_rate": 1e-2, "random_state": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        fitted = SDMClassifier(alpha=0.9, **settings).fit(blobs.X, NAMES[blobs.y])
+    assert fitted.certificate_.found and fitted.region_.found
+    return fitted
+
+
+def opened(classifier, data, **settings):
+    """The verdicts on data sets, by name, and what to do next."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        alpha = classifier.models_[0].calibration.regions[0].alpha
+        evaluation = Evaluation(classifier_entrants(classifier), data, alpha, **settings)
+        decided = {name: classifier.decide(part.hidden_states) for name, part in evaluation.data_sets.items()}
+        found = verdicts(evaluation, classifier, decided)
+    return {one.name: one for one in found}, next_steps(found, classifier, "my model")
+
+
+def inside(labels=None, rows=slice(None)):
+    return LabelledStates(TEST.X[rows], NAMES[TEST.y][rows] if labels is None else labels)
+
+
+def with_certificate(classifier, **changes):
+    changed = copy.copy(classifier)
+    changed.certificate_ = replace(classifier.certificate_, **changes)
+    return changed
+
+
+def test_a_data_set_like_the_certification_set_has_the_promise_and_what_was_seen(certified):
+    found, steps = opened(certified, {"test": inside()})
+    decisions = certified.decide(TEST.X)
+    right = int((decisions.predictions == NAMES[TEST.y])[decisions.admitted].sum())
+    n = int(decisions.admitted.sum())
+    one = found["test"]
+    assert one.standing == "promised" and 0 < n < 300
+    assert one.sentence == (
+        f"{round(n / 3)} of 100 inputs can be answered unattended; of those, at least 90 in 100 are right, in every "
+        "class and for every answer, with 90 % confidence."
+    )
+    assert one.detail.startswith(f"Seen here: {right} of {n} admitted were right ({100 * right / n:.3g} %).")
+    assert f"like the {certified.certificate_.n_certification} certification points" in one.detail
+    assert one.lanes == {lane: int((decisions.lane == lane).sum()) for lane in one.lanes if lane != "rejected"} | {
+        "rejected": 0
+    }
+    assert steps[0].command == "sdm predict 'my model' new.jsonl -o decisions.jsonl --guard 'my model'.guard"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"control": "predictions"}, "90 in 100 are right, for every answer that is given, with 90 % confidence."),
+        ({"control": "all"}, "90 in 100 are right, all answers taken together, with 90 % confidence."),
+        ({"looks": 2, "delta_spent": 0.25}, "in every class and for every answer, with 75 % confidence."),
+        ({"class_alphas": (0.9, 0.95)}, "as many are right as asked (0.9 for 'bad', 0.95 for 'good'), in every class"),
+        ({"n_corrected": 4}, "90 % confidence, if its corrections (4) were made without regard to the decisions."),
+    ],
+)
+def test_the_sentence_says_what_this_certificate_promises(certified, changes, words):
+    found, _ = opened(with_certificate(certified, **changes), {"test": inside()})
+    assert words in found["test"].sentence
+
+
+def test_inputs_of_another_kind_have_no_promise_in_whatever_order_they_come(certified):
+    moved = LabelledStates(TEST.X + 6.0, NAMES[TEST.y])
+    order = np.argsort(-certified.decide(TEST.X).nearest_distance)  # the strangest first
+    found, steps = opened(certified, {"test": inside(), "sorted": inside(rows=order), "moved": moved})
+    assert [one.standing for one in found.values()] == ["promised", "promised", "drifted"]
+    one = found["moved"]
+    assert "not the kind of input that the promise is about" in one.sentence
+    assert "unattended" not in one.sentence and "in 100 are right" not in one.sentence
+    assert "inputs of moved differ" in steps[1].what and steps[1].command.startswith("sdm explain")
+
+
+def test_a_promise_that_is_not_kept_is_not_repeated(certified):
+    flipped = NAMES[np.where(np.arange(300) % 3 == 0, 1 - TEST.y, TEST.y)]  # the states look as ever
+    one = opened(certified, {"test": inside(flipped)})[0]["test"]
+    assert one.standing == "missed" and "fewer of the answers were right than promised" in one.sentence
+    group = re.match(r"Of those (?:of class|predicted) '(?:bad|good)', (\d+) of (\d+) admitted were right", one.detail)
+    assert group is not None and int(group[1]) / int(group[2]) < 0.8 and "promised are 90 in 100" in one.detail
+
+
+def test_a_few_errors_more_than_promised_may_be_chance(certified):
+    decisions = certified.decide(TEST.X)
+    admitted = np.flatnonzero(decisions.admitted)
+    labels = decisions.predictions.copy()
+    wrong = admitted[:: len(admitted) // int(0.12 * len(admitted))]
+    labels[wrong] = NAMES[1 - (labels[wrong] == "good").astype(int)]
+    cell = opened(certified, {"test": inside(labels)})[0]["test"]
+    assert (labels == decisions.predictions)[admitted].mean() < 0.9 and cell.standing == "promised"
+
+
+def test_inputs_of_no_class_are_mistakes_and_those_without_labels_unknown(certified):
+    data = {
+        "others": inside(np.full(300, "ugly")),
+        "unlabelled": LabelledStates(TEST.X, None),
+        "far": LabelledStates(TEST.X + 40.0, np.full(300, "ugly")),
+    }
+    found, steps = opened(certified, data)
+    assert [one.standing for one in found.values()] == ["outsiders", "promised", "outsiders"]
+    assert "admitted, each a mistake; these belong to no class" in found["others"].sentence
+    assert found["far"].sentence.startswith("None of the 300 inputs were admitted; these belong to no class")
+    assert "Without labels nobody knows how many are right." in found["unlabelled"].detail
+    assert any("--background" in step.command for step in steps)
+
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+def test_without_a_certificate_nothing_is_promised_and_the_reason_is_given(certified):
+    def one(classifier):
+        found, steps = opened(classifier, {"test": inside()})
+        assert found["test"].standing == "unpromised" and found["test"].sentence.startswith("Nothing is promised")
+        assert "unattended;" not in found["test"].sentence and "confidence" not in found["test"].sentence
+        return found["test"], steps[0].command
+
+    strict = copy.copy(certified)
+    strict.recertify(alpha=0.999)
+    verdict, command = one(strict)
+    assert verdict.detail.startswith(strict.certificate_.holds_for(NAMES.tolist()))
+    assert command == f"sdm certify 'my model' NEW --alpha {strict.certificate_.largest_alpha:.2g}"
+
+    updated = copy.copy(certified)
+    updated.add_exemplars(TEST.X[:5], NAMES[TEST.y[:5]], ids=[f"new-{i}" for i in range(5)])
+    verdict, command = one(updated)
+    assert "updated after it was certified" in verdict.detail and command == "sdm certify 'my model' NEW"
+
+    cautious = copy.copy(certified)
+    cautious.set_params(policy="trusted")
+    verdict, command = one(cautious)
+    assert "only a part of what is certified" in verdict.detail and "--policy certified" in command
+    assert verdict.n_admitted == verdict.lanes["trusted"]
+
+    verdict, command = one(with_certificate(certified, looks=10, delta_spent=1.0))
+    assert "No promise is left" in verdict.detail and command == "sdm certify 'my model' NEW"
+
+    ensemble = SDMEnsemble(alpha=0.9, n_filters=8, n_rounds=2, max_epochs=4, learning_rate=1e-2, random_state=0)
+    verdict, _ = one(ensemble.fit(TEST.X, NAMES[TEST.y]))
+    assert verdict.detail.startswith("An ensemble is not certified.")
+
+
+def test_inputs_that_could_not_be_read_count(certified):
+    one = opened(certified, {"test": inside()}, unread={"test": 300})[0]["test"]
+    assert one.lanes["rejected"] == 300 and sum(one.lanes.values()) == 600
+    assert one.sentence.startswith(f"{round(one.n_admitted / 6)} of 100 inputs")
+
+
+def test_counts_are_said_as_people_say_them():
+    assert [_opening._of_100(*pair) for pair in [(0, 50), (50, 50), (1, 50), (1, 900), (899, 900), (450, 900)]] == [
+        *("None of the 50 inputs", "All of the 50 inputs", "1 of 50 inputs", "1 of 900 inputs"),
+        *("899 of 900 inputs", "50 of 100 inputs"),
+    ]
+
+
+def commands():
+    """Every command that an opening may name."""
+    source = Path(_opening.__file__).read_text(encoding="utf-8")
+    return sorted(set(re.findall(r'f?"(sdm [^"]+)"', source)))
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_that_is_named_exists_with_its_options(command):
+    for one in command.replace("{where}", "MODEL").split(" && "):
+        _, verb, *arguments = shlex.split(re.sub(r"\{[^}]*\}", "0.9", one))
+        known = {option for parameter in sdm.commands[verb].params for option in parameter.opts}
+        assert {argument for argument in arguments if argument.startswith("-")} <= known
+
+
+def test_the_page_opens_with_it_before_any_table(certified, monkeypatch):
+    monkeypatch.setattr("torchsdm.evaluation.report._pictures", lambda *_: iter(()))
+    evaluation = Evaluation(classifier_entrants(certified), {"a & b": inside()}, 0.9, {"model": "kept"}, certified)
+    page = render_report(evaluation, certified, title="t")
+    opening, table, _ = page.partition("<table")
+    (one,) = opened(certified, {"a & b": inside()})[0].values()
+    assert table and "a &amp; b" in opening and one.sentence in opening and "What to do next" in opening
+    assert "sdm predict kept new.jsonl" in opening
+    widths = [float(width) for width in re.findall(r"<rect x='[\d.]+%' width='([\d.]+)%'", opening)]
+    assert len(widths) == 5 and sum(widths) == pytest.approx(100, abs=0.05)
+    assert widths[0] == pytest.approx(one.lanes["trusted"] / 3, abs=0.01)
