@@ -82,6 +82,7 @@ if TYPE_CHECKING:
 @click.option(
     "--pools",
     metavar="FILE",
+    default=None,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help='Classes that belong together, for --control pooled: JSON, as in {"money": ["pay", "balance"], ...}.',
 )
