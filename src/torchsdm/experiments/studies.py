@@ -179,7 +179,8 @@ def strangers(prepared: Prepared) -> Findings:
         shown.fit(prepared.pool, background=prepared.background, seed=prepared.classifier.random_seed_)
         called = f"{prepared.model} + SDM, {len(prepared.background)} strangers shown"
         classifiers[called] = shown
-        entrants += [Entrant(called, one.name, one.estimator) for one in classifier_entrants(shown)]
+        of_shown = [one for one in classifier_entrants(shown) if one.key.rule in (Rule.CERTIFIED, Rule.REGION)]
+        entrants += [Entrant(called, one.name, one.estimator) for one in of_shown]
     inside, outside = (
         {name: data for name, data in prepared.tests.items() if roles[name] == role}
         for role in ("in distribution", "strangers")
