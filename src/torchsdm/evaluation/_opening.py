@@ -83,7 +83,7 @@ def _verdict(
         detail = _counts(admitted)
     elif certificate is None:
         standing, detail = UNPROMISED, _join(why_unpromised(classifier), seen)
-        sentence = f"Nothing is promised. {count} {was} admitted, without a promise."
+        sentence = f"Nothing is promised. {count} {was} admitted all the same."
         if not admitted.n_admitted:
             sentence = f"Nothing is promised, and {_lower(count)} can be answered unattended."
     elif _drifted(classifier, decisions):

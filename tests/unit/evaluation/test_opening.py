@@ -217,3 +217,7 @@ def test_the_page_opens_with_it_before_any_table(certified, monkeypatch):
     widths = [float(width) for width in re.findall(r"<rect x='[\d.]+%' width='([\d.]+)%'", opening)]
     assert len(widths) == 5 and sum(widths) == pytest.approx(100, abs=0.05)
     assert widths[0] == pytest.approx(one.lanes["trusted"] / 3, abs=0.01)
+    assert "<b>trusted</b> act<" in opening
+    cautious = copy.copy(certified)
+    cautious.set_params(policy="trusted")
+    assert "<b>trusted</b> admitted, without a promise<" in render_report(evaluation, cautious, title="t")
