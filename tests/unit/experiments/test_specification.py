@@ -283,7 +283,11 @@ def test_label_words_of_a_table_are_of_numbers_where_they_look_like_them(load):
         ("pool.role", "mine: pool", "answer, file, hub"),
         ("pool.name", "mine: pool", "answer, file, hub"),
         ("pool.shuffle", "mine: pool", "answer, file, hub"),
-        ("tests.now.name", "mine: tests.now", "answer, file, hub, label, n, relabel, remark, role, rows, shuffle, states, text"),
+        (
+            "tests.now.name",
+            "mine: tests.now",
+            "answer, file, hub, label, n, relabel, remark, role, rows, shuffle, states, text",
+        ),
         (
             "tests.now.hub.subset",
             "mine: tests.now.hub",
