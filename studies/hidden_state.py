@@ -149,7 +149,7 @@ def main() -> None:
 def extracted(options: argparse.Namespace, model: Model, task: Task, name: str) -> Any:
     """States (N, positions, parts, layers, H) with labels, extracted once: a block of texts at a time."""
     from torchsdm import Documents, HiddenStateExtractor, LabelledStates, TaskPrompt
-    from torchsdm.experiments.own_answers import own_answers
+    from torchsdm.experiments import judge_own_answers
     from torchsdm.states import StatesStore
 
     documents = list(Documents(data_folder(options) / f"{task.file}.jsonl.gz", repeated="drop"))
@@ -169,7 +169,7 @@ def extracted(options: argparse.Namespace, model: Model, task: Task, name: str) 
         verbose=True,
     )
     states = extractor.labelled_states(documents, store=StatesStore(options.states / "hidden-state"), description=name)
-    states = own_answers(states) if is_asked else states
+    states = judge_own_answers(states) if is_asked else states
     n_positions = 1 + N_SEGMENTS * task.has_segments
     shape = (len(states), n_positions, 2, len(model.layers), -1)
     return LabelledStates(np.asarray(states.hidden_states).reshape(shape), states.labels)
