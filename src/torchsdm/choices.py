@@ -20,6 +20,6 @@ PAPER: dict[str, Any] = {
 PRESETS = ("default", "paper")  #: of ``sdm train``
 LANES = ("trusted", "certified", "review", "unfamiliar")  #: of decisions, the most reliable first
 REJECTED = "rejected"  #: the lane of inputs that could not be read, of which there is no decision
-CONTROLS = ("groups", "predictions", "all")  #: for whom a certificate holds
+CONTROLS = ("groups", "pooled", "predictions", "all")  #: for whom a certificate holds
 BACKGROUNDS = ("class", "exemplars")  #: what background examples are: a class that is trained, or only of the support
 POLICIES = ("certified", "trusted")  #: which lanes are admitted

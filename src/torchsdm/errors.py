@@ -23,6 +23,7 @@ class Remedy(Enum):
     NAME_ARRAYS = "Name the right one: states=... or labels=..."
     LOWER_ALPHA = "To accept it: recalibrate(alpha=...)."
     COARSER_CONTROL = "With few examples of each class, ask for less: control='all' promises alpha over all answers."
+    POOLED_CONTROL = "With few examples of each class, ask for less: control='pooled' takes small classes together."
     GIVE_LABELLED = "Pass labelled data: X and y."
     COUNT_CERTIFICATION = "Say how many labelled points you will certify with: n_certification=..."
     CERTIFY_AGAIN = "Certify it again: recertify(X, y) with new labelled data, or recalibrate()."

@@ -80,6 +80,25 @@ def label_array(labels: Sequence[Any], caller: str) -> Array:
     return as_label_array(labels)
 
 
+def check_pools(pools: Mapping[str, Sequence[Any]], classes: Array, caller: str) -> Array:
+    """The number of the pool of each class (C,), from lists of classes by the name of a pool.
+
+    Examples
+    --------
+    >>> check_pools({"money": ["pay", "balance"], "travel": ["book"]}, np.array(["balance", "book", "pay"]), "fit")
+    array([0, 1, 0])
+    """
+    number: dict[Any, int] = {}
+    for position, (pool, names) in enumerate(pools.items()):
+        if isinstance(names, str):
+            raise InvalidInputError(f"'pools' of {caller} must be lists of classes. Got {names!r} for {pool!r}.")
+        for name in names:
+            if name in number:
+                raise InvalidInputError(f"'pools' of {caller} must have a class in one pool. Got {name!r} in two.")
+            number[name] = position
+    return np.array(by_class(number, classes, "pools", caller))
+
+
 def count_classes(labels: Array, what: str) -> tuple[Array, Array]:
     """Classes and numbers of labels; at least two classes with at least two examples each.
 

@@ -62,11 +62,12 @@ def check_alpha_setting(alpha: Any, caller: str) -> None:
 
 
 def check_control(target: Target, control: str, caller: str) -> None:
-    """Refuse a target for each class where all answers are taken together."""
-    if isinstance(target, tuple) and control == "all":
+    """Refuse a target for each class where classes are taken together."""
+    if isinstance(target, tuple) and control in ("pooled", "all"):
+        together = "all answers" if control == "all" else "classes with few points"
         raise InvalidInputError(
-            f"'alpha' of {caller} must be one number with control 'all', which takes all answers together. Got one for "
-            "each class; ask for control 'groups' or 'predictions', or for one alpha."
+            f"'alpha' of {caller} must be one number with control {control!r}, which takes {together} together. Got "
+            "one for each class; ask for control 'groups' or 'predictions', or for one alpha."
         )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from torchsdm import SDMClassifier
 from torchsdm.core import find_high_reliability_region
@@ -196,6 +197,74 @@ def classifier_fits(distance, control, n_fits, alpha=0.9):
         n_broken += is_broken(decisions, decisions.certified, y_new, control, alpha)
         n_broken_regions += is_broken(decisions, decisions.admitted_at[:, 0], y_new, control, alpha)
     return n_found, n_broken, n_broken_regions
+
+
+# --- Pools of classes with few points --------------------------------------------------------------------------------
+
+SHARES = np.array([0.3, 0.3, *[0.4 / 12] * 12])  # two large classes and twelve small ones
+SMALL = World(  # of differing quality: two of the small ones are below alpha at every score
+    SHARES,
+    np.array([0.88, 0.88, *[0.8] * 2, *[0.9] * 10]),
+    np.array([1.0, 1.0, *[0.88] * 2, *[1.0] * 10]),
+    SHARES * (1 - np.eye(14)) / (1 - SHARES)[:, None],  # errors are of the other classes, as often as these are
+)
+HOPELESS = World.of([1 / 30] * 30, 0.89, 0.89)
+
+
+def pool_accuracies(world, certificate):
+    """The true accuracy of each group of a certificate, pools taken together."""
+    admitted = world.shares * (1 - np.minimum(certificate.thresholds, 1.0))
+    right = admitted * (world.low + (world.high - world.low) * (1 + np.minimum(certificate.thresholds, 1.0)) / 2)
+    wrong = {"prediction": admitted - right, "class": (admitted - right) @ world.errors}
+    found = []
+    for group in certificate.groups:
+        classes = list(group.classes) or [group.class_number]
+        found.append(right[classes].sum() / (right[classes].sum() + wrong[group.kind][classes].sum()))
+    return np.array(found)
+
+
+def pooled_fits(world, n, n_fits, seed=0, families=None):
+    rng = np.random.default_rng(seed)
+    n_found = n_broken = n_pooled = 0
+    for _ in range(n_fits):
+        samples = world.draw(n, rng), world.draw(n, rng)
+        terms = {"alpha": 0.9, "delta": DELTA, "control": "pooled", "families": families}
+        certificate = certify(*samples, len(world.shares), **terms, advice=False)
+        n_found += certificate.found
+        n_pooled += bool(certificate.pools)
+        n_broken += certificate.found and bool((pool_accuracies(world, certificate) < 0.9).any())
+    return n_found, n_broken, n_pooled
+
+
+@pytest.mark.parametrize("families", [None, np.arange(14) % 2])
+def test_promises_to_pools_are_broken_with_probability_at_most_delta(families):
+    n_found, n_broken, n_pooled = pooled_fits(SMALL, 1500, 60, families=families)
+    assert n_pooled == 60 and n_found > 0.3 * 60  # the promise is not kept by certifying nothing
+    assert n_broken <= most(60), f"{n_broken} of {n_found}"
+
+
+def test_a_hopeless_pool_is_certified_with_probability_at_most_delta():
+    n_found, n_broken, _ = pooled_fits(HOPELESS, 600, N_FITS)
+    assert n_found == n_broken <= most()
+
+
+@pytest.mark.slow
+def test_promises_to_pools_over_thousands_of_fits():
+    assert pooled_fits(SMALL, 1500, 3000, seed=1)[1] <= most(3000)
+    assert pooled_fits(HOPELESS, 600, 3000, seed=1)[1] <= most(3000)
+
+
+def test_pools_chosen_by_the_errors_of_the_certification_sample_would_break_the_promise():
+    # Every class is right 0.89 of the time. The classes without much luck are left out of the pool that is tested.
+    rng = np.random.default_rng(0)
+    n_passed = 0
+    for _ in range(N_FITS):
+        sample = HOPELESS.draw(600, rng)
+        wrong = sample.labels != sample.predictions
+        rates = np.array([wrong[sample.predictions == c].mean() for c in range(30)])
+        lucky = np.isin(sample.predictions, np.argsort(rates)[:20])
+        n_passed += stats.binom.cdf((wrong & lucky).sum(), lucky.sum(), 1 - 0.9) <= DELTA
+    assert n_passed > most()
 
 
 @pytest.mark.slow

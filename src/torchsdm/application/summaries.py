@@ -86,6 +86,7 @@ def _certificate(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any] | No
         "found": certificate.found,
         "holds": certificate.found and classifier.lane_rule_.certificate is not None,
         "holds_for": certificate.holds_for(names),
+        "pooling": certificate.pooling(names),
         "alpha": certificate.alpha,
         "class_alphas": _by_name(certificate.class_alphas, names),
         "delta": certificate.delta,
@@ -114,6 +115,8 @@ def _fewest(certificate: Certificate, share: float | None) -> dict[str, Any]:
 def _group(group: GroupAccuracy, names: list[Any]) -> dict[str, Any]:
     return {
         "kind": group.kind,
+        "name": group.name(names),
+        "labels": [names[c] for c in group.classes] or None,
         "label": None if group.class_number is None else names[group.class_number],
         "n_admitted": group.n_admitted,
         "n_errors": group.n_errors,

@@ -1,7 +1,7 @@
 """The estimators that the paper compares against, and the ones a user would pick today, behind one interface."""
 
 from torchsdm.baselines.base import LogitModel, SelectiveClassifier
-from torchsdm.baselines.certified import CertifiedScore
+from torchsdm.baselines.certified import CertifiedScore, negative_energy
 from torchsdm.baselines.conformal import APS, RAPS
 from torchsdm.baselines.cross_entropy import CrossEntropyClassifier
 from torchsdm.baselines.neighbors import (
@@ -36,4 +36,5 @@ __all__ = [
     "SoftmaxThreshold",
     "TemperatureScaling",
     "VBLLClassifier",
+    "negative_energy",
 ]

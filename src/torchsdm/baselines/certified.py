@@ -40,6 +40,8 @@ class CertifiedScore(ClassifierMixin, BaseEstimator):
         - 'own': the ``score`` of the estimator's decisions, such as minus a distance.
     alpha, delta, control
         As in ``SDMClassifier``.
+    families : (C,), optional
+        As in ``torchsdm.trust.certify``.
 
     Attributes
     ----------
@@ -50,13 +52,21 @@ class CertifiedScore(ClassifierMixin, BaseEstimator):
     certificate_: Certificate
 
     def __init__(
-        self, estimator: Any, score: str = "odds", alpha: Target = 0.95, *, delta: float = 0.1, control: str = "groups"
+        self,
+        estimator: Any,
+        score: str = "odds",
+        alpha: Target = 0.95,
+        *,
+        delta: float = 0.1,
+        control: str = "groups",
+        families: Array | None = None,
     ) -> None:
         self.estimator = estimator
         self.score = score
         self.alpha = alpha
         self.delta = delta
         self.control = control
+        self.families = families
 
     def fit(
         self: Self,
@@ -78,6 +88,7 @@ class CertifiedScore(ClassifierMixin, BaseEstimator):
             alpha=self.alpha,
             delta=self.delta,
             control=self.control,
+            families=self.families,
             n_errors=n_errors,
             advice=False,
         )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _PROMISED = {  # by control
     "groups": "for every class and every prediction",
+    "pooled": "for every class and every prediction, those with few examples taken together",
     "predictions": "for every prediction that it admits",
     "all": "taken together",
 }
@@ -31,6 +32,7 @@ IN_SHELL = {
     Remedy.NAME_ARRAYS: "Name the right one: --states or --label.",
     Remedy.LOWER_ALPHA: "To accept it: sdm recalibrate MODEL --alpha ALPHA.",
     Remedy.COARSER_CONTROL: "With few examples of each class, ask for less: --control all promises alpha over all.",
+    Remedy.POOLED_CONTROL: "With few examples of each class, ask for less: --control pooled takes small ones together.",
     Remedy.GIVE_LABELLED: "Give labelled DATA.",
     Remedy.COUNT_CERTIFICATION: "Give labelled DATA.",
     Remedy.CERTIFY_AGAIN: "Certify it again: sdm certify MODEL DATA with new labelled data, or sdm recalibrate MODEL.",
@@ -100,7 +102,7 @@ def _promise(result: dict[str, Any]) -> str:
     return (
         f"Certified: the answers it admits are right at least {_often(certificate)}, "
         f"{_PROMISED[certificate['control']]} (the promise fails with probability {percent(fails)}). It admits "
-        f"{share} of the certification sample.{never}{only}"
+        f"{share} of the certification sample.{certificate['pooling']}{never}{only}"
     )
 
 
@@ -113,13 +115,13 @@ def _why_not(result: dict[str, Any]) -> str:
     if not certificate["n_certification"] and not _is_short(result):
         return "nothing was held out to certify with"
     if not certificate["n_certification"]:
-        of_each = {"groups": " of each class", "predictions": " of a class", "all": ""}[certificate["control"]]
+        of_each = {"groups": " of each class", "predictions": " of a class"}.get(certificate["control"], "")
         return f"there are too few examples to hold out the {fewest['held_out']}{of_each} that it takes"
     if weakest is None:
         return "no calibration example is near enough to the training data"
     n, errors = weakest["n_admitted"], weakest["n_errors"]
     whom = {"class": "of class {!r}", "prediction": "predicted {!r}", "all": "in all"}[weakest["kind"]]
-    whom = whom.format(weakest["label"])
+    whom = f"of {weakest['name']}" if weakest["labels"] is not None else whom.format(weakest["label"])
     if n < fewest["held_out"]:
         return f"only {n} certification examples {whom} can be admitted, and it takes {fewest['held_out']}"
     return f"even the strictest rule is wrong on {errors} of the {n} certification examples {whom} that it admits"
@@ -147,7 +149,9 @@ def _advice(result: dict[str, Any]) -> list[str]:
             found.append(f"about {growth:g} times as many examples, {growth * sum(counts):,.0f}")
         can_be_coarser = certificate["control"] != "all" and certificate.get("class_alphas") is None
         if can_be_coarser and in_all is not None and sum(counts) >= in_all:
-            found.append("training with --control all, which promises alpha over all answers together")
+            pools = "training with --control pooled, which promises alpha for small classes taken together"
+            everything = "training with --control all, which promises alpha over all answers together"
+            found.append(pools if certificate["control"] == "groups" else everything)
     missing = [region for region in result["regions"] if not region["found"]]
     reached = [0 if region.get("class_alphas") else region["largest_alpha"] or 0 for region in missing]
     lower = math.floor(1e4 * min(reached, default=0)) / 1e4
@@ -161,14 +165,14 @@ def _advice(result: dict[str, Any]) -> list[str]:
 def _is_short(result: dict[str, Any]) -> bool:
     """Whether there are too few examples to hold out as many as a certificate takes."""
     in_all, counts = result["certificate"]["fewest"]["in_all"], result["class_counts"]
-    held = {"groups": min(counts), "predictions": max(counts), "all": sum(counts)}
+    held = {"groups": min(counts), "pooled": sum(counts), "predictions": max(counts), "all": sum(counts)}
     return in_all is not None and held[result["certificate"]["control"]] < in_all
 
 
 def _more_examples(result: dict[str, Any], in_all: int) -> str:
     """How many examples are missing to hold out enough."""
     control, counts = result["certificate"]["control"], result["class_counts"]
-    if control == "all":
+    if control in ("pooled", "all"):
         return f"about {in_all:,} examples; there are {sum(counts):,}"
     few = [f"{n:,} of class {name!r}" for name, n in zip(result["classes"], counts, strict=True) if n < in_all]
     more = ", ..." if len(few) > 3 else ""

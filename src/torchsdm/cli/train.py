@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from torchsdm.wording import counted
 
 if TYPE_CHECKING:
     from torchsdm.states import StatesStore
+    from torchsdm.validation import Array
 
 
 @click.command()
@@ -74,7 +76,15 @@ if TYPE_CHECKING:
     type=click.Choice(CONTROLS),
     default="groups",
     show_default=True,
-    help="For whom it holds: every class and every prediction, every prediction, or all answers together.",
+    help="For whom it holds: every class and every prediction; the same, but small ones pooled; every prediction; or "
+    "all answers together.",
+)
+@click.option(
+    "--pools",
+    metavar="FILE",
+    default=None,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help='Classes that belong together, for --control pooled: JSON, as in {"money": ["pay", "balance"], ...}.',
 )
 @click.option(
     "--familiarity",
@@ -111,6 +121,7 @@ def train(
     ensemble: bool,
     seed: int | None,
     checkpoint: Path | None,
+    pools: Path | None,
     columns: Columns,
     language_model: AskedModel,
     as_json: bool,
@@ -130,8 +141,12 @@ def train(
     if ensemble and certification is not None:
         raise InvalidInputError("An ensemble is not certified. Leave out --certification.")
     alpha = alpha_setting(alphas, 0.95)
-    if isinstance(alpha, dict) and settings["control"] == "all" and not ensemble:
-        raise InvalidInputError("--control all takes all answers together: give one --alpha, not one for each class.")
+    if isinstance(alpha, dict) and settings["control"] in ("pooled", "all") and not ensemble:
+        together = "all answers" if settings["control"] == "all" else "small classes"
+        raise InvalidInputError(
+            f"--control {settings['control']} takes {together} together: give one --alpha, not one for each class."
+        )
+    families = None if pools is None else _pools(pools, settings["control"])
     path = output.path()
     folder = checkpoint or path.with_name(f"{path.name}.training")
     store: StatesStore | None = None
@@ -148,8 +163,14 @@ def train(
         from torchsdm.application import read_training_parts, summary
         from torchsdm.estimators import SDMClassifier, SDMEnsemble
         from torchsdm.hidden_states import default_store
+        from torchsdm.labels import check_pools
         from torchsdm.targets import check_targets
         from torchsdm.training import remove_checkpoint
+
+        def check(classes: Array) -> None:
+            check_targets(alpha, classes, "sdm train")
+            if families is not None:
+                check_pools(families, classes, "sdm train")
 
         store = default_store()
         files = {
@@ -159,11 +180,7 @@ def train(
             "background": background,
         }
         given = {part: file for part, file in files.items() if file is not None}
-        parts: dict[str, Any] = dict(
-            read_training_parts(
-                given, columns, extractor, store, lambda classes: check_targets(alpha, classes, "sdm train")
-            )
-        )
+        parts: dict[str, Any] = dict(read_training_parts(given, columns, extractor, store, check))
         kind = SDMEnsemble if ensemble else SDMClassifier
         classifier = kind(
             alpha=alpha,
@@ -171,6 +188,7 @@ def train(
             device=language_model.device,
             checkpoint=folder,
             verbose=True,
+            pools=families,
             **_chosen(settings, preset),
         )
         with said_once(classifier):
@@ -198,6 +216,19 @@ def _sentences(result: dict[str, Any]) -> str:
     model = result["model"]
     following = f"Next: sdm predict {model} NEW -o decisions.jsonl, or sdm evaluate {model} TEST."
     return "\n".join([done, *trust_lines(result), *([following] if admits(result) else [])])
+
+
+def _pools(path: Path, control: str) -> dict[str, list[Any]]:
+    """The pools of a file: lists of classes by name."""
+    if control != "pooled":
+        raise InvalidInputError(f"--pools is for --control pooled. Got --control {control}.")
+    try:
+        pools = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"{path} cannot be read as JSON: {error}.") from error
+    if not isinstance(pools, dict) or not all(isinstance(names, list) for names in pools.values()):
+        raise InvalidInputError(f'{path} must have lists of classes by name, as in {{"money": ["pay", "balance"]}}.')
+    return pools
 
 
 def _chosen(settings: dict[str, Any], preset: str) -> dict[str, Any]:

@@ -1,9 +1,13 @@
-"""Groups: the points of one true class, or of one prediction. A problem of C classes has 2C of them."""
+"""Groups: the points of one true class, or of one prediction. A problem of C classes has 2C of them.
+
+Classes with few points may share a group (``torchsdm.trust``): the points whose true class, or whose prediction,
+is any of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any
 
@@ -11,6 +15,8 @@ import numpy as np
 
 from torchsdm.errors import InvalidInputError
 from torchsdm.validation import Array
+
+_NAMED = 3  # of the classes that share a group
 
 
 @dataclass(frozen=True)
@@ -22,6 +28,8 @@ class GroupAccuracy:
     class_number: int | None
     n_admitted: int
     n_errors: int
+    classes: tuple[int, ...] = field(default=(), kw_only=True)
+    """The classes that share the group, where several do; ``class_number`` is None then."""
 
     @property
     def accuracy(self) -> float | None:
@@ -35,6 +43,10 @@ class GroupAccuracy:
 
     def name(self, class_names: Sequence[Any] | None = None) -> str:
         """As in "class 'positive'"."""
+        if self.classes:
+            shown = [repr(c if class_names is None else class_names[c]) for c in self.classes[:_NAMED]]
+            more = ", ..." if len(self.classes) > _NAMED else ""
+            return f"{self.kind} any of {len(self.classes)} ({', '.join(shown)}{more})"
         if self.class_number is None:
             return "all together"
         return f"{self.kind} {self.class_number if class_names is None else class_names[self.class_number]!r}"
@@ -69,6 +81,12 @@ class GroupCounts:
     def of_all(cls, labels: Array, predictions: Array, admitted: Array) -> GroupCounts:
         """Count all together (1,)."""
         return cls(np.array([admitted.sum()]), np.array([(admitted & (labels != predictions)).sum()]))
+
+    def pooled(self, pools: Array) -> GroupCounts:
+        """Counts by class and by prediction (2C,) added up within pools (2P,); ``pools`` (C,) numbers that of each."""
+        of_group = np.concatenate([pools, pools + pools.max() + 1])
+        n, k = (np.bincount(of_group, weights=values).astype(np.int64) for values in (self.n, self.k))
+        return GroupCounts(n, k)
 
     def __sub__(self, other: GroupCounts) -> GroupCounts:
         return GroupCounts(self.n - other.n, self.k - other.k)

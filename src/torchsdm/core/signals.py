@@ -76,23 +76,28 @@ class ClassEcdfs:
             "nothing can be admitted. More data for the class or longer training may help."
         )
 
-    def distance_quantile(self, nearest_distance: ArrayLike, *, skip_empty: bool = False) -> Tensor:
+    def distance_quantile(self, nearest_distance: ArrayLike, *, pool_small: bool = False) -> Tensor:
         """Distance quantile d (Eq. 5): ``min over classes c of 1 - #{x in c : x < d_nearest} / n_c``, float64.
 
         A distance of 0 gives 1, one beyond the largest of *some* class gives 0. A class without points gives 0 for
-        everything; with ``skip_empty`` it is left out of the minimum instead. That is for training, where d = 0
-        everywhere would make every gradient 0, and a class that is not yet predicted could never be learned.
+        everything. With ``pool_small``, the classes that have fewer points than there are classes share one eCDF, and
+        without any point it is left out of the minimum. That is for training, where d = 0 makes a gradient 0: a class
+        that is not yet predicted, or one of many small ones, could never be learned (docs/decisions/0010).
         """
         distance = as_tensor(nearest_distance, "nearest_distance", "ClassEcdfs.distance_quantile").double().contiguous()
         quantile = torch.ones_like(distance)
-        for distances in self.sorted_distances:
+        for distances in self._with_small_pooled() if pool_small else self.sorted_distances:
             if len(distances) == 0:
-                if skip_empty:
-                    continue
                 return torch.zeros_like(distance)
             n_nearer = torch.searchsorted(distances.to(distance.device), distance)  # left: #{x < distance}
             quantile = torch.minimum(quantile, (len(distances) - n_nearer).double() / len(distances))
         return quantile
+
+    def _with_small_pooled(self) -> tuple[Tensor, ...]:
+        """The distances of each class, but in one those of all classes with fewer points than there are classes."""
+        large = tuple(distances for distances in self.sorted_distances if len(distances) >= self.n_classes)
+        small = [distances for distances in self.sorted_distances if 0 < len(distances) < self.n_classes]
+        return (*large, torch.cat(small).sort().values) if small else large
 
     def class_distance_quantile(self, nearest_distance: Tensor, classes: Tensor) -> Tensor:
         """d within one class for each point (N,), here ``classes`` (N,): ``1 - #{x in c : x < d_nearest} / n_c``.
@@ -120,13 +125,13 @@ class Signals:
     distance_quantile: Tensor
 
     @classmethod
-    def of(cls, match: Match, ecdfs: ClassEcdfs, *, skip_empty: bool = False) -> Signals:
-        """Rank the nearest distances of a match within the class-wise eCDFs (``skip_empty``: those with points)."""
+    def of(cls, match: Match, ecdfs: ClassEcdfs, *, pool_small: bool = False) -> Signals:
+        """Rank the nearest distances of a match within the class-wise eCDFs (``pool_small``: small ones together)."""
         return cls(
             match.similarity,
             match.nearest_distance,
             match.nearest_index,
-            ecdfs.distance_quantile(match.nearest_distance, skip_empty=skip_empty),
+            ecdfs.distance_quantile(match.nearest_distance, pool_small=pool_small),
         )
 
     @property

@@ -85,6 +85,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         certification_size: float | None = 0.25,
         delta: float = 0.1,
         control: str = "groups",
+        pools: Mapping[str, Sequence[Any]] | None = None,
         familiarity: float = 0.05,
         policy: str = "certified",
         background_as: str = "class",
@@ -108,6 +109,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         self.certification_size = certification_size
         self.delta = delta
         self.control = control
+        self.pools = pools
         self.familiarity = familiarity
         self.policy = policy
         self.background_as = background_as
@@ -258,6 +260,8 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
             check_share(self.certification_size, "certification_size", caller)
         check_share(self.delta, "delta", caller)
         check_choice(self.control, CONTROLS, "control", caller)
+        if self.pools is not None and self.control != "pooled":
+            raise InvalidInputError(f"'pools' of {caller} are for control 'pooled'. Got control {self.control!r}.")
         check_choice(self.policy, POLICIES, "policy", caller)
         check_choice(self.background_as, BACKGROUNDS, "background_as", caller)
         check_positive(self.familiarity, "familiarity", caller, zero=True)

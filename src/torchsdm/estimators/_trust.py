@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from torchsdm.choices import POLICIES
 from torchsdm.errors import CertificateWarning, Remedy, SDMWarning, warn_user
 from torchsdm.estimators._fitted import FittedState
 from torchsdm.estimators._fitting import FitData
+from torchsdm.labels import check_pools
 from torchsdm.model import Certification, Points, SDMModel
 from torchsdm.targets import Target, largest
 from torchsdm.training import Part, certification_split
@@ -39,6 +40,7 @@ class Trusting(FittedState):
     certification_size: float | None
     delta: float
     control: str
+    pools: Mapping[str, Sequence[Any]] | None
     familiarity: float
     policy: str
 
@@ -121,14 +123,17 @@ class Trusting(FittedState):
         else:
             calibration, certification = self._scored_samples(model, points)
             terms: dict[str, Any] = {"alpha": alpha, "delta": float(self.delta), "control": self.control}
-            question = json.dumps([calibration.digest(), certification.digest(), terms])
-            name = hashlib.sha256(question.encode()).hexdigest()
+            families = self._families(model.classes)
+            question = [calibration.digest(), certification.digest(), terms]
+            question += [] if families is None else [families.tolist()]
+            name = hashlib.sha256(json.dumps(question).encode()).hexdigest()
             earlier = {asked: delta for asked, delta in spent.items() if asked != name}  # the same question is no look
             certificate = certify(
                 calibration,
                 certification,
                 len(model.classes),
                 **terms,
+                families=families,
                 looks=len(earlier) + 1,
                 delta_spent=sum(earlier.values()),
                 n_errors=points.n_given_back,
@@ -145,7 +150,12 @@ class Trusting(FittedState):
         calibration, reliability = _with_reliability(model, familiarity)
         scored = calibration.scored(reliability, familiarity)
         terms: dict[str, Any] = {"delta": float(self.delta), "control": self.control}
-        return AlphaCurve.of(scored, len(model.classes), n_certification, **terms)
+        families = self._families(model.classes)
+        return AlphaCurve.of(scored, len(model.classes), n_certification, **terms, families=families)
+
+    def _families(self, classes: Array) -> Array | None:
+        """The number of the pool that each class is to be put into (C,), if it has too few points of its own."""
+        return None if self.pools is None else check_pools(self.pools, classes, type(self).__name__)
 
     def _scored_samples(self, model: SDMModel, points: Certification) -> tuple[ScoredSample, ScoredSample]:
         """Calibration and certification points with their reliability, which is fitted on the first."""

@@ -86,9 +86,12 @@ class SDMClassifier(BaseSDMClassifier):
         are too few points for any certificate.
     delta : float, default=0.1
         Probability with which the promise may fail.
-    control : {'groups', 'predictions', 'all'}
-        For whom the promise holds: every class and every prediction; every prediction; or all admitted answers
-        together, for many classes with few examples each.
+    control : {'groups', 'pooled', 'predictions', 'all'}
+        For whom the promise holds: every class and every prediction; the same, but those with too few points only
+        pooled, for many classes with few examples each; every prediction; or all admitted answers together.
+    pools : mapping of name to classes, optional
+        With control 'pooled', which classes belong together, such as the intents of a domain: those that have too few
+        points of their own are pooled within it first. By default all of them are.
     familiarity : float, default=0.05
         Share of the calibration points of a class, the farthest ones, beyond which an input with that prediction is
         unfamiliar: it is never certified. About as many ordinary inputs are lost. A change takes effect with the next
@@ -179,6 +182,7 @@ class SDMClassifier(BaseSDMClassifier):
             alpha = check_targets(self.alpha, data.classes, "SDMClassifier.fit")[0]
             if self._certifies(data):
                 check_control(alpha, self.control, "SDMClassifier.fit")
+                self._families(data.classes)  # before hours of training
             data = self._hold_out(data, alpha)
             trained = self._train(data)
             best = best_round(trained.rounds)

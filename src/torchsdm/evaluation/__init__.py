@@ -17,6 +17,7 @@ from torchsdm.evaluation.keys import UNLISTED, Basis, EstimatorKey, Rule
 from torchsdm.evaluation.overview import Overview
 from torchsdm.evaluation.report import write_report
 from torchsdm.evaluation.scorers import AdmittedShareScorer
+from torchsdm.evaluation.stranger_scores import StrangerScore, stranger_scores
 from torchsdm.evaluation.strangers import explain_labels, split_strangers
 from torchsdm.evaluation.tables import (
     Grid,
@@ -53,6 +54,7 @@ __all__ = [
     "RiskCoverageCurve",
     "RiskCoverageDisplay",
     "Rule",
+    "StrangerScore",
     "TrainingHistoryDisplay",
     "accuracy_text",
     "audit_labels",
@@ -65,6 +67,7 @@ __all__ = [
     "paper_entrants",
     "share_text",
     "split_strangers",
+    "stranger_scores",
     "strata",
     "write_report",
 ]

@@ -32,6 +32,7 @@ from torchsdm.errors import InvalidInputError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation._fitted_parts import FittedParts
 from torchsdm.evaluation.keys import UNLISTED, Basis, EstimatorKey, Rule
+from torchsdm.labels import check_pools
 from torchsdm.states import LabelledStates
 from torchsdm.trust import Certificate
 from torchsdm.validation import check_choice, check_path
@@ -261,7 +262,9 @@ def _certified(
     alpha, delta, control = certificate.target, certificate.delta, certificate.control
     held_out = classifier.model_.certification
     n_errors = 0 if held_out is None else held_out.n_given_back
-    return CertifiedScore(estimator, score, alpha, delta=delta, control=control).fit(*samples, n_errors=n_errors)
+    families = None if classifier.pools is None else check_pools(classifier.pools, classifier.classes_, "entrants")
+    certified = CertifiedScore(estimator, score, alpha, delta=delta, control=control, families=families)
+    return certified.fit(*samples, n_errors=n_errors)
 
 
 def _certified_entrants(classifier: SDMClassifier, model: str) -> list[Entrant]:

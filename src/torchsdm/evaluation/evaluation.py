@@ -48,6 +48,7 @@ from torchsdm.validation import Array, check_alpha, check_label_array
 
 _PROMISED = {  # by the control of a certificate
     "groups": "every class and every prediction among the admitted inputs is",
+    "pooled": "every class and every prediction among the admitted inputs, those with few points only pooled, is",
     "predictions": "every prediction among the admitted inputs is",
     "all": "the admitted inputs are, taken together,",
 }

@@ -246,13 +246,15 @@ def _train(run: Run, pool: LabelledStates) -> SDMClassifier:
 
 def _study(run: Run, states: Mapping[str, LabelledStates], classifier: SDMClassifier) -> dict[str, Findings]:
     """The findings of each study of the experiment."""
+    shown = {one.name: states[one.name].hidden_states for one in run.experiment.test("background")}
     tests = {
         part: rows
         for name, one in states.items()
-        if name != "pool"
+        if name != "pool" and name not in shown
         for part, rows in split_strangers(name, one, classifier.classes_).items()
     }
-    prepared = Prepared(run.experiment, run.name, states["pool"], tests, classifier, run.directory)
+    background = np.concatenate([np.asarray(one) for one in shown.values()]) if shown else None
+    prepared = Prepared(run.experiment, run.name, states["pool"], tests, classifier, run.directory, background)
     findings = {}
     for study in run.experiment.studies:
         logger.info("Study: %s", study)

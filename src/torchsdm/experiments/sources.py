@@ -242,9 +242,9 @@ def check_test_labels(experiment: Experiment, labels: Mapping[str, Sequence[Any]
         if given is None and experiment.updates.data == data.name and "updatability" in experiment.studies:
             raise InvalidInputError(f"{where} has no labels, so the study 'updatability' cannot add it to the support.")
         inside = [label for label in given or () if label in known]
-        if data.role == "strangers" and inside:
+        if data.role in ("strangers", "background") and inside:
             raise InvalidInputError(
-                f"{where} has the label {inside[0]!r}, a class of the pool, but its role is 'strangers'. Choose "
+                f"{where} has the label {inside[0]!r}, a class of the pool, but its role is {data.role!r}. Choose "
                 'another role, or, if it means something else there, relabel the set: relabel = "other".'
             )
         said = explain_labels(data.name, given, classes)

@@ -23,9 +23,9 @@ from torchsdm.settings import as_table, filled, parse_toml, read_settings, refus
 from torchsdm.validation import check_alpha, check_choice, check_positive, check_share, draw_seed
 
 FULL = "full"  #: the variant without changes: as in the paper
-ROLES = ("in distribution", "shifted", "shuffled", "strangers")  #: of a test set: what to expect of an estimator on it
-ROLES_WITHOUT_LABELS = ("shuffled", "strangers")  #: whose sets need no labels of the pool
-STUDIES = ("estimators", "ablation", "sample size", "ensemble", "updatability", "alphas")  #: of an experiment
+ROLES = ("in distribution", "shifted", "shuffled", "strangers", "background")  #: of a test set: what to expect on it
+ROLES_WITHOUT_LABELS = ("shuffled", "strangers", "background")  #: whose sets need no labels of the pool
+STUDIES = ("estimators", "strangers", "ablation", "sample size", "ensemble", "updatability", "alphas")  #: of a file
 _FOLDER = resources.files("torchsdm.experiments") / "files"
 
 
@@ -302,6 +302,10 @@ def _check(experiment: Experiment) -> None:
     if "updatability" in experiment.studies and experiment.updates.data is None and not experiment.test("shifted"):
         raise InvalidInputError(
             f"{where} has the study 'updatability', which needs a 'shifted' test set, or updates.data."
+        )
+    if "strangers" in experiment.studies and not (experiment.test("strangers") and experiment.test("in distribution")):
+        raise InvalidInputError(
+            f"{where} has the study 'strangers', which needs a test set of strangers and one in distribution."
         )
     if "alphas" in experiment.studies and not experiment.alphas:
         raise InvalidInputError(f"{where} has the study 'alphas' but no alphas. Add alphas = [0.9, 0.95].")

@@ -25,8 +25,10 @@ from torchsdm.evaluation import (
     ResultRow,
     ResultTable,
     Rule,
+    classifier_entrants,
     paper_entrants,
     share_text,
+    stranger_scores,
 )
 from torchsdm.experiments.claims import Claim, all_hold, paper_claims
 from torchsdm.experiments.specification import Experiment
@@ -55,6 +57,8 @@ class Prepared:
     """Fitted on the pool, all rounds kept."""
     directory: Path
     """Where trained networks keep their checkpoints."""
+    background: Array | None = None
+    """Hidden states of the test sets whose role is 'background', (M, D)."""
 
     @property
     def roles(self) -> dict[str, str]:
@@ -154,6 +158,102 @@ def _of_strangers(evaluation: Evaluation, rows: Sequence[ResultRow]) -> list[Sec
             Grid(["data set", "model", "estimator", "inputs", "admitted", "share"], admitted),
         ),
     ]
+
+
+def strangers(prepared: Prepared) -> Findings:
+    """What is admitted of inputs that belong and of strangers, and which scores tell them apart.
+
+    With a background, a second classifier is trained that is shown it; the splits are the same.
+    """
+    experiment, roles = prepared.experiment, prepared.roles
+    entrants = paper_entrants(
+        prepared.pool,
+        prepared.classifier,
+        groups=experiment.groups,
+        name=prepared.model,
+        n_hidden=experiment.n_hidden,
+        checkpoint=prepared.directory / "networks",
+    )
+    classifiers = {f"{prepared.model} + SDM": prepared.classifier}
+    if prepared.background is not None:
+        shown = experiment.classifier(checkpoint=prepared.directory / "background")
+        shown.fit(prepared.pool, background=prepared.background, seed=prepared.classifier.random_seed_)
+        called = f"{prepared.model} + SDM, {len(prepared.background)} strangers shown"
+        classifiers[called] = shown
+        entrants += [Entrant(called, one.name, one.estimator) for one in classifier_entrants(shown)]
+    inside, outside = (
+        {name: data for name, data in prepared.tests.items() if roles[name] == role}
+        for role in ("in distribution", "strangers")
+    )
+    admitted = [
+        [name, entrant.model, entrant.name, *_shares(entrant, data, outside)]
+        for name, data in inside.items()
+        for entrant in entrants
+    ]
+    shares = {
+        called: {
+            name: float(classifier.decide(data.hidden_states).admitted.mean())
+            for name, data in {**inside, **outside}.items()
+        }
+        for called, classifier in classifiers.items()
+    }
+    scores = [
+        [
+            name,
+            stranger,
+            called if is_own else "hidden states",
+            score.name,
+            f"{score.auroc:.3f}",
+            f"{score.fpr_at_95:.3f}",
+        ]
+        for called, classifier in classifiers.items()
+        for name, data in inside.items()
+        for stranger, others in outside.items()
+        for score in stranger_scores(classifier, prepared.pool, data, others)
+        for is_own in [score.of == "classifier"]
+        if is_own or classifier is prepared.classifier  # the others do not learn from strangers
+    ]
+    promises = [
+        f"{called}: {classifier.certificate_.holds_for(classifier.classes_.tolist())}"
+        for called, classifier in classifiers.items()
+        if classifier.certificate_ is not None
+    ]
+    columns = ["data set", "model", "rule", "accuracy of all", "admitted", "right among them"]
+    return Findings(
+        [
+            Section(
+                "Admitted, and strangers kept out",
+                Grid([*columns, *(f"{name} not admitted" for name in outside)], admitted),
+                " ".join(promises),
+            ),
+            Section(
+                "Scores that tell strangers",
+                Grid(["data set", "strangers", "of", "score", "AUROC", "FPR at 95 %"], scores),
+                "AUROC is the probability that an input that belongs scores higher than a stranger; FPR the share of "
+                "strangers that pass where 95 % of the inputs that belong do.",
+            ),
+        ],
+        [
+            Claim(
+                "strangers",
+                "Of strangers, a smaller share is admitted than of inputs that belong.",
+                all(share[a] > share[b] for share in shares.values() for a in inside for b in outside),
+                tuple(
+                    f"{called}: {', '.join(f'{share:.1%} of {name}' for name, share in of.items())}"
+                    for called, of in shares.items()
+                ),
+            )
+        ],
+    )
+
+
+def _shares(entrant: Entrant, data: LabelledStates, outside: Mapping[str, LabelledStates]) -> list[str]:
+    """Accuracy, admitted share and accuracy of the admitted; then what is not admitted of each set of strangers."""
+    decided = entrant.decide(data)
+    right, admitted = decided.predictions == np.asarray(data.labels), decided.admitted
+    among = f"{right[admitted].mean():.3f}" if admitted.any() else "–"
+    kept_out = [1 - entrant.decide(others).admitted.mean() for others in outside.values()]
+    return [f"{right.mean():.3f}", f"{admitted.mean():.3f}", among, *(f"{share:.3f}" for share in kept_out)]
 
 
 def ablation(prepared: Prepared) -> Findings:
@@ -357,6 +457,7 @@ def alphas(prepared: Prepared) -> Findings:
 #: The function of each study.
 FUNCTIONS: dict[str, Callable[[Prepared], Findings]] = {
     "estimators": estimators,
+    "strangers": strangers,
     "ablation": ablation,
     "sample size": sample_size,
     "ensemble": ensemble,

@@ -212,7 +212,9 @@ def _limits(certificate: Certificate | None) -> Iterator[str]:
         yield "An accuracy on new data: nothing is certified. The paper's region below is an estimate."
         return
     yield f"Certainty: with probability up to {max(certificate.delta, certificate.delta_spent):.3g} it fails."
-    if certificate.control != "groups":
+    if certificate.pools:
+        yield "Anything for one of the pooled classes on its own: it may be right less often than alpha."
+    if certificate.control not in ("groups", "pooled"):
         whom = "class" if certificate.control == "predictions" else "class or prediction"
         yield f"Anything for a {whom} on its own: it may be right less often than alpha."
     yield "Anything on data unlike the certification points. Inputs change: a `DriftGuard` watches for it."

@@ -125,7 +125,7 @@ class SDMLearner(AdaptorLearner):
                 match.nearest_distance, match.similarity, labels, self.settings.n_classes, warn=False
             )
             evaluations.append(
-                _Evaluation(Signals.of(match, ecdfs, skip_empty=True), z.double(), labels, self.settings.n_classes)
+                _Evaluation(Signals.of(match, ecdfs, pool_small=True), z.double(), labels, self.settings.n_classes)
             )
         return evaluations[0], evaluations[1]
 

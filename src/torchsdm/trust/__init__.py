@@ -1,6 +1,7 @@
 """What we promise beyond the paper: certificate, lanes, drift guard."""
 
-from torchsdm.trust.certificate import Certificate, GroupCheck, ScoredSample, can_certify, certify, points_needed
+from torchsdm.trust._pools import points_needed
+from torchsdm.trust.certificate import Certificate, GroupCheck, ScoredSample, can_certify, certify
 from torchsdm.trust.certified import CertifiedClassifier
 from torchsdm.trust.choice import AlphaChoice, AlphaCurve, AlphaPoint, Prices, choose_alpha
 from torchsdm.trust.guard import DriftGuard, GuardReset

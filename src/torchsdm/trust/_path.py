@@ -13,6 +13,8 @@ and c the number of errors that the test allows there (the largest with P(Binomi
 
 where 1 + r accounts for the error of e itself. A group that is too small to pass with no error at all has z = -inf.
 Only the order of the path depends on this estimate, never the promise.
+
+Where classes share a group (``_pools``), the predictions of a pool share a threshold.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ import numpy as np
 from scipy.special import bdtrik, ndtr
 
 from torchsdm.core import GroupCounts
-from torchsdm.targets import Target, by_number, target_of
+from torchsdm.targets import Target, by_number, smallest, target_of
+from torchsdm.trust._pools import pooled
 from torchsdm.validation import Array
 
 if TYPE_CHECKING:
@@ -36,16 +39,19 @@ _STEPS = 100  # raises of a threshold from the most lenient to the strictest
 _HOPE = 0.2  # a prediction whose chance to be certified is estimated below this is given up before it costs delta
 
 
-def group_counts(sample: ScoredSample, admitted: Array, n_classes: int, control: str) -> GroupCounts:
-    """Count the admitted points of a sample and their errors, by group or all together."""
+def group_counts(
+    sample: ScoredSample, admitted: Array, n_classes: int, control: str, pools: Array | None = None
+) -> GroupCounts:
+    """Count the admitted points of a sample and their errors, by group, by pool (C,) of classes, or all together."""
     if control == "all":
         return GroupCounts.of_all(sample.labels, sample.predictions, admitted)
-    return GroupCounts.of(sample.labels, sample.predictions, admitted, n_classes)
+    counts = GroupCounts.of(sample.labels, sample.predictions, admitted, n_classes)
+    return counts if pools is None else counts.pooled(pools)
 
 
-def by_group(target: Target, n_classes: int, control: str) -> Array:
-    """The target of each group (G,), in the order of ``group_counts``."""
-    alphas = by_number(target, n_classes)
+def by_group(target: Target, n_classes: int, control: str, pools: Array | None = None) -> Array:
+    """The target of each group (G,), in the order of ``group_counts``; pools have the same one."""
+    alphas = by_number(target, n_classes if pools is None else int(pools.max()) + 1)
     return alphas[:1] if control == "all" else np.concatenate([alphas, alphas])
 
 
@@ -87,20 +93,41 @@ class ThresholdPath:
         alpha: Target,
         delta: float,
         control: str,
+        pools: Array | None = None,
         growth: float = 1,
     ) -> ThresholdPath:
         """Find the path on a calibration sample, for a certification sample of a given size.
 
-        ``growth`` asks what would be if calibration and certification were so many times larger.
+        ``pools`` (C,) numbers the pool of each class, if some share a group (``pools_of``). ``growth`` asks what would
+        be if calibration and certification were so many times larger.
         """
-        targets = by_group(alpha, n_classes, control)
+        targets = by_group(alpha, n_classes, control, pools)
         surest = _Sureness(n_certification / max(len(calibration), 1), targets, delta, growth)
-        vectors, sureness = _trajectory(_Tightening(calibration, n_classes, control), surest)
+        vectors, sureness = _trajectory(_Tightening(calibration, n_classes, control, pools), surest)
         if not vectors:
             return cls([], [])
         weakest = [float(z.min()) for z in sureness]
         start = next((i for i, z in enumerate(weakest) if z >= _SURE), int(np.argmax(weakest)))
         return cls(vectors[start::-1], sureness[start::-1])
+
+
+def pools_of(
+    calibration: ScoredSample,
+    n_classes: int,
+    n_certification: int,
+    *,
+    alpha: Target,
+    delta: float,
+    control: str,
+    families: Array | None = None,
+) -> Array | None:
+    """The pool of each class (C,) under control 'pooled', by how many eligible calibration points it has."""
+    if control != "pooled":
+        return None
+    n = GroupCounts.of(calibration.labels, calibration.predictions, calibration.eligible, n_classes).n
+    fewest = n.reshape(2, n_classes).min(axis=0)  # truly or by prediction
+    expected = fewest * n_certification / max(len(calibration), 1)
+    return pooled(expected, alpha=smallest(alpha), delta=delta, families=families)
 
 
 def of_prediction(sample: ScoredSample, c: int) -> ScoredSample:
@@ -162,21 +189,24 @@ class _Sureness:
 
 
 class _Tightening:
-    """A rule that starts lenient and whose thresholds are raised, one predicted class at a time.
+    """A rule that starts lenient and whose thresholds are raised, one block of predictions at a time.
 
-    With control of everything together there is one threshold for all classes: a block per class would be thin.
+    A block is a predicted class, or a pool of them; with control of everything together it is all of them. A block per
+    class would be thin there.
     """
 
-    def __init__(self, sample: ScoredSample, n_classes: int, control: str) -> None:
-        self.sample, self.n_classes, self.control = sample, n_classes, control
+    def __init__(self, sample: ScoredSample, n_classes: int, control: str, pools: Array | None = None) -> None:
+        self.sample, self.n_classes, self.control, self.pools = sample, n_classes, control, pools
         chosen = sample.eligible
-        block = np.zeros_like(sample.predictions) if control == "all" else sample.predictions
+        own = np.arange(n_classes) if pools is None else pools
+        self.block_of: Array = np.zeros(n_classes, dtype=int) if control == "all" else own  # (C,)
         rows = np.flatnonzero(chosen)
         rows = rows[np.argsort(sample.score[rows], kind="stable")]
-        self.blocks = [rows[block[rows] == c] for c in range(1 if control == "all" else n_classes)]  # by score
+        block = self.block_of[sample.predictions[rows]]
+        self.blocks = [rows[block == b] for b in range(int(self.block_of.max()) + 1)]  # by score
         self.first = [0] * len(self.blocks)  # the first row of each block that is still admitted
-        self.counts = group_counts(sample, chosen, n_classes, control)
-        self.confusions = _confusions(sample, chosen, n_classes)
+        self.counts = group_counts(sample, chosen, n_classes, control, pools)
+        self.confusions = self._confusions(sample[chosen])
         self.is_stuck = False
 
     def thresholds(self) -> Array | None:
@@ -187,7 +217,7 @@ class _Tightening:
             self.sample.score[rows[first]] if first < len(rows) else np.inf
             for first, rows in zip(self.first, self.blocks, strict=True)
         ]
-        return np.array(lowest * self.n_classes if self.control == "all" else lowest, dtype=float)
+        return np.array(lowest, dtype=float)[self.block_of]
 
     def tighten(self, group: int) -> None:
         """Raise the threshold that harms a group most, by about one in a hundred of its points."""
@@ -201,9 +231,8 @@ class _Tightening:
             last += 1  # points with the same score go together
         gone = self.sample[rows[first:last]]
         everyone = np.ones(len(gone), dtype=bool)
-        removed = group_counts(gone, everyone, self.n_classes, self.control)
-        self.counts = self.counts - removed
-        self.confusions -= _confusions(gone, everyone, self.n_classes)
+        self.counts = self.counts - group_counts(gone, everyone, self.n_classes, self.control, self.pools)
+        self.confusions -= self._confusions(gone)
         self.first[block] = last
         self.is_stuck = last == len(rows)  # a class without any admitted point: no rule to walk to
 
@@ -211,15 +240,14 @@ class _Tightening:
         """The block to raise for a group; None where none would help."""
         if self.control == "all":
             return 0
-        if group >= self.n_classes:  # a prediction
-            return group - self.n_classes
+        if group >= len(self.blocks):  # of predictions
+            return group - len(self.blocks)
         errors = self.confusions[group]
         return int(errors.argmax()) if errors.any() else None
 
-
-def _confusions(sample: ScoredSample, chosen: Array, n_classes: int) -> Array:
-    """How often each true class is predicted as each other one, among chosen points (C, C)."""
-    y, y_hat = sample.labels[chosen], sample.predictions[chosen]
-    counts = np.bincount(y * n_classes + y_hat, minlength=n_classes**2).reshape(n_classes, n_classes)
-    np.fill_diagonal(counts, 0)
-    return counts
+    def _confusions(self, sample: ScoredSample) -> Array:
+        """How many errors have their true class and their prediction in each two blocks (B, B)."""
+        wrong = sample.labels != sample.predictions
+        y, y_hat = self.block_of[sample.labels[wrong]], self.block_of[sample.predictions[wrong]]
+        n = len(self.blocks)
+        return np.bincount(y * n + y_hat, minlength=n**2).reshape(n, n)

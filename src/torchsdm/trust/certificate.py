@@ -24,6 +24,11 @@ promise fails for any of them with probability at most delta. Given how many cer
 the paths are fixed before their labels are seen. A prediction that cannot be certified is never admitted. Which ones
 are tried is decided on calibration.
 
+Control of pools. Classes with too few points for a test of their own share a group: the points whose true class, or
+whose prediction, is any of them. Which ones do is decided by how many points they have on calibration (``_pools``), so
+that the groups, too, are fixed before the certification sample is seen, and all of the above holds for them. The
+promise is then for the pool: one of its classes may be right less often, if the others make up for it.
+
 The fine print. Points must be drawn independently: rows of one patient or copies of one text are one point. The promise
 is for one rule and one alpha, chosen before the result is seen. A second certificate on the same sample is a second
 chance to be wrong: if its alpha was chosen beforehand, both hold with probability 1 - 2 delta (``looks`` and
@@ -36,7 +41,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -58,18 +62,22 @@ from torchsdm.targets import (
     smallest,
     target_of,
 )
-from torchsdm.trust._path import ThresholdPath, by_group, group_counts, of_prediction, predictions_to_try
+from torchsdm.trust._path import ThresholdPath, by_group, group_counts, of_prediction, pools_of, predictions_to_try
+from torchsdm.trust._pools import points_needed
 from torchsdm.validation import Array, check_choice, check_share
 
 POWER = 0.8  #: chance of a certificate that counts as "enough examples"
+_POOLS_NAMED = 3  # in a sentence
 _MOST_GROWTH = 64  # times the sample at hand, up to which more examples are considered
 _PROMISED = {  # by control
     "groups": "every class and every prediction that the rule admits is",
+    "pooled": "every class and every prediction that the rule admits is",
     "predictions": "every prediction that the rule admits is",
     "all": "the answers that the rule admits are, taken together,",
 }
 _CONTROLLED = {
     "groups": "every class and every prediction",
+    "pooled": "every class and every prediction, those with few points pooled",
     "predictions": "any prediction",
     "all": "all answers together",
 }
@@ -188,8 +196,13 @@ class Certificate:
     def identity(self) -> str:
         """A short name by which a batch of decisions can say which promise it was made under."""
         content = [self.target, self.delta, self.control, self.thresholds.tolist(), self.n_certification, self.looks]
-        content += [[g.kind, g.class_number, g.n_admitted, g.n_errors] for g in self.groups]
+        content += [[g.kind, g.classes or g.class_number, g.n_admitted, g.n_errors] for g in self.groups]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
+
+    @property
+    def pools(self) -> tuple[tuple[int, ...], ...]:
+        """The class numbers of each pool: of these classes, only taken together, something is promised."""
+        return tuple(dict.fromkeys(group.classes for group in self.groups if group.classes))
 
     @property
     def weakest(self) -> GroupCheck | None:
@@ -206,6 +219,7 @@ class Certificate:
         if not self.found:
             can_be_coarser = self.control != "all" and not self.class_alphas and self.alpha < 1
             coarser = Remedy.COARSER_CONTROL if can_be_coarser else None
+            coarser = Remedy.POOLED_CONTROL if coarser is not None and self.control == "groups" else coarser
             return CertificateWarning(self._why_not(class_names), remedy=coarser)
         lost = []
         if self.looks > 1:
@@ -235,22 +249,56 @@ class Certificate:
             often = f"as often as asked ({described(self.target, class_names)})"
         corrected = f", if its corrections ({self.n_corrected}) were made without regard to the decisions"
         return (
-            f"With probability at least {confidence:.3g}{spent}, {_PROMISED[self.control]} right at "
+            f"With probability at least {confidence:.3g}{spent}, {self._promised} right at "
             f"least {often}, on data like the {self.n_certification} certification points, of "
-            f"which it admits {share:.1%}{corrected if self.n_corrected else ''}."
+            f"which it admits {share:.1%}{corrected if self.n_corrected else ''}.{self.pooling(class_names)}"
         )
+
+    def pooling(self, class_names: Sequence[Any] | None = None) -> str:
+        """What is promised of classes that share a group; empty if none do."""
+        if not self.pools:
+            return ""
+        pools = [replace(group, kind="").name(class_names).strip() for group in self._pools_by_size]
+        n_pooled = self._n_pooled
+        more = f"; and {len(pools) - _POOLS_NAMED} more pools" if len(pools) > _POOLS_NAMED else ""
+        shown = "; ".join(pools[:_POOLS_NAMED]) + more
+        one_pool = f"in {len(pools)} pools" if len(pools) > 1 else "in one pool"
+        return (
+            f" Of the {len(self.thresholds)} classes, {n_pooled} have too few points for a promise of their own and "
+            f"are taken together, {one_pool}: {shown}. One of them alone may be right less often."
+        )
+
+    @property
+    def _promised(self) -> str:
+        """For whom it holds."""
+        if not self.pools:
+            return _PROMISED[self.control]
+        if self._n_pooled == len(self.thresholds):
+            return "every pool of classes and of predictions that the rule admits is"
+        return "every class, every prediction and every pool of those with few points that the rule admits is"
+
+    @property
+    def _n_pooled(self) -> int:
+        return sum(map(len, self.pools))
+
+    @property
+    def _pools_by_size(self) -> list[GroupCheck]:
+        of_classes = [group for group in self.groups if group.classes and group.kind == "class"]
+        return sorted(of_classes, key=lambda group: -len(group.classes))
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for strict JSON: an infinite threshold is null."""
         thresholds = [float(value) if np.isfinite(value) else None for value in self.thresholds]
-        plain = {**asdict(self), "thresholds": thresholds}
+        plain = {**asdict(self), "thresholds": thresholds, "groups": [_group_json(group) for group in self.groups]}
         return plain if self.class_alphas else {name: plain[name] for name in plain if name != "class_alphas"}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Certificate:
         """The reverse of ``to_json``."""
         thresholds = [np.inf if value is None else float(value) for value in stored["thresholds"]]
-        groups = tuple(GroupCheck(**group) for group in stored["groups"])
+        groups = tuple(
+            GroupCheck(**{**group, "classes": tuple(group.get("classes", ()))}) for group in stored["groups"]
+        )
         alphas = tuple(stored.get("class_alphas", ()))
         return cls(**{**stored, "thresholds": np.array(thresholds), "groups": groups, "class_alphas": alphas})
 
@@ -259,7 +307,7 @@ class Certificate:
         if largest(self.target) == 1:
             return f"Nothing can be certified at alpha = {asked}: no sample can show that nothing is ever wrong."
         if self.n_certification == 0:
-            of_each = {"groups": " of each class", "predictions": " of a class", "all": ""}[self.control]
+            of_each = {"groups": " of each class", "predictions": " of a class"}.get(self.control, "")
             return (
                 f"Nothing is certified at alpha = {asked}: there are too few labelled points to hold any out. "
                 f"A certificate needs at least {points_needed(largest(self.target), self.delta)} held out{of_each}."
@@ -284,17 +332,12 @@ class Certificate:
         )
 
 
-def points_needed(alpha: float, delta: float) -> int:
-    """The smallest group that can pass the test, without any error: alpha^n <= delta."""
-    return math.ceil(math.log(delta) / math.log(alpha) - 1e-9)
-
-
 def can_certify(class_counts: Array, *, alpha: Target, delta: float, control: str) -> bool:
     """Whether a certification sample with so many points of each class (C,) could pass at all."""
     if largest(alpha) == 1:
         return False
     needed = np.array([points_needed(one, delta) for one in by_number(alpha, len(class_counts))])
-    if control == "all":
+    if control in ("pooled", "all"):
         return bool(class_counts.sum() >= needed[0])
     enough = class_counts >= needed
     return bool(enough.all() if control == "groups" else enough.any())
@@ -308,6 +351,7 @@ def certify(
     alpha: float | Sequence[float],
     delta: float = 0.1,
     control: str = "groups",
+    families: Array | None = None,
     looks: int = 1,
     delta_spent: float = 0.0,
     n_errors: int = 0,
@@ -324,9 +368,12 @@ def certify(
         Accuracy to promise, in (0.5, 1); or one for each class, which its true points and its predictions are held to.
     delta : float
         Probability with which the promise may fail.
-    control : {'groups', 'predictions', 'all'}
-        For whom the promise holds: every true class and every prediction; every prediction (precision); or all admitted
-        points taken together, for many classes with few points each.
+    control : {'groups', 'pooled', 'predictions', 'all'}
+        For whom the promise holds: every true class and every prediction; the same, but those with too few points only
+        pooled; every prediction (precision); or all admitted points taken together.
+    families : (C,), optional
+        With control 'pooled', the number of the family of each class, such as the domain of an intent: classes are
+        pooled within their family first.
     looks : int
         How many certificates the certification sample has served, this one included.
     delta_spent : float
@@ -343,7 +390,9 @@ def certify(
     check_share(delta, "delta", "certify")
     check_choice(control, CONTROLS, "control", "certify")
     check_control(target, control, "certify")
-    terms = _Terms(n_classes, target, delta, control, n_errors)
+    asked: dict[str, Any] = {"alpha": target, "delta": delta, "control": control}
+    pools = pools_of(calibration, n_classes, len(certification), **asked, families=families)
+    terms = _Terms(n_classes, target, delta, control, n_errors, pools)
     walk = _walk_predictions if control == "predictions" else _walk
     thresholds, groups = walk(calibration, certification, terms)
     certificate = Certificate(
@@ -359,7 +408,7 @@ def certify(
         delta_spent=delta_spent + float(delta),
         **_differing(target),
     )
-    return _with_advice(certificate, calibration, n_classes) if advice and not certificate.found else certificate
+    return _with_advice(certificate, calibration, terms) if advice and not certificate.found else certificate
 
 
 @dataclass(frozen=True)
@@ -371,6 +420,13 @@ class _Terms:
     delta: float
     control: str
     n_errors: int
+    pools: Array | None = None
+    """Of the classes (C,), if some share a group."""
+
+    def path(self, calibration: ScoredSample, n_certification: int, *, growth: int = 1) -> ThresholdPath:
+        """The path that calibration gives for them; ``growth`` is as in ``ThresholdPath.of``."""
+        asked: dict[str, Any] = {"alpha": self.alpha, "delta": self.delta, "control": self.control}
+        return ThresholdPath.of(calibration, self.n_classes, n_certification, **asked, pools=self.pools, growth=growth)
 
 
 def _differing(target: Target) -> dict[str, Any]:
@@ -383,11 +439,11 @@ def _walk(
 ) -> tuple[Array, tuple[GroupCheck, ...]]:
     """The thresholds that hold for every group at once, and the groups; without any, those of the safest element."""
     n_classes, alpha, delta, control = terms.n_classes, terms.alpha, terms.delta, terms.control
-    path = ThresholdPath.of(calibration, n_classes, len(certification), alpha=alpha, delta=delta, control=control)
-    targets = by_group(alpha, n_classes, control)
+    path = terms.path(calibration, len(certification))
+    targets = by_group(alpha, n_classes, control, terms.pools)
     certified, shown = np.full(n_classes, np.inf), None
     for thresholds in path:
-        counts = group_counts(certification, certification.admitted_by(thresholds), n_classes, control)
+        counts = group_counts(certification, certification.admitted_by(thresholds), n_classes, control, terms.pools)
         counts = GroupCounts(counts.n + terms.n_errors, counts.k + terms.n_errors)
         holds = bool((p_values(counts, targets) <= delta).all())
         if holds or shown is None:
@@ -395,7 +451,24 @@ def _walk(
         if not holds:
             break
         certified = thresholds
-    return certified, () if shown is None else group_checks(shown, targets, delta)
+    checks = () if shown is None else group_checks(shown, targets, delta)
+    return certified, checks if terms.pools is None else tuple(_named(check, terms.pools) for check in checks)
+
+
+def _named(check: GroupCheck, pools: Array) -> GroupCheck:
+    """The check of a pool with the classes that are in it; one class alone is a group like any other."""
+    classes = tuple(np.flatnonzero(pools == check.class_number).tolist())
+    return (
+        replace(check, class_number=classes[0])
+        if len(classes) == 1
+        else replace(check, class_number=None, classes=classes)
+    )
+
+
+def _group_json(check: GroupCheck) -> dict[str, Any]:
+    """Plain values of a group; ``classes`` only if several share it."""
+    plain = asdict(check)
+    return plain if check.classes else {name: plain[name] for name in plain if name != "classes"}
 
 
 def _walk_predictions(
@@ -439,7 +512,7 @@ def group_checks(counts: GroupCounts, alpha: float | Array, delta: float) -> tup
     )
 
 
-def _with_advice(certificate: Certificate, calibration: ScoredSample, n_classes: int) -> Certificate:
+def _with_advice(certificate: Certificate, calibration: ScoredSample, terms: _Terms) -> Certificate:
     """The same with what calibration alone says would work; the certification sample is not looked at again."""
     n = max(certificate.n_certification, 1)
     control = certificate.control
@@ -447,9 +520,7 @@ def _with_advice(certificate: Certificate, calibration: ScoredSample, n_classes:
         control = "groups" if certificate.class_alphas else "all"
 
     def power(alpha: Target, growth: int = 1) -> float:
-        return ThresholdPath.of(
-            calibration, n_classes, n, alpha=alpha, delta=certificate.delta, control=control, growth=growth
-        ).power
+        return replace(terms, alpha=alpha, control=control).path(calibration, n, growth=growth).power
 
     below, above = 50, round(100 * largest(certificate.target))  # in hundredths; power falls as alpha rises
     while above - below > 1:

@@ -19,6 +19,7 @@ from torchsdm.validation import Array, RandomState, check_alpha, check_choice, c
 
 Self = TypeVar("Self", bound="CertifiedClassifier")
 Score = Callable[[Any, Any], Array]
+_NOT_BY_CLASS = ("predictions", "all")  # controls without groups of true classes, under which a label may be unknown
 
 
 class CertifiedClassifier(ClassifierMixin, BaseEstimator):
@@ -37,8 +38,9 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
         Accuracy to promise among admitted answers, in (0.5, 1).
     delta : float, default=0.1
         Probability with which the promise may fail.
-    control : {'groups', 'predictions', 'all'}
-        For whom it holds: every class and every prediction; every prediction; or all admitted answers together.
+    control : {'groups', 'pooled', 'predictions', 'all'}
+        For whom it holds: every class and every prediction; the same, but those with too few points only pooled; every
+        prediction; or all admitted answers together.
     calibration_size, certification_size : float, default=0.25
         Shares of the data held out for each.
     score_function : callable(estimator, X) -> (N,), optional
@@ -120,7 +122,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
         X_cal, X_cert, y_cal, y_cert = train_test_split(*held_out, test_size=share, random_state=self.random_state)
         scorer = _Scorer(estimator, np.asarray(estimator.classes_), self.score_function, self.eligibility)
         calibration = scorer.sample(X_cal, y_cal, caller)
-        certification = scorer.sample(X_cert, y_cert, caller, unknown=self.control != "groups")
+        certification = scorer.sample(X_cert, y_cert, caller, unknown=self.control in _NOT_BY_CLASS)
         self._certify(scorer, calibration, certification, float(self.alpha))
         self.estimator_, self.classes_, self._scorer = estimator, scorer.classes, scorer
         return self
@@ -137,7 +139,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
         certification = self._certification
         if X is not None:
             labels = check_label_array(y, caller)
-            certification = self._scorer.sample(X, labels, caller, unknown=self.control != "groups")
+            certification = self._scorer.sample(X, labels, caller, unknown=self.control in _NOT_BY_CLASS)
         self._certify(self._scorer, self._calibration, certification, wanted)
         return self
 

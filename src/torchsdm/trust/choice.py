@@ -27,7 +27,7 @@ import numpy as np
 
 from torchsdm.choices import CONTROLS
 from torchsdm.errors import InvalidInputError
-from torchsdm.trust._path import ThresholdPath, of_prediction, predictions_to_try
+from torchsdm.trust._path import ThresholdPath, of_prediction, pools_of, predictions_to_try
 from torchsdm.trust.certificate import POWER, ScoredSample
 from torchsdm.validation import Array, check_alphas, check_choice, check_positive, check_share
 
@@ -118,6 +118,7 @@ class AlphaCurve:
         *,
         delta: float = 0.1,
         control: str = "groups",
+        families: Array | None = None,
         alphas: Sequence[float] = ALPHAS,
     ) -> AlphaCurve:
         """Estimate the curve; the parameters are those of ``choose_alpha``."""
@@ -131,7 +132,8 @@ class AlphaCurve:
         for alpha in sorted(check_alphas(alphas, caller)):
             if alpha == 1:
                 raise InvalidInputError(f"'alphas' of {caller} must be below 1: nothing can be certified at 1.")
-            points.append(_point(calibration, n_classes, n_certification, alpha, delta=delta, control=control))
+            terms = {"delta": delta, "control": control, "families": families}
+            points.append(_point(calibration, n_classes, n_certification, alpha, **terms))
         everyone = np.ones(len(calibration), dtype=bool)
         share, *errors = _counted(calibration, everyone, n_classes).tolist()
         return cls(tuple(points), RuleEstimate(share, tuple(errors)), int(n_certification))
@@ -253,6 +255,7 @@ def choose_alpha(
     cost_review: float,
     delta: float = 0.1,
     control: str = "groups",
+    families: Array | None = None,
     alphas: Sequence[float] = ALPHAS,
 ) -> AlphaChoice:
     """The alpha of least expected cost, by calibration points alone.
@@ -268,13 +271,15 @@ def choose_alpha(
         Price of a wrong answer that is acted on; or one price for each true class.
     cost_review : float
         Price of a person's look at an answer that is not admitted.
-    delta, control
+    delta, control, families
         Of the certificate; see ``certify``.
     alphas : sequence of float
         To choose from.
     """
     prices = Prices.of(cost_error, cost_review, n_classes, "choose_alpha")
-    curve = AlphaCurve.of(calibration, n_classes, n_certification, delta=delta, control=control, alphas=alphas)
+    curve = AlphaCurve.of(
+        *(calibration, n_classes, n_certification), delta=delta, control=control, families=families, alphas=alphas
+    )
     return curve.choose(prices)
 
 
@@ -290,11 +295,20 @@ def _point(calibration: ScoredSample, n_classes: int, n_certification: int, alph
 
 
 def _walks(
-    calibration: ScoredSample, n_classes: int, n_certification: int, alpha: float, *, delta: float, control: str
+    calibration: ScoredSample,
+    n_classes: int,
+    n_certification: int,
+    alpha: float,
+    *,
+    delta: float,
+    control: str,
+    families: Array | None,
 ) -> Iterator[tuple[Array, list[Array]]]:
     """The walks of a certificate: the rules on each, as thresholds (C,), and how likely it is to end at each."""
     if control != "predictions":
-        path = ThresholdPath.of(calibration, n_classes, n_certification, alpha=alpha, delta=delta, control=control)
+        asked: dict[str, Any] = {"alpha": alpha, "delta": delta, "control": control}
+        pools = pools_of(calibration, n_classes, n_certification, **asked, families=families)
+        path = ThresholdPath.of(calibration, n_classes, n_certification, **asked, pools=pools)
         yield path.ends(), list(path)
         return
     tried = predictions_to_try(calibration, n_classes, n_certification, alpha=alpha, delta=delta)

@@ -24,6 +24,7 @@ from torchsdm.core import HighReliabilityRegion, SDMDecisions
 from torchsdm.trust.certificate import Certificate, ScoredSample
 from torchsdm.trust.reliability import Reliability, evidence_of
 from torchsdm.validation import Array
+from torchsdm.wording import counted
 
 TRUSTED, CERTIFIED, REVIEW, UNFAMILIAR = LANES
 
@@ -127,7 +128,9 @@ class LaneRule:
                 return f"predictions of {label!r} are not certified"
             side = "is below" if lane == REVIEW else "reaches"
             also = ", and the paper's region admits it" if lane == TRUSTED else ""
-            return f"reliability {score:.4f} {side} {threshold:.4f}, the certified threshold of {label!r}{also}"
+            others = next((len(pool) - 1 for pool in self.certificate.pools if c in pool), 0)
+            of = f"{label!r}, pooled with {counted(others, 'other')}" if others else f"{label!r}"
+            return f"reliability {score:.4f} {side} {threshold:.4f}, the certified threshold of {of}{also}"
         confidence, rescaled = float(decisions.confidence[row]), float(decisions.rescaled_similarity[row])
         if lane == TRUSTED:
             return f"the paper's region admits it: q' {rescaled:.4g}, confidence {confidence:.4f}"

@@ -49,7 +49,14 @@ def no_region(alpha=0.9, **changes):
 
 def certificate(**changes):
     facts = {"found": True, "holds": True, "holds_for": "the promise", "alpha": 0.9, "delta": 0.1, "delta_spent": 0.1}
-    facts |= {"control": "groups", "n_certification": 200, "n_admitted": 148, "never_admitted": [], "weakest": None}
+    facts |= {
+        "pooling": "",
+        "control": "groups",
+        "n_certification": 200,
+        "n_admitted": 148,
+        "never_admitted": [],
+        "weakest": None,
+    }
     return facts | {"largest_alpha": None, "n_needed": None, "fewest": {"held_out": 22, "in_all": 88}} | changes
 
 
@@ -61,7 +68,7 @@ def lines(certified, *regions, warned=(), **changes):
 
 
 def refused(**changes):
-    weakest = {"kind": "class", "label": "spam", "n_admitted": 84, "n_errors": 17}
+    weakest = {"kind": "class", "label": "spam", "labels": None, "n_admitted": 84, "n_errors": 17}
     return certificate(found=False, holds=False, holds_for="why not", weakest=weakest, n_admitted=0) | changes
 
 
@@ -103,19 +110,23 @@ def test_too_few_examples_say_how_many_are_there_and_how_many_it_takes():
     assert lines(few, region())[::2] == [
         "Not certified at alpha 0.9: there are too few examples to hold out the 45 of each class that it takes.",
         "What may help: about 180 examples of each class; there are 100 of class 'spam'; or training with --control "
-        "all, which promises alpha over all answers together.",
+        "pooled, which promises alpha for small classes taken together.",
     ]
     enough = few | {"fewest": {"held_out": 7, "in_all": 28}}  # of a model that was trained for a higher alpha
     assert lines(enough, region())[::2] == [
         "Not certified at alpha 0.9: nothing was held out to certify with.",
         "What may help: sdm certify model DATA, with labelled data that nothing else has seen; or training with "
-        "--control all, which promises alpha over all answers together.",
+        "--control pooled, which promises alpha for small classes taken together.",
     ]
-    thin = {"kind": "prediction", "label": "spam", "n_admitted": 20, "n_errors": 0}
+    thin = {"kind": "prediction", "label": "spam", "labels": None, "n_admitted": 20, "n_errors": 0}
     assert (
         "only 20 certification examples predicted 'spam' can be admitted, and it takes 22."
         in lines(refused(weakest=thin), region())[0]
     )
+    several = {"kind": "class", "label": None, "labels": ["a", "b"], "name": "class any of 2 ('a', 'b')"}
+    said = lines(refused(control="pooled", weakest=several | {"n_admitted": 84, "n_errors": 17}), region())
+    assert "wrong on 17 of the 84 certification examples of class any of 2 ('a', 'b') that it admits" in said[0]
+    assert "training with --control all" in said[-1]
     assert "no sample can show" in lines(refused(alpha=1, n_certification=0, weakest=None, fewest=None), region())[0]
 
 

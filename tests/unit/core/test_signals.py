@@ -67,6 +67,25 @@ def test_a_class_without_points_gives_zero_everywhere_and_is_named():
         ClassEcdfs.fit([1.0], [1], [0], 2)
 
 
+def test_in_training_classes_with_fewer_points_than_classes_share_an_ecdf():
+    # three classes: class 0 has three points, 1 and 2 have two and one, class 3 none; so four classes in all
+    distance, labels = [1.0, 2.0, 3.0, 4.0, 5.0, 0.5, 7.0], [0, 0, 0, 0, 1, 1, 2]
+    ecdfs = ClassEcdfs.fit(distance, np.ones(7), labels, 4, warn=False)
+    at = [0.1, 0.7, 2.5, 4.5, 6.0, 8.0]
+    own = [1, 1, 0.5, 0, 0, 0]  # class 0: 1 2 3 4
+    together = [1, 2 / 3, 2 / 3, 2 / 3, 1 / 3, 0]  # classes 1 and 2: 0.5 5 7
+    assert ecdfs.distance_quantile(at, pool_small=True).tolist() == np.minimum(own, together).tolist()
+    assert ecdfs.distance_quantile(at).tolist() == [0] * 6  # the paper's: nothing is known of class 3
+
+
+def test_in_training_classes_of_ordinary_size_are_ranked_as_ever():
+    rng = np.random.default_rng(0)
+    distance, labels = rng.random(60), np.arange(60) % 3
+    ecdfs = ClassEcdfs.fit(distance, np.ones(60), labels, 3)
+    at = rng.random(40)
+    assert ecdfs.distance_quantile(at, pool_small=True).tolist() == ecdfs.distance_quantile(at).tolist()
+
+
 def test_the_warning_can_be_left_out():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

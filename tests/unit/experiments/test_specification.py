@@ -68,7 +68,7 @@ def load(write):
 
 
 def test_the_experiments_of_the_paper_are_there():
-    ours = {"own-answers", "halueval"}
+    ours = {"own-answers", "halueval", "clinc150"}
     assert set(TASKS) == {"sentiment", "factcheck", "factcheck-features", "agnews", "newsgroups"} | ours
     assert set(STUDIES_OF_A_TASK) == {"ablation", "alphas", "ensemble", "sample-size", "updatability"}
     shown = {study for name in OURS for study in load_experiment(name).studies}
@@ -398,7 +398,7 @@ def test_a_senseless_data_set_of_the_hub_is_refused(hub, expected, load):
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("studies", ["estimator"], "'studies' of experiment mine must be one of 'estimators', 'ablation'"),
+        ("studies", ["estimator"], "'studies' of experiment mine must be one of 'estimators', 'strangers'"),
         ("studies", [], "mine: 'studies' must list at least one value, each once. Got []."),
         ("studies", ["ensemble", "ensemble"], "mine: 'studies' must list at least one value, each once"),
         ("groups", ["vblll"], "'groups' of experiment mine must be one of 'language model'"),

@@ -110,6 +110,15 @@ def prepared(tmp_path_factory):
     return make_prepared(tmp_path_factory.mktemp("blobs"))
 
 
+def with_strangers(prepared, background=None):
+    """The same with a test set of inputs that belong to no class, and perhaps a background."""
+    rng = np.random.default_rng(9)
+    far = LabelledStates((rng.standard_normal((80, 4)) - 4).astype(np.float32), None)
+    tests = (*prepared.experiment.tests, DataSet(name="far", role="strangers", file="far"))
+    experiment = replace(prepared.experiment, tests=tests, groups=("sdm", "today"))
+    return replace(prepared, experiment=experiment, tests={**prepared.tests, "far": far}, background=background)
+
+
 @pytest.fixture(scope="module")
 def found(prepared):
     """What each study finds, and the classifier before and after each."""
@@ -118,7 +127,7 @@ def found(prepared):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
         for study, function in FUNCTIONS.items():
-            found[study] = function(prepared)
+            found[study] = function(with_strangers(prepared) if study == "strangers" else prepared)
             after[study] = snapshot(prepared.classifier, prepared.tests)
     return found, before, after
 
@@ -182,6 +191,36 @@ def test_every_study_has_whole_tables_and_claims_with_evidence(study, found):
     for one in findings.claims:
         assert one.verdict in ("held", "not held", "not evaluated")
         assert one.evidence and all(isinstance(line, str) and line for line in one.evidence)
+
+
+# --- Strangers --------------------------------------------------------------------------------------------------------
+
+
+def test_shares_and_scores_of_strangers_are_those_of_the_decisions(prepared, found):
+    looked_at = with_strangers(prepared)
+    findings = found[0]["strangers"]
+    rows = {tuple(row[:3]): row[3:] for row in section(findings, "Admitted, and strangers kept out").table.rows}
+    inside, far = (prepared.classifier.decide(looked_at.tests[name].hidden_states) for name in ("inside", "far"))
+    right, admitted = inside.predictions == looked_at.tests["inside"].labels, inside.admitted
+    expected = [right.mean(), admitted.mean(), right[admitted].mean(), (~far.admitted).mean()]
+    assert rows["inside", "LM + SDM", "SDM_HR"] == [f"{share:.3f}" for share in expected]
+    scores = {tuple(row[2:4]): row[4:] for row in section(findings, "Scores that tell strangers").table.rows}
+    auroc = (
+        np.mean(inside.confidence[:, None] > far.confidence) + np.mean(inside.confidence[:, None] == far.confidence) / 2
+    )
+    assert scores["LM + SDM", "SDM confidence"][0] == f"{auroc:.3f}"
+    assert ("hidden states", "Mahalanobis") in scores
+    assert claim(findings, "strangers").held is bool(admitted.mean() > far.admitted.mean())
+
+
+def test_a_background_is_shown_to_a_second_classifier(prepared):
+    rng = np.random.default_rng(10)
+    shown = with_strangers(prepared, (rng.standard_normal((40, 4)) - 4).astype(np.float32))
+    (admitted, scores), before = FUNCTIONS["strangers"](shown).sections, len(prepared.classifier.support_)
+    called = "LM + SDM, 40 strangers shown"
+    assert called in {row[1] for row in admitted.table.rows} and called in {row[2] for row in scores.table.rows}
+    assert [row[3] for row in scores.table.rows].count("Mahalanobis") == 1  # it learns nothing from strangers
+    assert len(prepared.classifier.support_) == before
 
 
 # --- Estimators -------------------------------------------------------------------------------------------------------
@@ -349,11 +388,11 @@ def test_claims_about_the_paper_stay_about_the_region_beside_a_certificate(study
     assert len(classifier.certification_rows_) == 75 and classifier.certificate_.found
     own = {name: classifier.decide(data.hidden_states) for name, data in certified.tests.items()}
     assert any((one.admitted != one.admitted_at[:, 0]).any() for one in own.values())
-    findings = FUNCTIONS[study](certified)
+    findings = FUNCTIONS[study](with_strangers(certified) if study == "strangers" else certified)
     tables = [one.table for one in findings.sections if isinstance(one.table, ResultTable)]
     shown = [row for table in tables for row in table.rows if row.estimator == str(Rule.REGION)]
     shown = [row for row in shown if row.dataset in own and row.key.basis is Basis.SDM and row.alpha == ALPHA]
-    assert shown or study in ("updatability", "alphas")
+    assert shown or study in ("strangers", "updatability", "alphas")
     for row in shown:
         assert row.accuracy.marginal.n_admitted == own[row.dataset].admitted_at[:, 0].sum()
     for one in findings.claims:
