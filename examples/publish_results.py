@@ -67,7 +67,7 @@ def kept(run: Mapping[str, Any]) -> dict[str, Any]:
         "title": run["title"],
         "model": run["model"]["name"],
         "alpha": run["alpha"],
-        "command": run["command"],
+        "command": _portable(run["command"], run["model"]["reference"]),
         "shown": [rule for rule in (*RULES, *CERTIFIED) if any(point["rule"] == rule for point in points)],
         "machine": f"{machine['threads']} threads of {machine['processor']}, torch {machine['torch']}, "
         f"Python {machine['python']}, torchsdm {run['torchsdm']}",
@@ -82,6 +82,12 @@ def kept(run: Mapping[str, Any]) -> dict[str, Any]:
             if one["on_page"]
         ],
     }
+
+
+def _portable(command: str, model: str | None) -> str:
+    """The command without the places of one machine: where its results go, and the folder of a model file."""
+    command = re.sub(r" (-o|--output) \S+", "", command)
+    return command if model is None or not model.startswith("/") else command.replace(model, Path(model).name)
 
 
 def _points(records: Sequence[Mapping[str, Any]], model: str) -> list[dict[str, Any]]:
