@@ -6,6 +6,7 @@ import csv
 import importlib.util
 import json
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from torchsdm.choices import LANES
 from torchsdm.errors import TorchSDMError
 from torchsdm.estimators import SDMClassifier
 from torchsdm.experiments import demonstration
+from torchsdm.trust import DriftGuard
 
 CERTIFIED = [name for name in demonstration._CALLED.values() if name.endswith("certified")]
 
@@ -46,21 +48,22 @@ def test_reading_the_texts_leaves_the_limit_of_csv_as_it_is(packages):
 
 
 def test_the_story_is_told_and_kept(packages, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     read_films = demonstration.read_films
     monkeypatch.setattr(demonstration, "read_films", lambda: read_films(240, 40, 40))
-    monkeypatch.setattr(demonstration, "MAX_TOKENS", 32)
+    monkeypatch.setattr(demonstration, "MAX_TOKENS", 64)
     monkeypatch.setattr(demonstration, "ALPHA", 0.6)  # what so few reviews can certify
-    small = {"n_filters": 32, "n_rounds": 1, "max_epochs": 10, "learning_rate": 1e-3}
+    small = {"n_filters": 32, "n_rounds": 1, "max_epochs": 10, "learning_rate": 3e-3}
     monkeypatch.setattr(demonstration, "SDMClassifier", partial(SDMClassifier, **small))
     told: list[str] = []
-    result = demonstration.tell_story(tmp_path / "demo", show=told.append)
+    result = demonstration.tell_story("demo", show=told.append)
     story = "\n".join(told)
     assert max(map(len, story.splitlines())) <= demonstration.WIDTH
-    assert json.loads((tmp_path / "demo/result.json").read_text(encoding="utf-8")) == result
+    assert json.loads(Path("demo/result.json").read_text(encoding="utf-8")) == result
 
-    model = SDMClassifier.load(tmp_path / "demo/model")
+    model = SDMClassifier.load("demo/model")
     texts = demonstration.read_films()
-    extractor = demonstration.HiddenStateExtractor(demonstration.MODEL, max_tokens=32)
+    extractor = demonstration.HiddenStateExtractor(demonstration.MODEL, max_tokens=64)
     states = extractor.labelled_states(texts["verdicts"], store=demonstration.default_store())
     decisions = model.decide(states.hidden_states)
     n_admitted = int(decisions.admitted.sum())
@@ -70,6 +73,11 @@ def test_the_story_is_told_and_kept(packages, tmp_path, monkeypatch):
     assert model.certificate_.found and (own["n_admitted"], own["n_correct"]) == (n_admitted, n_right)
     assert result["lanes"]["verdicts"] == {lane: int((decisions.lane == lane).sum()) for lane in LANES}
 
+    guard = DriftGuard.from_classifier(model)
+    guard.update(model.decide(extractor.labelled_states(texts["reviews"]).hidden_states))
+    assert result["guard"]["n_admitted"] == int(guard.watch(decisions).admitted.sum())
+    assert (result["guard"]["raised_at"], result["guard"]["raised_by"]) == (guard.raised_at, guard.raised_by)
+
     lines = {row[0]: row[1:] for row in result["table"]["rows"]}
     assert list(lines) == list(demonstration._CALLED.values()) and len(CERTIFIED) == 5
     assert lines["everything"][:2] == ["1.000", f"{records['reviews', 'everything']['accuracy']:.3f}"]
@@ -77,15 +85,16 @@ def test_the_story_is_told_and_kept(packages, tmp_path, monkeypatch):
     headline = " ".join(story.split())
     assert result["headline"] in headline and result["guard"]["sentence"] in headline
     softmax = records["verdicts", "softmax, certified"]
-    assert f"certified on the same reviews admits {softmax['n_admitted']} of them" in result["headline"]
+    for rule, row in (("SDM's certified rule", own), ("certified on the same reviews", softmax)):
+        assert f"{rule} admits {row['n_admitted'] or 'none'}" in result["headline"]
     assert len(result["examples"]) == 3 and all(example in story for example in result["examples"])
     assert all("nearest training review, labelled" in example for example in result["examples"])
-    report = (tmp_path / "demo/report.html").read_text(encoding="utf-8")
-    assert "imdb-" in report and str(tmp_path / "demo/report.html") in story
+    report = Path("demo/report.html").read_text(encoding="utf-8")
+    assert "imdb-" in report and "demo/report.html" in story
 
     monkeypatch.setattr("torchsdm.evaluation.report._pictures", lambda *_: iter(()))  # once is enough
     again: list[str] = []
-    assert demonstration.tell_story(tmp_path / "demo", show=again.append) == result
+    assert demonstration.tell_story("demo", show=again.append) == result
     assert "Of 320 texts, 320 were in the cache." in again
 
 

@@ -15,6 +15,7 @@ from torchsdm.evaluation.displays import (
 from torchsdm.evaluation.entrants import GROUPS, SDM_RULES, Entrant, classifier_entrants, paper_entrants
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.keys import UNLISTED, Basis, EstimatorKey, Rule
+from torchsdm.evaluation.metrics import Cell
 from torchsdm.evaluation.overview import Overview
 from torchsdm.evaluation.report import write_report
 from torchsdm.evaluation.scorers import AdmittedShareScorer
@@ -39,6 +40,7 @@ __all__ = [
     "AlphaDisplay",
     "AuditedLabel",
     "Basis",
+    "Cell",
     "CostDisplay",
     "DistanceDisplay",
     "Entrant",

