@@ -13,7 +13,7 @@ import random
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from torchsdm.evaluation import (
     Entrant,
     Evaluation,
     Grid,
+    Overview,
     ResultRow,
     Rule,
     accuracy_text,
@@ -42,7 +43,6 @@ from torchsdm.evaluation import (
 from torchsdm.files import replace_file, strict_json
 from torchsdm.hidden_states import HiddenStateExtractor, default_store
 from torchsdm.states import LabelledStates
-from torchsdm.trust import DriftGuard
 from torchsdm.wording import shortened
 
 ALPHA = 0.9
@@ -131,11 +131,12 @@ def tell_story(output: str | Path, *, show: Callable[[str], Any], seed: int = 0)
     evaluation = Evaluation(entrants, tests, ALPHA, {"model": str(output / "model")}, classifier)
     decided = {name: classifier.decide(data.hidden_states) for name, data in tests.items()}
     headline, table = _headline(evaluation, classifier, decided), _table(evaluation)
-    notice, examples = Notice.of(classifier, decided), list(_examples(classifier, tests, decided))
-    lanes = {name: _lanes(decisions) for name, decisions in decided.items()}
+    stream, examples = _stream(classifier, tests), list(_examples(classifier, tests, decided))
+    noticed = _noticed(stream, len(tests["reviews"]))
+    lanes = {name: Overview.of(classifier, decisions).lanes for name, decisions in decided.items()}
     show(f"\n{textwrap.fill(headline, WIDTH)}")
     show(f"\n{table.to_text(WIDTH)}\n\n{textwrap.fill(_legend(), WIDTH)}")
-    show(f"\n{textwrap.fill(str(notice), WIDTH)}\n")
+    show(f"\n{textwrap.fill(noticed, WIDTH)}\n")
     for name, counts in lanes.items():
         show(f"Lanes of the {name}: " + ", ".join(f"{lane} {n:,}" for lane, n in counts.items()))
     for example in examples:
@@ -153,7 +154,7 @@ def tell_story(output: str | Path, *, show: Callable[[str], Any], seed: int = 0)
         "table": {"columns": list(table.columns), "rows": [list(row) for row in table.rows]},
         "legend": _legend(),
         "records": evaluation.table.to_dicts(),
-        "guard": {**asdict(notice), "sentence": str(notice)},
+        "guard": {"sentence": noticed, "raised_at": stream.raised_at, "raised_by": stream.raised_by},
         "lanes": lanes,
         "examples": examples,
     }
@@ -226,43 +227,24 @@ def _legend() -> str:
     )
 
 
-@dataclass(frozen=True)
-class Notice:
-    """When the drift guard noticed the verdicts, in a stream of reviews and then verdicts."""
+def _stream(classifier: SDMClassifier, tests: Mapping[str, LabelledStates]) -> Overview:
+    """What the drift guard sees: one stream, the reviews and then the verdicts."""
+    states = np.concatenate([np.asarray(data.hidden_states) for data in tests.values()])
+    return Overview.of(classifier, classifier.decide(states))
 
-    n_reviews: int
-    raised_at: int | None
-    """The input at which it was raised, counted from 1."""
-    raised_by: str | None
-    n_admitted: int
-    """Verdicts that are admitted under its watch."""
-    false_alarm: float
 
-    @classmethod
-    def of(cls, classifier: SDMClassifier, decided: Mapping[str, SDMDecisions]) -> Notice:
-        """Show a guard the stream."""
-        guard = DriftGuard.from_classifier(classifier)
-        reviews, critics = (guard.watch(decided[name]) for name in ("reviews", "verdicts"))
-        n_admitted = int(critics.admitted.sum())
-        return cls(len(reviews), guard.raised_at, guard.raised_by, n_admitted, guard.false_alarm)
-
-    def __str__(self) -> str:
-        by = "" if self.raised_by is None else f", by the {self.raised_by.replace('_', ' ')}"
-        if self.raised_at is None:
-            when = "stays calm over reviews and verdicts"
-        elif self.raised_at <= self.n_reviews:
-            when = f"is raised at number {self.raised_at:,} of the {self.n_reviews:,} reviews{by}"
-        else:
-            at = self.raised_at - self.n_reviews
-            when = f"stays calm over the {self.n_reviews:,} reviews and is raised at verdict number {at:,}{by}"
-        return (
-            f"The drift guard, which needs no labels, {when}. Under its watch {self.n_admitted:,} verdicts are "
-            f"admitted. Without a change it would be raised with probability {self.false_alarm:g} at most."
+def _noticed(stream: Overview, n_reviews: int) -> str:
+    """When the guard noticed the verdicts, in words."""
+    at, by = stream.raised_at, (stream.raised_by or "").replace("_", " ")
+    if at is None:
+        when = "stays calm over reviews and verdicts"
+    elif at <= n_reviews:
+        when = f"is raised at number {at:,} of the {n_reviews:,} reviews by the {by}: a false alarm"
+    else:
+        when = (
+            f"stays calm over the {n_reviews:,} reviews and is raised at verdict number {at - n_reviews:,} by the {by}"
         )
-
-
-def _lanes(decisions: SDMDecisions) -> dict[str, int]:
-    return {lane: int((np.asarray(decisions.lane) == lane).sum()) for lane in LANES}
+    return f"The drift guard, which needs no labels, {when}."
 
 
 def _examples(
