@@ -174,8 +174,12 @@ def _export(backbone: Backbone, directory: Path) -> None:
     """Write an encoder as an ONNX file, with its configuration and tokenizer."""
 
     class States(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = backbone.model
+
         def forward(self, ids: Any, mask: Any) -> Any:
-            return backbone.model(input_ids=ids, attention_mask=mask).last_hidden_state
+            return self.model(input_ids=ids, attention_mask=mask).last_hidden_state
 
     backbone.model.config.save_pretrained(directory)
     backbone.tokenizer.save_pretrained(directory)
