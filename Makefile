@@ -64,10 +64,10 @@ test: setup check ## everything that must pass before a change is merged (under 
 test-all: setup check ## the same, plus the slow studies
 	@$(BIN)/python -m pytest $(PARALLEL) -m ""
 
-demo: setup ## train on film reviews, test on other texts, compare what is admitted (two minutes)
+demo: setup ## learn from film reviews, certify, then decide on other texts beside other rules (two minutes)
 	@$(BIN)/sdm demo --output demo
 
-demo-publish: demo ## the same, and write plot and table into docs/why-not-softmax.md
+demo-publish: demo ## the same, and write headline, table and plot into README.md and docs/why-not-softmax.md
 	@$(BIN)/python examples/publish_demo.py demo
 
 docs: setup ## build the documentation into site/

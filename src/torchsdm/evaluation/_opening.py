@@ -83,7 +83,7 @@ def _verdict(
         detail = _counts(admitted)
     elif certificate is None:
         standing, detail = UNPROMISED, _join(why_unpromised(classifier), seen)
-        sentence = f"Nothing is promised. {count} {was} admitted, without a promise."
+        sentence = f"Nothing is promised. {count} {was} admitted all the same."
         if not admitted.n_admitted:
             sentence = f"Nothing is promised, and {_lower(count)} can be answered unattended."
     elif _drifted(classifier, decisions):
@@ -95,9 +95,14 @@ def _verdict(
         sentence = f"{count} {was} admitted, but fewer of the answers were right than promised. Do not rely on them."
     else:
         standing = PROMISED
-        promised = f"; of those, {_promise(certificate, classifier.classes_.tolist())}" * bool(admitted.n_admitted)
-        sentence = f"{count} can be answered unattended{promised}."
-        detail = _join(seen, f"The promise is about inputs like the {_sample(certificate)}.")
+        promise = _promise(certificate, classifier.classes_.tolist())
+        if kind == CLASSES:
+            promised = f"{count} can be answered unattended; of those, {promise}."
+        else:
+            promised = f"{count} would be answered unattended; if they are like the {_sample(certificate)}, {promise}."
+        sentence = promised if admitted.n_admitted else f"{count} can be answered unattended."
+        about = f"The promise is about inputs like the {_sample(certificate)}."
+        detail = _join(seen, about if kind == CLASSES else _in_their_order(classifier, decisions))
     read = {lane: int((np.asarray(decisions.lane) == lane).sum()) for lane in LANES}
     return Verdict(name, standing, sentence, detail, {**read, REJECTED: n_unread}, admitted.n_admitted)
 
@@ -137,11 +142,22 @@ def _promise(certificate: Certificate, names: Sequence[Any]) -> str:
 
 def _drifted(classifier: SDMClassifier | SDMEnsemble, decisions: SDMDecisions) -> bool:
     """Whether a guard is raised by the inputs. A data set is no stream: it is shown in a random order."""
+    shuffled = np.random.default_rng(0).permutation(len(decisions))
+    return _raised_at(classifier, decisions[shuffled]) is not None
+
+
+def _in_their_order(classifier: SDMClassifier | SDMEnsemble, decisions: SDMDecisions) -> str:
+    """What the guard says of inputs without labels, which may well be a stream; empty if it stays calm."""
+    at = _raised_at(classifier, decisions)
+    return "" if at is None else f"In the order of the file, the drift guard is raised at input {at:,}: look there."
+
+
+def _raised_at(classifier: SDMClassifier | SDMEnsemble, decisions: SDMDecisions) -> int | None:
     if isinstance(classifier, SDMEnsemble):
-        return False
+        return None
     guard = DriftGuard.from_classifier(classifier)
-    guard.update(decisions[np.random.default_rng(0).permutation(len(decisions))])
-    return guard.raised
+    guard.update(decisions)
+    return guard.raised_at
 
 
 def _missed(accuracy: SelectiveAccuracy, certificate: Certificate) -> str | None:

@@ -21,7 +21,7 @@ from torchsdm.choices import REJECTED as UNREAD
 from torchsdm.core import HighReliabilityRegion, SDMDecisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
-from torchsdm.evaluation._opening import Verdict, next_steps, verdicts
+from torchsdm.evaluation._opening import UNPROMISED, Verdict, next_steps, verdicts
 from torchsdm.evaluation._report_contents import Example, Lane, Reasoned, examples, lanes, pictures
 from torchsdm.evaluation.displays import CostDisplay, TrainingHistoryDisplay
 from torchsdm.evaluation.evaluation import Evaluation
@@ -151,7 +151,10 @@ def _bars(found: Sequence[Verdict]) -> str:
     """How the inputs of each data set fall into lanes: a bar each, and what the colours mean."""
     rows = "".join(f"<div class='row'><span>{_escape(one.name)}</span>{_bar(one)}</div>" for one in found)
     shown = [lane for lane in _LANE_MEANS if any(one.lanes[lane] for one in found)]
-    legend = "".join(f"<span><i class='{lane}'></i><b>{lane}</b> {_LANE_MEANS[lane]}</span>" for lane in shown)
+    means = _LANE_MEANS
+    if any(one.standing == UNPROMISED for one in found):
+        means = {**means, "trusted": "admitted, without a promise"}
+    legend = "".join(f"<span><i class='{lane}'></i><b>{lane}</b> {means[lane]}</span>" for lane in shown)
     return (
         f"<figure class='lanes'>{rows}<p class='legend'>{legend}</p>"
         "<figcaption>Inputs in each lane, of 100.</figcaption></figure>"

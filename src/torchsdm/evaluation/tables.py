@@ -90,6 +90,12 @@ class ResultRow:
         accuracy = selective_accuracy(decisions.at(alpha), labels, n_unread, class_alphas)
         return cls(dataset, model, estimator, float(alpha), accuracy, key)
 
+    @property
+    def lowest(self) -> Stratum | None:
+        """The class or prediction of the lowest accuracy; None if none has an accuracy."""
+        known = [stratum for stratum in strata(self) if stratum.kind != "all" and stratum.cell.accuracy is not None]
+        return min(known, key=lambda stratum: float(stratum.cell.accuracy or 0.0), default=None)
+
 
 class Stratum(NamedTuple):
     """Inputs with one true class, with one prediction, or all, in a row of results."""
@@ -306,10 +312,9 @@ def _narrow(rows: Sequence[ResultRow], intervals: bool, digits: int) -> tuple[st
 
 def _lowest(row: ResultRow, intervals: bool, digits: int) -> list[str]:
     """The lowest accuracy of any class or prediction, and whose it is."""
-    known = [stratum for stratum in strata(row) if stratum.kind != "all" and stratum.cell.accuracy is not None]
-    if not known:
+    lowest = row.lowest
+    if lowest is None:
         return [_plain_accuracy(row.accuracy.marginal, row.alpha, digits, intervals), ""]
-    lowest = min(known, key=lambda stratum: float(stratum.cell.accuracy or 0.0))
     return [_plain_accuracy(lowest.cell, row.alpha, digits, intervals), lowest.name]
 
 

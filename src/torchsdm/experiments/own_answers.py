@@ -12,7 +12,7 @@ from torchsdm.states import LabelledStates
 WRONG, RIGHT = 0, 1  #: the labels of an own answer
 
 
-def own_answers(states: LabelledStates) -> LabelledStates:
+def judge_own_answers(states: LabelledStates) -> LabelledStates:
     """States of questions, labelled by whether the language model answers them right.
 
     Its answer is the word with the largest logit, p its probability among the words. The label is 1 if the answer is

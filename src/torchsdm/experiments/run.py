@@ -26,7 +26,7 @@ from torchsdm.estimators import SDMClassifier
 from torchsdm.evaluation import ResultTable, csv_text, split_strangers, write_report
 from torchsdm.experiments.beside_paper import beside_paper
 from torchsdm.experiments.claims import Claim
-from torchsdm.experiments.own_answers import own_answers
+from torchsdm.experiments.own_answers import judge_own_answers
 from torchsdm.experiments.paper import paper_model
 from torchsdm.experiments.sources import check_test_labels, data_folders, read_computed_states, read_texts
 from torchsdm.experiments.specification import Experiment
@@ -195,7 +195,7 @@ def _states(run: Run) -> tuple[dict[str, LabelledStates], dict[str, Any]]:
         extracted = extractor.labelled_states(texts[name].documents, store=store, description=name)
         given = texts[name].labels
         labelled = replace(extracted, labels=None if given is None else label_array(given, name))
-        states[name] = own_answers(labelled) if experiment.own_answers else labelled
+        states[name] = judge_own_answers(labelled) if experiment.own_answers else labelled
     if store.counts.n_extracted:
         watch.seconds["hidden states"] = store.counts.seconds
     else:

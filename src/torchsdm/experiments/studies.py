@@ -38,6 +38,7 @@ from torchsdm.validation import Array
 _MAIN = {  # the rules of the main table
     *(Rule.SOFTMAX, Rule.TEMPERATURE, Rule.APS, Rule.RAPS, Rule.VBLL),
     *(Rule.ADAPTOR_SOFTMAX, Rule.DISTANCE_SOFTMAX, Rule.SDM, Rule.REGION),
+    *(Rule.CERTIFIED, Rule.CERTIFIED_SOFTMAX),
 }
 _REGION = EstimatorKey(Basis.SDM, Rule.REGION)
 _LOWER = EstimatorKey(Basis.SDM, Rule.REGION_LOWER)

@@ -62,9 +62,9 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
     Parameters
     ----------
     model : str, path or Backbone
-        A directory, a ``.gguf`` file, ``package:NAME`` for a model inside an installed package, or a name on the
-        Hugging Face hub, sentence-transformers models included; or a loaded model, which keeps its device, number type
-        and revision.
+        A directory, a ``.gguf`` or ``.onnx`` file, ``package:NAME`` for a model inside an installed package, or a name
+        on the Hugging Face hub, sentence-transformers models included; or a loaded model, which keeps its device,
+        number type and revision.
     prompt : str, TaskPrompt or None
         The name of a prompt ('sentiment', 'factcheck', 'verify-answer'), a template with ``{document}``, or None for
         just the document.

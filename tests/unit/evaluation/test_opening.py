@@ -130,7 +130,20 @@ def test_inputs_of_no_class_are_mistakes_and_those_without_labels_unknown(certif
     assert "admitted, each a mistake; these belong to no class" in found["others"].sentence
     assert found["far"].sentence.startswith("None of the 300 inputs were admitted; these belong to no class")
     assert "Without labels nobody knows how many are right." in found["unlabelled"].detail
+    assert "would be answered unattended; if they are like the" in found["unlabelled"].sentence
+    assert "in every class and for every answer, with 90 % confidence." in found["unlabelled"].sentence
     assert any("--background" in step.command for step in steps)
+
+
+def test_a_few_strange_inputs_at_the_end_of_a_file_are_pointed_at(certified):
+    stream = np.concatenate([TEST.X, TEST.X[:6] + 40.0])
+    one = opened(certified, {"new": LabelledStates(stream, None)})[0]["new"]
+    at = int(
+        re.search(r"In the order of the file, the drift guard is raised at input (\d+): look there", one.detail)[1]
+    )
+    assert one.standing == "promised" and 300 < at <= 306
+    calm = opened(certified, {"new": LabelledStates(TEST.X, None)})[0]["new"]
+    assert "drift guard" not in calm.detail
 
 
 @pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
@@ -204,3 +217,7 @@ def test_the_page_opens_with_it_before_any_table(certified, monkeypatch):
     widths = [float(width) for width in re.findall(r"<rect x='[\d.]+%' width='([\d.]+)%'", opening)]
     assert len(widths) == 5 and sum(widths) == pytest.approx(100, abs=0.05)
     assert widths[0] == pytest.approx(one.lanes["trusted"] / 3, abs=0.01)
+    assert "<b>trusted</b> act<" in opening
+    cautious = copy.copy(certified)
+    cautious.set_params(policy="trusted")
+    assert "<b>trusted</b> admitted, without a promise<" in render_report(evaluation, cautious, title="t")

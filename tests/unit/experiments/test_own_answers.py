@@ -11,7 +11,7 @@ import pytest
 from tiny_models import phi3, save_model, tiny_backbone
 from torchsdm import HiddenStateExtractor, LabelledStates
 from torchsdm.errors import InvalidInputError
-from torchsdm.experiments.own_answers import own_answers
+from torchsdm.experiments.own_answers import judge_own_answers
 from torchsdm.experiments.run import run_experiment
 from torchsdm.experiments.specification import load_experiment
 
@@ -20,7 +20,7 @@ def test_labels_say_whether_the_answer_is_right_and_logits_what_the_model_thinks
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(0, 3, (50, 4)).astype(np.float32), rng.choice([3, 7, 8, 9], 50)
     states = LabelledStates(rng.normal(size=(50, 6)), labels, label_logits=logits, logit_labels=(7, 3, 9, 8))
-    judged = own_answers(states)
+    judged = judge_own_answers(states)
     assert judged.logit_labels == (0, 1) and judged.hidden_states is states.hidden_states
     for row in range(50):
         weights = [math.exp(float(value)) for value in logits[row]]
@@ -33,12 +33,12 @@ def test_labels_say_whether_the_answer_is_right_and_logits_what_the_model_thinks
 
 def test_certainty_is_not_rounded_away():
     states = LabelledStates(np.zeros((1, 2)), [0], label_logits=[[80.0, 0.0]], logit_labels=(0, 1))
-    np.testing.assert_allclose(own_answers(states).label_logits, [[-80.0, 0.0]], atol=1e-6)
+    np.testing.assert_allclose(judge_own_answers(states).label_logits, [[-80.0, 0.0]], atol=1e-6)
 
 
 def test_without_answers_it_is_refused():
     with pytest.raises(InvalidInputError, match="give 'label_words' in the prompt"):
-        own_answers(LabelledStates(np.zeros((2, 2)), [0, 1]))
+        judge_own_answers(LabelledStates(np.zeros((2, 2)), [0, 1]))
 
 
 EXPERIMENT = """

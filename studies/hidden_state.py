@@ -1,0 +1,234 @@
+"""What h should be: which layer, which part of the sequence, several layers, segments, and how it is standardised.
+
+    python studies/hidden_state.py --model minilm [--data FOLDER] [--states FOLDER] [--seeds 3]   # compute, print, keep
+    python studies/hidden_state.py --model qwen --language-model QWEN.gguf
+    python studies/hidden_state.py --publish                                                  # the tables into the docs
+
+Every form of h is taken from one pass of the language model over the same texts. Then, for each form and seed, the
+defaults are fitted on texts drawn from the pool, alpha 0.9, and decide on the others: the share that is admitted, how
+many of these are right, and the accuracy without rejecting. Tasks:
+
+- reviews: is a film review positive?
+- statements: is a statement true? (statements on six topics)
+- topics: which of four topics has a newsgroup post? (encoders)
+- answers: is the decoder's own answer to a multiple-choice question right? (decoders)
+
+Fits that are in the .json already are not run again. ``make study-hidden-state`` runs the first and the last command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import ENCODERS, REPOSITORY, add_options, data_folder, machine, said, write_between
+
+RESULTS = Path(__file__).with_suffix(".json")
+PAGE = REPOSITORY / "docs/howto/hidden-states.md"
+BEGIN, END = "<!-- results: written by make study-hidden-state -->", "<!-- end of results -->"
+
+ALPHA = 0.9
+N_POOL, N_TEST = 1_500, 1_000
+CHOICES = ["A", "B", "C", "D", "E"]
+N_SEGMENTS = 8
+
+
+@dataclass(frozen=True)
+class Task:
+    """Texts with labels, and what a decoder is asked about them."""
+
+    file: str
+    prompt: str | None
+    max_tokens: int
+    has_segments: bool = False
+    """Whether its texts have several sentences."""
+    control: str = "groups"
+
+
+TASKS = {
+    "reviews": Task("sentiment/pool", "sentiment", 256, has_segments=True),
+    "statements": Task("factcheck/pool", "factcheck", 256),
+    "topics": Task("newsgroups/pool", None, 128, has_segments=True),
+    "answers": Task("multiple_choice/arc_easy_test", None, 256, control="predictions"),
+}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A language model, the layers that are compared (the last one is -1), its two parts of h, and its tasks."""
+
+    reference: str | None
+    layers: tuple[int, ...]
+    parts: tuple[str, str]
+    tasks: tuple[str, ...]
+    dtype: str | None = None
+    is_decoder: bool = False
+
+
+MODELS = {
+    "minilm": Model(ENCODERS["minilm"], (3, 4, 5, -1), ("first", "mean"), ("reviews", "statements", "topics")),
+    "qwen": Model(
+        None, (14, 18, 21, 24, -1), ("final", "mean"), ("reviews", "statements", "answers"), "bfloat16", is_decoder=True
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form of h, cut out of states with all layers, both parts and, where there are any, segments."""
+
+    layers: tuple[int, ...] = (-1,)
+    parts: tuple[int, ...] = (0, 1)
+    takes_segments: bool = False
+    standardization: str = "dimension"
+
+    def of(self, states: Any, layers: tuple[int, ...]) -> Any:
+        """(N, positions, parts, layers, H) -> (N, D), or (N, positions, D)."""
+        chosen = states[:, :, list(self.parts)][:, :, :, [layers.index(layer) for layer in self.layers]]
+        flat = chosen.reshape(*chosen.shape[:2], -1)
+        return flat if self.takes_segments else flat[:, 0]
+
+    def name(self, model: Model) -> str:
+        """For a table."""
+        numbers = ", ".join("last" if layer == -1 else str(layer) for layer in self.layers)
+        said = f"layer{'s' if len(self.layers) > 1 else ''} {numbers}; {' ⊕ '.join(model.parts[p] for p in self.parts)}"
+        said += "; maximum over sentences" if self.takes_segments else ""
+        return said + (f"; {self.standardization}" if self.standardization != "dimension" else "")
+
+
+def forms(model: Model, task: Task) -> Iterator[Form]:
+    """The forms that are compared: the default first, then one change at a time."""
+    yield Form()
+    yield from (Form(parts=(part,)) for part in (0, 1))
+    yield from (Form(layers=(layer,)) for layer in model.layers[:-1])
+    yield Form(layers=model.layers[-2:])
+    yield Form(layers=model.layers)
+    yield Form(standardization="scalar")
+    if task.has_segments:
+        yield Form(takes_segments=True)
+
+
+def main() -> None:
+    """Parse the command line and run it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser)
+    parser.add_argument("--model", choices=MODELS, default="minilm")
+    parser.add_argument("--language-model", help="where it is, unless it is in a package")
+    parser.add_argument("--tasks", nargs="*", choices=TASKS, help="default: those of the model")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--publish", action="store_true", help="write the results into the documentation")
+    options = parser.parse_args()
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"fits": []}
+    if options.publish:
+        write_between(PAGE, BEGIN, END, section(results))
+        return
+    results["machine"] = machine()
+    model = MODELS[options.model]
+    for name in options.tasks or model.tasks:
+        states = extracted(options, model, TASKS[name], f"{options.model}-{name}")
+        for form in forms(model, TASKS[name]):
+            for seed in range(options.seeds):
+                key = {"model": options.model, "task": name, "form": form.name(model), "seed": seed}
+                if any(key.items() <= fit.items() for fit in results["fits"]):
+                    continue
+                results["fits"].append({**key, **judged(states, form, model, TASKS[name], seed)})
+                print(json.dumps(results["fits"][-1]), flush=True)
+                RESULTS.write_text(json.dumps(results, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    print(section(results))
+
+
+# --- Compute ---------------------------------------------------------------------------------------------------------
+
+
+def extracted(options: argparse.Namespace, model: Model, task: Task, name: str) -> Any:
+    """States (N, positions, parts, layers, H) with labels, extracted once: a block of texts at a time."""
+    from torchsdm import Documents, HiddenStateExtractor, LabelledStates, TaskPrompt
+    from torchsdm.experiments import judge_own_answers
+    from torchsdm.states import StatesStore
+
+    documents = list(Documents(data_folder(options) / f"{task.file}.jsonl.gz", repeated="drop"))
+    drawn = np.random.default_rng(0).permutation(len(documents))[: N_POOL + N_TEST]
+    documents = [documents[row] for row in drawn]
+    is_asked = task.file.startswith("multiple_choice")
+    prompt: Any = TaskPrompt("{document}", CHOICES) if is_asked else task.prompt if model.is_decoder else None
+    extractor = HiddenStateExtractor(
+        options.language_model or model.reference,
+        prompt,
+        parts=model.parts,
+        layer=model.layers,
+        segments="sentences" if task.has_segments else None,
+        n_segments=N_SEGMENTS,
+        max_tokens=task.max_tokens,
+        dtype=model.dtype,
+        verbose=True,
+    )
+    states = extractor.labelled_states(documents, store=StatesStore(options.states / "hidden-state"), description=name)
+    states = judge_own_answers(states) if is_asked else states
+    n_positions = 1 + N_SEGMENTS * task.has_segments
+    shape = (len(states), n_positions, 2, len(model.layers), -1)
+    return LabelledStates(np.asarray(states.hidden_states).reshape(shape), states.labels)
+
+
+def judged(states: Any, form: Form, model: Model, task: Task, seed: int) -> dict[str, Any]:
+    """What the defaults admit with a form of h."""
+    from torchsdm import SDMClassifier
+    from torchsdm.errors import SDMWarning
+
+    order = np.random.default_rng(seed).permutation(len(states))
+    whole = replace(states, hidden_states=form.of(states.hidden_states, model.layers))
+    n_pool = len(states) * N_POOL // (N_POOL + N_TEST)
+    pool, test = whole.take(order[:n_pool]), whole.take(order[n_pool:])
+    settings = {"standardization": form.standardization, "control": task.control}
+    classifier = SDMClassifier(ALPHA, random_state=seed, **settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)  # missing certificates are counted
+        classifier.fit(pool)
+    decisions = classifier.decide(test.hidden_states)
+    right, admitted = decisions.predictions == test.labels, decisions.admitted
+    return {
+        "n_pool": len(pool),
+        "n_test": len(test),
+        "certified": bool(classifier.certificate_.found),
+        "accuracy": float(right.mean()),
+        "admitted": float(admitted.mean()),
+        "right": float(right[admitted].mean()) if admitted.any() else None,
+    }
+
+
+# --- Tell ------------------------------------------------------------------------------------------------------------
+
+
+def section(results: dict[str, Any]) -> str:
+    """A table for each model: a row for each form, and for each task what is admitted and how much of it is right."""
+    lines = [f"{said(results['machine'])} Seeds from 0; all numbers are in `studies/hidden_state.json`."]
+    for name, model in MODELS.items():
+        fits = [fit for fit in results["fits"] if fit["model"] == name]
+        tasks = [task for task in model.tasks if any(fit["task"] == task for fit in fits)]
+        if not tasks:
+            continue
+        lines += ["", f"**{name}**", "", f"| h | {' | '.join(tasks)} |", f"|---|{'---|' * len(tasks)}"]
+        for form in dict.fromkeys(fit["form"] for fit in fits):
+            of_form = [[fit for fit in fits if (fit["form"], fit["task"]) == (form, task)] for task in tasks]
+            lines.append(f"| {form} | {' | '.join(map(_cell, of_form))} |")
+    return "\n".join(lines)
+
+
+def _cell(fits: list[dict[str, Any]]) -> str:
+    """Mean share admitted, how many fits could certify, how many admitted are right, and accuracy."""
+    if not fits:
+        return "–"
+    right = [fit["right"] for fit in fits if fit["right"] is not None]
+    admitted, accuracy = (np.mean([fit[key] for fit in fits]) for key in ("admitted", "accuracy"))
+    kept = f"{np.mean(right):.3f}" if right else "–"
+    n = sum(fit["certified"] for fit in fits)
+    return f"**{admitted:.2f}** of {accuracy:.2f}, {kept} right ({n} of {len(fits)})"
+
+
+if __name__ == "__main__":
+    main()
