@@ -318,7 +318,7 @@ def test_what_training_did_is_said_once_and_in_names_of_classes(states, tmp_path
     ]
     assert "of class 0" in done.stdout and f"{tmp_path / 'model'} --alpha" not in done.stdout
     (summary,) = good(*hopeless, "--overwrite", "--json").rows
-    assert [one["remedy"] for one in summary["warnings"]] == [None, "COARSER_CONTROL"]
+    assert [one["remedy"] for one in summary["warnings"]] == [None, "POOLED_CONTROL"]
     done = good("train", states, "-o", tmp_path / "ensemble", *QUICK, "--rounds", 2, "--ensemble")
     assert done.stderr == "" and done.stdout.count("At alpha 0.8 its rounds admit ") == 1
     assert "Next: sdm predict " in done.stdout

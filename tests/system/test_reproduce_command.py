@@ -23,8 +23,11 @@ import warm_process
 from torchsdm import HiddenStateExtractor, SDMClassifier
 from torchsdm.cli.command import main
 from torchsdm.evaluation.entrants import GROUPS
-from torchsdm.experiments.specification import STUDIES, experiment_names, load_experiment
+from torchsdm.experiments.specification import STUDIES as ALL_STUDIES
+from torchsdm.experiments.specification import experiment_names, load_experiment
 from warm_process import SDM, WarmProcess
+
+STUDIES = [study for study in ALL_STUDIES if study != "strangers"]  # there are none here
 
 ALPHA = 0.7
 EXPERIMENT = f"""\

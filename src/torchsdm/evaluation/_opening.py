@@ -33,6 +33,7 @@ PROMISED, DRIFTED, MISSED, OUTSIDERS, UNPROMISED = STANDINGS = (
 _DOUBT = 0.01  # probability of finding a promise missed where it holds, over all of its groups
 _FOR_WHOM = {  # by control
     "groups": "in every class and for every answer",
+    "pooled": "in every class and for every answer, those with few points taken together",
     "predictions": "for every answer that is given",
     "all": "all answers taken together",
 }
@@ -165,13 +166,7 @@ def _missed(accuracy: SelectiveAccuracy, certificate: Certificate) -> str | None
 
     Of m groups with n admitted inputs and k errors each, one is missed if P(Binomial(n, 1 - alpha) >= k) <= 0.01 / m.
     """
-    by_control = {
-        "groups": {f"of class {label!r}": cell for label, cell in accuracy.by_class.items()}
-        | {f"predicted {label!r}": cell for label, cell in accuracy.by_prediction.items()},
-        "predictions": {f"predicted {label!r}": cell for label, cell in accuracy.by_prediction.items()},
-        "all": {"": accuracy.marginal},
-    }
-    groups = by_control[certificate.control]
+    groups = _promised(accuracy, certificate)
     for whom, cell in groups.items():
         n_errors, target = cell.n_admitted - (cell.n_correct or 0), cell.target(certificate.alpha)
         known = cell.n_correct is not None and n_errors > 0
@@ -179,6 +174,32 @@ def _missed(accuracy: SelectiveAccuracy, certificate: Certificate) -> str | None
             of_them = f"Of those {whom}" if whom else "Of them"
             return f"{of_them}, {_right(cell)}; promised are {100 * target:.4g} in 100."
     return None
+
+
+def _promised(accuracy: SelectiveAccuracy, certificate: Certificate) -> dict[str, Cell]:
+    """The groups that a certificate is about, by what they are called."""
+    predicted = {f"predicted {label!r}": cell for label, cell in accuracy.by_prediction.items()}
+    if certificate.control == "all":
+        return {"": accuracy.marginal}
+    if certificate.control == "predictions":
+        return predicted
+    if not certificate.pools:
+        return {f"of class {label!r}": cell for label, cell in accuracy.by_class.items()} | predicted
+    names = list(accuracy.by_class)  # in the order of the classes
+    groups = {}
+    for group in certificate.groups:
+        cells = accuracy.by_class if group.kind == "class" else accuracy.by_prediction
+        numbers = [number for number in group.classes or (group.class_number,) if number is not None]
+        groups[f"in {group.name(names)}"] = _together([cells[names[number]] for number in numbers])
+    return groups
+
+
+def _together(cells: Sequence[Cell]) -> Cell:
+    """Several strata as one."""
+    known = [cell.n_correct for cell in cells if cell.n_correct is not None]
+    n_correct = sum(known) if len(known) == len(cells) else None
+    n_total, n_admitted = sum(cell.n_total for cell in cells), sum(cell.n_admitted for cell in cells)
+    return Cell(n_total, n_admitted, n_correct, sum(cell.share for cell in cells))
 
 
 def _seen(accuracy: SelectiveAccuracy) -> str:

@@ -20,7 +20,7 @@ from torchsdm.baselines.certified import CertifiedScore
 from torchsdm.baselines.cross_entropy import CrossEntropyLearner, RoundsClassifier
 from torchsdm.baselines.neighbors import CalibratedThreshold
 from torchsdm.baselines.sdm_rules import RULES, SDMRule
-from torchsdm.baselines.softmax import SoftmaxThreshold
+from torchsdm.baselines.softmax import NoReject, SoftmaxThreshold
 from torchsdm.baselines.temperature import TemperatureScaling
 from torchsdm.baselines.vbll import VBLLLearner
 from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError, SDMWarning
@@ -359,8 +359,10 @@ class Rows:
 
     def _score(self, estimator, calibration, certification):
         """By what the estimator says of every row: of different rows it says different things."""
-        logits = estimator.estimator.decide(TRAIN.X).probabilities
-        own = estimator.estimator.decide(TRAIN.X).score
+        reads_logits = isinstance(estimator.estimator, NoReject) and estimator.estimator.model is None
+        inputs = LOGITS if reads_logits else TRAIN.X
+        logits = estimator.estimator.decide(inputs).probabilities
+        own = estimator.estimator.decide(inputs).score
         of_row = logits[:, 0] if own is None else own
         for seen, (decisions, labels) in ((self.calibrated, calibration), (self.certified, certification)):
             said = decisions.probabilities[:, 0] if own is None else decisions.score
