@@ -86,7 +86,7 @@ class Form:
     layers: tuple[int, ...] = (-1,)
     parts: tuple[int, ...] = (0, 1)
     takes_segments: bool = False
-    standardization: str = "dimension"
+    standardization: str = "per_dimension"
 
     def of(self, states: Any, layers: tuple[int, ...]) -> Any:
         """(N, positions, parts, layers, H) -> (N, D), or (N, positions, D)."""
@@ -99,7 +99,7 @@ class Form:
         numbers = ", ".join("last" if layer == -1 else str(layer) for layer in self.layers)
         said = f"layer{'s' if len(self.layers) > 1 else ''} {numbers}; {' ⊕ '.join(model.parts[p] for p in self.parts)}"
         said += "; maximum over sentences" if self.takes_segments else ""
-        return said + (f"; {self.standardization}" if self.standardization != "dimension" else "")
+        return said + (f"; {self.standardization}" if self.standardization != "per_dimension" else "")
 
 
 def forms(model: Model, task: Task) -> Iterator[Form]:
