@@ -13,7 +13,7 @@ many of these are right, and the accuracy without rejecting. Tasks:
 - topics: which of four topics has a newsgroup post? (encoders)
 - answers: is the decoder's own answer to a multiple-choice question right? (decoders)
 
-Fits that are in the .json already are not run again. ``make study-hidden-state`` runs the first and the last command.
+Fits that are in the .json already are not run again.
 """
 
 from __future__ import annotations

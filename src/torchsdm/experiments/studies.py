@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,18 @@ class Prepared:
         apart = {f"{name}, strangers": role if role == "shuffled" else "strangers" for name, role in given.items()}
         return {name: role for name, role in {**apart, **given}.items() if name in self.tests}
 
+    @cached_property
+    def entrants(self) -> list[Entrant]:
+        """The estimators that the experiment compares, fitted once for all studies."""
+        return paper_entrants(
+            self.pool,
+            self.classifier,
+            groups=self.experiment.groups,
+            name=self.model,
+            n_hidden=self.experiment.n_hidden,
+            checkpoint=self.directory / "networks",
+        )
+
     @property
     def calibration(self) -> LabelledStates:
         """The calibration set of the classifier."""
@@ -102,16 +115,8 @@ class Findings:
 def estimators(prepared: Prepared) -> Findings:
     """The tables of the paper: every estimator on every data set, and the SDM rules on the calibration set."""
     experiment, alpha = prepared.experiment, prepared.experiment.alpha
-    entrants = paper_entrants(
-        prepared.pool,
-        prepared.classifier,
-        groups=experiment.groups,
-        name=prepared.model,
-        n_hidden=experiment.n_hidden,
-        checkpoint=prepared.directory / "networks",
-    )
     settings = {"experiment": experiment.name}
-    evaluation = Evaluation(entrants, prepared.tests, alpha, settings, prepared.classifier)
+    evaluation = Evaluation(prepared.entrants, prepared.tests, alpha, settings, prepared.classifier)
     roles = prepared.roles
     all_results = evaluation.results()
     results = [(one, row) for one, row in all_results if roles[row.dataset] != "strangers"]
@@ -165,15 +170,7 @@ def strangers(prepared: Prepared) -> Findings:
 
     With a background, a second classifier is trained that is shown it; the splits are the same.
     """
-    experiment, roles = prepared.experiment, prepared.roles
-    entrants = paper_entrants(
-        prepared.pool,
-        prepared.classifier,
-        groups=experiment.groups,
-        name=prepared.model,
-        n_hidden=experiment.n_hidden,
-        checkpoint=prepared.directory / "networks",
-    )
+    experiment, roles, entrants = prepared.experiment, prepared.roles, list(prepared.entrants)
     classifiers = {f"{prepared.model} + SDM": prepared.classifier}
     if prepared.background is not None:
         shown = experiment.classifier(checkpoint=prepared.directory / "background")
