@@ -90,6 +90,16 @@ def _beside_others(backbone: Backbone, texts: list[str]) -> Iterator[Figure]:
         lambda: usual.encode(texts),
         at_least=1.3,
     )
+    in_16_bits = HiddenStateExtractor(str(backbone.source.directory), dtype="bfloat16")
+    full, short = extractor.transform(texts), in_16_bits.transform(texts)
+    yield compare(
+        f"{work}, bfloat16",
+        lambda: in_16_bits.extract(texts),
+        "sentence-transformers, encode, as it comes (float32)",
+        lambda: usual.encode(texts),
+        at_least=1.3,
+        note=f"the states differ by {np.abs(short - full).mean() / full.std():.0e} standard deviations on average",
+    )
     with tempfile.TemporaryDirectory() as folder:
         _export(backbone, Path(folder))
         from_file = HiddenStateExtractor(folder, max_tokens=backbone.max_tokens)

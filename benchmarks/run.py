@@ -2,7 +2,8 @@
 
     python benchmarks/run.py [NAME ...] [--json FILE] [--publish]
 
-Without names all are run, each in its own process. ``--publish`` writes table and plot into the documentation.
+Without names all are run, each in its own process. ``--publish`` keeps the results in ``benchmarks/results`` and writes
+them into the documentation, where each kind of machine has a column.
 """
 
 from __future__ import annotations
@@ -20,9 +21,6 @@ from typing import Any
 
 NAMES = ("passes", "epoch", "region", "queries", "files", "memory", "extraction", "growth", "front_door")
 HERE = Path(__file__).resolve().parent
-PAGE = HERE.parent / "docs" / "performance.md"
-PICTURE = HERE.parent / "docs" / "pictures" / "growth.svg"
-BEGIN, END = "<!-- results: written by make bench-publish -->", "<!-- end of results -->"
 
 
 def main() -> int:
@@ -36,8 +34,6 @@ def main() -> int:
     unknown = [name for name in options.names if name not in NAMES]
     if unknown:
         parser.error(f"unknown benchmark {unknown[0]!r}: choose from {', '.join(NAMES)}")
-    if options.publish and options.names:
-        parser.error("--publish needs all benchmarks: give no names")
     if options.child:
         return _measure(options.names[0], Path(options.child))
     results: dict[str, Any] = {"machine": _machine(), "figures": {}}
@@ -48,7 +44,9 @@ def main() -> int:
     options.json.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"\nWritten to {options.json}")
     if options.publish:
-        _publish(results)
+        from page import publish
+
+        publish(results)
     return 0
 
 
@@ -82,43 +80,6 @@ def _machine() -> dict[str, str]:
 
 def _lines(path: str) -> list[str]:
     return Path(path).read_text(encoding="utf-8").splitlines() if Path(path).exists() else []
-
-
-def _publish(results: dict[str, Any]) -> None:
-    sys.path.insert(0, str(HERE))
-    from growth import plot
-
-    plot(results["figures"]["growth"], str(PICTURE))
-    head, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-    _, tail = rest.split(END)
-    PAGE.write_text(f"{head}{BEGIN}\n\n{_markdown(results)}\n{END}{tail}", encoding="utf-8")
-    print(f"Published to {PAGE} and {PICTURE}")
-
-
-def _markdown(results: dict[str, Any]) -> str:
-    machine = results["machine"]
-    lines = [
-        f"{machine['processor']}, two threads, Python {machine['python']}, "
-        + ", ".join(f"{name} {machine[name]}" for name in ("torch", "numba", "faiss-cpu", "usearch", "scikit-learn"))
-        + ".",
-        "",
-        "| work | against | ratio | pairs | goal | reached |",
-        "|---|---|--:|---|---|---|",
-    ]
-    notes = []
-    for name, figures in results["figures"].items():
-        for one in figures if name != "growth" else ():
-            reached = {True: "yes", False: "**no**", None: ""}[one["reached"]]
-            cells = one["work"], one["against"], f"{one['ratio']:.2f}", one["spread"], one["goal"], reached
-            lines.append(f"| {' | '.join(cells)} |")
-            if one["note"]:
-                notes.append(f"- {one['work']}: {one['note']}.")
-    growth = ["", "| growth | ratio to the product | pairs |", "|---|--:|---|"]
-    growth += [
-        f"| {one['work']} ({one['against']}) | {one['ratio']:.2f} | {one['spread']} |"
-        for one in results["figures"]["growth"]
-    ]
-    return "\n".join([*lines, "", *notes, *growth, ""])
 
 
 if __name__ == "__main__":

@@ -62,24 +62,55 @@ def test_peak_memory_sees_what_came_and_went(load):
     assert 190e6 < memory.extra < 400e6
 
 
-def test_the_page_is_written_between_its_marks(load, monkeypatch, tmp_path):
-    run = load("run")
-    one = {"work": "w", "against": "y", "ratio": 1.234, "spread": "1.00 to 2.00", "goal": "≤ 1", "reached": False}
+@pytest.fixture
+def page(load, monkeypatch, tmp_path):
+    """The page's module, on a page and a folder of results of its own."""
+    module = load("page")
+    monkeypatch.setattr(module, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(module, "PICTURE", tmp_path / "growth.svg")
+    monkeypatch.setattr(module, "KEPT", tmp_path / "results")
+    module.PAGE.write_text(f"before\n{module.BEGIN}\nold\n{module.END}\nafter\n", encoding="utf-8")
+    return module
+
+
+def measured(processor, **figures):
+    packages = ("python", "torch", "numba", "faiss-cpu", "usearch", "scikit-learn")
+    return {"machine": {"processor": processor, **dict.fromkeys(packages, "x")}, "figures": figures}
+
+
+def figure(work, ratio, reached=None, note="", goal="≤ 1"):
+    return {
+        "work": work,
+        "against": "y",
+        "ratio": ratio,
+        "spread": "1.00 to 2.00",
+        "goal": goal,
+        "reached": reached,
+        "note": note,
+    }
+
+
+def test_the_page_is_written_between_its_marks(page):
     growth = [
-        {"work": f"{series}: {value}", "against": "p", "ratio": 1.5, "spread": "", "work_seconds": 0.1}
+        figure(f"{series}: {value}", 1.5, goal="") | {"work_seconds": 0.1}
         for series, value in (("support", "1,000"), ("support", "10,000"), ("classes", "2"), ("filters", "64"))
     ]
-    machine = dict.fromkeys(("processor", "python", "torch", "numba", "faiss-cpu", "usearch", "scikit-learn"), "x")
-    page, picture = tmp_path / "page.md", tmp_path / "growth.svg"
-    page.write_text(f"before\n{run.BEGIN}\nold\n{run.END}\nafter\n", encoding="utf-8")
-    monkeypatch.setattr(run, "PAGE", page)
-    monkeypatch.setattr(run, "PICTURE", picture)
-    run._publish({"machine": machine, "figures": {"passes": [one | {"note": "why"}], "growth": growth}})
-    text = page.read_text(encoding="utf-8")
-    assert "| w | y | 1.23 | 1.00 to 2.00 | ≤ 1 | **no** |" in text and "- w: why." in text
-    assert "| support: 1,000 (p) | 1.50 |  |" in text
+    page.publish(measured("A (R) chip", passes=[figure("w", 1.234, False, "why")], growth=growth))
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert "| w | y | ≤ 1 | **1.23** (1.00 to 2.00) |" in text and "- A (R) chip: w: why." in text
+    assert "| support: 1,000 | y |  | 1.50 (1.00 to 2.00) |" in text
     assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text
-    assert picture.read_text(encoding="utf-8").count("<svg") == 1
+    assert page.PICTURE.read_text(encoding="utf-8").count("<svg") == 1
+
+
+def test_each_machine_has_a_column_and_keeps_what_was_not_measured_again(page):
+    page.publish(measured("A", passes=[figure("w", 1.0, True)], queries=[figure("v", 3.0, False)]))
+    page.publish(measured("B", passes=[figure("w", 2.0, False)]))
+    page.publish(measured("A", passes=[figure("w", 0.5, True)]))
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert "| work | against | goal | A | B |" in text
+    assert "| w | y | ≤ 1 | 0.50 (1.00 to 2.00) | **2.00** (1.00 to 2.00) |" in text
+    assert "| v | y | ≤ 1 | **3.00** (1.00 to 2.00) | – |" in text
 
 
 def test_a_wrong_name_is_refused_in_one_sentence():
@@ -88,6 +119,6 @@ def test_a_wrong_name_is_refused_in_one_sentence():
 
 
 def test_the_documentation_has_the_marks_that_results_are_written_between(load):
-    run = load("run")
-    text = run.PAGE.read_text(encoding="utf-8")
-    assert text.count(run.BEGIN) == text.count(run.END) == 1
+    page = load("page")
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert text.count(page.BEGIN) == text.count(page.END) == 1
