@@ -27,7 +27,7 @@ from urllib.parse import quote
 import numpy as np
 
 from torchsdm.errors import ModelFileError
-from torchsdm.storage.directory import CONFIG_NAME, VERIFIED_BYTES
+from torchsdm.storage.directory import CONFIG_NAME, VERIFIED_BYTES, read_config
 from torchsdm.validation import Array
 
 CHANGES = "changes"  #: the folder of the log, in a model's directory
@@ -35,6 +35,7 @@ LOG_NAME, HEAD_NAME = "log.sqlite", "head"
 SAVE, UNDO = "save", "undo"
 COSTLY = ("recalibrate", "certify")  #: changes whose outcome is kept, so that opening does not compute it again
 BUSY_SECONDS = 10.0
+_NEVER = 1 << 62  # a version that no model has
 _RESTORE = "Restore the directory from a copy; load(..., changes=False) reads the model without its changes."
 
 
@@ -165,6 +166,11 @@ def read_changes(directory: Path, config: Mapping[str, Any], *, verify: bool | N
             return ReadLog(base, history, records, [row["digest"] for row in rows], _outcomes(connection, path))
     except (sqlite3.Error, KeyError, TypeError, ValueError, OverflowError) as error:
         raise ModelFileError(f"{path} is damaged or missing: {error}. {_RESTORE}") from error
+
+
+def read_history(directory: Path) -> list[Change]:
+    """All changes of a model directory, without their points."""
+    return read_changes(directory, read_config(directory), after=_NEVER).history
 
 
 # --- Rows of the log -------------------------------------------------------------------------------------------------
