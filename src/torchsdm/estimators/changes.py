@@ -22,7 +22,16 @@ import torch
 from torchsdm.core import Encoded
 from torchsdm.errors import InvalidInputError, ModelFileError, SDMWarning
 from torchsdm.estimators._apart import keep_apart
-from torchsdm.model import CALIBRATION, SUPPORT, Certification, EncodedPoints, ListedExamples, SDMModel
+from torchsdm.model import (
+    CALIBRATION,
+    CERTIFICATION,
+    SUPPORT,
+    Certification,
+    EncodedPoints,
+    ListedExamples,
+    SDMModel,
+    Set,
+)
 from torchsdm.states import LabelledStates
 from torchsdm.storage import COSTLY, UNDO, Entry, ReadLog, Record, outcome_to_bytes, take_outcome, undone_by
 from torchsdm.trust import Certificate, GuardReset, Reliability
@@ -220,10 +229,8 @@ def replay_without(base: Classifier, log: ReadLog, versions: Sequence[int]) -> t
     for number, version in enumerate(versions, start=1):
         _check_undo(log, version, undone_by(targets))
         targets[log.version + number] = version
-    undone = undone_by(targets)
-    turned = [one.version for one in log.history if one.what != UNDO and (one.version in undone) != bool(one.undone_by)]
     entries = [Entry(UNDO, 0, {"version": version}) for version in versions]
-    return _replayed(base, log, undone, checked_from=min(turned)), entries
+    return _replayed(base, log, undone_by(targets), is_tried=True), entries
 
 
 def _check_undo(log: ReadLog, version: int, undone: Mapping[int, int]) -> None:
@@ -242,27 +249,38 @@ def _check_undo(log: ReadLog, version: int, undone: Mapping[int, int]) -> None:
         raise InvalidInputError(f"Change {version} cannot be undone: the guard's stream before the reset is gone.")
 
 
-def _replayed(base: Classifier, log: ReadLog, undone: Mapping[int, int], checked_from: int | None = None) -> Replayed:
-    """Replay the changes that are not undone; those from a version on are checked as if they were made now."""
-    names = log.sequences(undone)
-    made = [one for one in log.records if one.change.version not in undone and one.change.what != UNDO]
-    known = max((one.change.version for one in made if names.get(one.change.version) in log.outcomes), default=0)
+def _replayed(base: Classifier, log: ReadLog, undone: Mapping[int, int], *, is_tried: bool = False) -> Replayed:
+    """Replay the changes that are not undone.
+
+    If this is tried, and not the log's own state, later changes may not fit any more, or add points that came back.
+    """
+    names, before = log.sequences(undone), log.undone()
     result = Replayed(copy.copy(base))
+    known = max((version for version, name in names.items() if name in log.outcomes), default=0)
     waiting: list[Record] = []  # a run of additions is one addition: its cost grows with what is added
-    for record in made:
-        change, name = record.change, names.get(record.change.version, "")
-        is_checked = checked_from is not None and change.version >= checked_from
-        if change.what in ADDS and not is_checked:
-            waiting.append(record)
+    came_back: list[_Points] = []
+    for record in log.records:
+        change = record.change
+        is_made, is_turned = change.version not in undone, (change.version in undone) != (change.version in before)
+        if change.what == "remove" and is_turned and not is_made:
+            _take_in(result.classifier, waiting)
+            waiting = []
+            came_back += _located(result.classifier, record.ids)
+        if change.what == UNDO or not is_made:
             continue
-        if change.what in COSTLY and change.version < known and not record.ids:
-            continue  # a later one has it all
-        _take_in(result.classifier, waiting)
-        waiting = []
         try:
-            _repeat(result, record, name, log.outcomes if change.version <= known else {}, is_checked, known)
+            if record.rows is not None:
+                _keep_apart(result.classifier, record, came_back)
+            if change.what in ADDS:
+                waiting.append(record)
+                if is_turned:
+                    came_back += _of_record(result.classifier, record)
+            elif change.what not in COSTLY or change.version >= known or record.rows is not None:
+                _take_in(result.classifier, waiting)
+                waiting = []
+                _repeat(result, record, names.get(change.version, ""), log.outcomes, known)
         except InvalidInputError as error:
-            if not is_checked:
+            if not is_tried:
                 raise ModelFileError(f"Change {change.version} does not fit the model: {error}") from error
             raise InvalidInputError(
                 f"Change {change.version} ({change.what}, made by {change.who} at {change.at}) is in the way: {error} "
@@ -274,28 +292,22 @@ def _replayed(base: Classifier, log: ReadLog, undone: Mapping[int, int], checked
     return result
 
 
-def _repeat(
-    result: Replayed, record: Record, name: str, outcomes: Mapping[str, bytes], is_checked: bool, known: int
-) -> None:
-    """Make a change of the log again."""
-    classifier, what = result.classifier, record.change.what
-    if what in ADDS:
-        _keep_apart(classifier, record)
-        _take_in(classifier, [record])
-    elif what == "remove":
+def _repeat(result: Replayed, record: Record, name: str, outcomes: Mapping[str, bytes], known: int) -> None:
+    """Make a change of the log again; of costly changes before the version ``known`` only the points count."""
+    classifier, what, version = result.classifier, record.change.what, record.change.version
+    if what == "remove":
         classifier.remove(record.ids)
     elif what == "relabel":
         classifier.relabel(record.ids, record.labels)
     elif what in COSTLY:
-        if record.ids:
+        if record.rows is not None:
             _replace_sample(classifier, record)
-        if name in outcomes:
+        if version == known:
             _restore(classifier, outcomes[name])
-        elif record.change.version > known:
+        elif version > known:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", SDMWarning)  # said when the change was made
-                made_again = _costly_request(record).apply(classifier)
-            result.computed[name] = made_again.outcome or b""
+                result.computed[name] = _costly_request(record).apply(classifier).outcome or b""
 
 
 def _costly_request(record: Record) -> Request:
@@ -321,21 +333,46 @@ def _take_in(classifier: Classifier, records: Sequence[Record]) -> None:
             classifier._codes = codes
 
 
-def _keep_apart(classifier: Classifier, record: Record) -> None:
-    """Refuse points that the model has, as adding them now would."""
-    nothing = torch.zeros(len(record.ids), dtype=torch.int64)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
-        for place, model in enumerate(classifier.models_):
-            points = _encoded([record], classifier.models_, place, nothing)
-            keep_apart(
-                (points.points.exemplars, points.examples),
-                model.sets(),
-                f"change {record.change.version}",
-                to=ADDS[record.change.what],
-                by_text=classifier.states_origin_ is not None,
-                is_repeated_kept=record.change.details.get("repeated") == "keep",
-            )
+@dataclass(frozen=True)
+class _Points:
+    """Points of a set that an undo brought back."""
+
+    where: str
+    place: int  # of the model
+    points: Set
+
+
+def _of_record(classifier: Classifier, record: Record) -> list[_Points]:
+    numbers, where = torch.zeros(len(record.ids), dtype=torch.int64), ADDS.get(record.change.what, CERTIFICATION)
+    models = classifier.models_
+    encoded = (_encoded([record], models, place, numbers) for place in range(len(models)))
+    return [_Points(where, place, (one.points.exemplars, one.examples)) for place, one in enumerate(encoded)]
+
+
+def _located(classifier: Classifier, ids: Sequence[Any]) -> list[_Points]:
+    found = []
+    for place, model in enumerate(classifier.models_):
+        for where, (exemplars, examples) in model.sets().items():
+            rows = [row for row in examples.positions(ids) if row is not None]
+            found.append(_Points(where, place, (exemplars[rows], examples.take(rows))))
+    return [one for one in found if len(one.points[0])]
+
+
+def _keep_apart(classifier: Classifier, record: Record, came_back: Sequence[_Points]) -> None:
+    """Refuse points that were added while others were away, if those are the same."""
+    for mine in _of_record(classifier, record) if came_back else []:
+        for other in came_back:
+            if other.place == mine.place:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", SDMWarning)
+                    keep_apart(
+                        mine.points,
+                        {other.where: other.points},
+                        f"change {record.change.version}",
+                        to=mine.where,
+                        by_text=classifier.states_origin_ is not None,
+                        is_repeated_kept=record.change.details.get("repeated") == "keep",
+                    )
 
 
 def _replace_sample(classifier: Classifier, record: Record) -> None:

@@ -54,7 +54,7 @@ def make(kind):
 
 
 @pytest.fixture(scope="module")
-def _made(tmp_path_factory):
+def made_models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
@@ -64,9 +64,9 @@ def _made(tmp_path_factory):
 
 
 @pytest.fixture
-def model(_made, tmp_path):
+def model(made_models, tmp_path):
     """The directory of a certified classifier."""
-    shutil.copytree(_made / "certified", tmp_path / "model")
+    shutil.copytree(made_models / "certified", tmp_path / "model")
     return tmp_path / "model"
 
 
@@ -93,9 +93,9 @@ def current(live):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_model_is_the_same_in_memory_after_loading_and_after_saving(kind, _made, tmp_path):
+def test_a_model_is_the_same_in_memory_after_loading_and_after_saving(kind, made_models, tmp_path):
     path, places = tmp_path / "model", 3 if kind == "positions" else 0
-    shutil.copytree(_made / kind, path)
+    shutil.copytree(made_models / kind, path)
     expected, fresh = load_classifier(path), draw(60, 9, places)[0]
     fresh[-20:] += 9  # where the background is
     new, far = points(30, 1, "new", places), points(5, 2, "far", places, ["spam", 7, True, 1.5, "World"])
@@ -341,7 +341,7 @@ def test_what_cannot_be_undone_says_why(model):
             with pytest.raises(InvalidInputError, match=said):
                 live.undo(version, **ME)
         live.compact(**ME)
-        with pytest.raises(InvalidInputError, match="Change 1 can no longer be undone: .* as version 4"):
+        with pytest.raises(InvalidInputError, match=r"Change 1 can no longer be undone: .* as version 4"):
             live.undo(1, **ME)
         with pytest.raises(InvalidInputError, match="at least one change"):
             live.undo_all([], **ME)
@@ -431,9 +431,11 @@ def test_a_reader_takes_in_what_others_wrote(model):
     reader = LiveModel.open(model, writable=False)
     assert not reader.refresh()
     with LiveModel.open(model) as live:
-        for change in (lambda: live.add(points(9, 1, "n"), **ME), lambda: live.recalibrate(**ME),
-                       lambda: live.undo(1, **ME), lambda: live.compact(**ME), lambda: live.remove(["x1"], **ME)):  # fmt: skip
-            change()
+        for call, given in (
+            *((live.add, [points(9, 1, "n")]), (live.recalibrate, []), (live.undo, [1]), (live.compact, [])),
+            (live.remove, [["x1"]]),
+        ):
+            call(*given, **ME)
             assert reader.refresh() and reader.snapshot.version == live.snapshot.version
             assert_same(current(reader), current(live), fresh)
             assert reader.changes() == live.changes()
