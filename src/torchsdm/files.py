@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,7 @@ def replace_file(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
 @contextmanager
@@ -43,6 +44,16 @@ def remove_unfinished(directory: Path) -> None:
     """Remove the unfinished files that a crashed writer left in a directory."""
     for stale in directory.glob(f"{TEMPORARY_PREFIX}*"):
         stale.unlink(missing_ok=True)
+
+
+def usual_mode(directory: Path) -> int:
+    """The mode that a file newly written to a directory has, by the umask; other libraries have ideas of their own."""
+    probe = directory / f"{TEMPORARY_PREFIX}mode"
+    try:
+        with open(probe, "wb") as file:
+            return stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 def file_digest(path: Path) -> str:
@@ -88,7 +99,8 @@ def strict_json(value: Any) -> str:
     return json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Make the names of new and renamed files in a directory safe."""
     if os.name != "posix":
         return
     descriptor = os.open(directory, os.O_RDONLY)
