@@ -246,7 +246,10 @@ class Serving:
             rehearsed.reset(reason)
             self.live.guard_reset(rehearsed.resets[-1], who=who, key=key)
             self._take_over()
-            return self.worker.call(self._guard_state if is_known else reset).result()
+            state: tuple[int, dict[str, Any] | None] = self.worker.call(
+                self._guard_state if is_known else reset
+            ).result()
+            return state
 
         return await self._in_writer(write)
 
