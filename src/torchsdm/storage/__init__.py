@@ -10,6 +10,7 @@ from torchsdm.storage.changes import (
     Record,
     acknowledged_version,
     read_changes,
+    read_history,
     undone_by,
 )
 from torchsdm.storage.directory import (
@@ -54,6 +55,7 @@ __all__ = [
     "outcome_to_bytes",
     "read_changes",
     "read_config",
+    "read_history",
     "read_model",
     "saving",
     "stored_kind",
