@@ -39,7 +39,8 @@ def create_app(path: str | Path, settings: ServiceSettings, **opening: Any) -> F
         yield
         serving.close()
 
-    app = FastAPI(title="torchsdm", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    no_pages: Any = {"docs_url": None, "redoc_url": None}  # they would load scripts from elsewhere
+    app = FastAPI(title="torchsdm", version=__version__, lifespan=lifespan, redirect_slashes=False, **no_pages)
     app.state.serving = serving
     for router in ROUTERS:
         app.include_router(router)
