@@ -19,7 +19,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-NAMES = ("passes", "epoch", "region", "queries", "files", "adding", "memory", "extraction", "growth", "front_door")
+NAMES = (
+    *("passes", "epoch", "region", "queries", "files", "adding", "memory", "extraction", "growth", "front_door"),
+    "service",
+)
 HERE = Path(__file__).resolve().parent
 
 

@@ -1,0 +1,207 @@
+"""The service on loopback beside the library: throughput and latency at 1, 8 and 64 clients, and the start.
+
+Clients are threads of this process; each sends its next request when it has the answer. The library decides on as many
+rows in one call as all clients have on their way together: the largest batch that the service could make of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from extraction import ENCODER, documents
+from measure import THREADS, Figure, compare, judged, seconds
+
+from torchsdm import SDMClassifier
+from torchsdm.errors import SDMWarning
+from torchsdm.estimators import SDMTextClassifier
+
+CLIENTS = (1, 8, 64)
+WIDTH = 768
+
+
+def run() -> Iterator[Figure]:
+    """States as JSON and as bytes, texts, then the start."""
+    warnings.simplefilter("ignore", SDMWarning)
+    with tempfile.TemporaryDirectory() as folder:
+        yield from _states(Path(folder) / "states")
+        yield from _texts(Path(folder) / "texts")
+        yield _start(Path(folder) / "texts")
+
+
+def _states(path: Path) -> Iterator[Figure]:
+    """Requests of 8 states, 768 numbers each, against a support of 7,500 × 500."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(20_000) % 2
+    states = (rng.normal(size=(len(labels), WIDTH)) + 0.1 * labels[:, None]).astype(np.float32)
+    classifier = SDMClassifier(0.9, n_rounds=1, max_epochs=1, random_state=0).fit(states, labels)
+    classifier.save(path)
+    queries, n_rows = states[:1024], 8
+    as_json = [
+        _request("/v1/decide", json.dumps({"hidden_states": queries[start : start + n_rows].tolist()}).encode())
+        for start in range(0, len(queries), n_rows)
+    ]
+    as_bytes = [_tensor_request(path.name, queries[start : start + n_rows]) for start in range(0, 1024, n_rows)]
+    with _served(path) as port:
+        for kind, requests in (("JSON", as_json), ("bytes", as_bytes)):
+            yield from _under_load(
+                f"states as {kind}", port, requests, n_rows, lambda n: classifier.decide(queries[:n]).to_dicts(), 1.3
+            )
+
+
+def _texts(path: Path) -> Iterator[Figure]:
+    """Requests of one text, read by a small encoder."""
+    texts = documents(320)
+    SDMTextClassifier(
+        ENCODER, classifier=SDMClassifier(0.9, n_rounds=1, max_epochs=2, random_state=0), cache=False
+    ).fit(texts[:256], [number % 2 for number in range(256)]).save(path)
+    library, queries = SDMTextClassifier.load(path), texts[256:]
+    requests = [_request("/v1/decide", json.dumps({"texts": [text]}).encode()) for text in queries]
+    with _served(path) as port:
+        yield from _under_load("texts", port, requests, 1, lambda n: library.decide(queries[:n]).to_dicts(), 1.1)
+
+
+def _under_load(
+    what: str, port: int, requests: Sequence[bytes], n_rows: int, decide: Callable[[int], object], at_most: float
+) -> Iterator[Figure]:
+    """Throughput, p50 and p99 at each number of clients; the goal is for the most."""
+    for n_clients in CLIENTS:
+        n_each = max(1, len(requests) // n_clients)
+        n_together = n_clients * n_rows
+        latencies: list[float] = []
+        name = f"service, {what}, {n_clients} client{'s' * (n_clients > 1)} × {n_rows}"
+        against = f"the library, {n_together} at a time"
+
+        def ask() -> None:
+            latencies.extend(_load(port, requests, n_clients, n_each))  # noqa: B023
+
+        def call() -> None:
+            for _ in range(n_each):  # noqa: B023
+                decide(n_together)  # noqa: B023
+
+        goal = at_most if n_clients == CLIENTS[-1] else None
+        yield compare(f"{name}: time for all", ask, against, call, at_most=goal, repeats=5)
+        alone = float(np.median([seconds(lambda: decide(n_together)) for _ in range(5)]))  # noqa: B023
+        for share in (50, 99):
+            taken = float(np.percentile(latencies, share))
+            yield judged(f"{name}: p{share}", against, taken / alone, work_seconds=taken, yardstick_seconds=alone)
+
+
+def _start(path: Path) -> Figure:
+    """From starting the command to the first answer to a text."""
+    request = _request("/v1/decide", b'{"texts": ["A film to remember."]}')
+
+    def answer() -> None:
+        with _served(path) as port, _connected(port) as connection:
+            _ask(connection, request)
+
+    load = f"from torchsdm import Backbone; Backbone.load({ENCODER!r})"
+    return compare(
+        "sdm serve: start to the first answer to a text",
+        answer,
+        "a process that loads the language model",
+        lambda: subprocess.run([sys.executable, "-c", load], check=True),
+        at_most=1.5,
+        repeats=3,
+    )
+
+
+# --- A server and its clients ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _served(path: Path) -> Iterator[int]:
+    """The port of a service, which has answered once it is given."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    command = [sys.executable, "-c", "from torchsdm.cli import main; main()", "serve", str(path), "--port", str(port)]
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(THREADS))
+    process = subprocess.Popen(command, env={**os.environ, **threads}, stderr=subprocess.DEVNULL)
+    try:
+        while not _is_ready(port):
+            if process.poll() is not None:
+                raise SystemExit(f"sdm serve ended with {process.returncode}.")
+            time.sleep(0.01)
+        yield port
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+def _is_ready(port: int) -> bool:
+    try:
+        with _connected(port) as connection:
+            return b" 200 " in _ask(connection, b"GET /v1/health/ready HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")[:20]
+    except OSError:
+        return False
+
+
+def _load(port: int, requests: Sequence[bytes], n_clients: int, n_each: int) -> list[float]:
+    """How long each request took, when so many clients send so many each."""
+    taken: list[float] = []
+
+    def client(number: int) -> None:
+        with _connected(port) as connection:
+            for turn in range(n_each):
+                start = time.perf_counter()
+                answer = _ask(connection, requests[(number * n_each + turn) % len(requests)])
+                taken.append(time.perf_counter() - start)
+                if b" 200 " not in answer[:20]:
+                    raise SystemExit(f"The service answered {answer[:200]!r}.")
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(n_clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return taken
+
+
+def _connected(port: int) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port), timeout=300)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def _ask(connection: socket.socket, request: bytes) -> bytes:
+    """Send a request and read the answer, whose head gives its length."""
+    connection.sendall(request)
+    received = b""
+    while b"\r\n\r\n" not in received:
+        received += connection.recv(1 << 16)
+    head, _, body = received.partition(b"\r\n\r\n")
+    length = int(next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))[15:])
+    parts, n_missing = [received], length - len(body)
+    while n_missing > 0:
+        parts.append(connection.recv(1 << 20))
+        n_missing -= len(parts[-1])
+    return b"".join(parts)
+
+
+def _request(path: str, body: bytes, **headers: str) -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {len(body)}"]
+    given = {"Content-Type": "application/json", **headers}
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in given.items()]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
+
+
+def _tensor_request(name: str, states: np.ndarray) -> bytes:
+    """States as bytes, decisions as bytes, by the Open Inference Protocol."""
+    raw = states.astype("<f4").tobytes()
+    tensor = {"name": "hidden_states", "shape": list(states.shape), "datatype": "FP32"}
+    tensor["parameters"] = {"binary_data_size": len(raw)}
+    head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
+    kind = {"Content-Type": "application/octet-stream", "Inference_Header_Content_Length": str(len(head))}
+    return _request(f"/v2/models/{name}/infer", head + raw, **kind)

@@ -1,0 +1,74 @@
+"""The description of the interface: complete, resolvable, and every write behind the token."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi")
+
+from torchsdm import SDMClassifier, SDMEnsemble
+from torchsdm.service import ServiceSettings, create_app
+from torchsdm.service.schemas import ExemplarsRequest
+
+RNG = np.random.default_rng(0)
+STATES = (RNG.normal(size=(120, 3)) + 2.0 * (np.arange(120) % 2)[:, None]).astype(np.float32)
+SETTINGS = {"n_filters": 4, "n_rounds": 2, "max_epochs": 2, "random_state": 0}
+
+
+@pytest.fixture(scope="module", params=[SDMClassifier, SDMEnsemble])
+def app(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("app") / "model"
+    request.param(0.8, **SETTINGS).fit(STATES, np.where(np.arange(120) % 2, "yes", "no")).save(path)
+    app = create_app(path, ServiceSettings(token="0123456789abcdef"))
+    yield app
+    app.state.serving.close()
+
+
+def test_every_reference_leads_somewhere(app):
+    schema = app.openapi()
+    text = json.dumps(schema)
+    for name in set(re.findall(r'"#/([^"]+)"', text)):
+        part = schema
+        for key in name.split("/"):
+            part = part[key]
+    assert "$defs" not in text and schema["openapi"].startswith("3.1")
+    fields = schema["components"]["schemas"]["Decision-decision"]["properties"]
+    assert {"similarity", "distance_quantile", "lane"} <= fields.keys()
+
+
+def test_the_examples_are_of_the_shape_that_is_described(app):
+    for name, example in app.openapi()["paths"]["/v1/exemplars"]["post"]["requestBody"]["content"]["application/json"][
+        "examples"
+    ].items():
+        changes = ExemplarsRequest.model_validate(example["value"]).changes
+        assert changes[0].what == name.split()[0]
+
+
+def test_whatever_is_not_known_as_a_question_needs_the_token(app):
+    questions = {"/v1/decide", "/v1/explain", "/v1/preview", "/v2/models/{name}/infer"}
+    writes = {path for path, methods in app.openapi()["paths"].items() if "post" in methods} - questions
+    assert writes == {"/v1/exemplars", "/v1/recalibrate", "/v1/guard", "/v1/reload"}
+
+    async def status(path):
+        sent = []
+
+        async def receive():
+            return {"type": "http.request", "body": b"{}", "more_body": False}
+
+        async def send(message):
+            sent.append(message)
+
+        headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b""}
+        await app({**scope, "http_version": "1.1", "scheme": "http", "root_path": ""}, receive, send)
+        return sent[0]["status"]
+
+    for path in writes:
+        assert asyncio.run(status(path)) == 401
+    for path in questions:
+        assert asyncio.run(status(path.replace("{name}", "model"))) == 422  # an empty request
