@@ -13,14 +13,19 @@ from torchsdm.application.answers import (
 from torchsdm.application.evaluate import evaluate_model
 from torchsdm.application.guards import guard_state, open_guard
 from torchsdm.application.inputs import checked, open_documents, readable
+from torchsdm.application.inspection import calibration_examples, calibration_map, signal_histograms
 from torchsdm.application.outputs import check_output_format, write_rows
+from torchsdm.application.review import ReviewQueue
 from torchsdm.application.saved_model import SavedModel
 from torchsdm.application.summaries import standing, summary
 from torchsdm.application.training import read_training, read_training_parts
 
 __all__ = [
+    "ReviewQueue",
     "SavedModel",
     "answer_rows",
+    "calibration_examples",
+    "calibration_map",
     "check_output_format",
     "checked",
     "decision_schema",
@@ -36,6 +41,7 @@ __all__ = [
     "readable",
     "readable_block",
     "selected",
+    "signal_histograms",
     "standing",
     "summary",
     "with_rejected",

@@ -15,10 +15,14 @@ from torchsdm.storage.examples import StoredExamples
 from torchsdm.storage.hub import HubModel
 from torchsdm.storage.model_files import load_model_parts, model_parts
 from torchsdm.storage.numpy_export import write_numpy_export
+from torchsdm.storage.review import Judged, NewInput, ReviewStore
 
 __all__ = [
     "CONFIG_NAME",
     "HubModel",
+    "Judged",
+    "NewInput",
+    "ReviewStore",
     "StoredExamples",
     "StoredModel",
     "holds_model",

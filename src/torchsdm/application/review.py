@@ -1,0 +1,364 @@
+"""The review queue of a saved model: inputs that people look at, label, and add to the model.
+
+An input is kept first and decided on afterwards, block by block, with its hidden state, so that a queue survives the
+process at any moment and a new version of the model decides on it again without the language model. Inputs of the queue
+are no part of the stream that a drift guard watches.
+"""
+
+from __future__ import annotations
+
+import copy
+import csv
+import hashlib
+import io
+import json
+import logging
+import math
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from torchsdm.application.answers import answer_rows, readable_block
+from torchsdm.application.saved_model import SavedModel
+from torchsdm.application.summaries import standing
+from torchsdm.choices import REJECTED
+from torchsdm.columns import Columns
+from torchsdm.documents import BadRows, Documents
+from torchsdm.errors import InvalidInputError, Remedy, TorchSDMError
+from torchsdm.estimators import SDMClassifier, SDMEnsemble
+from torchsdm.states import LabelledStates
+from torchsdm.storage import Judged, NewInput, ReviewStore
+from torchsdm.validation import Array, is_storable_text
+
+_LOGGER = logging.getLogger(__name__)
+_BLOCK = 64  # inputs to decide on at once
+_LEAST_PROBABILITY = 1e-12
+
+
+class Snapshot(Protocol):
+    """One version of a model."""
+
+    @property
+    def version(self) -> int:
+        """Its number."""
+
+    @property
+    def saved(self) -> SavedModel:
+        """The model."""
+
+
+class Live(Protocol):
+    """A model that changes, as ``LiveModel``."""
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The version in force."""
+
+    def add(self, data: LabelledStates, *, to: str = ..., who: str, why: str, key: str | None = ...) -> Any:
+        """Add examples; returns the change."""
+
+    def recalibrate(self, *, who: str, why: str, key: str | None = ...) -> Any:
+        """Recompute the region; returns the change."""
+
+    def undo(self, version: int, *, who: str, why: str) -> Any:
+        """Undo a change; returns the undoing."""
+
+    def changes(self, after: int = ...) -> list[Any]:
+        """All changes."""
+
+
+class ReviewQueue:
+    """The queue of a live model, in ``MODEL/changes/review.sqlite``.
+
+    Parameters
+    ----------
+    live : LiveModel
+    gate : context manager, optional
+        Entered while the language model or the classifier works, for whoever shares them with others.
+    """
+
+    def __init__(self, live: Live, gate: AbstractContextManager[Any] | None = None) -> None:
+        self.live = live
+        self.store = ReviewStore(live.snapshot.saved.path / "changes" / "review.sqlite")
+        self.problem: str | None = None
+        """Why the worker stopped, if it did."""
+        self._gate = threading.Lock() if gate is None else gate
+        self._wake, self._ended = threading.Event(), False
+        self._worker: threading.Thread | None = None
+        self._settle()
+
+    # --- Inputs -------------------------------------------------------------------------------------------------------
+
+    def put(self, rows: Sequence[Any], source: str) -> dict[str, int]:
+        """Put inputs in memory into the queue: mappings with a text and, if they have them, id, label and answer."""
+        for number, row in enumerate(rows):
+            if not isinstance(row, dict) or set(row) - {"id", "text", "answer", "label"} or "text" not in row:
+                raise InvalidInputError(
+                    f'Row {number} must be an object with "text" and, if it has them, "id", "answer" and "label".'
+                )
+        return self._put(Documents(list(rows), problems="reject", repeated="keep"), source)
+
+    def put_file(self, path: Path, source: str, columns: Columns | None = None) -> dict[str, int]:
+        """Put the texts of a file into the queue; it is read as ``Documents`` reads files."""
+        chosen = columns or Columns()
+        names = {"text": chosen.text, "label": chosen.label, "id": chosen.id, "answer": chosen.answer}
+        try:
+            return self._put(Documents(path, **names, problems="reject", repeated="keep"), source)
+        except InvalidInputError as error:
+            error.args = (error.what.replace(str(path), source),)
+            raise
+
+    def _put(self, documents: Documents, source: str) -> dict[str, int]:
+        if self.live.snapshot.saved.text_classifier is None:
+            raise InvalidInputError(
+                "This model was trained on states only, and its review queue takes texts.", remedy=Remedy.GIVE_STATES
+            )
+        classes = {str(name): name for name in self._classifier.classes_.tolist()}
+        inputs = [
+            NewInput(
+                one.text,
+                one.id if documents.has_ids else None,
+                one.answer,
+                classes.get(str(one.label), one.label) if documents.has_labels else None,
+            )
+            for one in documents
+        ]
+        n_new = self.store.put(inputs, source, _now())
+        self._wake.set()
+        return {"added": n_new, "known": len(inputs) - n_new, "unreadable": documents.report.n_problems}
+
+    # --- What the model says --------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Decide on what is in the queue, now and later, in a thread of its own."""
+        self._worker = threading.Thread(target=self._run, name="review queue", daemon=True)
+        self._worker.start()
+
+    def close(self) -> None:
+        """Stop the thread and close the file."""
+        self._ended = True
+        self._wake.set()
+        if self._worker is not None:
+            self._worker.join()
+        self.store.close()
+
+    def _run(self) -> None:
+        while not self._ended:
+            self._wake.wait(timeout=2)  # another process may have changed the model
+            self._wake.clear()
+            try:
+                while not self._ended and self.work():
+                    pass
+                self.problem = None
+            except TorchSDMError as error:
+                self.problem = str(error)
+                _LOGGER.error("the review queue is not decided on: %s", error)
+
+    def work(self) -> bool:
+        """Decide on the next inputs; whether there were any."""
+        snapshot = self.live.snapshot
+        new = self.store.undecided(_BLOCK)
+        if new:
+            self._judge_new(new, snapshot)
+            return True
+        old = self.store.outdated(snapshot.version, 16 * _BLOCK)
+        if old:
+            states = _states(snapshot.saved.classifier, np.stack([np.frombuffer(row["state"], "<f4") for row in old]))
+            with self._gate:
+                decisions = answer_rows(snapshot.saved.classifier, LabelledStates(states, None))
+            self.store.judge(_judged(old, decisions, snapshot.version, None))
+        return bool(old)
+
+    def _judge_new(self, rows: list[dict[str, Any]], snapshot: Snapshot) -> None:
+        """Decide on inputs; where none of several can be decided on, on each half of them."""
+        saved = snapshot.saved
+        answers = [row["answer"] for row in rows]
+        asks = any(answer is not None for answer in answers)
+        bad: BadRows = {}
+        try:
+            with self._gate:
+                block = readable_block(
+                    saved, bad, texts=[row["text"] for row in rows], **({"answers": answers} if asks else {})
+                )
+                decisions = answer_rows(saved.classifier, block)
+        except InvalidInputError as error:
+            if len(rows) > 1:
+                middle = len(rows) // 2
+                for half in (rows[:middle], rows[middle:]):
+                    self._judge_new(half, snapshot)
+                return
+            rejection = {"lane": REJECTED, "reason": str(error), "admitted": False, "predictions": None}
+            self.store.judge([Judged(rows[0]["row"], rejection, snapshot.version)])
+            return
+        good = [row for number, row in enumerate(rows) if number not in bad]
+        self.store.judge(_judged(good, decisions, snapshot.version, np.asarray(block.hidden_states)))
+        self.store.judge(
+            Judged(
+                rows[number]["row"],
+                {"lane": REJECTED, "reason": str(one), "admitted": False, "predictions": None},
+                snapshot.version,
+            )
+            for number, one in bad.items()
+        )
+
+    # --- What people say -------------------------------------------------------------------------------------------------
+
+    def label(self, row: int, label: Any, who: str) -> None:
+        """Label an input with one of the classes; None skips it."""
+        classes = self._classifier.classes_.tolist()
+        if label is not None and label not in classes:
+            raise InvalidInputError(f"The label {label!r} is not a class of the model.")
+        self.store.mark(row, label, _person(who), _now())
+
+    def unlabel(self, who: str) -> int | None:
+        """Undo this person's last label or skip; returns its row."""
+        return self.store.unmark(_person(who))
+
+    def preview(self, *, recalibrate: bool = True) -> dict[str, Any]:
+        """What adding all that was labelled would do, with nothing written.
+
+        ``before`` and ``after`` are the model's standing; ``lanes`` counts the other inputs of the queue by their lanes
+        before and after.
+        """
+        rows, data = self._labelled()
+        if not rows:
+            raise InvalidInputError("Nothing is labelled that could be added.")
+        classifier = self._classifier
+        changed = copy.copy(classifier)  # updates replace what they change
+        with self._gate:
+            changed.add_exemplars(data.hidden_states, data.labels, ids=data.ids, texts=data.texts)
+            if recalibrate:
+                changed.recalibrate()
+            numbers, states = self.store.states()
+            others = np.flatnonzero(~np.isin(numbers, rows))
+            pairs: Counter[tuple[str, str]] = Counter()
+            if len(others):
+                blocks = [_states(classifier, states[others])]
+                lanes = [[row["lane"] for row in one.decide(blocks[0]).to_dicts()] for one in (classifier, changed)]
+                pairs = Counter(zip(*lanes, strict=True))
+        return {
+            "n": len(rows),
+            "before": standing(classifier),
+            "after": standing(changed),
+            "lanes": [{"before": before, "after": after, "n": n} for (before, after), n in sorted(pairs.items())],
+            "version": self.live.snapshot.version,
+        }
+
+    def add(self, who: str, why: str, *, recalibrate: bool = True) -> list[Any]:
+        """Add all that was labelled to the support of the model; returns the changes."""
+        rows, data = self._labelled()
+        if not rows:
+            raise InvalidInputError("Nothing is labelled that could be added.")
+        key = f"review:{hashlib.sha256(json.dumps([rows, _now()]).encode()).hexdigest()[:16]}"
+        self.store.start_adding(rows, key)
+        changes = []
+        try:
+            with self._gate:
+                changes.append(self.live.add(data, to="support", who=_person(who), why=why, key=key))
+                if recalibrate:
+                    changes.append(self.live.recalibrate(who=_person(who), why=why, key=f"{key}:recalibrate"))
+        finally:
+            self._settle()
+            self._wake.set()
+        return changes
+
+    def undo(self, version: int, who: str, why: str) -> None:
+        """Undo a change, and the recalibration that was made with it."""
+        changes = self.live.changes()
+        key = next((one.key for one in changes if one.version == version), None)
+        with self._gate:
+            for one in reversed(changes):
+                together = key is not None and one.key == f"{key}:recalibrate"
+                if (one.version == version or together) and one.undone_by is None:
+                    self.live.undo(one.version, who=_person(who), why=why)
+        self._settle()
+        self._wake.set()
+
+    def _settle(self) -> None:
+        """Take in which of the changes were made, and which were undone."""
+        changes = self.live.changes()
+        made = {one.key: one.version for one in changes if one.key and one.undone_by is None}
+        self.store.finish_adding(made)
+        self.store.release([one.version for one in changes if one.undone_by is not None])
+
+    def _labelled(self) -> tuple[list[int], LabelledStates]:
+        """What was labelled and not added, as examples for the support."""
+        rows = self.store.rows(status="labelled")
+        numbers, states = self.store.states([row["row"] for row in rows])
+        rows = [row for row in rows if row["row"] in set(numbers)]  # what could not be decided on cannot be added
+        known = {str(name) for model in self._classifier.models_ for name in model.known_ids()}
+        names = [f"review-{row['row']}" if str(row["name"]) in known else row["name"] for row in rows]
+        asks = any(row["answer"] is not None for row in rows)
+        texts = [f"{row['text']}\n[answer] {row['answer']}" if asks else row["text"] for row in rows]
+        labels = [row["label"] for row in rows]
+        origin = self._classifier.states_origin_
+        return numbers, LabelledStates(_states(self._classifier, states), labels, names, texts, origin=origin)
+
+    @property
+    def _classifier(self) -> SDMClassifier | SDMEnsemble:
+        return self.live.snapshot.saved.classifier
+
+    # --- Out -------------------------------------------------------------------------------------------------------------
+
+    def export(self, ending: str) -> Iterator[str]:
+        """What people decided, as lines of JSONL or CSV that ``sdm update --add`` reads."""
+        if ending not in ("jsonl", "csv"):
+            raise InvalidInputError(f"What people decided is exported as jsonl or csv. Got {ending!r}.")
+        rows = [row for status in ("labelled", "added") for row in self.store.rows(status=status)]
+        names = {"name": "id", "text": "text", "answer": "answer", "label": "label", "given": "given_label"}
+        names |= {"who": "who", "marked": "at"}
+        if not any(row["answer"] is not None for row in rows):
+            del names["answer"]
+        table = [{new: row[old] for old, new in names.items()} for row in rows]
+        if ending == "jsonl":
+            yield from (f"{json.dumps(row, ensure_ascii=False)}\n" for row in table)
+            return
+        lines = io.StringIO(newline="")
+        writer = csv.DictWriter(lines, list(names.values()))
+        writer.writeheader()
+        writer.writerows(table)
+        yield lines.getvalue()
+
+
+def contradiction(decision: dict[str, Any], given: Any) -> float | None:
+    """log10 of the odds against a given label, by the probabilities of a decision; None for what is no class.
+
+    As in ``sdm audit`` it is a score to sort by. Here the model is the only witness, so it errs where the model does.
+    """
+    p = (decision.get("probabilities") or {}).get(str(given))
+    if given is None or p is None:
+        return None
+    clipped = min(max(p, _LEAST_PROBABILITY), 1 - _LEAST_PROBABILITY)
+    return math.log10((1 - clipped) / clipped)
+
+
+def _judged(
+    rows: Iterable[dict[str, Any]], decisions: Iterable[dict[str, Any]], version: int, states: Array | None
+) -> Iterator[Judged]:
+    for position, (row, decision) in enumerate(zip(rows, decisions, strict=True)):
+        given = None if row["given"] is None else json.loads(row["given"])
+        state = None if states is None else states[position]
+        kept = {name: value for name, value in decision.items() if name != "id"}
+        yield Judged(row["row"], kept, version, contradiction(decision, given), state)
+
+
+def _states(classifier: SDMClassifier | SDMEnsemble, flat: Array) -> Array:
+    """States as the classifier takes them, from flat rows."""
+    shape = (-1,) * (classifier.input_ndim_ - 2)
+    return flat.reshape(len(flat), *shape, classifier.n_features_in_)
+
+
+def _person(who: str) -> str:
+    if not is_storable_text(who) or not who.strip():
+        raise InvalidInputError("Who decides must be named.")
+    return who.strip()
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
