@@ -14,7 +14,7 @@ from torchsdm.model import Calibration
 from torchsdm.trust import SignalSample
 from torchsdm.validation import Array
 
-ALPHAS = tuple(round(0.55 + 0.01 * step, 2) for step in range(45)) + (0.995,)  #: of the regions that are drawn
+ALPHAS = (*(percent / 100 for percent in range(55, 100)), 0.995)  #: of the regions that are drawn
 _N_BINS = 24
 _DIGITS = 6  # of numbers that are only drawn
 

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from torchsdm.application.answers import answer_rows, readable_block
+from torchsdm.application.inputs import open_documents
 from torchsdm.application.saved_model import SavedModel
 from torchsdm.application.summaries import standing
 from torchsdm.choices import REJECTED
@@ -89,11 +90,11 @@ class ReviewQueue:
         self.problem: str | None = None
         """Why the worker stopped, if it did."""
         self._gate = threading.Lock() if gate is None else gate
-        self._wake, self._ended = threading.Event(), False
+        self._wake, self._ended = threading.Event(), threading.Event()
         self._worker: threading.Thread | None = None
         self._settle()
 
-    # --- Inputs -------------------------------------------------------------------------------------------------------
+    # --- Inputs ------------------------------------------------------------------------------------------------------
 
     def put(self, rows: Sequence[Any], source: str) -> dict[str, int]:
         """Put inputs in memory into the queue: mappings with a text and, if they have them, id, label and answer."""
@@ -106,10 +107,9 @@ class ReviewQueue:
 
     def put_file(self, path: Path, source: str, columns: Columns | None = None) -> dict[str, int]:
         """Put the texts of a file into the queue; it is read as ``Documents`` reads files."""
-        chosen = columns or Columns()
-        names = {"text": chosen.text, "label": chosen.label, "id": chosen.id, "answer": chosen.answer}
         try:
-            return self._put(Documents(path, **names, problems="reject", repeated="keep"), source)
+            documents = open_documents(path, columns or Columns(), with_labels=True, problems="reject")
+            return self._put(documents, source)
         except InvalidInputError as error:
             error.args = (error.what.replace(str(path), source),)
             raise
@@ -133,7 +133,7 @@ class ReviewQueue:
         self._wake.set()
         return {"added": n_new, "known": len(inputs) - n_new, "unreadable": documents.report.n_problems}
 
-    # --- What the model says --------------------------------------------------------------------------------------------
+    # --- What the model says -----------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Decide on what is in the queue, now and later, in a thread of its own."""
@@ -142,18 +142,18 @@ class ReviewQueue:
 
     def close(self) -> None:
         """Stop the thread and close the file."""
-        self._ended = True
+        self._ended.set()
         self._wake.set()
         if self._worker is not None:
             self._worker.join()
         self.store.close()
 
     def _run(self) -> None:
-        while not self._ended:
+        while not self._ended.is_set():
             self._wake.wait(timeout=2)  # another process may have changed the model
             self._wake.clear()
             try:
-                while not self._ended and self.work():
+                while not self._ended.is_set() and self.work():
                     pass
                 self.problem = None
             except TorchSDMError as error:
@@ -207,7 +207,7 @@ class ReviewQueue:
             for number, one in bad.items()
         )
 
-    # --- What people say -------------------------------------------------------------------------------------------------
+    # --- What people say ---------------------------------------------------------------------------------------------
 
     def label(self, row: int, label: Any, who: str) -> None:
         """Label an input with one of the classes; None skips it."""
@@ -227,12 +227,13 @@ class ReviewQueue:
         before and after.
         """
         rows, data = self._labelled()
-        if not rows:
+        labels = data.labels
+        if not rows or labels is None:
             raise InvalidInputError("Nothing is labelled that could be added.")
         classifier = self._classifier
         changed = copy.copy(classifier)  # updates replace what they change
         with self._gate:
-            changed.add_exemplars(data.hidden_states, data.labels, ids=data.ids, texts=data.texts)
+            changed.add_exemplars(data.hidden_states, labels, ids=data.ids, texts=data.texts)
             if recalibrate:
                 changed.recalibrate()
             numbers, states = self.store.states()
@@ -304,7 +305,7 @@ class ReviewQueue:
     def _classifier(self) -> SDMClassifier | SDMEnsemble:
         return self.live.snapshot.saved.classifier
 
-    # --- Out -------------------------------------------------------------------------------------------------------------
+    # --- Out ---------------------------------------------------------------------------------------------------------
 
     def export(self, ending: str) -> Iterator[str]:
         """What people decided, as lines of JSONL or CSV that ``sdm update --add`` reads."""

@@ -124,12 +124,12 @@ def add_inspector(app: Any, inspector: Inspector, *, writes: Sequence[Any] = ())
     queue, headers = inspector.queue, {"Content-Security-Policy": CONTENT_SECURITY_POLICY, "Cache-Control": "no-cache"}
 
     class Files(StaticFiles):
-        async def get_response(self, path: str, scope: Any) -> Response:
+        async def get_response(self, path: str, scope: Any) -> Any:
             response = await super().get_response(path, scope)
             response.headers.update(headers)
             return response
 
-    def home() -> Response:
+    def home() -> Any:
         return FileResponse(PAGE / "index.html", headers=headers)
 
     def rows(
@@ -145,7 +145,7 @@ def add_inspector(app: Any, inspector: Inspector, *, writes: Sequence[Any] = ())
     def points() -> dict[str, Any]:
         return inspector.points()
 
-    async def put(request: Request, name: str = "") -> dict[str, Any]:
+    async def put(request: Any, name: str = "") -> dict[str, Any]:
         """Rows as ``{"rows": [...]}``, or, with ``?name=``, the bytes of a file."""
         if not name:
             body = await request.json()
@@ -163,10 +163,12 @@ def add_inspector(app: Any, inspector: Inspector, *, writes: Sequence[Any] = ())
                     file.write(part)
             return await run_in_threadpool(queue.put_file, path, name)
 
+    put.__annotations__["request"] = Request  # FastAPI looks for the name among those of the module
+
     def clear() -> dict[str, Any]:
         return {"removed": queue.store.clear()}
 
-    def label(row: int = Body(), label: Any = Body(None), who: str = Body()) -> dict[str, Any]:
+    def label(row: int = Body(), label: Any = Body(None), who: str = Body()) -> dict[str, Any]:  # noqa: B008
         queue.label(row, label, who)
         return {"row": row, "label": label}
 
@@ -184,7 +186,7 @@ def add_inspector(app: Any, inspector: Inspector, *, writes: Sequence[Any] = ())
         queue.undo(version, who, why)
         return {"version": queue.live.snapshot.version}
 
-    def export(ending: str) -> Response:
+    def export(ending: str) -> Any:
         kinds = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
         named = {"Content-Disposition": f'attachment; filename="reviewed.{ending}"'}
         return StreamingResponse(queue.export(ending), media_type=kinds.get(ending), headers=named)

@@ -1,8 +1,8 @@
 """The review queue on disk: inputs to look at, what the model said of them, and what people said.
 
-One SQLite file in WAL mode with ``synchronous=FULL``: what a method has returned from is on disk, and stays there if the
-process is killed. An input is a row of ``inputs``. What people say of it is appended to ``marks``; the last mark counts,
-and undoing removes it, so that the mark before it counts again.
+One SQLite file in WAL mode with ``synchronous=FULL``: what a method has returned from is on disk, and stays there if
+the process is killed. An input is a row of ``inputs``. What people say of it is appended to ``marks``; the last mark
+counts, and undoing removes it, so that the mark before it counts again.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class ReviewStore:
         with self._lock:
             self._connection.close()
 
-    # --- What comes in and what the model says -------------------------------------------------------------------------
+    # --- What comes in and what the model says -----------------------------------------------------------------------
 
     def put(self, inputs: Iterable[NewInput], source: str, at: str) -> int:
         """Add inputs, all or none; returns how many are new."""
@@ -161,7 +161,7 @@ class ReviewStore:
         with self._changing() as connection:
             connection.executemany(query, rows)
 
-    # --- What people say -------------------------------------------------------------------------------------------------
+    # --- What people say ---------------------------------------------------------------------------------------------
 
     def mark(self, row: int, label: Any, who: str, at: str) -> None:
         """Label an input; None skips it. What was added to the model already stays as it is."""
