@@ -7,7 +7,6 @@ are no part of the stream that a drift guard watches.
 
 from __future__ import annotations
 
-import copy
 import csv
 import hashlib
 import io
@@ -20,58 +19,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from torchsdm.application.answers import answer_rows, readable_block
 from torchsdm.application.inputs import open_documents
-from torchsdm.application.saved_model import SavedModel
+from torchsdm.application.live_model import LiveModel, Snapshot
 from torchsdm.application.summaries import standing
 from torchsdm.choices import REJECTED
 from torchsdm.columns import Columns
 from torchsdm.documents import BadRows, Documents
 from torchsdm.errors import InvalidInputError, Remedy, TorchSDMError
-from torchsdm.estimators import SDMClassifier, SDMEnsemble
+from torchsdm.estimators import Add, Recalibrate, Request, SDMClassifier, SDMEnsemble
 from torchsdm.states import LabelledStates
-from torchsdm.storage import Judged, NewInput, ReviewStore
+from torchsdm.storage import CHANGES, Change, Judged, NewInput, ReviewStore
 from torchsdm.validation import Array, is_storable_text
 
 _LOGGER = logging.getLogger(__name__)
 _BLOCK = 64  # inputs to decide on at once
 _LEAST_PROBABILITY = 1e-12
-
-
-class Snapshot(Protocol):
-    """One version of a model."""
-
-    @property
-    def version(self) -> int:
-        """Its number."""
-
-    @property
-    def saved(self) -> SavedModel:
-        """The model."""
-
-
-class Live(Protocol):
-    """A model that changes, as ``LiveModel``."""
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The version in force."""
-
-    def add(self, data: LabelledStates, *, to: str = ..., who: str, why: str, key: str | None = ...) -> Any:
-        """Add examples; returns the change."""
-
-    def recalibrate(self, *, who: str, why: str, key: str | None = ...) -> Any:
-        """Recompute the region; returns the change."""
-
-    def undo(self, version: int, *, who: str, why: str) -> Any:
-        """Undo a change; returns the undoing."""
-
-    def changes(self, after: int = ...) -> list[Any]:
-        """All changes."""
 
 
 class ReviewQueue:
@@ -84,9 +51,9 @@ class ReviewQueue:
         Entered while the language model or the classifier works, for whoever shares them with others.
     """
 
-    def __init__(self, live: Live, gate: AbstractContextManager[Any] | None = None) -> None:
+    def __init__(self, live: LiveModel, gate: AbstractContextManager[Any] | None = None) -> None:
         self.live = live
-        self.store = ReviewStore(live.snapshot.saved.path / "changes" / "review.sqlite")
+        self.store = ReviewStore(live.path / CHANGES / "review.sqlite")
         self.problem: str | None = None
         """Why the worker stopped, if it did."""
         self._gate = threading.Lock() if gate is None else gate
@@ -226,60 +193,42 @@ class ReviewQueue:
         ``before`` and ``after`` are the model's standing; ``lanes`` counts the other inputs of the queue by their lanes
         before and after.
         """
-        rows, data = self._labelled()
-        labels = data.labels
-        if not rows or labels is None:
-            raise InvalidInputError("Nothing is labelled that could be added.")
+        rows, requests = self._labelled(recalibrate)
+        numbers, states = self.store.states()
+        others = np.flatnonzero(~np.isin(numbers, rows))
         classifier = self._classifier
-        changed = copy.copy(classifier)  # updates replace what they change
         with self._gate:
-            changed.add_exemplars(data.hidden_states, labels, ids=data.ids, texts=data.texts)
-            if recalibrate:
-                changed.recalibrate()
-            numbers, states = self.store.states()
-            others = np.flatnonzero(~np.isin(numbers, rows))
-            pairs: Counter[tuple[str, str]] = Counter()
-            if len(others):
-                blocks = [_states(classifier, states[others])]
-                lanes = [[row["lane"] for row in one.decide(blocks[0]).to_dicts()] for one in (classifier, changed)]
-                pairs = Counter(zip(*lanes, strict=True))
+            changed = self.live.stage(requests).classifier
+            block = _states(classifier, states[others])
+            lanes = [[row["lane"] for row in one.decide(block).to_dicts()] for one in (classifier, changed)]
+        pairs = sorted(Counter(zip(*lanes, strict=True)).items())
         return {
             "n": len(rows),
             "before": standing(classifier),
             "after": standing(changed),
-            "lanes": [{"before": before, "after": after, "n": n} for (before, after), n in sorted(pairs.items())],
-            "version": self.live.snapshot.version,
+            "lanes": [{"before": before, "after": after, "n": n} for (before, after), n in pairs],
         }
 
-    def add(self, who: str, why: str, *, recalibrate: bool = True) -> list[Any]:
-        """Add all that was labelled to the support of the model; returns the changes."""
-        rows, data = self._labelled()
-        if not rows:
-            raise InvalidInputError("Nothing is labelled that could be added.")
+    def add(self, who: str, why: str, *, recalibrate: bool = True) -> list[Change]:
+        """Add all that was labelled to the support of the model, in one step; returns the changes."""
+        rows, requests = self._labelled(recalibrate)
         key = f"review:{hashlib.sha256(json.dumps([rows, _now()]).encode()).hexdigest()[:16]}"
-        self.store.start_adding(rows, key)
-        changes = []
+        self.store.start_adding(rows, key)  # a process that is killed in the next line finds out by the key
         try:
             with self._gate:
-                changes.append(self.live.add(data, to="support", who=_person(who), why=why, key=key))
-                if recalibrate:
-                    changes.append(self.live.recalibrate(who=_person(who), why=why, key=f"{key}:recalibrate"))
+                return self.live.make(requests, who=_person(who), why=why, key=key)
         finally:
             self._settle()
-            self._wake.set()
-        return changes
 
-    def undo(self, version: int, who: str, why: str) -> None:
-        """Undo a change, and the recalibration that was made with it."""
+    def undo(self, version: int, who: str, why: str) -> list[Change]:
+        """Undo a change, and what was made in one step with it."""
         changes = self.live.changes()
-        key = next((one.key for one in changes if one.version == version), None)
+        step = next((one.together_with for one in changes if one.version == version), version)
+        chosen = [one.version for one in changes if step in (one.version, one.together_with) and one.undone_by is None]
         with self._gate:
-            for one in reversed(changes):
-                together = key is not None and one.key == f"{key}:recalibrate"
-                if (one.version == version or together) and one.undone_by is None:
-                    self.live.undo(one.version, who=_person(who), why=why)
+            undone = self.live.undo_all(chosen or [version], who=_person(who), why=why)
         self._settle()
-        self._wake.set()
+        return undone
 
     def _settle(self) -> None:
         """Take in which of the changes were made, and which were undone."""
@@ -287,19 +236,23 @@ class ReviewQueue:
         made = {one.key: one.version for one in changes if one.key and one.undone_by is None}
         self.store.finish_adding(made)
         self.store.release([one.version for one in changes if one.undone_by is not None])
+        self._wake.set()
 
-    def _labelled(self) -> tuple[list[int], LabelledStates]:
-        """What was labelled and not added, as examples for the support."""
+    def _labelled(self, recalibrate: bool) -> tuple[list[int], list[Request]]:
+        """What was labelled and not added, and the changes that would add it to the support."""
         rows = self.store.rows(status="labelled")
         numbers, states = self.store.states([row["row"] for row in rows])
         rows = [row for row in rows if row["row"] in set(numbers)]  # what could not be decided on cannot be added
+        if not rows:
+            raise InvalidInputError("Nothing is labelled that could be added.")
         known = {str(name) for model in self._classifier.models_ for name in model.known_ids()}
         names = [f"review-{row['row']}" if str(row["name"]) in known else row["name"] for row in rows]
         asks = any(row["answer"] is not None for row in rows)
         texts = [f"{row['text']}\n[answer] {row['answer']}" if asks else row["text"] for row in rows]
         labels = [row["label"] for row in rows]
         origin = self._classifier.states_origin_
-        return numbers, LabelledStates(_states(self._classifier, states), labels, names, texts, origin=origin)
+        data = LabelledStates(_states(self._classifier, states), labels, names, texts, origin=origin)
+        return numbers, [Add(data), *([Recalibrate()] if recalibrate else [])]
 
     @property
     def _classifier(self) -> SDMClassifier | SDMEnsemble:

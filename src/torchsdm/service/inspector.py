@@ -23,7 +23,7 @@ CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_ENDING = re.compile(r"\.(jsonl|csv|tsv|parquet)(\.gz)?$", re.IGNORECASE)
+_ENDING = re.compile(r"\.(jsonl|csv|tsv)$", re.IGNORECASE)
 _MOST_ROWS = 500  # of a page of the queue, or of calibration points by position
 _DRAWN = ("predictions", "confidence", "rescaled_similarity", "lane", "score")
 
@@ -45,8 +45,10 @@ class Inspector:
         self._drawn: dict[str, dict[str, Any]] = {}
 
     def signals(self) -> dict[str, Any]:
-        """See ``signal_histograms``."""
-        return self._once("signals", signal_histograms)
+        """See ``signal_histograms``; also whether the model judges answers."""
+        reader = self.queue.live.snapshot.saved.text_classifier
+        asks = reader is not None and reader.extractor_.asks_for_answers
+        return {**self._once("signals", signal_histograms), "asks_for_answers": asks}
 
     def map(self) -> dict[str, Any]:
         """See ``calibration_map``."""
@@ -62,17 +64,21 @@ class Inspector:
                 self._drawn[name] = known
             return known
 
-    def examples(self, positions: str) -> dict[str, Any]:
-        """Id and text of calibration points, by their positions in the map."""
-        classifier = self.queue.live.snapshot.saved.classifier
+    def examples(self, set: str, positions: str) -> dict[str, Any]:
+        """Id and text of points of the map: calibration points by their positions, those of the queue by their rows."""
         try:
             chosen = [int(one) for one in positions.split(",")[:_MOST_ROWS]]
         except ValueError as error:
             raise InvalidInputError("positions must be whole numbers with commas between them.") from error
+        if set == "queue":
+            rows = {row["row"]: row for row in self.queue.store.rows(chosen=chosen)}
+            found = [rows.get(one, {"name": one, "text": None}) for one in chosen]
+            return {"examples": [{"id": one["name"], "text": one["text"]} for one in found]}
+        classifier = self.queue.live.snapshot.saved.classifier
         n = len(classifier.models_[0].calibration.labels)
         if not all(0 <= one < n for one in chosen):
             raise InvalidInputError(f"positions must be in 0..{n - 1}.")
-        return {"examples": calibration_examples(classifier, chosen, texts=self.texts), "texts": self.texts}
+        return {"examples": calibration_examples(classifier, chosen, texts=self.texts)}
 
     def rows(
         self,
@@ -96,6 +102,20 @@ class Inspector:
             "classes": snapshot.saved.classifier.classes_.tolist(),
         }
 
+    def put(self, body: dict[str, Any]) -> dict[str, int]:
+        """Put inputs, or those of a file, into the queue."""
+        if set(body) == {"rows"} and isinstance(body["rows"], list):
+            return self.queue.put(body["rows"], "sent")
+        if set(body) != {"name", "content"} or not all(isinstance(one, str) for one in body.values()):
+            raise InvalidInputError('For review, give "rows", a list, or the "name" and the "content" of a text file.')
+        ending = _ENDING.search(body["name"])
+        if ending is None:
+            raise InvalidInputError(f"The name of a file must end in .jsonl, .csv or .tsv. Got {body['name']!r}.")
+        with tempfile.TemporaryDirectory(prefix="sdm-") as folder:
+            path = Path(folder) / f"upload{ending[0].lower()}"
+            path.write_text(body["content"], encoding="utf-8", newline="")
+            return self.queue.put_file(path, body["name"])
+
     def points(self) -> dict[str, Any]:
         """The queue as columns, for the map. Predictions and labels are class numbers, -1 for none."""
         number = {str(name): c for c, name in enumerate(self.queue.live.snapshot.saved.classifier.classes_.tolist())}
@@ -116,9 +136,8 @@ def add_inspector(app: Any, inspector: Inspector, *, writes: Sequence[Any] = ())
     writes : dependencies of FastAPI
         What a request that changes something has to pass, such as a check of its token.
     """
-    from fastapi import APIRouter, Body, Query, Request
+    from fastapi import APIRouter, Body, Query
     from fastapi.responses import FileResponse, Response, StreamingResponse
-    from starlette.concurrency import run_in_threadpool
     from starlette.staticfiles import StaticFiles
 
     queue, headers = inspector.queue, {"Content-Security-Policy": CONTENT_SECURITY_POLICY, "Cache-Control": "no-cache"}
@@ -145,25 +164,9 @@ def add_inspector(app: Any, inspector: Inspector, *, writes: Sequence[Any] = ())
     def points() -> dict[str, Any]:
         return inspector.points()
 
-    async def put(request: Any, name: str = "") -> dict[str, Any]:
-        """Rows as ``{"rows": [...]}``, or, with ``?name=``, the bytes of a file."""
-        if not name:
-            body = await request.json()
-            given = body.get("rows") if isinstance(body, dict) else None
-            if not isinstance(given, list):
-                raise InvalidInputError('To send inputs for review, give "rows", a list.')
-            return await run_in_threadpool(queue.put, given, "sent")
-        ending = _ENDING.search(name)
-        if ending is None:
-            raise InvalidInputError(f"The name of a file must end in .jsonl, .csv, .tsv or .parquet. Got {name!r}.")
-        with tempfile.TemporaryDirectory(prefix="sdm-") as folder:
-            path = Path(folder) / f"upload{ending[0].lower()}"
-            with open(path, "wb") as file:
-                async for part in request.stream():
-                    file.write(part)
-            return await run_in_threadpool(queue.put_file, path, name)
-
-    put.__annotations__["request"] = Request  # FastAPI looks for the name among those of the module
+    def put(body: dict[str, Any] = Body()) -> dict[str, Any]:  # noqa: B008
+        """Inputs as ``{"rows": [...]}``, or a file as ``{"name": ..., "content": ...}``."""
+        return inspector.put(body)
 
     def clear() -> dict[str, Any]:
         return {"removed": queue.store.clear()}
@@ -183,8 +186,7 @@ def add_inspector(app: Any, inspector: Inspector, *, writes: Sequence[Any] = ())
         return {"versions": [one.version for one in changes], "n": changes[0].n}
 
     def undo(version: int = Body(), who: str = Body(), why: str = Body()) -> dict[str, Any]:
-        queue.undo(version, who, why)
-        return {"version": queue.live.snapshot.version}
+        return {"versions": [one.version for one in queue.undo(version, who, why)]}
 
     def export(ending: str) -> Any:
         kinds = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}

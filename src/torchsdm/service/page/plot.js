@@ -1,0 +1,202 @@
+// One panel of the map on two canvases: points below, drawn once; region and brush above, drawn at every move.
+// So a frame costs the same for a hundred points as for fifty thousand.
+import { html, useEffect, useRef, useState } from "./ui.js";
+
+const LEFT = 46, RIGHT = 10, TOP = 8, BOTTOM = 34;
+const MOST_NINES = 4; // of a share on the axis: 0.9, 0.99, 0.999, 0.9999
+
+// q' spans orders of magnitude, and shares differ in their nines.
+export const scales = {
+  similarity: (q) => Math.log2(1 + q),
+  share: (p) => -Math.log10(Math.max(1 - p, 10 ** -MOST_NINES)) / MOST_NINES,
+};
+const SHARE_TICKS = [0, 0.5, 0.9, 0.99, 0.999];
+
+/* points: { x, y, kind } typed arrays of scaled coordinates, y in 0..1, and kinds 0 right, 1 wrong, 2 unknown.
+   most: the largest x. region: { x, y } where admission begins, scaled; null draws none.
+   onBrush(positions), onPick(position): what the user chose. */
+export function Plot({ title, points, most, region, yName, onBrush, onPick }) {
+  const below = useRef(null), above = useRef(null), box = useRef(null);
+  const [size, setSize] = useState({ width: 0, height: 0 });
+  const [drag, setDrag] = useState(null);
+  const dark = useDark();
+  const { width, height } = size;
+  const px = (x) => LEFT + (x / most) * (width - LEFT - RIGHT);
+  const py = (y) => height - BOTTOM - y * (height - TOP - BOTTOM);
+
+  useEffect(() => {
+    const observer = new ResizeObserver(([{ contentRect }]) =>
+      setSize({ width: Math.round(contentRect.width), height: Math.round(Math.max(220, Math.min(340, contentRect.width * 0.62))) }));
+    observer.observe(box.current);
+    return () => observer.disconnect();
+  }, []);
+
+  useEffect(() => {
+    if (!width) return;
+    const context = prepared(below.current, width, height), colours = palette();
+    drawAxes(context, { px, py, width, height, most, yName, colours });
+    drawPoints(context, points, px, py, colours);
+  }, [points, most, width, height, yName, dark]);
+
+  useEffect(() => {
+    if (!width) return;
+    const context = prepared(above.current, width, height), colours = palette();
+    if (region) drawRegion(context, px(region.x), py(region.y), width - RIGHT, TOP, colours);
+    if (drag) drawBrush(context, drag, colours);
+  }, [region?.x, region?.y, drag, most, width, height, dark]);
+
+  const at = (event) => {
+    const frame = above.current.getBoundingClientRect();
+    return { x: event.clientX - frame.left, y: event.clientY - frame.top };
+  };
+  const start = (event) => {
+    above.current.setPointerCapture(event.pointerId);
+    const { x, y } = at(event);
+    setDrag({ x0: x, y0: y, x1: x, y1: y });
+  };
+  const move = (event) => {
+    const { x, y } = at(event);
+    if (drag) setDrag({ ...drag, x1: x, y1: y });
+  };
+  const end = () => {
+    if (!drag) return;
+    setDrag(null);
+    const wide = Math.abs(drag.x1 - drag.x0), high = Math.abs(drag.y1 - drag.y0);
+    if (wide < 4 && high < 4) {
+      const nearest = nearestPoint(points, drag.x1, drag.y1, px, py);
+      if (nearest >= 0) onPick(nearest);
+    } else onBrush(within(points, drag, px, py));
+  };
+  return html`
+    <figure class="plot" ref=${box}>
+      <figcaption>${title}</figcaption>
+      <div class="canvases" style=${{ height: `${height}px` }}>
+        <canvas ref=${below} aria-hidden="true"></canvas>
+        <canvas ref=${above} aria-hidden="true" onPointerDown=${start} onPointerMove=${move} onPointerUp=${end} onPointerCancel=${() => setDrag(null)}></canvas>
+      </div>
+    </figure>`;
+}
+
+function prepared(canvas, width, height) {
+  const ratio = devicePixelRatio || 1;
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+  const context = canvas.getContext("2d");
+  context.scale(ratio, ratio);
+  context.font = "12px system-ui, sans-serif";
+  return context;
+}
+
+function palette() {
+  const style = getComputedStyle(document.documentElement);
+  return Object.fromEntries(["ink", "soft", "line", "right", "wrong", "unknown", "accent", "tint"].map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+}
+
+function drawAxes(context, { px, py, width, height, most, yName, colours }) {
+  context.strokeStyle = colours.line;
+  context.fillStyle = colours.soft;
+  context.lineWidth = 1;
+  context.textBaseline = "middle";
+  context.textAlign = "right";
+  for (const p of SHARE_TICKS) {
+    const y = Math.round(py(scales.share(p))) + 0.5;
+    line(context, LEFT, y, width - RIGHT, y);
+    context.fillText(String(p), LEFT - 6, y);
+  }
+  context.textAlign = "center";
+  context.textBaseline = "top";
+  const q = 2 ** most - 1, step = Math.max(1, Math.ceil(Math.log2(1 + q) / 6));
+  for (let e = 0; e <= most; e += step) context.fillText((2 ** e - 1).toLocaleString("en"), px(e), height - BOTTOM + 5);
+  context.fillText("rescaled similarity q′", (LEFT + width - RIGHT) / 2, height - 14);
+  context.save();
+  context.translate(8, (height - BOTTOM + TOP) / 2);
+  context.rotate(-Math.PI / 2);
+  context.textBaseline = "middle";
+  context.fillText(yName, 0, 0);
+  context.restore();
+}
+
+// Right ones are squares, wrong ones crosses, unknown ones rings: colour is never alone. Wrong ones come last, on top.
+function drawPoints(context, { x, y, kind }, px, py, colours) {
+  const big = x.length < 2000 ? 4 : 2;
+  context.globalAlpha = x.length > 5000 ? 0.5 : 0.8;
+  context.fillStyle = colours.right;
+  for (let i = 0; i < x.length; i++) if (kind[i] === 0) context.fillRect(px(x[i]) - big / 2, py(y[i]) - big / 2, big, big);
+  context.strokeStyle = colours.unknown;
+  context.lineWidth = 1.25;
+  context.beginPath();
+  for (let i = 0; i < x.length; i++) if (kind[i] === 2) {
+    const cx = px(x[i]), cy = py(y[i]);
+    context.moveTo(cx + big / 2 + 1, cy);
+    context.arc(cx, cy, big / 2 + 1, 0, 2 * Math.PI);
+  }
+  context.stroke();
+  context.globalAlpha = 0.9;
+  context.strokeStyle = colours.wrong;
+  context.lineWidth = 1.5;
+  context.beginPath();
+  for (let i = 0; i < x.length; i++) if (kind[i] === 1) {
+    const cx = px(x[i]), cy = py(y[i]), r = big / 2 + 1;
+    context.moveTo(cx - r, cy - r); context.lineTo(cx + r, cy + r);
+    context.moveTo(cx - r, cy + r); context.lineTo(cx + r, cy - r);
+  }
+  context.stroke();
+  context.globalAlpha = 1;
+}
+
+function drawRegion(context, x, y, right, top, colours) {
+  const left = Math.min(x, right);
+  context.fillStyle = colours.tint;
+  context.fillRect(left, top, right - left, y - top);
+  context.strokeStyle = colours.accent;
+  context.lineWidth = 2;
+  context.setLineDash([6, 3]);
+  context.beginPath();
+  context.moveTo(left, top); context.lineTo(left, y); context.lineTo(right, y);
+  context.stroke();
+  context.setLineDash([]);
+}
+
+function drawBrush(context, { x0, y0, x1, y1 }, colours) {
+  context.strokeStyle = colours.ink;
+  context.lineWidth = 1;
+  context.strokeRect(Math.min(x0, x1) + 0.5, Math.min(y0, y1) + 0.5, Math.abs(x1 - x0), Math.abs(y1 - y0));
+}
+
+function line(context, x0, y0, x1, y1) {
+  context.beginPath();
+  context.moveTo(x0, y0);
+  context.lineTo(x1, y1);
+  context.stroke();
+}
+
+function within({ x, y }, { x0, y0, x1, y1 }, px, py) {
+  const found = [];
+  for (let i = 0; i < x.length; i++) {
+    const cx = px(x[i]), cy = py(y[i]);
+    if (cx >= Math.min(x0, x1) && cx <= Math.max(x0, x1) && cy >= Math.min(y0, y1) && cy <= Math.max(y0, y1)) found.push(i);
+  }
+  return found;
+}
+
+function nearestPoint({ x, y }, atX, atY, px, py) {
+  let best = -1, least = 10 ** 2;
+  for (let i = 0; i < x.length; i++) {
+    const far = (px(x[i]) - atX) ** 2 + (py(y[i]) - atY) ** 2;
+    if (far < least) [best, least] = [i, far];
+  }
+  return best;
+}
+
+function useDark() {
+  const query = matchMedia("(prefers-color-scheme: dark)");
+  const [dark, setDark] = useState(query.matches);
+  useEffect(() => {
+    const follow = () => setDark(query.matches);
+    query.addEventListener("change", follow);
+    return () => query.removeEventListener("change", follow);
+  }, []);
+  return dark;
+}
