@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from torchsdm.core import HighReliabilityRegion
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
@@ -16,7 +15,6 @@ from torchsdm.validation import Array
 
 ALPHAS = (*(percent / 100 for percent in range(55, 100)), 0.995)  #: of the regions that are drawn
 _N_BINS = 24
-_DIGITS = 6  # of numbers that are only drawn
 
 
 def rule_of(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any]:
@@ -46,8 +44,8 @@ def rule_of(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any]:
 def calibration_map(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any]:
     """Every calibration point as columns of numbers, and the region of each alpha of a grid; see ``rule_of``.
 
-    Labels and predictions are class numbers. ``certified`` says which points the certificate admits: it belongs to one
-    alpha, and is not made anew for others.
+    Labels and predictions are class numbers. Numbers are exact: a threshold is the value of one of the points.
+    ``certified`` says which points the certificate admits: it belongs to one alpha, and is not made anew for others.
     """
     calibration = classifier.models_[0].calibration
     own = calibration.regions[0]
@@ -58,8 +56,8 @@ def calibration_map(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any]:
     points = {
         "labels": calibration.labels.tolist(),
         "predictions": calibration.predictions.tolist(),
-        "confidence": _rounded(calibration.confidence),
-        "rescaled_similarity": _rounded(calibration.rescaled_similarity),
+        "confidence": calibration.confidence.tolist(),
+        "rescaled_similarity": calibration.rescaled_similarity.tolist(),
         **_certified(classifier, calibration),
     }
     return {**rule_of(classifier), "regions": regions, "points": points}
@@ -121,7 +119,7 @@ def _certified(classifier: SDMClassifier | SDMEnsemble, calibration: Calibration
     sample = SignalSample(*(tensor.cpu().numpy() for tensor in (*columns, *quantiles)))
     scored = sample.scored(lanes.reliability, lanes.familiarity)
     admitted = lanes.certificate.admits(scored.predictions, scored.score, scored.eligible)
-    return {"score": np.round(scored.score, _DIGITS).tolist(), "certified": admitted.astype(int).tolist()}
+    return {"score": scored.score.tolist(), "certified": admitted.astype(int).tolist()}
 
 
 def _edges(name: str, values: Array) -> Array:
@@ -147,8 +145,3 @@ def _region(region: HighReliabilityRegion) -> dict[str, Any]:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _rounded(values: Tensor) -> list[float]:
-    rounded: list[float] = np.round(values.double().cpu().numpy(), _DIGITS).tolist()
-    return rounded

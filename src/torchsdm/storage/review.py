@@ -237,17 +237,15 @@ class ReviewStore:
         return int(self._ask(f"SELECT count(*) AS n FROM queue WHERE {where}", *values)[0]["n"])
 
     def counts(self) -> dict[str, Any]:
-        """How many rows there are by status and by lane, how many are undecided, and how many contradict a label."""
+        """How many rows there are by status and by lane, and how many are undecided."""
         lane = "json_extract(decision, '$.lane')"
         by_lane = self._ask(f"SELECT {lane} AS lane, count(*) AS n FROM queue WHERE decision IS NOT NULL GROUP BY 1")
         by_status = {row["status"]: row["n"] for row in self._ask("SELECT status, count(*) AS n FROM queue GROUP BY 1")}
         (undecided,) = self._ask("SELECT count(*) AS n FROM inputs WHERE decision IS NULL")
-        (errors,) = self._ask("SELECT count(*) AS n FROM queue WHERE contradiction > 0 AND status = 'open'")
         return {
             "status": {status: by_status.get(status, 0) for status in STATUSES},
             "lane": {row["lane"]: row["n"] for row in by_lane},
             "undecided": undecided["n"],
-            "contradicted": errors["n"],
         }
 
     def columns(self, names: Sequence[str]) -> dict[str, list[Any]]:

@@ -89,4 +89,6 @@ function Token({ onChange }) {
     </form>`;
 }
 
-render(html`<${App} />`, document.getElementById("app"));
+const app = document.getElementById("app");
+app.replaceChildren();
+render(html`<${App} />`, app);

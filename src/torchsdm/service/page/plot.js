@@ -2,7 +2,7 @@
 // So a frame costs the same for a hundred points as for fifty thousand.
 import { html, useEffect, useRef, useState } from "./ui.js";
 
-const LEFT = 46, RIGHT = 10, TOP = 8, BOTTOM = 34;
+const LEFT = 58, RIGHT = 10, TOP = 8, BOTTOM = 34;
 const MOST_NINES = 4; // of a share on the axis: 0.9, 0.99, 0.999, 0.9999
 
 // q' spans orders of magnitude, and shares differ in their nines.

@@ -4,6 +4,7 @@ import { address, adjust } from "./route.js";
 import { Empty, Key, LANES, Lane, Notice, count, html, number, plural, share, useCallback, useEffect, useRef, useState } from "./ui.js";
 
 const PAGE = 25;
+const STRONG = 1; // ten times more evidence against the given label than for it
 const STATUSES = { open: "To do", labelled: "Labelled", skipped: "Skipped", added: "Added" };
 const ORDERS = { contradiction: "Possible label errors first", confidence: "Least confident first", distance: "Farthest first", arrival: "As they came" };
 
@@ -157,7 +158,7 @@ function Upload({ attempt, small, onDone }) {
 }
 
 function Row({ row, isCurrent, classes, onChoose, label }) {
-  const decision = row.decision, contradicted = row.contradiction > 0;
+  const decision = row.decision, contradicted = row.contradiction >= STRONG;
   return html`
     <li class="card ${isCurrent ? "current" : ""}" aria-current=${isCurrent ? "true" : undefined} onClick=${onChoose}>
       <p class="text">${row.text}</p>

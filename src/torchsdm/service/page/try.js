@@ -116,7 +116,7 @@ function Signals({ row, model }) {
   return html`
     <section class="card" aria-labelledby="signals">
       <h2 id="signals">The signals</h2>
-      <p class="hint">Each against the calibration points that were also predicted “${String(row.predictions)}”:
+      <p class="hint">Each against the calibration points that were also predicted “${String(row.predictions)}”:${" "}
         <span class="key right">right ones above</span>, <span class="key wrong">wrong ones below the line</span>.</p>
       <${Gauge} name="Similarity q" what="How many of the nearest training examples vouch for it before the first that does not." ...${drawn("similarity")} />
       <${Gauge} name="Distance d" what="1 is as near to the training data as the nearest calibration points, 0 is farther than all."
@@ -170,8 +170,7 @@ function Exemplar({ one, far }) {
       <p class="meta">
         <span><span class="unseen">${one.vouches ? "vouches:" : "does not vouch:"}</span> label <b>${String(one.label)}</b></span>
         ${wrong && html`<span>predicted <b>${String(one.prediction)}</b></span>`}
-        <span class="distance">distance ${number(one.distance)}
-          <svg viewBox="0 0 60 6" width="60" height="6" aria-hidden="true"><rect width="60" height="6" rx="3" class="track" /><rect width=${Math.max(3, (60 * one.distance) / far)} height="6" rx="3" class="fill" /></svg></span>
+        <span class="distance">distance ${number(one.distance)}${" "}<svg viewBox="0 0 60 6" width="60" height="6" aria-hidden="true"><rect width="60" height="6" rx="3" class="track" /><rect width=${Math.max(3, (60 * one.distance) / far)} height="6" rx="3" class="fill" /></svg></span>
       </p>
     </li>`;
 }
