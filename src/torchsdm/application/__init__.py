@@ -14,6 +14,7 @@ from torchsdm.application.evaluate import evaluate_model
 from torchsdm.application.guards import guard_state, open_guard
 from torchsdm.application.inputs import checked, open_documents, readable
 from torchsdm.application.inspection import calibration_examples, calibration_map, signal_histograms
+from torchsdm.application.live_model import LiveModel, Snapshot, Staged
 from torchsdm.application.outputs import check_output_format, write_rows
 from torchsdm.application.review import ReviewQueue
 from torchsdm.application.saved_model import SavedModel
@@ -21,8 +22,11 @@ from torchsdm.application.summaries import standing, summary
 from torchsdm.application.training import read_training, read_training_parts
 
 __all__ = [
+    "LiveModel",
     "ReviewQueue",
     "SavedModel",
+    "Snapshot",
+    "Staged",
     "answer_rows",
     "calibration_examples",
     "calibration_map",
