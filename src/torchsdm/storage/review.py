@@ -108,6 +108,7 @@ class ReviewStore:
         self.path, self._lock = path, threading.RLock()
         try:
             path.parent.mkdir(exist_ok=True)
+            path.touch()  # so that its mode comes from the umask; SQLite gives it to the files beside it
             self._connection = sqlite3.connect(path, check_same_thread=False, timeout=30, isolation_level=None)
             self._connection.row_factory = sqlite3.Row
             self._connection.execute("PRAGMA journal_mode = WAL")

@@ -4,6 +4,7 @@ import { Empty, LANES, Lane, Notice, count, html, number, plural, share, useEffe
 
 const EVERY = 5000; // milliseconds between two looks
 const BARS = 48; // at most, however long the time
+const LEAST_MINUTES = 30; // that are drawn
 const WHAT = {
   add: "added to the support", add_calibration: "added to the calibration set", remove: "removed", relabel: "relabelled",
   recalibrate: "recalibrated", certify: "certified", guard_reset: "guard reset", undo: "undo", save: "saved",
@@ -117,8 +118,9 @@ function Lately({ recent }) {
 // Minutes put together so that all of the time fits into at most so many bars.
 function bucketed({ minutes, now }) {
   if (!minutes.length) return [];
-  const first = minutes[0].at, span = Math.max(60, now - first), wide = 60 * Math.ceil(Math.max(span / BARS, 60) / 60);
-  const buckets = Array.from({ length: Math.floor((now - first) / wide) + 1 }, (_, i) => ({ at: first + i * wide, n: 0, lanes: {}, distances: new Array(20).fill(0), no_similarity: 0 }));
+  const end = 60 * Math.floor(now / 60) + 60, span = Math.max(60 * LEAST_MINUTES, end - minutes[0].at);
+  const wide = 60 * Math.ceil(span / BARS / 60), n = Math.ceil(span / wide), first = end - n * wide;
+  const buckets = Array.from({ length: n }, (_, i) => ({ at: first + i * wide, n: 0, lanes: {}, distances: new Array(20).fill(0), no_similarity: 0 }));
   for (const minute of minutes) {
     const one = buckets[Math.floor((minute.at - first) / wide)];
     for (const [lane, n] of Object.entries(minute.lanes)) { one.lanes[lane] = (one.lanes[lane] ?? 0) + n; one.n += n; }
@@ -154,7 +156,7 @@ function Frame({ label, buckets, ticks, children }) {
 }
 
 function LaneBars({ buckets, lanes }) {
-  const most = Math.max(1, ...buckets.map((one) => one.n)), wide = Math.min(40, (WIDTH - SIDE) / buckets.length);
+  const most = Math.max(1, ...buckets.map((one) => one.n)), wide = (WIDTH - SIDE) / buckets.length;
   const y = (n) => 8 + (HEIGHT - 8) * (1 - n / most);
   const words = lanes.map((lane) => `${lane} ${buckets.reduce((sum, one) => sum + (one.lanes[lane] ?? 0), 0)}`).join(", ");
   return html`<${Frame} label=${`Inputs over time by lane: ${words}`} buckets=${buckets} ticks=${[{ y: y(0), text: "0" }, { y: y(most), text: count(most) }]}>
@@ -171,7 +173,7 @@ function LaneBars({ buckets, lanes }) {
 
 // Inputs like the calibration set have their median at one half, and a tenth of them below one tenth.
 function Distances({ buckets }) {
-  const wide = Math.min(40, (WIDTH - SIDE) / buckets.length), y = (d) => 8 + (HEIGHT - 8) * (1 - d);
+  const wide = (WIDTH - SIDE) / buckets.length, y = (d) => 8 + (HEIGHT - 8) * (1 - d);
   const drawn = buckets.map((one, i) => ({ x: SIDE + (i + 0.5) * wide, q: [0.1, 0.5, 0.9].map((p) => quantile(one.distances, p)) })).filter(({ q }) => q[1] != null);
   const last = drawn.at(-1)?.q[1];
   return html`

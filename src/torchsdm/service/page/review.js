@@ -105,7 +105,7 @@ export function Review({ model, params, reload }) {
         <label class="grow">Search <input type="search" value=${filter.search} onInput=${(e) => narrow({ search: e.target.value })} placeholder="text or id" /></label>
         <label>Your name <input value=${who} size="10" onInput=${(e) => { setWho(e.target.value); remember("who", e.target.value); }} required /></label>
       </section>
-      <div class="columns review">
+      <div class="columns review ${counts.status.labelled ? "ready" : ""}">
         <section aria-label="Queue">
           <p class="hint keys">${classes.slice(0, 9).map((name, i) => html`<span><${Key} name=${i + 1} /> ${String(name)}</span>`)}
             <span><${Key} name="s" /> skip</span><span><${Key} name="u" /> undo</span><span><${Key} name="↑" /> <${Key} name="↓" /> move</span></p>
@@ -244,17 +244,18 @@ function Effect({ effect: { before, after, lanes, n } }) {
   const moved = lanes.filter((one) => one.before !== one.after);
   const inLane = (side, lane) => lanes.filter((one) => one[side] === lane).reduce((sum, one) => sum + one.n, 0);
   const rest = lanes.reduce((sum, one) => sum + one.n, 0);
-  const Line = ({ name, a, b }) => html`<tr class=${a !== b ? "strong" : ""}><th scope="row">${name}</th><td class="n">${a}</td><td class="n">${b}</td></tr>`;
+  const Line = ({ name, a, b, as = count }) => html`
+    <tr class=${a !== b ? "strong" : ""}><th scope="row">${name}</th><td class="n">${as(a)}</td><td class="n">${a === b ? "" : b > a ? "▲ " : "▼ "}${as(b)}</td></tr>`;
   return html`
     <h3>What adding ${plural(n, "example")} would do</h3>
     <table>
       <thead><tr><th scope="col"><span class="unseen">what</span></th><th scope="col" class="n">now</th><th scope="col" class="n">then</th></tr></thead>
       <tbody>
-        <${Line} name="support" a=${count(before.n_support)} b=${count(after.n_support)} />
-        <${Line} name="calibration set in the region" a=${share(before.region_share)} b=${share(after.region_share)} />
-        ${after.admitted_share != null && html`<${Line} name="certification sample admitted" a=${share(before.admitted_share)} b=${share(after.admitted_share)} />`}
+        <${Line} name="support" a=${before.n_support} b=${after.n_support} />
+        <${Line} name="calibration set in the region" a=${before.region_share} b=${after.region_share} as=${share} />
+        ${after.admitted_share != null && html`<${Line} name="certification sample admitted" a=${before.admitted_share} b=${after.admitted_share} as=${share} />`}
         ${Object.keys(LANES).filter((lane) => inLane("before", lane) || inLane("after", lane)).map((lane) => html`
-          <${Line} name=${`queue: ${lane}`} a=${count(inLane("before", lane))} b=${count(inLane("after", lane))} />`)}
+          <${Line} name=${`queue: ${lane}`} a=${inLane("before", lane)} b=${inLane("after", lane)} />`)}
       </tbody>
     </table>
     <p class="hint">${moved.length

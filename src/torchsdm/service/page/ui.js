@@ -11,7 +11,7 @@ export const LANES = {
   trusted: { sign: "✓✓", advice: "You may act on it, also if your inputs have shifted." },
   certified: { sign: "✓", advice: "You may act on it while inputs look like those it was certified on." },
   review: { sign: "?", advice: "Have somebody look at it first." },
-  unfamiliar: { sign: "○", advice: "Do not rely on it: the model has seen nothing like it." },
+  unfamiliar: { sign: "○", advice: "Do not rely on it: the training data does not speak for this answer." },
   rejected: { sign: "✕", advice: "It could not be read." },
 };
 
