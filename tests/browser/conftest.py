@@ -29,10 +29,10 @@ OPTIONS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync"),
 ]
-THINGS = "plot cast music ending script humour pace dialogue villain heroine".split()
+THINGS = ["plot", "cast", "music", "ending", "script", "humour", "pace", "dialogue", "villain", "heroine"]
 WORDS = {
-    "positive": "splendid moving funny wise charming gripping tender brilliant fresh warm".split(),
-    "negative": "dull clumsy tedious awful lifeless confused shallow noisy stale dreary".split(),
+    "positive": ["splendid", "moving", "funny", "wise", "charming", "gripping", "tender", "brilliant", "fresh", "warm"],
+    "negative": ["dull", "clumsy", "tedious", "awful", "lifeless", "confused", "shallow", "noisy", "stale", "dreary"],
 }
 
 
