@@ -41,8 +41,8 @@ def shown(page, name):
 
 def wait_for(page, name, n):
     page.wait_for_function(
-        "([name, n]) => [...document.querySelectorAll('.tabs button')].some(b => b.innerText.trim() === `${name} ${n}`)",
-        arg=[name, n],
+        "wanted => [...document.querySelectorAll('.tabs button')].some(one => one.innerText.trim() === wanted)",
+        arg=f"{name} {n}",
     )
 
 

@@ -11,27 +11,33 @@ from torchsdm.application.answers import (
     with_rejected,
 )
 from torchsdm.application.evaluate import evaluate_model
-from torchsdm.application.guards import guard_state, open_guard
+from torchsdm.application.guards import continued_guard, guard_state, open_guard, successor
 from torchsdm.application.inputs import checked, open_documents, readable
 from torchsdm.application.inspection import calibration_examples, calibration_map, signal_histograms
 from torchsdm.application.live_model import LiveModel, Snapshot, Staged
 from torchsdm.application.outputs import check_output_format, write_rows
+from torchsdm.application.plain_changes import change_requests
+from torchsdm.application.requests import AnswerRequest, answer_requests
 from torchsdm.application.review import ReviewQueue
 from torchsdm.application.saved_model import SavedModel
 from torchsdm.application.summaries import standing, summary
 from torchsdm.application.training import read_training, read_training_parts
 
 __all__ = [
+    "AnswerRequest",
     "LiveModel",
     "ReviewQueue",
     "SavedModel",
     "Snapshot",
     "Staged",
+    "answer_requests",
     "answer_rows",
     "calibration_examples",
     "calibration_map",
+    "change_requests",
     "check_output_format",
     "checked",
+    "continued_guard",
     "decision_schema",
     "evaluate_model",
     "example_row",
@@ -47,6 +53,7 @@ __all__ = [
     "selected",
     "signal_histograms",
     "standing",
+    "successor",
     "summary",
     "with_rejected",
     "write_rows",

@@ -175,12 +175,21 @@ def readable_block(
         block = checked(block, Path("request"), Columns(), needs_labels=False, numbers=numbers, bad=found)
     bad |= {number: replace(one, place="") for number, one in sorted(found.items())}
     if block is None or not len(block):
-        raise InvalidInputError(f"None of the inputs can be decided on: {next(iter(bad.values()))}.")
+        raise none_readable(bad)
     return replace(block, texts=None if texts is None else [texts[number] for number, _ in ids_and_texts(block)])
+
+
+def none_readable(bad: BadRows) -> InvalidInputError:
+    """The error for inputs of which not one can be decided on."""
+    return InvalidInputError(f"None of the inputs can be decided on: {bad[min(bad)]}.")
 
 
 def _listed_states(hidden_states: Sequence[Any], width: int, bad: BadRows) -> list[LabelledStates]:
     """States given as lists of numbers, as one block; none if no list can be used."""
+    whole = state_of(hidden_states, None, "hidden_states")
+    if not isinstance(whole, Unreadable) and whole.ndim in (2, 3):  # nearly always: every list is numeric and as long
+        with np.errstate(over="ignore"):
+            return [LabelledStates(whole.astype(np.float32), None, list(range(len(whole))))]
     shape = usual_shape(hidden_states, width)
     states = {number: state_of(value, shape, "hidden_states") for number, value in enumerate(hidden_states)}
     bad |= {

@@ -37,3 +37,21 @@ def guard_state(guard: DriftGuard) -> dict[str, Any]:
         "false_alarm": guard.false_alarm,
         "resets": [vars(reset) for reset in guard.resets],
     }
+
+
+def continued_guard(classifier: SDMClassifier | SDMEnsemble, path: Path | None = None) -> DriftGuard | None:
+    """As ``open_guard``, but the guard of an earlier version of the model is succeeded by one of this version."""
+    fresh = open_guard(classifier)
+    if path is None or fresh is None or not path.exists():
+        return open_guard(classifier, path)
+    return successor(DriftGuard.load(path), fresh, "the model was changed while nobody watched")
+
+
+def successor(old: DriftGuard | None, fresh: DriftGuard | None, reason: str) -> DriftGuard | None:
+    """The guard that goes on after a change of the model: the old one, if the change does not concern it.
+
+    Otherwise the stream ends, for the reason given, and the fresh guard begins another; an alarm stays.
+    """
+    if old is None or fresh is None or old.fingerprint == fresh.fingerprint:
+        return fresh if old is None or fresh is None else old
+    return fresh.succeed(old, reason)

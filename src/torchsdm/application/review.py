@@ -15,11 +15,10 @@ import logging
 import math
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -30,7 +29,7 @@ from torchsdm.application.summaries import standing
 from torchsdm.choices import REJECTED
 from torchsdm.columns import Columns
 from torchsdm.documents import BadRows, Documents
-from torchsdm.errors import InvalidInputError, Remedy, TorchSDMError
+from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.estimators import Add, Recalibrate, Request, SDMClassifier, SDMEnsemble
 from torchsdm.states import LabelledStates
 from torchsdm.storage import CHANGES, Change, Judged, NewInput, ReviewStore
@@ -39,6 +38,7 @@ from torchsdm.validation import Array, is_storable_text
 _LOGGER = logging.getLogger(__name__)
 _BLOCK = 64  # inputs to decide on at once
 _LEAST_PROBABILITY = 1e-12
+Calling: TypeAlias = Callable[[Callable[[], Any]], Any]
 
 
 class ReviewQueue:
@@ -47,16 +47,17 @@ class ReviewQueue:
     Parameters
     ----------
     live : LiveModel
-    gate : context manager, optional
-        Entered while the language model or the classifier works, for whoever shares them with others.
+    reading, writing : callables
+        Call a function where the language model may be used, and where the model may be changed, and return its result;
+        for a service whose threads share the work. By default they just call it.
     """
 
-    def __init__(self, live: LiveModel, gate: AbstractContextManager[Any] | None = None) -> None:
+    def __init__(self, live: LiveModel, reading: Calling | None = None, writing: Calling | None = None) -> None:
         self.live = live
         self.store = ReviewStore(live.path / CHANGES / "review.sqlite")
         self.problem: str | None = None
         """Why the worker stopped, if it did."""
-        self._gate = threading.Lock() if gate is None else gate
+        self._reading, self._writing = reading or _called, writing or _called
         self._wake, self._ended = threading.Event(), threading.Event()
         self._worker: threading.Thread | None = None
         self._settle()
@@ -123,9 +124,9 @@ class ReviewQueue:
                 while not self._ended.is_set() and self.work():
                     pass
                 self.problem = None
-            except TorchSDMError as error:
+            except Exception as error:  # the thread goes on, and the page says why nothing is decided on
                 self.problem = str(error)
-                _LOGGER.error("the review queue is not decided on: %s", error)
+                _LOGGER.exception("the review queue is not decided on")
 
     def work(self) -> bool:
         """Decide on the next inputs; whether there were any."""
@@ -137,8 +138,7 @@ class ReviewQueue:
         old = self.store.outdated(snapshot.version, 16 * _BLOCK)
         if old:
             states = _states(snapshot.saved.classifier, np.stack([np.frombuffer(row["state"], "<f4") for row in old]))
-            with self._gate:
-                decisions = answer_rows(snapshot.saved.classifier, LabelledStates(states, None))
+            decisions = answer_rows(snapshot.saved.classifier, LabelledStates(states, None))
             self.store.judge(_judged(old, decisions, snapshot.version, None))
         return bool(old)
 
@@ -148,12 +148,10 @@ class ReviewQueue:
         answers = [row["answer"] for row in rows]
         asks = any(answer is not None for answer in answers)
         bad: BadRows = {}
+        given: dict[str, Any] = {"texts": [row["text"] for row in rows], **({"answers": answers} if asks else {})}
         try:
-            with self._gate:
-                block = readable_block(
-                    saved, bad, texts=[row["text"] for row in rows], **({"answers": answers} if asks else {})
-                )
-                decisions = answer_rows(saved.classifier, block)
+            block = self._reading(lambda: readable_block(saved, bad, **given))
+            decisions = answer_rows(saved.classifier, block)
         except InvalidInputError as error:
             if len(rows) > 1:
                 middle = len(rows) // 2
@@ -197,10 +195,9 @@ class ReviewQueue:
         numbers, states = self.store.states()
         others = np.flatnonzero(~np.isin(numbers, rows))
         classifier = self._classifier
-        with self._gate:
-            changed = self.live.stage(requests).classifier
-            block = _states(classifier, states[others])
-            lanes = [[row["lane"] for row in one.decide(block).to_dicts()] for one in (classifier, changed)]
+        changed = self.live.stage(requests).classifier
+        block = _states(classifier, states[others])
+        lanes = [[row["lane"] for row in one.decide(block).to_dicts()] for one in (classifier, changed)]
         pairs = sorted(Counter(zip(*lanes, strict=True)).items())
         return {
             "n": len(rows),
@@ -215,18 +212,19 @@ class ReviewQueue:
         key = f"review:{hashlib.sha256(json.dumps([rows, _now()]).encode()).hexdigest()[:16]}"
         self.store.start_adding(rows, key)  # a process that is killed in the next line finds out by the key
         try:
-            with self._gate:
-                return self.live.make(requests, who=_person(who), why=why, key=key)
+            who = _person(who)
+            made: list[Change] = self._writing(lambda: self.live.make(requests, who=who, why=why, key=key))
         finally:
             self._settle()
+        return made
 
     def undo(self, version: int, who: str, why: str) -> list[Change]:
         """Undo a change, and what was made in one step with it."""
         changes = self.live.changes()
         step = next((one.together_with for one in changes if one.version == version), version)
         chosen = [one.version for one in changes if step in (one.version, one.together_with) and one.undone_by is None]
-        with self._gate:
-            undone = self.live.undo_all(chosen or [version], who=_person(who), why=why)
+        who = _person(who)
+        undone: list[Change] = self._writing(lambda: self.live.undo_all(chosen or [version], who=who, why=why))
         self._settle()
         return undone
 
@@ -278,6 +276,10 @@ class ReviewQueue:
         writer.writeheader()
         writer.writerows(table)
         yield lines.getvalue()
+
+
+def _called(function: Callable[[], Any]) -> Any:
+    return function()
 
 
 def contradiction(decision: dict[str, Any], given: Any) -> float | None:

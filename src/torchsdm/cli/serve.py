@@ -2,43 +2,89 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import click
 
 from torchsdm.cli._options import LanguageModel, guard_option, language_model_options
+from torchsdm.errors import InvalidInputError
+
+TOKEN_VARIABLE = "TORCHSDM_TOKEN"
 
 
 @click.command()
 @click.argument("model", metavar="MODEL")
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address. Anything but loopback opens it to the network."
-)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address. Anything but loopback needs a token.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0 picks a free one."
 )
-@click.option("--max-inputs", type=click.IntRange(1), default=256, show_default=True, help="Most inputs per request.")
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help=f"File with a token, which clients send as 'Authorization: Bearer TOKEN'. Default: {TOKEN_VARIABLE}, if set.",
+)
+@click.option(
+    "--allow-host", "allowed_hosts", multiple=True, metavar="NAME", help="Another name that requests may be for, as "
+    "behind a proxy; can be repeated.",
+)  # fmt: skip
 @click.option("--texts", is_flag=True, help="Include the texts of training examples in explanations.")
+@click.option("--watch", is_flag=True, help="Serve a new model as soon as it is in MODEL.")
 @guard_option("Keep the drift guard in FILE when the service ends, when it is raised and when it is reset.")
+@click.option("--max-inputs", type=click.IntRange(1), default=256, show_default=True, help="Most inputs per request.")
+@click.option(
+    "--max-megabytes", type=click.IntRange(1), default=64, show_default=True, help="Largest body of a request."
+)
+@click.option(
+    "--max-waiting", type=click.IntRange(1), default=256, show_default=True, help="Most requests that wait; others get "
+    "429.",
+)  # fmt: skip
+@click.option(
+    "--batch-rows", type=click.IntRange(1), default=1024, show_default=True, help="Most states to decide on at once."
+)
+@click.option(
+    "--body-seconds", type=click.FloatRange(0.1), default=30.0, show_default=True, help="Time for a client to send a "
+    "request.",
+)  # fmt: skip
+@click.option(
+    "--drain-seconds", type=click.FloatRange(0.1), default=30.0, show_default=True, help="Time for requests to be "
+    "answered at the end.",
+)  # fmt: skip
 @language_model_options
 def serve(
-    model: str,
-    host: str,
-    port: int,
-    max_inputs: int,
-    texts: bool,
-    guard_file: Path | None,
-    language_model: LanguageModel,
+    model: str, token_file: Path | None, max_megabytes: int, language_model: LanguageModel, **settings: Any
 ) -> None:
-    r"""Serve decisions of a saved MODEL over HTTP, as JSON.
+    r"""Serve decisions of a saved MODEL over HTTP, as JSON; /openapi.json describes the routes.
 
-    There is no authentication: put it behind a server that has it before you open it to a network.
+    Requests that arrive together are answered together. By default only this machine can reach the service. With a
+    token, whoever changes the model must send it; if the address is not loopback, whoever asks for anything but
+    /v1/health. What is being answered when the service is told to end (SIGTERM, Ctrl-C) is answered first.
 
     \b
-    Example:
+    Examples:
       sdm serve model --port 8000
-      curl -s localhost:8000/decide -H 'content-type: application/json' -d '{"texts": ["A film to remember."]}'
+      curl -s localhost:8000/v1/decide -H 'content-type: application/json' -d '{"texts": ["A film to remember."]}'
+      sdm serve model --host 0.0.0.0 --token-file token --watch
     """
-    from torchsdm.service import run_service
+    token = _token(token_file)
+    from torchsdm.service import MEGABYTE, ServiceSettings, run_service
 
-    run_service(language_model.open(model), host, port, max_inputs, texts=texts, guard_file=guard_file)
+    run_service(
+        model,
+        ServiceSettings(token=token, max_body=max_megabytes * MEGABYTE, **settings),
+        model=language_model.reference,
+        device=language_model.device,
+        batch_tokens=language_model.batch_tokens,
+    )
+
+
+def _token(file: Path | None) -> str | None:
+    """The token in a file, or else in the environment; None if there is neither."""
+    if file is None:
+        return os.environ.get(TOKEN_VARIABLE) or None
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(f"--token-file {file} cannot be read: {error}.") from error

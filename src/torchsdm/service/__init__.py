@@ -1,8 +1,58 @@
-"""Decisions over HTTP."""
+"""A saved model behind HTTP: a service that programs can rely on, on FastAPI and uvicorn.
 
-from torchsdm.service.app import create_app, run_service
+- ``app`` puts the application together, ``server`` runs it;
+- ``routes`` has what can be asked, ``inference_protocol`` the same in the words of the Open Inference Protocol,
+  ``schemas`` the shapes of requests and answers, ``documentation`` their description for programs, with examples;
+- ``serving`` holds the model that is served, and replaces it; ``batching`` the one thread that asks it;
+- ``security``, ``failures`` and ``metrics`` are what every request passes.
+
+FastAPI and its kind belong to the extra ``serve``: nothing here is imported before ``create_app`` or ``run_service``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchsdm.errors import MissingExtraError
+from torchsdm.service.settings import MEGABYTE, ServiceSettings
 
 __all__ = [
+    "MEGABYTE",
+    "ServiceSettings",
     "create_app",
     "run_service",
 ]
+
+
+def create_app(path: Any, settings: ServiceSettings | None = None, **opening: Any) -> Any:
+    """The service of a saved model as an ASGI application, for uvicorn or any other server.
+
+    Parameters
+    ----------
+    path : path
+        The model's directory.
+    settings : ServiceSettings, optional
+    **opening
+        How the model is opened: ``model``, ``device`` and ``batch_tokens``, as for ``LiveModel.open``.
+    """
+    _check_extra()
+    from torchsdm.service.app import create_app
+
+    return create_app(path, settings or ServiceSettings(), **opening)
+
+
+def run_service(path: Any, settings: ServiceSettings | None = None, **opening: Any) -> None:
+    """Serve a saved model until interrupted; what is being answered then is answered first."""
+    _check_extra()
+    from torchsdm.service.server import run_service
+
+    run_service(path, settings or ServiceSettings(), **opening)
+
+
+def _check_extra() -> None:
+    try:
+        import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError(str(error.name), "serve", "sdm serve") from error

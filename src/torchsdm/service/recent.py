@@ -13,7 +13,7 @@ _N_BINS = 20  # of the distance quantile within the predicted class
 
 
 class Recent:
-    """Lanes, distances and the guard of each of the last 24 hours' minutes; any thread may write.
+    """Lanes and distances of each of the last 24 hours' minutes; any thread may write.
 
     Parameters
     ----------
@@ -26,11 +26,11 @@ class Recent:
         self._minutes: OrderedDict[int, dict[str, Any]] = OrderedDict()
         self._started = clock()
 
-    def record(self, rows: Iterable[Mapping[str, Any]], log_martingale: float | None = None) -> None:
-        """Take in decided rows, and what the guard has come to."""
+    def record(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Take in decided rows."""
         with self._lock:
             minute = int(self._clock() // 60)
-            blank = {"lanes": Counter(), "distances": [0] * _N_BINS, "no_similarity": 0, "log_martingale": None}
+            blank = {"lanes": Counter(), "distances": [0] * _N_BINS, "no_similarity": 0}
             one = self._minutes.setdefault(minute, blank)
             while len(self._minutes) > _MINUTES:
                 self._minutes.popitem(last=False)
@@ -40,8 +40,6 @@ class Recent:
                 d = row.get("class_distance_quantile")
                 if d is not None:
                     one["distances"][min(int(d * _N_BINS), _N_BINS - 1)] += 1
-            if log_martingale is not None:
-                one["log_martingale"] = log_martingale
 
     def to_dict(self) -> dict[str, Any]:
         """The minutes in which something came in, the oldest first.

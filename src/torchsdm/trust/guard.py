@@ -280,6 +280,18 @@ class DriftGuard:
         self.resets = (*self.resets, GuardReset(reason, self.n_seen, self.raised_at))
         self._start_stream()
 
+    def succeed(self, earlier: DriftGuard, reason: str) -> DriftGuard:
+        """Begin where a guard of the model before a change ended: its resets are remembered, and its alarm stays.
+
+        The stream ended with the change, so it counts as a reset. An alarm that was raised then is raised from input 0
+        on, until somebody resets it.
+        """
+        alarm = (0, earlier.raised_by) if earlier.raised else (None, None)
+        self.resets = (*earlier.resets, GuardReset(reason, earlier.n_seen, earlier.raised_at))
+        self._start_stream()
+        self.raised_at, self.raised_by = alarm
+        return self
+
     # --- Saving ------------------------------------------------------------------------------------------------------
 
     def to_json(self) -> str:

@@ -185,7 +185,7 @@ function filtered(points, wanted) {
 
 async function examples(points, set, positions) {
   const names = positions.map((i) => points.name(i)).join(",");
-  return (await ask(`v1/map/examples?set=${set}&positions=${names}`)).examples;
+  return (await ask(`v1/map/examples?of=${set}&positions=${names}`)).examples;
 }
 
 const open = async (points, set, i) => (await examples(points, set, [i]))[0].text;

@@ -1,0 +1,86 @@
+"""Changes to a model from plain values, as they come over a wire: what to add, relabel, remove or recalibrate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from torchsdm.application.answers import given_block
+from torchsdm.application.saved_model import SavedModel
+from torchsdm.errors import InvalidInputError
+from torchsdm.estimators import Add, Recalibrate, Relabel, Remove, Request, SDMClassifier, SDMEnsemble
+from torchsdm.labels import near_misses
+from torchsdm.states import LabelledStates
+
+_SETS = {"add": "support", "add_calibration": "calibration"}
+
+
+def change_requests(saved: SavedModel, changes: Sequence[Mapping[str, Any]]) -> list[Request]:
+    """What ``LiveModel.make`` takes, from mappings with the key ``what`` and the values that go with it.
+
+    - ``add`` and ``add_calibration``: ``labels``, ``texts`` (with ``answers``, if those are judged) or
+      ``hidden_states``, and, if wanted, ``ids``, ``allow_new_labels`` and ``keep_repeated``;
+    - ``relabel``: ``ids`` and ``labels``, and, if wanted, ``allow_new_labels``;
+    - ``remove``: ``ids``;
+    - ``recalibrate``: ``alpha``, ``min_class_count`` and ``policy``, if wanted.
+
+    Labels are checked before a language model reads any text.
+    """
+    for change in changes:
+        _check_labels(change, saved.classifier)
+    return [_request(saved, change) for change in changes]
+
+
+def _request(saved: SavedModel, change: Mapping[str, Any]) -> Request:
+    what = change["what"]
+    if what in _SETS:
+        return Add(_points(saved, change), _SETS[what], "keep" if change.get("keep_repeated") else "refuse")
+    if what == "relabel":
+        return Relabel(change["ids"], change["labels"])
+    if what == "remove":
+        return Remove(change["ids"])
+    if what == "recalibrate":
+        alpha = _by_class(change.get("alpha"), saved.classifier)
+        return Recalibrate(alpha, change.get("min_class_count"), change.get("policy"))
+    raise InvalidInputError(f"'what' must be add, add_calibration, relabel, remove or recalibrate. Got {what!r}.")
+
+
+def _points(saved: SavedModel, change: Mapping[str, Any]) -> LabelledStates:
+    """The points to add: all of them can be used, or it is an error."""
+    texts, labels, ids = change.get("texts"), change["labels"], change.get("ids")
+    if texts is not None and saved.text_classifier is not None:
+        if any(not isinstance(text, str) for text in texts):
+            raise InvalidInputError("texts: examples must be strings.")
+        read = saved.text_classifier.checked_extractor().labelled_states(texts, answers=change.get("answers"))
+    else:
+        read = given_block(saved, texts=texts, hidden_states=change.get("hidden_states"))
+    for name, values in (("labels", labels), ("ids", ids)):
+        if values is not None and len(values) != len(read):
+            raise InvalidInputError(f"{name}: there must be {len(read)}, one for each example. Got {len(values)}.")
+    if not np.isfinite(read.hidden_states).all():
+        raise InvalidInputError("hidden_states: the states contain NaN or infinity.")
+    return replace(read, labels=labels, ids=ids)
+
+
+def _check_labels(change: Mapping[str, Any], classifier: SDMClassifier | SDMEnsemble) -> None:
+    """Refuse a label that is no class, unless that is meant; it never is in a calibration set."""
+    classes = classifier.classes_.tolist()
+    labels = change.get("labels") or []
+    strange = next((label for label in labels if label not in classes), None)
+    if strange is None or (change.get("allow_new_labels") and change["what"] != "add_calibration"):
+        return
+    alike = near_misses([strange], classes).get(strange) if isinstance(strange, str) else None
+    hint = f"; {alike!r} is" if alike is not None else ""
+    meant = "" if change["what"] == "add_calibration" else " To add it as an outsider: allow_new_labels."
+    raise InvalidInputError(f"labels: {strange!r} is not a class of the model{hint}.{meant}")
+
+
+def _by_class(alpha: Any, classifier: SDMClassifier | SDMEnsemble) -> Any:
+    """Targets by class have strings for keys in JSON, whatever the classes are."""
+    if not isinstance(alpha, Mapping):
+        return alpha
+    names = {str(name): name for name in classifier.classes_.tolist()}
+    return {names.get(name, name): target for name, target in alpha.items()}

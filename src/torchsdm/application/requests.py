@@ -1,0 +1,153 @@
+"""Answer several requests at once, each as if it were alone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from torchsdm.application.answers import Row, answer_rows, none_readable, readable_block, with_rejected
+from torchsdm.application.saved_model import SavedModel
+from torchsdm.documents import BadRow, BadRows
+from torchsdm.errors import InvalidInputError, TorchSDMError
+from torchsdm.states import LabelledStates, join_states
+from torchsdm.trust import DriftGuard
+
+
+@dataclass(frozen=True)
+class AnswerRequest:
+    """Inputs to decide on, or, if k > 0, to explain with their k nearest training examples."""
+
+    texts: Sequence[Any] | None = None
+    answers: Sequence[Any] | None = None
+    hidden_states: Sequence[Any] | None = None
+    k: int = 0
+
+    def __len__(self) -> int:
+        inputs = self.hidden_states if self.texts is None else self.texts
+        return 0 if inputs is None else len(inputs)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What could be read of a request: states, and the inputs without."""
+
+    block: LabelledStates
+    bad: BadRows
+
+
+_Read: TypeAlias = "_Reading | TorchSDMError | None"  # None: there was nothing to read
+
+
+def answer_requests(
+    saved: SavedModel, requests: Sequence[AnswerRequest], *, guard: DriftGuard | None = None, texts: bool = False
+) -> list[list[Row] | TorchSDMError]:
+    """The rows of each request, or why there are none. What one request asks does not change another's answer.
+
+    The language model reads all texts together, and neighbouring requests are decided together; this is faster than one
+    by one. The states of a text may differ in their last bits with what it is read with (``batch_tokens=1`` prevents
+    that); everything after that is the same to the bit (docs/decisions/0003).
+
+    Parameters
+    ----------
+    saved : SavedModel
+    requests : sequence of AnswerRequest
+    guard : DriftGuard, optional
+        Watches the inputs that are decided on, in their order. Those that are explained are answered as they would be
+        decided on now, and are no part of the stream.
+    texts : bool
+        Whether explanations have the texts of inputs and examples.
+    """
+    read = _read(saved, requests)
+    answers: list[list[Row] | TorchSDMError] = [one if isinstance(one, TorchSDMError) else [] for one in read]
+    readings = {number: one for number, one in enumerate(read) if isinstance(one, _Reading)}
+
+    def alike(number: int) -> tuple[int, ...]:
+        """Requests with the same are decided together; an explanation, which the guard only looks on, never is."""
+        shape = np.shape(readings[number].block.hidden_states)[1:]
+        return (number + 1, *shape) if requests[number].k else (0, *shape)
+
+    for _, run in groupby(readings, alike):
+        numbers = list(run)
+        k = requests[numbers[0]].k
+        blocks = [readings[number].block for number in numbers]
+        block = join_states([LabelledStates(one.hidden_states, None, one.ids, one.texts) for one in blocks])
+        watching = copy.copy(guard) if k else guard
+        try:
+            rows = answer_rows(saved.classifier, block, k=k, calibration=k > 0, texts=texts and k > 0, guard=watching)
+        except TorchSDMError as error:
+            answers = [error if number in numbers else one for number, one in enumerate(answers)]
+            continue
+        sizes = [len(one) for one in blocks]
+        for number, start, size in zip(numbers, _starts(sizes), sizes, strict=True):
+            parts = with_rejected([rows[start : start + size]], readings[number].bad)
+            answers[number] = [row for part in parts for row in part]
+    return answers
+
+
+def _read(saved: SavedModel, requests: Sequence[AnswerRequest]) -> list[_Read]:
+    """The states of each request. Texts are read together; lists of numbers do not gain by it."""
+    given = {number: request for number, request in enumerate(requests) if len(request)}
+    of_texts = {number: request for number, request in given.items() if request.texts is not None}
+    found: dict[int, _Read] = dict(zip(of_texts, _read_texts(saved, list(of_texts.values())), strict=True))
+    found |= {number: _read_alone(saved, request) for number, request in given.items() if number not in of_texts}
+    return [found.get(number) for number in range(len(requests))]
+
+
+def _read_alone(saved: SavedModel, request: AnswerRequest) -> _Reading | TorchSDMError:
+    bad: BadRows = {}
+    try:
+        block = readable_block(
+            saved, bad, texts=request.texts, answers=request.answers, hidden_states=request.hidden_states
+        )
+    except TorchSDMError as error:
+        return error
+    return _Reading(block, bad)
+
+
+def _read_texts(saved: SavedModel, requests: Sequence[AnswerRequest]) -> list[_Reading | TorchSDMError]:
+    """Read the texts of requests as one list, or, if that is refused, one by one: then only the culprits are told."""
+    if len(requests) > 1 and _can_be_joined(requests):
+        texts = [text for request in requests for text in request.texts or ()]
+        answers = [answer for request in requests for answer in request.answers or ()]
+        whole = _read_alone(saved, AnswerRequest(texts, answers or None))
+        if isinstance(whole, _Reading):
+            return _divided(whole, [len(request) for request in requests])
+        if not isinstance(whole, InvalidInputError):  # no request's fault
+            return [whole] * len(requests)
+    return [_read_alone(saved, request) for request in requests]
+
+
+def _can_be_joined(requests: Sequence[AnswerRequest]) -> bool:
+    """Whether all have an answer for each text, or none has any."""
+    n_answers = [None if request.answers is None else len(request.answers) for request in requests]
+    return n_answers in ([None] * len(requests), [len(request) for request in requests])
+
+
+def _divided(whole: _Reading, sizes: Sequence[int]) -> list[_Reading | TorchSDMError]:
+    """The parts of a reading, numbered from 0 again; a part in which nothing could be read is an error."""
+    numbers = np.asarray(whole.block.ids)  # ascending: a list of texts has no other ids
+    parts: list[_Reading | TorchSDMError] = []
+    for start, size in zip(_starts(sizes), sizes, strict=True):
+        first, last = np.searchsorted(numbers, [start, start + size])
+        bad = {number - start: _renumbered(one, number - start) for number, one in whole.bad.items()
+               if start <= number < start + size}  # fmt: skip
+        if first == last:
+            parts.append(none_readable(bad))
+            continue
+        block = whole.block.take(range(first, last))
+        parts.append(_Reading(replace(block, ids=[number - start for number in numbers[first:last].tolist()]), bad))
+    return parts
+
+
+def _renumbered(bad: BadRow, number: int) -> BadRow:
+    return replace(bad, number=number, id=number)
+
+
+def _starts(sizes: Iterable[int]) -> list[int]:
+    """Where each of consecutive parts begins."""
+    return [0, *accumulate(sizes)][:-1]

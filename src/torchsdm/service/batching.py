@@ -1,0 +1,139 @@
+"""One thread owns the model. Requests wait for it in a queue, and it answers together those that wait together.
+
+There is no delay: an idle worker takes the first request at once, and whatever arrives meanwhile is the next batch. The
+more clients there are, the larger the batches.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+Answer = Callable[[Sequence[Any]], Sequence[Any]]
+
+_MEMORY = 0.8  # of the running mean of times, for each further batch
+
+
+class QueueFull(Exception):
+    """Too many requests wait."""
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(f"{seconds} s")
+        self.seconds = seconds
+        """When it is worth coming back."""
+
+
+class Closed(Exception):
+    """The worker takes no more requests."""
+
+
+@dataclass
+class _Waiting:
+    """A question with its share of a batch, or a call (weight infinite), which is made between batches."""
+
+    what: Any
+    weight: float
+    future: Future[Any] = field(default_factory=Future)
+
+    @property
+    def is_call(self) -> bool:
+        return self.weight == math.inf
+
+
+class Worker:
+    """A thread that answers questions, in the order of their arrival and as many at once as a batch may have.
+
+    Parameters
+    ----------
+    answer : callable
+        Takes questions and returns as many answers. An answer that is an exception is raised to whoever asked.
+    max_waiting : int
+        Most questions that wait; ``ask`` then raises ``QueueFull``.
+    """
+
+    def __init__(self, answer: Answer, max_waiting: int) -> None:
+        self._answer, self._max_waiting = answer, max_waiting
+        self._waiting: deque[_Waiting] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._mean_seconds = 0.0  # that a batch takes
+        self._thread = threading.Thread(target=self._work, name="sdm-worker", daemon=True)
+        self._thread.start()
+
+    def ask(self, question: Any, weight: float) -> Future[Any]:
+        """Queue a question; a batch has questions of a total weight of at most 1, or a single one."""
+        return self._add(_Waiting(question, weight))
+
+    def call(self, function: Callable[[], Any]) -> Future[Any]:
+        """Queue a function for the worker to call, by itself, when the questions before it are answered."""
+        return self._add(_Waiting(function, math.inf))
+
+    @property
+    def n_waiting(self) -> int:
+        """How many questions and calls nobody has begun with."""
+        return len(self._waiting)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether somebody answers."""
+        return self._thread.is_alive() and not self._closed
+
+    def close(self, timeout: float | None = None) -> bool:
+        """Take no more questions, answer those that wait, and end; returns whether all were answered in time."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _add(self, new: _Waiting) -> Future[Any]:
+        with self._changed:
+            if self._closed:
+                raise Closed
+            if not new.is_call and len(self._waiting) >= self._max_waiting:
+                n_batches = max(1.0, sum(one.weight for one in self._waiting if not one.is_call))
+                raise QueueFull(max(1, math.ceil(n_batches * self._mean_seconds)))
+            self._waiting.append(new)
+            self._changed.notify()
+        return new.future
+
+    def _work(self) -> None:
+        while batch := self._next_batch():
+            begun = [one for one in batch if one.future.set_running_or_notify_cancel()]
+            if begun:
+                self._run(begun)
+
+    def _next_batch(self) -> list[_Waiting]:
+        """The questions, or the call, to begin with; empty if the worker is closed and nothing waits."""
+        with self._changed:
+            while not self._waiting and not self._closed:
+                self._changed.wait()
+            batch: list[_Waiting] = []
+            weight = 0.0
+            while self._waiting and (not batch or weight + self._waiting[0].weight <= 1):
+                batch.append(self._waiting.popleft())
+                weight += batch[-1].weight
+            return batch
+
+    def _run(self, batch: list[_Waiting]) -> None:
+        start = time.monotonic()
+        try:
+            answers = [batch[0].what()] if batch[0].is_call else self._answer([one.what for one in batch])
+        except BaseException as error:
+            answers = [error] * len(batch)
+        seconds = time.monotonic() - start
+        if not batch[0].is_call:
+            self._mean_seconds = (
+                _MEMORY * self._mean_seconds + (1 - _MEMORY) * seconds if self._mean_seconds else seconds
+            )
+        for one, answer in zip(batch, answers, strict=True):
+            if isinstance(answer, BaseException):
+                one.future.set_exception(answer)
+            else:
+                one.future.set_result(answer)

@@ -1,0 +1,243 @@
+"""The shapes of requests and answers. A decision has the shape of ``torchsdm.application.decision_schema``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, WithJsonSchema, model_validator
+
+Text = {"type": ["string", "null"]}
+Id = {"type": ["string", "integer"]}
+Label = {"type": ["string", "number", "boolean"]}
+
+
+def _listed(items: dict[str, Any]) -> WithJsonSchema:
+    return WithJsonSchema({"type": "array", "items": items})
+
+
+# What is in a list is looked at later, row by row: one that cannot be used does not cost the others their answers.
+Texts = Annotated[list[Any], _listed(Text)]
+States = Annotated[list[Any], _listed({"type": "array", "items": {"anyOf": [{"type": "number"}, {"type": "array"}]}})]
+Labels = Annotated[list[Any], _listed(Label)]
+Ids = Annotated[list[Any], _listed(Id)]
+Decision = Annotated[dict[str, Any], WithJsonSchema({"$ref": "#/components/schemas/Decision"})]
+Record = dict[str, Any]
+Key = Annotated[
+    StrictStr | None,
+    Field(description="Of your choice; the same request sent again with the same key is no second change."),
+]
+
+
+class _Strict(BaseModel):
+    """A request: a key that is not known is an error, since it may be a known one misspelt."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Inputs(_Strict):
+    """Inputs: texts, with answers if those are judged, or hidden states."""
+
+    texts: Texts | None = Field(None, description="One text for each input.")
+    answers: Texts | None = Field(None, description="The answers to judge, if the model judges answers.")
+    hidden_states: States | None = Field(None, description="One state for each input, as the model was trained on.")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Inputs:
+        if (self.texts is None) == (self.hidden_states is None) or (self.answers is not None and self.texts is None):
+            raise ValueError('give "texts" (with "answers", if those are judged) or "hidden_states"')
+        return self
+
+
+class DecideRequest(Inputs):
+    """Inputs to decide on."""
+
+
+class ExplainRequest(Inputs):
+    """Inputs to explain."""
+
+    k: Annotated[StrictInt, Field(ge=1, le=1000)] = Field(5, description="How many training examples to show.")
+
+
+class DecideAnswer(BaseModel):
+    """A decision for each input."""
+
+    version: int = Field(description="Version of the support that was asked.")
+    decisions: list[Decision]
+
+
+class ExplainAnswer(BaseModel):
+    """A decision for each input, with the examples behind it."""
+
+    version: int = Field(description="Version of the support that was asked.")
+    explanations: list[Decision]
+
+
+class ModelAnswer(BaseModel):
+    """What the model is, as in ``torchsdm.application.summary``."""
+
+    version: int
+    name: str = Field(description="Its name in the routes of the Open Inference Protocol.")
+    kind: str
+    classes: list[Any]
+    n_features: int
+    n_support: int
+    n_calibration: int
+    n_certification: int
+    policy: str
+    certificate: Record | None
+    regions: list[Record]
+    warnings: list[Record]
+    language_model: str | None
+    reads_texts: bool
+    shows_texts: bool
+
+
+class GuardAnswer(BaseModel):
+    """What the drift guard has come to, as in ``torchsdm.application.guard_state``; null for an ensemble."""
+
+    version: int
+    guard: Record | None
+
+
+class GuardReset(_Strict):
+    """Start the guard's stream anew."""
+
+    reason: StrictStr = Field(description="Why; it is remembered.")
+    who: StrictStr = Field("unknown", description="Who resets it.")
+    key: Key = None
+
+
+class _Examples(Inputs):
+    """Labelled examples: all of them are added, or none."""
+
+    labels: Labels = Field(description="One label for each example.")
+    ids: Ids | None = Field(None, description="One new id for each example; by default they are numbered on.")
+    keep_repeated: StrictBool = Field(False, description="Add them even if the model has them already.")
+
+
+class Add(_Examples):
+    """Add examples to the support."""
+
+    what: Literal["add"]
+    allow_new_labels: StrictBool = Field(False, description="Allow labels that are no class of the model.")
+
+
+class AddCalibration(_Examples):
+    """Add examples to the calibration set."""
+
+    what: Literal["add_calibration"]
+
+
+class Relabel(_Strict):
+    """Change the labels of examples, in whichever set has them."""
+
+    what: Literal["relabel"]
+    ids: Ids
+    labels: Labels
+    allow_new_labels: StrictBool = Field(False, description="Allow labels that are no class of the model.")
+
+
+class Remove(_Strict):
+    """Remove examples, from whichever set has them."""
+
+    what: Literal["remove"]
+    ids: Ids
+
+
+class _Calibration(_Strict):
+    alpha: float | list[float] | dict[str, float] | None = Field(
+        None, description="Target accuracy: one, several, or one for each class. Default: as before."
+    )
+    min_class_count: Annotated[StrictInt, Field(ge=0)] | None = None
+    policy: StrictStr | None = Field(None, description="Which lanes are admitted. Default: as before.")
+
+
+class Recalibrate(_Calibration):
+    """Recompute the region, for another alpha or after changes."""
+
+    what: Literal["recalibrate"] = "recalibrate"
+
+
+class Undo(_Strict):
+    """Undo a change, or an undo."""
+
+    what: Literal["undo"]
+    version: Annotated[StrictInt, Field(ge=1)] = Field(description="The version that the change made.")
+
+
+class _Signed(_Strict):
+    """What is known of every change."""
+
+    who: StrictStr = Field(description="Who makes it.")
+    why: StrictStr = Field(description="Why.")
+    key: Key = None
+
+
+class ExemplarsRequest(_Signed):
+    """Changes that are made in one step: all or none. Undo is not mixed with others."""
+
+    changes: list[
+        Annotated[Add | AddCalibration | Relabel | Remove | Recalibrate | Undo, Field(discriminator="what")]
+    ] = Field(min_length=1)
+
+
+class RecalibrateRequest(_Signed, _Calibration):
+    """Recompute the region."""
+
+
+class PreviewRequest(_Strict):
+    """Changes to try; nothing is written."""
+
+    changes: list[Annotated[Add | AddCalibration | Relabel | Remove | Recalibrate, Field(discriminator="what")]] = (
+        Field(min_length=1)
+    )
+
+
+class PreviewAnswer(BaseModel):
+    """How many points each set has and which shares are admitted, before the changes and after them."""
+
+    version: int = Field(description="Version of the support that they were tried on.")
+    before: Record
+    after: Record
+
+
+class Change(BaseModel):
+    """A change that was made."""
+
+    version: int = Field(description="Version of the support after it.")
+    at: str = Field(description="When: UTC, ISO 8601.")
+    who: str
+    why: str
+    what: str
+    n: int = Field(description="How many points it concerns.")
+    key: str | None
+    undone_by: int | None
+    details: Record
+    together_with: int
+
+
+class ChangesAnswer(BaseModel):
+    """Changes, oldest first."""
+
+    version: int = Field(description="Version of the support that answers now.")
+    changes: list[Change]
+
+
+class ReloadAnswer(BaseModel):
+    """Whether there was anything new in the model's directory."""
+
+    version: int
+    reloaded: bool
+
+
+class HealthAnswer(BaseModel):
+    """Whether the service can be asked."""
+
+    status: str
+    version: int | None = None
+
+
+class ErrorAnswer(BaseModel):
+    """Why there is no other answer."""
+
+    error: str

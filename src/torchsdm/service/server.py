@@ -1,0 +1,75 @@
+"""The server: uvicorn, on a socket of ours, with a time limit for heads that never end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from torchsdm.errors import InvalidInputError
+from torchsdm.service.app import create_app
+from torchsdm.service.settings import ServiceSettings
+
+_LOGGER = logging.getLogger(__name__)
+_KEEP_ALIVE_SECONDS = 20  # that an idle connection is kept
+
+
+def run_service(path: str | Path, settings: ServiceSettings, **opening: Any) -> None:
+    """Answer requests until interrupted; requests that have arrived by then are answered first."""
+    with _listening(settings.host, settings.port) as listening:
+        app = create_app(path, settings, **opening)
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        _LOGGER.info("listening on http://%s:%d", host, listening.getsockname()[1])
+        config = uvicorn.Config(
+            app,
+            http=_with_limited_heads(settings.body_seconds),
+            ws="none",
+            log_level="warning",
+            access_log=False,  # /metrics has the numbers
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=max(1, round(settings.drain_seconds)),
+        )
+        uvicorn.Server(config).run([listening])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024
+        )
+    except OSError as error:
+        raise InvalidInputError(f"Cannot listen on {host}, port {port}: {error}. Choose another.") from error
+
+
+def _with_limited_heads(seconds: float) -> type[asyncio.Protocol]:
+    """uvicorn's protocol, but a connection whose next request does not begin in time is closed."""
+
+    class LimitedHeads(H11Protocol):
+        _limit: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._limit = self.loop.call_later(seconds, transport.close)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            cycle: Any = self.cycle  # of the last request; None before the first
+            is_in_head = cycle is None or cycle.response_complete
+            if self._limit is not None and not is_in_head:
+                self._limit.cancel()
+                self._limit = None
+            elif self._limit is None and is_in_head:
+                self._limit = self.loop.call_later(seconds, self.transport.close)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self._limit is not None:
+                self._limit.cancel()
+            super().connection_lost(exc)
+
+    return LimitedHeads

@@ -1,0 +1,349 @@
+"""The model that is served: who asks it, who changes it, and how another takes its place.
+
+Two threads have a part in it. The *worker* answers requests, in the order of their arrival, with the snapshot and the
+guard that are current; both are replaced only by the worker, between two batches, so that a request sees one version
+from start to end. The *writer* does everything that takes long and must not hold up answers: it writes changes, opens
+another model and warms it, and then hands the worker what is to be current from now on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from torchsdm.application import (
+    AnswerRequest,
+    LiveModel,
+    SavedModel,
+    Snapshot,
+    answer_requests,
+    change_requests,
+    continued_guard,
+    guard_state,
+    successor,
+    summary,
+)
+from torchsdm.errors import InvalidInputError, ModelFileError, TorchSDMError
+from torchsdm.service.batching import Closed, Worker
+from torchsdm.service.metrics import Metrics
+from torchsdm.service.recent import Recent
+from torchsdm.service.settings import ServiceSettings
+
+_LOGGER = logging.getLogger(__name__)
+_WATCH_SECONDS = 1.0
+_CHARACTERS_PER_TOKEN = 4  # roughly, to know how many texts make a batch before they are tokenized
+_SHOWN = ("kind", "classes", "n_support", "n_calibration", "n_certification", "policy", "certificate", "regions",
+          "warnings")  # fmt: skip
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The rows of a request, and the version of the support that they were decided with."""
+
+    version: int
+    rows: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Served:
+    """What answers at the moment."""
+
+    snapshot: Snapshot
+    guard: Any
+
+    @property
+    def version(self) -> int:
+        """The version of the support."""
+        return self.snapshot.version
+
+    @property
+    def saved(self) -> SavedModel:
+        """The model."""
+        return self.snapshot.saved
+
+    @property
+    def reads_texts(self) -> bool:
+        """Whether the model knows a language model."""
+        return self.extractor is not None
+
+    @property
+    def extractor(self) -> Any:
+        """What reads texts, if the model knows a language model."""
+        return None if self.saved.text_classifier is None else self.saved.text_classifier.extractor_
+
+    @property
+    def asks_for_answers(self) -> bool:
+        """Whether the model judges answers."""
+        return self.extractor is not None and self.extractor.asks_for_answers
+
+    @cached_property
+    def description(self) -> dict[str, Any]:
+        """What the model is, for people and programs."""
+        classifier = self.saved.classifier
+        facts, origin = summary(classifier, self.saved.path), classifier.states_origin_
+        return {
+            "version": self.version,
+            **{name: facts[name] for name in _SHOWN},
+            "n_features": classifier.n_features_in_,
+            "language_model": None if origin is None else origin.model.reference,
+            "reads_texts": self.reads_texts,
+        }
+
+
+class Serving:
+    """A saved model that is asked, changed and replaced while it is served."""
+
+    def __init__(self, path: Path, settings: ServiceSettings, metrics: Metrics, **opening: Any) -> None:
+        self.path, self.settings, self.metrics, self._opening = path, settings, metrics, opening
+        self.live = LiveModel.open(path, who="sdm serve", exclusive=False, **opening)  # the shell may change it, too
+        guard = continued_guard(self.live.snapshot.saved.classifier, settings.guard_file)
+        if guard is not None and settings.guard_file is not None:
+            guard.save(settings.guard_file)  # who cannot write should know at the start
+        self.served = Served(self.live.snapshot, guard)
+        self.recent = Recent()
+        self.is_warm = False
+        self._is_closing = threading.Event()
+        self._batch_tokens = int(opening.get("batch_tokens", 4096))
+        self.worker = Worker(self._answer, settings.max_waiting)
+        self._writer = ThreadPoolExecutor(1, "sdm-writer")
+        metrics.queue.set_function(lambda: self.worker.n_waiting)
+        metrics.version.set_function(lambda: self.served.version)
+        self._show_guard()
+
+    # ---------------------------------------------------------------- asking
+
+    async def ask(self, request: AnswerRequest) -> Answered:
+        """The answer to a request, when the worker has come to it."""
+        if len(request) > self.settings.max_inputs:
+            raise InvalidInputError(
+                f"A request may have at most {self.settings.max_inputs} inputs. Got {len(request)}: send several."
+            )
+        answered: Answered = await asyncio.wrap_future(self.worker.ask(request, self._weight(request)))
+        return answered
+
+    def _weight(self, request: AnswerRequest) -> float:
+        """The share of a batch that a request takes: of the rows, or of the tokens that a language model reads."""
+        of_rows = len(request) / self.settings.batch_rows
+        texts = [*(request.texts or ()), *(request.answers or ())]
+        n_characters = sum(len(text) for text in texts if isinstance(text, str))
+        return max(of_rows, n_characters / _CHARACTERS_PER_TOKEN / self._batch_tokens)
+
+    def _answer(self, requests: Sequence[AnswerRequest]) -> list[Answered | TorchSDMError]:
+        """Answer requests together; the worker calls this."""
+        served = self.served
+        was_raised = served.guard is not None and served.guard.raised
+        answers = answer_requests(served.saved, requests, guard=served.guard, texts=self.settings.texts)
+        self.metrics.count_batch(sum(map(len, requests)))
+        if served.guard is not None:
+            self._show_guard()
+            if served.guard.raised and not was_raised:
+                state = guard_state(served.guard)
+                _LOGGER.warning("the drift guard was raised at input %d by %s", state["raised_at"], state["raised_by"])
+                self._keep_guard()
+        return [one if isinstance(one, TorchSDMError) else Answered(served.version, one) for one in answers]
+
+    # ---------------------------------------------------------------- changing
+
+    def count_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Count decisions that were given out."""
+        self.metrics.count_rows(rows)
+        self.recent.record(rows)
+
+    async def change(
+        self, changes: Sequence[Mapping[str, Any]], *, who: str, why: str, key: str | None
+    ) -> list[dict[str, Any]]:
+        """Make changes in one step; who asks from now on is answered with them."""
+        undone = [change["version"] for change in changes if change["what"] == "undo"]
+        if undone and len(undone) < len(changes):
+            raise InvalidInputError("changes: undo is not mixed with other changes. Send it by itself.")
+        if undone:
+            make = partial(self.live.undo_all, undone)
+        else:
+            make = partial(self.live.make, await self._read_changes(changes))
+
+        def write() -> list[dict[str, Any]]:
+            made = make(who=who, why=why, key=key)
+            self._take_over()
+            return [change.to_dict() for change in made]
+
+        return await self._in_writer(write)
+
+    async def preview(self, changes: Sequence[Mapping[str, Any]]) -> tuple[int, tuple[dict[str, Any], dict[str, Any]]]:
+        """The version that changes were tried on, and the model's standing before and after them."""
+        requests = await self._read_changes(changes)
+        return await self._in_writer(lambda: (self.live.snapshot.version, self.live.preview(requests)))
+
+    async def reload(self) -> bool:
+        """Take in what others wrote into the model's directory: changes, or another model."""
+        return await self._in_writer(self._refresh)
+
+    async def _read_changes(self, changes: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """Changes from plain values; their texts are read by the worker, who has the language model."""
+        return await self._between_batches(lambda: change_requests(self.served.saved, changes))
+
+    def _refresh(self) -> bool:
+        is_new = self.live.refresh()
+        self._take_over()
+        return is_new
+
+    def _take_over(self) -> None:
+        """Have the worker answer with the newest snapshot. The old one answers until the new one has decided once."""
+        old, snapshot = self.served, self.live.snapshot
+        if snapshot.saved is old.saved:
+            return
+        new = Served(snapshot, continued_guard(snapshot.saved.classifier))
+        _decide_once(new, with_texts=new.extractor is not old.extractor)
+
+        def switch() -> None:
+            guard = successor(self.served.guard, new.guard, f"version {new.version} took its place")
+            self.served = replace(new, guard=guard)
+            self._show_guard()
+            self._keep_guard()
+
+        self.worker.call(switch).result()
+        self.metrics.reloads.inc()
+        _LOGGER.info("serving %s, version %d", self.path, new.version)
+
+    def _watch(self) -> None:
+        """Look for what others wrote, every second until the service ends; a failure is told once."""
+        told = ""
+        while not self._is_closing.wait(_WATCH_SECONDS):
+            try:
+                self._writer.submit(self._refresh).result()
+                told = ""
+            except TorchSDMError as error:
+                if str(error) != told:
+                    told = str(error)
+                    _LOGGER.error("version %d is served on: %s", self.served.version, error)
+            except (CancelledError, RuntimeError):  # the writer ends
+                return
+
+    # ---------------------------------------------------------------- the guard
+
+    async def guard(self) -> tuple[int, dict[str, Any] | None]:
+        """The version that answers, and what its guard has come to; None for an ensemble."""
+        return await self._between_batches(self._guard_state)
+
+    async def reset_guard(self, reason: str, *, who: str, key: str | None) -> tuple[int, dict[str, Any] | None]:
+        """Start the guard's stream anew; the log of changes has it first."""
+        if self.served.guard is None:
+            raise InvalidInputError("An ensemble has no drift guard to reset.")
+
+        def reset() -> tuple[int, dict[str, Any] | None]:
+            self.served.guard.reset(reason)
+            self._show_guard()
+            self._keep_guard()
+            return self._guard_state()
+
+        def write() -> tuple[int, dict[str, Any] | None]:
+            is_known = key is not None and self.live.made_with(key) is not None
+            rehearsed = self.worker.call(lambda: copy.copy(self.served.guard)).result()
+            rehearsed.reset(reason)
+            self.live.guard_reset(rehearsed.resets[-1], who=who, key=key)
+            self._take_over()
+            return self.worker.call(self._guard_state if is_known else reset).result()
+
+        return await self._in_writer(write)
+
+    def _guard_state(self) -> tuple[int, dict[str, Any] | None]:
+        guard = self.served.guard
+        return self.served.version, None if guard is None else guard_state(guard)
+
+    def _show_guard(self) -> None:
+        if self.served.guard is not None:
+            self.metrics.show_guard(guard_state(self.served.guard))
+
+    def _keep_guard(self) -> None:
+        """Save the guard. Answers do not wait for a disk: a guard that cannot be written goes on in memory."""
+        guard, file = self.served.guard, self.settings.guard_file
+        if guard is not None and file is not None:
+            try:
+                guard.save(file)
+            except ModelFileError as error:
+                _LOGGER.error("the drift guard is not saved: %s", error)
+
+    # ---------------------------------------------------------------- beginning and end
+
+    @property
+    def name(self) -> str:
+        """What the model is called in the routes of the Open Inference Protocol: its directory's name."""
+        return self.path.resolve().name
+
+    def start(self) -> None:
+        """Warm the model, and watch its directory if that is wanted; requests that come before wait."""
+        self.worker.call(self._warm)
+        if self.settings.watch:
+            threading.Thread(target=self._watch, name="sdm-watch", daemon=True).start()
+
+    def _warm(self) -> None:
+        """Decide once, so that the first to ask does not wait for the language model and for compiled code."""
+        _decide_once(self.served, with_texts=True)
+        self.is_warm = True
+        _LOGGER.info("ready: %s, version %d", self.path, self.served.version)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request would be answered at once."""
+        return self.is_warm and self.worker.is_alive
+
+    def close(self) -> None:
+        """Answer what waits, and keep the guard."""
+        self._is_closing.set()
+        self._writer.shutdown(wait=True, cancel_futures=True)
+        if not self.worker.close(self.settings.drain_seconds):
+            _LOGGER.warning("some requests were not answered within %g seconds", self.settings.drain_seconds)
+        self._keep_guard()
+        self.live.close()
+
+    async def _in_writer(self, function: Callable[[], Result]) -> Result:
+        """Have the writer call a function when it has done what came before."""
+        if self._is_closing.is_set():
+            raise Closed
+        return await asyncio.wrap_future(self._writer.submit(function))
+
+    def write(self, function: Callable[[], Result]) -> Result:
+        """Have the writer call a function that changes the model, and the worker take over; for other threads."""
+
+        def changing() -> Result:
+            result = function()
+            self._take_over()
+            return result
+
+        if self._is_closing.is_set():
+            raise Closed
+        return self._writer.submit(changing).result()
+
+    def between_batches(self, function: Callable[[], Result]) -> Result:
+        """Have the worker call a function, when it has answered what came before; for other threads."""
+        result: Result = self.worker.call(function).result()
+        return result
+
+    async def _between_batches(self, function: Callable[[], Result]) -> Result:
+        """The same for routes."""
+        result: Result = await asyncio.wrap_future(self.worker.call(function))
+        return result
+
+
+def _decide_once(served: Served, *, with_texts: bool) -> None:
+    """Decide on a state of zeros and explain it, and, if a language model is known, read a text with it."""
+    classifier = served.saved.classifier
+    zeros = np.zeros((1,) * (classifier.input_ndim_ - 1) + (classifier.n_features_in_,), dtype=np.float32)
+    onlooker = copy.copy(served.guard)
+    answer_requests(served.saved, [AnswerRequest(hidden_states=zeros, k=k) for k in (0, 1)], guard=onlooker)
+    if served.reads_texts and with_texts:
+        answers = ["warm"] if served.asks_for_answers else None
+        (read,) = answer_requests(served.saved, [AnswerRequest(["warm"], answers)], guard=onlooker)
+        if isinstance(read, TorchSDMError):
+            _LOGGER.warning("texts cannot be read, only states: %s", read)

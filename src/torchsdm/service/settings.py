@@ -1,0 +1,72 @@
+"""How a service is run: where it listens, who may ask what, and how much."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchsdm.errors import InvalidInputError
+from torchsdm.validation import check_positive
+
+MEGABYTE = 1_000_000
+
+
+@dataclass(frozen=True)
+class ServiceSettings:
+    """Settings of a service; the defaults are those of ``sdm serve``."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Anything but loopback needs a token."""
+    port: int = 8000
+    """0 picks a free one."""
+    token: str | None = None
+    """Whoever writes must know it; if the address is not loopback, whoever asks anything but health."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names, besides those of loopback, that requests may be for; needed behind a proxy."""
+    texts: bool = False
+    """Whether explanations have the texts of training examples."""
+    watch: bool = False
+    """Whether the model's directory is looked at every second, and a new model in it served."""
+    guard_file: Path | None = None
+    """Where the drift guard is kept between runs."""
+    max_inputs: int = 256
+    """Most inputs per request."""
+    max_body: int = 64 * MEGABYTE
+    """Most bytes of a request's body."""
+    max_waiting: int = 256
+    """Most requests that wait; the next are told to come back."""
+    batch_rows: int = 1024
+    """Most states that are decided on at once; requests are taken together up to this."""
+    body_seconds: float = 30.0
+    """Longest time that a client may take to send a request's head, and then its body."""
+    drain_seconds: float = 30.0
+    """Longest time that requests are given when the service is told to end."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_inputs", "max_body", "max_waiting", "batch_rows"):
+            check_positive(getattr(self, name), name, "ServiceSettings", integer=True)
+        for name in ("body_seconds", "drain_seconds"):
+            check_positive(getattr(self, name), name, "ServiceSettings")
+        if self.token is not None and (
+            len(self.token) < 16 or not self.token.isascii() or not self.token.isprintable()
+        ):
+            raise InvalidInputError(
+                "A token must have at least 16 printable ASCII characters. Make one: "
+                "python -c 'import secrets; print(secrets.token_urlsafe())'."
+            )
+        if not self.is_local and self.token is None:
+            raise InvalidInputError(
+                f"{self.host} can be reached by others, so a token is needed: put one into a file and name it with "
+                "--token-file, or set TORCHSDM_TOKEN."
+            )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach the service."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
