@@ -130,8 +130,9 @@ def open_page(chromium):
     """Opens pages that note every request and every error."""
     contexts = []
 
-    def opened(width=1280, scheme="light"):
-        context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    def opened(width=1280, scheme="light", **options):
+        size = {"width": width, "height": 900}
+        context = chromium.new_context(viewport=size, color_scheme=scheme, **options)
         context.set_default_timeout(60_000)
         contexts.append(context)
         page = context.new_page()

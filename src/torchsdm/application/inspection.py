@@ -129,6 +129,7 @@ def _edges(name: str, values: Array) -> Array:
     if name == "similarity":
         most = max(float(values.max(initial=0)), 1.0)
         edges: Array = np.exp2(np.linspace(0, math.log2(1 + most), _N_BINS + 1)) - 1
+        edges[-1] = most  # which rounding may miss
         return edges
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
     return np.linspace(low, high if high > low else low + 1, _N_BINS + 1)

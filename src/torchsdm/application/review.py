@@ -21,13 +21,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 
 from torchsdm.application.answers import answer_rows, readable_block
-from torchsdm.application.inputs import open_documents
 from torchsdm.application.live_model import LiveModel, Snapshot
 from torchsdm.application.summaries import standing
 from torchsdm.choices import REJECTED
-from torchsdm.columns import Columns
 from torchsdm.documents import BadRows, Documents
 from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.estimators import Add, Recalibrate, Request, SDMClassifier, SDMEnsemble
@@ -71,29 +70,29 @@ class ReviewQueue:
                 raise InvalidInputError(
                     f'Row {number} must be an object with "text" and, if it has them, "id", "answer" and "label".'
                 )
-        return self._put(Documents(list(rows), problems="reject", repeated="keep"), source)
+        return self._put(list(rows), source)
 
-    def put_file(self, path: Path, source: str, columns: Columns | None = None) -> dict[str, int]:
-        """Put the texts of a file into the queue; it is read as ``Documents`` reads files."""
+    def put_file(self, path: Path, source: str) -> dict[str, int]:
+        """Put the texts of a file into the queue, read as ``Documents`` reads files; labels may be missing."""
         try:
-            documents = open_documents(path, columns or Columns(), with_labels=True, problems="reject")
-            return self._put(documents, source)
+            return self._put(path, source)
         except InvalidInputError as error:
             error.args = (error.what.replace(str(path), source),)
             raise
 
-    def _put(self, documents: Documents, source: str) -> dict[str, int]:
+    def _put(self, rows: Any, source: str) -> dict[str, int]:
         if self.live.snapshot.saved.text_classifier is None:
             raise InvalidInputError(
                 "This model was trained on states only, and its review queue takes texts.", remedy=Remedy.GIVE_STATES
             )
         classes = {str(name): name for name in self._classifier.classes_.tolist()}
+        documents, labels = Documents(rows, label=False, problems="reject", repeated="keep"), _labels(rows)
         inputs = [
             NewInput(
                 one.text,
                 one.id if documents.has_ids else None,
                 one.answer,
-                classes.get(str(one.label), one.label) if documents.has_labels else None,
+                classes.get(str(labels.get(one.number)), labels.get(one.number)),
             )
             for one in documents
         ]
@@ -188,10 +187,10 @@ class ReviewQueue:
     def preview(self, *, recalibrate: bool = True) -> dict[str, Any]:
         """What adding all that was labelled would do, with nothing written.
 
-        ``before`` and ``after`` are the model's standing; ``lanes`` counts the other inputs of the queue by their lanes
+        ``known`` inputs are in the model already and are left out; ``before`` and ``after`` are the model's standing; ``lanes`` counts the other inputs of the queue by their lanes
         before and after.
         """
-        rows, requests = self._labelled(recalibrate)
+        rows, requests, n_known = self._labelled(recalibrate)
         numbers, states = self.store.states()
         others = np.flatnonzero(~np.isin(numbers, rows))
         classifier = self._classifier
@@ -201,6 +200,7 @@ class ReviewQueue:
         pairs = sorted(Counter(zip(*lanes, strict=True)).items())
         return {
             "n": len(rows),
+            "known": n_known,
             "before": standing(classifier),
             "after": standing(changed),
             "lanes": [{"before": before, "after": after, "n": n} for (before, after), n in pairs],
@@ -208,7 +208,7 @@ class ReviewQueue:
 
     def add(self, who: str, why: str, *, recalibrate: bool = True) -> list[Change]:
         """Add all that was labelled to the support of the model, in one step; returns the changes."""
-        rows, requests = self._labelled(recalibrate)
+        rows, requests, _ = self._labelled(recalibrate)
         key = f"review:{hashlib.sha256(json.dumps([rows, _now()]).encode()).hexdigest()[:16]}"
         self.store.start_adding(rows, key)  # a process that is killed in the next line finds out by the key
         try:
@@ -236,21 +236,27 @@ class ReviewQueue:
         self.store.release([one.version for one in changes if one.undone_by is not None])
         self._wake.set()
 
-    def _labelled(self, recalibrate: bool) -> tuple[list[int], list[Request]]:
-        """What was labelled and not added, and the changes that would add it to the support."""
-        rows = self.store.rows(status="labelled")
-        numbers, states = self.store.states([row["row"] for row in rows])
-        rows = [row for row in rows if row["row"] in set(numbers)]  # what could not be decided on cannot be added
-        if not rows:
+    def _labelled(self, recalibrate: bool) -> tuple[list[int], list[Request], int]:
+        """What was labelled and not added, the changes that would add it, and how many the model has already."""
+        by_row = {row["row"]: row for row in self.store.rows(status="labelled")}
+        numbers, flat = self.store.states(list(by_row))  # what could not be decided on cannot be added
+        if not numbers:
             raise InvalidInputError("Nothing is labelled that could be added.")
-        known = {str(name) for model in self._classifier.models_ for name in model.known_ids()}
-        names = [f"review-{row['row']}" if str(row["name"]) in known else row["name"] for row in rows]
+        classifier, rows = self._classifier, [by_row[number] for number in numbers]
         asks = any(row["answer"] is not None for row in rows)
         texts = [f"{row['text']}\n[answer] {row['answer']}" if asks else row["text"] for row in rows]
-        labels = [row["label"] for row in rows]
-        origin = self._classifier.states_origin_
-        data = LabelledStates(_states(self._classifier, states), labels, names, texts, origin=origin)
-        return numbers, [Add(data), *([Recalibrate()] if recalibrate else [])]
+        states = _states(classifier, flat)
+        found = [model.has_points(torch.from_numpy(states), texts) for model in classifier.models_]
+        is_new = ~np.logical_or.reduce([known for sets in found for known in sets.values()])
+        if not is_new.any():
+            raise InvalidInputError("All that was labelled is in the model already.")
+        ids = {str(name) for model in classifier.models_ for name in model.known_ids()}
+        names = [f"review-{row['row']}" if str(row["name"]) in ids else row["name"] for row in rows]
+        origin = classifier.states_origin_
+        data = LabelledStates(states, [row["label"] for row in rows], names, texts, origin=origin)
+        chosen = np.flatnonzero(is_new).tolist()
+        requests: list[Request] = [Add(data.take(chosen)), *([Recalibrate()] if recalibrate else [])]
+        return [numbers[row] for row in chosen], requests, len(rows) - len(chosen)
 
     @property
     def _classifier(self) -> SDMClassifier | SDMEnsemble:
@@ -276,6 +282,15 @@ class ReviewQueue:
         writer.writeheader()
         writer.writerows(table)
         yield lines.getvalue()
+
+
+def _labels(rows: Any) -> dict[int, Any]:
+    """The labels of those rows that have one, by the number of the row."""
+    labelled = Documents(rows, problems="skip", repeated="keep")
+    try:
+        return {one.number: one.label for one in labelled} if labelled.has_labels else {}
+    except InvalidInputError:  # none has
+        return {}
 
 
 def _called(function: Callable[[], Any]) -> Any:

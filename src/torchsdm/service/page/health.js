@@ -54,7 +54,7 @@ function Guard({ guard, attempt }) {
   const x = (value) => (value / 1.25) * 300;
   const submit = (event) => {
     event.preventDefault();
-    attempt("v1/guard", { reason: new FormData(event.target).get("reason") });
+    attempt("v1/guard", { reason: new FormData(event.target).get("reason"), who: recall("who") || "reviewer" });
   };
   return html`
     <section class="card" aria-labelledby="guard">

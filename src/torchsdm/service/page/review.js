@@ -240,7 +240,7 @@ function Adding({ n, who, attempt, onDone }) {
     </section>`;
 }
 
-function Effect({ effect: { before, after, lanes, n } }) {
+function Effect({ effect: { before, after, lanes, n, known } }) {
   const moved = lanes.filter((one) => one.before !== one.after);
   const inLane = (side, lane) => lanes.filter((one) => one[side] === lane).reduce((sum, one) => sum + one.n, 0);
   const rest = lanes.reduce((sum, one) => sum + one.n, 0);
@@ -258,6 +258,7 @@ function Effect({ effect: { before, after, lanes, n } }) {
           <${Line} name=${`queue: ${lane}`} a=${inLane("before", lane)} b=${inLane("after", lane)} />`)}
       </tbody>
     </table>
+    ${known > 0 && html`<p>${plural(known, "labelled input")} of the model's own training or calibration data ${known === 1 ? "is" : "are"} left out.</p>`}
     <p class="hint">${moved.length
       ? `Of the other ${plural(rest, "input")} of the queue, ${moved.map((one) => `${one.n} would go from ${one.before} to ${one.after}`).join(", ")}.`
       : `None of the other ${plural(rest, "input")} of the queue would change lanes.`}
