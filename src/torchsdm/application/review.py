@@ -187,8 +187,8 @@ class ReviewQueue:
     def preview(self, *, recalibrate: bool = True) -> dict[str, Any]:
         """What adding all that was labelled would do, with nothing written.
 
-        ``known`` inputs are in the model already and are left out; ``before`` and ``after`` are the model's standing; ``lanes`` counts the other inputs of the queue by their lanes
-        before and after.
+        ``known`` inputs are in the model already and are left out. ``before`` and ``after`` are the model's standing;
+        ``lanes`` counts the other inputs of the queue by their lanes before and after.
         """
         rows, requests, n_known = self._labelled(recalibrate)
         numbers, states = self.store.states()
@@ -286,6 +286,8 @@ class ReviewQueue:
 
 def _labels(rows: Any) -> dict[int, Any]:
     """The labels of those rows that have one, by the number of the row."""
+    if isinstance(rows, list):
+        return {number: row["label"] for number, row in enumerate(rows) if row.get("label") is not None}
     labelled = Documents(rows, problems="skip", repeated="keep")
     try:
         return {one.number: one.label for one in labelled} if labelled.has_labels else {}

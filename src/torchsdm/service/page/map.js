@@ -83,6 +83,7 @@ function Drawn({ data, params, model }) {
   };
   const most = useMemo(() => Math.max(1, ...[points.similarity.reduce((a, b) => Math.max(a, b), 0)].map(scales.similarity)) * 1.02, [points]);
   const panels = useMemo(() => panelsOf(points, classes, axis), [points, axis]);
+  const predicted = useMemo(() => new Set(points.predictions).size, [points]);
   const counted = useMemo(() => ({ all: admittedBy(region, points), by: panels.map((one) => admittedBy(region, points, one.c)) }), [region, points, panels]);
   const corner = (c) => {
     if (axis === "score") return certificate?.thresholds[c] == null ? null : { x: 0, y: scales.share(certificate.thresholds[c]) };
@@ -135,7 +136,7 @@ function Drawn({ data, params, model }) {
         onBrush=${(found) => setChosen({ title: "Points under the brush", positions: found.map((i) => one.positions[i]) })}
         onPick=${(i) => pick(one.positions[i])} />`)}
     </div>
-    ${panels.length < new Set(points.predictions).size && html`<p class="hint">The ${MOST_PANELS} predictions with the most points are drawn; the table counts all.</p>`}
+    ${panels.length < predicted && html`<p class="hint">The ${MOST_PANELS} predictions with the most points are drawn; the table counts all.</p>`}
     <section class="card" aria-labelledby="listed">
       <h2 id="listed">List points</h2>
       <div class="row">

@@ -77,14 +77,18 @@ export function Plot({ title, points, most, region, yName, onBrush, onPick }) {
     </figure>`;
 }
 
+// An empty canvas of this size; only another size makes a new one, which is slow.
 function prepared(canvas, width, height) {
-  const ratio = devicePixelRatio || 1;
-  canvas.width = Math.round(width * ratio);
-  canvas.height = Math.round(height * ratio);
-  canvas.style.width = `${width}px`;
-  canvas.style.height = `${height}px`;
-  const context = canvas.getContext("2d");
-  context.scale(ratio, ratio);
+  const ratio = devicePixelRatio || 1, wide = Math.round(width * ratio), high = Math.round(height * ratio);
+  if (canvas.width !== wide || canvas.height !== high) {
+    canvas.width = wide;
+    canvas.height = high;
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+  }
+  const context = canvas.getContext("2d", { willReadFrequently: true }); // pixels at once, not a list of what was drawn
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.clearRect(0, 0, width, height);
   context.font = "12px system-ui, sans-serif";
   return context;
 }
