@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,6 +44,16 @@ def remove_unfinished(directory: Path) -> None:
     """Remove the unfinished files that a crashed writer left in a directory."""
     for stale in directory.glob(f"{TEMPORARY_PREFIX}*"):
         stale.unlink(missing_ok=True)
+
+
+def usual_mode(directory: Path) -> int:
+    """The mode that a file newly written to a directory has, by the umask; other libraries have ideas of their own."""
+    probe = directory / f"{TEMPORARY_PREFIX}mode"
+    try:
+        with open(probe, "wb") as file:
+            return stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 def file_digest(path: Path) -> str:

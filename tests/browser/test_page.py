@@ -226,6 +226,7 @@ def test_the_slider_is_smooth_with_50_000_points(tmp_path, serve, open_page):
     n = int(re.search(r"of ([\d,]+)", page.locator("table.stats").inner_text())[1].replace(",", ""))
     assert n > 50_000
     page.wait_for_timeout(1000)
+    page.context.browser.start_tracing(page=page, categories=["toplevel"])
     frames = page.evaluate(
         """async () => {
             const slider = document.querySelector("#alpha"), frames = [];
@@ -241,6 +242,15 @@ def test_the_slider_is_smooth_with_50_000_points(tmp_path, serve, open_page):
             return frames;
         }"""
     )
-    median = statistics.median(frames)
-    print(f"\n{n} points: {median:.1f} ms a frame in the median, {max(frames):.1f} ms at most")
-    assert median < 50  # 20 frames a second, without a graphics card
+    busy = main_thread_time(json.loads(page.context.browser.stop_tracing())["traceEvents"]) / len(frames)
+    print(f"\n{n} points: {busy:.1f} ms of processor time a frame, {statistics.median(frames):.1f} ms by the clock")
+    assert busy < 16.7  # 60 frames a second on a processor that has nothing else to do
+
+
+def main_thread_time(events):
+    """Processor time of the page's main thread in milliseconds: the clock counts what else the machine does."""
+    threads = {
+        (e["pid"], e["tid"]) for e in events if e["name"] == "thread_name" and e["args"]["name"] == "CrRendererMain"
+    }
+    tasks = [e for e in events if e["name"].endswith("::RunTask") and (e["pid"], e["tid"]) in threads]
+    return sum(e.get("tdur", 0) for e in tasks) / 1000

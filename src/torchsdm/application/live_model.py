@@ -56,16 +56,20 @@ class Snapshot:
     saved: SavedModel
 
 
-@dataclass(frozen=True)
-class Staged:
-    """Changes that were tried on a copy of the model and not yet made."""
+@dataclass
+class Draft:
+    """Changes that are tried on a copy of the model before they are made."""
 
     version: int
-    """The version that they were tried on."""
+    """The version that they are tried on."""
     classifier: SDMClassifier | SDMEnsemble
     """The model after them."""
-    entries: list[Entry]
+    entries: list[Entry] = field(default_factory=list)
     outcomes: Mapping[str, bytes] = field(default_factory=dict)
+
+    def apply(self, request: Request) -> None:
+        """Try one more change."""
+        self.entries.append(request.apply(self.classifier))
 
 
 class LiveModel:
@@ -219,7 +223,7 @@ class LiveModel:
         asked = request_digest([]) + " " + " ".join(map(str, versions))
         with self._writing() as writer:
             made = [] if key is None else writer.made_with(key, asked)
-            return made or self._commit(writer, self.stage_undo(versions), who, why, key, asked)
+            return made or self._commit(writer, self.draft_undo(versions), who, why, key, asked)
 
     def make(self, requests: Sequence[Request], *, who: str, why: str, key: str | None = None) -> list[Change]:
         """Make several changes in one step: all or none."""
@@ -228,7 +232,7 @@ class LiveModel:
         asked = "" if key is None else request_digest(requests)
         with self._writing() as writer:
             made = [] if key is None else writer.made_with(key, asked)
-            return made or self._commit(writer, self.stage(requests), who, why, key, asked)
+            return made or self._commit(writer, self.draft(requests), who, why, key, asked)
 
     def compact(self, *, who: str, why: str) -> Change | None:
         """Save the model as it is, so that opening it replays nothing; None if there was nothing to replay.
@@ -247,28 +251,30 @@ class LiveModel:
 
     # --- Trying them first -------------------------------------------------------------------------------------------
 
-    def stage(self, requests: Sequence[Request]) -> Staged:
+    def draft(self, requests: Sequence[Request] = ()) -> Draft:
         """Try changes on a copy of the model; nothing is written before ``commit``."""
         snapshot = self.snapshot
-        classifier = copy.copy(snapshot.saved.classifier)
-        return Staged(snapshot.version, classifier, [request.apply(classifier) for request in requests])
+        draft = Draft(snapshot.version, copy.copy(snapshot.saved.classifier))
+        for request in requests:
+            draft.apply(request)
+        return draft
 
-    def stage_undo(self, versions: Sequence[int]) -> Staged:
-        """Try to undo changes; see ``stage``."""
+    def draft_undo(self, versions: Sequence[int]) -> Draft:
+        """Try to undo changes; see ``draft``."""
         if not versions:
             raise InvalidInputError("'versions' of LiveModel.undo_all must have at least one change. Got none.")
         log = read_changes(self.path.resolve(), read_config(self.path.resolve()), verify=self._verify)
         replayed, entries = replay_without(self._base, log, versions)
-        return Staged(log.version, replayed.classifier, entries, replayed.computed)
+        return Draft(log.version, replayed.classifier, entries, replayed.computed)
 
-    def commit(self, staged: Staged, *, who: str, why: str, key: str | None = None) -> list[Change]:
+    def commit(self, draft: Draft, *, who: str, why: str) -> list[Change]:
         """Make changes that were tried; refused if the model was changed since."""
         with self._writing() as writer:
-            return self._commit(writer, staged, who, why, key, "")
+            return self._commit(writer, draft, who, why, None, "")
 
     def preview(self, requests: Sequence[Request]) -> tuple[dict[str, Any], dict[str, Any]]:
         """What changes would do: the ``standing`` of the model before and after them. Nothing is written."""
-        return standing(self.snapshot.saved.classifier), standing(self.stage(requests).classifier)
+        return standing(self.snapshot.saved.classifier), standing(self.draft(requests).classifier)
 
     # --- Reading -----------------------------------------------------------------------------------------------------
 
@@ -307,6 +313,9 @@ class LiveModel:
             if self._writer is None:
                 raise InvalidInputError(f"{self.path} was opened for reading, or is closed: it cannot be changed.")
             if self._is_exclusive:
+                if config_mark(self.path) != self._mark:  # written by a version that knows no locks
+                    self._writer.synchronise()
+                    self._refresh()
                 yield self._writer
                 return
             self._writer.lock(wait=WAIT)
@@ -316,23 +325,21 @@ class LiveModel:
             finally:
                 self._writer.unlock()
 
-    def _commit(
-        self, writer: LogWriter, staged: Staged, who: str, why: str, key: str | None, asked: str
-    ) -> list[Change]:
+    def _commit(self, writer: LogWriter, draft: Draft, who: str, why: str, key: str | None, asked: str) -> list[Change]:
         for name, value in (("who", who), ("why", why), ("key", "key" if key is None else key)):
             if not is_storable_text(value) or (name != "why" and not value.strip()):
                 raise InvalidInputError(f"'{name}' of a change must be a text. Got {value!r}.")
-        if not staged.version == self.snapshot.version == writer.version:
+        if not draft.version == self.snapshot.version == writer.version:
             raise InvalidInputError(
                 f"{self.path} was changed meanwhile: it is at version {writer.version}, the change was prepared for "
-                f"version {staged.version}. Try again."
+                f"version {draft.version}. Try again."
             )
-        made = writer.append(staged.entries, who=who, why=why, key=key, request=asked, outcomes=staged.outcomes)
+        made = writer.append(draft.entries, who=who, why=why, key=key, request=asked, outcomes=draft.outcomes)
         self._mark = config_mark(self.path)  # the first change names the log there
-        staged.classifier.version_ = made[-1].version
+        draft.classifier.version_ = made[-1].version
         has_undo = any(change.what == UNDO for change in made)
         self._history = writer.history() if has_undo else [*self._history, *made]
-        self._show(staged.classifier)
+        self._show(draft.classifier)
         return made
 
     def _refresh(self) -> bool:
@@ -340,7 +347,7 @@ class LiveModel:
         if mark != self._mark:
             self._reload(mark)
             return True
-        if acknowledged_version(self.path) == before:
+        if (acknowledged_version(self.path) or 0) == before == len(self._history):
             return False
         directory = self.path.resolve()
         config = read_config(directory)

@@ -16,6 +16,7 @@ from torchsdm.documents import BadRow, BadRows
 from torchsdm.errors import InvalidInputError, TorchSDMError
 from torchsdm.states import LabelledStates, join_states
 from torchsdm.trust import DriftGuard
+from torchsdm.validation import Array
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class AnswerRequest:
 
     texts: Sequence[Any] | None = None
     answers: Sequence[Any] | None = None
-    hidden_states: Sequence[Any] | None = None
+    hidden_states: Sequence[Any] | Array | None = None
     k: int = 0
 
     def __len__(self) -> int:

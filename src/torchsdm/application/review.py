@@ -194,7 +194,7 @@ class ReviewQueue:
         numbers, states = self.store.states()
         others = np.flatnonzero(~np.isin(numbers, rows))
         classifier = self._classifier
-        changed = self.live.stage(requests).classifier
+        changed = self.live.draft(requests).classifier
         block = _states(classifier, states[others])
         lanes = [[row["lane"] for row in one.decide(block).to_dicts()] for one in (classifier, changed)]
         pairs = sorted(Counter(zip(*lanes, strict=True)).items())

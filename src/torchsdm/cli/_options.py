@@ -24,7 +24,7 @@ from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from torchsdm.application import SavedModel
+    from torchsdm.application import LiveModel, SavedModel
     from torchsdm.documents import BadRow
     from torchsdm.hidden_states import HiddenStateExtractor, TaskPrompt
 
@@ -87,6 +87,18 @@ class LanguageModel:
         from torchsdm.application import SavedModel
 
         return SavedModel.load(path, language_model=self.reference, device=self.device, batch_tokens=self.batch_tokens)
+
+    def open_live(self, path: str, *, writable: bool) -> LiveModel:
+        """The same to be changed, if it is ``writable``, or copied with changes."""
+        return open_live(path, writable, model=self.reference, device=self.device, batch_tokens=self.batch_tokens)
+
+
+def open_live(path: str, writable: bool, **language_model: Any) -> LiveModel:
+    """A model to change; others can change it, too, until ours is written."""
+    from torchsdm.application import LiveModel
+
+    verb = f"sdm {click.get_current_context().info_name}"
+    return LiveModel.open(path, who=verb, writable=writable, exclusive=False, **language_model)
 
 
 language_model_options = _bundled(
@@ -333,16 +345,47 @@ class ModelOutput:
     output: Path | None
     overwrite: bool
 
+    def is_in_place(self, model: str) -> bool:
+        """Whether the model itself is to be changed."""
+        return self.output is None or self.output.resolve() == Path(model).resolve()
+
     def path(self, model: str | None = None) -> Path:
         """The directory, by default that of MODEL itself; another model or foreign files there are refused."""
         path = Path(str(model)) if self.output is None else self.output
-        if not path.exists() or (model is not None and path.resolve() == Path(model).resolve()):
+        if not path.exists() or (model is not None and self.is_in_place(model)):
             return path
         from torchsdm.storage import holds_model
 
         if holds_model(path) and not self.overwrite:
             raise InvalidInputError(f"{path} already has a model: replace it with --overwrite, or choose another -o.")
         return path
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Who changes a model, and why; both go into its log."""
+
+    who: str | None
+    why: str | None
+
+    def said(self) -> dict[str, str]:
+        """The arguments ``who`` and ``why`` of a change; by default the user and the verb."""
+        from torchsdm.storage import login_name
+
+        verb = f"sdm {click.get_current_context().info_name}"
+        return {"who": login_name() if self.who is None else self.who, "why": verb if self.why is None else self.why}
+
+
+signature_options = _bundled(
+    Signature,
+    "signature",
+    {
+        "who": click.option(
+            "--who", metavar="NAME", help="Who makes the change, for the log. Default: your login name."
+        ),
+        "why": click.option("--why", metavar="REASON", help="Why, for the log."),
+    },
+)
 
 
 def model_output_options(what: str, **settings: Any) -> Callable[[Command], Command]:

@@ -253,6 +253,18 @@ def _listed(names: list[Any]) -> str:
     return ", ".join(map(repr, names[:5])) + more
 
 
+def change_lines(before: dict[str, Any], after: dict[str, Any], is_recalibrated: bool = True) -> list[str]:
+    """What an update does to the sets and to what is admitted."""
+    sets = ("support", "calibration", "certification")
+    lines = [", ".join(f"{name} {before[f'n_{name}']} -> {after[f'n_{name}']}" for name in sets) + " points"]
+    if after["admitted_share"] is not None:
+        shares = f"{before['admitted_share']:.1%} -> {after['admitted_share']:.1%}"
+        until = "" if is_recalibrated else " until it is recalibrated"
+        lines.append(f"admits {shares} of the certification sample{until}")
+    shares = f"{before['region_share']:.1%} -> {after['region_share']:.1%}"
+    return [*lines, f"the region admits {shares} of the calibration set"]
+
+
 def guard_line(state: dict[str, Any], path: object = None) -> str:
     """What a guard has come to, in one sentence."""
     if not state["raised"]:

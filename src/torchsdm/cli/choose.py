@@ -11,15 +11,17 @@ from torchsdm.cli._options import (
     Costs,
     LanguageModel,
     ModelOutput,
+    Signature,
     column_options,
     cost_options,
     json_option,
     language_model_options,
     model_output_options,
     say,
+    signature_options,
 )
 from torchsdm.cli._words import said_once, trust_lines
-from torchsdm.cli.update import labelled_data
+from torchsdm.cli.update import OUTPUT_HELP, labelled_data, write
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
 
@@ -31,7 +33,8 @@ _FINE = 0.895  # from here on every alpha has a line in the table; below, every 
 @click.argument("data", metavar="[DATA]", required=False)
 @cost_options
 @click.option("--dry-run", is_flag=True, help="Only print: certify nothing and write nothing.")
-@model_output_options("Directory for the changed model. Default: MODEL itself, replaced atomically.")
+@model_output_options(OUTPUT_HELP)
+@signature_options
 @column_options
 @language_model_options
 @json_option
@@ -41,6 +44,7 @@ def choose(
     costs: Costs,
     dry_run: bool,
     output: ModelOutput,
+    signature: Signature,
     columns: Columns,
     language_model: LanguageModel,
     as_json: bool,
@@ -61,26 +65,28 @@ def choose(
         raise InvalidInputError("What do a wrong answer and a look cost? Give --cost-error and --cost-review.")
     path = output.path(model)
     from torchsdm.application import summary
-    from torchsdm.estimators import SDMClassifier
+    from torchsdm.estimators import Certify, SDMClassifier
     from torchsdm.labels import by_class
 
-    saved = language_model.open(model)
-    classifier = saved.classifier
+    live = language_model.open_live(model, writable=output.is_in_place(model) and not dry_run)
+    draft = live.draft()
+    classifier = draft.classifier
     if not isinstance(classifier, SDMClassifier):
         raise InvalidInputError(f"{model} is an ensemble, which is not certified: it has no alpha to choose.")
     if isinstance(prices["cost_error"], dict):
         by_class(prices["cost_error"], classifier.classes_, "cost_error", "sdm choose")  # before texts are read
-    given = None if data is None else labelled_data(saved, data, columns)
+    given = None if data is None else labelled_data(live.snapshot.saved, data, columns)
     choice = classifier.choose_alpha(**prices, n_certification=None if given is None else len(given))
     is_written = choice.pays and not dry_run
     if is_written:
         with said_once(classifier):
-            classifier.recertify(given, alpha=choice.alpha)
-        classifier.save(path)
+            draft.apply(Certify(given, choice.alpha))
+        write(live, draft, path, output.is_in_place(model), signature)
     result = {
         **summary(classifier, path if is_written else Path(model)),
         "choice": choice.to_json(),
         "written": is_written,
+        "version": classifier.version_,
     }
     say(result, "\n".join([*_table(result["choice"]), "", *_verdict(result, dry_run)]), as_json)
 

@@ -12,22 +12,27 @@ from torchsdm.choices import CONTROLS, POLICIES
 from torchsdm.cli._options import (
     LanguageModel,
     ModelOutput,
+    Signature,
     alpha_option,
     alpha_setting,
     column_options,
     json_option,
     language_model_options,
     model_output_options,
+    open_live,
     say,
+    signature_options,
 )
-from torchsdm.cli._words import said_once, trust_lines
+from torchsdm.cli._words import change_lines, said_once, trust_lines
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from torchsdm.application import SavedModel
+    from torchsdm.application import Draft, LiveModel, SavedModel
     from torchsdm.estimators import SDMClassifier, SDMEnsemble
     from torchsdm.states import LabelledStates
+
+OUTPUT_HELP = "Directory for the changed model. Default: MODEL itself, whose log then has the change."
 
 
 @click.command()
@@ -43,7 +48,8 @@ if TYPE_CHECKING:
 )
 @click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
 @click.option("--force", is_flag=True, help="Write even if less than half of what was admitted would be.")
-@model_output_options("Directory for the changed model. Default: MODEL itself, replaced atomically.")
+@model_output_options(OUTPUT_HELP)
+@signature_options
 @column_options
 @language_model_options
 @json_option
@@ -59,6 +65,7 @@ def update(
     dry_run: bool,
     force: bool,
     output: ModelOutput,
+    signature: Signature,
     columns: Columns,
     language_model: LanguageModel,
     as_json: bool,
@@ -83,27 +90,30 @@ def update(
     if len(relabelled) < len(relabel):
         raise InvalidInputError("--relabel names an id twice.")
     from torchsdm.application import standing, summary
+    from torchsdm.estimators import Recalibrate, Relabel, Remove
 
-    saved = language_model.open(model)
-    classifier, removed = saved.classifier, dict.fromkeys(remove)
+    live = language_model.open_live(model, writable=output.is_in_place(model) and not dry_run)
+    draft, removed = live.draft(), dict.fromkeys(remove)
+    classifier = draft.classifier
     before, known = standing(classifier), _known_ids(classifier)
     if removed:
-        classifier.remove([known.get(name, name) for name in removed])
+        draft.apply(Remove([known.get(name, name) for name in removed]))
     if relabelled:
         labels = {str(one): one for one in classifier.classes_.tolist()}
         values = [labels.get(value, value) for value in relabelled.values()]
         _check_labels("--relabel", values, classifier, allow_new_labels)
-        classifier.relabel([known.get(name, name) for name in relabelled], values)
+        draft.apply(Relabel([known.get(name, name) for name in relabelled], values))
     counts = {"added": 0, "added_calibration": 0, "removed": len(removed), "relabelled": len(relabelled)}
     for what, file in (("added", add), ("added_calibration", add_calibration)):
         if file is not None:
-            counts[what] = _add(saved, file, columns, what == "added_calibration", allow_new_labels, keep_repeated)
+            to = "calibration" if what == "added_calibration" else "support"
+            counts[what] = _add(live, draft, file, columns, to, allow_new_labels, keep_repeated)
     if recalibrate:
         with said_once(classifier):
-            classifier.recalibrate()
+            draft.apply(Recalibrate())
     after = standing(classifier)
     if not as_json:  # before anything is written
-        click.echo("\n".join([f"{model}: {_listed(counts)}", *_change_lines(before, after, recalibrate)]))
+        click.echo("\n".join([f"{model}: {_listed(counts)}", *change_lines(before, after, recalibrate)]))
     falls = recalibrate and _share(after) < _share(before) / 2
     if falls and not (force or dry_run):
         raise InvalidInputError(
@@ -111,8 +121,9 @@ def update(
             "write it all the same: --force."
         )
     if not dry_run:
-        classifier.save(target)
+        write(live, draft, target, output.is_in_place(model), signature)
     result = {**counts, **summary(classifier, target), "before": before, "after": after, "written": not dry_run}
+    result["version"] = classifier.version_
     say(result, "\n".join([*_ending(target, dry_run, falls, result), *trust_lines(result)]), as_json)
 
 
@@ -121,7 +132,8 @@ def update(
 @alpha_option("Target accuracy of admitted inputs; can be repeated. For one class with CLASS=, then for each.")
 @click.option("--min-class-count", type=int, help="Calibration points per class that a region needs.")
 @click.option("--policy", type=click.Choice(POLICIES), help="Change which lanes are admitted.")
-@model_output_options("Directory for the changed model. Default: MODEL itself, replaced atomically.")
+@model_output_options(OUTPUT_HELP)
+@signature_options
 @json_option
 def recalibrate(
     model: str,
@@ -129,6 +141,7 @@ def recalibrate(
     min_class_count: int | None,
     policy: str | None,
     output: ModelOutput,
+    signature: Signature,
     as_json: bool,
 ) -> None:
     r"""Recompute the region of a saved MODEL: for a different alpha, or after updates.
@@ -142,16 +155,15 @@ def recalibrate(
       sdm recalibrate model --policy trusted
     """
     path = output.path(model)
-    from torchsdm.application import SavedModel, summary
+    from torchsdm.application import summary
+    from torchsdm.estimators import Recalibrate
 
-    saved = SavedModel.load(model)
-    alpha = alpha_setting(alphas, None)
-    if policy is not None:
-        saved.classifier.set_params(policy=policy)
-    with said_once(saved.classifier):
-        saved.classifier.recalibrate(alpha, min_class_count=min_class_count)
-    saved.classifier.save(path)
-    result = summary(saved.classifier, path)
+    live = open_live(model, output.is_in_place(model))
+    draft = live.draft()
+    with said_once(draft.classifier):
+        draft.apply(Recalibrate(alpha_setting(alphas, None), min_class_count, policy))
+    write(live, draft, path, output.is_in_place(model), signature)
+    result = {**summary(draft.classifier, path), "version": draft.classifier.version_}
     say(result, "\n".join(trust_lines(result)), as_json)
 
 
@@ -161,7 +173,8 @@ def recalibrate(
 @alpha_option("Accuracy to promise; for one class with CLASS=, then for each. Default: that of the last certificate.")
 @click.option("--delta", type=float, help="Probability with which the promise may fail. Default: as in training.")
 @click.option("--control", type=click.Choice(CONTROLS), help="For whom it holds. Default: as in training.")
-@model_output_options("Directory for the changed model. Default: MODEL itself, replaced atomically.")
+@model_output_options(OUTPUT_HELP)
+@signature_options
 @column_options
 @language_model_options
 @json_option
@@ -172,6 +185,7 @@ def certify(
     delta: float | None,
     control: str | None,
     output: ModelOutput,
+    signature: Signature,
     columns: Columns,
     language_model: LanguageModel,
     as_json: bool,
@@ -191,48 +205,52 @@ def certify(
         raise InvalidInputError("A certificate has one --alpha, or one for each class with CLASS=.")
     path = output.path(model)
     from torchsdm.application import summary
-    from torchsdm.estimators import SDMClassifier
+    from torchsdm.estimators import Certify, SDMClassifier
 
-    saved = language_model.open(model)
-    classifier = saved.classifier
-    if not isinstance(classifier, SDMClassifier):
+    live = language_model.open_live(model, writable=output.is_in_place(model))
+    draft = live.draft()
+    if not isinstance(draft.classifier, SDMClassifier):
         raise InvalidInputError(f"{model} is an ensemble, which is not certified.")
-    given = None if data is None else labelled_data(saved, data, columns)
-    classifier.set_params(**{k: v for k, v in {"delta": delta, "control": control}.items() if v is not None})
-    with said_once(classifier):
-        classifier.recertify(given, alpha=alpha)
-    classifier.save(path)
-    result = summary(classifier, path)
+    given = None if data is None else labelled_data(live.snapshot.saved, data, columns)
+    with said_once(draft.classifier):
+        draft.apply(Certify(given, alpha, delta, control))
+    write(live, draft, path, output.is_in_place(model), signature)
+    result = {**summary(draft.classifier, path), "version": draft.classifier.version_}
     say(result, "\n".join(trust_lines(result)), as_json)
 
 
+def write(live: LiveModel, draft: Draft, target: Path, in_place: bool, signature: Signature) -> None:
+    """Write changes that were tried: into the model's log, or as a model of its own elsewhere."""
+    with live:
+        if in_place:
+            live.commit(draft, **signature.said())
+        else:
+            draft.classifier.save(target)
+
+
 def _add(
-    saved: SavedModel,
+    live: LiveModel,
+    draft: Draft,
     file: str,
     columns: Columns,
-    to_calibration: bool,
+    to: str,
     allow_new_labels: bool,
     keep_repeated: bool,
 ) -> int:
     """Add the examples of a file; ids and labels are checked before a language model runs. Returns how many."""
-    classifier = saved.classifier
+    from torchsdm.estimators import Add
+
+    classifier = draft.classifier
     known = _known_ids(classifier)
 
     def check(labels: list[Any], ids: list[Any]) -> None:
         clash = next((name for name in _new_ids(ids, known) or [] if str(name) in known), None)
         if clash is not None:
             raise InvalidInputError(f"{file}: the 'ids' must be new, but the model has {clash!r} already.")
-        _check_labels(file, labels, classifier, allow_new_labels, only_classes=to_calibration)
+        _check_labels(file, labels, classifier, allow_new_labels, only_classes=to == "calibration")
 
-    data = saved.labelled(file, columns, check)
-    add = classifier.add_calibration if to_calibration else classifier.add_exemplars
-    add(
-        data.hidden_states,
-        [] if data.labels is None else data.labels,
-        ids=_new_ids(data.ids, known),
-        texts=data.texts,
-        repeated="keep" if keep_repeated else "refuse",
-    )
+    data = live.snapshot.saved.labelled(file, columns, check)
+    draft.apply(Add(replace(data, ids=_new_ids(data.ids, known)), to, "keep" if keep_repeated else "refuse"))
     return len(data)
 
 
@@ -273,22 +291,11 @@ def _listed(counts: dict[str, int]) -> str:
     return ", ".join(f"{n} {words.get(what, what)}" for what, n in counts.items() if n) + "."
 
 
-def _change_lines(before: dict[str, Any], after: dict[str, Any], is_recalibrated: bool) -> list[str]:
-    """What an update does to the sets and to what is admitted."""
-    sets = ("support", "calibration", "certification")
-    lines = [", ".join(f"{name} {before[f'n_{name}']} -> {after[f'n_{name}']}" for name in sets) + " points"]
-    if after["admitted_share"] is not None:
-        shares = f"{before['admitted_share']:.1%} -> {after['admitted_share']:.1%}"
-        until = "" if is_recalibrated else " until it is recalibrated"
-        lines.append(f"admits {shares} of the certification sample{until}")
-    shares = f"{before['region_share']:.1%} -> {after['region_share']:.1%}"
-    return [*lines, f"the region admits {shares} of the calibration set"]
-
-
 def _ending(target: Path, is_dry_run: bool, falls: bool, result: dict[str, Any]) -> list[str]:
     """What became of an update."""
     if not is_dry_run:
-        return [f"Written to {target}."]
+        version = f", as version {result['version']}" if result["version"] else ""
+        return [f"Written to {target}{version}."]
     look = result["certificate"] is not None and result["n_certification"]
     return [
         "Nothing was written." + (" Without --force nothing would be." if falls else ""),

@@ -180,6 +180,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
     def _train(self, data: FitData) -> Trained:
         """Train the rounds, and set the attributes that do not depend on which of them are kept."""
         self.data_fingerprint_, self.data_source_ = data.fingerprint, None
+        self._home, self.version_ = None, 0  # another model than the one that was loaded
         outside: tuple[str, ...] = ()
         if data.background is not None:
             data, outside = data.with_background(data.background), (BACKGROUND,)

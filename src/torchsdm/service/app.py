@@ -44,7 +44,8 @@ def create_app(path: str | Path, settings: ServiceSettings, **opening: Any) -> F
         inspecting.queue.close()
         serving.close()
 
-    app = FastAPI(title="torchsdm", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    no_pages: Any = {"docs_url": None, "redoc_url": None}  # they would load scripts from elsewhere
+    app = FastAPI(title="torchsdm", version=__version__, lifespan=lifespan, redirect_slashes=False, **no_pages)
     app.state.serving, app.state.inspector = serving, inspecting
     for router in ROUTERS:
         app.include_router(router)

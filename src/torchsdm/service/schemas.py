@@ -176,9 +176,10 @@ class _Signed(_Strict):
 class ExemplarsRequest(_Signed):
     """Changes that are made in one step: all or none. Undo is not mixed with others."""
 
-    changes: list[
-        Annotated[Add | AddCalibration | Relabel | Remove | Recalibrate | Undo, Field(discriminator="what")]
-    ] = Field(min_length=1)
+    changes: Annotated[
+        list[Annotated[Add | AddCalibration | Relabel | Remove | Recalibrate | Undo, Field(discriminator="what")]],
+        Field(min_length=1),
+    ]
 
 
 class RecalibrateRequest(_Signed, _Calibration):

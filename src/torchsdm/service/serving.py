@@ -248,12 +248,18 @@ class Serving:
             return self._guard_state()
 
         def write() -> tuple[int, dict[str, Any] | None]:
-            is_known = key is not None and self.live.made_with(key) is not None
-            rehearsed = self.worker.call(lambda: copy.copy(self.served.guard)).result()
-            rehearsed.reset(reason)
-            self.live.guard_reset(rehearsed.resets[-1], who=who, key=key)
-            self._take_over()
-            return self.worker.call(self._guard_state if is_known else reset).result()
+            known = None if key is None else self.live.made_with(key)
+            if known is None:
+                rehearsed = self.worker.call(lambda: copy.copy(self.served.guard)).result()
+                rehearsed.reset(reason)
+                self.live.guard_reset(rehearsed.resets[-1], who=who, key=key)
+                self._take_over()
+            elif known.what != "guard_reset":
+                raise InvalidInputError(f"The key {key!r} was used for change {known.version}. Use a new one.")
+            state: tuple[int, dict[str, Any] | None] = self.worker.call(
+                reset if known is None else self._guard_state
+            ).result()
+            return state
 
         return await self._in_writer(write)
 

@@ -11,6 +11,7 @@ from torchsdm.storage.changes import (
     Record,
     acknowledged_version,
     read_changes,
+    read_history,
     undone_by,
 )
 from torchsdm.storage.directory import (
@@ -60,6 +61,7 @@ __all__ = [
     "outcome_to_bytes",
     "read_changes",
     "read_config",
+    "read_history",
     "read_model",
     "saving",
     "stored_kind",

@@ -17,17 +17,17 @@ import json
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import numpy as np
 
 from torchsdm.errors import ModelFileError
-from torchsdm.storage.directory import CONFIG_NAME, VERIFIED_BYTES
+from torchsdm.storage.directory import CONFIG_NAME, VERIFIED_BYTES, read_config
 from torchsdm.validation import Array
 
 CHANGES = "changes"  #: the folder of the log, in a model's directory
@@ -35,6 +35,8 @@ LOG_NAME, HEAD_NAME = "log.sqlite", "head"
 SAVE, UNDO = "save", "undo"
 COSTLY = ("recalibrate", "certify")  #: changes whose outcome is kept, so that opening does not compute it again
 BUSY_SECONDS = 10.0
+T = TypeVar("T")
+_NEVER = 1 << 62  # a version that no model has
 _RESTORE = "Restore the directory from a copy; load(..., changes=False) reads the model without its changes."
 
 
@@ -155,16 +157,34 @@ def read_changes(directory: Path, config: Mapping[str, Any], *, verify: bool | N
     try:
         base = int(named["version"])
         head = read_head(path.parent)
-        with _reading(path) as connection:
-            if read_facts(connection).get("id") != named["log"]:
-                raise ModelFileError(f"{path} is not the log that {directory / CONFIG_NAME} names. {_RESTORE}")
-            rows = change_rows(connection)
-            check_chain(path, rows, head)
-            history = history_of(rows)
-            records = _records(connection, path, rows[base:], history[base:], after, verify)
-            return ReadLog(base, history, records, [row["digest"] for row in rows], _outcomes(connection, path))
-    except (sqlite3.Error, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ModelFileError(f"{path} is damaged or missing: {error}. {_RESTORE}") from error
+        return _read(path, lambda connection: _read_log(connection, path, named["log"], base, head, after, verify))
+    except ModelFileError:
+        raise
+    except (sqlite3.Error, OSError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ModelFileError(f"{path} is damaged or cannot be read: {error}. {_RESTORE}") from error
+
+
+def _read_log(
+    connection: sqlite3.Connection,
+    path: Path,
+    name: str,
+    base: int,
+    head: tuple[int, str] | None,
+    after: int,
+    verify: bool | None,
+) -> ReadLog:
+    if read_facts(connection).get("id") != name:
+        raise ModelFileError(f"{path} is not the log that {CONFIG_NAME} names. {_RESTORE}")
+    rows = change_rows(connection)
+    check_chain(path, rows, head)
+    history = history_of(rows)
+    records = _records(connection, path, rows[base:], history[base:], after, verify)
+    return ReadLog(base, history, records, [row["digest"] for row in rows], _outcomes(connection, path))
+
+
+def read_history(directory: Path) -> list[Change]:
+    """All changes of a model directory, without their points."""
+    return read_changes(directory, read_config(directory), after=_NEVER).history
 
 
 # --- Rows of the log -------------------------------------------------------------------------------------------------
@@ -380,37 +400,50 @@ def _n_bytes(row: Mapping[str, Any]) -> int:
     return int(row["n"]) * int(row["width"]) * 4
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """A transaction that sees one version from start to end, also where nothing can be written.
+def _read(path: Path, read: Callable[[sqlite3.Connection], T]) -> T:
+    """Read a log in one transaction, which sees one version from start to end, also where nothing can be written.
 
-    SQLite needs a file beside the log to read it in WAL mode. Where it can neither find nor create that, the log is
-    read as it is if nothing waits in a -wal file; otherwise copies of both are read.
+    In WAL mode SQLite needs a file beside the log even to read it. So as long as nothing waits in a -wal file, the log
+    is read as a file that nobody changes, and read again if somebody did. Where something waits and SQLite can neither
+    find nor create its file, copies are read.
     """
     if not path.is_file():
         raise ModelFileError(f"{path} is missing. {_RESTORE}")
+    before = _stamps(path)
+    if before[1] is None:
+        try:
+            with closing(_connected(path, "mode=ro&immutable=1")) as connection:
+                found = read(connection)
+            if _stamps(path) == before:
+                return found
+        except (sqlite3.Error, ModelFileError):
+            if _stamps(path) == before:
+                raise
     try:
         connection = _connected(path, "mode=ro")
     except sqlite3.OperationalError:
-        with _apart(path) as connection:
-            yield connection
-        return
+        with tempfile.TemporaryDirectory(prefix="torchsdm-log-") as folder:
+            for one in (path, _wal(path)):
+                shutil.copyfile(one, Path(folder) / one.name)
+            with closing(_connected(Path(folder) / path.name, "mode=rw")) as connection:
+                return read(connection)
     with closing(connection):
-        yield connection
+        return read(connection)
 
 
-@contextmanager
-def _apart(path: Path) -> Iterator[sqlite3.Connection]:
-    wal = path.with_name(f"{path.name}-wal")
-    if not wal.exists() or not wal.stat().st_size:
-        with closing(_connected(path, "mode=ro&immutable=1")) as connection:
-            yield connection
-        return
-    with tempfile.TemporaryDirectory(prefix="torchsdm-log-") as folder:
-        for one in (path, wal):
-            shutil.copyfile(one, Path(folder) / one.name)
-        with closing(_connected(Path(folder) / path.name, "mode=rw")) as connection:
-            yield connection
+def _wal(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+def _stamps(path: Path) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """By which a change of the log's file, and of what waits beside it, is noticed; None if nothing waits."""
+    log = path.stat()
+    try:
+        wal = _wal(path).stat()
+        waiting = (wal.st_ino, wal.st_size, wal.st_mtime_ns) if wal.st_size else None
+    except FileNotFoundError:
+        waiting = None
+    return (log.st_ino, log.st_size, log.st_mtime_ns), waiting
 
 
 def _connected(path: Path, how: str) -> sqlite3.Connection:

@@ -35,6 +35,7 @@ from torchsdm.files import (
     remove_unfinished,
     replace_file,
     strict_json,
+    usual_mode,
 )
 from torchsdm.validation import Array
 
@@ -103,16 +104,17 @@ def _write_model(
     old_card = _parse_config(directory).get("card_sha256") if holds_model(directory) else None
     directory.mkdir(parents=True, exist_ok=True)
     remove_unfinished(directory)
+    mode = usual_mode(directory)  # one for all files: safetensors and SQLite would each choose their own
 
     files: dict[str, dict[str, Any]] = {}
     for name, content in tensors.items():
         temporary = directory / f"{TEMPORARY_PREFIX}{name}.safetensors"
         save_file({key: tensor.contiguous() for key, tensor in content.items()}, temporary)
-        files[name] = _settle(temporary, name)
+        files[name] = _settle(temporary, name, mode)
     for name, rows in tables.items():
         temporary = directory / f"{TEMPORARY_PREFIX}{name}.sqlite"
         _write_table(temporary, rows)
-        files[name] = _settle(temporary, name)
+        files[name] = _settle(temporary, name, mode)
 
     _write_config(directory, {**config, "files": files, "card_sha256": hashlib.sha256(card.encode()).hexdigest()})
     card_path = directory / CARD_NAME
@@ -244,8 +246,9 @@ def label_values_from_json(stored: Mapping[str, Any]) -> Array:
     return array
 
 
-def _settle(temporary: Path, name: str) -> dict[str, Any]:
-    """Give a finished file its final name, and describe it for the config."""
+def _settle(temporary: Path, name: str, mode: int) -> dict[str, Any]:
+    """Give a finished file its mode and its final name, and describe it for the config."""
+    os.chmod(temporary, mode)
     with open(temporary, "rb+") as file:
         os.fsync(file.fileno())
     entry = describe_file(temporary)

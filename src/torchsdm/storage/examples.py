@@ -59,6 +59,7 @@ def _open_read_only(path: Path) -> sqlite3.Connection:
     address = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
     try:
         connection = sqlite3.connect(address, uri=True, check_same_thread=False)
+        connection.execute("PRAGMA trusted_schema = OFF")  # a stranger's tables must not call anything
         connection.execute("SELECT 1 FROM examples LIMIT 1")  # opens the file now, not at the first query
     except sqlite3.Error as error:
         raise ModelFileError(f"{path} is damaged or missing: {error}.") from error

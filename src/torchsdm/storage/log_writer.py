@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import sqlite3
+import stat
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -74,8 +75,7 @@ class LogWriter:
     def __init__(self, directory: Path, who: str) -> None:
         self.directory, self.who = directory, who
         self._folder = directory / CHANGES
-        # Whoever has the object has the lock, whichever thread it is in.
-        self._lock = FileLock(self._folder / _LOCK_NAME, mode=0o666, thread_local=False)
+        self._lock: FileLock | None = None
         self._connection: sqlite3.Connection | None = None
         self._id = ""
         self._rows: list[dict[str, Any]] = []
@@ -89,15 +89,22 @@ class LogWriter:
         """Take the writer's lock, at most so many seconds later, and take note of what others wrote."""
         try:
             self._folder.mkdir(exist_ok=True)
-            self._lock.acquire(timeout=wait, poll_interval=0.01)
+            path = self._folder / _LOCK_NAME
+            path.touch()
+            # Whoever has the object has the lock, whichever thread it is in.
+            lock = FileLock(path, mode=stat.S_IMODE(path.stat().st_mode), thread_local=False)
+            lock.acquire(timeout=wait, poll_interval=0.01)
+            self._lock = lock
         except Timeout as error:
             raise ModelInUseError(f"{self.directory} is being changed by {self._holder()}. Try again later.") from error
         except OSError as error:
             raise ModelFileError(f"{self.directory} cannot be changed: {error}.") from error
         try:
             holder = {"pid": os.getpid(), "who": self.who, "since": now()}
-            (self._folder / _HOLDER_NAME).write_text(strict_json(holder), encoding="utf-8")
-            self._synchronise()
+            path = self._folder / _HOLDER_NAME
+            path.unlink(missing_ok=True)  # a dead process of another user may have left one
+            path.write_text(strict_json(holder), encoding="utf-8")
+            self.synchronise()
         except OSError as error:
             self.unlock()
             raise error if isinstance(error, ModelFileError) else _unwritten(self.directory, error) from error
@@ -107,10 +114,11 @@ class LogWriter:
 
     def unlock(self) -> None:
         """Let others write."""
-        if self._lock.is_locked:
+        if self._lock is not None:
             with suppress(OSError):  # only a note, for messages
                 (self._folder / _HOLDER_NAME).unlink(missing_ok=True)
             self._lock.release()
+            self._lock = None
 
     def close(self) -> None:
         """Let others write, and close the files."""
@@ -257,7 +265,7 @@ class LogWriter:
 
     # --- The files ---------------------------------------------------------------------------------------------------
 
-    def _synchronise(self) -> None:
+    def synchronise(self) -> None:
         """Take note of what others wrote since this writer last held the lock."""
         named = read_config(self.directory).get("changes")
         path = self._folder / LOG_NAME
@@ -352,7 +360,7 @@ class LogWriter:
 
     def saved(self) -> None:
         """Note in the log that a config from ``next_save`` was written, and drop the points it no longer needs."""
-        self._synchronise()
+        self.synchronise()
 
     def _finish_save(self, named: Mapping[str, Any]) -> None:
         """Write the change that a config stands for, and drop contents of changes that it has; again after a crash."""

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from torchsdm import SDMClassifier
+from torchsdm.application import LiveModel
 from torchsdm.cli.command import sdm
 from torchsdm.errors import InvalidInputError, SDMWarning
 
@@ -56,7 +57,8 @@ def folder(_folder, tmp_path):
 
 
 def contents(directory):
-    return {path.name: path.read_bytes() for path in directory.iterdir()}
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
 def names_of(path, name):
@@ -98,10 +100,10 @@ def test_what_is_admitted_is_told_before_anything_is_written(folder, monkeypatch
     model = folder / "model"
     before = contents(model)
 
-    def refuse(self, path):
+    def refuse(self, draft, **signature):
         raise InvalidInputError("not now")
 
-    monkeypatch.setattr(SDMClassifier, "save", refuse)
+    monkeypatch.setattr(LiveModel, "commit", refuse)
     runner = CliRunner()
     result = quietly(lambda: runner.invoke(sdm, ["update", str(model), "--add", str(folder / "more-1.npz")]))
     assert isinstance(result.exception, InvalidInputError)

@@ -76,11 +76,7 @@ function Drawn({ data, params, model }) {
   const region = regions[position], points = sets[set];
 
   const keep = (change) => adjust("map", { set, axis, alpha: region.alpha, ...change });
-  const slide = (event) => {
-    const next = Number(event.target.value);
-    setPosition(next);
-    keep({ alpha: regions[next].alpha });
-  };
+  const slide = (event) => setPosition(Number(event.target.value));
   const most = useMemo(() => Math.max(1, ...[points.similarity.reduce((a, b) => Math.max(a, b), 0)].map(scales.similarity)) * 1.02, [points]);
   const panels = useMemo(() => panelsOf(points, classes, axis), [points, axis]);
   const predicted = useMemo(() => new Set(points.predictions).size, [points]);
@@ -98,7 +94,7 @@ function Drawn({ data, params, model }) {
     <section class="card controls" aria-label="What is drawn">
       <div class="slider">
         <label for="alpha">Target accuracy α <output for="alpha">${region.alpha}</output></label>
-        <input id="alpha" type="range" min="0" max=${regions.length - 1} value=${position} onInput=${slide} disabled=${axis === "score"}
+        <input id="alpha" type="range" min="0" max=${regions.length - 1} value=${position} onInput=${slide} onChange=${() => keep({})} disabled=${axis === "score"}
           aria-valuetext="alpha ${region.alpha}, ${region.found ? `admits ${share(counted.all.admitted / Math.max(1, counted.all.n))}` : "no region"}" />
         <p class="hint">${position === own ? "The model's own region." : html`The model's own is ${regions[own]?.alpha}. <button type="button" class="link" onClick=${() => { setPosition(own); keep({ alpha: regions[own].alpha }); }}>Back to it</button>`}
           ${" "}Moving it changes nothing in the model: <code>sdm recalibrate</code> does.</p>

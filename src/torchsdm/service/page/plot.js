@@ -1,4 +1,4 @@
-// One panel of the map on two canvases: points below, drawn once; region and brush above, drawn at every move.
+// One panel of the map: points on a canvas, drawn once; region and brush are boxes above it, which are cheap to move.
 // So a frame costs the same for a hundred points as for fifty thousand.
 import { html, useEffect, useRef, useState } from "./ui.js";
 
@@ -16,7 +16,7 @@ const SHARE_TICKS = [0, 0.5, 0.9, 0.99, 0.999];
    most: the largest x. region: { x, y } where admission begins, scaled; null draws none.
    onBrush(positions), onPick(position): what the user chose. */
 export function Plot({ title, points, most, region, yName, onBrush, onPick }) {
-  const below = useRef(null), above = useRef(null), box = useRef(null);
+  const canvas = useRef(null), above = useRef(null), box = useRef(null);
   const [size, setSize] = useState({ width: 0, height: 0 });
   const [drag, setDrag] = useState(null);
   const dark = useDark();
@@ -33,17 +33,10 @@ export function Plot({ title, points, most, region, yName, onBrush, onPick }) {
 
   useEffect(() => {
     if (!width) return;
-    const context = prepared(below.current, width, height), colours = palette();
+    const context = prepared(canvas.current, width, height), colours = palette();
     drawAxes(context, { px, py, width, height, most, yName, colours });
     drawPoints(context, points, px, py, colours);
   }, [points, most, width, height, yName, dark]);
-
-  useEffect(() => {
-    if (!width) return;
-    const context = prepared(above.current, width, height), colours = palette();
-    if (region) drawRegion(context, px(region.x), py(region.y), width - RIGHT, TOP, colours);
-    if (drag) drawBrush(context, drag, colours);
-  }, [region?.x, region?.y, drag, most, width, height, dark]);
 
   const at = (event) => {
     const frame = above.current.getBoundingClientRect();
@@ -70,11 +63,17 @@ export function Plot({ title, points, most, region, yName, onBrush, onPick }) {
   return html`
     <figure class="plot" ref=${box}>
       <figcaption>${title}</figcaption>
-      <div class="canvases" style=${{ height: `${height}px` }}>
-        <canvas ref=${below} aria-hidden="true"></canvas>
-        <canvas ref=${above} aria-hidden="true" onPointerDown=${start} onPointerMove=${move} onPointerUp=${end} onPointerCancel=${() => setDrag(null)}></canvas>
+      <div class="layers" ref=${above} aria-hidden="true" style=${{ height: `${height}px` }}
+        onPointerDown=${start} onPointerMove=${move} onPointerUp=${end} onPointerCancel=${() => setDrag(null)}>
+        <canvas ref=${canvas}></canvas>
+        ${region && width > 0 && html`<div class="region" style=${placed(Math.min(px(region.x), width - RIGHT), TOP, width - RIGHT, py(region.y))}></div>`}
+        ${drag && html`<div class="brush" style=${placed(drag.x0, drag.y0, drag.x1, drag.y1)}></div>`}
       </div>
     </figure>`;
+}
+
+function placed(x0, y0, x1, y1) {
+  return { left: `${Math.min(x0, x1)}px`, top: `${Math.min(y0, y1)}px`, width: `${Math.abs(x1 - x0)}px`, height: `${Math.abs(y1 - y0)}px` };
 }
 
 // An empty canvas of this size; only another size makes a new one, which is slow.
@@ -95,7 +94,7 @@ function prepared(canvas, width, height) {
 
 function palette() {
   const style = getComputedStyle(document.documentElement);
-  return Object.fromEntries(["ink", "soft", "line", "right", "wrong", "unknown", "accent", "tint"].map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+  return Object.fromEntries(["soft", "line", "right", "wrong", "unknown"].map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
 }
 
 function drawAxes(context, { px, py, width, height, most, yName, colours }) {
@@ -148,25 +147,6 @@ function drawPoints(context, { x, y, kind }, px, py, colours) {
   }
   context.stroke();
   context.globalAlpha = 1;
-}
-
-function drawRegion(context, x, y, right, top, colours) {
-  const left = Math.min(x, right);
-  context.fillStyle = colours.tint;
-  context.fillRect(left, top, right - left, y - top);
-  context.strokeStyle = colours.accent;
-  context.lineWidth = 2;
-  context.setLineDash([6, 3]);
-  context.beginPath();
-  context.moveTo(left, top); context.lineTo(left, y); context.lineTo(right, y);
-  context.stroke();
-  context.setLineDash([]);
-}
-
-function drawBrush(context, { x0, y0, x1, y1 }, colours) {
-  context.strokeStyle = colours.ink;
-  context.lineWidth = 1;
-  context.strokeRect(Math.min(x0, x1) + 0.5, Math.min(y0, y1) + 0.5, Math.abs(x1 - x0), Math.abs(y1 - y0));
 }
 
 function line(context, x0, y0, x1, y1) {

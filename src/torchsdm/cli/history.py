@@ -1,0 +1,103 @@
+"""``sdm log``, ``sdm undo`` and ``sdm compact``: what was changed about a saved model, and how to take it back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from torchsdm.cli._options import Signature, json_option, open_live, say, signature_options
+from torchsdm.cli._words import change_lines, trust_lines
+from torchsdm.wording import counted
+
+if TYPE_CHECKING:
+    from torchsdm.storage import Change
+
+
+@click.command()
+@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
+@json_option
+def log(model: Path, as_json: bool) -> None:
+    r"""List the changes of a saved MODEL: version, when, who, what and why.
+
+    \b
+    Example:
+      sdm log model
+    """
+    from torchsdm.storage import read_history
+
+    history = read_history(model)
+    lines = [_line(change) for change in history] or [f"{model} is as it was saved: nothing was changed since."]
+    say({"model": str(model), "changes": [change.to_dict() for change in history]}, "\n".join(lines), as_json)
+
+
+@click.command()
+@click.argument("model", metavar="MODEL")
+@click.argument("versions", metavar="VERSION...", type=int, nargs=-1, required=True)
+@click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
+@signature_options
+@json_option
+def undo(model: str, versions: tuple[int, ...], dry_run: bool, signature: Signature, as_json: bool) -> None:
+    r"""Undo changes of a saved MODEL by their version, as sdm log lists them; or undo an undo.
+
+    The model is then what all other changes make of it, in their order: a recalibration after the undone change is
+    computed again without it. If a later change makes no sense then, such as the relabelling of an example that the
+    undone change added, nothing is done.
+
+    \b
+    Examples:
+      sdm undo model 7 --why "labels of the wrong week"
+      sdm undo model 9 8 --dry-run
+    """
+    from torchsdm.application import standing, summary
+
+    with open_live(model, not dry_run) as live:
+        before = standing(live.snapshot.saved.classifier)
+        draft = live.draft_undo(list(dict.fromkeys(versions)))
+        after = standing(draft.classifier)
+        if not as_json:
+            click.echo("\n".join([f"{model}: {_listed(versions)} undone.", *change_lines(before, after)]))
+        if not dry_run:
+            live.commit(draft, **signature.said())
+    classifier = draft.classifier
+    result = {**summary(classifier, Path(model)), "version": classifier.version_, "undone": list(versions)}
+    result |= {"before": before, "after": after, "written": not dry_run}
+    ending = "Nothing was written." if dry_run else f"Written to {model}, as version {classifier.version_}."
+    say(result, "\n".join([ending, *trust_lines(result)]), as_json)
+
+
+@click.command()
+@click.argument("model", metavar="MODEL")
+@signature_options
+@json_option
+def compact(model: str, signature: Signature, as_json: bool) -> None:
+    r"""Save a MODEL with its changes anew, so that it opens faster and drops what was removed.
+
+    Decisions stay the same. The history stays, too, but what is in it can no longer be undone.
+
+    \b
+    Example:
+      sdm compact model
+    """
+    with open_live(model, True) as live:
+        change = live.compact(**signature.said())
+        version = live.snapshot.version
+    nothing = f"{model} has no changes since it was saved."
+    result = {"model": model, "version": version, "written": change is not None}
+    say(result, nothing if change is None else f"{model} was saved anew, as version {version}.", as_json)
+
+
+def _line(change: Change) -> str:
+    about = (
+        f" {change.details['version']}"
+        if change.what == "undo"
+        else f" ({counted(change.n, 'point')})" * bool(change.n)
+    )
+    undone = "" if change.undone_by is None else f" [undone by {change.undone_by}]"
+    why = f": {change.why}" if change.why else ""
+    return f"{change.version:>5}  {change.at}  {change.who}  {change.what}{about}{why}{undone}"
+
+
+def _listed(versions: tuple[int, ...]) -> str:
+    return f"change{'s' if len(versions) > 1 else ''} {', '.join(map(str, versions))}"
