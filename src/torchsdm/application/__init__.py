@@ -13,10 +13,12 @@ from torchsdm.application.answers import (
 from torchsdm.application.evaluate import evaluate_model
 from torchsdm.application.guards import continued_guard, guard_state, open_guard, successor
 from torchsdm.application.inputs import checked, open_documents, readable
+from torchsdm.application.inspection import calibration_examples, calibration_map, signal_histograms
 from torchsdm.application.live_model import Draft, LiveModel, Snapshot
 from torchsdm.application.outputs import check_output_format, write_rows
 from torchsdm.application.plain_changes import change_requests
 from torchsdm.application.requests import AnswerRequest, answer_requests
+from torchsdm.application.review import ReviewQueue
 from torchsdm.application.saved_model import SavedModel
 from torchsdm.application.summaries import standing, summary
 from torchsdm.application.training import read_training, read_training_parts
@@ -25,10 +27,13 @@ __all__ = [
     "AnswerRequest",
     "Draft",
     "LiveModel",
+    "ReviewQueue",
     "SavedModel",
     "Snapshot",
     "answer_requests",
     "answer_rows",
+    "calibration_examples",
+    "calibration_map",
     "change_requests",
     "check_output_format",
     "checked",
@@ -46,6 +51,7 @@ __all__ = [
     "readable",
     "readable_block",
     "selected",
+    "signal_histograms",
     "standing",
     "successor",
     "summary",

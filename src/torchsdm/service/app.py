@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from torchsdm._version import __version__
-from torchsdm.service import inference_protocol, routes
+from torchsdm.service import inference_protocol, inspector, routes
 from torchsdm.service.documentation import described
 from torchsdm.service.failures import answer_failures
 from torchsdm.service.metrics import MeasuredRequests, Metrics
@@ -25,6 +25,7 @@ ROUTERS = (
     routes.guard.router,
     routes.health.router,
     inference_protocol.router,
+    inspector.router,
 )
 
 
@@ -33,17 +34,22 @@ def create_app(path: str | Path, settings: ServiceSettings, **opening: Any) -> F
     metrics = Metrics()
     serving = Serving(Path(path), settings, metrics, **opening)
 
+    inspecting = inspector.Inspector(serving)
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         serving.start()
+        inspecting.queue.start()
         yield
+        inspecting.queue.close()
         serving.close()
 
     no_pages: Any = {"docs_url": None, "redoc_url": None}  # they would load scripts from elsewhere
     app = FastAPI(title="torchsdm", version=__version__, lifespan=lifespan, redirect_slashes=False, **no_pages)
-    app.state.serving = serving
+    app.state.serving, app.state.inspector = serving, inspecting
     for router in ROUTERS:
         app.include_router(router)
+    app.mount("/page", inspector.files)
     described(app, serving)
     answer_failures(app)
     # What is added last is passed first: a request is counted, then checked by its head, then read.

@@ -140,7 +140,7 @@ async def infer(name: str, request: Request, serving: ServingModel) -> Response:
     _named(serving, name)
     asked, raw = _parsed(request, await request.body())
     answered = await serving.ask(_inputs(asked, raw))
-    serving.metrics.count_rows(answered.rows)
+    serving.count_rows(answered.rows)
     known = {one.name: one for one in output_tensors(answered.rows)}
     wanted = [OutputWanted(name=one) for one in known] if asked.outputs is None else asked.outputs
     unknown = next((one.name for one in wanted if answered.rows and one.name not in known), None)

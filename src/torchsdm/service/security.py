@@ -27,6 +27,8 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 #: Requests that anybody may make, wherever the service listens: whoever starts containers has no token.
 _HEALTH = re.compile(r"/v1/health(/live|/ready)?|/v2/health/(live|ready)")
+#: The page itself, which has no secrets: a browser that opens it cannot send a token before the page asks for one.
+_PAGE = re.compile(r"/(page/.*)?")
 #: Requests with a body that change nothing; every other one is a write.
 _QUESTIONS = re.compile(r"/v1/(decide|explain|preview)|/v2/models/[^/]+/infer")
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -107,7 +109,8 @@ class Gate:
     def _may(self, method: str, path: str, authorization: str) -> bool:
         token = self.settings.token
         is_question = method in ("GET", "HEAD", "OPTIONS") or _QUESTIONS.fullmatch(path) is not None
-        if token is None or _HEALTH.fullmatch(path) or (is_question and self.settings.is_local):
+        is_page = method in ("GET", "HEAD") and _PAGE.fullmatch(path) is not None
+        if token is None or _HEALTH.fullmatch(path) or is_page or (is_question and self.settings.is_local):
             return True
         scheme, _, given = authorization.partition(" ")
         same = hmac.compare_digest(given.strip().encode(), token.encode())  # in constant time

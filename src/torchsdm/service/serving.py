@@ -36,6 +36,7 @@ from torchsdm.application import (
 from torchsdm.errors import InvalidInputError, ModelFileError, TorchSDMError
 from torchsdm.service.batching import Closed, Worker
 from torchsdm.service.metrics import Metrics
+from torchsdm.service.recent import Recent
 from torchsdm.service.settings import ServiceSettings
 
 _LOGGER = logging.getLogger(__name__)
@@ -111,6 +112,7 @@ class Serving:
         if guard is not None and settings.guard_file is not None:
             guard.save(settings.guard_file)  # who cannot write should know at the start
         self.served = Served(self.live.snapshot, guard)
+        self.recent = Recent()
         self.is_warm = False
         self._is_closing = threading.Event()
         self._batch_tokens = int(opening.get("batch_tokens", 4096))
@@ -153,6 +155,11 @@ class Serving:
         return [one if isinstance(one, TorchSDMError) else Answered(served.version, one) for one in answers]
 
     # ---------------------------------------------------------------- changing
+
+    def count_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Count decisions that were given out."""
+        self.metrics.count_rows(rows)
+        self.recent.record(rows)
 
     async def change(
         self, changes: Sequence[Mapping[str, Any]], *, who: str, why: str, key: str | None
@@ -312,8 +319,25 @@ class Serving:
             raise Closed
         return await asyncio.wrap_future(self._writer.submit(function))
 
+    def write(self, function: Callable[[], Result]) -> Result:
+        """Have the writer call a function that changes the model, and the worker take over; for other threads."""
+
+        def changing() -> Result:
+            result = function()
+            self._take_over()
+            return result
+
+        if self._is_closing.is_set():
+            raise Closed
+        return self._writer.submit(changing).result()
+
+    def between_batches(self, function: Callable[[], Result]) -> Result:
+        """Have the worker call a function, when it has answered what came before; for other threads."""
+        result: Result = self.worker.call(function).result()
+        return result
+
     async def _between_batches(self, function: Callable[[], Result]) -> Result:
-        """Have the worker call a function when it has answered what came before."""
+        """The same for routes."""
         result: Result = await asyncio.wrap_future(self.worker.call(function))
         return result
 

@@ -2,6 +2,7 @@
 
 from torchsdm.storage.card import model_card
 from torchsdm.storage.changes import (
+    CHANGES,
     COSTLY,
     UNDO,
     Change,
@@ -30,17 +31,22 @@ from torchsdm.storage.hub import HubModel
 from torchsdm.storage.log_writer import LogWriter, login_name, saving
 from torchsdm.storage.model_files import load_model_parts, model_parts, outcome_to_bytes, take_outcome
 from torchsdm.storage.numpy_export import write_numpy_export
+from torchsdm.storage.review import Judged, NewInput, ReviewStore
 
 __all__ = [
+    "CHANGES",
     "CONFIG_NAME",
     "COSTLY",
     "UNDO",
     "Change",
     "Entry",
     "HubModel",
+    "Judged",
     "LogWriter",
+    "NewInput",
     "ReadLog",
     "Record",
+    "ReviewStore",
     "StoredExamples",
     "StoredModel",
     "acknowledged_version",

@@ -19,7 +19,7 @@ async def decide(request: DecideRequest, serving: ServingModel) -> Response:
     The drift guard watches these inputs, in the order of their arrival.
     """
     answered = await serving.ask(_asked(request))
-    serving.metrics.count_rows(answered.rows)
+    serving.count_rows(answered.rows)
     return JSONAnswer({"version": answered.version, "decisions": answered.rows})
 
 

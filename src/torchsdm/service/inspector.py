@@ -1,0 +1,221 @@
+"""The page at ``/``, and the routes that only it needs: the map, the review queue, what came in lately.
+
+These routes are no part of the described interface: they change with the page.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Body, Depends, Query, Request
+from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.staticfiles import StaticFiles
+
+from torchsdm.application import ReviewQueue, calibration_examples, calibration_map, signal_histograms
+from torchsdm.errors import InvalidInputError
+from torchsdm.service.failures import JSONAnswer
+from torchsdm.service.serving import Serving
+
+PAGE = Path(__file__).parent / "page"
+_ENDINGS = (".jsonl", ".csv", ".tsv")
+_MOST_ROWS = 500  # of a page of the queue, or of calibration points by position
+_DRAWN = ("predictions", "confidence", "rescaled_similarity", "lane", "score")
+
+
+class Inspector:
+    """What the page asks of a served model, without HTTP."""
+
+    def __init__(self, serving: Serving) -> None:
+        self.serving = serving
+        self.queue = ReviewQueue(serving.live, serving.between_batches, serving.write)
+        self._lock = threading.Lock()
+        self._drawn: dict[str, dict[str, Any]] = {}
+
+    def signals(self) -> dict[str, Any]:
+        """See ``signal_histograms``; also whether the model judges answers."""
+        return {**self._once(signal_histograms), "asks_for_answers": self.serving.served.asks_for_answers}
+
+    def map(self) -> dict[str, Any]:
+        """See ``calibration_map``."""
+        return self._once(calibration_map)
+
+    def _once(self, make: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        """What is made of a version of the model, once."""
+        served = self.serving.served
+        with self._lock:
+            known = self._drawn.get(make.__name__)
+            if known is None or known["version"] != served.version:
+                known = {"version": served.version, **make(served.saved.classifier)}
+                self._drawn[make.__name__] = known
+            return known
+
+    def examples(self, of: str, positions: str) -> dict[str, Any]:
+        """Id and text of points of the map: calibration points by their positions, those of the queue by their rows."""
+        try:
+            chosen = [int(one) for one in positions.split(",")[:_MOST_ROWS]]
+        except ValueError as error:
+            raise InvalidInputError("positions: whole numbers with commas between them are expected.") from error
+        if of == "queue":
+            rows = {row["row"]: row for row in self.queue.store.rows(chosen=chosen)}
+            found = [rows.get(one, {"name": one, "text": None}) for one in chosen]
+            return {"examples": [{"id": one["name"], "text": one["text"]} for one in found]}
+        classifier = self.serving.served.saved.classifier
+        n = len(classifier.models_[0].calibration.labels)
+        if not all(0 <= one < n for one in chosen):
+            raise InvalidInputError(f"positions: they must be in 0..{n - 1}.")
+        return {"examples": calibration_examples(classifier, chosen, texts=self.serving.settings.texts)}
+
+    def rows(self, chosen: dict[str, Any], order: str, limit: int, offset: int) -> dict[str, Any]:
+        """Rows of the queue, and how many there are."""
+        store = self.queue.store
+        return {
+            "rows": store.rows(**chosen, order=order, limit=limit, offset=offset),
+            "n": store.count(**chosen),
+            "counts": store.counts(),
+            "problem": self.queue.problem,
+        }
+
+    def put(self, body: dict[str, Any]) -> dict[str, int]:
+        """Put inputs, or those of a file, into the queue."""
+        if set(body) == {"rows"} and isinstance(body["rows"], list):
+            return self.queue.put(body["rows"], "sent")
+        if set(body) != {"name", "content"} or not all(isinstance(one, str) for one in body.values()):
+            raise InvalidInputError('For review, give "rows", a list, or the "name" and the "content" of a text file.')
+        ending = Path(body["name"]).suffix.lower()
+        if ending not in _ENDINGS:
+            raise InvalidInputError(
+                f"The name of a file must end in one of {', '.join(_ENDINGS)}. Got {body['name']!r}."
+            )
+        with tempfile.TemporaryDirectory(prefix="sdm-") as folder:
+            path = Path(folder) / f"upload{ending}"
+            path.write_bytes(body["content"].encode("utf-8", "surrogatepass"))
+            return self.queue.put_file(path, body["name"])
+
+    def points(self) -> dict[str, Any]:
+        """The queue as columns, for the map. Predictions and labels are class numbers, -1 for none."""
+        number = {str(name): c for c, name in enumerate(self.serving.served.saved.classifier.classes_.tolist())}
+        columns = self.queue.store.columns(_DRAWN)
+        for name in ("predictions", "given", "label"):
+            columns[name] = [number.get(str(one), -1) for one in columns[name]]
+        keep = [row for row, q in enumerate(columns["rescaled_similarity"]) if q is not None]
+        return {name: [values[row] for row in keep] for name, values in columns.items()}
+
+
+def _inspector(request: Request) -> Inspector:
+    inspector: Inspector = request.app.state.inspector
+    return inspector
+
+
+Inspecting = Annotated[Inspector, Depends(_inspector)]
+Person = Annotated[str, Body()]
+router = APIRouter(include_in_schema=False)
+files = StaticFiles(directory=PAGE)  #: what the page consists of
+
+
+@router.get("/")
+def home() -> Response:
+    """The page."""
+    return FileResponse(PAGE / "index.html")
+
+
+@router.get("/v1/signals")
+def signals(inspector: Inspecting) -> Response:
+    """How the signals of calibration points are spread."""
+    return JSONAnswer(inspector.signals())
+
+
+@router.get("/v1/map")
+def calibration(inspector: Inspecting) -> Response:
+    """Calibration points, and the regions of a grid of alphas."""
+    return JSONAnswer(inspector.map())
+
+
+@router.get("/v1/map/examples")
+def examples(inspector: Inspecting, of: Literal["calibration", "queue"], positions: str) -> Response:
+    """Id and text of points of the map."""
+    return JSONAnswer(inspector.examples(of, positions))
+
+
+@router.get("/v1/recent")
+def recent(inspector: Inspecting) -> Response:
+    """What came in lately."""
+    return JSONAnswer(inspector.serving.recent.to_dict())
+
+
+@router.get("/v1/review")
+def rows(
+    inspector: Inspecting,
+    status: Literal["", "open", "labelled", "skipped", "added"] = "",
+    lane: str = "",
+    search: str = "",
+    order: Literal["arrival", "contradiction", "confidence", "distance"] = "arrival",
+    limit: Annotated[int, Query(ge=1, le=_MOST_ROWS)] = 50,
+    offset: Annotated[int, Query(ge=0)] = 0,
+) -> Response:
+    """Rows of the review queue."""
+    chosen = {"status": status or None, "lane": lane or None, "search": search}
+    return JSONAnswer(inspector.rows(chosen, order, limit, offset))
+
+
+@router.get("/v1/review/points")
+def points(inspector: Inspecting) -> Response:
+    """The review queue as points of the map."""
+    return JSONAnswer(inspector.points())
+
+
+@router.get("/v1/review/export.{ending}")
+def export(inspector: Inspecting, ending: Literal["jsonl", "csv"]) -> Response:
+    """What people decided, as a file."""
+    kind = "text/csv; charset=utf-8" if ending == "csv" else "application/x-ndjson"
+    named = {"content-disposition": f'attachment; filename="reviewed.{ending}"'}
+    return StreamingResponse(inspector.queue.export(ending), media_type=kind, headers=named)
+
+
+@router.post("/v1/review")
+def put(inspector: Inspecting, body: Annotated[dict[str, Any], Body()]) -> Response:
+    """Add inputs to the queue: ``{"rows": [...]}``, or a file as ``{"name": ..., "content": ...}``."""
+    return JSONAnswer(inspector.put(body))
+
+
+@router.delete("/v1/review")
+def clear(inspector: Inspecting) -> Response:
+    """Remove what was not added to the model."""
+    return JSONAnswer({"removed": inspector.queue.store.clear()})
+
+
+@router.post("/v1/review/label")
+def label(
+    inspector: Inspecting, row: Annotated[int, Body()], who: Person, label: Annotated[Any, Body()] = None
+) -> Response:
+    """Label an input, or skip it."""
+    inspector.queue.label(row, label, who)
+    return JSONAnswer({"row": row, "label": label})
+
+
+@router.post("/v1/review/unlabel")
+def unlabel(inspector: Inspecting, who: Annotated[str, Body(embed=True)]) -> Response:
+    """Undo the last label of a person."""
+    return JSONAnswer({"row": inspector.queue.unlabel(who)})
+
+
+@router.post("/v1/review/preview")
+def preview(inspector: Inspecting, recalibrate: Annotated[bool, Body(embed=True)] = True) -> Response:
+    """What adding all that was labelled would do."""
+    return JSONAnswer(inspector.queue.preview(recalibrate=recalibrate))
+
+
+@router.post("/v1/review/add")
+def add(inspector: Inspecting, who: Person, why: Person, recalibrate: Annotated[bool, Body()] = True) -> Response:
+    """Add all that was labelled to the model."""
+    changes = inspector.queue.add(who, why, recalibrate=recalibrate)
+    return JSONAnswer({"versions": [one.version for one in changes], "n": changes[0].n})
+
+
+@router.post("/v1/review/undo")
+def undo(inspector: Inspecting, version: Annotated[int, Body()], who: Person, why: Person) -> Response:
+    """Undo a change of the model, and what was made in one step with it."""
+    return JSONAnswer({"versions": [one.version for one in inspector.queue.undo(version, who, why)]})

@@ -1,0 +1,323 @@
+"""The review queue on disk: inputs to look at, what the model said of them, and what people said.
+
+One SQLite file in WAL mode with ``synchronous=FULL``: what a method has returned from is on disk, and stays there if
+the process is killed. An input is a row of ``inputs``. What people say of it is appended to ``marks``; the last mark
+counts, and undoing removes it, so that the mark before it counts again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import threading
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchsdm.errors import InvalidInputError, ModelFileError
+from torchsdm.validation import Array
+
+STATUSES = ("open", "labelled", "skipped", "added")  #: of an input, by what people did with it
+ORDERS = {  #: how rows can be sorted, the most urgent first
+    "arrival": "row",
+    "contradiction": "contradiction IS NULL, contradiction DESC, row",
+    "confidence": "json_extract(decision, '$.confidence') IS NULL, json_extract(decision, '$.confidence'), row",
+    "distance": "json_extract(decision, '$.distance_quantile') IS NULL, "
+    "json_extract(decision, '$.distance_quantile'), row",
+}
+_STATUS = """CASE WHEN added IS NOT NULL THEN 'added' WHEN label IS NOT NULL THEN 'labelled'
+    WHEN skipped THEN 'skipped' ELSE 'open' END"""
+_SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS inputs (
+    row INTEGER PRIMARY KEY AUTOINCREMENT,
+    digest TEXT NOT NULL UNIQUE,  -- of all that came in: what is sent twice is one input
+    id TEXT,                      -- JSON; NULL if the input was merely numbered
+    text TEXT NOT NULL,
+    answer TEXT,
+    given TEXT,                   -- JSON: the label it came with
+    source TEXT NOT NULL,
+    at TEXT NOT NULL,
+    decision TEXT,                -- JSON; NULL until it is decided on
+    version INTEGER,              -- of the model that decided
+    contradiction REAL,           -- how strongly the model contradicts the given label
+    state BLOB,                   -- float32
+    adding TEXT,                  -- the key of the change that adds it to the model
+    added INTEGER                 -- the version that it was added in
+);
+CREATE TABLE IF NOT EXISTS marks (
+    n INTEGER PRIMARY KEY AUTOINCREMENT,
+    row INTEGER NOT NULL REFERENCES inputs (row),
+    label TEXT,                   -- JSON; NULL if it was skipped
+    who TEXT NOT NULL,
+    at TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS marks_by_row ON marks (row, n);
+CREATE INDEX IF NOT EXISTS undecided ON inputs (row) WHERE decision IS NULL;
+DROP VIEW IF EXISTS queue;
+CREATE VIEW queue AS SELECT *, {_STATUS} AS status FROM (
+    SELECT inputs.*, marks.label, marks.n IS NOT NULL AND marks.label IS NULL AS skipped, marks.who, marks.at AS marked
+    FROM inputs LEFT JOIN marks ON marks.n = (SELECT max(n) FROM marks WHERE marks.row = inputs.row)
+);
+"""
+
+
+@dataclass(frozen=True)
+class NewInput:
+    """An input to put into the queue."""
+
+    text: str
+    id: Any = None
+    """None if it has none of its own."""
+    answer: str | None = None
+    label: Any = None
+    """The label it came with, if any."""
+
+    @property
+    def digest(self) -> str:
+        """By which the same input is recognised."""
+        return hashlib.sha256(_json([self.id, self.text, self.answer, self.label]).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the model says of an input of the queue."""
+
+    row: int
+    decision: dict[str, Any]
+    version: int
+    contradiction: float | None = None
+    state: Array | None = None
+    """Its hidden state, if that is to be kept; None leaves the one that is there."""
+
+
+class ReviewStore:
+    """The queue in a file; any number of threads may use it.
+
+    Parameters
+    ----------
+    path : Path
+        The file, made if it is missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._lock = path, threading.RLock()
+        try:
+            path.parent.mkdir(exist_ok=True)
+            path.touch()  # so that its mode comes from the umask; SQLite gives it to the files beside it
+            self._connection = sqlite3.connect(path, check_same_thread=False, timeout=30, isolation_level=None)
+            self._connection.row_factory = sqlite3.Row
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = FULL")
+            self._connection.executescript(_SCHEMA)
+        except (OSError, sqlite3.Error) as error:
+            raise ModelFileError(f"The review queue {path} cannot be opened: {error}.") from error
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._connection.close()
+
+    # --- What comes in and what the model says -----------------------------------------------------------------------
+
+    def put(self, inputs: Iterable[NewInput], source: str, at: str) -> int:
+        """Add inputs, all or none; returns how many are new."""
+        rows = [(one.digest, _or_null(one.id), one.text, one.answer, _or_null(one.label), source, at) for one in inputs]
+        query = (
+            "INSERT OR IGNORE INTO inputs (digest, id, text, answer, given, source, at) VALUES (?, ?, ?, ?, ?, ?, ?)"
+        )
+        with self._changing() as connection:
+            before = connection.total_changes
+            connection.executemany(query, rows)
+            return connection.total_changes - before
+
+    def undecided(self, limit: int) -> list[dict[str, Any]]:
+        """The first inputs that the model has not seen yet."""
+        return self._ask("SELECT * FROM inputs WHERE decision IS NULL ORDER BY row LIMIT ?", limit)
+
+    def outdated(self, version: int, limit: int) -> list[dict[str, Any]]:
+        """Inputs that another version decided on, whose state is kept."""
+        query = "SELECT * FROM inputs WHERE version <> ? AND state IS NOT NULL ORDER BY row LIMIT ?"
+        return self._ask(query, version, limit)
+
+    def judge(self, judged: Iterable[Judged]) -> None:
+        """Keep what the model says."""
+        rows = [
+            (
+                _json(one.decision),
+                one.version,
+                one.contradiction,
+                None if one.state is None else np.ascontiguousarray(one.state, dtype="<f4").tobytes(),
+                one.row,
+            )
+            for one in judged
+        ]
+        query = (
+            "UPDATE inputs SET decision = ?, version = ?, contradiction = ?, state = coalesce(?, state) WHERE row = ?"
+        )
+        with self._changing() as connection:
+            connection.executemany(query, rows)
+
+    # --- What people say ---------------------------------------------------------------------------------------------
+
+    def mark(self, row: int, label: Any, who: str, at: str) -> None:
+        """Label an input; None skips it. What was added to the model already stays as it is."""
+        with self._changing() as connection:
+            status = connection.execute("SELECT status FROM queue WHERE row = ?", (row,)).fetchone()
+            if status is None:
+                raise InvalidInputError(f"There is no row {row} in the review queue.")
+            if status["status"] == "added":
+                raise InvalidInputError(f"Row {row} was added to the model. Undo that first.")
+            connection.execute(
+                "INSERT INTO marks (row, label, who, at) VALUES (?, ?, ?, ?)", (row, _or_null(label), who, at)
+            )
+
+    def unmark(self, who: str) -> int | None:
+        """Undo this person's last mark on an input that was not added; returns its row, None if there is none."""
+        with self._changing() as connection:
+            last = connection.execute(
+                "SELECT n, row FROM marks JOIN inputs USING (row) WHERE marks.who = ? AND added IS NULL "
+                "ORDER BY n DESC LIMIT 1",
+                (who,),
+            ).fetchone()
+            if last is None:
+                return None
+            connection.execute("DELETE FROM marks WHERE n = ?", (last["n"],))
+            return int(last["row"])
+
+    def start_adding(self, rows: Sequence[int], key: str) -> None:
+        """Note that a change with this key adds these rows to the model, before it does."""
+        with self._changing() as connection:
+            connection.executemany("UPDATE inputs SET adding = ? WHERE row = ?", [(key, row) for row in rows])
+
+    def finish_adding(self, versions: dict[str, int]) -> None:
+        """The changes that were made, by key: what they add is added; what no change adds is labelled as before."""
+        with self._changing() as connection:
+            for key, version in versions.items():
+                connection.execute("UPDATE inputs SET added = ?, adding = NULL WHERE adding = ?", (version, key))
+            connection.execute("UPDATE inputs SET adding = NULL WHERE adding IS NOT NULL")
+
+    def release(self, versions: Collection[int]) -> None:
+        """The changes of these versions were undone: what they added is labelled as before."""
+        with self._changing() as connection:
+            connection.executemany("UPDATE inputs SET added = NULL WHERE added = ?", [(one,) for one in versions])
+
+    def clear(self) -> int:
+        """Remove every input that was not added, with its marks; returns how many."""
+        with self._changing() as connection:
+            connection.execute("DELETE FROM marks WHERE row IN (SELECT row FROM inputs WHERE added IS NULL)")
+            return connection.execute("DELETE FROM inputs WHERE added IS NULL").rowcount
+
+    # --- Looking -----------------------------------------------------------------------------------------------------
+
+    def rows(
+        self,
+        *,
+        status: str | None = None,
+        lane: str | None = None,
+        search: str = "",
+        order: str = "arrival",
+        limit: int = -1,
+        offset: int = 0,
+        chosen: Sequence[int] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Rows of the queue, without states, filtered and sorted."""
+        where, values = _filter(status, lane, search)
+        if chosen is not None:
+            where += f" AND row IN ({', '.join(str(int(row)) for row in chosen)})"
+        query = f"SELECT * FROM queue WHERE {where} ORDER BY {ORDERS[order]} LIMIT ? OFFSET ?"
+        return [_plain(row) for row in self._ask(query, *values, limit, offset)]
+
+    def count(self, *, status: str | None = None, lane: str | None = None, search: str = "") -> int:
+        """How many rows a filter leaves."""
+        where, values = _filter(status, lane, search)
+        return int(self._ask(f"SELECT count(*) AS n FROM queue WHERE {where}", *values)[0]["n"])
+
+    def counts(self) -> dict[str, Any]:
+        """How many rows there are by status and by lane, and how many are undecided."""
+        lane = "json_extract(decision, '$.lane')"
+        by_lane = self._ask(f"SELECT {lane} AS lane, count(*) AS n FROM queue WHERE decision IS NOT NULL GROUP BY 1")
+        by_status = {row["status"]: row["n"] for row in self._ask("SELECT status, count(*) AS n FROM queue GROUP BY 1")}
+        (undecided,) = self._ask("SELECT count(*) AS n FROM inputs WHERE decision IS NULL")
+        return {
+            "status": {status: by_status.get(status, 0) for status in STATUSES},
+            "lane": {row["lane"]: row["n"] for row in by_lane},
+            "undecided": undecided["n"],
+        }
+
+    def columns(self, names: Sequence[str]) -> dict[str, list[Any]]:
+        """Fields of all decisions, column by column, with the row, the given label and the person's."""
+        fields = ", ".join(f"json_extract(decision, '$.{name}') AS {name}" for name in names)
+        query = f"SELECT row, given, label, {fields} FROM queue WHERE decision IS NOT NULL ORDER BY row"
+        rows = self._ask(query)
+        columns = {name: [row[name] for row in rows] for name in ("row", *names)}
+        return {**columns, **{name: [_value(row[name]) for row in rows] for name in ("given", "label")}}
+
+    def states(self, rows: Sequence[int] | None = None) -> tuple[list[int], Array]:
+        """Rows and hidden states (N, D) of those inputs that have one."""
+        chosen = "" if rows is None else f" AND row IN ({', '.join(str(int(row)) for row in rows)})"
+        found = self._ask(f"SELECT row, state FROM inputs WHERE state IS NOT NULL{chosen} ORDER BY row")
+        states = [np.frombuffer(row["state"], dtype="<f4") for row in found]
+        return [row["row"] for row in found], np.stack(states) if states else np.empty((0, 0), dtype=np.float32)
+
+    def _ask(self, query: str, *values: Any) -> list[dict[str, Any]]:
+        try:
+            with self._lock:
+                return [dict(row) for row in self._connection.execute(query, values).fetchall()]
+        except sqlite3.Error as error:
+            raise ModelFileError(f"The review queue {self.path} cannot be read: {error}.") from error
+
+    @contextmanager
+    def _changing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction; it is on disk afterwards, or nothing of it is."""
+        try:
+            with self._lock:
+                self._connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield self._connection
+                    self._connection.execute("COMMIT")
+                finally:
+                    if self._connection.in_transaction:
+                        self._connection.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            raise ModelFileError(f"The review queue {self.path} cannot be written: {error}.") from error
+
+
+def _filter(status: str | None, lane: str | None, search: str) -> tuple[str, list[Any]]:
+    """A condition of SQL and its values."""
+    conditions: list[tuple[str, Any]] = []
+    if status is not None:
+        conditions.append(("status = ?", status))
+    if lane is not None:
+        conditions.append(("json_extract(decision, '$.lane') = ?", lane))
+    if search:
+        conditions.append(
+            ("instr(lower(text || ' ' || coalesce(id, '') || ' ' || coalesce(answer, '')), ?)", search.lower())
+        )
+    return " AND ".join(["TRUE", *(condition for condition, _ in conditions)]), [value for _, value in conditions]
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with its values in place of their JSON."""
+    shown = {
+        name: row[name] for name in ("row", "text", "answer", "source", "at", "version", "contradiction", "status")
+    }
+    values = {name: _value(row[name]) for name in ("id", "given", "decision", "label")}
+    name = f"review-{row['row']}" if values["id"] is None else values["id"]
+    return {**shown, **values, "name": name, "who": row["who"], "marked": row["marked"], "added": row["added"]}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, ensure_ascii=False)
+
+
+def _or_null(value: Any) -> str | None:
+    return None if value is None else _json(value)
+
+
+def _value(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
