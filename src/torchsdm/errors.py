@@ -84,6 +84,10 @@ class ModelFileError(TorchSDMError, OSError):
     """A saved model is missing, damaged, truncated or not ours; the message names the file."""
 
 
+class ModelInUseError(TorchSDMError, RuntimeError):
+    """Somebody else is changing a saved model; the message says who, since when, and in which process."""
+
+
 class BackboneError(TorchSDMError, RuntimeError):
     """A language model cannot be found, loaded or used, or is not the one that a classifier was fitted on."""
 

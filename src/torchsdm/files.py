@@ -21,7 +21,7 @@ def replace_file(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
 @contextmanager
@@ -88,7 +88,8 @@ def strict_json(value: Any) -> str:
     return json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Make the names of new and renamed files in a directory safe."""
     if os.name != "posix":
         return
     descriptor = os.open(directory, os.O_RDONLY)

@@ -30,7 +30,9 @@ ROOMS: dict[str, set[str]] = {
     "baselines": {"matching", "core", "training", "trust", "states", "estimators"},
     "evaluation": {"matching", "core", "training", "model", "trust", "states", "estimators", "baselines"},
     "experiments": {"core", "documents", "states", "hidden_states", "estimators", "baselines", "evaluation"},
-    "application": {"core", "model", "trust", "documents", "states", "hidden_states", "estimators", "evaluation"},
+    "application": {
+        *("core", "model", "trust", "documents", "states", "hidden_states", "storage", "estimators", "evaluation"),
+    },
     "service": {"application"},
     "cli": {
         *("training", "trust", "documents", "states", "hidden_states", "storage", "estimators", "evaluation"),

@@ -240,7 +240,7 @@ def test_a_damaged_config_is_named(saved):
 
 def test_a_config_of_the_future_is_refused(saved):
     path = saved / CONFIG_NAME
-    path.write_text(path.read_text().replace('"format_version": 3', '"format_version": 4'))
+    path.write_text(path.read_text().replace('"format_version": 3', '"format_version": 5'))
     with pytest.raises(ModelFileError, match="Upgrade"):
         SDMClassifier.load(saved)
 

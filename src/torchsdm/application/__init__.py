@@ -13,13 +13,17 @@ from torchsdm.application.answers import (
 from torchsdm.application.evaluate import evaluate_model
 from torchsdm.application.guards import guard_state, open_guard
 from torchsdm.application.inputs import checked, open_documents, readable
+from torchsdm.application.live_model import LiveModel, Snapshot, Staged
 from torchsdm.application.outputs import check_output_format, write_rows
 from torchsdm.application.saved_model import SavedModel
 from torchsdm.application.summaries import standing, summary
 from torchsdm.application.training import read_training, read_training_parts
 
 __all__ = [
+    "LiveModel",
     "SavedModel",
+    "Snapshot",
+    "Staged",
     "answer_rows",
     "check_output_format",
     "checked",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count, islice
@@ -44,6 +45,19 @@ class SavedModel:
         if not path.is_dir():
             raise ModelFileError(f"{path} is not a directory. Give the path that a model was saved to.")
         classifier = load_classifier(path, device=device, verify=verify)
+        return cls.around(path, classifier, language_model=language_model, device=device, batch_tokens=batch_tokens)
+
+    @classmethod
+    def around(
+        cls,
+        path: Path,
+        classifier: SDMClassifier | SDMEnsemble,
+        *,
+        language_model: str | None = None,
+        device: str | None = None,
+        batch_tokens: int = 4096,
+    ) -> SavedModel:
+        """The same for a classifier that is loaded already."""
         if classifier.states_origin_ is None:
             if language_model is not None:
                 raise InvalidInputError(
@@ -54,6 +68,14 @@ class SavedModel:
             classifier, model=language_model, device=device, batch_tokens=batch_tokens
         )
         return cls(path, classifier, text_classifier)
+
+    def with_classifier(self, classifier: SDMClassifier | SDMEnsemble) -> SavedModel:
+        """The same with another version of the classifier; a language model that is loaded stays loaded."""
+        if self.text_classifier is None or classifier.states_origin_ != self.classifier.states_origin_:
+            return SavedModel.around(self.path, classifier, device=classifier.device)
+        text_classifier = copy.copy(self.text_classifier)
+        text_classifier.classifier_ = classifier
+        return SavedModel(self.path, classifier, text_classifier)
 
     def blocks(
         self,

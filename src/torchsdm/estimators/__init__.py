@@ -1,16 +1,40 @@
 """``SDMClassifier``, ``SDMEnsemble`` and ``SDMTextClassifier``: scikit-learn's contract over the rooms above."""
 
-from torchsdm.estimators._loading import load_classifier
+from torchsdm.estimators._loading import load_base, load_classifier, save_as
+from torchsdm.estimators.changes import (
+    Add,
+    Certify,
+    Recalibrate,
+    Relabel,
+    Remove,
+    Request,
+    ResetGuard,
+    replay,
+    replay_without,
+    request_digest,
+)
 from torchsdm.estimators.classifier import SDMClassifier
 from torchsdm.estimators.ensemble import SDMEnsemble
 from torchsdm.estimators.text_classifier import SDMTextClassifier
 from torchsdm.estimators.within import decide_with, explain_with
 
 __all__ = [
+    "Add",
+    "Certify",
+    "Recalibrate",
+    "Relabel",
+    "Remove",
+    "Request",
+    "ResetGuard",
     "SDMClassifier",
     "SDMEnsemble",
     "SDMTextClassifier",
     "decide_with",
     "explain_with",
+    "load_base",
     "load_classifier",
+    "replay",
+    "replay_without",
+    "request_digest",
+    "save_as",
 ]

@@ -41,6 +41,8 @@ class FittedState:
     """The language model and prompt that the hidden states were made with, if known."""
     data_source_: str | None = None
     """What the training data is called, such as the name of its file; for the model card."""
+    version_: int = 0
+    """The version of a loaded model: how many changes of it were logged; 0 for one that was fitted."""
     _codes: LabelCodes
 
     def _check_is_fitted(self, method: str) -> None:

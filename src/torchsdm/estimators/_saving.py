@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from torchsdm._version import __version__
 from torchsdm.errors import ModelFileError
 from torchsdm.estimators._trust import Trusting
+from torchsdm.estimators.changes import replay
 from torchsdm.labels import LabelCodes
 from torchsdm.states import StatesOrigin
 from torchsdm.storage import (
     CONFIG_NAME,
     HubModel,
+    ReadLog,
     StoredModel,
     label_values_from_json,
     label_values_to_json,
     load_model_parts,
     model_card,
     model_parts,
+    read_changes,
     read_model,
+    saving,
     write_model,
 )
 from torchsdm.training import EpochRecord, History
@@ -40,6 +44,7 @@ class Saveable(HubModel, Trusting):
 
     block_size: int
     feature_names_in_: Any
+    _home: Path | None = None  # the directory that it was loaded from
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's parameters, as scikit-learn gives them."""
@@ -47,9 +52,26 @@ class Saveable(HubModel, Trusting):
         return parameters
 
     def save(self, path: str | Path) -> None:
-        """Write the model to a directory atomically: a crash leaves the old model or the new one."""
+        """Write the model to a directory atomically: a crash leaves the old model or the new one.
+
+        Where the directory has a log of changes, the model takes its place: the points of the log are dropped, the
+        history and the version numbers go on. Refused while somebody else changes the model there, and if it was
+        changed after this one was loaded from it.
+        """
         self._check_is_fitted("save")
         path = check_path(path, "path", f"{type(self).__name__}.save")
+        with saving(path) as changes:
+            self._replace(path, changes)
+
+    def _replace(self, path: Path, changes: dict[str, Any] | None) -> None:
+        """Write the model to a directory, as the version that its log will continue from."""
+        is_home = self._home is not None and self._home == path.resolve()
+        version = 0 if changes is None else changes["version"]
+        if is_home and version > self.version_ + 1:
+            raise ModelFileError(
+                f"{path} was changed after this model was loaded from it: it is at version {version - 1}, this model "
+                f"at {self.version_}. Load it again."
+            )
         prefixes = _file_prefixes(len(self.models_))
         parts = [model_parts(model, self._codes, prefix) for model, prefix in zip(self.models_, prefixes, strict=True)]
         config = {
@@ -72,6 +94,7 @@ class Saveable(HubModel, Trusting):
             "deltas_spent": {sample: dict(asked) for sample, asked in self.deltas_spent_.items()},
             "history": self.history_.to_dicts(),
             "models": [part.settings for part in parts],
+            **({} if changes is None else {"changes": changes}),
         }
         write_model(
             path,
@@ -80,18 +103,43 @@ class Saveable(HubModel, Trusting):
             {name: rows for part in parts for name, rows in part.tables.items()},
             self.model_card(),
         )
+        if is_home:
+            self.version_ = version
 
     @classmethod
-    def load(cls: type[Self], path: str | Path, *, device: str | None = None, verify: bool | None = None) -> Self:
-        """Read a model that ``save`` wrote. The exemplars are memory-mapped.
+    def load(
+        cls: type[Self],
+        path: str | Path,
+        *,
+        device: str | None = None,
+        verify: bool | None = None,
+        changes: bool = True,
+    ) -> Self:
+        """Read a model that ``save`` wrote, with the changes that were logged since. The exemplars are memory-mapped.
 
         Every file's presence and size is checked, and the digest of files up to 64 MB, so that opening does not read
-        all of a large support; ``verify=True`` checks every digest, ``verify=False`` none.
+        all of a large support; ``verify=True`` checks every digest, ``verify=False`` none. ``changes=False`` leaves the
+        log of changes out.
         """
+        base, log = cls._load_parts(path, device, verify, with_log=changes)
+        return cast(Self, replay(cast(Any, base), log).classifier)
+
+    @classmethod
+    def _load_parts(
+        cls: type[Self], path: str | Path, device: str | None, verify: bool | None, *, with_log: bool = True
+    ) -> tuple[Self, ReadLog]:
+        """The model of a directory without its changes, and the log of them."""
         caller = f"{cls.__name__}.load"
         name = check_device(device, caller)
-        directory = check_path(path, "path", caller)
-        return read_model(directory, cls.__name__, lambda stored: cls._restore(stored, name, device), verify=verify)
+
+        def restored(stored: StoredModel) -> tuple[Self, ReadLog]:
+            base, named = cls._restore(stored, name, device), stored.config.get("changes")
+            base._home, base.version_ = stored.directory, 0 if named is None else int(named["version"])
+            if not with_log:
+                return base, ReadLog(base.version_, [], [])
+            return base, read_changes(stored.directory, stored.config, verify=verify)
+
+        return read_model(check_path(path, "path", caller), cls.__name__, restored, verify=verify)
 
     @classmethod
     def _restore(cls: type[Self], stored: StoredModel, device_name: str, device: str | None) -> Self:

@@ -11,7 +11,7 @@ from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.estimators._apart import keep_apart
 from torchsdm.estimators._fitted import FittedState, check_examples
 from torchsdm.matching import next_ids
-from torchsdm.model import CALIBRATION, CERTIFICATION, SUPPORT, SDMModel
+from torchsdm.model import CALIBRATION, CERTIFICATION, SUPPORT, EncodedPoints, SDMModel
 from torchsdm.targets import check_targets
 from torchsdm.validation import (
     Array,
@@ -126,7 +126,10 @@ class Updatable(FittedState):
         self._relabel(ids, y, "relabel_exemplars", (SUPPORT,))
         return self
 
-    def _add(self, to: str, method: str, X: ArrayLike, y: ArrayLike, ids: Any, texts: Any, repeated: str) -> None:
+    def _add(
+        self, to: str, method: str, X: ArrayLike, y: ArrayLike, ids: Any, texts: Any, repeated: str
+    ) -> list[EncodedPoints]:
+        """Add points to a set of every model; returns them as each model sees them."""
         self._check_is_fitted(method)
         caller = f"{type(self).__name__}.{method}"
         check_choice(repeated, ("refuse", "keep"), "repeated", caller)
@@ -137,6 +140,7 @@ class Updatable(FittedState):
         examples = check_examples(next_ids(known, len(states)) if ids is None else ids, texts, len(states), caller)
         codes = self._codes.extended(labels, caller) if to == SUPPORT else self._codes
         numbers = codes.encode_with_outside(labels, caller) if to == SUPPORT else codes.encode(labels, caller)
+        added = []
         with self._updated_models() as models:
             for model in models:
                 points = model.encoded(states, numbers, examples)
@@ -150,7 +154,9 @@ class Updatable(FittedState):
                     remedy=Remedy.KEEP_REPEATED,
                 )
                 model.add(points, to=to)
+                added.append(points)
             self._codes = codes
+        return added
 
     def _remove(self, ids: Sequence[Any] | Array, method: str, names: Sequence[str]) -> None:
         self._check_is_fitted(method)

@@ -224,10 +224,14 @@ class SDMModel:
         """Recompute the regions and, if a set has changed, the signals and eCDFs."""
         if self.outdated:
             known = self.calibration_points
-            self.calibration = Calibration.of(known.points, known.labels, self.support, alphas, min_class_count)
-            self.calibration_examples, self.next_calibration, self.outdated = known.examples, None, False
+            self.calibrated(Calibration.of(known.points, known.labels, self.support, alphas, min_class_count))
         else:
             self.calibration = self.calibration.with_regions(alphas, min_class_count)
+
+    def calibrated(self, calibration: Calibration) -> None:
+        """Adopt a calibration that was made with the calibration points as they are now."""
+        self.calibration_examples = self.calibration_points.examples
+        self.calibration, self.next_calibration, self.outdated = calibration, None, False
 
     def encoded(self, hidden_states: Tensor, labels: Tensor, examples: Examples) -> EncodedPoints:
         """Points as the adaptor sees them, to add."""

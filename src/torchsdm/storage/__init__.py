@@ -1,34 +1,64 @@
 """Models on disk: the directory, its examples, the model card, the hub, and an export that needs NumPy alone."""
 
 from torchsdm.storage.card import model_card
+from torchsdm.storage.changes import (
+    COSTLY,
+    UNDO,
+    Change,
+    Entry,
+    ReadLog,
+    Record,
+    acknowledged_version,
+    read_changes,
+    undone_by,
+)
 from torchsdm.storage.directory import (
     CONFIG_NAME,
     StoredModel,
+    config_mark,
     holds_model,
     label_values_from_json,
     label_values_to_json,
+    read_config,
     read_model,
     stored_kind,
     write_model,
 )
 from torchsdm.storage.examples import StoredExamples
 from torchsdm.storage.hub import HubModel
-from torchsdm.storage.model_files import load_model_parts, model_parts
+from torchsdm.storage.log_writer import LogWriter, login_name, saving
+from torchsdm.storage.model_files import load_model_parts, model_parts, outcome_to_bytes, take_outcome
 from torchsdm.storage.numpy_export import write_numpy_export
 
 __all__ = [
     "CONFIG_NAME",
+    "COSTLY",
+    "UNDO",
+    "Change",
+    "Entry",
     "HubModel",
+    "LogWriter",
+    "ReadLog",
+    "Record",
     "StoredExamples",
     "StoredModel",
+    "acknowledged_version",
+    "config_mark",
     "holds_model",
     "label_values_from_json",
     "label_values_to_json",
     "load_model_parts",
+    "login_name",
     "model_card",
     "model_parts",
+    "outcome_to_bytes",
+    "read_changes",
+    "read_config",
     "read_model",
+    "saving",
     "stored_kind",
+    "take_outcome",
+    "undone_by",
     "write_model",
     "write_numpy_export",
 ]

@@ -40,6 +40,9 @@ from torchsdm.validation import Array
 
 FORMAT = "torchsdm"
 FORMAT_VERSION = 3  #: 2 added the certificate and its set, 3 changes of the three sets; all are still read
+WITH_LOG = (
+    4  #: the format version of a directory with a log of changes, which earlier versions must not read without it
+)
 CONFIG_NAME = "config.json"
 CARD_NAME = "README.md"
 _DATA_FILE = re.compile(r"[a-z0-9-]+-[0-9a-f]{12}\.(safetensors|sqlite)")
@@ -111,10 +114,7 @@ def _write_model(
         _write_table(temporary, rows)
         files[name] = _settle(temporary, name)
 
-    full: dict[str, Any] = {"format": FORMAT, "format_version": FORMAT_VERSION, **config, "files": files}
-    full["card_sha256"] = hashlib.sha256(card.encode()).hexdigest()
-    full["sha256"] = _config_digest(full)
-    replace_file(directory / CONFIG_NAME, (strict_json(full) + "\n").encode())
+    _write_config(directory, {**config, "files": files, "card_sha256": hashlib.sha256(card.encode()).hexdigest()})
     card_path = directory / CARD_NAME
     if not card_path.exists() or file_digest(card_path) == old_card:  # a card that someone wrote or edited stays
         replace_file(card_path, card.encode())
@@ -125,6 +125,19 @@ def _write_model(
                 path.unlink(missing_ok=True)
             except PermissionError:  # a system that cannot remove mapped files; the next save tries again
                 continue
+
+
+def _write_config(directory: Path, config: Mapping[str, Any]) -> None:
+    """Replace the config, which commits all that it says."""
+    version = FORMAT_VERSION if config.get("changes") is None else WITH_LOG
+    full = {"format": FORMAT, **config, "format_version": version}
+    full["sha256"] = _config_digest(full)
+    replace_file(directory / CONFIG_NAME, (strict_json(full) + "\n").encode())
+
+
+def name_log(directory: Path, changes: Mapping[str, Any]) -> None:
+    """Say in the config of a model that it has a log of changes."""
+    _write_config(directory, {**read_config(directory), "changes": dict(changes)})
 
 
 def holds_model(directory: str | Path) -> bool:
@@ -163,6 +176,15 @@ def read_model(
     raise ModelFileError(f"{directory} was replaced {_READ_ATTEMPTS} times while it was read. Try again later.")
 
 
+def config_mark(directory: Path) -> tuple[int, ...] | None:
+    """By which a config that was replaced is noticed without reading it; None if there is none."""
+    try:
+        found = (directory / CONFIG_NAME).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 def _config_bytes(directory: str | Path) -> bytes | None:
     try:
         return (Path(directory) / CONFIG_NAME).read_bytes()
@@ -172,7 +194,7 @@ def _config_bytes(directory: str | Path) -> bytes | None:
 
 def stored_kind(directory: str | Path) -> str:
     """The class name of the model in a directory."""
-    return str(_read_config(Path(directory)).get("kind"))
+    return str(read_config(Path(directory)).get("kind"))
 
 
 def open_model(directory: str | Path, kind: str, *, verify: bool | None = None) -> StoredModel:
@@ -183,7 +205,7 @@ def open_model(directory: str | Path, kind: str, *, verify: bool | None = None) 
     directory = Path(directory).resolve()
     if not directory.is_dir():
         raise ModelFileError(f"{directory} is not a directory. Give the path that the model was saved to.")
-    config = _read_config(directory)
+    config = read_config(directory)
     if config.get("kind") != kind:
         raise ModelFileError(f"{directory / CONFIG_NAME} describes a {config.get('kind')!r}, not a {kind!r}.")
     for entry in config["files"].values():
@@ -246,12 +268,13 @@ def _parse_config(directory: Path) -> dict[str, Any]:
     return config
 
 
-def _read_config(directory: Path) -> dict[str, Any]:
+def read_config(directory: Path) -> dict[str, Any]:
+    """The config of a model directory, checked."""
     path, config = directory / CONFIG_NAME, _parse_config(directory)
     version = config.get("format_version")
-    if not isinstance(version, int) or version > FORMAT_VERSION:
+    if not isinstance(version, int) or version > WITH_LOG:
         raise ModelFileError(
-            f"{path} has format version {version!r}; this torchsdm reads up to {FORMAT_VERSION}. Upgrade torchsdm."
+            f"{path} has format version {version!r}; this torchsdm reads up to {WITH_LOG}. Upgrade torchsdm."
         )
     if config.get("sha256") != _config_digest(config):
         raise ModelFileError(f"{path} is damaged: its contents are not what was written. Save the model again.")

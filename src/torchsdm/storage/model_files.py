@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from torchsdm.core import ClassEcdfs, Encoded, HighReliabilityRegion, IdentityAdaptor, restore_adaptor
@@ -17,6 +20,7 @@ from torchsdm.model import Calibration, Certification, EncodedPoints, Examples, 
 from torchsdm.storage.directory import CONFIG_NAME, ExampleRow, StoredModel, number_or_infinity, number_or_none
 from torchsdm.storage.examples import StoredExamples
 
+_SIGNALS = ("similarity", "nearest_distance", "rescaled_similarity")  # of the calibration points
 _PENDING = "next-calibration"  # files of calibration points that the next calibration will use
 
 
@@ -54,9 +58,7 @@ def model_parts(model: SDMModel, codes: LabelCodes, prefix: str = "") -> ModelPa
         f"{prefix}calibration": {
             **_encoded_to_tensors(calibration.points),
             "labels": calibration.labels,
-            "similarity": calibration.similarity,
-            "nearest_distance": calibration.nearest_distance,
-            "rescaled_similarity": calibration.rescaled_similarity,
+            **{name: getattr(calibration, name) for name in _SIGNALS},
         },
         f"{prefix}calibration-exemplars": {"exemplars": calibration.points.exemplars},
     }
@@ -112,13 +114,10 @@ def load_model_parts(
 
         support = SupportSet.restore(**held("support"), block_size=block_size)
         points = held("calibration")
-        n_classes = len(codes.classes)
         calibration = Calibration(
             _encoded_from_tensors(points),
             **points,
-            ecdfs=ClassEcdfs.fit(
-                points["nearest_distance"], points["similarity"], points["labels"], n_classes, warn=False
-            ),
+            ecdfs=_ecdfs(points, points["labels"], len(codes.classes)),
             regions=tuple(_region_from_json(region) for region in settings["regions"]),
             min_class_count=settings["min_class_count"],
         )
@@ -155,6 +154,48 @@ def load_model_parts(
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         path = stored.directory / CONFIG_NAME
         raise ModelFileError(f"{path} and the files it names do not match: {error!r}.") from error
+
+
+def outcome_to_bytes(models: Sequence[SDMModel], learned: Mapping[str, Any]) -> bytes:
+    """What calibrating models came to, and what else was learned with it, to be kept in a log of changes."""
+    tensors = {
+        f"{number}.{name}": getattr(model.calibration, name).contiguous()
+        for number, model in enumerate(models)
+        for name in _SIGNALS
+    }
+    regions = [[region_to_json(region) for region in model.calibration.regions] for model in models]
+    counts = [model.calibration.min_class_count for model in models]
+    facts = {"regions": regions, "min_class_counts": counts, "learned": dict(learned)}
+    return save(tensors, {"facts": json.dumps(facts, allow_nan=False)})
+
+
+def take_outcome(content: bytes, models: Sequence[SDMModel]) -> dict[str, Any]:
+    """Calibrate models as it came out before; returns what else was learned with it."""
+    try:
+        tensors = load(content)
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        facts = json.loads(header["__metadata__"]["facts"])
+        for number, model in enumerate(models):
+            known = model.calibration_points
+            signals = {name: tensors[f"{number}.{name}"].to(known.labels.device) for name in _SIGNALS}
+            model.calibrated(
+                Calibration(
+                    known.points,
+                    known.labels,
+                    **signals,
+                    ecdfs=_ecdfs(signals, known.labels, len(model.classes)),
+                    regions=tuple(_region_from_json(region) for region in facts["regions"][number]),
+                    min_class_count=facts["min_class_counts"][number],
+                )
+            )
+        learned: dict[str, Any] = facts["learned"]
+        return learned
+    except (SafetensorError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+        raise ModelFileError(f"The log of changes has an outcome that does not fit the model: {error!r}.") from error
+
+
+def _ecdfs(signals: Mapping[str, Tensor], labels: Tensor, n_classes: int) -> ClassEcdfs:
+    return ClassEcdfs.fit(signals["nearest_distance"], signals["similarity"], labels, n_classes, warn=False)
 
 
 def _encoded_to_tensors(points: Encoded) -> dict[str, Tensor]:

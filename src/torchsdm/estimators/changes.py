@@ -1,0 +1,458 @@
+"""What each kind of change does to a classifier, and how a log of them is replayed.
+
+A request (``Add``, ``Remove``, ``Relabel``, ``Recalibrate``, ``Certify``) changes a classifier and says what the log
+keeps of it. Replaying the log over the model that it belongs to gives the same classifier, to the bit: points are kept
+as the adaptor encoded them, and so is what calibrating came to.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import torch
+
+from torchsdm.core import Encoded
+from torchsdm.errors import InvalidInputError, ModelFileError, SDMWarning
+from torchsdm.estimators._apart import keep_apart
+from torchsdm.model import CALIBRATION, SUPPORT, Certification, EncodedPoints, ListedExamples, SDMModel
+from torchsdm.states import LabelledStates
+from torchsdm.storage import COSTLY, UNDO, Entry, ReadLog, Record, outcome_to_bytes, take_outcome, undone_by
+from torchsdm.trust import Certificate, GuardReset, Reliability
+from torchsdm.validation import Array, as_list, as_tensor, check_choice
+
+if TYPE_CHECKING:
+    from torchsdm.estimators.classifier import SDMClassifier
+    from torchsdm.estimators.ensemble import SDMEnsemble
+
+Classifier: TypeAlias = "SDMClassifier | SDMEnsemble"
+ADDS = {"add": SUPPORT, "add_calibration": CALIBRATION}
+
+
+# --- Requests --------------------------------------------------------------------------------------------------------
+
+
+class Request(ABC):
+    """Something to change about a model."""
+
+    @abstractmethod
+    def apply(self, classifier: Classifier) -> Entry:
+        """Change a classifier in place; returns what a log keeps of it. A failed call changes nothing."""
+
+    @abstractmethod
+    def asked(self) -> list[Any]:
+        """What was asked for, as plain values, by which a retry is told from another request."""
+
+
+@dataclass(frozen=True)
+class Add(Request):
+    """Add labelled points to the support or to the calibration set; see ``SDMClassifier.add_exemplars``."""
+
+    data: LabelledStates
+    to: str = SUPPORT
+    repeated: str = "refuse"
+
+    def apply(self, classifier: Classifier) -> Entry:
+        """Encode the points, check that they are new, and add them."""
+        check_choice(self.to, (SUPPORT, CALIBRATION), "to", "LiveModel.add")
+        what, method = ("add", "add_exemplars") if self.to == SUPPORT else ("add_calibration", "add_calibration")
+        classifier._check_alike(self.data, "data", classifier.states_origin_, f"{type(classifier).__name__}.{method}")
+        labels = [] if self.data.labels is None else as_list(self.data.labels, "labels", "LiveModel.add")
+        given = (self.data.hidden_states, labels, self.data.ids, self.data.texts, self.repeated)
+        encoded = classifier._add(self.to, method, *given)
+        ids, texts = encoded[0].examples.all()
+        details = {"repeated": self.repeated}
+        return Entry(what, len(ids), details, ids, labels, texts, np.hstack([_to_rows(one.points) for one in encoded]))
+
+    def asked(self) -> list[Any]:
+        """Set, labels, ids and texts; the states only where there are no texts, as a language model may round them."""
+        return ["add", self.to, self.repeated, *_described(self.data)]
+
+
+@dataclass(frozen=True)
+class Remove(Request):
+    """Remove points by id, from whichever set has them; see ``SDMClassifier.remove``."""
+
+    ids: Sequence[Any] | Array
+
+    def apply(self, classifier: Classifier) -> Entry:
+        """Remove them."""
+        ids = as_list(self.ids, "ids", "LiveModel.remove")
+        classifier.remove(ids)
+        return Entry("remove", len(ids), ids=ids)
+
+    def asked(self) -> list[Any]:
+        """The ids."""
+        return ["remove", as_list(self.ids, "ids", "LiveModel.remove")]
+
+
+@dataclass(frozen=True)
+class Relabel(Request):
+    """Relabel points by id, in whichever set has them; see ``SDMClassifier.relabel``."""
+
+    ids: Sequence[Any] | Array
+    labels: Sequence[Any] | Array
+
+    def apply(self, classifier: Classifier) -> Entry:
+        """Relabel them."""
+        ids, labels = self._lists()
+        classifier.relabel(ids, labels)
+        return Entry("relabel", len(ids), ids=ids, labels=labels)
+
+    def asked(self) -> list[Any]:
+        """Ids and labels."""
+        return ["relabel", *self._lists()]
+
+    def _lists(self) -> tuple[list[Any], list[Any]]:
+        return as_list(self.ids, "ids", "LiveModel.relabel"), as_list(self.labels, "labels", "LiveModel.relabel")
+
+
+@dataclass(frozen=True)
+class Recalibrate(Request):
+    """Recompute the region, for another alpha or after changes; see ``SDMClassifier.recalibrate``."""
+
+    alpha: float | Sequence[float] | Mapping[Any, float] | None = None
+    min_class_count: int | None = None
+    policy: str | None = None
+
+    def apply(self, classifier: Classifier) -> Entry:
+        """Recalibrate, and certify again where the rule changed."""
+        before = classifier.deltas_spent_
+        with classifier._unchanged_on_error():
+            _set(classifier, policy=self.policy)
+            classifier.recalibrate(self.alpha, min_class_count=self.min_class_count)
+        details = {"alpha": _plain(self.alpha), "min_class_count": self.min_class_count, "policy": self.policy}
+        return Entry("recalibrate", 0, {**details, **_questions(before, classifier)}, outcome=_outcome(classifier))
+
+    def asked(self) -> list[Any]:
+        """The settings."""
+        return ["recalibrate", _plain(self.alpha), self.min_class_count, self.policy]
+
+
+@dataclass(frozen=True)
+class Certify(Request):
+    """Certify again, with new labelled points or on the same sample; see ``SDMClassifier.recertify``."""
+
+    data: LabelledStates | None = None
+    alpha: float | Mapping[Any, float] | None = None
+    delta: float | None = None
+    control: str | None = None
+
+    def apply(self, classifier: Classifier) -> Entry:
+        """Certify."""
+        if not hasattr(classifier, "recertify"):
+            raise InvalidInputError("An ensemble is not certified.")
+        before = classifier.deltas_spent_
+        with classifier._unchanged_on_error():
+            _set(classifier, delta=self.delta, control=self.control)
+            classifier.recertify(self.data, alpha=self.alpha)
+        details = {"alpha": _plain(self.alpha), "delta": self.delta, "control": self.control}
+        details |= _questions(before, classifier)
+        sample = classifier.model_.certification
+        if self.data is None or sample is None:
+            return Entry("certify", 0, details, outcome=_outcome(classifier))
+        ids, texts = sample.examples.all()
+        return Entry(
+            *("certify", len(ids), {**details, "fingerprint": sample.fingerprint}),
+            *(ids, classifier._codes.decode(sample.labels), texts),
+            rows=_to_rows(sample.points),
+            outcome=_outcome(classifier),
+        )
+
+    def asked(self) -> list[Any]:
+        """The settings and the sample."""
+        sample = None if self.data is None else _described(self.data)
+        return ["certify", _plain(self.alpha), self.delta, self.control, sample]
+
+
+@dataclass(frozen=True)
+class ResetGuard(Request):
+    """Note that the drift guard was reset; decisions stay the same."""
+
+    reset: GuardReset
+
+    def apply(self, classifier: Classifier) -> Entry:
+        """Change nothing."""
+        return Entry("guard_reset", 0, asdict(self.reset))
+
+    def asked(self) -> list[Any]:
+        """The reset."""
+        return ["guard_reset", asdict(self.reset)]
+
+
+def request_digest(requests: Sequence[Request]) -> str:
+    """By which a retry of the same requests is told from other ones."""
+    return hashlib.sha256(json.dumps([one.asked() for one in requests], default=repr).encode()).hexdigest()
+
+
+# --- Replay ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Replayed:
+    """A classifier after a log, and the outcomes of costly changes that had to be computed for it."""
+
+    classifier: Classifier
+    computed: dict[str, bytes] = field(default_factory=dict)
+
+
+def replay(classifier: Classifier, log: ReadLog) -> Replayed:
+    """The classifier after the changes of a log that were read; the one that is given stays as it is.
+
+    That one stands for the version before them: if one of them is an undo, for the model's own files.
+    """
+    return _replayed(classifier, log, log.undone())
+
+
+def replay_without(base: Classifier, log: ReadLog, versions: Sequence[int]) -> tuple[Replayed, list[Entry]]:
+    """The classifier after a log in which some more changes are undone, and what the log keeps of that.
+
+    Refused if a later change makes no sense then; ``base`` stands for the model's own files.
+    """
+    targets = {change.version: change.details["version"] for change in log.history if change.what == UNDO}
+    for number, version in enumerate(versions, start=1):
+        _check_undo(log, version, undone_by(targets))
+        targets[log.version + number] = version
+    undone = undone_by(targets)
+    turned = [one.version for one in log.history if one.what != UNDO and (one.version in undone) != bool(one.undone_by)]
+    entries = [Entry(UNDO, 0, {"version": version}) for version in versions]
+    return _replayed(base, log, undone, checked_from=min(turned)), entries
+
+
+def _check_undo(log: ReadLog, version: int, undone: Mapping[int, int]) -> None:
+    if not 1 <= version <= log.version:
+        raise InvalidInputError(f"There is no change {version}; the last one is {log.version}.")
+    change = log.history[version - 1]
+    if version <= log.base:
+        raise InvalidInputError(
+            f"Change {version} can no longer be undone: the model was saved with it, as version {log.base}."
+        )
+    if version in undone:
+        raise InvalidInputError(
+            f"Change {version} is undone already, by change {undone[version]}. To make it again, undo that one."
+        )
+    if change.what == "guard_reset":
+        raise InvalidInputError(f"Change {version} cannot be undone: the guard's stream before the reset is gone.")
+
+
+def _replayed(base: Classifier, log: ReadLog, undone: Mapping[int, int], checked_from: int | None = None) -> Replayed:
+    """Replay the changes that are not undone; those from a version on are checked as if they were made now."""
+    names = log.sequences(undone)
+    made = [one for one in log.records if one.change.version not in undone and one.change.what != UNDO]
+    known = max((one.change.version for one in made if names.get(one.change.version) in log.outcomes), default=0)
+    result = Replayed(copy.copy(base))
+    waiting: list[Record] = []  # a run of additions is one addition: its cost grows with what is added
+    for record in made:
+        change, name = record.change, names.get(record.change.version, "")
+        is_checked = checked_from is not None and change.version >= checked_from
+        if change.what in ADDS and not is_checked:
+            waiting.append(record)
+            continue
+        if change.what in COSTLY and change.version < known and not record.ids:
+            continue  # a later one has it all
+        _take_in(result.classifier, waiting)
+        waiting = []
+        try:
+            _repeat(result, record, name, log.outcomes if change.version <= known else {}, is_checked, known)
+        except InvalidInputError as error:
+            if not is_checked:
+                raise ModelFileError(f"Change {change.version} does not fit the model: {error}") from error
+            raise InvalidInputError(
+                f"Change {change.version} ({change.what}, made by {change.who} at {change.at}) is in the way: {error} "
+                f"Undo change {change.version} first."
+            ) from error
+    _take_in(result.classifier, waiting)
+    _count_undone_looks(result.classifier, log, undone)
+    result.classifier.version_ = log.version
+    return result
+
+
+def _repeat(
+    result: Replayed, record: Record, name: str, outcomes: Mapping[str, bytes], is_checked: bool, known: int
+) -> None:
+    """Make a change of the log again."""
+    classifier, what = result.classifier, record.change.what
+    if what in ADDS:
+        _keep_apart(classifier, record)
+        _take_in(classifier, [record])
+    elif what == "remove":
+        classifier.remove(record.ids)
+    elif what == "relabel":
+        classifier.relabel(record.ids, record.labels)
+    elif what in COSTLY:
+        if record.ids:
+            _replace_sample(classifier, record)
+        if name in outcomes:
+            _restore(classifier, outcomes[name])
+        elif record.change.version > known:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", SDMWarning)  # said when the change was made
+                made_again = _costly_request(record).apply(classifier)
+            result.computed[name] = made_again.outcome or b""
+
+
+def _costly_request(record: Record) -> Request:
+    details = record.change.details
+    if record.change.what == "recalibrate":
+        return Recalibrate(details["alpha"], details["min_class_count"], details["policy"])
+    return Certify(None, details["alpha"], details["delta"], details["control"])
+
+
+def _take_in(classifier: Classifier, records: Sequence[Record]) -> None:
+    """Add the points of changes to their sets, all those of a set at once."""
+    for what, to in ADDS.items():
+        chosen = [record for record in records if record.change.what == what]
+        if not chosen:
+            continue
+        labels = [label for record in chosen for label in record.labels]
+        caller = f"change {chosen[0].change.version}"
+        codes = classifier._codes.extended(labels, caller) if to == SUPPORT else classifier._codes
+        numbers = codes.encode_with_outside(labels, caller) if to == SUPPORT else codes.encode(labels, caller)
+        with classifier._updated_models() as models:
+            for place, model in enumerate(models):
+                model.add(_encoded(chosen, models, place, numbers), to=to)
+            classifier._codes = codes
+
+
+def _keep_apart(classifier: Classifier, record: Record) -> None:
+    """Refuse points that the model has, as adding them now would."""
+    nothing = torch.zeros(len(record.ids), dtype=torch.int64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        for place, model in enumerate(classifier.models_):
+            points = _encoded([record], classifier.models_, place, nothing)
+            keep_apart(
+                (points.points.exemplars, points.examples),
+                model.sets(),
+                f"change {record.change.version}",
+                to=ADDS[record.change.what],
+                by_text=classifier.states_origin_ is not None,
+                is_repeated_kept=record.change.details.get("repeated") == "keep",
+            )
+
+
+def _replace_sample(classifier: Classifier, record: Record) -> None:
+    """Certify with the points of a change from now on."""
+    numbers = classifier._codes.encode(record.labels, f"change {record.change.version}")
+    with classifier._updated_models() as models:
+        model = models[0]
+        points, earlier = _encoded([record], models, 0, numbers), model.certification
+        fingerprint = record.change.details["fingerprint"]
+        model.certification = Certification(points.points, points.labels, points.examples, 0, fingerprint)
+        if earlier is not None:
+            model.takes_up(earlier)
+        classifier.certification_rows_ = np.array([], dtype=np.int64)
+
+
+def _count_undone_looks(classifier: Classifier, log: ReadLog, undone: Mapping[int, int]) -> None:
+    """A question that a certification sample answered stays asked if its change is undone: it counts as a look."""
+    asked = [one.details.get("questions", {}) for one in log.history[log.base :] if one.version in undone]
+    spent = {sample: dict(questions) for sample, questions in classifier.deltas_spent_.items()}
+    for sample, questions in [pair for one in asked for pair in one.items()]:
+        more = {name: delta for name, delta in questions.items() if name not in spent.get(sample, {})}
+        spent[sample] = {**spent.get(sample, {}), **more}
+        certificate, points = classifier.certificate_, classifier.models_[0].certification
+        if more and certificate is not None and points is not None and points.fingerprint == sample:
+            looks, delta_spent = certificate.looks + len(more), certificate.delta_spent + sum(more.values())
+            classifier.certificate_ = replace(certificate, looks=looks, delta_spent=delta_spent)
+    if asked:
+        classifier.deltas_spent_ = spent
+
+
+# --- Rows and outcomes -----------------------------------------------------------------------------------------------
+
+
+def _to_rows(points: Encoded) -> Array:
+    """Points as rows of a segment (n, M + C + 1), float32: exemplar, logits, 1 where the background's is highest."""
+    columns = (points.exemplars, points.logits, points.is_background[:, None])
+    rows: Array = torch.hstack([column.cpu().float() for column in columns]).numpy()
+    return rows
+
+
+def _encoded(records: Sequence[Record], models: Sequence[SDMModel], place: int, numbers: torch.Tensor) -> EncodedPoints:
+    """The points of changes as one of the models sees them."""
+    widths = [model.adaptor.n_filters + len(model.classes) + 1 for model in models]
+    start, model = sum(widths[:place]), models[place]
+    width = widths[place] if records[0].change.what == "certify" else sum(widths)
+    parts = [one.rows for one in records if one.rows is not None and one.rows.shape[1] == width]
+    if len(parts) < len(records) or sum(map(len, parts)) != len(numbers):
+        raise ModelFileError(f"The rows of change {records[0].change.version} do not fit the model.")
+    rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    mine = as_tensor(rows[:, start : start + widths[place]], "rows", "replay").to(model.support.exemplars.device)
+    n_filters = model.adaptor.n_filters
+    points = Encoded(mine[:, :n_filters].contiguous(), mine[:, n_filters:-1].contiguous(), mine[:, -1] > 0)
+    examples = ListedExamples(
+        [name for record in records for name in record.ids], [text for record in records for text in record.texts]
+    )
+    return EncodedPoints(points, numbers.to(mine.device), examples)
+
+
+_PARAMETERS = ("policy", "delta", "control")  # that changes may set
+
+
+def _outcome(classifier: Classifier) -> bytes:
+    """What calibrating and certifying came to."""
+    certificate, reliability = classifier.certificate_, classifier.reliability_
+    learned = {
+        "certificate": None if certificate is None else certificate.to_json(),
+        "reliability": None if reliability is None else reliability.to_json(),
+        "familiarity": None if certificate is None else classifier.familiarity_,
+        "deltas_spent": {sample: dict(asked) for sample, asked in classifier.deltas_spent_.items()},
+        "parameters": {name: getattr(classifier, name) for name in _PARAMETERS},
+    }
+    return outcome_to_bytes(classifier.models_, learned)
+
+
+def _restore(classifier: Classifier, outcome: bytes) -> None:
+    """Calibrate and certify as it came out before."""
+    with classifier._updated_models() as models:
+        learned = take_outcome(outcome, models)
+        try:
+            if learned["certificate"] is not None:
+                classifier.certificate_ = Certificate.from_json(learned["certificate"])
+                classifier.familiarity_ = float(learned["familiarity"])
+            if learned["reliability"] is not None:
+                classifier.reliability_ = Reliability.from_json(learned["reliability"])
+            classifier.deltas_spent_ = learned["deltas_spent"]
+            _set(classifier, **{name: learned["parameters"][name] for name in _PARAMETERS})
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelFileError(f"The log of changes has an outcome that cannot be read: {error!r}.") from error
+
+
+def _set(classifier: Classifier, **parameters: Any) -> None:
+    classifier.set_params(**{name: value for name, value in parameters.items() if value is not None})
+
+
+def _questions(before: Mapping[str, Mapping[str, float]], classifier: Classifier) -> dict[str, Any]:
+    """What certification samples were asked by a change, and its delta."""
+    new = {
+        sample: {name: delta for name, delta in asked.items() if name not in before.get(sample, {})}
+        for sample, asked in classifier.deltas_spent_.items()
+    }
+    return {"questions": {sample: asked for sample, asked in new.items() if asked}}
+
+
+def _plain(alpha: Any) -> Any:
+    """An alpha as JSON has it."""
+    if alpha is None:
+        return None
+    if isinstance(alpha, Mapping):
+        return {str(name): float(value) for name, value in alpha.items()}
+    listed = np.asarray(alpha, dtype=float).tolist()
+    return listed
+
+
+def _described(data: LabelledStates) -> list[Any]:
+    """Labelled points as plain values; without texts, their states by a digest."""
+    lists = [None if one is None else as_list(one, "data", "LiveModel") for one in (data.labels, data.ids, data.texts)]
+    if data.texts is not None:
+        return [*lists, len(data)]
+    states = as_tensor(data.hidden_states, "data", "LiveModel").float().contiguous().cpu().numpy()
+    return [*lists, list(states.shape), hashlib.sha256(states.tobytes()).hexdigest()]

@@ -1,0 +1,439 @@
+"""The one writer of a model's log of changes: its lock, appending, and compaction.
+
+An append writes rows to the end of the segment and syncs them, then makes one transaction of SQLite, which is synced
+too, and is then acknowledged. Whenever the writer dies, every acknowledged change is there; an unacknowledged one is
+whole or absent. Bytes that no change refers to are overwritten by the next append.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import os
+import sqlite3
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from torchsdm.errors import InvalidInputError, ModelFileError, ModelInUseError
+from torchsdm.files import strict_json, sync_directory
+from torchsdm.storage.changes import (
+    BUSY_SECONDS,
+    CHANGES,
+    COLUMNS,
+    DIGESTS,
+    HEAD_NAME,
+    LOG_NAME,
+    PLACE,
+    SAVE,
+    SCHEMA,
+    Change,
+    Entry,
+    change_rows,
+    check_chain,
+    head_line,
+    history_of,
+    points_digest,
+    read_facts,
+    read_head,
+    row_digest,
+    rows_digest,
+    segment_path,
+    sequences,
+    set_up,
+    undone_in,
+)
+from torchsdm.storage.directory import name_log, read_config
+
+_LOCK_NAME, _HOLDER_NAME = "writer.lock", "writer.json"
+_OUTCOMES_KEPT = 4  # more are needed only if more changes than that are undone, and are computed again then
+
+
+def login_name() -> str:
+    """The name of the user, for the record of who changed a model."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a user that the system has no name for
+        return f"user {os.getuid()}" if hasattr(os, "getuid") else "unknown"
+
+
+class LogWriter:
+    """Appends changes to the log of a model directory; only one writer at a time holds its lock.
+
+    1. ``lock`` takes the writer's lock, or raises ``ModelInUseError`` with who holds it;
+    2. ``append`` writes changes, and returns once they are safe; the first one creates the log;
+    3. ``unlock`` lets others write, ``close`` also closes the files. If the process dies, the system unlocks.
+    """
+
+    def __init__(self, directory: Path, who: str) -> None:
+        self.directory, self.who = directory, who
+        self._folder = directory / CHANGES
+        # Whoever has the object has the lock, whichever thread it is in.
+        self._lock = FileLock(self._folder / _LOCK_NAME, mode=0o666, thread_local=False)
+        self._connection: sqlite3.Connection | None = None
+        self._id = ""
+        self._rows: list[dict[str, Any]] = []
+        self._by_key: dict[str, dict[str, Any]] = {}
+        self._base = 0
+        self._segment, self._end = 1, 0  # where the next rows go
+
+    # --- The lock ----------------------------------------------------------------------------------------------------
+
+    def lock(self, *, wait: float = 0.0) -> None:
+        """Take the writer's lock, at most so many seconds later, and take note of what others wrote."""
+        try:
+            self._folder.mkdir(exist_ok=True)
+            self._lock.acquire(timeout=wait, poll_interval=0.01)
+        except Timeout as error:
+            raise ModelInUseError(f"{self.directory} is being changed by {self._holder()}. Try again later.") from error
+        except OSError as error:
+            raise ModelFileError(f"{self.directory} cannot be changed: {error}.") from error
+        try:
+            holder = {"pid": os.getpid(), "who": self.who, "since": now()}
+            (self._folder / _HOLDER_NAME).write_text(strict_json(holder), encoding="utf-8")
+            self._synchronise()
+        except OSError as error:
+            self.unlock()
+            raise error if isinstance(error, ModelFileError) else _unwritten(self.directory, error) from error
+        except BaseException:
+            self.unlock()
+            raise
+
+    def unlock(self) -> None:
+        """Let others write."""
+        if self._lock.is_locked:
+            with suppress(OSError):  # only a note, for messages
+                (self._folder / _HOLDER_NAME).unlink(missing_ok=True)
+            self._lock.release()
+
+    def close(self) -> None:
+        """Let others write, and close the files."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self.unlock()
+
+    def _holder(self) -> str:
+        try:
+            holder = json.loads((self._folder / _HOLDER_NAME).read_text(encoding="utf-8"))
+            return f"{holder['who']} (process {holder['pid']}, since {holder['since']})"
+        except (OSError, ValueError, KeyError, TypeError):
+            return "another process"
+
+    # --- Reading -----------------------------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """The version after the last change."""
+        return max(self._base, len(self._rows))
+
+    @property
+    def has_log_folder(self) -> bool:
+        """Whether there was ever a writer, so that there may be one now."""
+        return self._folder.is_dir()
+
+    def history(self) -> list[Change]:
+        """All changes."""
+        return history_of(self._rows)
+
+    def made_with(self, key: str, request: str) -> list[Change]:
+        """The changes that a client made with a key, if it did; the same key for something else is refused."""
+        first = self._by_key.get(key)
+        if first is None:
+            return []
+        if first["request"] != request:
+            raise InvalidInputError(
+                f"The key {key!r} was used for change {first['version']} of {self.directory}, which was a different "
+                "one. Use a new key for a new change."
+            )
+        return [change for change in history_of(self._rows) if change.together_with == first["version"]]
+
+    # --- Appending ---------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        entries: Sequence[Entry],
+        *,
+        who: str,
+        why: str,
+        key: str | None = None,
+        request: str = "",
+        outcomes: Mapping[str, bytes] | None = None,
+    ) -> list[Change]:
+        """Append changes in one step: all of them are safe when this returns, or none was made.
+
+        ``request`` is a digest of what the client asked for, by which a retry with the same key is told from something
+        else. ``outcomes`` are those of earlier changes that had to be computed again, by the name of their sequence.
+        """
+        try:
+            connection = self._opened()
+            rows, payload = self._numbered(entries, {"who": who, "why": why, "at": now()}, key, request)
+            self._write_rows(payload)
+        except OSError as error:
+            raise error if isinstance(error, ModelFileError) else _unwritten(self.directory, error) from error
+        kept = {**(outcomes or {}), **self._own_outcomes(rows, entries)}
+        self._end += len(payload)  # also if the transaction fails: what a broken disk kept of it must stay readable
+        try:
+            with _transaction(connection):
+                _insert(connection, rows, entries)
+                _keep_outcomes(connection, kept, rows[-1]["version"])
+        except sqlite3.Error as error:
+            raise ModelFileError(
+                f"{self._folder / LOG_NAME} cannot be written: {error}. Nothing was changed."
+            ) from error
+        self._take(rows)
+        self._note_head()
+        return history_of(rows)
+
+    def _numbered(
+        self, entries: Sequence[Entry], made: Mapping[str, str], key: str | None, request: str
+    ) -> tuple[list[dict[str, Any]], bytes]:
+        """The rows of the log for some changes, and the bytes for the segment."""
+        first, previous = self.version + 1, self._rows[-1]["digest"] if self._rows else ""
+        rows, parts, end = [], [], self._end
+        for number, entry in enumerate(entries):
+            content = b"" if entry.rows is None else entry.rows.astype("<f4", copy=False).tobytes()
+            row: dict[str, Any] = {
+                **{"version": first + number, "first": first, **made, "what": entry.what, "n": entry.n},
+                **{"key": None if number else key, "request": request},
+                "details": json.dumps(dict(entry.details), allow_nan=False, sort_keys=True),
+                **dict.fromkeys(PLACE),
+                **{"points_digest": points_digest(entry.points()), "rows_digest": rows_digest(content)},
+            }
+            if entry.rows is not None:
+                row |= {"segment": self._segment, "start": end, "width": entry.rows.shape[1]}
+            previous = row["digest"] = row_digest(row, previous)
+            rows.append(row)
+            parts.append(content)
+            end += len(content)
+        return rows, b"".join(parts)
+
+    def _write_rows(self, payload: bytes) -> None:
+        if not payload:
+            return
+        path = segment_path(self._folder, self._segment)
+        is_new = not path.exists()
+        with open(path, "wb" if is_new else "rb+") as file:
+            try:
+                file.seek(self._end)
+                file.write(payload)
+                file.flush()
+                os.fsync(file.fileno())
+            except OSError:
+                with suppress(OSError):  # give the space back; nothing refers to it
+                    file.truncate(self._end)
+                raise
+        if is_new:
+            sync_directory(self._folder)
+
+    def _own_outcomes(self, rows: list[dict[str, Any]], entries: Sequence[Entry]) -> dict[str, bytes]:
+        """The outcomes of costly changes, by the name of the sequence that ends with each."""
+        own = {row["version"]: one.outcome for row, one in zip(rows, entries, strict=True) if one.outcome is not None}
+        if not own:
+            return {}
+        every = [*self._rows[self._base :], *rows]
+        undone = undone_in(every)
+        names = sequences((row["version"], row["what"], row["digest"]) for row in every if row["version"] not in undone)
+        return {names[version]: content for version, content in own.items()}
+
+    def _take(self, rows: Sequence[dict[str, Any]]) -> None:
+        self._rows += rows
+        self._by_key |= {row["key"]: row for row in rows if row["key"] is not None}
+
+    def _note_head(self) -> None:
+        """Remember the last change, not synced: it shows a lost -wal file, and nothing depends on it."""
+        if not self._rows:
+            return
+        with suppress(OSError):
+            path = self._folder / HEAD_NAME
+            with open(path, "rb+" if path.exists() else "wb") as file:
+                file.write(head_line(self._rows[-1]["version"], self._rows[-1]["digest"]))
+
+    # --- The files ---------------------------------------------------------------------------------------------------
+
+    def _synchronise(self) -> None:
+        """Take note of what others wrote since this writer last held the lock."""
+        named = read_config(self.directory).get("changes")
+        path = self._folder / LOG_NAME
+        if named is None:
+            self._forget()
+            return
+        try:
+            if self._connection is None or self._id != named["log"]:
+                self._forget()
+                self._connect(path)
+            if self._id != named["log"]:
+                raise ModelFileError(f"{path} is not the log that the model's config names. Restore it from a copy.")
+            connection = self._opened()
+            self._base = int(named["version"])
+            head = read_head(self._folder)
+            new = change_rows(connection, len(self._rows))
+            check_chain(path, new, head, self._rows)
+            self._take(new)
+        except (sqlite3.Error, KeyError, TypeError, ValueError) as error:
+            raise ModelFileError(f"{path} is damaged or missing: {error}. Restore it from a copy.") from error
+        self._finish_save(named)
+        self._find_end()
+
+    def _forget(self) -> None:
+        """As if nothing had been read yet."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection, self._id, self._rows, self._by_key = None, "", [], {}
+        self._base, self._segment, self._end = 0, 1, 0
+
+    def _find_end(self) -> None:
+        """Where the next rows go: behind the last that a change refers to, in a segment that is not yet dropped."""
+        placed = [row for row in self._rows if row["segment"] is not None]
+        live = [row for row in placed if row["version"] > self._base]
+        self._segment = placed[-1]["segment"] + (not live) if placed else 1
+        self._end = max((row["start"] + row["n"] * row["width"] * 4 for row in live), default=0)
+
+    def _opened(self) -> sqlite3.Connection:
+        """The connection to the log, which is created, and named in the model's config, by the first change."""
+        if self._connection is None:
+            for stale in self._folder.glob(f"{LOG_NAME}*"):
+                stale.unlink()
+            for stale in [self._folder / HEAD_NAME, *self._folder.glob("segment-*.f32")]:
+                stale.unlink(missing_ok=True)
+            path = self._folder / LOG_NAME
+            path.touch()  # so that its mode comes from the umask; SQLite gives it to the files beside it
+            self._connect(path, create=True)
+            sync_directory(self._folder)
+            sync_directory(self.directory)
+            try:
+                name_log(self.directory, {"log": self._id, "version": 0})
+            except BaseException:
+                self._forget()
+                raise
+        if self._connection is None:
+            raise ModelFileError(f"{self._folder / LOG_NAME} cannot be opened.")
+        return self._connection
+
+    def _connect(self, path: Path, *, create: bool = False) -> None:
+        if not path.is_file():
+            raise ModelFileError(f"{path} is missing. Restore it from a copy.")
+        if self._connection is not None:
+            self._connection.close()
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS)
+        try:
+            set_up(connection)
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA secure_delete = ON")  # what compaction drops is gone
+            if create:
+                with _transaction(connection):
+                    for statement in SCHEMA:
+                        connection.execute(statement)
+                    connection.execute("INSERT INTO facts VALUES ('id', ?)", (uuid.uuid4().hex,))
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._id = read_facts(connection)["id"]
+        except (sqlite3.Error, KeyError) as error:
+            connection.close()
+            raise ModelFileError(f"{path} is damaged: {error}. Restore it from a copy.") from error
+        self._connection = connection
+
+    # --- Compaction --------------------------------------------------------------------------------------------------
+
+    def next_save(self, who: str, why: str) -> dict[str, Any] | None:
+        """What a config that is about to be written says of the log; None if there is none.
+
+        With that config the model's own files stand for a new version, and the changes so far are history.
+        """
+        if self._connection is None:
+            return None
+        return {"log": self._id, "version": self.version + 1, "at": now(), "who": who, "why": why}
+
+    def saved(self) -> None:
+        """Note in the log that a config from ``next_save`` was written, and drop the points it no longer needs."""
+        self._synchronise()
+
+    def _finish_save(self, named: Mapping[str, Any]) -> None:
+        """Write the change that a config stands for, and drop contents of changes that it has; again after a crash."""
+        connection = self._opened()
+        with _transaction(connection):
+            if self._base > len(self._rows):
+                previous = self._rows[-1]["digest"] if self._rows else ""
+                row: dict[str, Any] = {
+                    **{"version": self._base, "first": self._base, "what": SAVE, "n": 0, "key": None, "request": ""},
+                    **{"at": named["at"], "who": named["who"], "why": named["why"], "details": "{}"},
+                    **dict.fromkeys(PLACE),
+                    **{"points_digest": points_digest([]), "rows_digest": rows_digest(b"")},
+                }
+                row["digest"] = row_digest(row, previous)
+                _insert(connection, [row], [Entry(SAVE)])
+                self._take([row])
+            dropped = connection.execute("DELETE FROM points WHERE version <= ?", (self._base,)).rowcount
+            dropped += connection.execute("DELETE FROM outcomes WHERE version <= ?", (self._base,)).rowcount
+        self._note_head()
+        if dropped:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        used = {row["segment"] for row in self._rows[self._base :]}
+        for row in self._rows:
+            if row["segment"] is not None and row["segment"] not in used:
+                segment_path(self._folder, row["segment"]).unlink(missing_ok=True)
+
+
+@contextmanager
+def saving(directory: Path, who: str | None = None, why: str = "") -> Iterator[dict[str, Any] | None]:
+    """Hold the writer's lock of a model directory while its files are replaced, if it has a log or a writer.
+
+    Yields what the new config must say of the log; None where there is nothing to say.
+    """
+    if not (directory / CHANGES).is_dir():
+        yield None
+        return
+    name = login_name() if who is None else who
+    writer = LogWriter(directory, name)
+    writer.lock()
+    try:
+        yield writer.next_save(name, why)
+        writer.saved()
+    finally:
+        writer.close()
+
+
+def now() -> str:
+    """The time in UTC, ISO 8601."""
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All of it or nothing, and safe on disk afterwards."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):  # after a full disk SQLite has done so itself
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _insert(connection: sqlite3.Connection, rows: Sequence[Mapping[str, Any]], entries: Sequence[Entry]) -> None:
+    names = (*COLUMNS, *PLACE, *DIGESTS, "digest")
+    marks = ", ".join("?" * len(names))
+    for row, entry in zip(rows, entries, strict=True):
+        connection.execute(f"INSERT INTO changes ({', '.join(names)}) VALUES ({marks})", [row[name] for name in names])
+        numbered = ((row["version"], number, *point) for number, point in enumerate(entry.points()))
+        connection.executemany("INSERT INTO points VALUES (?, ?, ?, ?, ?)", numbered)
+
+
+def _keep_outcomes(connection: sqlite3.Connection, outcomes: Mapping[str, bytes], version: int) -> None:
+    if not outcomes:
+        return
+    rows = [(name, version, hashlib.sha256(content).hexdigest(), content) for name, content in outcomes.items()]
+    connection.executemany("INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?)", rows)
+    last = "SELECT sequence FROM outcomes ORDER BY version DESC LIMIT ?"
+    connection.execute(f"DELETE FROM outcomes WHERE sequence NOT IN ({last})", (_OUTCOMES_KEPT,))
+
+
+def _unwritten(directory: Path, error: OSError) -> ModelFileError:
+    return ModelFileError(f"{directory} cannot be changed: {error}. Nothing was changed.")
