@@ -21,6 +21,7 @@ from torchsdm.cli.evaluate import evaluate
 from torchsdm.cli.explain import explain
 from torchsdm.cli.export import export
 from torchsdm.cli.guard import guard
+from torchsdm.cli.mcp import mcp
 from torchsdm.cli.predict import predict
 from torchsdm.cli.report import report
 from torchsdm.cli.reproduce import reproduce
@@ -69,7 +70,7 @@ def sdm(context: click.Context, config: Path | None, debug: bool) -> None:
 
 _VERBS = (
     *(embed, audit, train, predict, evaluate, explain, update, recalibrate, certify, choose),
-    *(guard, export, report, reproduce, serve, demo, doctor),
+    *(guard, export, report, reproduce, serve, mcp, demo, doctor),
 )
 for verb in _VERBS:
     sdm.add_command(verb)

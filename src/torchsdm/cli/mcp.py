@@ -24,5 +24,13 @@ def mcp(model: str, texts: bool, writable: bool, language_model: LanguageModel) 
     from torchsdm.application import LiveModel
     from torchsdm.service import create_tools
 
-    live = LiveModel.open(model, **language_model.settings(), who="sdm mcp", writable=writable)
+    live = LiveModel.open(
+        model,
+        model=language_model.reference,
+        device=language_model.device,
+        batch_tokens=language_model.batch_tokens,
+        who="sdm mcp",
+        writable=writable,
+        exclusive=False,
+    )
     create_tools(live, texts=texts, writable=writable).run("stdio")

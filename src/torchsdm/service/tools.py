@@ -119,14 +119,14 @@ def create_tools(live: LiveModel, *, texts: bool = False, writable: bool = False
 _FACTS = ("classes", "policy", "certificate", "regions", "warnings")
 
 
-def _rows(live: LiveModel, texts: list[str], answers: list[str] | None, **wanted: Any) -> list[dict[str, Any]]:
+def _rows(live: LiveModel, given: list[str], answers: list[str] | None, **wanted: Any) -> list[dict[str, Any]]:
     """A row for each text; those that cannot be decided on are rejected, with the reason."""
-    if len(texts) > MOST_TEXTS:
-        raise InvalidInputError(f"At most {MOST_TEXTS} texts in one call. Got {len(texts)}.")
-    if not texts:
+    if len(given) > MOST_TEXTS:
+        raise InvalidInputError(f"At most {MOST_TEXTS} texts in one call. Got {len(given)}.")
+    if not given:
         return []
     bad: dict[int, Any] = {}
     saved = live.snapshot.saved
-    block = readable_block(saved, bad, texts=texts, **({} if answers is None else {"answers": answers}))
+    block = readable_block(saved, bad, texts=given, **({} if answers is None else {"answers": answers}))
     answered = answer_rows(saved.classifier, block, **wanted)
     return [row for rows in with_rejected([answered], bad) for row in rows]
