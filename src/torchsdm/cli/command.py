@@ -22,6 +22,7 @@ from torchsdm.cli.explain import explain
 from torchsdm.cli.export import export
 from torchsdm.cli.guard import guard
 from torchsdm.cli.history import compact, log, undo
+from torchsdm.cli.mcp import mcp
 from torchsdm.cli.predict import predict
 from torchsdm.cli.report import report
 from torchsdm.cli.reproduce import reproduce
@@ -70,7 +71,7 @@ def sdm(context: click.Context, config: Path | None, debug: bool) -> None:
 
 _VERBS = (
     *(embed, audit, train, predict, evaluate, explain, update, recalibrate, certify, choose),
-    *(log, undo, compact, guard, export, report, reproduce, serve, demo, doctor),
+    *(log, undo, compact, guard, export, report, reproduce, serve, mcp, demo, doctor),
 )
 for verb in _VERBS:
     sdm.add_command(verb)

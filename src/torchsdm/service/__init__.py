@@ -4,7 +4,8 @@
 - ``routes`` has what can be asked, ``inference_protocol`` the same in the words of the Open Inference Protocol,
   ``schemas`` the shapes of requests and answers, ``documentation`` their description for programs, with examples;
 - ``serving`` holds the model that is served, and replaces it; ``batching`` the one thread that asks it;
-- ``security``, ``failures`` and ``metrics`` are what every request passes.
+- ``security``, ``failures`` and ``metrics`` are what every request passes;
+- ``tools`` offers the model to agents, over the Model Context Protocol.
 
 FastAPI and its kind belong to the extra ``serve``: nothing here is imported before ``create_app`` or ``run_service``.
 """
@@ -15,11 +16,13 @@ from typing import Any
 
 from torchsdm.errors import MissingExtraError
 from torchsdm.service.settings import MEGABYTE, ServiceSettings
+from torchsdm.service.tools import create_tools
 
 __all__ = [
     "MEGABYTE",
     "ServiceSettings",
     "create_app",
+    "create_tools",
     "run_service",
 ]
 

@@ -1,0 +1,102 @@
+"""``sdm mcp`` asked by a real client of the Model Context Protocol, over standard input and output."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tiny_models
+from torchsdm import SDMClassifier
+from torchsdm.application import LiveModel
+from torchsdm.estimators.text_classifier import SDMTextClassifier
+
+mcp = pytest.importorskip("mcp", reason="the extra 'mcp' is not installed")
+
+RNG = np.random.default_rng(0)
+TEXTS = [
+    f"the {''.join(RNG.choice(list('abcdefghij'), 12))} was {'great and lovely' if number % 2 else 'awful and dull'}"
+    for number in range(84)
+]
+NEW = TEXTS[80:]
+
+
+@pytest.fixture
+def model(tmp_path):
+    language_model = tiny_models.save_model(tmp_path / "bert", *tiny_models.bert())
+    classifier = SDMClassifier(0.8, n_filters=8, n_rounds=1, max_epochs=5, learning_rate=0.01, random_state=0)
+    SDMTextClassifier(language_model, classifier=classifier).fit(TEXTS[:80], ["bad", "good"] * 40).save(
+        tmp_path / "model"
+    )
+    return tmp_path / "model"
+
+
+@asynccontextmanager
+async def agent(model, *options):
+    """A client with the tools of ``sdm mcp`` in a process of its own."""
+    started = mcp.StdioServerParameters(
+        command=str(Path(sys.executable).with_name("sdm")),
+        args=["mcp", str(model), *options],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    async with mcp.Client(mcp.stdio_client(started)) as client:
+        yield client
+
+
+def test_decisions_and_explanations_are_the_library_s(model):
+    async def ask():
+        async with agent(model, "--texts") as client:
+            names = {tool.name for tool in (await client.list_tools()).tools}
+            decided = await client.call_tool("decide", {"texts": [*NEW, "  "]})
+            explained = await client.call_tool("explain", {"text": NEW[0], "k": 3})
+            described = await client.call_tool("describe_model", {})
+            return names, decided, explained, described
+
+    names, decided, explained, described = asyncio.run(ask())
+    assert names == {"decide", "explain", "describe_model"}
+    own = LiveModel.open(model, writable=False).snapshot.saved.text_classifier
+    rows = decided.structured_content["decisions"]
+    expected = own.decide(NEW).to_dicts()
+    assert [{key: row[key] for key in expected[0]} for row in rows[:4]] == expected
+    assert rows[4]["lane"] == "rejected" and rows[4]["admitted"] is False and "empty" in rows[4]["reason"]
+    examples = explained.structured_content["explanation"]["exemplars"]
+    assert [one["text"] for one in examples] == [one.text for one in own.explain(NEW[:1], 3)[0].exemplars]
+    assert described.structured_content["classes"] == ["bad", "good"]
+    assert {one.structured_content["version"] for one in (decided, explained, described)} == {0}
+
+
+def test_an_example_is_added_only_where_that_is_allowed_and_can_be_undone(model):
+    async def teach(*options):
+        async with agent(model, *options) as client:
+            asked = {"text": "a film about nothing at all", "label": "bad", "why": "a user said so"}
+            return await client.call_tool("add_example", asked)
+
+    assert asyncio.run(teach()).is_error  # no such tool
+    taught = asyncio.run(teach("--writable"))
+    assert taught.structured_content == {"version": 1, "added": 1}
+    with LiveModel.open(model) as live:
+        change = live.changes()[-1]
+        assert change.what == "add" and change.why == "a user said so" and change.who.endswith("through an agent")
+        assert live.snapshot.saved.classifier.models_[0].examples.all()[1][-1] == "a film about nothing at all"
+        live.undo(1, who="test", why="not true")
+        assert len(live.snapshot.saved.classifier.models_[0].support) == len(TEXTS[:80]) // 2
+
+
+def test_wrong_calls_are_told_what_is_wrong(model):
+    async def ask():
+        async with agent(model) as client:
+            return [
+                await client.call_tool("explain", {"text": NEW[0], "k": 0}),
+                await client.call_tool("decide", {"texts": ["x"] * 300}),
+                await client.call_tool("decide", {"texts": [NEW[0]], "answers": ["yes"]}),
+            ]
+
+    answers = asyncio.run(ask())
+    assert all(one.is_error for one in answers)
+    said = [one.content[0].text for one in answers]
+    assert "'k' must be at least 1" in said[0] and "At most 256 texts" in said[1] and "Traceback" not in "".join(said)
