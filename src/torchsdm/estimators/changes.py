@@ -22,6 +22,7 @@ import torch
 from torchsdm.core import Encoded
 from torchsdm.errors import InvalidInputError, ModelFileError, SDMWarning
 from torchsdm.estimators._apart import keep_apart
+from torchsdm.matching import IndexedRows
 from torchsdm.model import (
     CALIBRATION,
     CERTIFICATION,
@@ -354,7 +355,7 @@ def _located(classifier: Classifier, ids: Sequence[Any]) -> list[_Points]:
     for place, model in enumerate(classifier.models_):
         for where, (exemplars, examples) in model.sets().items():
             rows = [row for row in examples.positions(ids) if row is not None]
-            found.append(_Points(where, place, (exemplars[rows], examples.take(rows))))
+            found.append(_Points(where, place, (IndexedRows.of(exemplars).take(rows), examples.take(rows))))
     return [one for one in found if len(one.points[0])]
 
 

@@ -1,8 +1,8 @@
 """The model as tools for agents, over the Model Context Protocol: decide, explain, teach.
 
-An agent that wants to act on an answer asks first: ``decide`` says whether it is admitted, and why; ``explain`` shows the
-training examples that the decision rests on. With ``writable``, ``add_example`` teaches the model what a person found
-out. Decisions are the rows that the command and the HTTP service give.
+An agent that wants to act on an answer asks first: ``decide`` says whether it is admitted, and why; ``explain`` shows
+the training examples that the decision rests on. With ``writable``, ``add_example`` teaches the model what a person
+found out. Decisions are the rows that the command and the HTTP service give.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def create_tools(live: LiveModel, *, texts: bool = False, writable: bool = False
 
     @server.tool()
     def explain(text: str, answer: str | None = None, k: int = 5) -> dict[str, Any]:
-        """A decision with what it rests on: the k nearest training examples and the calibration points like the text."""
+        """A decision with what it rests on: the k nearest training examples, and calibration points like the text."""
 
         def ask() -> dict[str, Any]:
             if k < 1:
