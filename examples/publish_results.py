@@ -217,7 +217,7 @@ def _plain(text: str) -> str:
 
 # --- The picture -----------------------------------------------------------------------------------------------------
 
-WIDTH, LEFT, RIGHT, TOP, STEP, RADIUS = 560, 212, 535, 44, 30, 13
+WIDTH, LEFT, RIGHT, TOP, STEP, RADIUS = 680, 350, 655, 44, 30, 13
 LOWEST = 0.5  # accuracy at the left edge
 
 
@@ -240,7 +240,8 @@ def draw(results: Mapping[str, Mapping[str, Any]]) -> str:
         lines.append(f'<text x="{_x(alpha):.1f}" y="{TOP - 14}" text-anchor="middle">α = {alpha:g}</text>')
     for number, (result, one) in enumerate(rows):
         y = TOP + STEP * number + STEP / 2
-        lines.append(f'<text x="{LEFT - 12}" y="{y + 4:.0f}" text-anchor="end">{one["name"]} ({one["role"]})</text>')
+        label = f"{one['name']}, {result['model']} ({one['role']})"
+        lines.append(f'<text x="{LEFT - 12}" y="{y + 4:.0f}" text-anchor="end">{label}</text>')
         for rule, point in _dots(result, one["name"]).items():
             radius = max(2.0, RADIUS * point["share"] ** 0.5)
             said = f"{RULES[rule][0]}: {_cell(point)}"

@@ -196,10 +196,10 @@ def mixtral(seed: int = 0) -> tuple[Any, Any]:
     return _seeded(transformers.MixtralForCausalLM, config, seed), tokenizer
 
 
-def llama(seed: int = 0) -> tuple[Any, Any]:
+def llama(seed: int = 0, n_layers: int = N_LAYERS) -> tuple[Any, Any]:
     """A decoder whose chat template writes the <s> itself."""
     tokenizer = sentencepiece_tokenizer(chat=True)
-    config = transformers.LlamaConfig(**_sizes(tokenizer, num_key_value_heads=4))
+    config = transformers.LlamaConfig(**_sizes(tokenizer, num_key_value_heads=4, num_hidden_layers=n_layers))
     return _seeded(transformers.LlamaForCausalLM, config, seed), tokenizer
 
 

@@ -118,4 +118,4 @@ def test_a_run_becomes_a_file_a_section_and_a_page(publish, run):
     assert "(b) It fails. **not held**" in page and "- 1 &lt; 2" in page and "training 1.5" in page
     assert "3 of 50 texts" in page and "No region." in page
     picture = publish.draw({"posts": result})
-    assert picture.count("<circle") == 2 + 3 and "News (shifted)" in picture  # admitting rules, and the legend
+    assert picture.count("<circle") == 2 + 3 and "News, LM (shifted)" in picture  # admitting rules, and the legend

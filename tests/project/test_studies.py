@@ -22,6 +22,7 @@ def module(name):
     loaded = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(STUDIES)  # as if it were run
+        patch.setitem(sys.modules, spec.name, loaded)  # where dataclasses look for names
         spec.loader.exec_module(loaded)
     return loaded
 
@@ -62,6 +63,27 @@ def test_the_page_says_what_the_results_say(name):
     page = study.PAGE.read_text(encoding="utf-8")
     written = page.partition(study.BEGIN)[2].partition(study.END)[0]
     assert written.strip() == study.section(json.loads(study.RESULTS.read_text(encoding="utf-8"))).strip()
+
+
+def test_what_is_within_reach_is_the_largest_share_that_is_right_often_enough():
+    reach = module("hidden_state").share_within_reach
+    confidence = np.array([0.9, 0.8, 0.7, 0.6, 0.5])
+    assert reach(np.array([True, True, False, True, True]), confidence, 0.8) == 1.0  # 4 of 5, though 2 of 3 is less
+    assert reach(np.array([True, True, False, False, True]), confidence, 0.8) == 2 / 5
+    assert reach(np.array([False, True, True, True, True]), confidence[::-1], 0.9) == 4 / 5
+    assert reach(np.array([False, False, False, False, True]), confidence, 0.8) == 0.0
+
+
+def test_a_form_of_h_is_cut_out_of_all_layers_and_parts():
+    study = module("hidden_state")
+    states = np.arange(2 * 3 * 2 * 4 * 5).reshape(2, 3, 2, 4, 5)  # texts, positions, parts, layers, width
+    layers = (6, 8, 10, -1)
+    last = study.Form().of(states, layers)
+    assert last.tolist() == [[*states[i, 0, 0, 3], *states[i, 0, 1, 3]] for i in range(2)]
+    assert study.Form(layers=(8, -1), parts=(1,)).of(states, layers).tolist() == [
+        [*states[i, 0, 1, 1], *states[i, 0, 1, 3]] for i in range(2)
+    ]
+    assert study.Form(takes_segments=True).of(states, layers).shape == (2, 3, 10)
 
 
 def test_a_line_has_the_means_over_the_seeds(certificate):

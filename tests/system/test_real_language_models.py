@@ -44,15 +44,17 @@ def in_8_bits():
 
 
 @torch.inference_mode()
-def plain_pass(backbone, text, **options):
+def plain_pass(backbone, text, layer=-1, **options):
     """An unbatched forward pass, as anybody would write it."""
     inputs = backbone.tokenizer(text, return_tensors="pt", **options)
     output = backbone.model(**inputs, output_hidden_states=True)
-    return output.hidden_states[-1][0], getattr(output, "logits", None)
+    return output.hidden_states[layer][0], getattr(output, "logits", None)
 
 
-def test_a_decoder_gives_the_states_and_logits_of_a_plain_pass(decoder):
-    extracted = HiddenStateExtractor(decoder, "factcheck").extract(STATEMENTS)
+@pytest.mark.parametrize(("settings", "layer"), [({}, 22), ({"layer": -1}, -1)], ids=["default", "the paper's"])
+def test_a_decoder_gives_the_states_and_logits_of_a_plain_pass(decoder, settings, layer):
+    """By default of layer 22 of 30, three quarters of the depth."""
+    extracted = HiddenStateExtractor(decoder, "factcheck", **settings).extract(STATEMENTS)
     assert extracted.hidden_states.shape == (5, 2 * 576) and extracted.label_logits.shape == (5, 2)
     no, yes = (decoder.tokenizer(word)["input_ids"][0] for word in ("No", "Yes"))
     question = (
@@ -62,7 +64,7 @@ def test_a_decoder_gives_the_states_and_logits_of_a_plain_pass(decoder):
     for row in (0, 1, 2, 4):  # the fourth would break out of a prompt that is put together by hand
         messages = [{"role": "user", "content": question.format(STATEMENTS[row])}]
         text = decoder.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        states, logits = plain_pass(decoder, text, add_special_tokens=False)
+        states, logits = plain_pass(decoder, text, layer=layer, add_special_tokens=False)
         expected = torch.cat([states[-1], states.mean(dim=0)]).numpy()
         assert np.abs(extracted.hidden_states[row] - expected).max() < 1e-4 * expected.std()
         np.testing.assert_allclose(extracted.label_logits[row], logits[0, -1, [no, yes]], rtol=1e-5)

@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 @asked_model_options
 @document_options
 @click.option("--parts", help="Parts of a state, comma-separated: first, final, mean. Default: depends on the model.")
-@click.option("--layer", default="-1", show_default=True, help="Layers of the states, comma-separated; -1 is the last.")
+@click.option(
+    "--layer",
+    help="Layers of the states, comma-separated; -1 is the last. Default: an encoder's last, a decoder's at three "
+    "quarters of its depth.",
+)
 @click.option("--segments", type=click.Choice(SEGMENTS), help="Also summarise segments, as extra positions.")
 @click.option("--n-segments", default=8, show_default=True, help="Number of segments.")
 @click.option("--batch-tokens", default=4096, show_default=True, help="Tokens per batch.")
@@ -51,7 +55,7 @@ def embed(
     language_model: AskedModel,
     columns: Columns,
     parts: str | None,
-    layer: str,
+    layer: str | None,
     segments: str | None,
     n_segments: int,
     batch_tokens: int,
@@ -81,7 +85,7 @@ def embed(
     with resumable(kept):
         extractor = language_model.extractor(
             parts=None if parts is None else parts.split(","),
-            layer=_layers(layer),
+            layer=None if layer is None else _layers(layer),
             segments=segments,
             n_segments=n_segments,
             use_chat=chat,

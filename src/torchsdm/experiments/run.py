@@ -32,7 +32,7 @@ from torchsdm.experiments.sources import check_test_labels, data_folders, read_c
 from torchsdm.experiments.specification import Experiment
 from torchsdm.experiments.studies import FUNCTIONS, Findings, Prepared, Section
 from torchsdm.files import replace_file, strict_json
-from torchsdm.hidden_states import HiddenStateExtractor, default_store
+from torchsdm.hidden_states import default_store
 from torchsdm.labels import label_array
 from torchsdm.states import LabelledStates
 from torchsdm.validation import check_label_array
@@ -187,7 +187,7 @@ def _states(run: Run) -> tuple[dict[str, LabelledStates], dict[str, Any]]:
         listed = f" The paper used {' and '.join(experiment.models)}." if experiment.models else ""
         raise InvalidInputError(f"experiment {experiment.name} needs a language model: --language-model NAME.{listed}")
     texts = read_texts(experiment, run.data)
-    extractor = HiddenStateExtractor(run.model, experiment.prompt, verbose=run.verbose, **experiment.extraction)
+    extractor = experiment.extractor(run.model, verbose=run.verbose)
     store = default_store()
     states = {}
     for name in ("pool", *(one.name for one in order)):

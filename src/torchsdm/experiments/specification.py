@@ -109,8 +109,8 @@ class Experiment:
     classes: Mapping[str, str] = field(default_factory=dict)
     """What the labels mean."""
     preset: str = "paper"
-    """Whose settings ``training`` changes: the paper's, with which nothing is held out to certify, or the defaults of
-    ``SDMClassifier``."""
+    """Whose settings ``training`` and ``extraction`` change: the paper's, with which nothing is held out to certify and
+    h is taken from the last layer, or the defaults of ``SDMClassifier`` and ``HiddenStateExtractor``."""
     training: Mapping[str, Any] = field(default_factory=dict)
     """Parameters of ``SDMClassifier``; the networks it is compared with are trained the same way."""
     extraction: Mapping[str, Any] = field(default_factory=dict)
@@ -133,6 +133,11 @@ class Experiment:
         """The classifier of the experiment, not fitted."""
         make = SDMClassifier.paper if self.preset == "paper" else SDMClassifier
         return make(**{**self.training, **changes})
+
+    def extractor(self, model: Any, **changes: Any) -> HiddenStateExtractor:
+        """What makes the experiment's hidden states, with a language model."""
+        of_preset = {"layer": -1} if self.preset == "paper" else {}
+        return HiddenStateExtractor(model, self.prompt, **{**of_preset, **self.extraction, **changes})
 
     def test(self, role: str) -> list[DataSet]:
         """The test sets with a role."""

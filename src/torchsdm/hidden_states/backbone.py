@@ -198,6 +198,12 @@ class Backbone:
         return chosen
 
     @property
+    def n_layers(self) -> int | None:
+        """How many layers it has; None if its configuration does not say."""
+        number: int | None = getattr(self.model.config.get_text_config(), "num_hidden_layers", None)
+        return number
+
+    @property
     def has_output_layer(self) -> bool:
         """Whether it has a layer that gives logits over the vocabulary for the next token."""
         return self.is_decoder and self.model.get_output_embeddings() is not None

@@ -40,6 +40,7 @@ from torchsdm.states import (
 )
 from torchsdm.validation import Array, check_choice, check_device, check_path, check_positive
 
+DECODER_DEPTH = 0.75  #: of a decoder's layers, where h is taken unless a layer is named
 BLOCK = 512  #: documents that are tokenized, sorted by length, extracted and stored together
 _SHARD_SIZE = 1024
 
@@ -50,9 +51,11 @@ Keep = Callable[[Sequence[Document], Make], ExtractedStates]  # the states of a 
 class HiddenStateExtractor(TransformerMixin, BaseEstimator):
     """Hidden states of documents under a prompt, by a frozen language model.
 
-    h is the paper's: the final layer's state at the final position, which is the input of the output layer, followed by
-    the mean of the final layer's states over all positions, prompt included. For encoders it is the state of the first
-    token, then the mean. The extractor is also a scikit-learn transformer, from texts to states.
+    h is a layer's state at the final position, followed by the mean of its states over all positions, prompt included.
+    The paper takes the final layer (``layer=-1``), whose state is the input of the output layer; a layer at three
+    quarters of a decoder's depth knows more of whether something is true, and is the default. For encoders h is the
+    final layer's state of the first token, then the mean. The extractor is also a scikit-learn transformer, from texts
+    to states.
 
     1. the model is loaded when it is first needed;
     2. documents are tokenized under the prompt, cut if they are too long, and batched by length;
@@ -70,8 +73,9 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         just the document.
     parts : sequence of {'first', 'final', 'mean'}, optional
         What h is made of. By default final and mean for decoders, first and mean for encoders.
-    layer : int or sequence of int
+    layer : int or sequence of int, optional
         -1 is the final layer; 0 the embeddings, k the k-th layer's output. The states of several are put side by side.
+        By default the final layer of encoders, and of decoders the one at three quarters of their depth.
     segments : {'sentences', 'paragraphs', 'fields'}, optional
         Also summarise segments of each document, as positions for an adaptor that takes the maximum over positions.
         'fields' are the fields of the prompt: document and answer.
@@ -109,7 +113,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         prompt: str | TaskPrompt | None = None,
         *,
         parts: Sequence[str] | None = None,
-        layer: int | Sequence[int] = -1,
+        layer: int | Sequence[int] | None = None,
         segments: str | None = None,
         n_segments: int = 8,
         max_tokens: int | None = None,
@@ -377,7 +381,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         check_choice(self.segments, (None, *SEGMENTS), "segments", caller)
         check_positive(self.batch_tokens, "batch_tokens", caller, integer=True)
         check_positive(self.n_segments, "n_segments", caller, integer=True)
-        layer = self._resolved_layer()
+        self._check_layer()
         check_device(self.device, caller)
         resolve_dtype(self.dtype, self.device)
         if self.max_tokens is not None:
@@ -407,16 +411,23 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
             ),
         )
         parts = tuple(self.parts or (DECODER_PARTS if backbone.is_decoder else ENCODER_PARTS))
-        return Extraction(backbone, encoder, parts, layer, int(self.batch_tokens))
+        return Extraction(backbone, encoder, parts, self._layer_of(backbone), int(self.batch_tokens))
 
-    def _resolved_layer(self) -> Layer:
-        """The layer as an integer, or a tuple of several."""
+    def _check_layer(self) -> None:
         layers = self.layer if isinstance(self.layer, (list, tuple)) else (self.layer,)
-        if not layers or any(type(layer) is not int for layer in layers):
+        if self.layer is not None and (not layers or any(type(layer) is not int for layer in layers)):
             raise InvalidTypeError(
                 f"'layer' of HiddenStateExtractor must be an integer or a list of them. Got {self.layer!r}."
             )
-        return layers[0] if len(layers) == 1 else tuple(layers)
+
+    def _layer_of(self, backbone: Backbone) -> Layer:
+        """The layer as an integer, or a tuple of several; by default as the study of hidden states advises."""
+        if self.layer is None:
+            depth = round(DECODER_DEPTH * (backbone.n_layers or 0)) if backbone.is_decoder else 0
+            return depth if 0 < depth < (backbone.n_layers or 0) else -1
+        if isinstance(self.layer, int):
+            return self.layer
+        return self.layer[0] if len(self.layer) == 1 else tuple(self.layer)
 
     @property
     def asks_for_answers(self) -> bool:

@@ -572,3 +572,11 @@ def test_a_table_may_name_a_prompt_and_give_it_other_words():
 def test_own_answers_need_words_to_answer_with():
     with pytest.raises(InvalidInputError, match="own answers: give the prompt 'label_words'"):
         load_experiment("own-answers", changes={"prompt": "document"})
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"), [("sentiment", -1), ("factcheck", -1), ("own-answers", None), ("halueval", None)]
+)
+def test_experiments_with_the_papers_settings_take_its_layer(name, layer):
+    assert load_experiment(name).extractor("model").layer == layer
+    assert load_experiment(name, changes={"extraction.layer": 3}).extractor("model").layer == 3

@@ -24,6 +24,7 @@ from tiny_models import (
     MAX_POSITIONS,
     chat_ids,
     convbert,
+    llama,
     phi3,
     plain_ids,
     plain_logits,
@@ -443,6 +444,23 @@ def test_label_logits_are_in_the_order_of_the_prompt():
     forward = extractor("phi3", TaskPrompt(PROMPT.template, {0: "No", 1: "Yes"})).extract(TEXTS).label_logits
     backward = extractor("phi3", TaskPrompt(PROMPT.template, {1: "Yes", 0: "No"})).extract(TEXTS).label_logits
     assert np.array_equal(forward, backward[:, ::-1]) and not np.allclose(forward, backward)
+
+
+@pytest.mark.parametrize(("n_layers", "layer"), [(8, 6), (4, 3), (28, 21), (2, -1), (1, -1)])
+def test_a_decoder_is_asked_at_three_quarters_of_its_depth(n_layers, layer, monkeypatch):
+    monkeypatch.setattr(Backbone, "n_layers", n_layers)
+    made, encoder = extractor("phi3", PROMPT), extractor("bert")
+    assert made._layer_of(made.backbone) == layer
+    assert encoder._layer_of(encoder.backbone) == -1
+
+
+def test_the_default_layer_is_the_one_in_the_origin():
+    deep = Backbone(*llama(n_layers=4))
+    made = HiddenStateExtractor(deep, PROMPT)
+    assert made.origin().pooling.layer == 3
+    named = HiddenStateExtractor(deep, PROMPT, layer=3)
+    assert_close(made.transform(TEXTS), named.transform(TEXTS))
+    assert not np.allclose(made.transform(TEXTS), HiddenStateExtractor(deep, PROMPT, layer=-1).transform(TEXTS))
 
 
 @pytest.mark.parametrize("layer", [0, 1])
