@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-NAMES = ("passes", "epoch", "region", "queries", "files", "memory", "extraction", "growth", "front_door")
+NAMES = ("passes", "epoch", "region", "queries", "files", "changes", "memory", "extraction", "growth", "front_door")
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "performance.md"
 PICTURE = HERE.parent / "docs" / "pictures" / "growth.svg"
