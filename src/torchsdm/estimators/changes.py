@@ -352,7 +352,8 @@ def _of_record(classifier: Classifier, record: Record) -> list[_Points]:
 def _located(classifier: Classifier, ids: Sequence[Any]) -> list[_Points]:
     found = []
     for place, model in enumerate(classifier.models_):
-        for where, (exemplars, examples) in model.sets().items():
+        held_out = {name: (one.points.exemplars, one.examples) for name, one in model.held_out().items()}
+        for where, (exemplars, examples) in {SUPPORT: (model.support.exemplars, model.examples), **held_out}.items():
             rows = [row for row in examples.positions(ids) if row is not None]
             found.append(_Points(where, place, (exemplars[rows], examples.take(rows))))
     return [one for one in found if len(one.points[0])]
