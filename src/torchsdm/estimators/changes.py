@@ -72,7 +72,9 @@ class Add(Request):
         """Encode the points, check that they are new, and add them."""
         check_choice(self.to, (SUPPORT, CALIBRATION), "to", "LiveModel.add")
         what, method = ("add", "add_exemplars") if self.to == SUPPORT else ("add_calibration", "add_calibration")
-        classifier._check_alike(self.data, "data", classifier.states_origin_, f"{type(classifier).__name__}.{method}")
+        if self.data.origin is not None:
+            caller = f"{type(classifier).__name__}.{method}"
+            classifier._check_alike(self.data, "data", classifier.states_origin_, caller)
         labels = [] if self.data.labels is None else as_list(self.data.labels, "labels", "LiveModel.add")
         given = (self.data.hidden_states, labels, self.data.ids, self.data.texts, self.repeated)
         encoded = classifier._add(self.to, method, *given)
