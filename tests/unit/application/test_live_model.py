@@ -100,6 +100,8 @@ def test_a_model_is_the_same_in_memory_after_loading_and_after_saving(kind, made
     fresh[-20:] += 9  # where the background is
     new, far = points(30, 1, "new", places), points(5, 2, "far", places, ["spam", 7, True, 1.5, "World"])
     held, later = points(30, 3, "held", places), points(10, 4, "later", places)
+    far.hidden_states[:] += 9
+    held.hidden_states[-5:] += 9
     with LiveModel.open(path) as live:
         live.add(new, **ME)
         live.add(far, **ME)
@@ -146,10 +148,13 @@ def test_a_certificate_is_replayed_with_its_sample(model):
         live.certify(points(300, 21, "c"), alpha=0.7, delta=0.2, control="all", **ME)
         live.relabel(["c-5"], ["World"], **ME)
         live.recalibrate(policy="trusted", **ME)
+        live.certify(points(300, 21, "c"), alpha=0.65, **ME)  # the same sample, which knows that it was corrected
         expected.set_params(delta=0.2, control="all")
         expected.recertify(points(300, 21, "c"), alpha=0.7)
         expected.relabel(["c-5"], ["World"])
         expected.set_params(policy="trusted").recalibrate()
+        expected.recertify(points(300, 21, "c"), alpha=0.65)
+        assert expected.certificate_.n_corrected > 0
         for one in (current(live), SDMClassifier.load(model)):
             assert_same(one, expected, fresh)
             assert one.certificate_.to_json() == expected.certificate_.to_json()
@@ -524,6 +529,8 @@ def test_compaction_drops_points_and_texts(model):
         assert not [one.name for one in model.rglob("*") if one.is_file() and b"a secret word" in one.read_bytes()]
         assert not list((model / "changes").glob("segment-*"))
         assert [one.what for one in live.changes()] == ["add", "remove", "save"]
+        live.add(points(3, 1, "n"), **ME)  # to a file of its own: the old one may still be mapped
+        assert [one.name for one in (model / "changes").glob("segment-*")] == ["segment-000002.f32"]
 
 
 def test_a_crash_between_saving_and_noting_it_is_repaired(model, monkeypatch):
