@@ -10,6 +10,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
+import torch
 
 from torchsdm import SDMClassifier, SDMEnsemble
 from torchsdm.application import LiveModel, standing
@@ -72,16 +73,25 @@ def model(made_models, tmp_path):
 
 def assert_same(a, b, X):
     """All fields of all decisions, and the explanations, are the same to the bit."""
-    ours, theirs = a.decide(X), b.decide(X)
-    for field in fields(type(ours)):
-        left, right = getattr(ours, field.name), getattr(theirs, field.name)
+    decided, expected = a.decide(X), b.decide(X)
+    for field in fields(type(decided)):
+        left, right = getattr(decided, field.name), getattr(expected, field.name)
         assert (left is None) == (right is None), field.name
         if left is not None:
             assert left.dtype == right.dtype, field.name
             np.testing.assert_array_equal(left, right, err_msg=field.name)
     assert [one.to_dict() for one in a.explain(X[:10])] == [one.to_dict() for one in b.explain(X[:10])]
     for mine, other in zip(a.models_, b.models_, strict=True):
-        assert mine.known_ids() == other.known_ids()
+        assert mine.known_ids() == other.known_ids() and mine.outdated == other.outdated
+        assert torch.equal(mine.support.labels, other.support.labels)
+        assert torch.equal(mine.support.predictions, other.support.predictions)
+        for name, held in mine.held_out().items():  # what the next calibration will see
+            theirs = other.held_out()[name]
+            assert torch.equal(held.labels, theirs.labels), name
+            for column in ("exemplars", "logits", "is_background"):
+                assert torch.equal(getattr(held.points, column), getattr(theirs.points, column)), (name, column)
+            for fact in ("n_corrected", "n_given_back", "fingerprint"):
+                assert getattr(held, fact, None) == getattr(theirs, fact, None), fact
     assert a.deltas_spent_ == b.deltas_spent_
 
 
