@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 NAMES = (
-    *("passes", "epoch", "region", "queries", "files", "adding", "memory", "extraction", "growth", "front_door"),
-    "service",
+    *("passes", "epoch", "region", "queries", "files", "adding", "changes", "memory", "extraction", "growth"),
+    *("front_door", "service"),
 )
 HERE = Path(__file__).resolve().parent
 

@@ -73,7 +73,9 @@ class Add(Request):
         """Encode the points, check that they are new, and add them."""
         check_choice(self.to, (SUPPORT, CALIBRATION), "to", "LiveModel.add")
         what, method = ("add", "add_exemplars") if self.to == SUPPORT else ("add_calibration", "add_calibration")
-        classifier._check_alike(self.data, "data", classifier.states_origin_, f"{type(classifier).__name__}.{method}")
+        if self.data.origin is not None:
+            caller = f"{type(classifier).__name__}.{method}"
+            classifier._check_alike(self.data, "data", classifier.states_origin_, caller)
         labels = [] if self.data.labels is None else as_list(self.data.labels, "labels", "LiveModel.add")
         given = (self.data.hidden_states, labels, self.data.ids, self.data.texts, self.repeated)
         encoded = classifier._add(self.to, method, *given)
@@ -353,7 +355,8 @@ def _of_record(classifier: Classifier, record: Record) -> list[_Points]:
 def _located(classifier: Classifier, ids: Sequence[Any]) -> list[_Points]:
     found = []
     for place, model in enumerate(classifier.models_):
-        for where, (exemplars, examples) in model.sets().items():
+        held_out = {name: (one.points.exemplars, one.examples) for name, one in model.held_out().items()}
+        for where, (exemplars, examples) in {SUPPORT: (model.support.exemplars, model.examples), **held_out}.items():
             rows = [row for row in examples.positions(ids) if row is not None]
             found.append(_Points(where, place, (IndexedRows.of(exemplars).take(rows), examples.take(rows))))
     return [one for one in found if len(one.points[0])]

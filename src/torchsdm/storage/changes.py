@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -221,7 +222,7 @@ def change_rows(connection: sqlite3.Connection, after: int = 0) -> list[dict[str
 
 def points_digest(points: Sequence[tuple[Any, str | None, str | None]]) -> str:
     """Of the points of a change: ids, labels and texts."""
-    return hashlib.sha256(json.dumps([list(point) for point in points]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(list(points)).encode()).hexdigest()
 
 
 def rows_digest(rows: bytes | memoryview) -> str:
@@ -324,12 +325,12 @@ def _records(
     query = "SELECT version, id, label, text FROM points WHERE version > ? ORDER BY version, row"
     for version, *point in connection.execute(query, (after,)):
         points.setdefault(version, []).append(tuple(point))
-    found = []
+    found, label_of = [], cache(json.loads)  # there are few different ones
     for row, change in wanted:
         mine = points.get(change.version, [])
         if points_digest(mine) != row["points_digest"]:
             raise _damaged(path, change.version)
-        labels = [json.loads(label) for _, label, _ in mine if label is not None]
+        labels = [label_of(label) for _, label, _ in mine if label is not None]
         names, texts = [point[0] for point in mine], [point[2] for point in mine]
         found.append(Record(change, names, labels, texts, segments.rows_of(row)))
     return found
@@ -414,6 +415,7 @@ def _read(path: Path, read: Callable[[sqlite3.Connection], T]) -> T:
         try:
             with closing(_connected(path, "mode=ro&immutable=1")) as connection:
                 found = read(connection)
+                _check_length(connection, path)
             if _stamps(path) == before:
                 return found
         except (sqlite3.Error, ModelFileError):
@@ -429,6 +431,13 @@ def _read(path: Path, read: Callable[[sqlite3.Connection], T]) -> T:
                 return read(connection)
     with closing(connection):
         return read(connection)
+
+
+def _check_length(connection: sqlite3.Connection, path: Path) -> None:
+    """SQLite itself misses only pages that it comes to read."""
+    (n_pages,), (n_bytes,) = (connection.execute(f"PRAGMA page_{what}").fetchone() for what in ("count", "size"))
+    if path.stat().st_size < n_pages * n_bytes:
+        raise ModelFileError(f"{path} is truncated: {path.stat().st_size} bytes of {n_pages * n_bytes}. {_RESTORE}")
 
 
 def _wal(path: Path) -> Path:

@@ -10,6 +10,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
+import torch
 
 from torchsdm import SDMClassifier, SDMEnsemble
 from torchsdm.application import LiveModel, standing
@@ -72,16 +73,25 @@ def model(made_models, tmp_path):
 
 def assert_same(a, b, X):
     """All fields of all decisions, and the explanations, are the same to the bit."""
-    ours, theirs = a.decide(X), b.decide(X)
-    for field in fields(type(ours)):
-        left, right = getattr(ours, field.name), getattr(theirs, field.name)
+    decided, expected = a.decide(X), b.decide(X)
+    for field in fields(type(decided)):
+        left, right = getattr(decided, field.name), getattr(expected, field.name)
         assert (left is None) == (right is None), field.name
         if left is not None:
             assert left.dtype == right.dtype, field.name
             np.testing.assert_array_equal(left, right, err_msg=field.name)
     assert [one.to_dict() for one in a.explain(X[:10])] == [one.to_dict() for one in b.explain(X[:10])]
     for mine, other in zip(a.models_, b.models_, strict=True):
-        assert mine.known_ids() == other.known_ids()
+        assert mine.known_ids() == other.known_ids() and mine.outdated == other.outdated
+        assert torch.equal(mine.support.labels, other.support.labels)
+        assert torch.equal(mine.support.predictions, other.support.predictions)
+        for name, held in mine.held_out().items():  # what the next calibration will see
+            theirs = other.held_out()[name]
+            assert torch.equal(held.labels, theirs.labels), name
+            for column in ("exemplars", "logits", "is_background"):
+                assert torch.equal(getattr(held.points, column), getattr(theirs.points, column)), (name, column)
+            for fact in ("n_corrected", "n_given_back", "fingerprint"):
+                assert getattr(held, fact, None) == getattr(theirs, fact, None), fact
     assert a.deltas_spent_ == b.deltas_spent_
 
 
@@ -100,6 +110,8 @@ def test_a_model_is_the_same_in_memory_after_loading_and_after_saving(kind, made
     fresh[-20:] += 9  # where the background is
     new, far = points(30, 1, "new", places), points(5, 2, "far", places, ["spam", 7, True, 1.5, "World"])
     held, later = points(30, 3, "held", places), points(10, 4, "later", places)
+    far.hidden_states[:] += 9
+    held.hidden_states[-5:] += 9
     with LiveModel.open(path) as live:
         live.add(new, **ME)
         live.add(far, **ME)
@@ -146,10 +158,13 @@ def test_a_certificate_is_replayed_with_its_sample(model):
         live.certify(points(300, 21, "c"), alpha=0.7, delta=0.2, control="all", **ME)
         live.relabel(["c-5"], ["World"], **ME)
         live.recalibrate(policy="trusted", **ME)
+        live.certify(points(300, 21, "c"), alpha=0.65, **ME)  # the same sample, which knows that it was corrected
         expected.set_params(delta=0.2, control="all")
         expected.recertify(points(300, 21, "c"), alpha=0.7)
         expected.relabel(["c-5"], ["World"])
         expected.set_params(policy="trusted").recalibrate()
+        expected.recertify(points(300, 21, "c"), alpha=0.65)
+        assert expected.certificate_.n_corrected > 0
         for one in (current(live), SDMClassifier.load(model)):
             assert_same(one, expected, fresh)
             assert one.certificate_.to_json() == expected.certificate_.to_json()
@@ -524,6 +539,8 @@ def test_compaction_drops_points_and_texts(model):
         assert not [one.name for one in model.rglob("*") if one.is_file() and b"a secret word" in one.read_bytes()]
         assert not list((model / "changes").glob("segment-*"))
         assert [one.what for one in live.changes()] == ["add", "remove", "save"]
+        live.add(points(3, 1, "n"), **ME)  # to a file of its own: the old one may still be mapped
+        assert [one.name for one in (model / "changes").glob("segment-*")] == ["segment-000002.f32"]
 
 
 def test_a_crash_between_saving_and_noting_it_is_repaired(model, monkeypatch):

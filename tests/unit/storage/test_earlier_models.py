@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from torchsdm import SDMClassifier, SDMEnsemble
+from torchsdm.storage import Entry, LogWriter
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 VERSIONS = [1, 2]
@@ -55,3 +56,24 @@ def test_examples_of_an_earlier_format_are_there(tmp_path):
     ids, texts = model.model_.examples.all()
     assert dict(zip(ids, texts, strict=True)) | {"new-0": "n0", "new-1": "n1"} == dict(zip(ids, texts, strict=True))
     assert model._codes.decode(model.support_.labels)[ids.index("new-0")] == "moth"  # a label outside the classes
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("name", "kind"), [("classifier", SDMClassifier), ("ensemble", SDMEnsemble)])
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+def test_a_model_of_an_earlier_format_can_be_changed_and_the_change_taken_back(version, name, kind, tmp_path):
+    folder, model = FIXTURES / f"model-format-{version}", tmp_path / name
+    shutil.copytree(folder / name, model)
+    X, start = np.load(folder / "expected.npz", allow_pickle=False)["X"], kind.load(model)
+    gone = start.models_[0].examples.ids()[0]
+    for change in (
+        lambda writer: writer.append([Entry("remove", 1, ids=[gone])], who="me", why=""),
+        lambda writer: writer.append([Entry("undo", 0, {"version": 1})], who="me", why=""),
+    ):
+        writer = LogWriter(model, "me")
+        writer.lock()
+        change(writer)
+        writer.close()
+        loaded = kind.load(model, verify=True)
+        assert (gone in loaded.models_[0].known_ids()) == (loaded.version_ == 2)
+    assert loaded.decide(X).to_dicts() == start.decide(X).to_dicts()
