@@ -12,11 +12,12 @@ it: q = 0, so no region and no certificate ever admits it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from torchsdm.matching import Match
+from torchsdm.matching import Match, RowIndex
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,11 @@ class Encoded:
         """Blocks of at most so many points."""
         columns = (getattr(self, name).split(size) for name in self.__dataclass_fields__)
         return [Encoded(*block) for block in zip(*columns, strict=True)]
+
+    @cached_property
+    def row_index(self) -> RowIndex:
+        """Where an exemplar is among these."""
+        return RowIndex(self.exemplars)
 
     @property
     def predictions(self) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from torchsdm.errors import CertificateWarning, DataWarning, InvalidInputError, Remedy, warn_user
+from torchsdm.matching import IndexedRows
 from torchsdm.model import CERTIFICATION, Set, same_points
 
 FEW = 0.05  #: up to this share of the smaller set, points in common pass as natural duplicates, with a warning
@@ -26,8 +27,8 @@ def keep_apart(
     many are natural duplicates: they pass with a warning. ``is_repeated_kept`` lets all of them pass, but no more than
     a few of the certification set: a certificate would test what was learned from it.
     """
+    points, names = (IndexedRows.of(points[0]), points[1]), points[1].ids()
     for where, known in sets.items():
-        names = points[1].ids()
         clash = [name for name, place in zip(names, known[1].positions(names), strict=True) if place is not None]
         if clash:
             raise InvalidInputError(f"'ids' of {caller} must be new. Got {clash[0]!r}, which is in the {where} set.")

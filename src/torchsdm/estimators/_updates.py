@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.estimators._apart import keep_apart
 from torchsdm.estimators._fitted import FittedState, check_examples
-from torchsdm.matching import next_ids
 from torchsdm.model import CALIBRATION, CERTIFICATION, SUPPORT, SDMModel
 from torchsdm.targets import check_targets
 from torchsdm.validation import (
@@ -133,8 +132,10 @@ class Updatable(FittedState):
         states = check_hidden_states(self, X, caller, reset=False)
         labels = as_list(y, "y", caller)
         check_same_length(len(states), labels, "y", caller)
-        known = {name for model in self.models_ for name in model.known_ids()}
-        examples = check_examples(next_ids(known, len(states)) if ids is None else ids, texts, len(states), caller)
+        if ids is None:
+            first = 1 + max(model.largest_number() for model in self.models_)
+            ids = range(first, first + len(states))
+        examples = check_examples(ids, texts, len(states), caller)
         codes = self._codes.extended(labels, caller) if to == SUPPORT else self._codes
         numbers = codes.encode_with_outside(labels, caller) if to == SUPPORT else codes.encode(labels, caller)
         with self._updated_models() as models:

@@ -3,13 +3,16 @@
 ``search`` says how; ``plain`` does the same in a few lines by sorting, and the fast path is tested against it.
 """
 
+from torchsdm.matching.rows import IndexedRows, RowIndex
 from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, NO_POINT, Match
 from torchsdm.matching.support import SupportSet, check_ids, next_ids
 
 __all__ = [
     "DEFAULT_BLOCK_SIZE",
     "NO_POINT",
+    "IndexedRows",
     "Match",
+    "RowIndex",
     "SupportSet",
     "check_ids",
     "next_ids",

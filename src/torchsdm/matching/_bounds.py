@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from torchsdm.matching._tiles import LARGEST_QUERY, SMALLEST_QUERY, BoundTerms
+from torchsdm.matching.rows import RowIndex
 from torchsdm.numerics import empty_float32, product_error, summation_order
 
 _BLOCK_ELEMENTS = 1 << 22  # float64 elements in memory at once while norms are computed (32 MB)
@@ -67,6 +68,11 @@ class CentredPoints:
     def bounds(self) -> Bounds:
         """The bounds for queries against these points."""
         return Bounds.of(self.squared_norms, float(self.centre.norm()), self.points.shape[1])
+
+    @cached_property
+    def row_index(self) -> RowIndex:
+        """Where a point is among these."""
+        return RowIndex(self.points)
 
     def multiplicands(self, start: int, stop: int) -> Tensor:
         """What queries are multiplied with, float32: the points themselves, or centred if needed."""

@@ -18,14 +18,13 @@ _SHARED_ENTRIES = 1 << 16  # tiles below this are not worth waking threads for
 class Engine:
     """Runs the kernels over tiles: the compiled ones with the rows split among threads, or torch operations.
 
-    It takes rows and found values as ``native`` makes them. Within its context, products are full float32.
+    It takes rows, columns and found values as ``native`` makes them. Within its context, products are full float32.
     """
 
-    def __init__(self, columns: Columns, compiled: bool | None) -> None:
-        self.device = columns.points.device
-        self.compiled = self.device.type == "cpu" if compiled is None else compiled
+    def __init__(self, device: torch.device, compiled: bool | None) -> None:
+        self.device = device
+        self.compiled = device.type == "cpu" if compiled is None else compiled
         self.kernels = kernels_for(self.compiled)
-        self.columns = self.native(columns)
         self.n_threads = torch.get_num_threads() if self.compiled else 1
 
     def __enter__(self) -> Engine:
@@ -43,26 +42,26 @@ class Engine:
             return values
         return type(values)(*(value.numpy() if isinstance(value, Tensor) else value for value in values))
 
-    def find_first(self, tile: Tile, rows: Rows, found: Found) -> Tensor:
+    def find_first(self, tile: Tile, rows: Rows, columns: Columns, found: Found) -> Tensor:
         """Update nearest point and first non-match; returns the smallest bounds of matches, for ``count_matches``."""
         n_chunks = -(-(tile.stop - tile.start) // tile.chunk)
         match_lows = torch.empty(len(rows.own), n_chunks, dtype=torch.float32, device=self.device)
-        self._run(self.kernels.find_first, tile, rows, found, match_lows)
+        self._run(self.kernels.find_first, tile, rows, columns, found, match_lows)
         return match_lows
 
-    def count_matches(self, tile: Tile, rows: Rows, found: Found, match_lows: Tensor) -> None:
+    def count_matches(self, tile: Tile, rows: Rows, columns: Columns, found: Found, match_lows: Tensor) -> None:
         """Count the matches before the boundaries, which must be final."""
-        self._run(self.kernels.count_matches, tile, rows, found, match_lows)
+        self._run(self.kernels.count_matches, tile, rows, columns, found, match_lows)
 
-    def find_neighbors(self, tile: Tile, rows: Rows, found: Found) -> None:
+    def find_neighbors(self, tile: Tile, rows: Rows, columns: Columns, found: Found) -> None:
         """Update the nearest k points."""
-        self._run(self.kernels.find_neighbors, tile, rows, found)
+        self._run(self.kernels.find_neighbors, tile, rows, columns, found)
 
-    def _run(self, kernel: Any, tile: Tile, rows: Rows, found: Found, *lows: Tensor) -> None:
+    def _run(self, kernel: Any, tile: Tile, rows: Rows, columns: Columns, found: Found, *lows: Tensor) -> None:
         """Call the kernel for all rows, at once or split among threads."""
         n = len(rows.own)
         more = (values.numpy() for values in lows) if self.compiled else lows
-        arguments = self.native(tile), rows, self.columns, found, *more
+        arguments = self.native(tile), rows, columns, found, *more
         if self.n_threads == 1 or n * (tile.stop - tile.start) < _SHARED_ENTRIES:
             kernel(*arguments, 0, n)
             return

@@ -73,6 +73,16 @@ def query_bounds(
         factor[i], low[i], high[i] = up, _round_down(shift - slack), -_round_down(-shift - slack)
 
 
+@compiled
+def row_hashes(bits: Array, weights: Array, hashes: Array) -> None:
+    """sum over k of w_k b_k mod 2^64 for each row of bits (n, K); see ``rows.RowIndex``."""
+    for i in range(len(bits)):
+        total = np.uint64(0)
+        for k in range(len(weights)):
+            total += np.uint64(bits[i, k]) * weights[k]
+        hashes[i] = total
+
+
 @helper
 def _round_down(value: float) -> np.float32:
     """The largest float32 not above a float64."""
@@ -152,9 +162,9 @@ def find_neighbors(tile: Tile, rows: Rows, columns: Columns, found: Found, begin
                 continue
             for j in range(last - first):
                 if (lower[j] + low) - factor * p[j] <= limit and first + j != rows.own[i]:
-                    column = columns.index[first + j]
-                    d = _distance(rows.points[rows.index[i]], columns.points[column], columns.summation, squares)
-                    _insert(distances, indices, d, column)
+                    at = columns.index[first + j]
+                    d = _distance(rows.points[rows.index[i]], columns.points[at], columns.summation, squares)
+                    _insert(distances, indices, d, columns.start + at)
                     limit = _squared_above(distances[k - 1], tile.scale)
 
 
@@ -349,8 +359,9 @@ def _look(
             is_match = columns.groups[first + j] == rows.predictions[i]
             if is_match and bounds[j] > _squared_above(found.nearest_distance[i], tile.scale):
                 continue
-            index = columns.index[first + j]
-            d = _distance(rows.points[rows.index[i]], columns.points[index], columns.summation, squares)
+            at = columns.index[first + j]
+            index = columns.start + at
+            d = _distance(rows.points[rows.index[i]], columns.points[at], columns.summation, squares)
             if d < found.nearest_distance[i] or (d == found.nearest_distance[i] and index < found.nearest_index[i]):
                 found.nearest_distance[i], found.nearest_index[i] = d, index
             if not is_match and (
@@ -380,9 +391,9 @@ def _count_open(
         product = rows.factor[i] * _product(tile, i, j)
         is_certain = (columns.upper[j] + rows.high[i]) - product < inside
         if not is_certain and (columns.lower[j] + rows.low[i]) - product <= outside:
-            point = columns.index[j]
-            d = _distance(rows.points[rows.index[i]], columns.points[point], columns.summation, squares)
-            found.count[i] += d < distance or (d == distance and point < index)
+            at = columns.index[j]
+            d = _distance(rows.points[rows.index[i]], columns.points[at], columns.summation, squares)
+            found.count[i] += d < distance or (d == distance and columns.start + at < index)
 
 
 @helper

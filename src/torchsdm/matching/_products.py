@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from torchsdm.matching._bounds import CentredPoints
+from torchsdm.matching._parts import Part
 from torchsdm.matching._tiles import CHUNK, CHUNK_DOWN, Tile
 from torchsdm.numerics import empty_float32
 
@@ -18,11 +18,11 @@ _FEWEST_ROWS = 64  # products of fewer rows are so slow that computing them twic
 
 
 class Products:
-    """Products of queries with the support, in tiles; the tiles of a block of rows are kept if memory allows."""
+    """Products of queries with parts of a support, in tiles; the tiles of a block of rows are kept if memory allows."""
 
-    def __init__(self, support: CentredPoints, n_queries: int, block_size: int) -> None:
-        self.support, self.bounds, self.n_queries = support, support.bounds, n_queries
-        n_support = len(support.points)
+    def __init__(self, parts: Sequence[Part], n_queries: int, block_size: int) -> None:
+        self.first, self.n_queries = parts[0].start, n_queries
+        n_support = sum(map(len, parts))
         self.n_rows = max(1, min(n_queries, block_size))
         affordable = _KEPT_BLOCKS * block_size**2 // n_support
         self.kept = affordable >= min(self.n_rows, _FEWEST_ROWS)
@@ -30,30 +30,31 @@ class Products:
             self.n_rows = min(self.n_rows, affordable)
         self.width = min(n_support, max(block_size, (4 if self.kept else 1) * block_size**2 // self.n_rows))
         width = n_support if self.kept else self.width
-        self.buffer = empty_float32(self.n_rows, width, device=support.points.device)
+        self.buffer = empty_float32(self.n_rows, width, device=parts[0].points.points.device)
 
     def row_blocks(self) -> Iterator[slice]:
         """The blocks of queries."""
         return (slice(start, start + self.n_rows) for start in range(0, self.n_queries, self.n_rows))
 
-    def spans(self) -> Iterator[tuple[int, int]]:
-        """First and last column of each tile."""
-        n = len(self.support.points)
-        return ((start, min(start + self.width, n)) for start in range(0, n, self.width))
+    def spans(self, part: Part) -> Iterator[tuple[int, int]]:
+        """First and last column, within the part, of each of its tiles."""
+        return ((start, min(start + self.width, len(part))) for start in range(0, len(part), self.width))
 
-    def tile(self, multiplier: Tensor, own: Tensor | None, span: tuple[int, int], *, again: bool = False) -> Tile:
-        """The products of a block of queries with a span of the support; ``again`` reuses them if they were kept."""
+    def tile(
+        self, part: Part, multiplier: Tensor, own: Tensor | None, span: tuple[int, int], *, again: bool = False
+    ) -> Tile:
+        """The products of a block of queries with a span of a part; ``again`` reuses them if they were kept."""
         start, stop = span
-        offset = start if self.kept else 0
-        block = self.buffer[: len(multiplier)]
-        tile = Tile(block, offset, start, stop, False, CHUNK, self.bounds.scale)
+        offset = part.start - self.first + start if self.kept else 0
+        block, bounds = self.buffer[: len(multiplier)], part.points.bounds
+        tile = Tile(block, offset, start, stop, False, CHUNK, bounds.scale)
         if again and self.kept:
             return tile
         out = block[:, offset : offset + stop - start]
-        if self.bounds.decide_nothing:
+        if bounds.decide_nothing:
             out.zero_()
         else:
-            _multiply(multiplier, self.support.multiplicands(start, stop), out)
+            _multiply(multiplier, part.points.multiplicands(start, stop), out)
         if own is not None:
             here = torch.nonzero((own >= start) & (own < stop)).squeeze(1)
             out[here, own[here] - start] = -torch.inf  # so that the bounds of the query itself are infinite
@@ -74,27 +75,27 @@ class MutualProducts:
         """Whether a stretch fits in one tile."""
         return stop - start <= self.width
 
-    def both_ways(self, part: Part, start: int, stop: int) -> Iterator[tuple[slice, Tile]]:
-        """Tiles of a part with the points from ``start`` to ``stop``, none of them before the part; with their rows.
+    def both_ways(self, piece: Piece, start: int, stop: int) -> Iterator[tuple[slice, Tile]]:
+        """Tiles of a piece with the points from ``start`` to ``stop``, none of them before the piece; with their rows.
 
-        First with the part as the rows, then with the later points as the rows.
+        First with the piece as the rows, then with the later points as the rows.
         """
         for first in range(start, stop, self.width):
             last = min(first + self.width, stop)
-            shape = part.stop - part.start, last - first
+            shape = piece.stop - piece.start, last - first
             products = self.buffer[: shape[0] * shape[1]].view(shape)
-            _multiply(self.scaled[part.start : part.stop], self.scaled[first:last], products)
-            if first == part.start:
+            _multiply(self.scaled[piece.start : piece.stop], self.scaled[first:last], products)
+            if first == piece.start:
                 products.fill_diagonal_(-torch.inf)  # so that the bounds of a point with itself are infinite
-            yield slice(part.start, part.stop), Tile(products, 0, first, last, False, CHUNK, self.scale)
-            later = max(first, part.stop)
+            yield slice(piece.start, piece.stop), Tile(products, 0, first, last, False, CHUNK, self.scale)
+            later = max(first, piece.stop)
             if later < last:
-                tile = Tile(products, later - first, part.start, part.stop, True, CHUNK_DOWN, self.scale)
+                tile = Tile(products, later - first, piece.start, piece.stop, True, CHUNK_DOWN, self.scale)
                 yield slice(later, last), tile
 
 
 @dataclass(frozen=True)
-class Part:
+class Piece:
     """Consecutive points of a support that is sorted by group: a piece of one group, or several whole groups."""
 
     start: int
@@ -106,21 +107,21 @@ class Part:
     """Where the following points can no longer be matches."""
 
 
-def parts_of(groups: Tensor, n_rows: int) -> list[Part]:
-    """Cut sorted groups (S,) into parts of at most ``n_rows`` points."""
-    parts: list[Part] = []
+def pieces_of(groups: Tensor, n_rows: int) -> list[Piece]:
+    """Cut sorted groups (S,) into pieces of at most ``n_rows`` points."""
+    pieces: list[Piece] = []
     start = 0
     for group, size in zip(*(t.tolist() for t in torch.unique_consecutive(groups, return_counts=True)), strict=True):
         stop = start + size
-        last = parts[-1] if parts else None
+        last = pieces[-1] if pieces else None
         if last is not None and not last.is_unsure and stop - last.start <= n_rows:
-            parts[-1] = Part(last.start, stop, False, False, stop)
+            pieces[-1] = Piece(last.start, stop, False, False, stop)
         else:
             n_pieces = -(-size // n_rows)
             cuts = [start + size * piece // n_pieces for piece in range(n_pieces + 1)]
-            parts += [Part(*cut, group >= 0, group < 0, stop) for cut in itertools.pairwise(cuts)]
+            pieces += [Piece(*cut, group >= 0, group < 0, stop) for cut in itertools.pairwise(cuts)]
         start = stop
-    return parts
+    return pieces
 
 
 def _multiply(a: Tensor, b: Tensor, out: Tensor) -> None:

@@ -88,8 +88,8 @@ def _bounds(tile: Tile, rows: Rows, columns: Columns) -> tuple[Tensor, Tensor, T
 def _measure(rows: Rows, columns: Columns, at_rows: Tensor, at_columns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Rows, distances and support indices of pairs, without the query itself."""
     other = at_columns != rows.own[at_rows]
-    at_rows, index = at_rows[other], columns.index[at_columns[other]]
-    return at_rows, pair_distances(rows.points, columns.points, rows.index[at_rows], index), index
+    at_rows, at = at_rows[other], columns.index[at_columns[other]]
+    return at_rows, pair_distances(rows.points, columns.points, rows.index[at_rows], at), columns.start + at
 
 
 def _advance(

@@ -25,10 +25,11 @@ class BoundTerms(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The support points of a search, in the order of the columns."""
+    """The points of a part of the support, in the order of the columns."""
 
     points: Values  # (S, M), in support order
-    index: Values  # (S,) int64: the support index of each column
+    start: int  # the support index of the first of the points
+    index: Values  # (S,) int64: the position of each column's point in points
     groups: Values  # (S,) int32: the class that the point can vouch for, or -1
     lower: Values  # (S,) float32
     upper: Values  # (S,) float32
@@ -40,7 +41,7 @@ class Rows(NamedTuple):
 
     points: Values  # (., M)
     index: Values  # (n,) int64: the position of each row's query in points
-    own: Values  # (n,) int64: the column that is the query itself, or -1
+    own: Values  # (n,) int64: the column that is the query itself; none of them if there is no such column
     predictions: Values  # (n,) int32
     factor: Values  # (n,) float32
     low: Values  # (n,) float32

@@ -8,6 +8,9 @@ is a support point whose prediction and label are both c. With (B, i_B) the firs
 so one pass over the non-matches finds the boundary and one over the matches counts those before it. Both read the same
 block of products, computed once: queries x support, in tiles that are read while they are in cache.
 
+A support may consist of parts (``_parts``). Then the first pass goes over all of them, so that the boundary is final,
+before the second does; ``PartSearch`` has the two.
+
 ``match_self`` is the same for every support point against all the others, with half of the products: p_ij = p_ji.
 
 Exactness. float32 products bound each squared distance from below and above (``_bounds``); whatever the bounds leave
@@ -18,15 +21,16 @@ by sorting; the fast path is tested against it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from torchsdm.matching._bounds import CentredPoints
 from torchsdm.matching._engine import Engine
-from torchsdm.matching._products import MutualProducts, Products, parts_of
-from torchsdm.matching._tiles import Columns, Found, Rows
+from torchsdm.matching._parts import Part, joined
+from torchsdm.matching._products import MutualProducts, Products, pieces_of
+from torchsdm.matching._tiles import Columns, Found, Rows, Tile
 
 DEFAULT_BLOCK_SIZE = 2048
 NO_POINT = -1  #: the nearest index if there is no support point; its distance is infinite
@@ -48,11 +52,69 @@ class Match:
     """Their support indices."""
 
 
+class PartSearch:
+    """A block of queries against one part of a support, in two rounds.
+
+    The first finds the nearest point and the first non-match, the second counts the matches before it. In between,
+    ``found`` must have seen the first round of every part. Nothing else passes from part to part: of two findings the
+    one that comes first in the order (distance, index) stands, and counts are added up. So parts may also be searched
+    apart, each with a ``found`` of its own that is merged after each round.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        products: Products,
+        part: Part,
+        queries: Tensor,
+        predictions: Tensor,
+        exclude: Tensor | None = None,
+    ) -> None:
+        self.engine, self.products, self.part = engine, products, part
+        self.own = None if exclude is None else exclude - part.start
+        points, bounds = part.points, part.points.bounds
+        self.columns: Columns = engine.native(
+            Columns(points.points, part.start, points.index, part.groups, bounds.lower, bounds.upper, points.summation)
+        )
+        side = bounds.queries(queries, points.centre)
+        self.multiplier = side.multiplier
+        index = torch.arange(len(queries), device=queries.device)
+        own = torch.full_like(index, NO_POINT) if self.own is None else self.own
+        y_hat = predictions.to(torch.int32)
+        self.rows: Rows = engine.native(Rows(queries, index, own, y_hat, side.factor, side.low, side.high))
+        self.match_lows: list[Tensor] = []
+
+    def find_first(self, found: Found) -> None:
+        """Round one: update nearest point and first non-match, and the nearest k points if k are wanted."""
+        native = self.engine.native(found)
+        for span in self.products.spans(self.part):
+            tile = self._tile(span)
+            self.match_lows.append(self.engine.find_first(tile, self.rows, self.columns, native))
+            if found.neighbor_index.shape[1]:
+                self.engine.find_neighbors(tile, self.rows, self.columns, native)
+
+    def count_matches(self, found: Found) -> None:
+        """Round two: count the matches before the first non-match."""
+        native = self.engine.native(found)
+        for span, match_lows in zip(self.products.spans(self.part), self.match_lows, strict=True):
+            if self.products.kept or _may_hold_matches(match_lows, found, self.part.points.bounds.scale):
+                tile = self._tile(span, again=True)
+                self.engine.count_matches(tile, self.rows, self.columns, native, match_lows)
+
+    def find_neighbors(self, found: Found) -> None:
+        """Update the nearest k points alone."""
+        native = self.engine.native(found)
+        for span in self.products.spans(self.part):
+            self.engine.find_neighbors(self._tile(span), self.rows, self.columns, native)
+
+    def _tile(self, span: tuple[int, int], *, again: bool = False) -> Tile:
+        return self.products.tile(self.part, self.multiplier, self.own, span, again=again)
+
+
 def match(
     queries: Tensor,
     predictions: Tensor,
-    support: CentredPoints,
-    groups: Tensor,
+    parts: Sequence[Part],
     exclude: Tensor | None = None,
     block_size: int = DEFAULT_BLOCK_SIZE,
     *,
@@ -64,9 +126,7 @@ def match(
     Parameters
     ----------
     queries : (N, M), predictions : (N,)
-    support : the S support points
-    groups : (S,)
-        The class of a correctly predicted support point, -1 for all others (see ``match_groups``).
+    parts : the S support points, in parts that follow one another
     exclude : (N,), optional
         For each query the support index that is the query itself, or -1.
     block_size : int
@@ -77,66 +137,56 @@ def match(
         Whether to use the compiled kernels rather than torch operations; by default on the CPU.
     """
     found = _nothing(len(queries), k, queries.device)
-    own = torch.full_like(predictions, NO_POINT) if exclude is None else exclude
-    with Engine(_columns(support, groups), compiled) as engine:
-        products = Products(support, len(queries), block_size)
-        for part in products.row_blocks():
-            multiplier, rows = _rows(support, queries[part], predictions[part], own[part])
-            mask = None if exclude is None else rows.own
-            state = _found_of(found, part)
-            rows, native = engine.native(rows), engine.native(state)
-            lows = []
-            for span in products.spans():
-                tile = products.tile(multiplier, mask, span)
-                lows.append(engine.find_first(tile, rows, native))
-                if k:
-                    engine.find_neighbors(tile, rows, native)
-            for span, match_lows in zip(products.spans(), lows, strict=True):
-                if products.kept or _may_hold_matches(match_lows, state, support.bounds.scale):
-                    engine.count_matches(products.tile(multiplier, mask, span, again=True), rows, native, match_lows)
+    with Engine(queries.device, compiled) as engine:
+        products = Products(parts, len(queries), block_size)
+        for block in products.row_blocks():
+            own = None if exclude is None else exclude[block]
+            state = _found_of(found, block)
+            searches = [PartSearch(engine, products, part, queries[block], predictions[block], own) for part in parts]
+            for search in searches:
+                search.find_first(state)
+            for search in searches:  # the boundaries are final
+                search.count_matches(state)
     return _result(found)
 
 
-def match_self(
-    support: CentredPoints, predictions: Tensor, groups: Tensor, block_size: int = DEFAULT_BLOCK_SIZE
-) -> Match:
+def match_self(parts: Sequence[Part], block_size: int = DEFAULT_BLOCK_SIZE) -> Match:
     """Every support point against all the others.
 
-    On the CPU each product serves both of its points. Points are sorted by group, so that matches and non-matches of a
-    part of them are stretches of the points after it. A first pass over the stretches with non-matches finds the
-    boundaries, a second over those with matches counts.
+    On the CPU each product serves both of its points. Points are sorted by group, for which parts are joined, so that
+    matches and non-matches of a piece of them are stretches of the points after it. A first pass over the stretches
+    with non-matches finds the boundaries, a second over those with matches counts.
     """
-    n = len(support.points)
+    whole = joined(parts)
+    support, n = whole.points, len(whole)
+    own = torch.arange(n, device=support.points.device)
     if support.points.device.type != "cpu":
-        own = torch.arange(n, device=support.points.device)
-        return match(support.points, predictions, support, groups, own, block_size)
-    order = torch.argsort(groups, stable=True)
+        return match(support.points, whole.predictions, [whole], own, block_size)
+    order = torch.argsort(whole.groups, stable=True)
     scaled, bounds = support.reordered(order)
-    columns = Columns(
-        support.points, order, groups[order].to(torch.int32), bounds.lower, bounds.upper, support.summation
-    )
+    columns = Columns(support.points, 0, order, whole.groups[order], bounds.lower, bounds.upper, support.summation)
     side = bounds.among(scaled, support.squared_norms[order])
-    own = torch.arange(n)
-    rows = Rows(support.points, order, own, predictions[order].to(torch.int32), side.factor, side.low, side.high)
+    y_hat = whole.predictions[order].to(torch.int32)
+    rows = Rows(support.points, order, own, y_hat, side.factor, side.low, side.high)
     found = _nothing(n, 0, order.device)
-    with Engine(columns, compiled=True) as engine:
-        rows, native = engine.native(rows), engine.native(found)
+    with Engine(order.device, compiled=True) as engine:
         products = MutualProducts(scaled, bounds.scale, block_size)
-        parts = parts_of(columns.groups, products.n_rows)
-        for part in parts:
-            start = part.stop_of_matches if part.is_one_class else part.start
-            for some, tile in products.both_ways(part, start, n):
+        pieces = pieces_of(columns.groups, products.n_rows)
+        rows, columns, native = engine.native(rows), engine.native(columns), engine.native(found)
+        for piece in pieces:
+            start = piece.stop_of_matches if piece.is_one_class else piece.start
+            for some, tile in products.both_ways(piece, start, n):
                 mine, state = _rows_of(rows, some), _found_of(native, some)
-                match_lows = engine.find_first(tile, mine, state)
-                if part.is_unsure and not tile.transposed and products.fits(part.start, n):  # these rows are done
-                    engine.count_matches(tile, mine, state, match_lows)
-        for part in parts:
-            start, stop = (part.stop, n) if part.is_unsure else (part.start, part.stop_of_matches)
-            if part.is_unsure and products.fits(part.start, n):
+                match_lows = engine.find_first(tile, mine, columns, state)
+                if piece.is_unsure and not tile.transposed and products.fits(piece.start, n):  # these rows are done
+                    engine.count_matches(tile, mine, columns, state, match_lows)
+        for piece in pieces:
+            start, stop = (piece.stop, n) if piece.is_unsure else (piece.start, piece.stop_of_matches)
+            if piece.is_unsure and products.fits(piece.start, n):
                 continue
-            for some, tile in products.both_ways(part, start, stop):
+            for some, tile in products.both_ways(piece, start, stop):
                 mine, state = _rows_of(rows, some), _found_of(native, some)
-                engine.count_matches(tile, mine, state, engine.find_first(tile, mine, state))
+                engine.count_matches(tile, mine, columns, state, engine.find_first(tile, mine, columns, state))
     in_support_order = _nothing(n, 0, order.device)
     for values, by_group in zip(in_support_order, found, strict=True):
         values[order] = by_group
@@ -145,7 +195,7 @@ def match_self(
 
 def neighbors(
     queries: Tensor,
-    support: CentredPoints,
+    parts: Sequence[Part],
     k: int,
     block_size: int = DEFAULT_BLOCK_SIZE,
     *,
@@ -154,40 +204,14 @@ def neighbors(
     """The k nearest support points of each query: distances (N, k) float64 and indices (N, k), nearest first."""
     nobody = torch.full((len(queries),), NO_POINT, device=queries.device)
     found = _nothing(len(queries), k, queries.device)
-    groups = torch.full((len(support.points),), NO_POINT, device=queries.device)
-    with Engine(_columns(support, groups), compiled) as engine:
-        products = Products(support, len(queries), block_size)
-        for part in products.row_blocks():
-            multiplier, rows = _rows(support, queries[part], nobody[part], nobody[part])
-            rows, native = engine.native(rows), engine.native(_found_of(found, part))
-            for span in products.spans():
-                engine.find_neighbors(products.tile(multiplier, None, span), rows, native)
+    with Engine(queries.device, compiled) as engine:
+        products = Products(parts, len(queries), block_size)
+        for block in products.row_blocks():
+            for part in parts:
+                search = PartSearch(engine, products, part, queries[block], nobody[block])
+                search.find_neighbors(_found_of(found, block))
     result = _result(found)
     return result.neighbor_distances, result.neighbor_indices
-
-
-def match_groups(labels: Tensor, predictions: Tensor) -> Tensor:
-    """The class that a support point can vouch for: its label if correctly predicted, else -1."""
-    return torch.where(labels == predictions, labels, -1)
-
-
-def _columns(support: CentredPoints, groups: Tensor) -> Columns:
-    return Columns(
-        support.points,
-        support.index,
-        groups.to(torch.int32),
-        support.bounds.lower,
-        support.bounds.upper,
-        support.summation,
-    )
-
-
-def _rows(support: CentredPoints, queries: Tensor, predictions: Tensor, own: Tensor) -> tuple[Tensor, Rows]:
-    """What to multiply with the support, and everything else about a block of queries."""
-    side = support.bounds.queries(queries, support.centre)
-    index = torch.arange(len(queries), device=queries.device)
-    rows = Rows(queries, index, own, predictions.to(torch.int32), side.factor, side.low, side.high)
-    return side.multiplier, rows
 
 
 def _rows_of(rows: Rows, part: slice) -> Rows:

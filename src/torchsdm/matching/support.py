@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,10 @@ from torch import Tensor
 
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.matching._bounds import CentredPoints
-from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, Match, match, match_groups, match_self, neighbors
+from torchsdm.matching._parts import Part, joined
+from torchsdm.matching.rows import IndexedRows
+from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, Match, match, match_self, neighbors
+from torchsdm.parts import with_part
 from torchsdm.validation import (
     Array,
     ArrayLike,
@@ -31,6 +36,9 @@ UNLABELLED = -1  #: by convention a missing label, so it cannot be an out-of-cla
 
 class SupportSet:
     """Exemplars with labels and predictions, matched exactly and updatable in place.
+
+    Added points are parts of their own (docs/decisions/0023), so adding does not copy the exemplars that are there. No
+    part is ever written to: a shallow copy is a support of its own.
 
     Parameters
     ----------
@@ -70,9 +78,8 @@ class SupportSet:
         points = self._check_exemplars(exemplars, None, "SupportSet")
         if centre is None:
             centre = _mean(points, block_size)
-        self.labels, self.predictions = _check_labels(labels, predictions, points, "SupportSet")
-        self._points = CentredPoints.of(points, centre.to(points.device).double())
-        self._groups = match_groups(self.labels, self.predictions)
+        y, y_hat = _check_labels(labels, predictions, points, "SupportSet")
+        self._parts: tuple[Part, ...] = (Part(CentredPoints.of(points, centre.to(points.device).double()), y, y_hat),)
         self._ids: Array | Callable[[], Sequence[Any]] | None = (
             None if ids is None else check_ids(ids, len(points), "SupportSet")
         )
@@ -90,26 +97,56 @@ class SupportSet:
     ) -> SupportSet:
         """A support from its saved parts. The values are trusted, so that nothing reads all exemplars."""
         support = cls.__new__(cls)
-        support.block_size, support.labels, support.predictions = block_size, labels, predictions
+        support.block_size = block_size
         check_shape(exemplars, (len(labels), len(centre)), "exemplars", "SupportSet.restore")
         check_shape(predictions, (len(labels),), "predictions", "SupportSet.restore")
         check_shape(squared_norms, (len(labels),), "squared_norms", "SupportSet.restore")
-        support._points = CentredPoints(exemplars.contiguous(), centre, squared_norms)
-        support._groups = match_groups(labels, predictions)
+        points = CentredPoints(exemplars.contiguous(), centre, squared_norms)
+        support._parts = (Part(points, labels, predictions),)
         support._ids = None
         return support
 
     def __len__(self) -> int:
-        return len(self._points.points)
+        return sum(map(len, self._parts))
 
     def __repr__(self) -> str:
-        vouching = int((self._groups >= 0).sum())
-        return f"SupportSet({len(self)} exemplars of {self.exemplars.shape[1]} filters, {vouching} correctly predicted)"
+        vouching = sum(int((part.groups >= 0).sum()) for part in self._parts)
+        return f"SupportSet({len(self)} exemplars of {self.n_filters} filters, {vouching} correctly predicted)"
 
     @property
     def exemplars(self) -> Tensor:
-        """The exemplars (S, M)."""
-        return self._points.points
+        """The exemplars (S, M); after points were added, a copy that joins the parts."""
+        return _joined([part.points.points for part in self._parts])
+
+    @property
+    def labels(self) -> Tensor:
+        """The labels (S,)."""
+        return _joined([part.labels for part in self._parts])
+
+    @property
+    def predictions(self) -> Tensor:
+        """The predictions (S,)."""
+        return _joined([part.predictions for part in self._parts])
+
+    @property
+    def squared_norms(self) -> Tensor:
+        """Each exemplar's squared distance from the centre (S,)."""
+        return _joined([part.points.squared_norms for part in self._parts])
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The points in parts, as matching takes them."""
+        return self._parts
+
+    @property
+    def n_filters(self) -> int:
+        """M, the width of an exemplar."""
+        return self.centre.shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the exemplars are."""
+        return self._parts[0].labels.device
 
     @property
     def ids(self) -> Array:
@@ -125,12 +162,12 @@ class SupportSet:
     @property
     def centre(self) -> Tensor:
         """The frozen centre (M,)."""
-        return self._points.centre
+        return self._parts[0].points.centre
 
     @property
-    def centred_points(self) -> CentredPoints:
-        """The exemplars with their centre and norms, as matching takes them."""
-        return self._points
+    def rows(self) -> IndexedRows:
+        """The exemplars with an index, to find equal ones."""
+        return IndexedRows([part.points.row_index for part in self._parts])
 
     def match(
         self, exemplars: ArrayLike, predictions: ArrayLike, exclude: ArrayLike | None = None, *, k: int = 0
@@ -141,7 +178,7 @@ class SupportSet:
         of an excluded point stay. With ``k``, the k nearest support points are returned too, from the same products.
         """
         self._check_k(k, "SupportSet.match", zero=True)
-        queries = self._check_exemplars(exemplars, self.exemplars.shape[1], "SupportSet.match")
+        queries = self._check_exemplars(exemplars, self.n_filters, "SupportSet.match")
         y_hat = as_integer_tensor(predictions, "predictions", "SupportSet.match").to(queries.device)
         check_shape(y_hat, (len(queries),), "predictions", "SupportSet.match")
         _check_class_numbers(y_hat, "SupportSet.match")
@@ -154,17 +191,17 @@ class SupportSet:
                     f"'exclude' of SupportSet.match must be in -1..{len(self) - 1}. "
                     f"Got {int(own.min())}..{int(own.max())}."
                 )
-        return match(queries, y_hat, self._points, self._groups, own, self.block_size, k=k)
+        return match(queries, y_hat, self._parts, own, self.block_size, k=k)
 
     def match_self(self) -> Match:
         """Every support point against all the others: the training pass."""
-        return match_self(self._points, self.predictions, self._groups, self.block_size)
+        return match_self(self._parts, self.block_size)
 
     def neighbors(self, exemplars: ArrayLike, k: int) -> tuple[Tensor, Tensor]:
         """The k nearest support points: distances (N, k) float64 and indices (N, k), nearest first, ties by index."""
         self._check_k(k, "SupportSet.neighbors")
-        queries = self._check_exemplars(exemplars, self.exemplars.shape[1], "SupportSet.neighbors")
-        return neighbors(queries, self._points, k, self.block_size)
+        queries = self._check_exemplars(exemplars, self.n_filters, "SupportSet.neighbors")
+        return neighbors(queries, self._parts, k, self.block_size)
 
     def add(
         self,
@@ -175,7 +212,7 @@ class SupportSet:
     ) -> SupportSet:
         """Append points, in place. Without ids, numbering continues from the largest number in use."""
         caller = "SupportSet.add"
-        new = self._check_exemplars(exemplars, self.exemplars.shape[1], caller).to(self.exemplars.dtype)
+        new = self._check_exemplars(exemplars, self.n_filters, caller).to(self._parts[0].points.points.dtype)
         y, y_hat = _check_labels(labels, predictions, new, caller)
         all_ids = self._ids
         if not callable(self._ids) and (ids is not None or self._ids is not None):
@@ -184,40 +221,41 @@ class SupportSet:
                 len(self) + len(new),
                 caller,
             )
-        added = CentredPoints.of(new, self.centre)
-        self._points = CentredPoints(
-            torch.cat([self.exemplars, new]),
-            self.centre,
-            torch.cat([self._points.squared_norms, added.squared_norms]),
-        )
-        self.labels, self.predictions = torch.cat([self.labels, y]), torch.cat([self.predictions, y_hat])
-        self._groups = match_groups(self.labels, self.predictions)
+        if len(new):
+            added = Part(CentredPoints.of(new, self.centre), y, y_hat, start=len(self))
+            self._parts = with_part(self._parts, added, joined)
         self._ids = all_ids
         return self
 
     def remove(self, indices: ArrayLike) -> SupportSet:
         """Drop points by support index, in place; later points move up."""
         gone = self._check_indices(indices, "SupportSet.remove")
-        keep = torch.ones(len(self), dtype=torch.bool, device=self.exemplars.device)
+        keep = torch.ones(len(self), dtype=torch.bool, device=self.device)
         keep[gone] = False
         if not bool(keep.any()):
             raise InvalidInputError("'indices' of SupportSet.remove must leave at least one point. Got all of them.")
         if not callable(self._ids):
             self._ids = self.ids[keep.cpu().numpy()]
-        self._points = CentredPoints(self.exemplars[keep], self.centre, self._points.squared_norms[keep])
-        self.labels, self.predictions = self.labels[keep], self.predictions[keep]
-        self._groups = self._groups[keep]
+        masks = keep.split([len(part) for part in self._parts])
+        left = [
+            part if bool(mask.all()) else part.where(mask)
+            for part, mask in zip(self._parts, masks, strict=True)
+            if bool(mask.any())
+        ]
+        starts = accumulate(map(len, left), initial=0)
+        self._parts = tuple(replace(part, start=start) for part, start in zip(left, starts, strict=False))
         return self
 
     def relabel(self, indices: ArrayLike, labels: ArrayLike) -> SupportSet:
         """Give points new labels, in place; labels outside the classes are allowed."""
         chosen = self._check_indices(indices, "SupportSet.relabel")
-        y = as_integer_tensor(labels, "labels", "SupportSet.relabel").to(self.labels.device)
+        y = as_integer_tensor(labels, "labels", "SupportSet.relabel").to(self.device)
         check_shape(y, (len(chosen),), "labels", "SupportSet.relabel")
         _refuse_unlabelled(y, "SupportSet.relabel")
-        self.labels = self.labels.clone()
-        self.labels[chosen] = y
-        self._groups = match_groups(self.labels, self.predictions)
+        changed = self.labels.clone()
+        changed[chosen] = y
+        of_parts = changed.split([len(part) for part in self._parts])
+        self._parts = tuple(replace(part, labels=own) for part, own in zip(self._parts, of_parts, strict=True))
         return self
 
     def _check_exemplars(self, exemplars: ArrayLike, width: int | None, caller: str) -> Tensor:
@@ -227,7 +265,7 @@ class SupportSet:
             raise InvalidInputError(f"'exemplars' of {caller} must not be empty. Got shape {tuple(tensor.shape)}.")
         check_finite(tensor, "exemplars", caller)
         tensor = tensor.detach().contiguous()
-        return tensor if width is None else tensor.to(self.exemplars.device)
+        return tensor if width is None else tensor.to(self.device)
 
     def _check_k(self, k: int, caller: str, *, zero: bool = False) -> None:
         check_positive(k, "k", caller, integer=True, zero=zero)
@@ -240,7 +278,7 @@ class SupportSet:
             raise InvalidTypeError(
                 f"'indices' of {caller} must be integer indices. Got a boolean mask; use its nonzero()."
             )
-        tensor = as_integer_tensor(tensor, "indices", caller).reshape(-1).to(self.exemplars.device)
+        tensor = as_integer_tensor(tensor, "indices", caller).reshape(-1).to(self.device)
         if len(tensor) and not 0 <= int(tensor.min()) <= int(tensor.max()) < len(self):
             raise InvalidInputError(
                 f"'indices' of {caller} must be in 0..{len(self) - 1}. Got {int(tensor.min())}..{int(tensor.max())}."
@@ -297,6 +335,11 @@ def _object_array(values: Sequence[Any]) -> Array:
     array = np.empty(len(values), dtype=object)
     array[:] = list(values)
     return array
+
+
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors one after the other; a single one as it is, without a copy."""
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
 
 
 def _mean(points: Tensor, block_size: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Ids and texts of points: the interface that a model uses, and a version in memory.
+"""Ids and texts of points: the interface that a model uses, a version in memory, and one in parts.
 
 A model knows only ``Examples``; ``storage`` has another version, which stays in the file it was saved to.
 """
@@ -6,14 +6,22 @@ A model knows only ``Examples``; ``storage`` has another version, which stays in
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
+from torchsdm.parts import with_part
 from torchsdm.validation import Array, as_list
 
 
 class Examples(ABC):
-    """Ids and texts of points, by position."""
+    """Ids and texts of points, by position. Never changed, so that copies of a model may share them."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many there are."""
 
     @abstractmethod
     def rows(self, positions: Iterable[int]) -> list[tuple[Any, str | None]]:
@@ -24,8 +32,16 @@ class Examples(ABC):
         """All ids and texts."""
 
     @abstractmethod
-    def positions(self, ids: Iterable[Any]) -> list[int | None]:
+    def positions(self, ids: Sequence[Any]) -> list[int | None]:
         """The positions of the ids, None for an unknown id."""
+
+    @abstractmethod
+    def positions_of_texts(self, texts: Sequence[str]) -> list[int | None]:
+        """The last positions of the texts, None for an unknown text."""
+
+    @abstractmethod
+    def largest_number(self) -> int:
+        """The largest id that is a number; -1 if none is."""
 
     def ids(self) -> list[Any]:
         """All ids."""
@@ -36,24 +52,29 @@ class Examples(ABC):
         rows = self.rows(positions)
         return ListedExamples([name for name, _ in rows], [text for _, text in rows])
 
-    def with_added(self, more: Examples) -> ListedExamples:
-        """These examples and more."""
-        (ids, texts), (new_ids, new_texts) = self.all(), more.all()
-        return ListedExamples([*ids, *new_ids], [*texts, *new_texts])
+    def with_added(self, more: Examples) -> Examples:
+        """These examples and more, without a copy of these unless they are few."""
+        return PartedExamples(with_part(self._parts(), more, _joined)) if len(more) else self
 
-    def without(self, positions: set[int]) -> ListedExamples:
+    def without(self, positions: set[int]) -> Examples:
         """These examples without some."""
-        return self.take([p for p in range(len(self.ids())) if p not in positions])
+        return self.take([p for p in range(len(self)) if p not in positions])
+
+    def _parts(self) -> tuple[Examples, ...]:
+        return (self,)
 
 
 class ListedExamples(Examples):
-    """Examples in memory."""
+    """Examples in memory; what finds them is built at the first question and kept."""
 
     def __init__(self, ids: Sequence[Any] | Array, texts: Sequence[str | None] | Array | None = None) -> None:
         self._ids: list[Any] = as_list(ids, "ids", "ListedExamples")
         self._texts: list[str | None] = (
             [None] * len(self._ids) if texts is None else as_list(texts, "texts", "ListedExamples")
         )
+
+    def __len__(self) -> int:
+        return len(self._ids)
 
     def rows(self, positions: Iterable[int]) -> list[tuple[Any, str | None]]:
         """(id, text) at positions."""
@@ -63,7 +84,86 @@ class ListedExamples(Examples):
         """All ids and texts."""
         return self._ids, self._texts
 
-    def positions(self, ids: Iterable[Any]) -> list[int | None]:
+    def positions(self, ids: Sequence[Any]) -> list[int | None]:
         """The positions of the ids, None for an unknown id."""
-        place = {name: position for position, name in enumerate(self._ids)}
-        return [place.get(name) for name in ids]
+        return [self._place.get(name) for name in ids]
+
+    def positions_of_texts(self, texts: Sequence[str]) -> list[int | None]:
+        """The last positions of the texts, None for an unknown text."""
+        return [self._place_of_text.get(text) for text in texts]
+
+    def largest_number(self) -> int:
+        """The largest id that is a number; -1 if none is."""
+        return self._largest_number
+
+    @cached_property
+    def _place(self) -> dict[Any, int]:
+        return {name: position for position, name in enumerate(self._ids)}
+
+    @cached_property
+    def _place_of_text(self) -> dict[str | None, int]:
+        return {text: position for position, text in enumerate(self._texts) if text is not None}
+
+    @cached_property
+    def _largest_number(self) -> int:
+        return max((name for name in self._ids if isinstance(name, int)), default=-1)
+
+
+class PartedExamples(Examples):
+    """Examples in parts, one after the other; parts are shared with whoever has fewer or more of them."""
+
+    def __init__(self, parts: Sequence[Examples]) -> None:
+        self._all_parts = tuple(parts)
+        self._starts = list(accumulate(map(len, parts), initial=0))
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def rows(self, positions: Iterable[int]) -> list[tuple[Any, str | None]]:
+        """(id, text) at positions."""
+        found = []
+        for position in positions:
+            number = bisect_right(self._starts, position) - 1
+            found += self._all_parts[number].rows([position - self._starts[number]])
+        return found
+
+    def all(self) -> tuple[list[Any], list[str | None]]:
+        """All ids and texts."""
+        return _joined(self._all_parts).all()
+
+    def positions(self, ids: Sequence[Any]) -> list[int | None]:
+        """The positions of the ids, None for an unknown id."""
+        return self._last([part.positions(ids) for part in self._all_parts], len(ids))
+
+    def positions_of_texts(self, texts: Sequence[str]) -> list[int | None]:
+        """The last positions of the texts, None for an unknown text."""
+        return self._last([part.positions_of_texts(texts) for part in self._all_parts], len(texts))
+
+    def largest_number(self) -> int:
+        """The largest id that is a number; -1 if none is."""
+        return max(part.largest_number() for part in self._all_parts)
+
+    def without(self, positions: set[int]) -> Examples:
+        """These examples without some; parts that lose none are kept."""
+        gone: list[set[int]] = [set() for _ in self._all_parts]
+        for position in positions:
+            number = bisect_right(self._starts, position) - 1
+            gone[number].add(position - self._starts[number])
+        left = [part.without(some) if some else part for part, some in zip(self._all_parts, gone, strict=True)]
+        return PartedExamples([part for part in left if len(part)])
+
+    def _parts(self) -> tuple[Examples, ...]:
+        return self._all_parts
+
+    def _last(self, places: list[list[int | None]], n: int) -> list[int | None]:
+        """The last place of each of n things, of its places in the parts."""
+        last: list[int | None] = [None] * n
+        for start, of_part in zip(self._starts, places, strict=False):
+            last = [before if place is None else start + place for before, place in zip(last, of_part, strict=True)]
+        return last
+
+
+def _joined(parts: Sequence[Examples]) -> ListedExamples:
+    """Parts in one list."""
+    ids, texts = zip(*(part.all() for part in parts), strict=True)
+    return ListedExamples([name for one in ids for name in one], [text for one in texts for text in one])

@@ -24,7 +24,7 @@ from torchsdm.core import (
     decide,
 )
 from torchsdm.errors import InvalidInputError
-from torchsdm.matching import DEFAULT_BLOCK_SIZE, Match, SupportSet
+from torchsdm.matching import DEFAULT_BLOCK_SIZE, IndexedRows, Match, SupportSet
 from torchsdm.model.calibration import Calibration
 from torchsdm.model.examples import Examples, ListedExamples
 from torchsdm.model.same import Set, same_points
@@ -137,7 +137,7 @@ class SDMModel:
         trained = _encode(adaptor, training.state_blocks, n_classes)
         support = SupportSet(trained.exemplars, training.labels, trained.recognised_as, block_size=block_size)
         points = _encode(adaptor, calibration.state_blocks, n_classes)
-        labels = calibration.labels.to(support.exemplars.device)
+        labels = calibration.labels.to(support.device)
         found = Calibration.of(points, labels, support, alphas, min_class_count)
         has_background = bool((training.labels == n_classes).any())
         return cls(
@@ -162,18 +162,22 @@ class SDMModel:
         return {CALIBRATION: self.calibration_points, **certification}
 
     def sets(self) -> dict[str, Set]:
-        """Exemplars and examples of each set that the model has, by name."""
-        held_out = {name: (one.points.exemplars, one.examples) for name, one in self.held_out().items()}
-        return {SUPPORT: (self.support.exemplars, self.examples), **held_out}
+        """Exemplars, with an index, and examples of each set that the model has, by name."""
+        held_out = {name: (IndexedRows([one.points.row_index]), one.examples) for name, one in self.held_out().items()}
+        return {SUPPORT: (self.support.rows, self.examples), **held_out}
 
     def known_ids(self) -> list[Any]:
         """The ids of support, calibration and certification set."""
         return [name for _, examples in self.sets().values() for name in examples.ids()]
 
+    def largest_number(self) -> int:
+        """The largest id of any set that is a number; -1 if none is."""
+        return max(examples.largest_number() for _, examples in self.sets().values())
+
     def has_points(self, hidden_states: Tensor, texts: Sequence[str | None] | Array | None = None) -> dict[str, Array]:
         """Which inputs (N,) are points of each set that the model has: same exemplar or same text."""
         rows = torch.cat([self._encode(block).exemplars for block in hidden_states.split(_ROWS_AT_ONCE)])
-        inputs = (rows, ListedExamples(range(len(rows)), texts))
+        inputs = (IndexedRows.of(rows), ListedExamples(range(len(rows)), texts))
         has = {}
         for name, known in self.sets().items():
             has[name] = np.zeros(len(rows), dtype=bool)
@@ -185,7 +189,7 @@ class SDMModel:
         digest = hashlib.sha256()
         blocks = _hashed(points.state_blocks, digest)
         encoded = _encode(self.adaptor, blocks, len(self.classes))
-        labels = points.labels.to(self.support.exemplars.device)
+        labels = points.labels.to(self.support.device)
         self.certification = Certification(encoded, labels, points.examples, n_given_back, digest.hexdigest())
 
     def takes_up(self, earlier: Certification) -> bool:

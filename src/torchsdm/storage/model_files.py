@@ -48,7 +48,7 @@ def model_parts(model: SDMModel, codes: LabelCodes, prefix: str = "") -> ModelPa
             "labels": model.support.labels,
             "predictions": model.support.predictions,
             "centre": model.support.centre,
-            "squared_norms": model.support.centred_points.squared_norms,
+            "squared_norms": model.support.squared_norms,
         },
         f"{prefix}support-exemplars": {"exemplars": model.support.exemplars},
         f"{prefix}calibration": {

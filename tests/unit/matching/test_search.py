@@ -19,10 +19,11 @@ from torchsdm import numerics
 from torchsdm.matching import _kernels as kernels
 from torchsdm.matching._bounds import CentredPoints
 from torchsdm.matching._engine import kernels_for
+from torchsdm.matching._parts import Part, match_groups
 from torchsdm.matching._products import Products
 from torchsdm.matching._tiles import CHUNK, CHUNK_DOWN, Kernels
 from torchsdm.matching.plain import match_plain, neighbors_plain
-from torchsdm.matching.search import match, match_groups, match_self, neighbors
+from torchsdm.matching.search import match, match_self, neighbors
 
 N_SUPPORT, N_QUERIES = 60, 16
 
@@ -130,9 +131,11 @@ class Problem:
         self.groups = match_groups(self.labels, self.predictions)
         self.query_predictions = torch.from_numpy(truth[n_support:].copy())
 
-    def centred(self, centre=None):
+    def whole(self, centre=None):
+        """The support in one part."""
         typical = self.points.double().median(dim=0).values  # far points leave it where it is
-        return CentredPoints.of(self.points, typical if centre is None else centre)
+        points = CentredPoints.of(self.points, typical if centre is None else centre)
+        return [Part(points, self.labels, self.predictions)]
 
     def plain(self, exclude=None):
         return match_plain(self.queries, self.query_predictions, self.points, self.groups, exclude)
@@ -154,6 +157,12 @@ class Problem:
             distances.append(distance[kept][:k].tolist() + [float("inf")] * missing)
             indices.append(index[kept][:k].tolist() + [-1] * missing)
         return distances, indices
+
+
+def one_part(points, labels, predictions=None, centre=None):
+    """A support in one part; without predictions, labels are the classes that points vouch for, -1 for none."""
+    centred = CentredPoints.of(points, torch.zeros(points.shape[1]) if centre is None else centre)
+    return [Part(centred, labels, labels if predictions is None else predictions)]
 
 
 def assert_same(got, expected, compiled=True):
@@ -203,7 +212,7 @@ def test_match_equals_the_plain_version_for_every_block_size(kind):
     problem = Problem(kind)
     exclude = torch.where(torch.arange(N_QUERIES) % 2 == 0, torch.arange(N_QUERIES), -1)
     expected, expected_excluding = problem.plain(), problem.plain(exclude)
-    arguments = problem.queries, problem.query_predictions, problem.centred(), problem.groups
+    arguments = problem.queries, problem.query_predictions, problem.whole()
     for compiled in BOTH_KERNELS:
         every_size = kind == "grid" or (compiled and kind == "gaussian")  # tiny blocks are slow in torch operations
         for block_size in (1, 2, 3, 7, 32, 1000) if every_size else (5, 1000):
@@ -214,9 +223,9 @@ def test_match_equals_the_plain_version_for_every_block_size(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_support_point_against_the_others(kind):
     problem = Problem(kind, seed=1, n_support=40)
-    own, support, expected = torch.arange(40), problem.centred(), problem.plain_self()
+    own, support, expected = torch.arange(40), problem.whole(), problem.plain_self()
     for compiled, block_size in product(BOTH_KERNELS, (7, 1000)):
-        arguments = problem.points, problem.predictions, support, problem.groups, own, block_size
+        arguments = problem.points, problem.predictions, support, own, block_size
         assert_same(match(*arguments, compiled=compiled), expected, compiled)
     assert (expected.nearest_index != own).all()
     if kind in ("duplicates", "all alike", "grid"):
@@ -226,7 +235,7 @@ def test_every_support_point_against_the_others(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_neighbors_equal_the_plain_version(kind):
     problem = Problem(kind, seed=2)
-    support = problem.centred()
+    support = problem.whole()
     for k in (1, 5, N_SUPPORT):
         expected = problem.plain_neighbors(k)
         for compiled, block_size in product(BOTH_KERNELS, (4, 1000)):
@@ -240,12 +249,12 @@ def test_neighbors_that_come_with_a_match_equal_the_plain_version(kind):
     problem = Problem(kind, seed=3)
     nobody = torch.full((N_QUERIES,), -1)
     some = torch.where(torch.arange(N_QUERIES) % 3 == 2, -1, torch.arange(N_QUERIES))
-    support = problem.centred()
+    support = problem.whole()
     for exclude in (nobody, some):
         expected = problem.plain(exclude)
         own = None if exclude is nobody else exclude
         for k, block_size in ((1, 1000), (5, 4), (N_SUPPORT - 1, 1000), (N_SUPPORT, 50)):
-            arguments = problem.queries, problem.query_predictions, support, problem.groups, own, block_size
+            arguments = problem.queries, problem.query_predictions, support, own, block_size
             for compiled in BOTH_KERNELS:
                 got = match(*arguments, k=k, compiled=compiled)
                 assert_same(got, expected, compiled)
@@ -260,34 +269,35 @@ def test_any_centre_gives_the_same_answers(kind):
     expected, expected_self, expected_neighbors = problem.plain(), problem.plain_self(), problem.plain_neighbors(5)
     points = problem.points.double()
     for centre in (torch.zeros(points.shape[1]), points.mean(dim=0), points[3] * 7 + 1e3, points[3] + 1e15):
-        support = problem.centred(centre)
-        arguments = problem.queries, problem.query_predictions, support, problem.groups
+        support = problem.whole(centre)
+        arguments = problem.queries, problem.query_predictions, support
         for compiled in BOTH_KERNELS:
             got = match(*arguments, k=5, compiled=compiled)
             assert_same(got, expected, compiled)
             assert (got.neighbor_distances.tolist(), got.neighbor_indices.tolist()) == expected_neighbors
-        assert_same(match_self(support, problem.predictions, problem.groups), expected_self)
+        assert_same(match_self(support), expected_self)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_non_matches_the_farthest_point_counts(kind):
     problem = Problem(kind)
-    support, groups = problem.centred(), torch.zeros(N_SUPPORT, dtype=torch.int64)
+    nought = torch.zeros(N_SUPPORT, dtype=torch.int64)
+    support = [Part(problem.whole()[0].points, nought, nought)]
     exclude = torch.where(torch.arange(N_QUERIES) % 2 == 0, torch.arange(N_QUERIES), -1)
     for compiled, block_size in product(BOTH_KERNELS, (5, 1000)):
-        arguments = problem.queries, torch.zeros_like(exclude), support, groups, exclude, block_size
+        arguments = problem.queries, torch.zeros_like(exclude), support, exclude, block_size
         got = match(*arguments, compiled=compiled)
         assert got.similarity.tolist() == [N_SUPPORT - 1, N_SUPPORT] * (N_QUERIES // 2), f"compiled={compiled}"
-    assert (match_self(support, torch.zeros_like(groups), groups).similarity == N_SUPPORT - 1).all()
+    assert (match_self(support).similarity == N_SUPPORT - 1).all()
 
 
 @both_kernels
 @pytest.mark.parametrize("kind", ["gaussian", "duplicates", "offset of 10 000", "denormal", "huge", "float64"])
 def test_queries_at_the_centre(kind, compiled):
     problem = Problem(kind)
-    support = problem.centred()
-    problem.queries[::3] = support.centre.to(problem.queries.dtype)
-    got = match(problem.queries, problem.query_predictions, support, problem.groups, k=3, compiled=compiled)
+    support = problem.whole()
+    problem.queries[::3] = support[0].points.centre.to(problem.queries.dtype)
+    got = match(problem.queries, problem.query_predictions, support, k=3, compiled=compiled)
     assert_same(got, problem.plain())
     assert (got.neighbor_distances.tolist(), got.neighbor_indices.tolist()) == problem.plain_neighbors(3)
 
@@ -296,13 +306,13 @@ def test_queries_at_the_centre(kind, compiled):
 @pytest.mark.parametrize("kind", ["gaussian", "duplicates", "offset of 10 000", "huge and tiny"])
 def test_a_query_does_not_depend_on_its_batch_or_on_threads(kind, compiled):
     problem = Problem(kind)
-    support, whole = problem.centred(), problem.plain()
+    support, whole = problem.whole(), problem.plain()
     for threads in (1, 2):
         torch.set_num_threads(threads)
         for size in (1, 5):
             for start in range(0, N_QUERIES, 7):
                 rows = slice(start, start + size)
-                arguments = problem.queries[rows], problem.query_predictions[rows], support, problem.groups
+                arguments = problem.queries[rows], problem.query_predictions[rows], support
                 got = match(*arguments, compiled=compiled)
                 assert got.similarity.tolist() == whole.similarity[rows].tolist()
                 assert got.nearest_distance.tolist() == whole.nearest_distance[rows].tolist()
@@ -316,9 +326,9 @@ def test_reduced_precision_of_products_changes_nothing(compiled):
     matmul.fp32_precision = "bf16"
     try:
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            support = problem.centred()
-            got = match(problem.queries, problem.query_predictions, support, problem.groups, compiled=compiled)
-            got_self = match_self(support, problem.predictions, problem.groups)
+            support = problem.whole()
+            got = match(problem.queries, problem.query_predictions, support, compiled=compiled)
+            got_self = match_self(support)
     finally:
         matmul.fp32_precision = before
     assert_same(got, problem.plain())
@@ -330,7 +340,7 @@ def test_float64_queries_against_float32_points(compiled):
     problem = Problem("last bits")
     queries = problem.queries.double() + 2.0**-27  # between float32 numbers
     expected = match_plain(queries, problem.query_predictions, problem.points, problem.groups)
-    arguments = queries, problem.query_predictions, problem.centred(), problem.groups
+    arguments = queries, problem.query_predictions, problem.whole()
     assert_same(match(*arguments, block_size=5, compiled=compiled), expected)
 
 
@@ -340,7 +350,7 @@ def test_distances_are_numpys_to_the_bit_for_every_number_of_filters(compiled):
     for n_filters in (*range(1, 300), *range(300, 3000, 97)):
         points = rng.standard_normal((3, n_filters)) * 10.0 ** rng.uniform(-3, 3, n_filters)  # so that order matters
         points = torch.from_numpy(points.astype(np.float32))
-        query, support = points[:1], CentredPoints.of(points[1:], torch.zeros(n_filters))
+        query, support = points[:1], one_part(points[1:], torch.zeros(2, dtype=torch.int64))
         distances, indices = neighbors(query, support, 2, compiled=compiled)
         expected = np.sqrt(((points[:1].double() - points[1:].double()).numpy() ** 2).sum(axis=-1))
         assert dict(zip(indices[0].tolist(), distances[0].tolist(), strict=True)) == dict(enumerate(expected.tolist()))
@@ -352,9 +362,9 @@ def test_distances_are_numpys_to_the_bit_for_every_number_of_filters(compiled):
 @pytest.mark.parametrize("kind", KINDS)
 def test_match_self_equals_the_plain_version_for_every_block_size(kind):
     problem = Problem(kind, seed=4)
-    support, expected = problem.centred(), problem.plain_self()
+    support, expected = problem.whole(), problem.plain_self()
     for block_size in (1, 2, 3, 7, 32, 1000):
-        assert_same(match_self(support, problem.predictions, problem.groups, block_size), expected)
+        assert_same(match_self(support, block_size), expected)
 
 
 class Crowd:
@@ -368,10 +378,11 @@ class Crowd:
         self.points = torch.from_numpy(points)
         self.predictions = torch.from_numpy(points[:, 0].argsort().argsort() * n_classes // n)
         wrong = torch.from_numpy(rng.permutation(n) < part_wrong * n)
-        self.groups = match_groups(torch.where(wrong, 99, self.predictions), self.predictions)
+        self.labels = torch.where(wrong, 99, self.predictions)
+        self.groups = match_groups(self.labels, self.predictions)
 
-    def centred(self):
-        return CentredPoints.of(self.points, self.points.double().mean(dim=0))
+    def whole(self):
+        return [Part(CentredPoints.of(self.points, self.points.double().mean(dim=0)), self.labels, self.predictions)]
 
     def plain_self(self):
         return match_plain(self.points, self.predictions, self.points, self.groups, torch.arange(len(self.points)))
@@ -383,9 +394,9 @@ def test_match_self_for_few_and_many_classes(n_classes, part_wrong):
     few, many = (1, 2, 3, 7, 32, 1000), (40, 300, 1000)
     for n, block_sizes in ((1, few), (2, few), (50, few), (650, many)):
         crowd = Crowd(n, n_classes, part_wrong)
-        support, expected = crowd.centred(), crowd.plain_self()
+        support, expected = crowd.whole(), crowd.plain_self()
         for block_size in block_sizes:
-            assert_same(match_self(support, crowd.predictions, crowd.groups, block_size), expected)
+            assert_same(match_self(support, block_size), expected)
 
 
 def test_crowds_are_a_test():
@@ -433,9 +444,9 @@ def brute_force(points, queries, predictions, groups, exclude):
 def assert_same_as_brute_force(large, block_size, compiled, threads=1):
     *arrays, (similarity, distances, indices) = large
     points, queries, predictions, groups, exclude = map(torch.from_numpy, arrays)
-    support = CentredPoints.of(points, points.double().mean(dim=0))
+    support = one_part(points, groups, centre=points.double().mean(dim=0))
     torch.set_num_threads(threads)
-    got = match(queries, predictions, support, groups, exclude, block_size, k=9, compiled=compiled)
+    got = match(queries, predictions, support, exclude, block_size, k=9, compiled=compiled)
     assert got.similarity.tolist() == similarity.tolist()
     assert got.nearest_distance.tolist() == distances[:, 0].tolist()
     assert got.nearest_index.tolist() == indices[:, 0].tolist()
@@ -453,9 +464,9 @@ def assert_same_as_brute_force(large, block_size, compiled, threads=1):
     ids=["products twice", "products kept in tiles", "products in one tile"],
 )
 def test_match_equals_brute_force(large, block_size, kept, n_rows, n_tiles, compiled):
-    support = CentredPoints.of(torch.from_numpy(large[0]), torch.zeros(40))
+    support = one_part(torch.from_numpy(large[0]), torch.from_numpy(large[3]))
     products = Products(support, 300, block_size)
-    assert (products.kept, products.n_rows, len(list(products.spans()))) == (kept, n_rows, n_tiles)
+    assert (products.kept, products.n_rows, len(list(products.spans(*support)))) == (kept, n_rows, n_tiles)
     assert_same_as_brute_force(large, block_size, compiled)
     assert large[-1][0].max() >= 5 and len(np.unique(large[-1][0])) > 5
 
@@ -471,7 +482,7 @@ def test_threads_change_nothing_of_match_self(threads):
     crowd = Crowd(650, 2, 0.1)
     torch.set_num_threads(threads)
     for block_size in (500, 1000):
-        got = match_self(crowd.centred(), crowd.predictions, crowd.groups, block_size)
+        got = match_self(crowd.whole(), block_size)
         assert_same(got, crowd.plain_self())
 
 
@@ -481,13 +492,13 @@ def test_ties_across_tiles_and_chunks(first_other):
     points = torch.where(torch.arange(600) % 3 == 0, -1.0, 1.0)[:, None]
     groups = torch.zeros(600, dtype=torch.int64)
     groups[first_other] = -1
-    support, queries, predictions = CentredPoints.of(points, torch.zeros(1)), torch.zeros(3, 1), torch.tensor([0, 0, 1])
+    support, queries, predictions = one_part(points, groups), torch.zeros(3, 1), torch.tensor([0, 0, 1])
     for compiled, block_size in product(BOTH_KERNELS, (13, 40, 1000)):
-        got = match(queries, predictions, support, groups, None, block_size, k=2, compiled=compiled)
+        got = match(queries, predictions, support, None, block_size, k=2, compiled=compiled)
         assert got.similarity.tolist() == [first_other, first_other, 0]
         assert got.nearest_index.tolist() == [0, 0, 0] and got.nearest_distance.tolist() == [1.0] * 3
         assert got.neighbor_indices.tolist() == [[0, 1]] * 3
-        got = match(queries, predictions, support, groups, torch.tensor([0, 599, 1]), block_size, compiled=compiled)
+        got = match(queries, predictions, support, torch.tensor([0, 599, 1]), block_size, compiled=compiled)
         assert got.similarity.tolist() == [599 if first_other == 0 else first_other - 1, first_other, 0]
         assert got.nearest_index.tolist() == [1, 0, 0]
 
@@ -501,7 +512,7 @@ def test_ties_of_every_point_with_the_others(first_other):
     expected = torch.where(index < first_other, first_other - 1, first_other)
     expected[first_other] = 599  # all others are matches for the one that vouches for nothing
     for block_size in (60, 1000):
-        got = match_self(CentredPoints.of(points, torch.zeros(2)), predictions, groups, block_size)
+        got = match_self(one_part(points, groups, predictions), block_size)
         assert got.similarity.tolist() == expected.tolist()
         assert got.nearest_index.tolist() == [1] + [0] * 599
         assert got.nearest_distance.tolist() == [0.0] * 600
@@ -521,7 +532,7 @@ def test_threads_share_the_rows_out(monkeypatch, threads):
         monkeypatch.setattr(kernels, name, spy)
     problem = Problem("gaussian", n_support=700, n_queries=301)
     torch.set_num_threads(threads)
-    match(problem.queries, problem.query_predictions, problem.centred(), problem.groups, k=1)
+    match(problem.queries, problem.query_predictions, problem.whole(), k=1)
     for seen in calls.values():
         assert [row for begin, end in sorted(seen) for row in range(begin, end)] == list(range(301))
         assert (len(seen) > threads) == (threads > 1)
@@ -544,7 +555,7 @@ def test_exceptions_in_a_thread_reach_the_caller(monkeypatch, name, who):
     n_threads = threading.active_count()
     torch.set_num_threads(2)
     with pytest.raises(ZeroDivisionError, match="here"):
-        match(problem.queries, problem.query_predictions, problem.centred(), problem.groups, k=1)
+        match(problem.queries, problem.query_predictions, problem.whole(), k=1)
     assert threading.active_count() == n_threads
     assert numerics.full_float32_products.users == 0
 
@@ -559,7 +570,7 @@ def test_exceptions_in_one_thread_reach_the_caller(monkeypatch, compiled):
     monkeypatch.setattr(kernels if compiled else tensor_kernels, "count_matches", failing)
     problem = Problem("gaussian")
     with pytest.raises(ZeroDivisionError, match="here"):
-        match(problem.queries, problem.query_predictions, problem.centred(), problem.groups, compiled=compiled)
+        match(problem.queries, problem.query_predictions, problem.whole(), compiled=compiled)
     assert numerics.full_float32_products.users == 0
 
 
@@ -568,13 +579,12 @@ def test_exceptions_in_one_thread_reach_the_caller(monkeypatch, compiled):
 
 def line(values, labels, predictions):
     points = torch.tensor(values, dtype=torch.float32).unsqueeze(1)
-    groups = match_groups(torch.tensor(labels), torch.tensor(predictions))
-    return CentredPoints.of(points, torch.zeros(1)), groups
+    return one_part(points, torch.tensor(labels), torch.tensor(predictions))
 
 
-def one(support, groups, at, prediction, exclude=None, *, compiled):
+def one(support, at, prediction, exclude=None, *, compiled):
     own = None if exclude is None else torch.tensor([exclude])
-    got = match(torch.tensor([[at]]), torch.tensor([prediction]), support, groups, own, compiled=compiled)
+    got = match(torch.tensor([[at]]), torch.tensor([prediction]), support, own, compiled=compiled)
     return got.similarity.item(), got.nearest_distance.item(), got.nearest_index.item()
 
 
@@ -585,39 +595,39 @@ def test_groups():
 
 @both_kernels
 def test_ties_go_to_the_smaller_index(compiled):
-    support, groups = line([1.0, -1.0, 1.0, -1.0], [0, 0, 1, 0], [0, 0, 1, 0])
+    support = line([1.0, -1.0, 1.0, -1.0], [0, 0, 1, 0], [0, 0, 1, 0])
     # All are at 1: 0 and 1 come before the non-match 2, 3 after it.
-    assert one(support, groups, 0.0, 0, compiled=compiled) == (2, 1.0, 0)
-    assert one(support, groups, 0.0, 1, compiled=compiled) == (0, 1.0, 0)
-    assert one(support, groups, 0.0, 0, exclude=0, compiled=compiled) == (1, 1.0, 1)
-    assert one(support, groups, 0.0, 0, exclude=2, compiled=compiled) == (3, 1.0, 0)
+    assert one(support, 0.0, 0, compiled=compiled) == (2, 1.0, 0)
+    assert one(support, 0.0, 1, compiled=compiled) == (0, 1.0, 0)
+    assert one(support, 0.0, 0, exclude=0, compiled=compiled) == (1, 1.0, 1)
+    assert one(support, 0.0, 0, exclude=2, compiled=compiled) == (3, 1.0, 0)
 
 
 @both_kernels
 def test_a_wrong_prediction_or_a_label_outside_the_classes_ends_the_count(compiled):
     for label, prediction in ((1, 0), (0, 1), (9, 0)):
-        support, groups = line([1.0, 2.0, 3.0], [0, label, 0], [0, prediction, 0])
-        assert one(support, groups, 0.0, 0, compiled=compiled) == (1, 1.0, 0)
+        support = line([1.0, 2.0, 3.0], [0, label, 0], [0, prediction, 0])
+        assert one(support, 0.0, 0, compiled=compiled) == (1, 1.0, 0)
 
 
 @both_kernels
 def test_without_non_matches_everything_counts(compiled):
-    support, groups = line([1.0, 2.0, 3.0], [0, 0, 0], [0, 0, 0])
-    assert one(support, groups, 0.0, 0, compiled=compiled) == (3, 1.0, 0)
-    assert one(support, groups, 0.0, 0, exclude=0, compiled=compiled) == (2, 2.0, 1)
-    assert one(support, groups, 0.0, 5, compiled=compiled) == (0, 1.0, 0)  # a class that the support does not have
+    support = line([1.0, 2.0, 3.0], [0, 0, 0], [0, 0, 0])
+    assert one(support, 0.0, 0, compiled=compiled) == (3, 1.0, 0)
+    assert one(support, 0.0, 0, exclude=0, compiled=compiled) == (2, 2.0, 1)
+    assert one(support, 0.0, 5, compiled=compiled) == (0, 1.0, 0)  # a class that the support does not have
 
 
 @both_kernels
 def test_nothing_left_after_exclusion(compiled):
-    support, groups = line([1.0], [0], [0])
-    assert one(support, groups, 0.0, 0, exclude=0, compiled=compiled) == (0, float("inf"), -1)
+    support = line([1.0], [0], [0])
+    assert one(support, 0.0, 0, exclude=0, compiled=compiled) == (0, float("inf"), -1)
 
 
 @both_kernels
 def test_no_queries(compiled):
-    support, groups = line([1.0], [0], [0])
-    got = match(torch.empty(0, 1), torch.empty(0, dtype=torch.int64), support, groups, compiled=compiled)
+    support = line([1.0], [0], [0])
+    got = match(torch.empty(0, 1), torch.empty(0, dtype=torch.int64), support, compiled=compiled)
     assert got.similarity.shape == got.nearest_distance.shape == got.nearest_index.shape == (0,)
     distances, indices = neighbors(torch.empty(0, 1), support, 1, compiled=compiled)
     assert distances.shape == indices.shape == (0, 1)
