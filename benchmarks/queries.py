@@ -43,12 +43,12 @@ def _a_million() -> Iterator[Figure]:
     match()
     with PeakMemory() as memory:
         match()
-    products = Products(support.centred_points, len(queries), DEFAULT_BLOCK_SIZE)
+    products = Products(support.parts, len(queries), DEFAULT_BLOCK_SIZE)
 
     def plain() -> None:
         for rows in products.row_blocks():
             part = queries[rows]
-            for start, stop in products.spans():
+            for start, stop in products.spans(*support.parts):
                 torch.mm(part, points[start:stop].T, out=products.buffer[: len(part), start:stop])
 
     work = "1,000 queries against 1,000,000 × 256"

@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-NAMES = ("passes", "epoch", "region", "queries", "files", "memory", "extraction", "growth", "front_door")
+NAMES = ("passes", "epoch", "region", "queries", "files", "adding", "memory", "extraction", "growth", "front_door")
 HERE = Path(__file__).resolve().parent
 
 

@@ -32,10 +32,13 @@ class HashIndex:
         found: dict[int, int] = {}
         at = np.searchsorted(self.hashes, hashes, side="right") - 1
         rows = np.arange(len(hashes))
-        while len(rows := rows[(at[rows] >= 0) & (self.hashes[at[rows]] == hashes[rows])]):
+        while True:
+            rows = rows[at[rows] >= 0]
+            rows = rows[self.hashes[at[rows]] == hashes[rows]]
+            if len(rows) == 0:
+                return found
             places = self.order[at[rows]]
             equal = np.asarray(is_equal(rows, places), dtype=bool)
             found |= dict(zip(rows[equal].tolist(), places[equal].tolist(), strict=True))
             at[rows] -= 1
             rows = rows[~equal]
-        return found

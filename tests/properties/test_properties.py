@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -294,6 +294,41 @@ def test_adding_is_building_at_once(problem: Problem, data: st.DataObject) -> No
     grown.add(problem.exemplars[first:], problem.labels[first:], problem.predictions[first:])
     assert_matches(grown.match(problem.queries, problem.query_predictions), problem.reference())
     assert_same_matches(grown.match_self(), problem.support().match_self())
+
+
+@given(problems(), st.sampled_from(BLOCK_SIZES), st.data())
+@settings(REPEATABLE)
+def test_updates_in_any_order_are_building_at_once(problem: Problem, block_size: int, data: st.DataObject) -> None:
+    """Points added a few at a time, relabelled and removed in between: what is left, built at once."""
+    now = torchsdm.SupportSet(problem.exemplars[:1], problem.labels[:1], problem.predictions[:1], block_size=block_size)
+    rows, labels, n_added = [0], problem.labels[:1].tolist(), 1
+    while n_added < len(problem.labels):
+        some = slice(n_added, n_added + data.draw(st.integers(1, len(problem.labels) - n_added)))
+        now.add(problem.exemplars[some], problem.labels[some], problem.predictions[some])
+        rows += range(*some.indices(len(problem.labels)))
+        labels += problem.labels[some].tolist()
+        n_added = some.stop
+        at = data.draw(st.integers(0, len(rows) - 1))
+        change = data.draw(st.sampled_from(["nothing", "remove", "relabel"]))
+        if change == "remove" and len(rows) > 1:
+            now.remove([at])
+            del rows[at], labels[at]
+        elif change == "relabel":
+            labels[at] = data.draw(st.sampled_from([0, 1, OUTSIDE]))
+            now.relabel([at], [labels[at]])
+    left = replace(
+        problem,
+        exemplars=problem.exemplars[rows],
+        labels=np.array(labels),
+        predictions=problem.predictions[rows],
+    )
+    exclude = data.draw(arrays(np.int64, len(problem.queries), elements=st.integers(-1, len(rows) - 1)))
+    matched = now.match(problem.queries, problem.query_predictions, exclude=exclude)
+    assert_matches(matched, left.reference(exclude))
+    assert_same_matches(now.match_self(), left.support().match_self())
+    nearest = left.support().neighbors(problem.queries, len(rows))
+    for a, b in zip(now.neighbors(problem.queries, len(rows)), nearest, strict=True):
+        assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("offset", [0.0, 50.0, 1000.0])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import threading
+import time
 import warnings
 
 import numpy as np
@@ -373,3 +375,117 @@ def test_texts_count_where_states_were_made_from_them():
         keep_apart(new, known, "add", to="support", by_text=True)
     nameless = (other, ListedExamples(["b"])), {"support": (one, ListedExamples(["a"]))}
     keep_apart(*nameless, "add", to="support", by_text=True)  # no text is no text in common
+
+
+# --- Many small updates ----------------------------------------------------------------------------------------------
+
+
+def in_small_steps(clf, n=60, step=7):
+    """Add n points of MORE, a few at a time; ids are given by the model."""
+    for start in range(0, n, step):
+        stop = min(start + step, n)
+        clf.add_exemplars(MORE[0][start:stop], MORE[1][start:stop])
+    return clf
+
+
+def columns(decisions):
+    return [decisions.similarity, decisions.nearest_distance, decisions.nearest_index, decisions.probabilities]
+
+
+def assert_equal_decisions(a, b):
+    for one, other in zip(columns(a), columns(b), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_small_steps_are_one_large_step(clf):
+    steps, at_once = in_small_steps(copy.copy(clf)), copy.copy(clf).add_exemplars(*MORE)
+    assert len(steps.support_.parts) > 1
+    assert_equal_decisions(steps.decide(FRESH), at_once.decide(FRESH))
+    for name in ("exemplars", "labels", "predictions", "squared_norms"):
+        assert torch.equal(getattr(steps.support_, name), getattr(at_once.support_, name)), name
+    assert steps.model_.examples.all() == at_once.model_.examples.all()
+    assert steps.support_.ids.tolist() == at_once.support_.ids.tolist() and steps.support_.ids[-1] == 59
+    quietly(steps.recalibrate), quietly(at_once.recalibrate)
+    assert rows(steps) == rows(at_once)
+
+
+def test_an_older_copy_sees_the_older_state(clf):
+    in_small_steps(clf, 40)
+    old, before, sets, names = copy.copy(clf), rows(clf), sizes(clf), clf.support_.ids.tolist()
+    snapshot = clf.model_
+    for _ in range(2):  # two futures of one state
+        now = copy.copy(clf)
+        now.add_exemplars(MORE[0][40:45], ["wasp"] * 5).add_exemplars(MORE[0][45:], MORE[1][45:])
+        now.remove(names[:3]).relabel(names[-3:], ["wasp"] * 3)
+        assert sizes(now)[0] == sets[0] + 17 and "wasp" in now._codes.outside
+        for one in (old, clf):
+            assert rows(one) == before and sizes(one) == sets and one.support_.ids.tolist() == names
+        assert clf.model_ is snapshot
+    assert rows(now) != before
+
+
+def test_a_model_with_added_points_is_saved_and_loaded(clf, tmp_path):
+    in_small_steps(clf)
+    clf.remove(names_of(clf, "support")[:2])
+    clf.save(tmp_path / "model")
+    loaded = SDMClassifier.load(tmp_path / "model")
+    assert len(clf.support_.parts) > 1 and len(loaded.support_.parts) == 1
+    assert rows(loaded) == rows(clf) and loaded.model_.examples.all() == clf.model_.examples.all()
+    mapped = loaded.support_.parts[0].points.points.data_ptr()
+    more = draw(40, 5)
+    for one in (clf, loaded):
+        for start in range(0, 40, 6):
+            one.add_exemplars(more[0][start : start + 6], more[1][start : start + 6])
+    assert loaded.support_.parts[0].points.points.data_ptr() == mapped  # not copied
+    assert len(loaded.support_.parts) > 1 and loaded.support_.ids.tolist() == clf.support_.ids.tolist()
+    assert rows(loaded) == rows(clf)
+    loaded.save(tmp_path / "model")  # over the files that it maps
+    assert rows(SDMClassifier.load(tmp_path / "model")) == rows(clf)
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_what_was_added_is_known_from_then_on(clf, tmp_path, is_loaded):
+    if is_loaded:
+        clf.save(tmp_path / "model")
+        clf = SDMClassifier.load(tmp_path / "model")
+    in_small_steps(clf, 30)
+    before = rows(clf)
+    with pytest.raises(
+        InvalidInputError, match=r"Already in the support set: 1 of the 2 points .* row 1 equals point 9"
+    ):
+        clf.add_exemplars(MORE[0][[31, 9]], MORE[1][[31, 9]])
+    with pytest.raises(InvalidInputError, match=r"must be new. Got 29, which is in the support set"):
+        clf.add_exemplars(MORE[0][30:32], MORE[1][30:32], ids=["new", 29])
+    with pytest.raises(InvalidInputError, match=r"must be new. Got 'x"):
+        clf.add_exemplars(MORE[0][30:32], MORE[1][30:32], ids=["new", names_of(clf, "calibration")[0]])
+    assert rows(clf) == before
+    clf.remove([9]).add_exemplars(MORE[0][[31, 9]], MORE[1][[31, 9]])  # and what was removed is not
+    assert names_of(clf, "support")[-2:] == [30, 31]
+
+
+def test_a_decision_sees_one_version_while_points_are_added(clf):
+    versions = {0: columns(clf.decide(FRESH[:40]))}
+    copies = copy.copy(clf)
+    for number, start in enumerate(range(0, 60, 4), start=1):
+        copies.add_exemplars(MORE[0][start : start + 4], MORE[1][start : start + 4])
+        versions[number] = columns(copies.decide(FRESH[:40]))
+    seen, done = [], threading.Event()
+
+    def decide():
+        while not done.is_set():
+            seen.append(columns(clf.decide(FRESH[:40])))
+
+    readers = [threading.Thread(target=decide) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for start in range(0, 60, 4):
+        n_seen = len(seen)
+        clf.add_exemplars(MORE[0][start : start + 4], MORE[1][start : start + 4])
+        while len(seen) == n_seen:
+            time.sleep(0.001)
+    done.set()
+    for reader in readers:
+        reader.join()
+    for found in seen:
+        assert any(all(map(np.array_equal, found, version)) for version in versions.values())
+    assert len({found[2].tobytes() for found in seen}) > 1  # more than one version was seen

@@ -17,6 +17,7 @@ import torch
 import reference
 from torchsdm import numerics
 from torchsdm.matching import _kernels as kernels
+from torchsdm.matching import _products
 from torchsdm.matching._bounds import CentredPoints
 from torchsdm.matching._engine import kernels_for
 from torchsdm.matching._parts import Part, match_groups
@@ -354,6 +355,118 @@ def test_distances_are_numpys_to_the_bit_for_every_number_of_filters(compiled):
         distances, indices = neighbors(query, support, 2, compiled=compiled)
         expected = np.sqrt(((points[:1].double() - points[1:].double()).numpy() ** 2).sum(axis=-1))
         assert dict(zip(indices[0].tolist(), distances[0].tolist(), strict=True)) == dict(enumerate(expected.tolist()))
+
+
+# --- In parts --------------------------------------------------------------------------------------------------------
+
+
+def in_parts(whole, cuts):
+    """The same support cut into parts."""
+    (part,) = whole
+    starts = [0, *cuts]
+    stops = [*cuts, len(part)]
+    return [
+        Part(
+            CentredPoints.of(part.points.points[start:stop], part.points.centre),
+            part.labels[start:stop],
+            part.predictions[start:stop],
+            start,
+        )
+        for start, stop in zip(starts, stops, strict=True)
+    ]
+
+
+def cuts_of(kind, n, n_divisions):
+    """Some ways to cut n points; the last leaves parts of a point each at both ends."""
+    rng = np.random.default_rng(KINDS.index(kind))
+    for _ in range(n_divisions - 1):
+        yield sorted(rng.choice(np.arange(1, n), rng.integers(1, 6), replace=False).tolist())
+    yield [1, 2, n // 2, n - 2, n - 1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parts_change_nothing(kind, monkeypatch):
+    problem = Problem(kind, seed=5)
+    exclude = torch.from_numpy(np.random.default_rng(1).integers(-1, N_SUPPORT, N_QUERIES))
+    plain, plain_excluding, plain_self = problem.plain(), problem.plain(exclude), problem.plain_self()
+    neighbors_too, neighbors_excluding = problem.plain_neighbors(5), problem.plain_neighbors(5, exclude)
+    for cuts in cuts_of(kind, N_SUPPORT, 3):
+        parts = in_parts(problem.whole(), cuts)
+        for compiled, block_size, n_kept in ((True, 7, 0), (True, 7, 32), (True, 1000, 32), (False, 1000, 32)):
+            monkeypatch.setattr(_products, "_KEPT_BLOCKS", n_kept)
+            assert Products(parts, N_QUERIES, block_size).kept == (n_kept > 0)
+            got = match(problem.queries, problem.query_predictions, parts, None, block_size, k=5, compiled=compiled)
+            assert_same(got, plain, compiled)
+            assert (got.neighbor_distances.tolist(), got.neighbor_indices.tolist()) == neighbors_too
+            got = match(problem.queries, problem.query_predictions, parts, exclude, block_size, k=5, compiled=compiled)
+            assert_same(got, plain_excluding, compiled)
+            assert (got.neighbor_distances.tolist(), got.neighbor_indices.tolist()) == neighbors_excluding
+            distances, indices = neighbors(problem.queries, parts, 5, block_size, compiled=compiled)
+            assert (distances.tolist(), indices.tolist()) == neighbors_too
+        assert_same(match_self(parts), plain_self)
+
+
+def test_parts_far_apart_have_bounds_of_their_own():
+    rng = np.random.default_rng(0)
+    points = torch.from_numpy(rng.standard_normal((60, 3)).astype(np.float32))
+    points[20:40] = points[20:40] * 1e12 + 1e15
+    points[40:] *= 1e-12
+    labels = torch.from_numpy(rng.integers(0, 2, 60))
+    parts = in_parts(one_part(points, labels, centre=points[:20].double().mean(dim=0)), [20, 40])
+    assert len({part.points.bounds.exponent for part in parts}) == 3
+    for queries in (points * 1.0001, points + 1, points):
+        expected = match_plain(queries, labels, points, labels)
+        for compiled in BOTH_KERNELS:
+            assert_same(match(queries, labels, parts, compiled=compiled), expected, compiled)
+
+
+@both_kernels
+def test_a_boundary_in_the_last_part_counts_for_the_first(compiled):
+    values = [float(value) for value in range(1, 11)]
+    parts = in_parts(line([*values, 3.5], [0] * 10 + [1], [0] * 10 + [1]), [4, 10])
+    assert one(parts, 0.0, 0, compiled=compiled) == (3, 1.0, 0)
+    assert one(parts, 0.0, 0, exclude=10, compiled=compiled) == (10, 1.0, 0)
+    assert one(parts, 0.0, 0, exclude=0, compiled=compiled) == (2, 2.0, 1)
+    assert one(parts, 3.5, 1, compiled=compiled) == (1, 0.0, 10)
+
+
+@both_kernels
+@pytest.mark.parametrize("first_other", [0, 255, 256, 257, 599])
+def test_ties_across_parts(first_other, compiled):
+    points = torch.where(torch.arange(600) % 3 == 0, -1.0, 1.0)[:, None]
+    groups = torch.zeros(600, dtype=torch.int64)
+    groups[first_other] = -1
+    queries, predictions = torch.zeros(3, 1), torch.tensor([0, 0, 1])
+    for cuts in ([256], [257], [1, 599], [100, 101, 300]):
+        parts = in_parts(one_part(points, groups), cuts)
+        got = match(queries, predictions, parts, k=2, compiled=compiled)
+        assert got.similarity.tolist() == [first_other, first_other, 0]
+        assert got.nearest_index.tolist() == [0, 0, 0] and got.neighbor_indices.tolist() == [[0, 1]] * 3
+
+
+def test_parts_may_be_searched_apart(large):
+    """Each with findings of its own, merged after each round: what parts on several machines would do."""
+    from torchsdm.matching._engine import Engine
+    from torchsdm.matching.search import PartSearch, _nothing
+
+    points, queries, predictions, groups, exclude = map(torch.from_numpy, large[:-1])
+    parts = in_parts(one_part(points, groups, centre=points.double().mean(dim=0)), [700, 701, 2500])
+    with Engine(points.device, None) as engine:
+        searches = [
+            PartSearch(engine, Products([part], len(queries), 2048), part, queries, predictions, exclude)
+            for part in parts
+        ]
+        found = [_nothing(len(queries), 0, points.device) for _ in parts]
+        for search, own in zip(searches, found, strict=True):
+            search.find_first(own)
+        firsts = zip(*(zip(own.boundary_distance.tolist(), own.boundary_index.tolist(), strict=True) for own in found),
+                     strict=True)  # fmt: skip
+        boundary = [min(first) for first in firsts]
+        for search, own in zip(searches, found, strict=True):
+            own.boundary_distance[:] = torch.tensor([distance for distance, _ in boundary], dtype=torch.float64)
+            own.boundary_index[:] = torch.tensor([index for _, index in boundary])
+            search.count_matches(own)
+    assert sum(own.count for own in found).tolist() == large[-1][0].tolist()
 
 
 # --- Every point against the others, each product for two ------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ import torch
 import reference
 from torchsdm import SupportSet
 from torchsdm.errors import InvalidInputError, InvalidTypeError
+from torchsdm.matching import IndexedRows
 from torchsdm.matching.support import next_ids
 from torchsdm.validation import as_list
 
@@ -188,6 +191,129 @@ def test_plain_lists():
     for values in (3, "abc", np.zeros((2, 2)), None):
         with pytest.raises(InvalidTypeError, match="'ids' of f must be a one-dimensional sequence"):
             as_list(values, "ids", "f")
+
+
+# --- Parts -----------------------------------------------------------------------------------------------------------
+
+
+def grown(sizes, **options):
+    """A support of 40 points that were added a few at a time, with what it was made of."""
+    points, labels, predictions = data()
+    cuts = np.cumsum(sizes)
+    assert cuts[-1] == 40
+    pieces = list(zip(*(np.split(values, cuts[:-1]) for values in (points, labels, predictions)), strict=True))
+    support = SupportSet(*pieces[0], **options)
+    for piece in pieces[1:]:
+        support.add(*piece)
+    return support, (points, labels, predictions)
+
+
+def contents(support):
+    """All of a support, as lists."""
+    at, y_hat = queries()
+    found = support.match(at, y_hat, k=min(3, len(support)))
+    return [
+        values.tolist()
+        for values in (
+            *(support.exemplars, support.labels, support.predictions, support.squared_norms, support.ids),
+            *(found.similarity, found.nearest_distance, found.nearest_index, found.neighbor_indices),
+        )
+    ]
+
+
+@pytest.mark.parametrize("sizes", [[40], [30, 5, 1, 1, 3], [1] * 40, [20, 9, 4, 2, 1, 1, 1, 1, 1], [5, 35]])
+@pytest.mark.parametrize("block_size", [3, 2048])
+def test_a_support_in_parts_is_the_same_support(sizes, block_size):
+    support, (points, labels, predictions) = grown(sizes, block_size=block_size)
+    whole = SupportSet(points, labels, predictions, centre=support.centre)
+    assert contents(support) == contents(whole)
+    assert repr(support) == repr(whole) and len(support) == 40
+    for exclude in ([-1, 0, 1, 2, 39, -1, 5, 36, 37, 38, 29, 30], None):
+        assert_equals_the_loops(support, exclude)
+    assert support.match_self().similarity.tolist() == whole.match_self().similarity.tolist()
+    distances, indices = support.neighbors(queries()[0], 40)
+    assert [distances.tolist(), indices.tolist()] == [each.tolist() for each in whole.neighbors(queries()[0], 40)]
+
+
+def test_parts_are_few_and_the_first_stays_where_it_is(tmp_path):
+    points, labels, predictions = data(200)
+    np.save(tmp_path / "points.npy", points[:100])
+    mapped = np.load(tmp_path / "points.npy", mmap_mode="r")
+    support = SupportSet(mapped, labels[:100], predictions[:100])
+    for row in range(100, 149):
+        support.add(points[row : row + 1], labels[row : row + 1], predictions[row : row + 1])
+        assert support.parts[0].points.points.data_ptr() == mapped.ctypes.data
+        assert len(support.parts) <= 7
+    assert len(support.parts) > 2
+    assert torch.equal(support.exemplars, torch.from_numpy(points[:149]))
+    assert_equals_the_loops(support)
+    support.add(points[149:], labels[149:], predictions[149:])  # half of all or more: one part again
+    assert len(support.parts) == 1 and support.exemplars.tolist() == points.tolist()
+    assert_equals_the_loops(support)
+
+
+def test_adding_nothing_changes_nothing():
+    support = SupportSet(*data())
+    before = contents(support)
+    support.add(np.empty((0, 3), dtype=np.float32), [], [])
+    assert contents(support) == before and len(support.parts) == 1
+
+
+@pytest.mark.parametrize("gone", [[0], [39], [30], [29, 30], list(range(30, 39)), [3, 31, 36, 39], list(range(39))])
+def test_removing_from_any_part(gone):
+    support, (points, labels, predictions) = grown([30, 6, 2, 1, 1])
+    assert [len(part) for part in support.parts] == [30, 9, 1]
+    keep = [i for i in range(40) if i not in gone]
+    support.remove(gone)
+    assert contents(support)[:3] == [points[keep].tolist(), labels[keep].tolist(), predictions[keep].tolist()]
+    assert_equals_the_loops(support)
+    support.add(points[gone], labels[gone], predictions[gone])
+    assert support.exemplars.tolist() == points[[*keep, *gone]].tolist()
+    assert_equals_the_loops(support)
+
+
+def test_parts_that_lose_no_point_are_not_copied():
+    support, _ = grown([30, 6, 2, 1, 1])
+    first = support.parts[0].points.points.data_ptr()
+    support.remove([35])
+    assert support.parts[0].points.points.data_ptr() == first
+
+
+def test_relabelling_in_any_part():
+    support, (points, labels, predictions) = grown([30, 6, 2, 1, 1])
+    chosen = [0, 29, 30, 36, 39]
+    support.relabel(chosen, [1, 77, 0, 1, 77])
+    labels[chosen] = [1, 77, 0, 1, 77]
+    assert support.labels.tolist() == labels.tolist()
+    assert contents(support) == contents(SupportSet(points, labels, predictions, centre=support.centre))
+    assert_equals_the_loops(support)
+
+
+def test_a_copy_is_a_support_of_its_own():
+    support, (points, labels, predictions) = grown([30, 6, 2, 1, 1])
+    old = contents(support)
+    changes = (
+        lambda one: one.add(points[:1], labels[:1], predictions[:1]),
+        lambda one: one.add(points, labels, predictions),  # joins every part
+        lambda one: one.remove([0, 31, 39]),
+        lambda one: one.relabel([0, 31, 39], [77, 77, 77]),
+    )
+    once = [contents(change(copy.copy(support))) for change in changes]
+    assert contents(support) == old
+    again = [contents(change(copy.copy(support))) for change in changes]  # two copies grown from one
+    assert again == once and contents(support) == old and old not in once
+
+
+def test_equal_exemplars_are_found_in_any_part():
+    support, (points, _, _) = grown([30, 6, 2, 1, 1])
+    wanted = points[[3, 31, 36, 39]].copy()
+    wanted[1] += 0.5
+    last = [max(i for i in range(40) if (points[i] == row).all()) for row in wanted[[0, 2, 3]]]
+    assert support.rows.find(IndexedRows.of(torch.from_numpy(wanted))) == dict(zip([0, 2, 3], last, strict=True))
+    before = support.rows.parts[0].hashes
+    support.add(wanted[1:2], [0], [0])
+    assert support.rows.find(IndexedRows.of(torch.from_numpy(wanted)))[1] == 40
+    assert support.rows.parts[0].hashes is before  # indexed once
 
 
 # --- Refusals --------------------------------------------------------------------------------------------------------

@@ -15,8 +15,11 @@ from torchsdm import SDMClassifier, SupportSet
 from torchsdm.errors import CertificateWarning, InvalidInputError, RegionWarning, SDMWarning
 from torchsdm.model import model as model_module
 from torchsdm.model.calibration import Calibration
-from torchsdm.model.examples import ListedExamples
+from torchsdm.model.examples import ListedExamples, PartedExamples
 from torchsdm.model.model import Points
+from torchsdm.storage import directory
+from torchsdm.storage import examples as stored_examples
+from torchsdm.storage.examples import StoredExamples
 
 # --- Examples --------------------------------------------------------------------------------------------------------
 
@@ -40,6 +43,29 @@ def test_added_examples_follow():
     assert examples.all() == (["a", 7], ["x", "y"])  # unchanged
 
 
+def test_examples_in_parts_are_as_good_as_in_one_list():
+    names, texts = [*range(40), "a", "b"], [f"text {i % 30}" if i % 7 else None for i in range(42)]
+    whole, parted = ListedExamples(names, texts), ListedExamples(names[:20], texts[:20])
+    for start, stop in ((20, 20), (20, 29), (29, 33), (33, 34), (34, 42)):
+        before = parted.all()
+        more = parted.with_added(ListedExamples(names[start:stop], texts[start:stop]))
+        assert parted.all() == before  # unchanged
+        parted = more
+    assert isinstance(parted, PartedExamples) and len(parted) == len(whole) == 42
+    assert parted.all() == whole.all() and parted.ids() == names
+    everywhere = [41, 0, 19, 20, 28, 29, 33, 34]
+    assert parted.rows(everywhere) == whole.rows(everywhere)
+    wanted = ["b", 40, 0, 33, 20, "c"]
+    assert parted.positions(wanted) == whole.positions(wanted) == [41, None, 0, 33, 20, None]
+    wanted = ["text 1", "text 3", "text 29", "none"]
+    assert parted.positions_of_texts(wanted) == whole.positions_of_texts(wanted) == [31, 33, 29, None]
+    assert parted.largest_number() == whole.largest_number() == 39
+    for gone in ({0}, {41}, set(range(20)), {3, 30, 35}, set(range(1, 42))):
+        assert parted.without(gone).all() == whole.without(gone).all()
+    assert len(parted) == 42
+    assert ListedExamples(["a"]).largest_number() == -1
+
+
 def test_examples_on_disk_are_as_good(fitted, insects, tmp_path):
     fitted.save(tmp_path / "model")
     loaded = SDMClassifier.load(tmp_path / "model")
@@ -54,6 +80,23 @@ def test_examples_on_disk_are_as_good(fitted, insects, tmp_path):
         assert there.take([4, 2]).all() == here.take([4, 2]).all()
         assert there.without({0}).all() == here.without({0}).all()
         assert there.with_added(ListedExamples(["n"])).all() == here.with_added(ListedExamples(["n"])).all()
+        texts = here.all()[1]
+        wanted = [texts[3], "none", texts[0]]
+        assert there.positions_of_texts(wanted) == here.positions_of_texts(wanted) == [3, None, 0]
+        assert len(there) == len(here) and there.largest_number() == here.largest_number()
+
+
+def test_a_text_on_disk_is_found_where_it_was_last_and_among_equal_hashes(tmp_path, monkeypatch):
+    path, texts = tmp_path / "examples.sqlite", ["x", None, "y", "x", "z"]
+    rows = zip(["a", 7, "b", 12, "c"], ["label"] * 5, texts, strict=True)
+    directory._write_table(path, rows)
+    stored = StoredExamples(path)
+    assert stored.positions_of_texts(["x", "y", "none"]) == [3, 2, None] and stored.positions_of_texts([]) == []
+    assert stored.largest_number() == 12 and len(stored) == 5
+    monkeypatch.setattr(stored_examples, "_hashes", lambda texts, n: np.zeros(len(list(texts)), dtype=np.int64))
+    assert StoredExamples(path).positions_of_texts(["x", "y", "none", "z"]) == [3, 2, None, 4]
+    directory._write_table(tmp_path / "words.sqlite", [("a", 0, "x"), ("10", 0, "y")])
+    assert StoredExamples(tmp_path / "words.sqlite").largest_number() == -1  # "10" is not a number
 
 
 # --- Calibration -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,71 @@
+"""Rows that are equal to the bit are found, wherever the parts are cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from torchsdm.matching import IndexedRows, RowIndex, rows
+
+RNG = np.random.default_rng(0)
+HERE = torch.from_numpy(RNG.integers(-1, 2, (60, 4)).astype(np.float32))
+WANTED = torch.from_numpy(RNG.integers(-1, 3, (40, 4)).astype(np.float32))
+
+
+def by_loops(here, wanted):
+    """The last place of each wanted row that is here."""
+    contents = [row.numpy().tobytes() for row in here.float()]
+    last = {content: place for place, content in enumerate(contents)}
+    return {
+        number: last[row.numpy().tobytes()]
+        for number, row in enumerate(wanted.float())
+        if row.numpy().tobytes() in last
+    }
+
+
+@pytest.mark.parametrize("cuts", [[], [1], [59], [20, 21, 40]])
+@pytest.mark.parametrize("block", [1 << 20, 12])
+def test_the_last_place_of_equal_rows(cuts, block, monkeypatch):
+    monkeypatch.setattr(rows, "_BLOCK_ELEMENTS", block)
+    parts = [RowIndex(part) for part in torch.tensor_split(HERE, cuts)]
+    wanted = IndexedRows([RowIndex(part) for part in torch.tensor_split(WANTED, [7])])
+    expected = by_loops(HERE, WANTED)
+    assert IndexedRows(parts).find(wanted) == expected
+    assert 0 < len(expected) < len(WANTED)
+    assert IndexedRows(parts).shape == (60, 4) and len(wanted) == 40
+
+
+def test_rows_with_equal_hashes_are_compared(monkeypatch):
+    monkeypatch.setattr(RowIndex, "hashes", property(lambda index: np.zeros(len(index), dtype=np.uint64)))
+    assert IndexedRows.of(HERE).find(IndexedRows.of(WANTED)) == by_loops(HERE, WANTED)
+
+
+def test_hashes_tell_nearly_all_rows_apart():
+    points = torch.from_numpy(RNG.standard_normal((5000, 3)).astype(np.float32))
+    assert len(np.unique(RowIndex(points).hashes)) == 5000
+    assert len(np.unique(RowIndex(points.flip(1)).hashes)) == 5000
+    assert not set(RowIndex(points).hashes.tolist()) & set(RowIndex(points.flip(1)).hashes.tolist())
+
+
+def test_equal_is_equal_as_float32_to_the_bit():
+    here = torch.tensor([[1.0, 0.0], [2.0, -0.0]])
+    wanted = torch.tensor([[1.0, -0.0], [2.0, -0.0], [1.0, 1e-45]])
+    assert IndexedRows.of(here).find(IndexedRows.of(wanted)) == {1: 1}
+    assert IndexedRows.of(here).find(IndexedRows.of(wanted.double() * (1 + 2.0**-40))) == {1: 1}
+    half = torch.tensor([[1.0, 0.0]], dtype=torch.float16)
+    assert IndexedRows.of(here).find(IndexedRows.of(half)) == {0: 0}
+
+
+def test_rows_of_several_positions_and_strided_rows():
+    states = torch.from_numpy(RNG.standard_normal((9, 3, 2)).astype(np.float32))
+    assert IndexedRows.of(states).find(IndexedRows.of(states[2:5].clone())) == {0: 2, 1: 3, 2: 4}
+    wide = torch.cat([HERE, HERE + 9], dim=1)
+    assert IndexedRows.of(wide[:, :4]).find(IndexedRows.of(WANTED)) == by_loops(HERE, WANTED)
+
+
+def test_an_index_is_built_once_for_whoever_shares_a_part(monkeypatch):
+    index = RowIndex(HERE)
+    first = index.hashes
+    assert IndexedRows([index]).parts[0].hashes is first
+    assert IndexedRows.of(IndexedRows([index])).parts[0] is index
