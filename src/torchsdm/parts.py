@@ -21,8 +21,10 @@ def with_part(
 
     Examples
     --------
-    >>> with_part(["ninety nine", "two"], "red", "".join)
-    ('ninety nine', 'twored')
+    >>> with_part(["ninety-nine ", "red "], "balloons ", "".join)
+    ('ninety-nine red balloons ',)
+    >>> with_part(["ninety-nine red balloons ", "go "], "by", "".join)
+    ('ninety-nine red balloons ', 'go by')
     """
     first, n = len(parts), len(new)
     while first > 0 and len(parts[first - 1]) <= 2 * n:

@@ -358,7 +358,7 @@ def _located(classifier: Classifier, ids: Sequence[Any]) -> list[_Points]:
         held_out = {name: (one.points.exemplars, one.examples) for name, one in model.held_out().items()}
         for where, (exemplars, examples) in {SUPPORT: (model.support.exemplars, model.examples), **held_out}.items():
             rows = [row for row in examples.positions(ids) if row is not None]
-            found.append(_Points(where, place, (IndexedRows.of(exemplars).take(rows), examples.take(rows))))
+            found.append(_Points(where, place, (exemplars[rows], examples.take(rows))))
     return [one for one in found if len(one.points[0])]
 
 

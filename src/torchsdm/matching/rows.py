@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
@@ -75,13 +74,6 @@ class IndexedRows:
 
     def __len__(self) -> int:
         return sum(map(len, self.parts))
-
-    def take(self, places: Sequence[int]) -> Tensor:
-        """Some of the rows, in the order of their places."""
-        starts = list(accumulate(map(len, self.parts), initial=0))
-        found = [(bisect_right(starts, place) - 1, place) for place in places]
-        rows = [self.parts[part].rows[place - starts[part]] for part, place in found]
-        return torch.stack(rows) if rows else self.parts[0].rows[:0]
 
     def find(self, wanted: IndexedRows) -> dict[int, int]:
         """Which of the wanted rows are here, each with its last place."""

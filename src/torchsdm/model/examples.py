@@ -54,13 +54,14 @@ class Examples(ABC):
 
     def with_added(self, more: Examples) -> Examples:
         """These examples and more, without a copy of these unless they are few."""
-        return PartedExamples(with_part(self._parts(), more, _joined)) if len(more) else self
+        return PartedExamples(with_part(self.parts(), more, _joined)) if len(more) else self
 
     def without(self, positions: set[int]) -> Examples:
         """These examples without some."""
         return self.take([p for p in range(len(self)) if p not in positions])
 
-    def _parts(self) -> tuple[Examples, ...]:
+    def parts(self) -> tuple[Examples, ...]:
+        """The parts they are in, one after the other."""
         return (self,)
 
 
@@ -113,7 +114,7 @@ class PartedExamples(Examples):
     """Examples in parts, one after the other; parts are shared with whoever has fewer or more of them."""
 
     def __init__(self, parts: Sequence[Examples]) -> None:
-        self._all_parts = tuple(parts)
+        self._parts = tuple(parts)
         self._starts = list(accumulate(map(len, parts), initial=0))
 
     def __len__(self) -> int:
@@ -124,36 +125,37 @@ class PartedExamples(Examples):
         found = []
         for position in positions:
             number = bisect_right(self._starts, position) - 1
-            found += self._all_parts[number].rows([position - self._starts[number]])
+            found += self._parts[number].rows([position - self._starts[number]])
         return found
 
     def all(self) -> tuple[list[Any], list[str | None]]:
         """All ids and texts."""
-        return _joined(self._all_parts).all()
+        return _joined(self._parts).all()
 
     def positions(self, ids: Sequence[Any]) -> list[int | None]:
         """The positions of the ids, None for an unknown id."""
-        return self._last([part.positions(ids) for part in self._all_parts], len(ids))
+        return self._last([part.positions(ids) for part in self._parts], len(ids))
 
     def positions_of_texts(self, texts: Sequence[str]) -> list[int | None]:
         """The last positions of the texts, None for an unknown text."""
-        return self._last([part.positions_of_texts(texts) for part in self._all_parts], len(texts))
+        return self._last([part.positions_of_texts(texts) for part in self._parts], len(texts))
 
     def largest_number(self) -> int:
         """The largest id that is a number; -1 if none is."""
-        return max(part.largest_number() for part in self._all_parts)
+        return max(part.largest_number() for part in self._parts)
 
     def without(self, positions: set[int]) -> Examples:
         """These examples without some; parts that lose none are kept."""
-        gone: list[set[int]] = [set() for _ in self._all_parts]
+        gone: list[set[int]] = [set() for _ in self._parts]
         for position in positions:
             number = bisect_right(self._starts, position) - 1
             gone[number].add(position - self._starts[number])
-        left = [part.without(some) if some else part for part, some in zip(self._all_parts, gone, strict=True)]
+        left = [part.without(some) if some else part for part, some in zip(self._parts, gone, strict=True)]
         return PartedExamples([part for part in left if len(part)])
 
-    def _parts(self) -> tuple[Examples, ...]:
-        return self._all_parts
+    def parts(self) -> tuple[Examples, ...]:
+        """The parts they are in, one after the other."""
+        return self._parts
 
     def _last(self, places: list[list[int | None]], n: int) -> list[int | None]:
         """The last place of each of n things, of its places in the parts."""

@@ -409,6 +409,24 @@ def test_small_steps_are_one_large_step(clf):
     assert rows(steps) == rows(at_once)
 
 
+def test_background_in_a_later_part_is_seen():
+    strange = draw(40, 7)[0] + np.float32(9)
+    clf = quietly(lambda: SDMClassifier(**SETTINGS).fit(*DATA, background=strange[:20]))
+    at_once = copy.copy(clf)
+    in_small_steps(clf)
+    elsewhere = draw(6, 8)[0] - np.float32(9)
+    assert not clf.decide(elsewhere).background.any()
+    clf.add_exemplars(elsewhere[:3], ["(background)"] * 3)
+    at_once.add_exemplars(np.concatenate([MORE[0], elsewhere[:3]]), [*MORE[1].tolist(), *["(background)"] * 3])
+    assert len(clf.support_.parts) > len(at_once.support_.parts)
+    for X in (elsewhere, strange, FRESH):
+        assert_equal_decisions(clf.decide(X), at_once.decide(X))
+        np.testing.assert_array_equal(clf.decide(X).background, at_once.decide(X).background)
+    last = len(clf.support_) - 1
+    assert clf.decide(elsewhere).nearest_index[:3].tolist() == [last - 2, last - 1, last]
+    assert clf.decide(elsewhere).background[:3].all()
+
+
 def test_an_older_copy_sees_the_older_state(clf):
     in_small_steps(clf, 40)
     old, before, sets, names = copy.copy(clf), rows(clf), sizes(clf), clf.support_.ids.tolist()

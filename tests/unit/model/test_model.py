@@ -44,25 +44,25 @@ def test_added_examples_follow():
 
 
 def test_examples_in_parts_are_as_good_as_in_one_list():
-    names, texts = [*range(40), "a", "b"], [f"text {i % 30}" if i % 7 else None for i in range(42)]
-    whole, parted = ListedExamples(names, texts), ListedExamples(names[:20], texts[:20])
-    for start, stop in ((20, 20), (20, 29), (29, 33), (33, 34), (34, 42)):
-        before = parted.all()
+    names, texts = [*range(55), "a", "b"], [f"text {i % 50}" if i % 7 else None for i in range(57)]
+    whole, parted = ListedExamples(names, texts), ListedExamples(names[:40], texts[:40])
+    for start, stop in ((40, 40), (40, 52), (52, 56), (56, 57)):
+        before = list(parted.ids())
         more = parted.with_added(ListedExamples(names[start:stop], texts[start:stop]))
-        assert parted.all() == before  # unchanged
+        assert parted.ids() == before  # unchanged
         parted = more
-    assert isinstance(parted, PartedExamples) and len(parted) == len(whole) == 42
+    assert isinstance(parted, PartedExamples) and len(parted.parts()) == 4 and len(parted) == len(whole) == 57
     assert parted.all() == whole.all() and parted.ids() == names
-    everywhere = [41, 0, 19, 20, 28, 29, 33, 34]
+    everywhere = [56, 0, 39, 40, 51, 52, 55]
     assert parted.rows(everywhere) == whole.rows(everywhere)
-    wanted = ["b", 40, 0, 33, 20, "c"]
-    assert parted.positions(wanted) == whole.positions(wanted) == [41, None, 0, 33, 20, None]
-    wanted = ["text 1", "text 3", "text 29", "none"]
-    assert parted.positions_of_texts(wanted) == whole.positions_of_texts(wanted) == [31, 33, 29, None]
-    assert parted.largest_number() == whole.largest_number() == 39
-    for gone in ({0}, {41}, set(range(20)), {3, 30, 35}, set(range(1, 42))):
+    wanted = ["b", 55, 0, 53, 40, "c"]
+    assert parted.positions(wanted) == whole.positions(wanted) == [56, None, 0, 53, 40, None]
+    wanted = ["text 1", "text 3", "text 45", "text 5", "none"]
+    assert parted.positions_of_texts(wanted) == whole.positions_of_texts(wanted) == [51, 53, 45, 55, None]
+    assert parted.largest_number() == whole.largest_number() == 54
+    for gone in ({0}, {56}, set(range(40)), {3, 41, 53}, set(range(1, 57))):
         assert parted.without(gone).all() == whole.without(gone).all()
-    assert len(parted) == 42
+    assert len(parted) == 57
     assert ListedExamples(["a"]).largest_number() == -1
 
 
