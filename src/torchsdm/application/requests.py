@@ -91,12 +91,25 @@ def answer_requests(
 
 
 def _read(saved: SavedModel, requests: Sequence[AnswerRequest]) -> list[_Read]:
-    """The states of each request. Texts are read together; lists of numbers do not gain by it."""
-    given = {number: request for number, request in enumerate(requests) if len(request)}
-    of_texts = {number: request for number, request in given.items() if request.texts is not None}
-    found: dict[int, _Read] = dict(zip(of_texts, _read_texts(saved, list(of_texts.values())), strict=True))
-    found |= {number: _read_alone(saved, request) for number, request in given.items() if number not in of_texts}
-    return [found.get(number) for number in range(len(requests))]
+    """The states of each request. Texts are read together; lists of numbers would not gain by it."""
+    read: list[_Read] = [None] * len(requests)
+    alike: dict[Any, list[int]] = {}
+    for number, request in enumerate(requests):
+        if len(request):
+            alike.setdefault(_kind(request, number), []).append(number)
+    for numbers in alike.values():
+        for number, one in zip(numbers, _read_together(saved, [requests[n] for n in numbers]), strict=True):
+            read[number] = one
+    return read
+
+
+def _kind(request: AnswerRequest, number: int) -> Any:
+    """Requests of the same kind are read together: texts without answers, or with an answer for each."""
+    if request.texts is None:
+        return number
+    if request.answers is None:
+        return "texts"
+    return "texts and answers" if len(request.answers) == len(request) else number
 
 
 def _read_alone(saved: SavedModel, request: AnswerRequest) -> _Reading | TorchSDMError:
@@ -110,9 +123,9 @@ def _read_alone(saved: SavedModel, request: AnswerRequest) -> _Reading | TorchSD
     return _Reading(block, bad)
 
 
-def _read_texts(saved: SavedModel, requests: Sequence[AnswerRequest]) -> list[_Reading | TorchSDMError]:
+def _read_together(saved: SavedModel, requests: Sequence[AnswerRequest]) -> list[_Reading | TorchSDMError]:
     """Read the texts of requests as one list, or, if that is refused, one by one: then only the culprits are told."""
-    if len(requests) > 1 and _can_be_joined(requests):
+    if len(requests) > 1:
         texts = [text for request in requests for text in request.texts or ()]
         answers = [answer for request in requests for answer in request.answers or ()]
         whole = _read_alone(saved, AnswerRequest(texts, answers or None))
@@ -121,12 +134,6 @@ def _read_texts(saved: SavedModel, requests: Sequence[AnswerRequest]) -> list[_R
         if not isinstance(whole, InvalidInputError):  # no request's fault
             return [whole] * len(requests)
     return [_read_alone(saved, request) for request in requests]
-
-
-def _can_be_joined(requests: Sequence[AnswerRequest]) -> bool:
-    """Whether all have an answer for each text, or none has any."""
-    n_answers = [None if request.answers is None else len(request.answers) for request in requests]
-    return n_answers in ([None] * len(requests), [len(request) for request in requests])
 
 
 def _divided(whole: _Reading, sizes: Sequence[int]) -> list[_Reading | TorchSDMError]:
