@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from torchsdm.application.answers import Row, answer_rows, none_readable, readable_block, with_rejected
+from torchsdm.application.answers import Row, answer_rows, readable_block, with_rejected
 from torchsdm.application.saved_model import SavedModel
 from torchsdm.documents import BadRow, BadRows
 from torchsdm.errors import InvalidInputError, TorchSDMError
@@ -130,22 +130,23 @@ def _read_together(saved: SavedModel, requests: Sequence[AnswerRequest]) -> list
         answers = [answer for request in requests for answer in request.answers or ()]
         whole = _read_alone(saved, AnswerRequest(texts, answers or None))
         if isinstance(whole, _Reading):
-            return _divided(whole, [len(request) for request in requests])
+            parts = _divided(whole, [len(request) for request in requests])
+            return [part or _read_alone(saved, request) for part, request in zip(parts, requests, strict=True)]
         if not isinstance(whole, InvalidInputError):  # no request's fault
             return [whole] * len(requests)
     return [_read_alone(saved, request) for request in requests]
 
 
-def _divided(whole: _Reading, sizes: Sequence[int]) -> list[_Reading | TorchSDMError]:
-    """The parts of a reading, numbered from 0 again; a part in which nothing could be read is an error."""
+def _divided(whole: _Reading, sizes: Sequence[int]) -> list[_Reading | None]:
+    """The parts of a reading, numbered from 0 again; None for a part in which nothing could be read."""
     numbers = np.asarray(whole.block.ids)  # ascending: a list of texts has no other ids
-    parts: list[_Reading | TorchSDMError] = []
+    parts: list[_Reading | None] = []
     for start, size in zip(_starts(sizes), sizes, strict=True):
         first, last = np.searchsorted(numbers, [start, start + size])
         bad = {number - start: _renumbered(one, number - start) for number, one in whole.bad.items()
                if start <= number < start + size}  # fmt: skip
         if first == last:
-            parts.append(none_readable(bad))
+            parts.append(None)
             continue
         block = whole.block.take(range(first, last))
         parts.append(_Reading(replace(block, ids=[number - start for number in numbers[first:last].tolist()]), bad))
