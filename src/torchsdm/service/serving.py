@@ -8,7 +8,6 @@ another model and warms it, and then hands the worker what is to be current from
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import logging
 import threading
@@ -35,7 +34,7 @@ from torchsdm.application import (
     summary,
 )
 from torchsdm.errors import InvalidInputError, ModelFileError, TorchSDMError
-from torchsdm.service.batching import Closed, QueueFull, Worker
+from torchsdm.service.batching import Closed, Mailbox, QueueFull, Worker
 from torchsdm.service.metrics import Metrics
 from torchsdm.service.settings import ServiceSettings
 
@@ -122,6 +121,7 @@ class Serving:
         self._batch_tokens = int(opening.get("batch_tokens", 4096))
         self.worker = Worker(self._answer, settings.max_waiting)
         self._writer = ThreadPoolExecutor(1, "sdm-writer")
+        self._mailbox = Mailbox()
         self._n_calls = 0  # of the writer and the worker, that somebody waits for
         metrics.queue.set_function(lambda: self.worker.n_waiting)
         metrics.version.set_function(lambda: self.served.version)
@@ -132,7 +132,7 @@ class Serving:
     async def ask(self, request: AnswerRequest) -> Answered:
         """The answer to a request, when the worker has come to it."""
         self._check_size(len(request))
-        answered: Answered = await asyncio.wrap_future(self.worker.ask(request, self._weight(request)))
+        answered: Answered = await self._mailbox.result(self.worker.ask(request, self._weight(request)))
         return answered
 
     def _check_size(self, n_inputs: int) -> None:
@@ -333,7 +333,8 @@ class Serving:
             raise QueueFull(1)
         self._n_calls += 1
         try:
-            return await asyncio.wrap_future(submit())
+            result: Result = await self._mailbox.result(submit())
+            return result
         finally:
             self._n_calls -= 1
 
