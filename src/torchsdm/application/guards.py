@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 from torchsdm.errors import InvalidInputError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.trust import DriftGuard
+
+_LOGGER = logging.getLogger(__name__)
 
 
 def open_guard(classifier: SDMClassifier | SDMEnsemble, path: Path | None = None) -> DriftGuard | None:
@@ -44,7 +47,10 @@ def continued_guard(classifier: SDMClassifier | SDMEnsemble, path: Path | None =
     fresh = open_guard(classifier)
     if path is None or fresh is None or not path.exists():
         return open_guard(classifier, path)
-    return successor(DriftGuard.load(path), fresh, "the model was changed while nobody watched")
+    old = DriftGuard.load(path)
+    if old.fingerprint != fresh.fingerprint:
+        _LOGGER.warning("%s is of another version of the model: its stream ends, and its alarm stays, if any", path)
+    return successor(old, fresh, "the model was changed while nobody watched")
 
 
 def successor(old: DriftGuard | None, fresh: DriftGuard | None, reason: str) -> DriftGuard | None:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from torchsdm.application.answers import Row, answer_rows, none_readable, readable_block, with_rejected
+from torchsdm.application.answers import Row, answer_rows, readable_block, with_rejected
 from torchsdm.application.saved_model import SavedModel
 from torchsdm.documents import BadRow, BadRows
 from torchsdm.errors import InvalidInputError, TorchSDMError
@@ -91,12 +91,25 @@ def answer_requests(
 
 
 def _read(saved: SavedModel, requests: Sequence[AnswerRequest]) -> list[_Read]:
-    """The states of each request. Texts are read together; lists of numbers do not gain by it."""
-    given = {number: request for number, request in enumerate(requests) if len(request)}
-    of_texts = {number: request for number, request in given.items() if request.texts is not None}
-    found: dict[int, _Read] = dict(zip(of_texts, _read_texts(saved, list(of_texts.values())), strict=True))
-    found |= {number: _read_alone(saved, request) for number, request in given.items() if number not in of_texts}
-    return [found.get(number) for number in range(len(requests))]
+    """The states of each request. Texts are read together; lists of numbers would not gain by it."""
+    read: list[_Read] = [None] * len(requests)
+    alike: dict[Any, list[int]] = {}
+    for number, request in enumerate(requests):
+        if len(request):
+            alike.setdefault(_kind(request, number), []).append(number)
+    for numbers in alike.values():
+        for number, one in zip(numbers, _read_together(saved, [requests[n] for n in numbers]), strict=True):
+            read[number] = one
+    return read
+
+
+def _kind(request: AnswerRequest, number: int) -> Any:
+    """Requests of the same kind are read together: texts without answers, or with an answer for each."""
+    if request.texts is None:
+        return number
+    if request.answers is None:
+        return "texts"
+    return "texts and answers" if len(request.answers) == len(request) else number
 
 
 def _read_alone(saved: SavedModel, request: AnswerRequest) -> _Reading | TorchSDMError:
@@ -110,35 +123,30 @@ def _read_alone(saved: SavedModel, request: AnswerRequest) -> _Reading | TorchSD
     return _Reading(block, bad)
 
 
-def _read_texts(saved: SavedModel, requests: Sequence[AnswerRequest]) -> list[_Reading | TorchSDMError]:
+def _read_together(saved: SavedModel, requests: Sequence[AnswerRequest]) -> list[_Reading | TorchSDMError]:
     """Read the texts of requests as one list, or, if that is refused, one by one: then only the culprits are told."""
-    if len(requests) > 1 and _can_be_joined(requests):
+    if len(requests) > 1:
         texts = [text for request in requests for text in request.texts or ()]
         answers = [answer for request in requests for answer in request.answers or ()]
         whole = _read_alone(saved, AnswerRequest(texts, answers or None))
         if isinstance(whole, _Reading):
-            return _divided(whole, [len(request) for request in requests])
+            parts = _divided(whole, [len(request) for request in requests])
+            return [part or _read_alone(saved, request) for part, request in zip(parts, requests, strict=True)]
         if not isinstance(whole, InvalidInputError):  # no request's fault
             return [whole] * len(requests)
     return [_read_alone(saved, request) for request in requests]
 
 
-def _can_be_joined(requests: Sequence[AnswerRequest]) -> bool:
-    """Whether all have an answer for each text, or none has any."""
-    n_answers = [None if request.answers is None else len(request.answers) for request in requests]
-    return n_answers in ([None] * len(requests), [len(request) for request in requests])
-
-
-def _divided(whole: _Reading, sizes: Sequence[int]) -> list[_Reading | TorchSDMError]:
-    """The parts of a reading, numbered from 0 again; a part in which nothing could be read is an error."""
+def _divided(whole: _Reading, sizes: Sequence[int]) -> list[_Reading | None]:
+    """The parts of a reading, numbered from 0 again; None for a part in which nothing could be read."""
     numbers = np.asarray(whole.block.ids)  # ascending: a list of texts has no other ids
-    parts: list[_Reading | TorchSDMError] = []
+    parts: list[_Reading | None] = []
     for start, size in zip(_starts(sizes), sizes, strict=True):
         first, last = np.searchsorted(numbers, [start, start + size])
         bad = {number - start: _renumbered(one, number - start) for number, one in whole.bad.items()
                if start <= number < start + size}  # fmt: skip
         if first == last:
-            parts.append(none_readable(bad))
+            parts.append(None)
             continue
         block = whole.block.take(range(first, last))
         parts.append(_Reading(replace(block, ids=[number - start for number in numbers[first:last].tolist()]), bad))

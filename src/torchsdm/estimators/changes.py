@@ -22,7 +22,6 @@ import torch
 from torchsdm.core import Encoded
 from torchsdm.errors import InvalidInputError, ModelFileError, SDMWarning
 from torchsdm.estimators._apart import keep_apart
-from torchsdm.matching import IndexedRows
 from torchsdm.model import (
     CALIBRATION,
     CERTIFICATION,

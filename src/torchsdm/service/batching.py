@@ -6,6 +6,7 @@ more clients there are, the larger the batches.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 import time
@@ -44,6 +45,46 @@ class _Waiting:
     @property
     def is_call(self) -> bool:
         return self.weight == math.inf
+
+
+class Mailbox:
+    """Brings results from another thread to the coroutines that wait for them.
+
+    The event loop is woken once for all results that arrive together: waking it costs more than handling one.
+    """
+
+    def __init__(self) -> None:
+        self._arrived: deque[tuple[asyncio.Future[Any], Future[Any]]] = deque()
+        self._is_waking = False
+
+    async def result(self, future: Future[Any]) -> Any:
+        """The result of a future of another thread; who is cancelled meanwhile cancels it."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[Any] = loop.create_future()
+
+        def arrive(done: Future[Any]) -> None:
+            self._arrived.append((waiter, done))
+            if not self._is_waking:
+                self._is_waking = True
+                loop.call_soon_threadsafe(self._deliver)
+
+        future.add_done_callback(arrive)
+        try:
+            return await waiter
+        finally:
+            future.cancel()
+
+    def _deliver(self) -> None:
+        self._is_waking = False  # before the first is taken: what arrives from now on wakes again
+        while self._arrived:
+            waiter, done = self._arrived.popleft()
+            if waiter.done():
+                continue
+            error = done.exception()
+            if error is None:
+                waiter.set_result(done.result())
+            else:
+                waiter.set_exception(error)
 
 
 class Worker:

@@ -6,6 +6,7 @@ The examples are for the model that is served: texts if it reads texts, else sta
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import Any
 
 from fastapi import FastAPI
@@ -27,15 +28,16 @@ _REFERENCE = "#/components/schemas/"
 def described(app: FastAPI, serving: Serving) -> None:
     """Have an application describe itself, with examples for the model that it serves."""
 
-    def openapi() -> dict[str, Any]:
+    @lru_cache(maxsize=1)
+    def of_model(served: Served) -> dict[str, Any]:
         schema = get_openapi(title=app.title, version=app.version, description=_ABOUT, routes=app.routes)
         schema["components"]["schemas"] |= _shared_schemas()
-        for (method, path), examples in all_examples(serving.served).items():
+        for (method, path), examples in all_examples(served).items():
             body = schema["paths"][path][method]["requestBody"]["content"]["application/json"]
             body["examples"] = {name: {"value": value} for name, value in examples.items()}
         return schema
 
-    app.openapi = openapi  # type: ignore[method-assign]
+    app.openapi = lambda: of_model(serving.served)  # type: ignore[method-assign]
 
 
 def all_examples(served: Served) -> dict[tuple[str, str], dict[str, Any]]:

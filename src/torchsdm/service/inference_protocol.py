@@ -7,6 +7,7 @@ Outputs are named as the fields of a decision. A tensor has a value for every in
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
@@ -19,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from torchsdm._version import __version__
-from torchsdm.application import AnswerRequest, example_row
+from torchsdm.application import AnswerRequest
 from torchsdm.errors import InvalidInputError
 from torchsdm.service.failures import JSONAnswer
 from torchsdm.service.routes.access import REFUSALS, ServingModel, new_router, strict_json
@@ -103,7 +104,7 @@ async def model(name: str, serving: ServingModel) -> dict[str, Any]:
     inputs = [{"name": "hidden_states", "datatype": "FP32", "shape": shape}]
     if served.reads_texts:
         inputs = [{"name": "texts", "datatype": "BYTES", "shape": [-1]}, *inputs]
-    tensors = output_tensors([example_row(classifier)])
+    tensors = output_tensors([await asyncio.to_thread(lambda: served.example)])
     return {
         "name": name,
         "versions": [str(served.version)],

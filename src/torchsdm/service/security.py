@@ -29,8 +29,9 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 _HEALTH = re.compile(r"/v1/health(/live|/ready)?|/v2/health/(live|ready)")
 #: The page itself, which has no secrets: a browser that opens it cannot send a token before the page asks for one.
 _PAGE = re.compile(r"/(page/.*)?")
+_INFERENCE = re.compile(r"/v2/models/[^/]+/infer")
 #: Requests with a body that change nothing; every other one is a write.
-_QUESTIONS = re.compile(r"/v1/(decide|explain|preview)|/v2/models/[^/]+/infer")
+_QUESTIONS = re.compile(rf"/v1/(decide|explain|preview)|{_INFERENCE.pattern}")
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 _BODIES_AT_ONCE = 4  # as many bodies of the largest size are held in memory at once
 _LINGER_SECONDS = 2.0  # for a client to notice that its body is not wanted
@@ -101,8 +102,9 @@ class Gate:
             )
         if method in ("POST", "PUT", "PATCH"):
             kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-            binary = "inference-header-content-length" in headers and kind in ("", "application/octet-stream")
-            if kind != "application/json" and not binary:
+            # Triton's client says nothing about JSON, and calls tensors a stream of bytes.
+            is_tensors = _INFERENCE.fullmatch(path) is not None and kind in ("", "application/octet-stream")
+            if kind != "application/json" and not is_tensors:
                 return refusal(415, f"A body must be JSON, with content-type application/json. Got {kind!r}.")
         return None
 

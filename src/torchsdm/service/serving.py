@@ -8,12 +8,11 @@ another model and warms it, and then hands the worker what is to be current from
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -29,12 +28,13 @@ from torchsdm.application import (
     answer_requests,
     change_requests,
     continued_guard,
+    example_row,
     guard_state,
     successor,
     summary,
 )
 from torchsdm.errors import InvalidInputError, ModelFileError, TorchSDMError
-from torchsdm.service.batching import Closed, Worker
+from torchsdm.service.batching import Closed, Mailbox, QueueFull, Worker
 from torchsdm.service.metrics import Metrics
 from torchsdm.service.recent import Recent
 from torchsdm.service.settings import ServiceSettings
@@ -56,7 +56,7 @@ class Answered:
     rows: list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Served:
     """What answers at the moment."""
 
@@ -89,6 +89,11 @@ class Served:
         return self.extractor is not None and self.extractor.asks_for_answers
 
     @cached_property
+    def example(self) -> dict[str, Any]:
+        """A row as the model makes them."""
+        return example_row(self.saved.classifier)
+
+    @cached_property
     def description(self) -> dict[str, Any]:
         """What the model is, for people and programs."""
         classifier = self.saved.classifier
@@ -106,7 +111,7 @@ class Serving:
     """A saved model that is asked, changed and replaced while it is served."""
 
     def __init__(self, path: Path, settings: ServiceSettings, metrics: Metrics, **opening: Any) -> None:
-        self.path, self.settings, self.metrics, self._opening = path, settings, metrics, opening
+        self.path, self.settings, self.metrics = path, settings, metrics
         self.live = LiveModel.open(path, who="sdm serve", exclusive=False, **opening)  # the shell may change it, too
         guard = continued_guard(self.live.snapshot.saved.classifier, settings.guard_file)
         if guard is not None and settings.guard_file is not None:
@@ -118,6 +123,8 @@ class Serving:
         self._batch_tokens = int(opening.get("batch_tokens", 4096))
         self.worker = Worker(self._answer, settings.max_waiting)
         self._writer = ThreadPoolExecutor(1, "sdm-writer")
+        self._mailbox = Mailbox()
+        self._n_calls = 0  # of the writer and the worker, that somebody waits for
         metrics.queue.set_function(lambda: self.worker.n_waiting)
         metrics.version.set_function(lambda: self.served.version)
         self._show_guard()
@@ -126,12 +133,15 @@ class Serving:
 
     async def ask(self, request: AnswerRequest) -> Answered:
         """The answer to a request, when the worker has come to it."""
-        if len(request) > self.settings.max_inputs:
-            raise InvalidInputError(
-                f"A request may have at most {self.settings.max_inputs} inputs. Got {len(request)}: send several."
-            )
-        answered: Answered = await asyncio.wrap_future(self.worker.ask(request, self._weight(request)))
+        self._check_size(len(request))
+        answered: Answered = await self._mailbox.result(self.worker.ask(request, self._weight(request)))
         return answered
+
+    def _check_size(self, n_inputs: int) -> None:
+        if n_inputs > self.settings.max_inputs:
+            raise InvalidInputError(
+                f"A request may have at most {self.settings.max_inputs} inputs. Got {n_inputs}: send several."
+            )
 
     def _weight(self, request: AnswerRequest) -> float:
         """The share of a batch that a request takes: of the rows, or of the tokens that a language model reads."""
@@ -191,6 +201,7 @@ class Serving:
 
     async def _read_changes(self, changes: Sequence[Mapping[str, Any]]) -> list[Any]:
         """Changes from plain values; their texts are read by the worker, who has the language model."""
+        self._check_size(sum(len(change.get("labels") or change.get("ids") or ()) for change in changes))
         return await self._between_batches(lambda: change_requests(self.served.saved, changes))
 
     def _refresh(self) -> bool:
@@ -317,7 +328,7 @@ class Serving:
         """Have the writer call a function when it has done what came before."""
         if self._is_closing.is_set():
             raise Closed
-        return await asyncio.wrap_future(self._writer.submit(function))
+        return await self._called(lambda: self._writer.submit(function))
 
     def write(self, function: Callable[[], Result]) -> Result:
         """Have the writer call a function that changes the model, and the worker take over; for other threads."""
@@ -338,8 +349,18 @@ class Serving:
 
     async def _between_batches(self, function: Callable[[], Result]) -> Result:
         """The same for routes."""
-        result: Result = await asyncio.wrap_future(self.worker.call(function))
-        return result
+        return await self._called(lambda: self.worker.call(function))
+
+    async def _called(self, submit: Callable[[], Future[Result]]) -> Result:
+        """The result of a call that is waited for; no more of them wait than questions may."""
+        if self._n_calls >= self.settings.max_waiting:
+            raise QueueFull(1)
+        self._n_calls += 1
+        try:
+            result: Result = await self._mailbox.result(submit())
+            return result
+        finally:
+            self._n_calls -= 1
 
 
 def _decide_once(served: Served, *, with_texts: bool) -> None:

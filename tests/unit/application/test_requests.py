@@ -8,9 +8,12 @@ import json
 import numpy as np
 import pytest
 
+import tiny_models
 from torchsdm import DriftGuard, SDMClassifier
 from torchsdm.application import AnswerRequest, SavedModel, answer_requests
-from torchsdm.errors import InvalidInputError
+from torchsdm.application import requests as requests_module
+from torchsdm.errors import BackboneError, InvalidInputError
+from torchsdm.estimators import SDMTextClassifier
 
 RNG = np.random.default_rng(0)
 LABELS = np.arange(300) % 2
@@ -90,3 +93,75 @@ def test_arrays_are_taken_as_lists_are(saved):
     with_nan[1, 2] = np.nan
     (rows,) = answer_requests(saved, [AnswerRequest(hidden_states=with_nan)])
     assert [row["lane"] == "rejected" for row in rows] == [False, True, False] and "NaN" in rows[1]["reason"]
+
+
+# --- Texts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory):
+    """A model that reads each text alone, so that its states are the same to the bit."""
+    folder = tmp_path_factory.mktemp("texts")
+    language_model = tiny_models.save_model(folder / "bert", *tiny_models.bert())
+    texts = [f"the {number} film was {'great' if number % 2 else 'awful'}" for number in range(60)]
+    classifier = SDMClassifier(0.8, n_filters=8, n_rounds=1, max_epochs=2, random_state=0)
+    SDMTextClassifier(language_model, classifier=classifier).fit(texts, [n % 2 for n in range(60)]).save(
+        folder / "model"
+    )
+    return SavedModel.load(folder / "model", batch_tokens=1)
+
+
+def of_texts(*texts, **more):
+    return AnswerRequest(texts=list(texts), **more)
+
+
+def outcome(answer):
+    return str(answer) if isinstance(answer, InvalidInputError) else as_json(answer)
+
+
+def test_texts_that_are_read_together_are_answered_as_if_alone(reader):
+    states = reader.text_classifier.states(["a film of states"])
+    requests = [
+        of_texts("a fine film", "", "a dull one", None),
+        of_texts("the end came late"),
+        asked(states),
+        of_texts(""),  # nothing in it can be read
+        of_texts("", "", "nobody laughed", k=2),
+        of_texts("one", answers=["two"]),  # the prompt has no place for answers
+        of_texts(),
+        of_texts(3, "the hero and the villain"),
+    ]
+    together = answer_requests(reader, requests)
+    alone = [answer_requests(reader, [request])[0] for request in requests]
+    assert list(map(outcome, together)) == list(map(outcome, alone))
+    assert [row["lane"] == "rejected" for row in together[0]] == [False, True, False, True]
+    assert isinstance(together[3], InvalidInputError) and isinstance(together[5], InvalidInputError)
+    assert [row["id"] for row in together[4]] == [0, 1, 2] and len(together[4][2]["exemplars"]) == 2
+
+
+def test_a_bad_request_among_good_ones_is_found_by_reading_one_by_one(reader, monkeypatch):
+    sizes = []
+    whole = requests_module.readable_block
+
+    def noted(saved, bad, *, texts=None, **more):
+        sizes.append(len(texts))
+        return whole(saved, bad, texts=texts, **more)
+
+    monkeypatch.setattr(requests_module, "readable_block", noted)
+    answer_requests(reader, [of_texts("one film"), of_texts("two films", "three films")])
+    assert sizes == [3]  # in one go
+    sizes.clear()
+    answers = answer_requests(reader, [of_texts(""), of_texts(None)])
+    assert sizes == [2, 1, 1] and all(isinstance(answer, InvalidInputError) for answer in answers)
+
+
+def test_a_missing_language_model_is_no_request_s_fault(reader, monkeypatch):
+    calls = []
+
+    def fail(*_, **__):
+        calls.append(1)
+        raise BackboneError("gone")
+
+    monkeypatch.setattr(requests_module, "readable_block", fail)
+    answers = answer_requests(reader, [of_texts("one"), of_texts("two"), of_texts("three")])
+    assert [str(answer) for answer in answers] == ["gone"] * 3 and len(calls) == 1

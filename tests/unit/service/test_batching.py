@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
+from concurrent.futures import Future
 
 import pytest
 
-from torchsdm.service.batching import Closed, QueueFull, Worker
+from torchsdm.service.batching import Closed, Mailbox, QueueFull, Worker
 
 
 class Gatekeeper:
@@ -132,3 +134,55 @@ def test_who_gave_up_waiting_is_not_answered(busy, keeper):
     assert gone.cancel()
     keeper.may.set()
     assert there.result(10) == "there" and keeper.batches[1:] == [["there"]]
+
+
+# --- The mailbox -----------------------------------------------------------------------------------------------------
+
+
+def test_results_of_the_worker_reach_the_coroutines_that_wait():
+    worker, mailbox = Worker(lambda asked: [KeyError(q) if q % 7 == 0 else q * q for q in asked], 1000), Mailbox()
+
+    async def ask(number):
+        try:
+            return await mailbox.result(worker.ask(number, 0.05))
+        except KeyError:
+            return "refused"
+
+    async def main():
+        return await asyncio.gather(*(ask(number) for number in range(500)))
+
+    expected = ["refused" if number % 7 == 0 else number * number for number in range(500)]
+    for _ in range(5):
+        assert asyncio.run(main()) == expected
+    assert worker.close(10)
+
+
+def test_the_loop_is_woken_once_for_results_that_arrive_together():
+    mailbox, futures = Mailbox(), [Future() for _ in range(50)]
+
+    async def main():
+        loop, wakes = asyncio.get_running_loop(), []
+        wake = loop.call_soon_threadsafe
+        waiting = [asyncio.ensure_future(mailbox.result(future)) for future in futures]
+        await asyncio.sleep(0)
+        loop.call_soon_threadsafe = lambda *given: wakes.append(given) or wake(*given)
+        for number, future in enumerate(futures):
+            future.set_result(number)
+        return await asyncio.gather(*waiting), len(wakes)
+
+    assert asyncio.run(main()) == (list(range(50)), 1)
+
+
+def test_who_is_cancelled_is_not_answered(busy, keeper):
+    mailbox = Mailbox()
+
+    async def main():
+        gone = asyncio.ensure_future(mailbox.result(busy.ask("gone", 0.1)))
+        there = asyncio.ensure_future(mailbox.result(busy.ask("there", 0.1)))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.sleep(0)
+        keeper.may.set()
+        return await there
+
+    assert asyncio.run(main()) == "there" and keeper.batches[1:] == [["there"]]

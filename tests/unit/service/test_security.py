@@ -128,6 +128,12 @@ def test_a_body_that_any_page_may_send_is_refused(kind):
     assert status(ServiceSettings(), "POST", "/v1/decide", **LOCAL, **{"content-type": "application/JSON; x=1"}) == 200
 
 
+def test_tensors_may_be_declared_as_triton_s_client_does():
+    for kind in ({}, {"content-type": "application/octet-stream"}, JSON):
+        assert status(ServiceSettings(), "POST", "/v2/models/model/infer", **LOCAL, **kind) == 200
+    assert status(ServiceSettings(), "POST", "/v2/models/model/infer", **LOCAL, **{"content-type": "text/plain"}) == 415
+
+
 def test_every_answer_has_the_headers():
     for app in (echo, Gate(echo, ServiceSettings())):  # an answer and a refusal
         headers = asked(SecurityHeaders(app))[1]

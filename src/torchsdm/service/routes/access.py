@@ -20,7 +20,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def _serving(request: Request) -> Serving:
+async def _serving(request: Request) -> Serving:  # async: FastAPI would call it in a thread otherwise
     serving: Serving = request.app.state.serving
     return serving
 
