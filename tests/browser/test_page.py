@@ -230,7 +230,10 @@ def test_the_slider_draws_none_of_50_000_points_again(tmp_path, serve, open_page
             let drawn = 0;
             for (const name of ["fillRect", "moveTo", "lineTo", "arc", "fillText"]) {
                 const own = CanvasRenderingContext2D.prototype[name];
-                CanvasRenderingContext2D.prototype[name] = function (...given) { drawn++; return own.apply(this, given); };
+                CanvasRenderingContext2D.prototype[name] = function (...given) {
+                    drawn++;
+                    return own.apply(this, given);
+                };
             }
             const slider = document.querySelector("#alpha");
             const next = () => new Promise((done) => requestAnimationFrame(done));

@@ -42,7 +42,7 @@ def trained(states, tmp_path_factory):
 
 
 def contents(directory):
-    return {path.name: path.read_bytes() for path in directory.iterdir()}
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 # --- where a model is written ----------------------------------------------------------------------------------------

@@ -73,12 +73,15 @@ def test_decisions_and_explanations_are_the_library_s(model):
 def test_an_example_is_added_only_where_that_is_allowed_and_can_be_undone(model):
     async def teach(*options):
         async with agent(model, *options) as client:
-            asked = {"text": "a film about nothing at all", "label": "bad", "why": "a user said so"}
-            return await client.call_tool("add_example", asked)
+            asked = {"text": "a film about nothing at all", "label": "bad", "why": "a user said so", "key": "1"}
+            misspelt = await client.call_tool("add_example", {**asked, "label": "badd", "key": "2"})
+            return misspelt, [await client.call_tool("add_example", asked) for _ in range(2)]
 
-    assert asyncio.run(teach()).is_error  # no such tool
-    taught = asyncio.run(teach("--writable"))
-    assert taught.structured_content == {"version": 1, "added": 1}
+    misspelt, taught = asyncio.run(teach())
+    assert misspelt.is_error and all(one.is_error for one in taught)  # no such tool
+    misspelt, taught = asyncio.run(teach("--writable"))
+    assert misspelt.is_error and "'bad' is" in misspelt.content[0].text
+    assert [one.structured_content for one in taught] == [{"version": 1, "added": 1}] * 2
     with LiveModel.open(model) as live:
         change = live.changes()[-1]
         assert change.what == "add" and change.why == "a user said so" and change.who.endswith("through an agent")

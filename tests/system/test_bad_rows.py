@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from click.testing import CliRunner
 import tiny_models
 from json_schema import problems
 from torchsdm import DriftGuard, SDMClassifier, SDMTextClassifier
-from torchsdm.application import SavedModel, decision_schema, saved_model
+from torchsdm.application import decision_schema, saved_model
 from torchsdm.cli.command import sdm
 from torchsdm.errors import TorchSDMError
 from torchsdm.hidden_states import extraction
@@ -404,11 +405,16 @@ def test_a_report_counts_bad_rows_as_rejected(world, tmp_path, monkeypatch):
 
 @pytest.fixture
 def service(world):
-    pytest.importorskip("fastapi")
     client = pytest.importorskip("fastapi.testclient").TestClient
-    from torchsdm.service import create_app
+    from torchsdm.service import ServiceSettings, create_app
 
-    return lambda model: client(create_app(SavedModel.load(world / model, batch_tokens=1)))
+    with ExitStack() as running:
+
+        def start(model):
+            app = create_app(world / model, ServiceSettings(), batch_tokens=1)
+            return running.enter_context(client(app, base_url="http://127.0.0.1"))
+
+        yield start
 
 
 def asked(client, route, **body):
@@ -426,48 +432,54 @@ def asked(client, route, **body):
         (7, "text that is not a string"),
         ({"text": "a film"}, "text that is not a string"),
         (["a film"], "text that is not a string"),
-        ("half \ud83d", "text that UTF-8 cannot encode"),
         ("\x00", "the tokenizer makes no tokens of the text"),
     ],
 )
 def test_the_service_rejects_one_bad_text_and_decides_on_the_others(wrong, reason, service):
     client = service("texts")
-    _, expected = asked(client, "/decide", texts=TEXTS[:3])
-    status, answer = asked(client, "/decide", texts=[TEXTS[0], wrong, *TEXTS[1:3]])
+    _, expected = asked(client, "/v1/decide", texts=TEXTS[:3])
+    status, answer = asked(client, "/v1/decide", texts=[TEXTS[0], wrong, *TEXTS[1:3]])
     rows = answer["decisions"]
     assert status == 200 and [row["id"] for row in rows] == [0, 1, 2, 3]
     bad = rows.pop(1)
     assert bad["lane"] == "rejected" and bad["admitted"] is False and bad["predictions"] is None
     assert bad["reason"] == reason and problems(bad, decision_schema()) == []
     assert [{**row, "id": None} for row in rows] == [{**row, "id": None} for row in expected["decisions"]]
-    assert client.get("/guard").json()["guard"]["n_seen"] == 6
-    status, answer = asked(client, "/explain", texts=[wrong, TEXTS[0]], k=2)
+    assert client.get("/v1/guard").json()["guard"]["n_seen"] == 6
+    status, answer = asked(client, "/v1/explain", texts=[wrong, TEXTS[0]], k=2)
     assert status == 200 and [row["lane"] == "rejected" for row in answer["explanations"]] == [True, False]
     assert problems(answer["explanations"][0], decision_schema()) == []
-    status, answer = asked(client, "/decide", texts=[wrong])
+    status, answer = asked(client, "/v1/decide", texts=[wrong])
     assert status == 422 and list(answer) == ["error"] and "\n" not in answer["error"]
 
 
 def test_the_service_rejects_a_missing_answer(service):
     client = service("answers")
-    status, answer = asked(client, "/decide", texts=["Was it good?", "Was it long?"], answers=["Yes.", None])
+    status, answer = asked(client, "/v1/decide", texts=["Was it good?", "Was it long?"], answers=["Yes.", None])
     assert status == 200 and [row["reason"] for row in answer["decisions"]][1] == "no answer"
     for body in ({"answers": ["Yes."]}, {"answers": "Yes."}, {}):
-        assert asked(client, "/decide", texts=["Was it good?", "Was it long?"], **body)[0] == 422
+        assert asked(client, "/v1/decide", texts=["Was it good?", "Was it long?"], **body)[0] == 422
 
 
-@pytest.mark.parametrize("kind", BAD_STATES)
+@pytest.mark.parametrize("kind", [kind for kind in BAD_STATES if kind not in ("NaN", "infinity")])
 def test_the_service_rejects_one_bad_state_and_decides_on_the_others(kind, service):
     wrong, reason = BAD_STATES[kind]
     client, states = service("states"), STATES[:3].tolist()
-    expected = asked(client, "/decide", hidden_states=states)[1]["decisions"]
-    status, answer = asked(client, "/decide", hidden_states=[wrong, *states])
+    expected = asked(client, "/v1/decide", hidden_states=states)[1]["decisions"]
+    status, answer = asked(client, "/v1/decide", hidden_states=[wrong, *states])
     rows = answer["decisions"]
     assert status == 200 and rows[0]["lane"] == "rejected" and reason.replace("'", "") in rows[0]["reason"]
     assert [row["id"] for row in rows] == [0, 1, 2, 3]
     assert [{**row, "id": None} for row in rows[1:]] == [{**row, "id": None} for row in expected]
-    assert client.get("/guard").json()["guard"]["n_seen"] == 6
-    assert asked(client, "/decide", hidden_states=[wrong])[0] == 422
+    assert client.get("/v1/guard").json()["guard"]["n_seen"] == 6
+    assert asked(client, "/v1/decide", hidden_states=[wrong])[0] == 422
+
+
+def test_the_service_takes_only_what_json_can_say(service):
+    client = service("states")
+    for wrong in (math.nan, math.inf, "half \ud83d"):
+        status, answer = asked(client, "/v1/decide", hidden_states=[[0, wrong, 0, 0, 0, 0]])
+        assert status == 422 and list(answer) == ["error"] and "column" in answer["error"]
 
 
 # --- The Python API --------------------------------------------------------------------------------------------------

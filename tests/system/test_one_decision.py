@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 
@@ -13,7 +12,7 @@ from sklearn.datasets import make_blobs
 
 from json_schema import problems
 from torchsdm import Decisions, SDMClassifier, SDMDecisions, SDMEnsemble
-from torchsdm.application import SavedModel, decision_schema
+from torchsdm.application import decision_schema
 from torchsdm.cli.command import sdm
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
@@ -42,21 +41,15 @@ def world(request, tmp_path_factory):
     return folder, model, states
 
 
-def ask(app, route, body):
-    """The JSON that an ASGI application answers, without a server."""
-    sent = []
+def ask(model, route, body, **settings):
+    """The JSON that a service of the model answers."""
+    client = pytest.importorskip("fastapi.testclient").TestClient
+    from torchsdm.service import ServiceSettings, create_app
 
-    async def receive():
-        return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
-
-    async def send(message):
-        sent.append(message)
-
-    scope = {"type": "http", "method": "POST", "path": route, "query_string": b"", "asgi": {"version": "3.0"}}
-    scope |= {"headers": [(b"content-type", b"application/json")], "http_version": "1.1", "scheme": "http"}
-    asyncio.run(app({**scope, "root_path": "", "server": ("x", 1), "client": ("x", 1)}, receive, send))
-    assert sent[0]["status"] == 200, sent
-    return json.loads(b"".join(message.get("body", b"") for message in sent[1:]))
+    with client(create_app(model, ServiceSettings(**settings)), base_url="http://127.0.0.1") as service:
+        answer = service.post(route, json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
 
 
 def run(*arguments):
@@ -67,12 +60,7 @@ def run(*arguments):
 
 def everywhere(folder, model, states):
     """The rows of every place that gives decisions, and what each has beside the decision."""
-    pytest.importorskip("fastapi")
-    from torchsdm.service import create_app
-
-    saved = SavedModel.load(folder / "model")
-    body = {"hidden_states": states.tolist()}
-    quiet, open_ = create_app(saved), create_app(saved, texts=True)
+    saved, body = folder / "model", {"hidden_states": states.tolist()}
     return {
         "Decisions.to_dicts": (model.decide(states).to_dicts(), set()),
         "Explanation.to_dict": ([one.to_dict() for one in model.explain(states)], EVIDENCE),
@@ -86,9 +74,9 @@ def everywhere(folder, model, states):
             run("explain", folder / "model", folder / "new.npz", "--json"),
             {"id", "text", *EVIDENCE},
         ),
-        "/explain": (ask(quiet, "/explain", body)["explanations"], {"id", *EVIDENCE}),
-        "/decide": (ask(quiet, "/decide", body)["decisions"], {"id"}),  # the far inputs raise its guard
-        "/explain with texts": (ask(open_, "/explain", body)["explanations"], {"id", "text", *EVIDENCE}),
+        "/explain": (ask(saved, "/v1/explain", body)["explanations"], {"id", *EVIDENCE}),
+        "/decide": (ask(saved, "/v1/decide", body)["decisions"], {"id"}),
+        "/explain with texts": (ask(saved, "/v1/explain", body, texts=True)["explanations"], {"id", "text", *EVIDENCE}),
     }
 
 

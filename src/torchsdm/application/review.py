@@ -265,7 +265,7 @@ class ReviewQueue:
     # --- Out ---------------------------------------------------------------------------------------------------------
 
     def export(self, ending: str) -> Iterator[str]:
-        """What people decided, as lines of JSONL or CSV that ``sdm update --add`` reads."""
+        """What people decided, as lines of JSONL or CSV, in the form in which examples are added to a model."""
         if ending not in ("jsonl", "csv"):
             raise InvalidInputError(f"What people decided is exported as jsonl or csv. Got {ending!r}.")
         rows = [row for status in ("labelled", "added") for row in self.store.rows(status=status)]
@@ -302,7 +302,7 @@ def _called(function: Callable[[], Any]) -> Any:
 def contradiction(decision: dict[str, Any], given: Any) -> float | None:
     """log10 of the odds against a given label, by the probabilities of a decision; None for what is no class.
 
-    As in ``sdm audit`` it is a score to sort by. Here the model is the only witness, so it errs where the model does.
+    As in the label audit it is a score to sort by. Here the model is the only witness, so it errs where the model does.
     """
     p = (decision.get("probabilities") or {}).get(str(given))
     if given is None or p is None:

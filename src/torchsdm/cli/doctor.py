@@ -55,7 +55,7 @@ def doctor(model: str | None, compiles: bool, as_json: bool) -> None:
 
 
 def compile_kernels() -> None:
-    """Compile the kernels by fitting and explaining a few points; needed once per installation."""
+    """Compile the kernels by fitting, adding and explaining a few points; needed once per installation."""
     import numpy as np
 
     from torchsdm.errors import SDMWarning
@@ -65,7 +65,7 @@ def compile_kernels() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)  # so few points give no region
         classifier = SDMClassifier(n_filters=2, n_rounds=1, max_epochs=2, batch_size=4, random_state=0)
-        classifier.fit(states, labels).explain(states, k=1)
+        classifier.fit(states, labels).add_exemplars(2 * states, labels).explain(states, k=1)
 
 
 def devices() -> list[str]:

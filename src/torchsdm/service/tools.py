@@ -12,11 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from torchsdm.application import LiveModel, answer_rows, given_block, readable_block, summary, with_rejected
+from torchsdm.application import LiveModel, answer_rows, change_requests, readable_block, summary, with_rejected
 from torchsdm.errors import InvalidInputError, MissingExtraError, TorchSDMError
-from torchsdm.states import LabelledStates
 
 MOST_TEXTS = 256  #: in one call
 _INSTRUCTIONS = """Decides which classifications of texts may be acted on. Ask `decide` before acting: act only where
@@ -96,19 +93,32 @@ def create_tools(live: LiveModel, *, texts: bool = False, writable: bool = False
     if writable:
 
         @server.tool()
-        def add_example(text: str, label: str, why: str, answer: str | None = None) -> dict[str, Any]:
+        def add_example(
+            text: str,
+            label: str,
+            why: str,
+            answer: str | None = None,
+            allow_new_labels: bool = False,
+            key: str | None = None,
+        ) -> dict[str, Any]:
             """Add a text with the label that a person gave it to the support. Say why; it can be undone.
 
-            The label may be none of the classes: inputs near such an example are then trusted less.
+            A label that is none of the classes needs `allow_new_labels`: inputs near such an example are then trusted
+            less. A call that is repeated with the same `key` adds nothing again.
             """
 
             def ask() -> dict[str, Any]:
                 saved = live.snapshot.saved
-                block = given_block(saved, texts=[text], answers=None if answer is None else [answer])
                 names = {str(one): one for one in saved.classifier.classes_.tolist()}
-                labels = np.array([names.get(label, label)], dtype=object)
-                data = LabelledStates(block.hidden_states, labels, texts=block.texts)
-                change = live.add(data, to="support", who=f"{getpass.getuser()}, through an agent", why=why)
+                added = {
+                    "what": "add",
+                    "texts": [text],
+                    "answers": None if answer is None else [answer],
+                    "labels": [names.get(label, label)],
+                    "allow_new_labels": allow_new_labels,
+                }
+                who = f"{getpass.getuser()}, through an agent"
+                (change,) = live.make(change_requests(saved, [added]), who=who, why=why, key=key)
                 return {"version": change.version, "added": change.n}
 
             return answered(ask)

@@ -75,12 +75,27 @@ def test_with_a_token_writes_demand_it_on_this_machine_too():
     assert status(settings, **LOCAL) == 200
 
 
-def test_whoever_comes_from_elsewhere_needs_it_for_everything_but_health():
+def test_whoever_comes_from_elsewhere_needs_it_for_everything_but_health_and_the_bare_page():
     settings = ServiceSettings(host="0.0.0.0", token=TOKEN)
-    for method, path in (*(("POST", path) for path in (*WRITES, *QUESTIONS)), ("GET", "/metrics"), ("GET", "/")):
+    for method, path in (
+        *(("POST", path) for path in (*WRITES, *QUESTIONS)),
+        ("GET", "/metrics"),
+        ("POST", "/"),
+        ("GET", "/openapi.json"),
+        ("GET", "/v1/review"),
+        ("GET", "/pages"),
+    ):
         assert status(settings, method, path, host="example.org", **JSON) == 401, path
         assert status(settings, method, path, host="example.org", **JSON, **BEARER) == 200, path
-    for path in ("/v1/health", "/v1/health/live", "/v1/health/ready", "/v2/health/live", "/v2/health/ready"):
+    for path in (
+        "/v1/health",
+        "/v1/health/live",
+        "/v1/health/ready",
+        "/v2/health/live",
+        "/v2/health/ready",
+        "/",
+        "/page/main.js",
+    ):
         assert status(settings, path=path, host="example.org") == 200
     assert status(settings, path="/v1/health/../model", host="example.org") == 401
 
