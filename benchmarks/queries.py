@@ -1,20 +1,23 @@
-"""Single queries, and batches against a million points."""
+"""Single queries and decisions, and batches against a million points."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 
 import torch
 from measure import Figure, PeakMemory, compare, judged
-from problems import clouds, support_of
+from problems import classifier_of_the_paper_s_size, clouds, states, support_of
 
+from torchsdm.errors import SDMWarning
 from torchsdm.matching import DEFAULT_BLOCK_SIZE
 from torchsdm.matching._products import Products
 
 
 def run() -> Iterator[Figure]:
-    """One query with its exemplars, then a thousand against a million."""
+    """One query with its exemplars, decisions end to end, then a thousand against a million."""
     yield _one_query()
+    yield from _decisions()
     yield from _a_million()
 
 
@@ -30,6 +33,25 @@ def _one_query() -> Figure:
         at_most=1.5,
         repeats=51,
     )
+
+
+def _decisions() -> Iterator[Figure]:
+    """From hidden states to decisions, against the two products without which there are none."""
+    warnings.simplefilter("ignore", SDMWarning)
+    classifier = classifier_of_the_paper_s_size()
+    (model,) = classifier.models_
+    weight, exemplars = model.adaptor.filters.weight.detach(), classifier.support_.exemplars
+    for n, at_most, repeats in ((1, 2.0, 51), (1_000, 1.2, 5)):
+        X, _ = states(n, seed=99)
+        x, h = torch.from_numpy(X).T.squeeze(1), torch.randn(len(weight), n).squeeze(1)
+        yield compare(
+            f"decide on {n:,} state{'s' * (n > 1)} of 6,144 numbers, support 18,000 × 1,000",
+            lambda X=X: classifier.decide(X),
+            "its two products in float32",
+            lambda x=x, h=h: (weight @ x, exemplars @ h),
+            at_most=at_most,
+            repeats=repeats,
+        )
 
 
 def _a_million() -> Iterator[Figure]:

@@ -22,14 +22,13 @@ from pathlib import Path
 
 import numpy as np
 from measure import THREADS, Figure, compare, judged, seconds
-from problems import ENCODER, documents
+from problems import ENCODER, classifier_of_the_paper_s_size, documents, states
 
 from torchsdm import SDMClassifier
 from torchsdm.errors import SDMWarning
 from torchsdm.estimators import SDMTextClassifier
 
 CLIENTS, N_EACH = (1, 8, 64), 8  #: each client sends at least so many requests
-N_SUPPORT, WIDTH = 18_000, 6_144
 
 
 def run() -> Iterator[Figure]:
@@ -43,25 +42,14 @@ def run() -> Iterator[Figure]:
 
 def _states(path: Path) -> Iterator[Figure]:
     """Requests of 8 states of the paper's width against a support of the paper's size."""
-    rng, n_rows = np.random.default_rng(0), 8
-
-    def drawn(n: int) -> tuple[np.ndarray, np.ndarray]:
-        labels = np.arange(n) % 2
-        return (rng.normal(size=(n, WIDTH)) + 0.05 * labels[:, None]).astype(np.float32), labels
-
-    classifier = SDMClassifier(0.9, n_filters=1_000, n_rounds=1, max_epochs=1, random_state=0).fit(*drawn(2_000))
-    while (n_missing := N_SUPPORT - len(classifier.support_)) > 0:
-        classifier.add_exemplars(*drawn(min(2_000, n_missing)))
+    n_rows, classifier = 8, classifier_of_the_paper_s_size()
     classifier.save(path)
-    queries, _ = drawn(1024)
+    queries, _ = states(1024, seed=99)
     as_json = [
         _request("/v1/decide", json.dumps({"hidden_states": queries[start : start + n_rows].tolist()}).encode())
         for start in range(0, len(queries), n_rows)
     ]
     as_bytes = [_tensor_request(path.name, queries[start : start + n_rows]) for start in range(0, 1024, n_rows)]
-
-    def decided(states: np.ndarray) -> object:
-        return classifier.decide(states).to_dicts()
 
     with _served(path) as port:
         for kind, requests in (("JSON", as_json), ("bytes", as_bytes)):

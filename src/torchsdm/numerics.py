@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+_FEW_ROWS = 8  # for so few, converting the weights would take longer than the products
 _CHUNK_ELEMENTS = 1 << 22  # float64 elements in memory at once in the canonical evaluation (32 MB)
 
 
@@ -114,17 +115,31 @@ def invariant_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     float64, in numpy's order. A float64 matrix product is within ``bound`` of it; where both ends of that interval
     round to the same float32, there is nothing left to decide.
     """
-    x, weight, bias = x.double(), weight.double(), bias.double()
-    fast = torch.addmm(bias, x, weight.T)  # (N, D) x (D, K) -> (N, K)
-    scale = x.norm(dim=1, keepdim=True) * weight.norm(dim=1) + bias.abs()
+    x, bias = x.double(), bias.double()
+    products, norms = _products_and_norms(x, weight)
+    fast = products.add_(bias)
+    scale = x.norm(dim=1, keepdim=True) * norms + bias.abs()
     bound = scale.mul_(2.1 * product_error(x.shape[1] + 2, torch.float64)).add_(torch.finfo(torch.float64).tiny)
     result: Tensor = (fast - bound).float()
     rows, columns = torch.nonzero(result != (fast + bound).float(), as_tuple=True)
     chunk = max(1, _CHUNK_ELEMENTS // max(1, x.shape[1]))
     for start in range(0, len(rows), chunk):
         r, c = rows[start : start + chunk], columns[start : start + chunk]
-        result[r, c] = (canonical_sum(x[r] * weight[c]) + bias[c]).float()
+        result[r, c] = (canonical_sum(x[r] * weight[c].double()) + bias[c]).float()
     return result
+
+
+def _products_and_norms(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """``x @ weight.T`` (N, K) and the norms of the weights (K,) in float64, in any order of summation."""
+    if len(x) > _FEW_ROWS or x.device.type != "cpu":
+        weight = weight.double()
+        return x @ weight.T, weight.norm(dim=1)
+    from torchsdm._linear_kernel import products_and_norms
+
+    products, squared = torch.empty(len(x), len(weight), dtype=torch.float64), torch.empty(len(weight)).double()
+    arrays = (one.detach().contiguous().numpy() for one in (x, weight, products, squared))
+    products_and_norms(*arrays)
+    return products, squared.sqrt_()
 
 
 class _FullPrecision:

@@ -129,8 +129,9 @@ def nearest_float32(exact):
     return min(around, key=lambda value: abs(Fraction(float(value)) - exact))
 
 
-def test_invariant_linear_is_the_correctly_rounded_product():
-    x, weight, bias = normal(20, 31), normal(7, 31, seed=1).float(), normal(7, seed=2).float()
+@pytest.mark.parametrize("n", [1, 8, 9, 20])  # few rows are a loop, more are a product
+def test_invariant_linear_is_the_correctly_rounded_product(n):
+    x, weight, bias = normal(n, 31), normal(7, 31, seed=1).float(), normal(7, seed=2).float()
     got = invariant_linear(x, weight, bias)
     assert got.dtype == torch.float32
     assert torch.equal(got, exact_linear(x, weight, bias))
