@@ -29,7 +29,7 @@ UPLOADED = [
 def upload(page, rows=UPLOADED, name="new.jsonl"):
     content = "\n".join(json.dumps(row) for row in rows).encode()
     page.set_input_files("input[type=file]", {"name": name, "mimeType": "text/plain", "buffer": content})
-    page.get_by_text(re.compile(f"^{len(rows)} inputs added to the queue")).first.wait_for()
+    page.get_by_text(re.compile(f"^{len(rows)} inputs? added to the queue")).first.wait_for()
     page.wait_for_function("n => document.querySelectorAll('.queue .lane').length === n", arg=len(rows))
 
 
@@ -164,6 +164,28 @@ def test_what_comes_in_is_seen_on_the_page(model, serve, open_page):
     page.get_by_role("img", name=re.compile("Inputs over time by lane")).wait_for()
     assert "3 inputs seen" in page.locator("main").inner_text()
     assert not page.problems
+
+
+def test_the_page_asks_for_the_token_where_one_is_needed(model, serve, open_page, tmp_path):
+    secret = tmp_path / "token"
+    secret.write_text("0123456789abcdef", encoding="utf-8")
+    service, page = serve(model, "--token-file", secret), open_page()
+    page.goto(f"{service.url}#try?text=The+plot+is+fine.")
+    page.locator(".verdict").wait_for()  # on this machine questions need none
+    page.get_by_role("link", name="Review", exact=True).click()
+    content = json.dumps(UPLOADED[0]).encode()
+    chosen = {"name": "new.jsonl", "mimeType": "text/plain", "buffer": content}
+    for given in ("no token at all", "0123456789abcdef"):
+        page.set_input_files("input[type=file]", chosen)
+        asked = page.get_by_label("This needs the service's token.")
+        asked.wait_for()
+        assert page.locator(".queue > li").count() == 0
+        asked.fill(given)
+        page.get_by_role("button", name="Use it").click()
+        asked.wait_for(state="detached")
+    upload(page, UPLOADED[:1])
+    assert "0123456789abcdef" not in page.url and not page.evaluate("Object.values(localStorage).join()").count("0123")
+    assert all("401" in problem for problem in page.problems)
 
 
 VIEWS = {
