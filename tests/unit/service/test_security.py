@@ -77,12 +77,19 @@ def test_with_a_token_writes_demand_it_on_this_machine_too():
 
 def test_whoever_comes_from_elsewhere_needs_it_for_everything_but_health():
     settings = ServiceSettings(host="0.0.0.0", token=TOKEN)
-    for method, path in (*(("POST", path) for path in (*WRITES, *QUESTIONS)), ("GET", "/metrics"), ("GET", "/")):
+    for method, path in (
+        *(("POST", path) for path in (*WRITES, *QUESTIONS)),
+        ("GET", "/metrics"),
+        ("GET", "/v1/review"),
+    ):
         assert status(settings, method, path, host="example.org", **JSON) == 401, path
         assert status(settings, method, path, host="example.org", **JSON, **BEARER) == 200, path
     for path in ("/v1/health", "/v1/health/live", "/v1/health/ready", "/v2/health/live", "/v2/health/ready"):
         assert status(settings, path=path, host="example.org") == 200
     assert status(settings, path="/v1/health/../model", host="example.org") == 401
+    for path in ("/", "/page/main.js"):  # the page itself, which asks people for the token
+        assert status(settings, path=path, host="example.org") == 200
+        assert status(settings, "POST", path, host="example.org", **JSON) == 401
 
 
 @pytest.mark.parametrize(
@@ -110,9 +117,17 @@ def test_a_name_that_was_bent_to_this_machine_is_not(host):
 
 
 def test_another_name_can_be_allowed():
-    settings = ServiceSettings(allowed_hosts=("sdm.example.org",))
-    assert status(settings, host="sdm.example.org") == status(settings, **LOCAL) == 200
-    assert status(settings, host="evil.org") == 421
+    settings = ServiceSettings(token=TOKEN, allowed_hosts=("sdm.example.org",))
+    assert status(settings, host="sdm.example.org", **BEARER) == status(settings, **LOCAL, **BEARER) == 200
+    assert status(settings, host="evil.org", **BEARER) == 421
+
+
+def test_behind_a_proxy_every_question_needs_the_token():
+    settings = ServiceSettings(token=TOKEN, allowed_hosts=("sdm.example.org",))
+    for method, path in (("GET", "/v1/review"), ("GET", "/v1/model"), ("POST", "/v1/explain")):
+        assert status(settings, method, path, host="sdm.example.org", **JSON) == 401, path
+        assert status(settings, method, path, **LOCAL, **JSON) == 401, path
+    assert status(settings, path="/v1/health", host="sdm.example.org") == 200
 
 
 @pytest.mark.parametrize("origin", ["http://evil.org", "null", "https://127.0.0.1:9999", "http://127.0.0.1:8000.evil"])
