@@ -37,7 +37,7 @@ ROOMS: dict[str, set[str]] = {
     "cli": {
         *("training", "trust", "documents", "states", "hidden_states", "storage", "estimators", "evaluation"),
         *("experiments", "application"),
-        "service",  # sdm serve starts it; no other verb knows it
+        "service",  # sdm serve and sdm mcp start it; no other verb knows it
     },
 }
 EXTRAS = {"pandas", "matplotlib", "pyarrow", "transformers", "accelerate", "datasets", "gguf", "vbll", "mapie"}
@@ -96,9 +96,9 @@ def test_rooms_use_only_what_other_rooms_give_out():
     assert used == ROOMS, "a room no longer uses what ROOMS says"
 
 
-def test_only_the_verb_serve_knows_the_service():
+def test_only_the_verbs_serve_and_mcp_know_the_service():
     assert {module for module in MODULES if room_of(module) == "cli" for name, _ in imports_of(module)
-            if name == "service"} == {"cli.serve"}  # fmt: skip
+            if name == "service"} == {"cli.serve", "cli.mcp"}  # fmt: skip
 
 
 def test_the_mathematics_touches_no_files_and_no_clock():
