@@ -60,7 +60,8 @@ def serve(
 
     Requests that arrive together are answered together. By default only this machine can reach the service. With a
     token, whoever changes the model must send it; if the address is not loopback, or with --allow-host, whoever asks
-    for anything but /v1/health. What is being answered when the service is told to end (SIGTERM, Ctrl-C) is answered first.
+    for anything but /v1/health. What is being answered when the service is told to end (SIGTERM, Ctrl-C) is answered
+    first.
 
     \b
     Examples:

@@ -23,7 +23,7 @@ def test_any_other_address_needs_a_token(host):
 
 
 def test_the_name_of_a_proxy_needs_a_token():
-    with pytest.raises(InvalidInputError, match="sdm.example.org can be reached by others, so a token is needed"):
+    with pytest.raises(InvalidInputError, match=r"sdm\.example\.org can be reached by others, so a token is needed"):
         ServiceSettings(allowed_hosts=("sdm.example.org",))
     assert not ServiceSettings(token=TOKEN, allowed_hosts=("sdm.example.org",)).is_local
 
