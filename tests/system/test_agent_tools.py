@@ -73,15 +73,14 @@ def test_decisions_and_explanations_are_the_library_s(model):
 def test_an_example_is_added_only_where_that_is_allowed_and_can_be_undone(model):
     async def teach(*options):
         async with agent(model, *options) as client:
-            asked = {"text": "a film about nothing at all", "label": "bad", "why": "a user said so", "key": "1"}
-            misspelt = await client.call_tool("add_example", {**asked, "label": "badd", "key": "2"})
+            asked = {"text": "a film about nothing at all", "label": "bad", "why": "a user said so", "key": "k"}
+            misspelt = await client.call_tool("add_example", {**asked, "label": "Bad"})
             return misspelt, [await client.call_tool("add_example", asked) for _ in range(2)]
 
-    misspelt, taught = asyncio.run(teach())
-    assert misspelt.is_error and all(one.is_error for one in taught)  # no such tool
+    assert asyncio.run(teach())[1][0].is_error  # no such tool
     misspelt, taught = asyncio.run(teach("--writable"))
-    assert misspelt.is_error and "'bad' is" in misspelt.content[0].text
-    assert [one.structured_content for one in taught] == [{"version": 1, "added": 1}] * 2
+    assert misspelt.is_error and "'Bad' is not a class of the model; 'bad' is" in misspelt.content[0].text
+    assert [one.structured_content for one in taught] == [{"version": 1, "added": 1}] * 2  # the second is a retry
     with LiveModel.open(model) as live:
         change = live.changes()[-1]
         assert change.what == "add" and change.why == "a user said so" and change.who.endswith("through an agent")
@@ -95,6 +94,7 @@ def test_wrong_calls_are_told_what_is_wrong(model):
         async with agent(model) as client:
             return [
                 await client.call_tool("explain", {"text": NEW[0], "k": 0}),
+                await client.call_tool("explain", {"text": NEW[0], "k": 1001}),
                 await client.call_tool("decide", {"texts": ["x"] * 300}),
                 await client.call_tool("decide", {"texts": [NEW[0]], "answers": ["yes"]}),
             ]
@@ -102,4 +102,9 @@ def test_wrong_calls_are_told_what_is_wrong(model):
     answers = asyncio.run(ask())
     assert all(one.is_error for one in answers)
     said = [one.content[0].text for one in answers]
-    assert "'k' must be at least 1" in said[0] and "At most 256 texts" in said[1] and "Traceback" not in "".join(said)
+    assert (
+        "'k' must be at least 1" in said[0]
+        and "at most 1000" in said[1]
+        and "At most 256 texts" in said[2]
+        and "Traceback" not in "".join(said)
+    )

@@ -142,7 +142,7 @@ def given_block(
         return LabelledStates([], None)
     try:
         states = np.array(hidden_states, dtype=np.float32)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInputError(f"hidden_states must be lists of numbers, all of the same length: {error}.") from error
     if states.ndim not in (2, 3):
         raise InvalidInputError(f"hidden_states must be a list of states. Got shape {states.shape}.")

@@ -149,6 +149,11 @@ class LiveModel:
         live._mark, live._verify, live._is_exclusive = mark, verify, exclusive
         return live
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether changes can be made."""
+        return self._writer is not None
+
     # --- Changes -----------------------------------------------------------------------------------------------------
 
     def add(

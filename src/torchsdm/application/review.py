@@ -41,7 +41,7 @@ Calling: TypeAlias = Callable[[Callable[[], Any]], Any]
 
 
 class ReviewQueue:
-    """The queue of a live model, in ``MODEL/changes/review.sqlite``.
+    """The queue of a live model, in ``MODEL/changes/review.sqlite``, or in memory if the model cannot be written.
 
     Parameters
     ----------
@@ -53,10 +53,11 @@ class ReviewQueue:
 
     def __init__(self, live: LiveModel, reading: Calling | None = None, writing: Calling | None = None) -> None:
         self.live = live
-        self.store = ReviewStore(live.path / CHANGES / "review.sqlite")
+        self.store = ReviewStore(live.path / CHANGES / "review.sqlite" if live.is_writable else None)
         self.problem: str | None = None
         """Why the worker stopped, if it did."""
         self._reading, self._writing = reading or _called, writing or _called
+        self._one_change = threading.Lock()  # who adds the same rows at the same time finds them added
         self._wake, self._ended = threading.Event(), threading.Event()
         self._worker: threading.Thread | None = None
         self._settle()
@@ -208,22 +209,27 @@ class ReviewQueue:
 
     def add(self, who: str, why: str, *, recalibrate: bool = True) -> list[Change]:
         """Add all that was labelled to the support of the model, in one step; returns the changes."""
-        rows, requests, _ = self._labelled(recalibrate)
-        key = f"review:{hashlib.sha256(json.dumps([rows, _now()]).encode()).hexdigest()[:16]}"
-        self.store.start_adding(rows, key)  # a process that is killed in the next line finds out by the key
-        try:
-            who = _person(who)
-            made: list[Change] = self._writing(lambda: self.live.make(requests, who=who, why=why, key=key))
-        finally:
-            self._settle()
+        who = _person(who)
+        with self._one_change:
+            rows, requests, _ = self._labelled(recalibrate)
+            key = f"review:{hashlib.sha256(json.dumps([rows, _now()]).encode()).hexdigest()[:16]}"
+            self.store.start_adding(rows, key)  # a process that is killed in the next line finds out by the key
+            try:
+                made: list[Change] = self._writing(lambda: self.live.make(requests, who=who, why=why, key=key))
+            finally:
+                self._settle()
         return made
 
     def undo(self, version: int, who: str, why: str) -> list[Change]:
         """Undo a change, and what was made in one step with it."""
+        who = _person(who)
+        with self._one_change:
+            return self._undo(version, who, why)
+
+    def _undo(self, version: int, who: str, why: str) -> list[Change]:
         changes = self.live.changes()
         step = next((one.together_with for one in changes if one.version == version), version)
         chosen = [one.version for one in changes if step in (one.version, one.together_with) and one.undone_by is None]
-        who = _person(who)
         undone: list[Change] = self._writing(lambda: self.live.undo_all(chosen or [version], who=who, why=why))
         self._settle()
         return undone

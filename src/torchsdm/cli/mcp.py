@@ -23,6 +23,7 @@ def mcp(model: str, texts: bool, writable: bool, language_model: LanguageModel) 
     """
     from torchsdm.application import LiveModel
     from torchsdm.service import create_tools
+    from torchsdm.storage import login_name
 
     live = LiveModel.open(
         model,
@@ -33,4 +34,5 @@ def mcp(model: str, texts: bool, writable: bool, language_model: LanguageModel) 
         writable=writable,
         exclusive=False,
     )
-    create_tools(live, texts=texts, writable=writable).run("stdio")
+    who = f"{login_name()}, through an agent"
+    create_tools(live, texts=texts, writable=writable, who=who).run("stdio")

@@ -28,7 +28,7 @@ TOKEN_VARIABLE = "TORCHSDM_TOKEN"
 )
 @click.option(
     "--allow-host", "allowed_hosts", multiple=True, metavar="NAME", help="Another name that requests may be for, as "
-    "behind a proxy; can be repeated.",
+    "behind a proxy; needs a token; can be repeated.",
 )  # fmt: skip
 @click.option("--texts", is_flag=True, help="Include the texts of training examples in explanations.")
 @click.option("--watch", is_flag=True, help="Serve a new model as soon as it is in MODEL.")
@@ -59,8 +59,9 @@ def serve(
     r"""Serve decisions of a saved MODEL over HTTP, as JSON; /openapi.json describes the routes.
 
     Requests that arrive together are answered together. By default only this machine can reach the service. With a
-    token, whoever changes the model must send it; if the address is not loopback, whoever asks for anything but
-    /v1/health. What is being answered when the service is told to end (SIGTERM, Ctrl-C) is answered first.
+    token, whoever changes the model must send it; if the address is not loopback, or with --allow-host, whoever asks
+    for anything but /v1/health. What is being answered when the service is told to end (SIGTERM, Ctrl-C) is answered
+    first.
 
     \b
     Examples:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from torchsdm.errors import InvalidInputError, Remedy
+from torchsdm.errors import InvalidInputError, InvalidTypeError, Remedy
 from torchsdm.estimators._apart import keep_apart
 from torchsdm.estimators._fitted import FittedState, check_examples
 from torchsdm.model import CALIBRATION, CERTIFICATION, SUPPORT, EncodedPoints, SDMModel
@@ -20,6 +20,7 @@ from torchsdm.validation import (
     check_hidden_states,
     check_positive,
     check_same_length,
+    is_storable_id,
 )
 
 Self = TypeVar("Self", bound="Updatable")
@@ -188,6 +189,11 @@ class Updatable(FittedState):
         self, models: Sequence[SDMModel], ids: list[Any], method: str, names: Sequence[str]
     ) -> list[tuple[SDMModel, str, list[int], list[int]]]:
         """Where the ids are: model, name of the set, positions in it, and which of the ids those are."""
+        strange = [name for name in ids if not is_storable_id(name)]
+        if strange:
+            raise InvalidTypeError(
+                f"'ids' of {type(self).__name__}.{method} must be strings or 64-bit integers. Got {strange[0]!r}."
+            )
         found: list[tuple[SDMModel, str, list[int], list[int]]] = []
         seen: set[int] = set()
         for model in models:

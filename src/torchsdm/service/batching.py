@@ -80,7 +80,7 @@ class Mailbox:
             waiter, done = self._arrived.popleft()
             if waiter.done():
                 continue
-            error = done.exception()
+            error = Closed() if done.cancelled() else done.exception()  # only an end cancels what is waited for
             if error is None:
                 waiter.set_result(done.result())
             else:

@@ -22,13 +22,13 @@ _PLACE = 100  # characters of the place that a message names
 
 
 class JSONAnswer(Response):
-    """Strict JSON: no NaN, no infinity."""
+    """Strict JSON: NaN and infinity are null."""
 
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
         """The bytes of plain values."""
-        return to_json(content)
+        return to_json(content, inf_nan_mode="null")
 
 
 def refusal(status: int, what: str, headers: Mapping[str, str] | None = None) -> Response:
@@ -107,7 +107,7 @@ class _Unexpected:
             await self.app(scope, receive, noting_send)
         except Exception:
             name = secrets.token_hex(6)
-            _LOGGER.exception("failure %s: %s %s", name, scope.get("method"), scope.get("path"))
+            _LOGGER.exception("failure %s: %s %r", name, scope.get("method"), scope.get("path"))
             if scope["type"] != "http" or has_begun:
                 raise
             said = f"Something went wrong that should not have. The service's log has it as failure {name}."

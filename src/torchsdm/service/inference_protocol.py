@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -26,11 +26,16 @@ from torchsdm.service.failures import JSONAnswer
 from torchsdm.service.routes.access import REFUSALS, ServingModel, new_router, strict_json
 from torchsdm.service.schemas import ErrorAnswer
 from torchsdm.service.serving import Served, Serving
+from torchsdm.wording import shortened
 
 router = new_router(prefix="/v2", tags=["Open Inference Protocol"])
 
 HEADER_LENGTH = "inference-header-content-length"  #: bytes of the JSON in front of binary tensors
+_DIGITS = 20  # of a length in bytes
 _NUMPY = {"BOOL": "?", "INT64": "<i8", "FP64": "<f8", "FP32": "<f4"}
+
+#: What goes beyond the protocol; clients also write null where there is nothing.
+Parameters = Annotated[dict[str, Any], BeforeValidator(lambda given: {} if given is None else given)]
 
 
 class Tensor(BaseModel):
@@ -41,7 +46,7 @@ class Tensor(BaseModel):
     name: str
     shape: list[Annotated[int, Field(ge=0)]]
     datatype: str
-    parameters: dict[str, Any] = {}
+    parameters: Parameters = {}
     data: Annotated[list[Any] | None, WithJsonSchema({"type": "array"})] = None
 
 
@@ -51,7 +56,7 @@ class OutputWanted(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: str
-    parameters: dict[str, Any] = {}
+    parameters: Parameters = {}
 
 
 class InferRequest(BaseModel):
@@ -60,7 +65,8 @@ class InferRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     id: str | None = None
-    parameters: dict[str, Any] = {}
+    model_name: str | None = Field(None, description="As in the path; KServe's client repeats it.")
+    parameters: Parameters = {}
     inputs: list[Tensor]
     outputs: list[OutputWanted] | None = Field(None, description="By default all.")
 
@@ -102,9 +108,9 @@ async def model(name: str, serving: ServingModel) -> dict[str, Any]:
     classifier = served.saved.classifier
     shape = [-1] * (classifier.input_ndim_ - 1) + [classifier.n_features_in_]
     inputs = [{"name": "hidden_states", "datatype": "FP32", "shape": shape}]
-    if served.reads_texts:
-        inputs = [{"name": "texts", "datatype": "BYTES", "shape": [-1]}, *inputs]
-    tensors = output_tensors([await asyncio.to_thread(lambda: served.example)])
+    words = ("texts", *(("answers",) if served.asks_for_answers else ())) if served.reads_texts else ()
+    inputs = [*({"name": one, "datatype": "BYTES", "shape": [-1]} for one in words), *inputs]
+    tensors = await _outputs(served)
     return {
         "name": name,
         "versions": [str(served.version)],
@@ -138,18 +144,26 @@ async def model_ready(name: str, serving: ServingModel) -> Response:
 )
 async def infer(name: str, request: Request, serving: ServingModel) -> Response:
     """The decision of each input, a tensor for each field. The drift guard watches these inputs as `/v1/decide`'s."""
-    _named(serving, name)
+    served = _named(serving, name)
     asked, raw = _parsed(request, await request.body())
-    answered = await serving.ask(_inputs(asked, raw))
+    inputs = _inputs(asked, raw)
+    if asked.outputs:  # looked at before the guard sees the inputs
+        outputs = [one.name for one in await _outputs(served)]
+        unknown = next((one.name for one in asked.outputs if one.name not in outputs), None)
+        if unknown is not None:
+            raise InvalidInputError(f"There is no output {unknown!r}. The outputs are {', '.join(outputs)}.")
+    answered = await serving.ask(inputs)
     serving.count_rows(answered.rows)
     known = {one.name: one for one in output_tensors(answered.rows)}
     wanted = [OutputWanted(name=one) for one in known] if asked.outputs is None else asked.outputs
-    unknown = next((one.name for one in wanted if answered.rows and one.name not in known), None)
-    if unknown is not None:
-        raise InvalidInputError(f"There is no output {unknown!r}. The outputs are {', '.join(known)}.")
     head: dict[str, Any] = {"model_name": name, "model_version": str(answered.version)}
     head |= {} if asked.id is None else {"id": asked.id}
     return _written(head, [(known[one.name], _is_binary(one, asked)) for one in wanted if one.name in known])
+
+
+async def _outputs(served: Served) -> list[Tensor]:
+    """The outputs, as they are for one input."""
+    return output_tensors([await asyncio.to_thread(lambda: served.example)])
 
 
 def _named(serving: Serving, name: str) -> Served:
@@ -166,8 +180,10 @@ def _health(is_good: bool, name: str) -> Response:
 def _parsed(request: Request, body: bytes) -> tuple[InferRequest, memoryview]:
     """The JSON of a request, and the binary tensors behind it."""
     length = request.headers.get(HEADER_LENGTH, str(len(body)))
-    if not length.isdecimal() or int(length) > len(body):
-        raise HTTPException(422, f"The header {HEADER_LENGTH} must be the length of the JSON. Got {length!r}")
+    if not length.isdecimal() or len(length) > _DIGITS or int(length) > len(body):
+        raise HTTPException(
+            422, f"The header {HEADER_LENGTH} must be the length of the JSON. Got {shortened(length)!r}"
+        )
     end = int(length)
     try:
         return InferRequest.model_validate(strict_json(body[:end])), memoryview(body)[end:]
@@ -217,7 +233,7 @@ def _numbers(tensor: Tensor, binary: memoryview | None) -> Any:
     try:
         with np.errstate(over="ignore"):  # infinite then, and rejected
             return np.array(flat, dtype=np.float64).astype(np.float32).reshape(shape)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInputError(f"{place}: the elements must be numbers: {error}.") from error
 
 
@@ -303,7 +319,7 @@ def _written(head: Mapping[str, Any], tensors: Sequence[tuple[Tensor, bool]]) ->
     body = {**head, "outputs": outputs}
     if not binaries:
         return JSONAnswer(body)
-    text = to_json(body)
+    text = to_json(body, inf_nan_mode="null")
     return Response(
         b"".join([text, *binaries]),
         media_type="application/octet-stream",

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Depends, Query, Request
+from fastapi import Body, Depends, Query, Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.staticfiles import StaticFiles
 
 from torchsdm.application import ReviewQueue, calibration_examples, calibration_map, signal_histograms
 from torchsdm.errors import InvalidInputError
 from torchsdm.service.failures import JSONAnswer
+from torchsdm.service.routes.access import new_router
 from torchsdm.service.serving import Serving
 
 PAGE = Path(__file__).parent / "page"
@@ -112,7 +113,8 @@ def _inspector(request: Request) -> Inspector:
 
 Inspecting = Annotated[Inspector, Depends(_inspector)]
 Person = Annotated[str, Body()]
-router = APIRouter(include_in_schema=False)
+RowNumber = Annotated[int, Body(ge=1, lt=2**63)]
+router = new_router(include_in_schema=False)
 files = StaticFiles(directory=PAGE)  #: what the page consists of
 
 
@@ -154,7 +156,7 @@ def rows(
     search: str = "",
     order: Literal["arrival", "contradiction", "confidence", "distance"] = "arrival",
     limit: Annotated[int, Query(ge=1, le=_MOST_ROWS)] = 50,
-    offset: Annotated[int, Query(ge=0)] = 0,
+    offset: Annotated[int, Query(ge=0, lt=2**63)] = 0,
 ) -> Response:
     """Rows of the review queue."""
     chosen = {"status": status or None, "lane": lane or None, "search": search}
@@ -188,9 +190,7 @@ def clear(inspector: Inspecting) -> Response:
 
 
 @router.post("/v1/review/label")
-def label(
-    inspector: Inspecting, row: Annotated[int, Body()], who: Person, label: Annotated[Any, Body()] = None
-) -> Response:
+def label(inspector: Inspecting, row: RowNumber, who: Person, label: Annotated[Any, Body()] = None) -> Response:
     """Label an input, or skip it."""
     inspector.queue.label(row, label, who)
     return JSONAnswer({"row": row, "label": label})

@@ -148,7 +148,7 @@ class _Calibration(_Strict):
     alpha: float | list[float] | dict[str, float] | None = Field(
         None, description="Target accuracy: one, several, or one for each class. Default: as before."
     )
-    min_class_count: Annotated[StrictInt, Field(ge=0)] | None = None
+    min_class_count: Annotated[StrictInt, Field(ge=0, lt=2**31)] | None = None
     policy: StrictStr | None = Field(None, description="Which lanes are admitted. Default: as before.")
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -112,7 +113,11 @@ class Serving:
 
     def __init__(self, path: Path, settings: ServiceSettings, metrics: Metrics, **opening: Any) -> None:
         self.path, self.settings, self.metrics = path, settings, metrics
-        self.live = LiveModel.open(path, who="sdm serve", exclusive=False, **opening)  # the shell may change it, too
+        writable = os.access(path, os.W_OK)
+        # Not exclusive: the shell may change it, too.
+        self.live = LiveModel.open(path, who="sdm serve", writable=writable, exclusive=False, **opening)
+        if not writable:
+            _LOGGER.warning("%s cannot be written: the model is not changed, reviews last until the service ends", path)
         guard = continued_guard(self.live.snapshot.saved.classifier, settings.guard_file)
         if guard is not None and settings.guard_file is not None:
             guard.save(settings.guard_file)  # who cannot write should know at the start
@@ -234,12 +239,15 @@ class Serving:
             try:
                 self._writer.submit(self._refresh).result()
                 told = ""
-            except TorchSDMError as error:
+            except Exception as error:  # whatever it is: the next look may find a model that works
+                if self._is_closing.is_set():
+                    return
                 if str(error) != told:
                     told = str(error)
-                    _LOGGER.error("version %d is served on: %s", self.served.version, error)
-            except (CancelledError, RuntimeError):  # the writer ends
-                return
+                    known = isinstance(error, TorchSDMError)
+                    _LOGGER.error(
+                        "version %d is served on: %s", self.served.version, error, exc_info=None if known else error
+                    )
 
     # ---------------------------------------------------------------- the guard
 
@@ -306,7 +314,11 @@ class Serving:
 
     def _warm(self) -> None:
         """Decide once, so that the first to ask does not wait for the language model and for compiled code."""
-        _decide_once(self.served, with_texts=True)
+        try:
+            _decide_once(self.served, with_texts=True)
+        except Exception:
+            _LOGGER.exception("%s cannot be asked: the service never becomes ready", self.path)
+            raise
         self.is_warm = True
         _LOGGER.info("ready: %s, version %d", self.path, self.served.version)
 

@@ -21,9 +21,9 @@ class ServiceSettings:
     port: int = 8000
     """0 picks a free one."""
     token: str | None = None
-    """Whoever writes must know it; if the address is not loopback, whoever asks anything but health."""
+    """Whoever writes must know it; if others can reach the service, whoever asks anything but health."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names, besides those of loopback, that requests may be for; needed behind a proxy."""
+    """Names, besides those of loopback, that requests may be for; needed behind a proxy, and with them a token."""
     texts: bool = False
     """Whether explanations have the texts of training examples."""
     watch: bool = False
@@ -56,14 +56,17 @@ class ServiceSettings:
                 "python -c 'import secrets; print(secrets.token_urlsafe())'."
             )
         if not self.is_local and self.token is None:
+            reached = self.allowed_hosts[0] if self.allowed_hosts else self.host
             raise InvalidInputError(
-                f"{self.host} can be reached by others, so a token is needed: put one into a file and name it with "
+                f"{reached} can be reached by others, so a token is needed: put one into a file and name it with "
                 "--token-file, or set TORCHSDM_TOKEN."
             )
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can reach the service."""
+        """Whether only this machine can reach the service. Another name means a proxy, which others can reach."""
+        if self.allowed_hosts:
+            return False
         if self.host == "localhost":
             return True
         try:

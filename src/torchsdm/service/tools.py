@@ -7,7 +7,6 @@ found out. Decisions are the rows that the command and the HTTP service give.
 
 from __future__ import annotations
 
-import getpass
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -16,12 +15,13 @@ from torchsdm.application import LiveModel, answer_rows, change_requests, readab
 from torchsdm.errors import InvalidInputError, MissingExtraError, TorchSDMError
 
 MOST_TEXTS = 256  #: in one call
+MOST_EXAMPLES = 1000  #: of an explanation
 _INSTRUCTIONS = """Decides which classifications of texts may be acted on. Ask `decide` before acting: act only where
 `admitted` is true, and tell a person the `reason` where it is not. `explain` shows the training examples behind a
 decision. `describe_model` says what the labels are and what is promised."""
 
 
-def create_tools(live: LiveModel, *, texts: bool = False, writable: bool = False) -> Any:
+def create_tools(live: LiveModel, *, texts: bool = False, writable: bool = False, who: str = "an agent") -> Any:
     """An MCP server whose tools ask a model.
 
     Parameters
@@ -32,6 +32,8 @@ def create_tools(live: LiveModel, *, texts: bool = False, writable: bool = False
         Whether explanations quote training texts.
     writable : bool
         Whether there is a tool that adds an example to the support.
+    who : str
+        Who changes the model then, for its history.
     """
     try:
         from mcp.server import MCPServer
@@ -72,8 +74,8 @@ def create_tools(live: LiveModel, *, texts: bool = False, writable: bool = False
         """A decision with what it rests on: the k nearest training examples, and calibration points like the text."""
 
         def ask() -> dict[str, Any]:
-            if k < 1:
-                raise InvalidInputError(f"'k' must be at least 1. Got {k}.")
+            if not 1 <= k <= MOST_EXAMPLES:
+                raise InvalidInputError(f"'k' must be at least 1 and at most {MOST_EXAMPLES}. Got {k}.")
             rows = _rows(live, [text], None if answer is None else [answer], k=k, calibration=True, texts=quotes)
             return {"version": live.snapshot.version, "explanation": rows[0]}
 
@@ -98,27 +100,22 @@ def create_tools(live: LiveModel, *, texts: bool = False, writable: bool = False
             label: str,
             why: str,
             answer: str | None = None,
-            allow_new_labels: bool = False,
+            allow_new_label: bool = False,
             key: str | None = None,
         ) -> dict[str, Any]:
             """Add a text with the label that a person gave it to the support. Say why; it can be undone.
 
-            A label that is none of the classes needs `allow_new_labels`: inputs near such an example are then trusted
-            less. A call that is repeated with the same `key` adds nothing again.
+            With `allow_new_label` the label may be none of the classes: inputs near such an example are then trusted
+            less. Called again with the same `key`, of your choice, it is no second change.
             """
 
             def ask() -> dict[str, Any]:
                 saved = live.snapshot.saved
                 names = {str(one): one for one in saved.classifier.classes_.tolist()}
-                added = {
-                    "what": "add",
-                    "texts": [text],
-                    "answers": None if answer is None else [answer],
-                    "labels": [names.get(label, label)],
-                    "allow_new_labels": allow_new_labels,
-                }
-                who = f"{getpass.getuser()}, through an agent"
-                (change,) = live.make(change_requests(saved, [added]), who=who, why=why, key=key)
+                example = {"texts": [text], "answers": None if answer is None else [answer]}
+                added = {"what": "add", **example, "labels": [names.get(label, label)]}
+                requests = change_requests(saved, [{**added, "allow_new_labels": allow_new_label}])
+                (change,) = live.make(requests, who=who, why=why, key=key)
                 return {"version": change.version, "added": change.n}
 
             return answered(ask)

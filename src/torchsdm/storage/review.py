@@ -100,16 +100,17 @@ class ReviewStore:
 
     Parameters
     ----------
-    path : Path
-        The file, made if it is missing.
+    path : Path or None
+        The file, made if it is missing. None keeps the queue in memory.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path, self._lock = path, threading.RLock()
+    def __init__(self, path: Path | None) -> None:
+        self.path, self._lock = path or Path(":memory:"), threading.RLock()
         try:
-            path.parent.mkdir(exist_ok=True)
-            path.touch()  # so that its mode comes from the umask; SQLite gives it to the files beside it
-            self._connection = sqlite3.connect(path, check_same_thread=False, timeout=30, isolation_level=None)
+            if path is not None:
+                path.parent.mkdir(exist_ok=True)
+                path.touch()  # so that its mode comes from the umask; SQLite gives it to the files beside it
+            self._connection = sqlite3.connect(self.path, check_same_thread=False, timeout=30, isolation_level=None)
             self._connection.row_factory = sqlite3.Row
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")

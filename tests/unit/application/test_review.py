@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -213,3 +216,27 @@ def test_histograms_count_every_calibration_point(live):
     for name in drawn["edges"]:
         n = sum(sum(one[name]["right"]) + sum(one[name]["wrong"]) for one in drawn["predictions"])
         assert n == len(classifier.models_[0].calibration.labels), name
+
+
+def test_who_adds_the_same_at_the_same_time_finds_it_added(queue, monkeypatch):
+    queue.put(ROWS[:2], "test")
+    work(queue)
+    for row in (1, 2):
+        queue.label(row, 1, "Ada")
+    ticks = iter(range(100))
+    monkeypatch.setattr("torchsdm.application.review._now", lambda: str(next(ticks)))  # each in a second of its own
+    both_have_read, make = threading.Barrier(2), queue._labelled
+
+    def read_together(recalibrate):
+        read = make(recalibrate)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both_have_read.wait(0.5)
+        return read
+
+    monkeypatch.setattr(queue, "_labelled", read_together)
+    with ThreadPoolExecutor(2) as pool:
+        added = [pool.submit(queue.add, name, "checked", recalibrate=False) for name in ("Ada", "Bob")]
+    failures = [one.exception() for one in added]
+    assert [type(one) for one in failures if one is not None] == [InvalidInputError]
+    assert "Nothing is labelled" in str(next(one for one in failures if one is not None))
+    assert queue.store.counts()["status"]["added"] == 2

@@ -13,7 +13,7 @@ import torch
 
 from torchsdm import DriftGuard, LabelledStates, SDMClassifier, SDMEnsemble
 from torchsdm.core import Encoded
-from torchsdm.errors import CertificateWarning, DataWarning, InvalidInputError, SDMWarning
+from torchsdm.errors import CertificateWarning, DataWarning, InvalidInputError, InvalidTypeError, SDMWarning
 from torchsdm.estimators._apart import keep_apart
 from torchsdm.model import Calibration, ListedExamples
 
@@ -131,6 +131,14 @@ def test_points_are_found_in_whichever_set_has_them(clf):
     assert len(clf.model_.calibration.labels) == 449 and clf.certificate_.n_certification == 299
     with pytest.raises(InvalidInputError, match=r"'ids' of SDMClassifier.remove must name points of the model. Got 'x"):
         clf.remove(chosen[:1])
+
+
+@pytest.mark.parametrize("name", [None, True, 1.5, {}, 2**63])
+def test_what_cannot_be_an_id_names_no_point(clf, name):
+    for call in (lambda: clf.remove(["x0", name]), lambda: clf.relabel([name], ["ant"])):
+        with pytest.raises(InvalidTypeError, match="must be strings or 64-bit integers"):
+            call()
+    assert "x0" in clf.models_[0].known_ids()
 
 
 def test_labels_change_in_whichever_set_has_the_point(clf):

@@ -186,3 +186,16 @@ def test_who_is_cancelled_is_not_answered(busy, keeper):
         return await there
 
     assert asyncio.run(main()) == "there" and keeper.batches[1:] == [["there"]]
+
+
+def test_what_the_end_cancels_is_told_so_and_others_get_their_results():
+    async def ask():
+        mailbox, cancelled, done = Mailbox(), Future(), Future()
+        waiting = [asyncio.ensure_future(mailbox.result(one)) for one in (cancelled, done)]
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        done.set_result(7)
+        return await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 5)
+
+    first, second = asyncio.run(ask())
+    assert isinstance(first, Closed) and second == 7

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 
 from torchsdm.errors import BackboneError, InvalidInputError, ModelFileError, ModelInUseError
 from torchsdm.service.batching import Closed, QueueFull
-from torchsdm.service.failures import answer_failures
+from torchsdm.service.failures import JSONAnswer, answer_failures
 
 
 def failing(error):
@@ -46,7 +46,7 @@ def test_what_nobody_thought_of_has_an_id_that_is_in_the_log(caplog):
     assert status == 500 and list(body) == ["error"] and "secret" not in body["error"]
     name = re.search(r"failure (\w{12})\.", body["error"])[1]
     (record,) = caplog.records
-    assert name in record.getMessage() and "GET /" in record.getMessage()
+    assert name in record.getMessage() and "GET '/" in record.getMessage()
     assert record.exc_info[0] is ZeroDivisionError
 
 
@@ -68,3 +68,7 @@ def test_what_is_known_has_its_status(error, status, caplog):
 def test_a_full_queue_has_a_time():
     status, body, headers = failing(QueueFull(7))
     assert (status, headers["retry-after"]) == (429, "7") and "7 s" in body["error"]
+
+
+def test_an_answer_is_strict_json():
+    assert JSONAnswer({"a": float("nan"), "b": [float("-inf"), 1.5]}).body == b'{"a":null,"b":[null,1.5]}'

@@ -57,6 +57,22 @@ def test_the_map_names_its_points_and_gives_texts_only_where_it_may(client):
         assert answer.status_code == 422 and answer.json()["error"].startswith("positions")
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/review", b'{"rows": [{"text": "a", "label": NaN}]}'),
+        ("/v1/review", b'{"rows": ' + b"[" * 100_000),
+        ("/v1/review", b'{"name": "\\ud800.csv", "content": "text\\na\\n"}'),
+        ("/v1/review/label", b'{"row": 1000000000000000000000000000000, "who": "Ada", "label": 1}'),
+        ("/v1/review?offset=99999999999999999999999", None),
+    ],
+)
+def test_what_cannot_be_read_is_told_as_everywhere(client, path, body):
+    headers = {"content-type": "application/json"}
+    answer = client.get(path) if body is None else client.post(path, content=body, headers=headers)
+    assert answer.status_code == 422 and list(answer.json()) == ["error"]
+
+
 def test_what_came_in_is_counted(client):
     decided = client.post("/v1/decide", json={"hidden_states": [[0, 0, 0, 0], [2, 2, 2, 2]]}).json()["decisions"]
     lanes = [one["lanes"] for one in client.get("/v1/recent").json()["minutes"]]

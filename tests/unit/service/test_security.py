@@ -98,6 +98,9 @@ def test_whoever_comes_from_elsewhere_needs_it_for_everything_but_health_and_the
     ):
         assert status(settings, path=path, host="example.org") == 200
     assert status(settings, path="/v1/health/../model", host="example.org") == 401
+    for path in ("/", "/page/main.js"):  # the page itself, which asks people for the token
+        assert status(settings, path=path, host="example.org") == 200
+        assert status(settings, "POST", path, host="example.org", **JSON) == 401
 
 
 @pytest.mark.parametrize(
@@ -125,9 +128,17 @@ def test_a_name_that_was_bent_to_this_machine_is_not(host):
 
 
 def test_another_name_can_be_allowed():
-    settings = ServiceSettings(allowed_hosts=("sdm.example.org",))
-    assert status(settings, host="sdm.example.org") == status(settings, **LOCAL) == 200
-    assert status(settings, host="evil.org") == 421
+    settings = ServiceSettings(token=TOKEN, allowed_hosts=("sdm.example.org",))
+    assert status(settings, host="sdm.example.org", **BEARER) == status(settings, **LOCAL, **BEARER) == 200
+    assert status(settings, host="evil.org", **BEARER) == 421
+
+
+def test_behind_a_proxy_every_question_needs_the_token():
+    settings = ServiceSettings(token=TOKEN, allowed_hosts=("sdm.example.org",))
+    for method, path in (("GET", "/v1/review"), ("GET", "/v1/model"), ("POST", "/v1/explain")):
+        assert status(settings, method, path, host="sdm.example.org", **JSON) == 401, path
+        assert status(settings, method, path, **LOCAL, **JSON) == 401, path
+    assert status(settings, path="/v1/health", host="sdm.example.org") == 200
 
 
 @pytest.mark.parametrize("origin", ["http://evil.org", "null", "https://127.0.0.1:9999", "http://127.0.0.1:8000.evil"])

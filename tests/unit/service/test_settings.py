@@ -22,6 +22,12 @@ def test_any_other_address_needs_a_token(host):
     assert not ServiceSettings(host=host, token=TOKEN).is_local
 
 
+def test_the_name_of_a_proxy_needs_a_token():
+    with pytest.raises(InvalidInputError, match=r"sdm\.example\.org can be reached by others, so a token is needed"):
+        ServiceSettings(allowed_hosts=("sdm.example.org",))
+    assert not ServiceSettings(token=TOKEN, allowed_hosts=("sdm.example.org",)).is_local
+
+
 @pytest.mark.parametrize("token", ["", "short", "with a\nline break in it", "ünïcödé-ünïcödé-ünïcödé"])
 def test_a_token_that_could_be_guessed_or_not_be_sent_is_refused(token):
     with pytest.raises(InvalidInputError, match="at least 16"):
