@@ -198,6 +198,19 @@ def test_many_additions_are_replayed_as_one(model, monkeypatch):
 # --- Who, when, why; and taking back ---------------------------------------------------------------------------------
 
 
+def test_neither_taking_in_additions_nor_undoing_joins_the_parts_of_the_support(model, monkeypatch):
+    from torchsdm.matching import SupportSet
+
+    with LiveModel.open(model) as live:
+        reader = LiveModel.open(model, writable=False)
+        monkeypatch.setattr(SupportSet, "exemplars", property(lambda self: pytest.fail("the exemplars were copied")))
+        live.add(points(10, 1, "n"), **ME)
+        live.remove(["n-1"], **ME)
+        live.add(points(4, 2, "m"), **ME)
+        live.undo(2, **ME)
+        assert reader.refresh() and len(current(reader).model_.support.parts) > 1
+
+
 def test_every_change_says_who_when_why_and_what(model):
     with LiveModel.open(model) as live:
         change = live.add(points(5, 1, "n"), who="ada", why="checked by hand", key="k-1")
@@ -344,6 +357,39 @@ def test_a_point_that_would_be_there_twice_is_in_the_way_of_an_undo(model):
         live.add(again, **ME)
         with pytest.raises(InvalidInputError, match=r"Change 3 \(add, .*Already in the support set: 20 of the 20"):
             live.undo(2, **ME)
+
+
+def test_a_point_that_would_be_there_twice_is_in_the_way_of_making_a_change_again(model):
+    with LiveModel.open(model) as live:
+        live.add(points(20, 1, "n"), **ME)
+        live.remove([f"n-{i}" for i in range(20)], **ME)
+        live.add(points(20, 1, "n"), **ME)
+        live.undo(3, **ME)
+        live.undo(2, **ME)  # n-0 is there by change 1
+        with pytest.raises(InvalidInputError, match=r"Change 3 \(add, .* does not fit any more: .* Got 'n-0'"):
+            live.undo(4, **ME)
+
+
+def test_a_certification_sample_does_not_come_back_into_a_model_that_learned_from_it(model):
+    with LiveModel.open(model) as live:
+        names = current(live).model_.certification.examples.ids()
+        X, y = draw(400, 0)
+        rows = [int(name[1:]) for name in names]
+        live.certify(points(150, 1, "c"), **ME)
+        live.add(LabelledStates(X[rows], y[rows], [f"again-{name}" for name in names]), **ME)  # it certifies no more
+        with pytest.raises(InvalidInputError, match=r"Change 2 \(add, .* Already in the certification set"):
+            live.undo(1, **ME)
+
+
+def test_a_certification_sample_that_was_given_again_is_not_in_the_way_of_an_undo(model):
+    with LiveModel.open(model) as live:
+        names = current(live).model_.certification.examples.ids()
+        X, y = draw(400, 0)
+        rows = [int(name[1:]) for name in names]
+        live.certify(points(150, 1, "c"), **ME)
+        live.certify(LabelledStates(X[rows], y[rows], names), **ME)
+        live.undo(1, **ME)
+        assert current(live).model_.certification.examples.ids() == names
 
 
 def test_what_cannot_be_undone_says_why(model):
