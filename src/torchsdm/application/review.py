@@ -59,6 +59,8 @@ class ReviewQueue:
         self._reading, self._writing = reading or _called, writing or _called
         self._wake, self._ended = threading.Event(), threading.Event()
         self._worker: threading.Thread | None = None
+        self._changing = threading.RLock()  # one change at a time: what is being added is marked with its key
+        self._settled_at = -1
         self._settle()
 
     # --- Inputs ------------------------------------------------------------------------------------------------------
@@ -130,6 +132,8 @@ class ReviewQueue:
     def work(self) -> bool:
         """Decide on the next inputs; whether there were any."""
         snapshot = self.live.snapshot
+        if snapshot.version != self._settled_at:  # somebody else may have undone what was added here
+            self._settle()
         new = self.store.undecided(_BLOCK)
         if new:
             self._judge_new(new, snapshot)
@@ -208,15 +212,16 @@ class ReviewQueue:
 
     def add(self, who: str, why: str, *, recalibrate: bool = True) -> list[Change]:
         """Add all that was labelled to the support of the model, in one step; returns the changes."""
-        rows, requests, _ = self._labelled(recalibrate)
-        key = f"review:{hashlib.sha256(json.dumps([rows, _now()]).encode()).hexdigest()[:16]}"
-        self.store.start_adding(rows, key)  # a process that is killed in the next line finds out by the key
-        try:
-            who = _person(who)
-            made: list[Change] = self._writing(lambda: self.live.make(requests, who=who, why=why, key=key))
-        finally:
-            self._settle()
-        return made
+        with self._changing:
+            rows, requests, _ = self._labelled(recalibrate)
+            key = f"review:{hashlib.sha256(json.dumps([rows, _now()]).encode()).hexdigest()[:16]}"
+            self.store.start_adding(rows, key)  # a process that is killed in the next line finds out by the key
+            try:
+                who = _person(who)
+                made: list[Change] = self._writing(lambda: self.live.make(requests, who=who, why=why, key=key))
+            finally:
+                self._settle()
+            return made
 
     def undo(self, version: int, who: str, why: str) -> list[Change]:
         """Undo a change, and what was made in one step with it."""
@@ -230,10 +235,11 @@ class ReviewQueue:
 
     def _settle(self) -> None:
         """Take in which of the changes were made, and which were undone."""
-        changes = self.live.changes()
-        made = {one.key: one.version for one in changes if one.key and one.undone_by is None}
-        self.store.finish_adding(made)
-        self.store.release([one.version for one in changes if one.undone_by is not None])
+        with self._changing:
+            self._settled_at, changes = self.live.snapshot.version, self.live.changes()
+            made = {one.key: one.version for one in changes if one.key and one.undone_by is None}
+            self.store.finish_adding(made)
+            self.store.release([one.version for one in changes if one.undone_by is not None])
         self._wake.set()
 
     def _labelled(self, recalibrate: bool) -> tuple[list[int], list[Request], int]:
