@@ -23,7 +23,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from torchsdm.errors import InvalidInputError, ModelFileError, ModelInUseError
-from torchsdm.files import strict_json, sync_directory
+from torchsdm.files import file_identity, strict_json, sync_directory
 from torchsdm.storage.changes import (
     BUSY_SECONDS,
     CHANGES,
@@ -277,7 +277,7 @@ class LogWriter:
             self._forget()
             return
         try:
-            if self._connection is None or self._id != named["log"] or self._file != _identity(path):
+            if self._connection is None or self._id != named["log"] or self._file != file_identity(path):
                 self._forget()  # another directory may have been put here
                 self._connect(path)
             if self._id != named["log"]:
@@ -350,7 +350,7 @@ class LogWriter:
         except (sqlite3.Error, KeyError) as error:
             connection.close()
             raise ModelFileError(f"{path} is damaged: {error}. Restore it from a copy.") from error
-        self._connection, self._file = connection, _identity(path)
+        self._connection, self._file = connection, file_identity(path)
 
     # --- Compaction --------------------------------------------------------------------------------------------------
 
@@ -454,15 +454,6 @@ def _is_readable(directory: Path) -> bool:
     except ModelFileError:
         return False
     return True
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """By which a file is known, whatever is at its path later."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _unwritten(directory: Path, error: OSError) -> ModelFileError:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from torchsdm.errors import InvalidInputError, ModelFileError
+from torchsdm.files import file_identity
 from torchsdm.validation import Array
 
 STATUSES = ("open", "labelled", "skipped", "added")  #: of an input, by what people did with it
@@ -106,16 +107,27 @@ class ReviewStore:
 
     def __init__(self, path: Path) -> None:
         self.path, self._lock = path, threading.RLock()
+        self._open()
+
+    def _open(self) -> None:
         try:
-            path.parent.mkdir(exist_ok=True)
-            path.touch()  # so that its mode comes from the umask; SQLite gives it to the files beside it
-            self._connection = sqlite3.connect(path, check_same_thread=False, timeout=30, isolation_level=None)
+            self.path.parent.mkdir(exist_ok=True)
+            self.path.touch()  # so that its mode comes from the umask; SQLite gives it to the files beside it
+            self._connection = sqlite3.connect(self.path, check_same_thread=False, timeout=30, isolation_level=None)
             self._connection.row_factory = sqlite3.Row
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
             self._connection.executescript(_SCHEMA)
         except (OSError, sqlite3.Error) as error:
-            raise ModelFileError(f"The review queue {path} cannot be opened: {error}.") from error
+            raise ModelFileError(f"The review queue {self.path} cannot be opened: {error}.") from error
+        self._file = file_identity(self.path)
+
+    def _opened(self) -> sqlite3.Connection:
+        """The connection to the file that is at the path now: another directory may have been put there."""
+        if self._file != file_identity(self.path):
+            self._connection.close()
+            self._open()
+        return self._connection
 
     def close(self) -> None:
         """Close the file."""
@@ -267,7 +279,7 @@ class ReviewStore:
     def _ask(self, query: str, *values: Any) -> list[dict[str, Any]]:
         try:
             with self._lock:
-                return [dict(row) for row in self._connection.execute(query, values).fetchall()]
+                return [dict(row) for row in self._opened().execute(query, values).fetchall()]
         except sqlite3.Error as error:
             raise ModelFileError(f"The review queue {self.path} cannot be read: {error}.") from error
 
@@ -276,13 +288,14 @@ class ReviewStore:
         """One transaction; it is on disk afterwards, or nothing of it is."""
         try:
             with self._lock:
-                self._connection.execute("BEGIN IMMEDIATE")
+                connection = self._opened()
+                connection.execute("BEGIN IMMEDIATE")
                 try:
-                    yield self._connection
-                    self._connection.execute("COMMIT")
+                    yield connection
+                    connection.execute("COMMIT")
                 finally:
-                    if self._connection.in_transaction:
-                        self._connection.execute("ROLLBACK")
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
         except sqlite3.Error as error:
             raise ModelFileError(f"The review queue {self.path} cannot be written: {error}.") from error
 
