@@ -70,6 +70,15 @@ def describe_file(path: Path) -> dict[str, Any]:
     return {"file": path.name, "bytes": path.stat().st_size, "sha256": file_digest(path)}
 
 
+def file_identity(path: Path) -> tuple[int, int] | None:
+    """By which a file that is open is told from another that was put at its path; None if there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def is_file_entry(entry: Any) -> bool:
     """Whether an entry describes a file in its own directory; a path elsewhere is not followed."""
     return (

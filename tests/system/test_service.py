@@ -279,6 +279,7 @@ def test_an_alarm_lasts_until_it_is_reset(states_model, tmp_path):
         assert (change["what"], change["who"], change["why"]) == ("guard_reset", "Ada", "looked at")
         assert change["version"] == answer["version"] == 1
         assert running.ask("/v1/guard", {"reason": "looked at", "who": "Ada", "key": "k"})[1] == answer  # sent again
+        assert running.ask("/v1/guard", {"reason": "another", "who": "Ada", "key": "k"})[0] == 422
         assert running.ask("/v1/decide", {"hidden_states": CALM})[1]["decisions"] == before
 
 

@@ -268,8 +268,10 @@ class LiveModel:
         """Try to undo changes; see ``draft``."""
         if not versions:
             raise InvalidInputError("'versions' of LiveModel.undo_all must have at least one change. Got none.")
-        log = read_changes(self.path.resolve(), read_config(self.path.resolve()), verify=self._verify)
-        replayed, entries = replay_without(self._base, log, versions)
+        with self._one_at_a_time:
+            self._refresh()
+            log, base = self._read_log(), self._base
+        replayed, entries = replay_without(base, log, versions)
         return Draft(log.version, replayed.classifier, entries, replayed.computed)
 
     def commit(self, draft: Draft, *, who: str, why: str) -> list[Change]:
@@ -317,30 +319,40 @@ class LiveModel:
         with self._one_at_a_time:
             if self._writer is None:
                 raise InvalidInputError(f"{self.path} was opened for reading, or is closed: it cannot be changed.")
-            if self._is_exclusive:
-                if config_mark(self.path) != self._mark:  # written by a version that knows no locks
-                    self._writer.synchronise()
-                    self._refresh()
+            if self._is_exclusive and config_mark(self.path) == self._mark and not self._writer.is_behind:
                 yield self._writer
                 return
-            self._writer.lock(wait=WAIT)
+            writer = self._locked_writer(self._writer)
             try:
                 self._refresh()
-                yield self._writer
+                yield writer
             finally:
-                self._writer.unlock()
+                if not self._is_exclusive:
+                    writer.unlock()
+
+    def _locked_writer(self, writer: LogWriter) -> LogWriter:
+        """Lock what is at the path now: another directory may have been put there."""
+        directory = self.path.resolve()
+        if writer.directory == directory:
+            writer.unlock()
+        else:
+            writer.close()
+            writer = self._writer = LogWriter(directory, writer.who)
+        writer.lock(wait=0 if self._is_exclusive else WAIT)
+        return writer
 
     def _commit(self, writer: LogWriter, draft: Draft, who: str, why: str, key: str | None, asked: str) -> list[Change]:
         for name, value in (("who", who), ("why", why), ("key", "key" if key is None else key)):
             if not is_storable_text(value) or (name != "why" and not value.strip()):
                 raise InvalidInputError(f"'{name}' of a change must be a text. Got {value!r}.")
-        if not draft.version == self.snapshot.version == writer.version:
+        is_here = config_mark(writer.directory) == self._mark
+        if not (is_here and draft.version == self.snapshot.version == writer.version):
             raise InvalidInputError(
                 f"{self.path} was changed meanwhile: it is at version {writer.version}, the change was prepared for "
                 f"version {draft.version}. Try again."
             )
         made = writer.append(draft.entries, who=who, why=why, key=key, request=asked, outcomes=draft.outcomes)
-        self._mark = config_mark(self.path)  # the first change names the log there
+        self._mark = config_mark(writer.directory)  # the first change names the log there
         draft.classifier.version_ = made[-1].version
         has_undo = any(change.what == UNDO for change in made)
         self._history = writer.history() if has_undo else [*self._history, *made]
@@ -348,23 +360,38 @@ class LiveModel:
         return made
 
     def _refresh(self) -> bool:
-        before, mark = self.snapshot.version, config_mark(self.path)
-        if mark != self._mark:
-            self._reload(mark)
-            return True
+        while True:
+            mark = config_mark(self.path)
+            if mark != self._mark:
+                self._reload(mark)
+                return True
+            try:
+                return self._take_in()
+            except ModelFileError:
+                if config_mark(self.path) == mark:  # or else another model was saved here meanwhile
+                    raise
+
+    def _take_in(self) -> bool:
+        """Replay what others wrote to the log."""
+        before = self.snapshot.version
         if (acknowledged_version(self.path) or 0) == before == len(self._history):
             return False
-        directory = self.path.resolve()
-        config = read_config(directory)
-        log = read_changes(directory, config, verify=self._verify, after=before)
-        start = self.snapshot.saved.classifier
+        log, start = self._read_log(before), self.snapshot.saved.classifier
         if any(record.change.what == UNDO for record in log.records):
-            start, log = self._base, read_changes(directory, config, verify=self._verify)
+            log, start = self._read_log(), self._base
+        self._history = log.history
         if log.version == before:
             return False
-        self._history = log.history
         self._show(replay(start, log).classifier)
         return True
+
+    def _read_log(self, after: int = 0) -> ReadLog:
+        """The log, with the contents of changes after a version, if it is that of the files that were loaded."""
+        directory = self.path.resolve()
+        log = read_changes(directory, read_config(directory), verify=self._verify, after=after)
+        if config_mark(self.path) != self._mark:
+            raise ModelFileError(f"{self.path} was saved anew while its changes were read. Try again.")
+        return log
 
     def _reload(self, mark: tuple[int, ...] | None) -> None:
         """Another model was saved here, or the log was begun."""

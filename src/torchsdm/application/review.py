@@ -57,9 +57,10 @@ class ReviewQueue:
         self.problem: str | None = None
         """Why the worker stopped, if it did."""
         self._reading, self._writing = reading or _called, writing or _called
-        self._one_change = threading.Lock()  # who adds the same rows at the same time finds them added
         self._wake, self._ended = threading.Event(), threading.Event()
         self._worker: threading.Thread | None = None
+        self._changing = threading.RLock()  # one change at a time: what is being added is marked with its key
+        self._settled_at = -1
         self._settle()
 
     # --- Inputs ------------------------------------------------------------------------------------------------------
@@ -131,6 +132,8 @@ class ReviewQueue:
     def work(self) -> bool:
         """Decide on the next inputs; whether there were any."""
         snapshot = self.live.snapshot
+        if snapshot.version != self._settled_at:  # somebody else may have undone what was added here
+            self._settle()
         new = self.store.undecided(_BLOCK)
         if new:
             self._judge_new(new, snapshot)
@@ -210,7 +213,7 @@ class ReviewQueue:
     def add(self, who: str, why: str, *, recalibrate: bool = True) -> list[Change]:
         """Add all that was labelled to the support of the model, in one step; returns the changes."""
         who = _person(who)
-        with self._one_change:
+        with self._changing:
             rows, requests, _ = self._labelled(recalibrate)
             key = f"review:{hashlib.sha256(json.dumps([rows, _now()]).encode()).hexdigest()[:16]}"
             self.store.start_adding(rows, key)  # a process that is killed in the next line finds out by the key
@@ -218,28 +221,27 @@ class ReviewQueue:
                 made: list[Change] = self._writing(lambda: self.live.make(requests, who=who, why=why, key=key))
             finally:
                 self._settle()
-        return made
+            return made
 
     def undo(self, version: int, who: str, why: str) -> list[Change]:
         """Undo a change, and what was made in one step with it."""
         who = _person(who)
-        with self._one_change:
-            return self._undo(version, who, why)
-
-    def _undo(self, version: int, who: str, why: str) -> list[Change]:
-        changes = self.live.changes()
-        step = next((one.together_with for one in changes if one.version == version), version)
-        chosen = [one.version for one in changes if step in (one.version, one.together_with) and one.undone_by is None]
-        undone: list[Change] = self._writing(lambda: self.live.undo_all(chosen or [version], who=who, why=why))
-        self._settle()
-        return undone
+        with self._changing:
+            changes = self.live.changes()
+            step = next((one.together_with for one in changes if one.version == version), version)
+            same = [one for one in changes if step in (one.version, one.together_with) and one.undone_by is None]
+            chosen = [one.version for one in same] or [version]
+            undone: list[Change] = self._writing(lambda: self.live.undo_all(chosen, who=who, why=why))
+            self._settle()
+            return undone
 
     def _settle(self) -> None:
         """Take in which of the changes were made, and which were undone."""
-        changes = self.live.changes()
-        made = {one.key: one.version for one in changes if one.key and one.undone_by is None}
-        self.store.finish_adding(made)
-        self.store.release([one.version for one in changes if one.undone_by is not None])
+        with self._changing:
+            self._settled_at, changes = self.live.snapshot.version, self.live.changes()
+            made = {one.key: one.version for one in changes if one.key and one.undone_by is None}
+            self.store.finish_adding(made)
+            self.store.release([one.version for one in changes if one.undone_by is not None])
         self._wake.set()
 
     def _labelled(self, recalibrate: bool) -> tuple[list[int], list[Request], int]:

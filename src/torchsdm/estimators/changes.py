@@ -30,7 +30,6 @@ from torchsdm.model import (
     EncodedPoints,
     ListedExamples,
     SDMModel,
-    Set,
 )
 from torchsdm.states import LabelledStates
 from torchsdm.storage import COSTLY, UNDO, Entry, ReadLog, Record, outcome_to_bytes, take_outcome, undone_by
@@ -260,23 +259,21 @@ def _replayed(base: Classifier, log: ReadLog, undone: Mapping[int, int], *, is_t
     result = Replayed(copy.copy(base))
     known = max((version for version, name in names.items() if name in log.outcomes), default=0)
     waiting: list[Record] = []  # a run of additions is one addition: its cost grows with what is added
-    came_back: list[_Points] = []
+    is_fuller = False  # whether there are points that were not there when the next changes were made
     for record in log.records:
         change = record.change
         is_made, is_turned = change.version not in undone, (change.version in undone) != (change.version in before)
-        if change.what == "remove" and is_turned and not is_made:
-            _take_in(result.classifier, waiting)
-            waiting = []
-            came_back += _located(result.classifier, record.ids)
+        if is_turned:  # points come back with an addition that is made again, and where taking them away is undone
+            is_fuller |= record.rows is not None if is_made else change.what in ("remove", "certify")
         if change.what == UNDO or not is_made:
             continue
         try:
-            if record.rows is not None:
-                _keep_apart(result.classifier, record, came_back)
+            if is_fuller and record.rows is not None:
+                _take_in(result.classifier, waiting)
+                waiting = []
+                _keep_apart(result.classifier, record)
             if change.what in ADDS:
                 waiting.append(record)
-                if is_turned:
-                    came_back += _of_record(result.classifier, record)
             elif change.what not in COSTLY or change.version >= known or record.rows is not None:
                 _take_in(result.classifier, waiting)
                 waiting = []
@@ -284,10 +281,10 @@ def _replayed(base: Classifier, log: ReadLog, undone: Mapping[int, int], *, is_t
         except InvalidInputError as error:
             if not is_tried:
                 raise ModelFileError(f"Change {change.version} does not fit the model: {error}") from error
-            raise InvalidInputError(
-                f"Change {change.version} ({change.what}, made by {change.who} at {change.at}) is in the way: {error} "
-                f"Undo change {change.version} first."
-            ) from error
+            about = f"Change {change.version} ({change.what}, made by {change.who} at {change.at})"
+            if is_turned:
+                raise InvalidInputError(f"{about} does not fit any more: {error}") from error
+            raise InvalidInputError(f"{about} is in the way: {error} Undo change {change.version} first.") from error
     _take_in(result.classifier, waiting)
     _count_undone_looks(result.classifier, log, undone)
     result.classifier.version_ = log.version
@@ -335,47 +332,24 @@ def _take_in(classifier: Classifier, records: Sequence[Record]) -> None:
             classifier._codes = codes
 
 
-@dataclass(frozen=True)
-class _Points:
-    """Points of a set that an undo brought back."""
-
-    where: str
-    place: int  # of the model
-    points: Set
-
-
-def _of_record(classifier: Classifier, record: Record) -> list[_Points]:
-    numbers, where = torch.zeros(len(record.ids), dtype=torch.int64), ADDS.get(record.change.what, CERTIFICATION)
-    models = classifier.models_
-    encoded = (_encoded([record], models, place, numbers) for place in range(len(models)))
-    return [_Points(where, place, (one.points.exemplars, one.examples)) for place, one in enumerate(encoded)]
-
-
-def _located(classifier: Classifier, ids: Sequence[Any]) -> list[_Points]:
-    found = []
-    for place, model in enumerate(classifier.models_):
-        held_out = {name: (one.points.exemplars, one.examples) for name, one in model.held_out().items()}
-        for where, (exemplars, examples) in {SUPPORT: (model.support.exemplars, model.examples), **held_out}.items():
-            rows = [row for row in examples.positions(ids) if row is not None]
-            found.append(_Points(where, place, (exemplars[rows], examples.take(rows))))
-    return [one for one in found if len(one.points[0])]
-
-
-def _keep_apart(classifier: Classifier, record: Record, came_back: Sequence[_Points]) -> None:
-    """Refuse points that were added while others were away, if those are the same."""
-    for mine in _of_record(classifier, record) if came_back else []:
-        for other in came_back:
-            if other.place == mine.place:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", SDMWarning)
-                    keep_apart(
-                        mine.points,
-                        {other.where: other.points},
-                        f"change {record.change.version}",
-                        to=mine.where,
-                        by_text=classifier.states_origin_ is not None,
-                        is_repeated_kept=record.change.details.get("repeated") == "keep",
-                    )
+def _keep_apart(classifier: Classifier, record: Record) -> None:
+    """Refuse the points of a change if the model has them already, as when the change was made."""
+    models, details = classifier.models_, record.change.details
+    where, numbers = ADDS.get(record.change.what, CERTIFICATION), torch.zeros(len(record.ids), dtype=torch.int64)
+    for place, model in enumerate(models):
+        mine, sets = _encoded([record], models, place, numbers), model.sets()
+        if model.certification is not None and model.certification.fingerprint == details.get("fingerprint"):
+            del sets[CERTIFICATION]  # the same sample, given again
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SDMWarning)
+            keep_apart(
+                (mine.points.exemplars, mine.examples),
+                sets,
+                f"change {record.change.version}",
+                to=where,
+                by_text=classifier.states_origin_ is not None,
+                is_repeated_kept=details.get("repeated") == "keep",
+            )
 
 
 def _replace_sample(classifier: Classifier, record: Record) -> None:
@@ -425,7 +399,7 @@ def _encoded(records: Sequence[Record], models: Sequence[SDMModel], place: int, 
     if len(parts) < len(records) or sum(map(len, parts)) != len(numbers):
         raise ModelFileError(f"The rows of change {records[0].change.version} do not fit the model.")
     rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    mine = as_tensor(rows[:, start : start + widths[place]], "rows", "replay").to(model.support.exemplars.device)
+    mine = as_tensor(rows[:, start : start + widths[place]], "rows", "replay").to(model.support.device)
     n_filters = model.adaptor.n_filters
     points = Encoded(mine[:, :n_filters].contiguous(), mine[:, n_filters:-1].contiguous(), mine[:, -1] > 0)
     examples = ListedExamples(

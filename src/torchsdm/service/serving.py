@@ -273,7 +273,7 @@ class Serving:
                 rehearsed.reset(reason)
                 self.live.guard_reset(rehearsed.resets[-1], who=who, key=key)
                 self._take_over()
-            elif known.what != "guard_reset":
+            elif (known.what, known.why) != ("guard_reset", reason):
                 raise InvalidInputError(f"The key {key!r} was used for change {known.version}. Use a new one.")
             state: tuple[int, dict[str, Any] | None] = self.worker.call(
                 reset if known is None else self._guard_state

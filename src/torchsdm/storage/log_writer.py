@@ -23,7 +23,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from torchsdm.errors import InvalidInputError, ModelFileError, ModelInUseError
-from torchsdm.files import strict_json, sync_directory
+from torchsdm.files import file_identity, strict_json, sync_directory
 from torchsdm.storage.changes import (
     BUSY_SECONDS,
     CHANGES,
@@ -50,7 +50,7 @@ from torchsdm.storage.changes import (
     set_up,
     undone_in,
 )
-from torchsdm.storage.directory import name_log, read_config
+from torchsdm.storage.directory import holds_model, name_log, read_config
 
 _LOCK_NAME, _HOLDER_NAME = "writer.lock", "writer.json"
 _OUTCOMES_KEPT = 4  # more are needed only if more changes than that are undone, and are computed again then
@@ -77,11 +77,14 @@ class LogWriter:
         self._folder = directory / CHANGES
         self._lock: FileLock | None = None
         self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None  # that is open
         self._id = ""
         self._rows: list[dict[str, Any]] = []
         self._by_key: dict[str, dict[str, Any]] = {}
         self._base = 0
         self._segment, self._end = 1, 0  # where the next rows go
+        self.is_behind = False
+        """Whether an append was interrupted, so that only the log knows if it was made; ``lock`` finds out."""
 
     # --- The lock ----------------------------------------------------------------------------------------------------
 
@@ -187,6 +190,7 @@ class LogWriter:
             raise error if isinstance(error, ModelFileError) else _unwritten(self.directory, error) from error
         kept = {**(outcomes or {}), **self._own_outcomes(rows, entries)}
         self._end += len(payload)  # also if the transaction fails: what a broken disk kept of it must stay readable
+        self.is_behind = True
         try:
             with _transaction(connection):
                 _insert(connection, rows, entries)
@@ -196,6 +200,7 @@ class LogWriter:
                 f"{self._folder / LOG_NAME} cannot be written: {error}. Nothing was changed."
             ) from error
         self._take(rows)
+        self.is_behind = False
         self._note_head()
         return history_of(rows)
 
@@ -226,8 +231,7 @@ class LogWriter:
         if not payload:
             return
         path = segment_path(self._folder, self._segment)
-        is_new = not path.exists()
-        with open(path, "wb" if is_new else "rb+") as file:
+        with open(path, "rb+" if path.exists() else "wb") as file:
             try:
                 file.seek(self._end)
                 file.write(payload)
@@ -237,7 +241,7 @@ class LogWriter:
                 with suppress(OSError):  # give the space back; nothing refers to it
                     file.truncate(self._end)
                 raise
-        if is_new:
+        if self._end == 0:  # also if a writer that died made the file
             sync_directory(self._folder)
 
     def _own_outcomes(self, rows: list[dict[str, Any]], entries: Sequence[Entry]) -> dict[str, bytes]:
@@ -273,8 +277,8 @@ class LogWriter:
             self._forget()
             return
         try:
-            if self._connection is None or self._id != named["log"]:
-                self._forget()
+            if self._connection is None or self._id != named["log"] or self._file != file_identity(path):
+                self._forget()  # another directory may have been put here
                 self._connect(path)
             if self._id != named["log"]:
                 raise ModelFileError(f"{path} is not the log that the model's config names. Restore it from a copy.")
@@ -284,6 +288,7 @@ class LogWriter:
             new = change_rows(connection, len(self._rows))
             check_chain(path, new, head, self._rows)
             self._take(new)
+            self.is_behind = False
         except (sqlite3.Error, KeyError, TypeError, ValueError) as error:
             raise ModelFileError(f"{path} is damaged or missing: {error}. Restore it from a copy.") from error
         self._finish_save(named)
@@ -293,7 +298,7 @@ class LogWriter:
         """As if nothing had been read yet."""
         if self._connection is not None:
             self._connection.close()
-        self._connection, self._id, self._rows, self._by_key = None, "", [], {}
+        self._connection, self._file, self._id, self._rows, self._by_key = None, None, "", [], {}
         self._base, self._segment, self._end = 0, 1, 0
 
     def _find_end(self) -> None:
@@ -345,7 +350,7 @@ class LogWriter:
         except (sqlite3.Error, KeyError) as error:
             connection.close()
             raise ModelFileError(f"{path} is damaged: {error}. Restore it from a copy.") from error
-        self._connection = connection
+        self._connection, self._file = connection, file_identity(path)
 
     # --- Compaction --------------------------------------------------------------------------------------------------
 
@@ -382,19 +387,18 @@ class LogWriter:
         self._note_head()
         if dropped:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        used = {row["segment"] for row in self._rows[self._base :]}
-        for row in self._rows:
-            if row["segment"] is not None and row["segment"] not in used:
-                segment_path(self._folder, row["segment"]).unlink(missing_ok=True)
+        old, new = ({row["segment"] for row in rows} for rows in (self._rows[: self._base], self._rows[self._base :]))
+        for number in old - new - {None}:
+            segment_path(self._folder, number).unlink(missing_ok=True)
 
 
 @contextmanager
 def saving(directory: Path, who: str | None = None, why: str = "") -> Iterator[dict[str, Any] | None]:
-    """Hold the writer's lock of a model directory while its files are replaced, if it has a log or a writer.
+    """Hold the writer's lock of a model directory while its files are replaced, if there is a model.
 
     Yields what the new config must say of the log; None where there is nothing to say.
     """
-    if not (directory / CHANGES).is_dir():
+    if not (holds_model(directory) and _is_readable(directory)):
         yield None
         return
     name = login_name() if who is None else who
@@ -441,6 +445,15 @@ def _keep_outcomes(connection: sqlite3.Connection, outcomes: Mapping[str, bytes]
     connection.executemany("INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?)", rows)
     last = "SELECT sequence FROM outcomes ORDER BY version DESC LIMIT ?"
     connection.execute(f"DELETE FROM outcomes WHERE sequence NOT IN ({last})", (_OUTCOMES_KEPT,))
+
+
+def _is_readable(directory: Path) -> bool:
+    """Whether the config of a model says what it was written with; a damaged one can be saved over."""
+    try:
+        read_config(directory)
+    except ModelFileError:
+        return False
+    return True
 
 
 def _unwritten(directory: Path, error: OSError) -> ModelFileError:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from torchsdm.errors import InvalidInputError, ModelFileError
+from torchsdm.files import file_identity
 from torchsdm.validation import Array
 
 STATUSES = ("open", "labelled", "skipped", "added")  #: of an input, by what people did with it
@@ -105,18 +106,34 @@ class ReviewStore:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self.path, self._lock = path or Path(":memory:"), threading.RLock()
+        self.path, self._lock = path, threading.RLock()
+        self._open()
+
+    def _open(self) -> None:
         try:
-            if path is not None:
-                path.parent.mkdir(exist_ok=True)
-                path.touch()  # so that its mode comes from the umask; SQLite gives it to the files beside it
-            self._connection = sqlite3.connect(self.path, check_same_thread=False, timeout=30, isolation_level=None)
+            if self.path is not None:
+                self.path.parent.mkdir(exist_ok=True)
+                self.path.touch()  # so that its mode comes from the umask; SQLite gives it to the files beside it
+            self._connection = sqlite3.connect(
+                self.path or ":memory:", check_same_thread=False, timeout=30, isolation_level=None
+            )
             self._connection.row_factory = sqlite3.Row
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
             self._connection.executescript(_SCHEMA)
         except (OSError, sqlite3.Error) as error:
-            raise ModelFileError(f"The review queue {path} cannot be opened: {error}.") from error
+            raise ModelFileError(f"The review queue {self.path} cannot be opened: {error}.") from error
+        self._file = self._identity()
+
+    def _identity(self) -> tuple[int, int] | None:
+        return None if self.path is None else file_identity(self.path)
+
+    def _opened(self) -> sqlite3.Connection:
+        """The connection to the file that is at the path now: another directory may have been put there."""
+        if self._file != self._identity():
+            self._connection.close()
+            self._open()
+        return self._connection
 
     def close(self) -> None:
         """Close the file."""
@@ -268,7 +285,7 @@ class ReviewStore:
     def _ask(self, query: str, *values: Any) -> list[dict[str, Any]]:
         try:
             with self._lock:
-                return [dict(row) for row in self._connection.execute(query, values).fetchall()]
+                return [dict(row) for row in self._opened().execute(query, values).fetchall()]
         except sqlite3.Error as error:
             raise ModelFileError(f"The review queue {self.path} cannot be read: {error}.") from error
 
@@ -277,13 +294,14 @@ class ReviewStore:
         """One transaction; it is on disk afterwards, or nothing of it is."""
         try:
             with self._lock:
-                self._connection.execute("BEGIN IMMEDIATE")
+                connection = self._opened()
+                connection.execute("BEGIN IMMEDIATE")
                 try:
-                    yield self._connection
-                    self._connection.execute("COMMIT")
+                    yield connection
+                    connection.execute("COMMIT")
                 finally:
-                    if self._connection.in_transaction:
-                        self._connection.execute("ROLLBACK")
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
         except sqlite3.Error as error:
             raise ModelFileError(f"The review queue {self.path} cannot be written: {error}.") from error
 

@@ -198,6 +198,19 @@ def test_many_additions_are_replayed_as_one(model, monkeypatch):
 # --- Who, when, why; and taking back ---------------------------------------------------------------------------------
 
 
+def test_neither_taking_in_additions_nor_undoing_joins_the_parts_of_the_support(model, monkeypatch):
+    from torchsdm.matching import SupportSet
+
+    with LiveModel.open(model) as live:
+        reader = LiveModel.open(model, writable=False)
+        monkeypatch.setattr(SupportSet, "exemplars", property(lambda self: pytest.fail("the exemplars were copied")))
+        live.add(points(10, 1, "n"), **ME)
+        live.remove(["n-1"], **ME)
+        live.add(points(4, 2, "m"), **ME)
+        live.undo(2, **ME)
+        assert reader.refresh() and len(current(reader).model_.support.parts) > 1
+
+
 def test_every_change_says_who_when_why_and_what(model):
     with LiveModel.open(model) as live:
         change = live.add(points(5, 1, "n"), who="ada", why="checked by hand", key="k-1")
@@ -346,6 +359,39 @@ def test_a_point_that_would_be_there_twice_is_in_the_way_of_an_undo(model):
             live.undo(2, **ME)
 
 
+def test_a_point_that_would_be_there_twice_is_in_the_way_of_making_a_change_again(model):
+    with LiveModel.open(model) as live:
+        live.add(points(20, 1, "n"), **ME)
+        live.remove([f"n-{i}" for i in range(20)], **ME)
+        live.add(points(20, 1, "n"), **ME)
+        live.undo(3, **ME)
+        live.undo(2, **ME)  # n-0 is there by change 1
+        with pytest.raises(InvalidInputError, match=r"Change 3 \(add, .* does not fit any more: .* Got 'n-0'"):
+            live.undo(4, **ME)
+
+
+def test_a_certification_sample_does_not_come_back_into_a_model_that_learned_from_it(model):
+    with LiveModel.open(model) as live:
+        names = current(live).model_.certification.examples.ids()
+        X, y = draw(400, 0)
+        rows = [int(name[1:]) for name in names]
+        live.certify(points(150, 1, "c"), **ME)
+        live.add(LabelledStates(X[rows], y[rows], [f"again-{name}" for name in names]), **ME)  # it certifies no more
+        with pytest.raises(InvalidInputError, match=r"Change 2 \(add, .* Already in the certification set"):
+            live.undo(1, **ME)
+
+
+def test_a_certification_sample_that_was_given_again_is_not_in_the_way_of_an_undo(model):
+    with LiveModel.open(model) as live:
+        names = current(live).model_.certification.examples.ids()
+        X, y = draw(400, 0)
+        rows = [int(name[1:]) for name in names]
+        live.certify(points(150, 1, "c"), **ME)
+        live.certify(LabelledStates(X[rows], y[rows], names), **ME)
+        live.undo(1, **ME)
+        assert current(live).model_.certification.examples.ids() == names
+
+
 def test_what_cannot_be_undone_says_why(model):
     with LiveModel.open(model) as live:
         live.add(points(3, 1, "n"), **ME)
@@ -459,6 +505,86 @@ def test_a_reader_takes_in_what_others_wrote(model):
     assert reader.refresh()
     assert current(reader).certificate_ is None and reader.snapshot.version == 6
     assert reader.changes()[-1].what == "save"
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_a_change_goes_to_the_model_that_a_link_points_to_now(model, made_models, tmp_path, exclusive):
+    link, other = tmp_path / "current", tmp_path / "other"
+    shutil.copytree(made_models / "certified", other)
+    link.symlink_to(model)
+    with LiveModel.open(link, exclusive=exclusive) as live:
+        link.unlink()
+        link.symlink_to(other)
+        live.add(points(5, 1, "n"), **ME)
+    assert [SDMClassifier.load(one).version_ for one in (model, other)] == [0, 1]
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+@pytest.mark.parametrize("n_later", [0, 1], ids=["same version", "earlier version"])
+def test_a_change_goes_to_the_directory_that_was_put_in_place(model, tmp_path, exclusive, n_later):
+    with LiveModel.open(model) as live:
+        live.add(points(5, 1, "n"), **ME)
+    with LiveModel.open(model, exclusive=exclusive) as live:
+        shutil.copytree(model, tmp_path / "copy")
+        for number in range(n_later):
+            live.add(points(5, 2 + number, f"later-{number}"), **ME)
+        model.rename(tmp_path / "old")
+        (tmp_path / "copy").rename(model)
+        assert live.remove(["n-1"], **ME).version == 2
+        with pytest.raises(ModelInUseError) if exclusive else warnings.catch_warnings():
+            LiveModel.open(model).close()
+    loaded = SDMClassifier.load(model)
+    assert loaded.version_ == 2 and "n-1" not in loaded.model_.known_ids()
+    assert SDMClassifier.load(tmp_path / "old").version_ == 1 + n_later
+
+
+def test_a_change_whose_acknowledgement_was_interrupted_is_found(model, monkeypatch):
+    from torchsdm.storage import LogWriter
+
+    with LiveModel.open(model) as live:
+        live.add(points(5, 1, "n"), **ME)
+        monkeypatch.setattr(LogWriter, "_take", lambda self, rows: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            live.add(points(5, 2, "m"), **ME)
+        monkeypatch.undo()
+        live.remove(["m-1"], **ME)
+        assert [one.what for one in live.changes()] == ["add", "add", "remove"]
+        assert_same(load_classifier(model), current(live), draw(60, 9)[0])
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_reader_takes_in_changes_while_another_process_compacts(model, monkeypatch, when):
+    from torchsdm.application import live_model
+
+    live, reader = LiveModel.open(model), LiveModel.open(model, writable=False)
+    live.add(points(5, 1, "n"), **ME)
+    reader.refresh()
+    live.add(points(5, 2, "m"), **ME)
+
+    def read_config_meanwhile(directory):
+        monkeypatch.setattr(live_model, "read_config", read_config)
+        config = read_config(directory) if when == "after" else None
+        live.compact(**ME)
+        live.add(points(5, 3, "k"), **ME)
+        return read_config(directory) if config is None else config
+
+    monkeypatch.setattr(live_model, "read_config", read_config_meanwhile)
+    assert reader.refresh() and reader.snapshot.version == 4
+    assert_same(current(reader), current(live), draw(60, 9)[0])
+    live.close()
+
+
+def test_a_model_is_not_saved_over_while_another_makes_the_first_change(model, monkeypatch):
+    loaded, settle = SDMClassifier.load(model), storage_directory._settle
+
+    def settle_meanwhile(*given):
+        with pytest.raises(ModelInUseError, match=f"process {os.getpid()}"):
+            LiveModel.open(model)
+        return settle(*given)
+
+    monkeypatch.setattr(storage_directory, "_settle", settle_meanwhile)
+    loaded.save(model)
+    LiveModel.open(model).close()
 
 
 def test_a_model_that_was_changed_since_it_was_loaded_is_not_overwritten(model):

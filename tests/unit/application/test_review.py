@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import threading
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -140,6 +141,40 @@ def test_a_process_killed_while_adding_finds_out_what_happened(queue, live, monk
     again = ReviewQueue(live)
     assert again.store.rows(status="added")[0]["added"] == 1
     again.close()
+
+
+def test_two_people_who_add_at_once_add_once(live):
+    entered = threading.Event()
+
+    def slowly(function):
+        entered.set()
+        time.sleep(0.2)
+        return function()
+
+    queue = ReviewQueue(live, writing=slowly)
+    queue.put(ROWS, "sent")
+    work(queue)
+    for row in (1, 2, 3):
+        queue.label(row, 1, "eve")
+    first = threading.Thread(target=lambda: queue.add("eve", "looked at", recalibrate=False))
+    first.start()
+    entered.wait()
+    with pytest.raises(InvalidInputError, match="Nothing is labelled"):
+        queue.add("ada", "looked at", recalibrate=False)
+    first.join()
+    assert queue.store.counts()["status"]["added"] == 3
+    assert [change.who for change in live.changes()] == ["eve"]
+    queue.close()
+
+
+def test_what_was_undone_elsewhere_is_labelled_as_before(queue, live):
+    queue.put(ROWS, "sent")
+    work(queue)
+    queue.label(1, 1, "eve")
+    (change,) = queue.add("eve", "looked at", recalibrate=False)
+    live.undo(change.version, who="ada", why="by another way")
+    work(queue)
+    assert queue.store.counts()["status"] == {"open": 5, "labelled": 1, "skipped": 0, "added": 0}
 
 
 def test_what_the_model_has_already_is_left_out(queue, live):

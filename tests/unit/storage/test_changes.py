@@ -106,6 +106,16 @@ def test_bytes_that_no_change_refers_to_are_ignored_and_overwritten(model, write
     assert read(model).records[1].rows.base is not None  # memory-mapped
 
 
+def test_a_segment_that_a_dead_writer_made_is_synced_with_its_folder(model, writer, monkeypatch):
+    append(writer, Entry("recalibrate"))  # the log is there
+    (model / "changes" / "segment-000001.f32").write_bytes(b"half an append")
+    synced = []
+    monkeypatch.setattr(log_writer, "sync_directory", synced.append)
+    append(writer, addition(3, 1))
+    append(writer, addition(2, 2))
+    assert synced == [model / "changes"]
+
+
 # --- Damage ----------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -42,6 +44,15 @@ def test_another_process_finds_everything(store):
     assert row["decision"]["lane"] == "trusted" and row["contradiction"] == 2.5
     rows, states = again.states()
     assert rows == [1, 2] and states.tolist() == [[1, 1, 1], [2, 2, 2]]
+
+
+def test_what_people_say_goes_to_the_directory_that_was_put_in_place(store, tmp_path):
+    folder = store.path.parent
+    shutil.copytree(folder, tmp_path / "copy")
+    folder.rename(tmp_path / "old")
+    (tmp_path / "copy").rename(folder)
+    store.mark(2, "b", "ada", AT)
+    assert [row["row"] for row in ReviewStore(store.path).rows(status="labelled")] == [2]
 
 
 def test_rows_are_filtered_searched_and_sorted(store):
