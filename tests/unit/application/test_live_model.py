@@ -14,7 +14,7 @@ import torch
 
 from torchsdm import SDMClassifier, SDMEnsemble
 from torchsdm.application import LiveModel, standing
-from torchsdm.errors import InvalidInputError, ModelFileError, ModelInUseError, SDMWarning
+from torchsdm.errors import InvalidInputError, InvalidTypeError, ModelFileError, ModelInUseError, SDMWarning
 from torchsdm.estimators import Add, Recalibrate, Relabel, Remove, load_classifier
 from torchsdm.states import LabelledStates
 from torchsdm.storage import directory as storage_directory
@@ -408,6 +408,15 @@ def test_what_cannot_be_undone_says_why(model):
             live.undo_all([], **ME)
         with pytest.raises(InvalidInputError, match="at least one change"):
             live.make([], **ME)
+
+
+def test_a_change_to_undo_is_named_by_a_number(model):
+    with LiveModel.open(model) as live:
+        live.add(points(3, 1, "n"), **ME)
+        for wrong in ("1", True, 1.0):
+            with pytest.raises(InvalidTypeError, match=r"'version' of LiveModel\.undo must be an integer"):
+                live.undo(wrong, **ME)
+        assert live.undo(np.int64(1), **ME).details == {"version": 1}
 
 
 def test_a_failed_change_changes_nothing(model):
