@@ -43,7 +43,7 @@ from torchsdm.storage import (
     read_config,
 )
 from torchsdm.trust import GuardReset
-from torchsdm.validation import Array, is_storable_text
+from torchsdm.validation import Array, check_positive, is_storable_text
 
 WAIT = 5.0  #: seconds to wait for another writer that holds the lock for one change
 
@@ -268,10 +268,12 @@ class LiveModel:
         """Try to undo changes; see ``draft``."""
         if not versions:
             raise InvalidInputError("'versions' of LiveModel.undo_all must have at least one change. Got none.")
+        for version in versions:
+            check_positive(version, "version", "LiveModel.undo", integer=True, zero=True)
         with self._one_at_a_time:
             self._refresh()
             log, base = self._read_log(), self._base
-        replayed, entries = replay_without(base, log, versions)
+        replayed, entries = replay_without(base, log, [int(version) for version in versions])
         return Draft(log.version, replayed.classifier, entries, replayed.computed)
 
     def commit(self, draft: Draft, *, who: str, why: str) -> list[Change]:

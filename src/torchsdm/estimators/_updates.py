@@ -172,6 +172,9 @@ class Updatable(FittedState):
         caller = f"{type(self).__name__}.{method}"
         chosen, labels = as_list(ids, "ids", caller), as_list(y, "y", caller)
         check_same_length(len(chosen), labels, "y", caller)
+        if len(set(chosen)) < len(chosen):
+            twice = next(name for row, name in enumerate(chosen) if name in chosen[:row])
+            raise InvalidInputError(f"'ids' of {caller} must name each point once. Got {twice!r} more than once.")
         codes = self._codes.extended(labels, caller)
         numbers = codes.encode_with_outside(labels, caller)
         with self._updated_models() as models:

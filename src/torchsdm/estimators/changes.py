@@ -230,8 +230,12 @@ def replay_without(base: Classifier, log: ReadLog, versions: Sequence[int]) -> t
     for number, version in enumerate(versions, start=1):
         _check_undo(log, version, undone_by(targets))
         targets[log.version + number] = version
+    replayed = _replayed(base, log, undone_by(targets), is_tried=True)
     entries = [Entry(UNDO, 0, {"version": version}) for version in versions]
-    return _replayed(base, log, undone_by(targets), is_tried=True), entries
+    new = _questions(_with_questions(base.deltas_spent_, log), replayed.classifier)
+    if new["questions"]:  # of what was computed again
+        entries[-1] = replace(entries[-1], details={**entries[-1].details, **new})
+    return replayed, entries
 
 
 def _check_undo(log: ReadLog, version: int, undone: Mapping[int, int]) -> None:
@@ -286,7 +290,7 @@ def _replayed(base: Classifier, log: ReadLog, undone: Mapping[int, int], *, is_t
                 raise InvalidInputError(f"{about} does not fit any more: {error}") from error
             raise InvalidInputError(f"{about} is in the way: {error} Undo change {change.version} first.") from error
     _take_in(result.classifier, waiting)
-    _count_undone_looks(result.classifier, log, undone)
+    _count_looks(result.classifier, log)
     result.classifier.version_ = log.version
     return result
 
@@ -365,19 +369,25 @@ def _replace_sample(classifier: Classifier, record: Record) -> None:
         classifier.certification_rows_ = np.array([], dtype=np.int64)
 
 
-def _count_undone_looks(classifier: Classifier, log: ReadLog, undone: Mapping[int, int]) -> None:
-    """A question that a certification sample answered stays asked if its change is undone: it counts as a look."""
-    asked = [one.details.get("questions", {}) for one in log.history[log.base :] if one.version in undone]
-    spent = {sample: dict(questions) for sample, questions in classifier.deltas_spent_.items()}
-    for sample, questions in [pair for one in asked for pair in one.items()]:
-        more = {name: delta for name, delta in questions.items() if name not in spent.get(sample, {})}
-        spent[sample] = {**spent.get(sample, {}), **more}
-        certificate, points = classifier.certificate_, classifier.models_[0].certification
-        if more and certificate is not None and points is not None and points.fingerprint == sample:
-            looks, delta_spent = certificate.looks + len(more), certificate.delta_spent + sum(more.values())
-            classifier.certificate_ = replace(certificate, looks=looks, delta_spent=delta_spent)
-    if asked:
-        classifier.deltas_spent_ = spent
+def _count_looks(classifier: Classifier, log: ReadLog) -> None:
+    """A question that a certification sample answered stays asked if its change is undone, or computed again."""
+    before, certificate, points = classifier.deltas_spent_, classifier.certificate_, classifier.models_[0].certification
+    spent = _with_questions(before, log)
+    if certificate is not None and points is not None:
+        known = before.get(points.fingerprint, {})
+        more = [delta for name, delta in spent.get(points.fingerprint, {}).items() if name not in known]
+        looks, delta_spent = certificate.looks + len(more), certificate.delta_spent + sum(more)
+        classifier.certificate_ = replace(certificate, looks=looks, delta_spent=delta_spent)
+    classifier.deltas_spent_ = spent
+
+
+def _with_questions(spent: Mapping[str, Mapping[str, float]], log: ReadLog) -> dict[str, dict[str, float]]:
+    """What each certification sample was asked, also by all changes of a log."""
+    found = {sample: dict(questions) for sample, questions in spent.items()}
+    for change in log.history[log.base :]:
+        for sample, questions in change.details.get("questions", {}).items():
+            found[sample] = {**questions, **found.get(sample, {})}
+    return found
 
 
 # --- Rows and outcomes -----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import torch
 
 from torchsdm import SDMClassifier, SDMEnsemble
 from torchsdm.application import LiveModel, standing
-from torchsdm.errors import InvalidInputError, ModelFileError, ModelInUseError, SDMWarning
+from torchsdm.errors import InvalidInputError, InvalidTypeError, ModelFileError, ModelInUseError, SDMWarning
 from torchsdm.estimators import Add, Recalibrate, Relabel, Remove, load_classifier
 from torchsdm.states import LabelledStates
 from torchsdm.storage import directory as storage_directory
@@ -323,6 +323,25 @@ def test_an_undone_certificate_stays_a_look_at_its_sample(model):
         assert (current(live).certificate_.looks, SDMClassifier.load(model).certificate_.looks) == (3, 3)
 
 
+def test_a_question_stays_asked_if_an_undo_changes_it(model):
+    """Otherwise points could be removed, the certificate looked at, and the removal undone."""
+    with LiveModel.open(model) as live:
+        first, second = current(live).model_.calibration_points.examples.ids()[:2]
+        live.remove([first], **ME)
+        live.remove([second], **ME)
+        live.recalibrate(**ME)
+        assert current(live).certificate_.looks == 2
+        live.undo(1, **ME)  # another question: what was removed is another set
+        for version in (4, 5):
+            for one in (current(live), SDMClassifier.load(model)):
+                assert one.certificate_.looks == 3
+                assert one.certificate_.delta_spent == pytest.approx(3 * one.delta)
+            if version == 4:
+                live.undo(version, **ME)  # the first question again: both were asked
+        live.compact(**ME)
+        assert SDMClassifier.load(model).certificate_.looks == 3
+
+
 @pytest.mark.parametrize(
     ("made", "version", "said"),
     [
@@ -408,6 +427,15 @@ def test_what_cannot_be_undone_says_why(model):
             live.undo_all([], **ME)
         with pytest.raises(InvalidInputError, match="at least one change"):
             live.make([], **ME)
+
+
+def test_a_change_to_undo_is_named_by_a_number(model):
+    with LiveModel.open(model) as live:
+        live.add(points(3, 1, "n"), **ME)
+        for wrong in ("1", True, 1.0):
+            with pytest.raises(InvalidTypeError, match=r"'version' of LiveModel\.undo must be an integer"):
+                live.undo(wrong, **ME)
+        assert live.undo(np.int64(1), **ME).details == {"version": 1}
 
 
 def test_a_failed_change_changes_nothing(model):

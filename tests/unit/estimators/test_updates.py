@@ -182,6 +182,7 @@ def test_a_failed_call_changes_nothing(clf):
         lambda: clf.remove([support, calibration, "unknown"]),
         lambda: clf.relabel([support, calibration, "unknown"], ["ant"] * 3),
         lambda: clf.relabel([support], ["ant", "bee"]),
+        lambda: clf.relabel([support, support], ["ant", "bee"]),
         lambda: clf.relabel([certification, calibration], ["ant", None]),
         lambda: clf.add_calibration(MORE[0][:2], MORE[1][:2], ids=["new", certification]),
         lambda: clf.add_calibration(MORE[0][:2], MORE[1][:1]),
