@@ -317,6 +317,7 @@ class LiveModel:
         with self._one_at_a_time:
             if self._writer is None:
                 raise InvalidInputError(f"{self.path} was opened for reading, or is closed: it cannot be changed.")
+            self._follow_link(self._writer)
             if self._is_exclusive:
                 if config_mark(self.path) != self._mark:  # written by a version that knows no locks
                     self._writer.synchronise()
@@ -330,11 +331,22 @@ class LiveModel:
             finally:
                 self._writer.unlock()
 
+    def _follow_link(self, old: LogWriter) -> None:
+        """Write where the path leads now: it may be a link that was switched to another directory."""
+        directory = self.path.resolve()
+        if directory == old.directory:
+            return
+        self._writer = LogWriter(directory, old.who)
+        if self._is_exclusive:
+            self._writer.lock()
+        old.close()
+
     def _commit(self, writer: LogWriter, draft: Draft, who: str, why: str, key: str | None, asked: str) -> list[Change]:
         for name, value in (("who", who), ("why", why), ("key", "key" if key is None else key)):
             if not is_storable_text(value) or (name != "why" and not value.strip()):
                 raise InvalidInputError(f"'{name}' of a change must be a text. Got {value!r}.")
-        if not draft.version == self.snapshot.version == writer.version:
+        is_elsewhere = self.path.resolve() != writer.directory
+        if is_elsewhere or not draft.version == self.snapshot.version == writer.version:
             raise InvalidInputError(
                 f"{self.path} was changed meanwhile: it is at version {writer.version}, the change was prepared for "
                 f"version {draft.version}. Try again."
