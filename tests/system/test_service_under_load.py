@@ -211,3 +211,21 @@ def test_the_numbers_add_up(model):
         state = running.ask("/v1/guard")[1]["guard"]
         assert running.metric("torchsdm_guard_log_martingale") == pytest.approx(state["log_martingale"])
         assert running.metric("torchsdm_guard_seen") == state["n_seen"] == 11
+
+
+def test_who_leaves_the_queue_takes_the_question_along(slow_model):
+    body = json.dumps(LONG).encode()
+    head = f"POST /v1/decide HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    with server(slow_model) as running, ThreadPoolExecutor(1) as pool:
+        stayed = pool.submit(running.ask, "/v1/decide", {"texts": LONG["texts"] * 4})
+        time.sleep(0.1)  # it is being answered
+        leaving = [socket.create_connection((HOST, running.port)) for _ in range(4)]
+        for one in leaving:
+            one.sendall(head.encode() + b"\r\n\r\n" + body)
+        running.wait_for(lambda: running.metric("torchsdm_queue_length") == 4)
+        for one in leaving:
+            one.close()
+        assert len(stayed.result()[1]["decisions"]) == 240
+        running.wait_for(lambda: running.metric("torchsdm_queue_length") == 0)
+        running.wait_for(lambda: running.metric('torchsdm_requests_total{route="/v1/decide",status="499"}') == 4)
+        assert running.metric("torchsdm_decisions_total") == 240 == running.ask("/v1/guard")[1]["guard"]["n_seen"]

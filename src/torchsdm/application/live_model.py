@@ -347,7 +347,7 @@ class LiveModel:
         for name, value in (("who", who), ("why", why), ("key", "key" if key is None else key)):
             if not is_storable_text(value) or (name != "why" and not value.strip()):
                 raise InvalidInputError(f"'{name}' of a change must be a text. Got {value!r}.")
-        is_here = config_mark(writer.directory) == self._mark
+        is_here = self.path.resolve() == writer.directory and config_mark(writer.directory) == self._mark
         if not (is_here and draft.version == self.snapshot.version == writer.version):
             raise InvalidInputError(
                 f"{self.path} was changed meanwhile: it is at version {writer.version}, the change was prepared for "

@@ -162,7 +162,7 @@ class Updatable(FittedState):
 
     def _remove(self, ids: Sequence[Any] | Array, method: str, names: Sequence[str]) -> None:
         self._check_is_fitted(method)
-        chosen = as_list(ids, "ids", f"{type(self).__name__}.{method}")
+        chosen = _names(ids, f"{type(self).__name__}.{method}")
         with self._updated_models() as models:
             for model, name, positions, _ in self._located(models, chosen, method, names):
                 model.remove(positions, of=name)
@@ -170,7 +170,7 @@ class Updatable(FittedState):
     def _relabel(self, ids: Sequence[Any] | Array, y: ArrayLike, method: str, names: Sequence[str]) -> None:
         self._check_is_fitted(method)
         caller = f"{type(self).__name__}.{method}"
-        chosen, labels = as_list(ids, "ids", caller), as_list(y, "y", caller)
+        chosen, labels = _names(ids, caller), as_list(y, "y", caller)
         check_same_length(len(chosen), labels, "y", caller)
         if len(set(chosen)) < len(chosen):
             twice = next(name for row, name in enumerate(chosen) if name in chosen[:row])
@@ -192,11 +192,6 @@ class Updatable(FittedState):
         self, models: Sequence[SDMModel], ids: list[Any], method: str, names: Sequence[str]
     ) -> list[tuple[SDMModel, str, list[int], list[int]]]:
         """Where the ids are: model, name of the set, positions in it, and which of the ids those are."""
-        strange = [name for name in ids if not is_storable_id(name)]
-        if strange:
-            raise InvalidTypeError(
-                f"'ids' of {type(self).__name__}.{method} must be strings or 64-bit integers. Got {strange[0]!r}."
-            )
         found: list[tuple[SDMModel, str, list[int], list[int]]] = []
         seen: set[int] = set()
         for model in models:
@@ -236,3 +231,12 @@ class Updatable(FittedState):
         with self._unchanged_on_error():
             yield models
             self.models_ = models
+
+
+def _names(ids: Sequence[Any] | Array, caller: str) -> list[Any]:
+    """Ids of points, each of which could name one."""
+    names = as_list(ids, "ids", caller)
+    strange = [name for name in names if not is_storable_id(name)]
+    if strange:
+        raise InvalidTypeError(f"'ids' of {caller} must be strings or 64-bit integers. Got {strange[0]!r}.")
+    return names

@@ -34,6 +34,10 @@ class Closed(Exception):
     """The worker takes no more requests."""
 
 
+class Abandoned(Exception):
+    """Whoever asked has left before anybody began with the answer."""
+
+
 @dataclass
 class _Waiting:
     """A question with its share of a batch, or a call (weight infinite), which is made between batches."""

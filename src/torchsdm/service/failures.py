@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from torchsdm.errors import BackboneError, ModelFileError, ModelInUseError, TorchSDMError
-from torchsdm.service.batching import Closed, QueueFull
+from torchsdm.service.batching import Abandoned, Closed, QueueFull
 from torchsdm.wording import shortened
 
 _LOGGER = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ def answer_failures(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(QueueFull, _full)
     app.add_exception_handler(Closed, _closing)
+    app.add_exception_handler(Abandoned, _abandoned)
     app.add_middleware(_Unexpected)
 
 
@@ -86,6 +87,10 @@ async def _full(_: Request, error: Exception) -> Response:
 
 async def _closing(_: Request, __: Exception) -> Response:
     return refusal(503, "The service is ending.", {"retry-after": "5"})
+
+
+async def _abandoned(_: Request, __: Exception) -> Response:
+    return refusal(499, "You left before the answer.")  # for the metrics: nobody reads it
 
 
 class _Unexpected:

@@ -152,7 +152,7 @@ async def infer(name: str, request: Request, serving: ServingModel) -> Response:
         unknown = next((one.name for one in asked.outputs if one.name not in outputs), None)
         if unknown is not None:
             raise InvalidInputError(f"There is no output {unknown!r}. The outputs are {', '.join(outputs)}.")
-    answered = await serving.ask(inputs)
+    answered = await serving.ask(inputs, request.state)
     serving.count_rows(answered.rows)
     known = {one.name: one for one in output_tensors(answered.rows)}
     wanted = [OutputWanted(name=one) for one in known] if asked.outputs is None else asked.outputs

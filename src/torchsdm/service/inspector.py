@@ -15,7 +15,7 @@ from fastapi import Body, Depends, Query, Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.staticfiles import StaticFiles
 
-from torchsdm.application import ReviewQueue, calibration_examples, calibration_map, signal_histograms
+from torchsdm.application import ReviewQueue, SavedModel, calibration_examples, calibration_map, signal_histograms
 from torchsdm.errors import InvalidInputError
 from torchsdm.service.failures import JSONAnswer
 from torchsdm.service.routes.access import new_router
@@ -34,7 +34,7 @@ class Inspector:
         self.serving = serving
         self.queue = ReviewQueue(serving.live, serving.between_batches, serving.write)
         self._lock = threading.Lock()
-        self._drawn: dict[str, dict[str, Any]] = {}
+        self._drawn: dict[str, tuple[SavedModel, dict[str, Any]]] = {}
 
     def signals(self) -> dict[str, Any]:
         """See ``signal_histograms``; also whether the model judges answers."""
@@ -45,14 +45,14 @@ class Inspector:
         return self._once(calibration_map)
 
     def _once(self, make: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-        """What is made of a version of the model, once."""
+        """What is made of the model that answers, once; another model may have the same version."""
         served = self.serving.served
         with self._lock:
             known = self._drawn.get(make.__name__)
-            if known is None or known["version"] != served.version:
-                known = {"version": served.version, **make(served.saved.classifier)}
+            if known is None or known[0] is not served.saved:
+                known = served.saved, {"version": served.version, **make(served.saved.classifier)}
                 self._drawn[make.__name__] = known
-            return known
+            return known[1]
 
     def examples(self, of: str, positions: str) -> dict[str, Any]:
         """Id and text of points of the map: calibration points by their positions, those of the queue by their rows."""

@@ -48,7 +48,11 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def _with_limited_heads(seconds: float) -> type[asyncio.Protocol]:
-    """uvicorn's protocol, but a connection whose next request does not begin in time is closed."""
+    """uvicorn's protocol, but a connection whose next request does not begin in time is closed.
+
+    Whoever leaves while a question waits in the queue takes it along: clients that give up and ask again would
+    otherwise wait for answers that nobody reads.
+    """
 
     class LimitedHeads(H11Protocol):
         _limit: asyncio.TimerHandle | None = None
@@ -74,5 +78,9 @@ def _with_limited_heads(seconds: float) -> type[asyncio.Protocol]:
             if self._limit is not None:
                 self._limit.cancel()
             super().connection_lost(exc)
+            scope: Any = self.scope or {}  # of the last request; None before the first
+            state = scope.get("state", {})
+            if "abandon" in state:
+                state["abandon"]()  # which does nothing once somebody has begun with the answer
 
     return LimitedHeads

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from starlette.datastructures import State
 
 from torchsdm.application import (
     AnswerRequest,
@@ -35,7 +36,7 @@ from torchsdm.application import (
     summary,
 )
 from torchsdm.errors import InvalidInputError, ModelFileError, TorchSDMError
-from torchsdm.service.batching import Closed, Mailbox, QueueFull, Worker
+from torchsdm.service.batching import Abandoned, Closed, Mailbox, QueueFull, Worker
 from torchsdm.service.metrics import Metrics
 from torchsdm.service.recent import Recent
 from torchsdm.service.settings import ServiceSettings
@@ -136,10 +137,15 @@ class Serving:
 
     # ---------------------------------------------------------------- asking
 
-    async def ask(self, request: AnswerRequest) -> Answered:
-        """The answer to a request, when the worker has come to it."""
+    async def ask(self, request: AnswerRequest, state: State) -> Answered:
+        """The answer to a request, when the worker has come to it; the server may call ``state.abandon`` before."""
         self._check_size(len(request))
-        answered: Answered = await self._mailbox.result(self.worker.ask(request, self._weight(request)))
+        future = self.worker.ask(request, self._weight(request))
+        state.abandon = future.cancel
+        try:
+            answered: Answered = await self._mailbox.result(future)
+        except Closed as error:
+            raise Abandoned if future.cancelled() else error from error
         return answered
 
     def _check_size(self, n_inputs: int) -> None:

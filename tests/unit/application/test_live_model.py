@@ -719,3 +719,17 @@ def test_a_crash_between_saving_and_noting_it_is_repaired(model, monkeypatch):
         (3, "remove", "me"),
     ]
     assert "n-1" not in SDMClassifier.load(model).model_.known_ids()
+
+
+def test_a_link_that_is_switched_is_followed(made_models, tmp_path):
+    old, new = (shutil.copytree(made_models / "certified", tmp_path / name) for name in ("old", "new"))
+    link = tmp_path / "link"
+    link.symlink_to(old)
+    with LiveModel.open(link) as live:
+        link.unlink()
+        link.symlink_to(new)
+        assert live.add(points(1, 5, "new"), **ME).version == 1
+        with pytest.raises(ModelInUseError):
+            LiveModel.open(new)
+        LiveModel.open(old).close()  # its lock is free
+    assert [LiveModel.open(path, writable=False).snapshot.version for path in (old, new)] == [0, 1]

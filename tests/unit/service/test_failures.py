@@ -14,7 +14,7 @@ pytest.importorskip("fastapi")
 from fastapi import FastAPI
 
 from torchsdm.errors import BackboneError, InvalidInputError, ModelFileError, ModelInUseError
-from torchsdm.service.batching import Closed, QueueFull
+from torchsdm.service.batching import Abandoned, Closed, QueueFull
 from torchsdm.service.failures import JSONAnswer, answer_failures
 
 
@@ -58,6 +58,7 @@ def test_what_nobody_thought_of_has_an_id_that_is_in_the_log(caplog):
         (ModelFileError("no"), 503),
         (ModelInUseError("no"), 409),
         (Closed(), 503),
+        (Abandoned(), 499),
     ],
 )
 def test_what_is_known_has_its_status(error, status, caplog):

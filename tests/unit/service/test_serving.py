@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from torchsdm import SDMClassifier
+from torchsdm.application import LiveModel
 
 testclient = pytest.importorskip("fastapi.testclient")
 
@@ -124,3 +125,29 @@ def test_a_model_that_cannot_be_warmed_is_told(model, monkeypatch, caplog):
     with serve(model) as client:
         wait_for(lambda: "never becomes ready" in caplog.text)
         assert client.get("/v1/health/ready").status_code == 503
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    rng = np.random.default_rng(1)
+    y = np.arange(120) % 2
+    X = (rng.normal(size=(120, 4)) + 3.0 * y[:, None]).astype(np.float32)
+    path = tmp_path_factory.mktemp("serving") / "other"
+    SDMClassifier(0.8, n_filters=8, n_rounds=1, max_epochs=5, learning_rate=0.01, random_state=0).fit(X, y).save(path)
+    return path
+
+
+def test_after_another_model_took_the_place_the_map_is_of_that_one_and_changes_go_there(model, other, tmp_path):
+    """Both have version 0, and the path is a link that is switched, as deployments do."""
+    link, new = tmp_path / "link", shutil.copytree(other, tmp_path / "new")
+    link.symlink_to(model)
+    with serve(link) as client:
+        assert len(client.get("/v1/map").json()["points"]["labels"]) == client.get("/v1/model").json()["n_calibration"]
+        (tmp_path / "next").symlink_to(new)
+        (tmp_path / "next").rename(link)
+        assert client.post("/v1/reload", json={}).json() == {"version": 0, "reloaded": True}
+        assert len(client.get("/v1/map").json()["points"]["labels"]) == client.get("/v1/model").json()["n_calibration"]
+        for number in (1, 2):
+            add = changing(what="add", hidden_states=[[9.0, 9.0, 9.0, number]], labels=[1])
+            assert client.post("/v1/exemplars", json=add).json()["version"] == number
+    assert [LiveModel.open(path, writable=False).snapshot.version for path in (model, new)] == [0, 2]
