@@ -61,6 +61,7 @@ class ReviewQueue:
         self._worker: threading.Thread | None = None
         self._changing = threading.RLock()  # one change at a time: what is being added is marked with its key
         self._settled_at = -1
+        self._adaptors: list[Any] = []
         self._settle()
 
     # --- Inputs ------------------------------------------------------------------------------------------------------
@@ -132,6 +133,7 @@ class ReviewQueue:
     def work(self) -> bool:
         """Decide on the next inputs; whether there were any."""
         snapshot = self.live.snapshot
+        self._decide_with(snapshot.saved.classifier)
         if snapshot.version != self._settled_at:  # somebody else may have undone what was added here
             self._settle()
         new = self.store.undecided(_BLOCK)
@@ -144,6 +146,17 @@ class ReviewQueue:
             decisions = answer_rows(snapshot.saved.classifier, LabelledStates(states, None))
             self.store.judge(_judged(old, decisions, snapshot.version, None))
         return bool(old)
+
+    def _decide_with(self, classifier: SDMClassifier | SDMEnsemble) -> None:
+        """Forget what another model said, if one was saved at the path."""
+        adaptors = [model.adaptor for model in classifier.models_]
+        if adaptors != self._adaptors:  # modules are equal if they are the same object
+            weights = [value.cpu().numpy() for one in adaptors for value in one.state_dict().values()]
+            digest = hashlib.sha256(repr(classifier.states_origin_).encode())
+            for one in weights:
+                digest.update(one.tobytes())
+            self.store.decide_with(digest.hexdigest())
+            self._adaptors = adaptors
 
     def _judge_new(self, rows: list[dict[str, Any]], snapshot: Snapshot) -> None:
         """Decide on inputs; where none of several can be decided on, on each half of them."""

@@ -57,6 +57,7 @@ CREATE TABLE IF NOT EXISTS marks (
     who TEXT NOT NULL,
     at TEXT NOT NULL
 );
+CREATE TABLE IF NOT EXISTS deciding (network TEXT NOT NULL);  -- one row: whose states and decisions these are
 CREATE INDEX IF NOT EXISTS marks_by_row ON marks (row, n);
 CREATE INDEX IF NOT EXISTS undecided ON inputs (row) WHERE decision IS NULL;
 DROP VIEW IF EXISTS queue;
@@ -152,6 +153,19 @@ class ReviewStore:
             before = connection.total_changes
             connection.executemany(query, rows)
             return connection.total_changes - before
+
+    def decide_with(self, network: str) -> None:
+        """Forget the states and decisions of another network than this."""
+        with self._changing() as connection:
+            before = connection.execute("SELECT network FROM deciding").fetchone()
+            if before is not None and before["network"] == network:
+                return
+            if before is not None:
+                connection.execute(
+                    "UPDATE inputs SET decision = NULL, version = NULL, contradiction = NULL, state = NULL"
+                )
+            connection.execute("DELETE FROM deciding")
+            connection.execute("INSERT INTO deciding VALUES (?)", (network,))
 
     def undecided(self, limit: int) -> list[dict[str, Any]]:
         """The first inputs that the model has not seen yet."""

@@ -221,6 +221,24 @@ def test_what_people_decided_is_exported_as_the_command_reads_it(queue, tmp_path
     assert next(csv.DictReader(io.StringIO("".join(queue.export("csv")))))["who"] == "ada"
 
 
+def test_another_model_at_the_path_decides_anew_from_the_texts(queue, live, trained):
+    queue.put([{"text": row["text"]} for row in ROWS], "rows")
+    work(queue)
+    queue.label(1, 0, "ada")
+    before = [row["decision"]["logits"] for row in queue.store.rows()]
+    other = SDMClassifier(0.8, n_filters=4, n_rounds=1, max_epochs=2, learning_rate=0.01, random_state=1)
+    model = SDMTextClassifier(str(trained.parent / "bert"), "A film: {document}", classifier=other)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(TEXTS[:80], [n % 2 for n in range(80)]).save(live.path)
+    live.refresh()
+    work(queue)
+    after = [row["decision"]["logits"] for row in queue.store.rows()]
+    expected = live.snapshot.saved.text_classifier.decide([row["text"] for row in ROWS]).to_dicts()
+    assert after == [row["logits"] for row in expected] != before
+    assert queue.store.rows()[0]["label"] == 0  # what people said stays
+
+
 def test_contradiction_is_the_odds_against_a_label():
     decision = {"probabilities": {"0": 0.99, "1": 0.01}}
     assert contradiction(decision, 1) == pytest.approx(np.log10(99)) == -contradiction(decision, 0)
