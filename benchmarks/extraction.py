@@ -32,7 +32,7 @@ def run() -> Iterator[Figure]:
 
 
 def _model(kind: str, backbone: Backbone, prompt: str | None, texts: list[str]) -> Iterator[Figure]:
-    extractor = HiddenStateExtractor(backbone, prompt)
+    extractor = HiddenStateExtractor(backbone, prompt, layer=-1)
     encoded = [sequence.ids for sequence in extractor._prepare().encoder.encode(list(Documents(texts)))]
     batches = batches_by_length([len(ids) for ids in encoded], extractor.batch_tokens)
     work = f"{kind}, {len(texts)} documents: text to hidden states" + (" and label logits" if prompt else "")
@@ -117,7 +117,7 @@ def _in_8_bits(backbone: Backbone, texts: list[str]) -> Iterator[Figure]:
 def _beside_a_loop(backbone: Backbone, texts: list[str]) -> Iterator[Figure]:
     """A decoder asked about sentences: beside a loop over batches as one writes it with transformers."""
     prompt, model, tokenizer = "factcheck", backbone.model, backbone.tokenizer
-    extractor = HiddenStateExtractor(backbone, prompt)
+    extractor = HiddenStateExtractor(backbone, prompt, layer=-1)
     asked = [PROMPTS[prompt].fill(document=text) for text in texts]
     yes_no = [ids[0] for ids in extractor._prepare().encoder.words]
 
