@@ -928,10 +928,9 @@ def test_a_run_that_is_killed_again_and_again_ends_like_one_that_is_not(tmp_path
     assert write(killed, n_shards=n_shards, stop=1) == 0
     rng, rows_at_death = np.random.default_rng(0), [2]
     for attempt in range(10):
-        before = (killed / MANIFEST_NAME).stat().st_mtime_ns
         running = start("write", directory=str(killed), n_shards=n_shards)
         if attempt % 2:  # some die while they still look at what is there, some after a shard or more of their own
-            wait_for(lambda before=before: (killed / MANIFEST_NAME).stat().st_mtime_ns != before)
+            wait_for(lambda before=rows_at_death[-1]: StatesFolder.open(killed).n_finished_rows > before)
         time.sleep(rng.uniform(0, 3 * seconds))
         running.send_signal(signal.SIGKILL)
         if running.wait() == 0:
