@@ -1,10 +1,12 @@
 """The same answers on Ray, when one machine is too small.
 
+- ``backend`` is the switch: ``backend=`` in Python, ``--ray`` on the command line;
 - ``connection`` joins or starts a cluster, and is the only module that imports Ray.
 
 Ray belongs to the extra ``ray``: nothing of it is imported before something connects.
 """
 
+from torchsdm.cluster.backend import Backend, RayBackend, as_backend
 from torchsdm.cluster.connection import AUTO, connect
 
-__all__ = ["AUTO", "connect"]
+__all__ = ["AUTO", "Backend", "RayBackend", "as_backend", "connect"]
