@@ -1,6 +1,7 @@
 """The same answers on Ray, when one machine is too small.
 
 - ``backend`` is the switch: ``backend=`` in Python, ``--ray`` on the command line;
+- ``training`` trains the rounds of a fit side by side;
 - ``connection`` joins or starts a cluster, and is the only module that imports Ray.
 
 Ray belongs to the extra ``ray``: nothing of it is imported before something connects.
@@ -8,5 +9,6 @@ Ray belongs to the extra ``ray``: nothing of it is imported before something con
 
 from torchsdm.cluster.backend import Backend, RayBackend, as_backend
 from torchsdm.cluster.connection import AUTO, connect
+from torchsdm.cluster.training import run_rounds
 
-__all__ = ["AUTO", "Backend", "RayBackend", "as_backend", "connect"]
+__all__ = ["AUTO", "Backend", "RayBackend", "as_backend", "connect", "run_rounds"]
