@@ -53,11 +53,7 @@ class RayBackend:
         return torch.get_num_threads() if self.threads is None else self.threads
 
     def worker_options(self, device_type: str = "cpu") -> dict[str, Any]:
-        """The options of a worker's actor: as many processors as it has threads, if any node has them; a GPU for cuda.
-
-        An actor is not restarted by Ray but replaced by whoever uses it, so that nobody waits for it while there is no
-        room.
-        """
+        """What a worker takes: as many processors as it has threads, if any node has so many; for cuda, a GPU."""
         largest = max(int(node["Resources"].get("CPU", 0)) for node in self.connect().nodes() if node["Alive"])
         n_gpus = {"num_gpus": 1} if device_type == "cuda" else {}
         return {"num_cpus": max(1, min(self.n_threads, largest)), "scheduling_strategy": "SPREAD", **n_gpus}

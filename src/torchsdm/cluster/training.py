@@ -1,14 +1,14 @@
 """The rounds of a fit side by side on a cluster, with the seeds they would have alone: the same model, to the bit.
 
-Each round is an actor that is asked for one epoch after the other. What an epoch leaves behind comes back to this
-process, where the callbacks (checkpoints, progress, patience) see it as if the epoch had been trained here. So a lost
-worker costs at most the epoch it was at, and no file system needs to be shared.
+Each round is a task that sends back, epoch by epoch, what the next epoch would need. The callbacks of this process
+(checkpoints, progress, patience) see it as if the epoch had been trained here. So a lost worker costs the epoch it was
+at: the round begins again from the last one that came back. No file system needs to be shared.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
@@ -20,6 +20,9 @@ from torchsdm.cluster._losses import Lost, answer_of, check_losses
 from torchsdm.cluster.backend import Backend, RayBackend, as_backend
 from torchsdm.training import Callback, Learner, Round, Run, RunningRound, Training, part_of
 from torchsdm.validation import Array
+
+# Ray must not begin a lost task again: it knows only the first state. A task is at most two epochs ahead of us.
+_STREAMING = {"num_returns": "streaming", "max_retries": 0, "_generator_backpressure_num_objects": 2}
 
 
 def run_rounds(backend: Backend, caller: str) -> Run | None:
@@ -36,64 +39,53 @@ def train_side_by_side(
     finished = {one.current.number: one.finish() for one in rounds if one.is_finished}
     if len(finished) < len(rounds):
         ray = backend.connect()
-        options = backend.worker_options(training.settings.device_type)
-        worker = ray.remote(**options)(_RoundWorker)
-        shared, threads = ray.put(_Shared.of(training)), backend.n_threads
-        remote = [
-            _RemoteRound(ray, partial(worker.remote, shared, threads), one) for one in rounds if not one.is_finished
-        ]
+        task = ray.remote(**backend.worker_options(training.settings.device_type), **_STREAMING)(_epochs)
+        train = partial(task.remote, ray.put(_Shared.of(training)), backend.n_threads)
+        running = [_RemoteRound(ray, train, one) for one in rounds if not one.is_finished]
         try:
-            asked = {one.ask(): one for one in remote}
-            while asked:
-                ready, _ = ray.wait(list(asked), num_returns=1)
-                one = asked.pop(ready[0])
-                if one.take(ready[0]):
-                    asked[one.ask()] = one
-                else:
-                    finished[one.running.current.number] = one.running.finish()
+            while running:
+                ready, _ = ray.wait([one.epochs for one in running], num_returns=1)
+                one = next(one for one in running if one.epochs is ready[0])
+                one.take()
+                if one.round.is_finished:
+                    one.end()
+                    running.remove(one)
+                    finished[one.round.current.number] = one.round.finish()
         finally:
-            for one in remote:
+            for one in running:
                 one.end()
     return [finished[number] for number in numbers]
 
 
 class _RemoteRound:
-    """A round of this process whose epochs are trained by a worker."""
+    """A round of this process whose epochs are trained by a task."""
 
-    def __init__(self, ray: Any, start: Any, running: RunningRound) -> None:
-        self._ray, self._start, self.running = ray, start, running
-        self._state: Mapping[str, Tensor] = running.state
-        self._worker: Any = None
-        self._n_losses = 0
+    def __init__(self, ray: Any, train: Callable[..., Any], round: RunningRound) -> None:
+        self._ray, self._train, self.round = ray, train, round
+        self._state, self._n_losses = round.state, 0
+        self._begin()
 
-    def ask(self) -> Any:
-        """Ask for the next epoch; a new worker begins from the last state."""
-        current = self.running.current
-        if self._worker is None:
-            self._worker = self._start(current.number, self._state)
-        return self._worker.epoch.remote(current.epoch + 1)
+    def _begin(self) -> None:
+        """Train from the last state on; ``epochs`` is the stream of what comes out."""
+        current = self.round.current
+        self.epochs = self._train(current.number, self._state, current.epoch)
 
-    def take(self, reference: Any) -> bool:
-        """Take what was asked for, or note that it was lost; whether there is more to ask for."""
+    def take(self) -> None:
+        """Take the next epoch; if it is lost, begin again from the one before."""
         try:
-            record, self._state = answer_of(self._ray, reference)
+            record, self._state = answer_of(self._ray, next(self.epochs))
         except Lost as error:
+            current = self.round.current
             self._n_losses += 1
-            current = self.running.current
             check_losses(self._n_losses, f"Epoch {current.epoch + 1} of round {current.number + 1}", error)
-            self.end()
-            return True
-        self._n_losses = 0
-        self.running.add(record, _Remote(self._state))
-        if self.running.is_finished:
-            self.end()
-        return not self.running.is_finished
+            self._begin()
+        else:
+            self._n_losses = 0
+            self.round.add(record, _Remote(self._state))
 
     def end(self) -> None:
-        """End the worker, if there is one."""
-        if self._worker is not None:
-            self._ray.kill(self._worker)
-            self._worker = None
+        """Nothing further is wanted."""
+        self._ray.cancel(self.epochs)
 
 
 @dataclass(frozen=True)
@@ -109,18 +101,14 @@ class _Remote:
         return self.stored
 
 
-class _RoundWorker:
-    """An actor: the learner of one round."""
-
-    def __init__(self, shared: _Shared, threads: int, number: int, state: Mapping[str, Tensor]) -> None:
-        torch.set_num_threads(threads)  # the last bits of training steps can depend on it
-        self._begin = partial(shared.resume, number, state)  # what fails there fails as the first epoch
-        self._learner: Learner | None = None
-
-    def epoch(self, number: int) -> tuple[Any, Mapping[str, Tensor]]:
-        if self._learner is None:
-            self._learner = self._begin()
-        return self._learner.epoch(number), self._learner.state()
+def _epochs(
+    shared: _Shared, threads: int, number: int, state: Mapping[str, Tensor], n_done: int
+) -> Iterator[tuple[Any, Mapping[str, Tensor]]]:
+    """A task: the epochs of a round after the first ``n_done``, each with the state after it."""
+    torch.set_num_threads(threads)  # the last bits of training steps can depend on it
+    learner = shared.resume(number, state)
+    for epoch in range(n_done + 1, shared.training.settings.max_epochs + 1):
+        yield learner.epoch(epoch), learner.state()
 
 
 @dataclass(frozen=True)
