@@ -26,7 +26,7 @@ ROOMS: dict[str, set[str]] = {
     "states": {"documents"},
     "hidden_states": {"documents", "states"},
     "storage": {"matching", "core", "model", "trust", "states"},
-    "cluster": {"training"},
+    "cluster": {"training", "documents", "states", "hidden_states"},
     "estimators": {
         *("matching", "core", "training", "model", "trust", "documents", "states", "hidden_states", "storage"),
         "cluster",
@@ -40,8 +40,8 @@ ROOMS: dict[str, set[str]] = {
     },
     "service": {"application"},
     "cli": {
-        *("training", "trust", "documents", "states", "hidden_states", "storage", "estimators", "evaluation"),
-        *("experiments", "application"),
+        *("training", "trust", "documents", "states", "hidden_states", "storage", "cluster", "estimators"),
+        *("evaluation", "experiments", "application"),
         "service",  # sdm serve and sdm mcp start it; no other verb knows it
     },
 }

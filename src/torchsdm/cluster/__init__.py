@@ -2,6 +2,7 @@
 
 - ``backend`` is the switch: ``backend=`` in Python, ``--ray`` on the command line;
 - ``training`` trains the rounds of a fit side by side;
+- ``replicas`` gives pieces of work to copies of a model, and ``extraction`` hidden states to copies of a language model;
 - ``connection`` joins or starts a cluster, and is the only module that imports Ray.
 
 Ray belongs to the extra ``ray``: nothing of it is imported before something connects.
@@ -9,6 +10,19 @@ Ray belongs to the extra ``ray``: nothing of it is imported before something con
 
 from torchsdm.cluster.backend import Backend, RayBackend, as_backend
 from torchsdm.cluster.connection import AUTO, connect
+from torchsdm.cluster.extraction import device_type, extract_on, portable
+from torchsdm.cluster.replicas import map_in_order
 from torchsdm.cluster.training import run_rounds
 
-__all__ = ["AUTO", "Backend", "RayBackend", "as_backend", "connect", "run_rounds"]
+__all__ = [
+    "AUTO",
+    "Backend",
+    "RayBackend",
+    "as_backend",
+    "connect",
+    "device_type",
+    "extract_on",
+    "map_in_order",
+    "portable",
+    "run_rounds",
+]
