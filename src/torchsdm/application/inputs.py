@@ -16,7 +16,7 @@ from torch import Tensor
 
 from torchsdm.columns import Columns
 from torchsdm.documents import BadRow, BadRows, Documents
-from torchsdm.errors import InvalidInputError, Remedy
+from torchsdm.errors import EmptyInputError, InvalidInputError, Remedy
 from torchsdm.states import LabelledStates
 from torchsdm.validation import is_storable_id
 from torchsdm.wording import shortened
@@ -70,6 +70,27 @@ def checked(
             raise InvalidInputError(f"{path}, {block.place(row)}: {problem}.")
         kept.append(row)
     return block if len(kept) == len(block) else block.take(kept)
+
+
+def named_and_checked(
+    block: LabelledStates,
+    path: Path,
+    columns: Columns,
+    *,
+    needs_labels: bool,
+    numbers: Sequence[int],
+    bad: BadRows | None,
+) -> LabelledStates:
+    """A block that is ``checked``; rows without ids are numbered."""
+    whole = block if block.ids is not None or columns.id is not None else replace(block, ids=list(numbers))
+    return checked(whole, path, columns, needs_labels=needs_labels, numbers=numbers, bad=bad)
+
+
+def nothing_to_decide_on(path: Path, bad: BadRows | None) -> InvalidInputError:
+    """The error for an input without any row that can be decided on."""
+    if not bad:
+        return EmptyInputError(f"{path} is empty.")
+    return InvalidInputError(f"{path} has no row that can be decided on. {next(iter(bad.values()))}.")
 
 
 def open_documents(

@@ -2,7 +2,7 @@
 
 - ``backend`` is the switch: ``backend=`` in Python, ``--ray`` on the command line;
 - ``training`` trains the rounds of a fit side by side;
-- ``replicas`` gives pieces of work to copies of a model, and ``extraction`` hidden states to copies of a language model;
+- ``replicas`` gives pieces of work to copies of a model, ``extraction`` documents to copies of a language model;
 - ``connection`` joins or starts a cluster, and is the only module that imports Ray.
 
 Ray belongs to the extra ``ray``: nothing of it is imported before something connects.

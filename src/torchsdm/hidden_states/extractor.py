@@ -511,7 +511,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         n_done = min(skip * size, len(documents))
         with Progress(len(documents), "doc", description, shown=self.verbose) as progress:
             progress.skip_to(n_done)
-            blocks = enumerate(_without(islice(documents.blocks(size), skip, None), unfit))
+            blocks: Iterator[_Numbered] = enumerate(_without(islice(documents.blocks(size), skip, None), unfit))
             if ahead is not None:
                 blocks = ahead.watch(blocks)
             for number, (block, n_whole) in blocks:
