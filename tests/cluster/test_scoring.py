@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import pytest
+import torch
 from victims import kill_worker, lose_node
 
 import tiny_models
@@ -21,6 +22,23 @@ from torchsdm.application import scoring
 SDM = "from torchsdm.cli import main; main()"
 N, D = 9000, 16  # nine blocks
 WORDS = ["the", "a", "film", "plot", "is", "was", "not", "very", "good", "bad", "long", "short", "funny", "sad"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def threads():
+    """Two threads, and so two processors for each replica: three of them fill the cluster."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def driver(*arguments):
+    """The command in a process of its own, to be killed."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    return subprocess.Popen(
+        [sys.executable, "-c", SDM, *map(str, arguments)], stdout=subprocess.DEVNULL, env=environment
+    )
 
 
 @pytest.fixture(scope="module")
@@ -50,19 +68,19 @@ def assert_same(place, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]  # nothing is left of the work
 
 
-@pytest.mark.parametrize("kill", [kill_worker, lose_node])
-def test_what_is_lost_is_decided_again(ray, nodes, command, place, tmp_path, monkeypatch, kill):
+def test_what_is_lost_is_decided_again(ray, nodes, command, place, tmp_path, monkeypatch):
+    """A replica is killed after the second block, and the node of another one after the fourth."""
     original, killed = scoring._FinishedBlocks.write, []
 
     def write(self, number, answered):
         original(self, number, answered)
-        if number == 1:
+        if number in (1, 3):
             killed.append(number)
-            kill(*((nodes,) if kill is lose_node else ()), "_Replica")
+            kill_worker("_Replica") if number == 1 else lose_node(nodes, "_Replica")
 
     monkeypatch.setattr(scoring._FinishedBlocks, "write", write)
     done = good(*command)
-    assert killed
+    assert killed == [1, 3]
     assert f"of {N} inputs admitted" in done.stdout
     assert "2 of 9000 rows" in done.stderr.replace(",", "")
     assert_same(place, tmp_path)
@@ -70,7 +88,7 @@ def test_what_is_lost_is_decided_again(ray, nodes, command, place, tmp_path, mon
 
 def test_a_killed_job_goes_on_with_what_is_missing(nodes, command, place, tmp_path, monkeypatch, ray):
     parts = tmp_path / "out.jsonl.parts"
-    running = subprocess.Popen([sys.executable, "-c", SDM, *map(str, command)], stdout=subprocess.DEVNULL)
+    running = driver(*command)
     while running.poll() is None and not (parts / "block-00000001.jsonl").exists():
         time.sleep(0.001)
     running.send_signal(signal.SIGKILL)
@@ -115,7 +133,7 @@ def texts(tmp_path_factory):
     (folder / "texts.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     extractor = HiddenStateExtractor(str(language_model), "sentiment")
     classifier = SDMClassifier(0.8, n_filters=8, n_rounds=1, max_epochs=2, learning_rate=1e-2, random_state=0)
-    few = [row for row in rows[:300]]
+    few = rows[:300]
     SDMTextClassifier(extractor, classifier=classifier, cache=False).fit(
         [row["text"] for row in few], [row["label"] for row in few]
     ).save(folder / "model")
@@ -145,9 +163,7 @@ def test_hidden_states_are_the_same_also_after_a_kill(ray, nodes, texts, tmp_pat
     good("embed", *settings, "-o", tmp_path / "alone")
     there = tmp_path / "there"
     command = ["embed", *settings, "-o", there, "--ray", nodes.address]
-    running = subprocess.Popen(
-        [sys.executable, "-c", SDM, *map(str, command)], stdout=subprocess.DEVNULL, env=dict(os.environ)
-    )
+    running = driver(*command)
     while running.poll() is None and not (there / "examples-00002.jsonl").exists():
         time.sleep(0.001)
     running.send_signal(signal.SIGKILL)
