@@ -65,6 +65,7 @@ def nodes():
     """A cluster of three nodes beside its head; this process is not connected to it yet."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["OMP_WAIT_POLICY"] = "passive"  # workers share few processors
     started = Nodes()
     yield started
     started.cluster.shutdown()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any, TypeVar
 
 import torch
@@ -62,21 +63,6 @@ class _Replica:
         return self._answer(piece)
 
 
-class _Unread:
-    """The pieces that nobody was asked for yet, numbered."""
-
-    def __init__(self, pieces: Iterable[Any]) -> None:
-        self._pieces, self.n_read, self.is_over = iter(pieces), 0, False
-
-    def following(self) -> list[tuple[int, Any]]:
-        """The next piece, if there is one."""
-        for piece in self._pieces:
-            self.n_read += 1
-            return [(self.n_read - 1, piece)]
-        self.is_over = True
-        return []
-
-
 class _Pool:
     def __init__(self, backend: RayBackend, make: Callable[[], Callable[[Any], Any]], device_type: str) -> None:
         self._ray = backend.connect()
@@ -90,27 +76,24 @@ class _Pool:
         self._n_losses: dict[int | None, int] = {}  # by the number of the piece; None: of replicas that were starting
 
     def answers(self, pieces: Iterable[Any]) -> Iterator[Any]:
-        unread = _Unread(pieces)
-        waiting: list[tuple[int, Any]] = []  # to be asked: lost pieces, the earliest first, or else the next one
+        unread = enumerate(pieces)
+        waiting: list[tuple[int, Any]] = []  # a heap of the pieces to ask, read just now or lost
         done: dict[int, Any] = {}  # answers that wait for an earlier one
-        n_given = 0
-
-        def read_on() -> None:
-            if not waiting and unread.n_read - n_given < self._most * (_IN_FLIGHT + _AHEAD):
-                waiting.extend(unread.following())
-
-        read_on()
-        while waiting or self._asked:
+        n_read = n_given = 0
+        while True:
+            for piece in islice(unread, self._most * (_IN_FLIGHT + _AHEAD) - (n_read - n_given)):
+                heapq.heappush(waiting, piece)
+                n_read += 1
+            if not waiting and not self._asked:
+                return
+            self._start(len(self._asked) + len(waiting))
             while waiting and self._has_room:
                 self._ask(*heapq.heappop(waiting))
-                read_on()
-            self._start(len(self._asked) + len(waiting) if unread.is_over else self._most)
             for lost in self._wait(done):
                 heapq.heappush(waiting, lost)
             while n_given in done:
                 yield done.pop(n_given)
                 n_given += 1
-            read_on()
 
     @property
     def _has_room(self) -> bool:
