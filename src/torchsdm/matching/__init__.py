@@ -5,7 +5,8 @@
 
 from torchsdm.matching.rows import IndexedRows, RowIndex
 from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, NO_POINT, Match
-from torchsdm.matching.support import SupportSet, check_ids, next_ids
+from torchsdm.matching.support import Support, check_ids, next_ids
+from torchsdm.matching.support_set import SupportSet
 
 __all__ = [
     "DEFAULT_BLOCK_SIZE",
@@ -13,6 +14,7 @@ __all__ = [
     "IndexedRows",
     "Match",
     "RowIndex",
+    "Support",
     "SupportSet",
     "check_ids",
     "next_ids",

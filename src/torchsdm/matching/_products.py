@@ -21,8 +21,9 @@ class Products:
     """Products of queries with parts of a support, in tiles; the tiles of a block of rows are kept if memory allows."""
 
     def __init__(self, parts: Sequence[Part], n_queries: int, block_size: int) -> None:
-        self.first, self.n_queries = parts[0].start, n_queries
-        n_support = sum(map(len, parts))
+        self.n_queries = n_queries
+        *offsets, n_support = itertools.accumulate(map(len, parts), initial=0)
+        self.offsets = {part.start: offset for part, offset in zip(parts, offsets, strict=True)}
         self.n_rows = max(1, min(n_queries, block_size))
         affordable = _KEPT_BLOCKS * block_size**2 // n_support
         self.kept = affordable >= min(self.n_rows, _FEWEST_ROWS)
@@ -45,7 +46,7 @@ class Products:
     ) -> Tile:
         """The products of a block of queries with a span of a part; ``again`` reuses them if they were kept."""
         start, stop = span
-        offset = part.start - self.first + start if self.kept else 0
+        offset = self.offsets[part.start] + start if self.kept else 0
         block, bounds = self.buffer[: len(multiplier)], part.points.bounds
         tile = Tile(block, offset, start, stop, False, CHUNK, bounds.scale)
         if again and self.kept:

@@ -24,7 +24,7 @@ from torchsdm.core import (
     decide,
 )
 from torchsdm.errors import InvalidInputError
-from torchsdm.matching import DEFAULT_BLOCK_SIZE, IndexedRows, Match, SupportSet
+from torchsdm.matching import DEFAULT_BLOCK_SIZE, IndexedRows, Match, Support, SupportSet
 from torchsdm.model.calibration import Calibration
 from torchsdm.model.examples import Examples, ListedExamples
 from torchsdm.model.same import Set, same_points
@@ -101,7 +101,7 @@ class SDMModel:
     """A model that can decide, be updated and be recalibrated."""
 
     adaptor: Adaptor
-    support: SupportSet
+    support: Support
     examples: Examples
     calibration: Calibration
     calibration_examples: Examples
