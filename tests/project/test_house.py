@@ -26,6 +26,7 @@ ROOMS: dict[str, set[str]] = {
     "states": {"documents"},
     "hidden_states": {"documents", "states"},
     "storage": {"matching", "core", "model", "trust", "states"},
+    "cluster": set(),
     "estimators": {"matching", "core", "training", "model", "trust", "documents", "states", "hidden_states", "storage"},
     "baselines": {"matching", "core", "training", "trust", "states", "estimators"},
     "evaluation": {"matching", "core", "training", "model", "trust", "states", "estimators", "baselines"},
@@ -134,6 +135,11 @@ def third_party(code: ast.AST) -> set[str]:
     names = [alias.name for node in ast.walk(code) if isinstance(node, ast.Import) for alias in node.names]
     names += [str(node.module) for node in ast.walk(code) if isinstance(node, ast.ImportFrom)]
     return {name.partition(".")[0] for name in names}
+
+
+def test_ray_is_imported_in_one_place():
+    importing = {module for module, code in TREES.items() if "ray" in third_party(code)}
+    assert importing == {"cluster.connection"}
 
 
 def test_extras_are_imported_inside_functions():
