@@ -130,20 +130,22 @@ class Firsts:
     def merged(cls, found: Sequence[Firsts]) -> Firsts:
         """The first ones among all that were found, each time among other points."""
         k = found[0].neighbor_indices.shape[1]
-        nearest = _first(1, [(one.nearest_distance[:, None], one.nearest_index[:, None]) for one in found])
-        boundary = _first(1, [(one.boundary_distance[:, None], one.boundary_index[:, None]) for one in found])
-        neighbors = _first(k, [(one.neighbor_distances, one.neighbor_indices) for one in found])
-        return cls(*(values.squeeze(1) for values in (*nearest, *boundary)), *neighbors)
+        nearest_distance, nearest_index = _first_points(1, [(o.nearest_distance, o.nearest_index) for o in found])
+        boundary_distance, boundary_index = _first_points(1, [(o.boundary_distance, o.boundary_index) for o in found])
+        neighbors = _first_points(k, [(o.neighbor_distances, o.neighbor_indices) for o in found])
+        firsts = nearest_distance[:, 0], nearest_index[:, 0], boundary_distance[:, 0], boundary_index[:, 0]
+        return cls(*firsts, *neighbors)
 
     def matched(self, similarity: Tensor) -> Match:
         """The result, with the matches that the second round counted."""
-        *firsts, distances, indices = vars(self).values()
-        return _result(Found(*firsts, similarity, distances, indices))
+        nearest, boundary = (self.nearest_distance, self.nearest_index), (self.boundary_distance, self.boundary_index)
+        return _result(Found(*nearest, *boundary, similarity, self.neighbor_distances, self.neighbor_indices))
 
 
-def _first(k: int, found: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """The first k points of each row by (distance, index), of distances and indices (N, .)."""
-    distances, indices = (torch.cat(values, dim=1) for values in zip(*found, strict=True))
+def _first_points(k: int, found: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """The first k points of each row by (distance, index), of distances and indices (N,) or (N, .) side by side."""
+    n = len(found[0][0])
+    distances, indices = (torch.cat([one.reshape(n, -1) for one in values], 1) for values in zip(*found, strict=True))
     order = torch.argsort(indices, dim=1, stable=True)
     order = order.gather(1, torch.argsort(distances.gather(1, order), dim=1, stable=True))[:, :k]
     return distances.gather(1, order), indices.gather(1, order)
