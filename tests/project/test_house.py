@@ -27,12 +27,16 @@ ROOMS: dict[str, set[str]] = {
     "hidden_states": {"documents", "states"},
     "storage": {"matching", "core", "model", "trust", "states"},
     "cluster": set(),
-    "estimators": {"matching", "core", "training", "model", "trust", "documents", "states", "hidden_states", "storage"},
+    "estimators": {
+        *("matching", "core", "training", "model", "trust", "documents", "states", "hidden_states", "storage"),
+        "cluster",
+    },
     "baselines": {"matching", "core", "training", "trust", "states", "estimators"},
     "evaluation": {"matching", "core", "training", "model", "trust", "states", "estimators", "baselines"},
     "experiments": {"core", "documents", "states", "hidden_states", "estimators", "baselines", "evaluation"},
     "application": {
-        *("core", "model", "trust", "documents", "states", "hidden_states", "storage", "estimators", "evaluation"),
+        *("core", "model", "trust", "documents", "states", "hidden_states", "storage", "cluster", "estimators"),
+        "evaluation",
     },
     "service": {"application"},
     "cli": {

@@ -12,6 +12,7 @@ from typing import Any
 
 from torchsdm.application.saved_model import SavedModel
 from torchsdm.application.summaries import standing
+from torchsdm.cluster import Backend
 from torchsdm.errors import InvalidInputError, ModelFileError
 from torchsdm.estimators import (
     Add,
@@ -111,6 +112,7 @@ class LiveModel:
         writable: bool = True,
         exclusive: bool = True,
         verify: bool | None = None,
+        backend: Backend = None,
     ) -> LiveModel:
         """Open a model directory.
 
@@ -127,6 +129,8 @@ class LiveModel:
             Whether to hold the lock until ``close``.
         verify : bool, optional
             As for ``SDMClassifier.load``.
+        backend : str or RayBackend, optional
+            As for ``SDMClassifier.load``.
         """
         path = Path(path)
         if not path.is_dir():
@@ -138,7 +142,7 @@ class LiveModel:
                 writer.unlock()
         try:
             mark = config_mark(path)
-            base, log = load_base(path, device=device, verify=verify)
+            base, log = load_base(path, device=device, verify=verify, backend=backend)
             classifier = replay(base, log).classifier
             saved = SavedModel.around(path, classifier, language_model=model, device=device, batch_tokens=batch_tokens)
         except BaseException:
@@ -397,8 +401,8 @@ class LiveModel:
 
     def _reload(self, mark: tuple[int, ...] | None) -> None:
         """Another model was saved here, or the log was begun."""
-        device = self.snapshot.saved.classifier.device
-        self._base, log = load_base(self.path, device=device, verify=self._verify)
+        shown = self.snapshot.saved.classifier
+        self._base, log = load_base(self.path, device=shown.device, verify=self._verify, backend=shown.backend)
         self._mark, self._history = mark, log.history
         self._show(replay(self._base, log).classifier)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from torchsdm.application.inputs import checked, open_documents, readable
+from torchsdm.cluster import Backend
 from torchsdm.columns import Columns
 from torchsdm.documents import BadRows, Documents
 from torchsdm.errors import EmptyInputError, InvalidInputError, ModelFileError, Remedy
@@ -39,12 +40,16 @@ class SavedModel:
         device: str | None = None,
         batch_tokens: int = 4096,
         verify: bool | None = None,
+        backend: Backend = None,
     ) -> SavedModel:
-        """Load a model directory. The language model is loaded when the first text is read."""
+        """Load a model directory. The language model is loaded when the first text is read.
+
+        With a ``backend``, the support is on a cluster; see ``SDMClassifier.load``.
+        """
         path = Path(path)
         if not path.is_dir():
             raise ModelFileError(f"{path} is not a directory. Give the path that a model was saved to.")
-        classifier = load_classifier(path, device=device, verify=verify)
+        classifier = load_classifier(path, device=device, verify=verify, backend=backend)
         return cls.around(path, classifier, language_model=language_model, device=device, batch_tokens=batch_tokens)
 
     @classmethod

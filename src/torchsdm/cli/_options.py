@@ -82,11 +82,17 @@ class LanguageModel:
     device: str | None
     batch_tokens: int
 
-    def open(self, path: str) -> SavedModel:
-        """Open the classifier saved at a path, with this language model to read texts."""
+    def open(self, path: str, backend: str | None = None) -> SavedModel:
+        """Open the classifier saved at a path, with this language model to read texts; see ``SavedModel.load``."""
         from torchsdm.application import SavedModel
 
-        return SavedModel.load(path, language_model=self.reference, device=self.device, batch_tokens=self.batch_tokens)
+        return SavedModel.load(
+            path,
+            language_model=self.reference,
+            device=self.device,
+            batch_tokens=self.batch_tokens,
+            backend=backend,
+        )
 
     def open_live(self, path: str, *, writable: bool) -> LiveModel:
         """The same to be changed, if it is ``writable``, or copied with changes."""
@@ -320,6 +326,11 @@ def guard_option(what: str) -> Callable[[Command], Command]:
     return click.option(
         "--guard", "guard_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help=what
     )
+
+
+def ray_option(what: str) -> Callable[[Command], Command]:
+    """``--ray``, as ``backend``: the cluster to work on."""
+    return click.option("--ray", "backend", metavar="auto|HOST:PORT", help=f"{what} on a Ray cluster.")
 
 
 def json_option(command: Command) -> Command:

@@ -11,6 +11,7 @@ from torchsdm.cli._options import (
     column_options,
     json_option,
     language_model_options,
+    ray_option,
     strict_option,
     training_options,
     warn_of_rejected,
@@ -38,6 +39,7 @@ FORMATS = ("text", "markdown", "latex", "csv", "json")
 @click.option("--wide", is_flag=True, help="Print accuracy and share of every class and prediction, as in the paper.")
 @column_options
 @language_model_options
+@ray_option("Keep the support")
 @json_option
 def evaluate(
     model: str,
@@ -54,6 +56,7 @@ def evaluate(
     wide: bool,
     columns: Columns,
     language_model: LanguageModel,
+    backend: str | None,
     as_json: bool,
 ) -> None:
     r"""Print the share of DATA that a saved MODEL admits, and the accuracy of admitted inputs.
@@ -78,7 +81,7 @@ def evaluate(
     from torchsdm.documents import BadRows
     from torchsdm.files import strict_json
 
-    saved = language_model.open(model)
+    saved = language_model.open(model, backend)
     bad: dict[str, BadRows] = {}
     evaluation = evaluate_model(
         saved,

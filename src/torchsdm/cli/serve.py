@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from torchsdm.cli._options import LanguageModel, guard_option, language_model_options
+from torchsdm.cli._options import LanguageModel, guard_option, language_model_options, ray_option
 from torchsdm.errors import InvalidInputError
 
 TOKEN_VARIABLE = "TORCHSDM_TOKEN"
@@ -53,8 +53,14 @@ TOKEN_VARIABLE = "TORCHSDM_TOKEN"
     "answered at the end.",
 )  # fmt: skip
 @language_model_options
+@ray_option("Keep the support")
 def serve(
-    model: str, token_file: Path | None, max_megabytes: int, language_model: LanguageModel, **settings: Any
+    model: str,
+    token_file: Path | None,
+    max_megabytes: int,
+    language_model: LanguageModel,
+    backend: str | None,
+    **settings: Any,
 ) -> None:
     r"""Serve decisions of a saved MODEL over HTTP, as JSON; /openapi.json describes the routes.
 
@@ -78,6 +84,7 @@ def serve(
         model=language_model.reference,
         device=language_model.device,
         batch_tokens=language_model.batch_tokens,
+        backend=backend,
     )
 
 

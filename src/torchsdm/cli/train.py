@@ -19,6 +19,7 @@ from torchsdm.cli._options import (
     column_options,
     json_option,
     model_output_options,
+    ray_option,
     resumable,
     say,
 )
@@ -109,6 +110,7 @@ if TYPE_CHECKING:
 )
 @column_options
 @asked_model_options
+@ray_option("Extract hidden states, and train the rounds side by side,")
 @json_option
 def train(
     data: str,
@@ -124,6 +126,7 @@ def train(
     pools: Path | None,
     columns: Columns,
     language_model: AskedModel,
+    backend: str | None,
     as_json: bool,
     **settings: Any,
 ) -> None:
@@ -189,6 +192,7 @@ def train(
             checkpoint=folder,
             verbose=True,
             pools=families,
+            backend=backend,
             **_chosen(settings, preset),
         )
         with said_once(classifier):

@@ -1,14 +1,16 @@
 """The same answers on Ray, when one machine is too small.
 
-- ``connection`` joins or starts a cluster, and is the only module that imports Ray.
+- ``backend`` is the switch: ``backend=`` in Python, ``--ray`` on the command line;
+- ``connection`` joins or starts a cluster, and is the only module that imports Ray;
 - ``support`` is a support on several machines; ``shards`` search it, ``blocks`` say where its points are.
 
 Ray belongs to the extra ``ray``: nothing of it is imported before something connects.
 """
 
+from torchsdm.cluster.backend import Backend, RayBackend, as_backend
 from torchsdm.cluster.blocks import StoredSupport
 from torchsdm.cluster.connection import AUTO, connect
 from torchsdm.cluster.shards import Shards
 from torchsdm.cluster.support import ShardedSupport
 
-__all__ = ["AUTO", "ShardedSupport", "Shards", "StoredSupport", "connect"]
+__all__ = ["AUTO", "Backend", "RayBackend", "ShardedSupport", "Shards", "StoredSupport", "as_backend", "connect"]

@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor
 
 from torchsdm.choices import BACKGROUNDS, CONTROLS, PAPER, POLICIES
+from torchsdm.cluster import Backend, as_backend
 from torchsdm.core import SDMDecisions
 from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, Remedy, warn_user
 from torchsdm.estimators._apart import keep_apart
@@ -89,6 +90,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         familiarity: float = 0.05,
         policy: str = "certified",
         background_as: str = "class",
+        backend: Backend = None,
     ) -> None:
         self.alpha = alpha
         self.n_filters = n_filters
@@ -113,6 +115,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         self.familiarity = familiarity
         self.policy = policy
         self.background_as = background_as
+        self.backend = backend
 
     @classmethod
     def paper(cls: type[Self], alpha: float | Sequence[float] | Mapping[Any, float] = 0.95, **changes: Any) -> Self:
@@ -256,6 +259,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         if self.checkpoint is not None:
             check_path(self.checkpoint, "checkpoint", caller)
         check_device(self.device, caller)
+        as_backend(self.backend, caller)
         check_alpha_setting(self.alpha, caller)
         if self.certification_size is not None:
             check_share(self.certification_size, "certification_size", caller)

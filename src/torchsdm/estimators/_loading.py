@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from torchsdm.cluster import Backend
 from torchsdm.errors import ModelFileError
 from torchsdm.estimators.classifier import SDMClassifier
 from torchsdm.estimators.ensemble import SDMEnsemble
@@ -14,17 +15,17 @@ _KINDS: dict[str, type[SDMClassifier | SDMEnsemble]] = {"SDMClassifier": SDMClas
 
 
 def load_classifier(
-    directory: Path, *, device: str | None = None, verify: bool | None = None
+    directory: Path, *, device: str | None = None, verify: bool | None = None, backend: Backend = None
 ) -> SDMClassifier | SDMEnsemble:
     """The classifier or ensemble over hidden states in a directory; see ``SDMClassifier.load``."""
-    return _kind(directory).load(directory, device=device, verify=verify)
+    return _kind(directory).load(directory, device=device, verify=verify, backend=backend)
 
 
 def load_base(
-    directory: Path, *, device: str | None = None, verify: bool | None = None
+    directory: Path, *, device: str | None = None, verify: bool | None = None, backend: Backend = None
 ) -> tuple[SDMClassifier | SDMEnsemble, ReadLog]:
     """The same without the changes that were logged, and the log of them."""
-    return _kind(directory)._load_parts(directory, device, verify)
+    return _kind(directory)._load_parts(directory, device, verify, backend=backend)
 
 
 def save_as(classifier: SDMClassifier | SDMEnsemble, directory: Path, changes: dict[str, Any]) -> None:

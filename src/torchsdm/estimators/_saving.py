@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from torchsdm._version import __version__
+from torchsdm.cluster import Backend, as_backend
 from torchsdm.errors import ModelFileError
 from torchsdm.estimators._trust import Trusting
 from torchsdm.estimators.changes import replay
@@ -35,7 +36,7 @@ from torchsdm.validation import check_device, check_path
 
 Self = TypeVar("Self", bound="Saveable")
 
-_MACHINE_SETTINGS = ("device", "checkpoint")
+_MACHINE_SETTINGS = ("device", "checkpoint", "backend")
 _ROWS = ("training_rows", "calibration_rows", "certification_rows")
 
 
@@ -114,26 +115,34 @@ class Saveable(HubModel, Trusting):
         device: str | None = None,
         verify: bool | None = None,
         changes: bool = True,
+        backend: Backend = None,
     ) -> Self:
         """Read a model that ``save`` wrote, with the changes that were logged since. The exemplars are memory-mapped.
 
         Every file's presence and size is checked, and the digest of files up to 64 MB, so that opening does not read
         all of a large support; ``verify=True`` checks every digest, ``verify=False`` none. ``changes=False`` leaves the
-        log of changes out.
+        log of changes out. A ``backend`` is the estimator's, for what it does from now on.
         """
-        base, log = cls._load_parts(path, device, verify, with_log=changes)
+        base, log = cls._load_parts(path, device, verify, with_log=changes, backend=backend)
         return cast(Self, replay(cast(Any, base), log).classifier)
 
     @classmethod
     def _load_parts(
-        cls: type[Self], path: str | Path, device: str | None, verify: bool | None, *, with_log: bool = True
+        cls: type[Self],
+        path: str | Path,
+        device: str | None,
+        verify: bool | None,
+        *,
+        with_log: bool = True,
+        backend: Backend = None,
     ) -> tuple[Self, ReadLog]:
         """The model of a directory without its changes, and the log of them."""
         caller = f"{cls.__name__}.load"
         name = check_device(device, caller)
+        as_backend(backend, caller)
 
         def restored(stored: StoredModel) -> tuple[Self, ReadLog]:
-            base, named = cls._restore(stored, name, device), stored.config.get("changes")
+            base, named = cls._restore(stored, name, device, backend), stored.config.get("changes")
             base._home, base.version_ = stored.directory, 0 if named is None else int(named["version"])
             if not with_log:
                 return base, ReadLog(base.version_, [], [])
@@ -142,12 +151,12 @@ class Saveable(HubModel, Trusting):
         return read_model(check_path(path, "path", caller), cls.__name__, restored, verify=verify)
 
     @classmethod
-    def _restore(cls: type[Self], stored: StoredModel, device_name: str, device: str | None) -> Self:
+    def _restore(cls: type[Self], stored: StoredModel, device_name: str, device: str | None, backend: Backend) -> Self:
         config = stored.config
         try:
             parameters = {name: value for name, value in config["parameters"].items() if name != "keep_rounds"}
             parameters.setdefault("certification_size", None)  # older models stored keep_rounds, and had no certificate
-            estimator = cls(**parameters, device=device)
+            estimator = cls(**parameters, device=device, backend=backend)
             estimator.classes_ = label_values_from_json(config["classes"])
             outside = label_values_from_json(config["labels_outside"])
             estimator._codes = LabelCodes(estimator.classes_, tuple(outside.tolist()))

@@ -102,6 +102,9 @@ class SDMClassifier(BaseSDMClassifier):
     background_as : {'class', 'exemplars'}
         What ``fit(background=)`` makes of examples that belong to no class: a further class, which the adaptor learns
         to tell from the others and nobody is answered with; or exemplars of the support alone, without training.
+    backend : str, RayBackend or None
+        Where ``fit`` trains: in this process, or, one round beside the other, on a Ray cluster ('auto' or HOST:PORT);
+        the model is the same. Not saved.
 
     Attributes
     ----------

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
+from torchsdm.cluster import Backend
 from torchsdm.core import SDMDecisions
 from torchsdm.documents import Documents
 from torchsdm.errors import BackboneError, DataWarning, InvalidInputError, ModelFileError, NotFittedError
@@ -54,6 +55,9 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         Whether ``fit`` caches the hidden states of its texts, so that another ``fit`` on the same texts, even in
         another process or after an interruption, does not run the language model on them again. True: in the cache
         folder (``TORCHSDM_CACHE``), as ``sdm train`` does; a path: in that folder. Only ``fit`` writes to it.
+    backend : str, RayBackend or None
+        Where ``fit`` extracts hidden states and, unless the classifier has a backend of its own, trains: in this
+        process, or on a Ray cluster ('auto' or HOST:PORT); the model is the same. Not saved.
 
     Attributes
     ----------
@@ -75,11 +79,13 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         classifier: SDMClassifier | SDMEnsemble | None = None,
         *,
         cache: bool | str | Path = True,
+        backend: Backend = None,
     ) -> None:
         self.model = model
         self.prompt = prompt
         self.classifier = classifier
         self.cache = cache
+        self.backend = backend
 
     # ---------------------------------------------------------------- fitting
 
@@ -131,6 +137,8 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
             states = extractor.labelled_states(one, store=store)
             parts[name] = states if one.has_ids else replace(states, ids=None)  # numbered on from X
         classifier = SDMClassifier() if self.classifier is None else clone(self.classifier)
+        if classifier.backend is None:
+            classifier.set_params(backend=self.backend)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DataWarning)  # _check_labels warned before anything was extracted
             classifier.fit(training, **parts)
@@ -262,6 +270,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         model: str | Path | Backbone | None = None,
         device: str | None = None,
         verify: bool | None = None,
+        backend: Backend = None,
         **options: Any,
     ) -> Self:
         """Read a classifier that ``save`` wrote.
@@ -276,12 +285,14 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
             For the language model and the classifier.
         verify : bool, optional
             As for ``SDMClassifier.load``.
+        backend : str or RayBackend, optional
+            As for ``SDMClassifier.load``.
         **options
             Settings of the extractor that do not affect the states: ``batch_tokens``, ``trust_remote_code``,
             ``verbose``.
         """
         directory = check_path(path, "path", "SDMTextClassifier.load")
-        classifier = load_classifier(directory, device=device, verify=verify)
+        classifier = load_classifier(directory, device=device, verify=verify, backend=backend)
         if classifier.states_origin_ is None:
             raise ModelFileError(
                 f"{directory} contains a classifier of hidden states that does not know its language model. "

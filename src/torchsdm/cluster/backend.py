@@ -1,0 +1,61 @@
+"""``RayBackend``: the switch between this process and a cluster.
+
+``backend=`` in Python and ``--ray`` on the command line take the same values. Nothing of Ray is imported before a
+backend is used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from torchsdm.cluster.connection import AUTO, connect
+from torchsdm.errors import InvalidInputError, InvalidTypeError
+from torchsdm.validation import check_positive
+
+
+@dataclass(frozen=True)
+class RayBackend:
+    """A Ray cluster to work on, and how to use it.
+
+    Parameters
+    ----------
+    address : str
+        ``"auto"``: the cluster that this machine belongs to, or a new one of this machine alone. ``"HOST:PORT"``: the
+        cluster with this head node.
+    shards : int, optional
+        Actors that a support is spread over; by default one per node.
+    threads : int, optional
+        Threads of each worker, and the processors it takes. By default as many as this process would use itself:
+        the last bits of training steps and of language models can depend on it.
+    """
+
+    address: str = AUTO
+    shards: int | None = None
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.address:
+            raise InvalidInputError(f"'address' of RayBackend must be 'auto' or HOST:PORT. Got {self.address!r}.")
+        for name in ("shards", "threads"):
+            if getattr(self, name) is not None:
+                check_positive(getattr(self, name), name, "RayBackend", integer=True)
+
+    def connect(self) -> Any:
+        """Ray, connected to the cluster."""
+        return connect(self.address)
+
+
+Backend: TypeAlias = "str | RayBackend | None"
+"""What ``backend=`` takes: None for this process, an address, or how to use a cluster."""
+
+
+def as_backend(backend: Backend, caller: str) -> RayBackend | None:
+    """The value of ``backend=``, checked; None is this process."""
+    if backend is None or isinstance(backend, RayBackend):
+        return backend
+    if not isinstance(backend, str):
+        raise InvalidTypeError(
+            f"'backend' of {caller} must be None, 'auto', HOST:PORT or a RayBackend. Got {type(backend).__name__}."
+        )
+    return RayBackend(backend)
