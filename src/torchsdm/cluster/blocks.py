@@ -6,6 +6,7 @@ So whoever has the name can read the points, on any node and after any loss, and
 
 from __future__ import annotations
 
+import socket
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,8 @@ import torch
 from torch import Tensor
 
 from torchsdm.cluster.connection import import_ray
-from torchsdm.matching import CentredPoints, Part
+from torchsdm.errors import ModelFileError
+from torchsdm.matching import CentredPoints, Part, RowsInFile
 from torchsdm.storage import mapped_tensors
 from torchsdm.validation import Array, as_tensor
 
@@ -69,11 +71,9 @@ class HeldRows:
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @classmethod
-    def of(cls, points: Tensor, labels: Tensor, predictions: Tensor, squared_norms: Tensor | None = None) -> HeldRows:
-        """Put rows into the object store."""
-        rows = {"points": points, "labels": labels, "predictions": predictions, "squared_norms": squared_norms}
-        arrays = {name: tensor.cpu().numpy() for name, tensor in rows.items() if tensor is not None}
-        return cls(import_ray().put(arrays))
+    def of(cls, **tensors: Tensor) -> HeldRows:
+        """Put rows into the object store: labels, predictions and, if they are to be read from there, points."""
+        return cls(import_ray().put({name: tensor.cpu().numpy() for name, tensor in tensors.items()}))
 
     def points(self, first: int, stop: int) -> Tensor:
         """Exemplars (n, M)."""
@@ -96,6 +96,31 @@ class HeldRows:
 
 
 @dataclass(frozen=True)
+class LoggedRows:
+    """Rows that the log of a saved model has, in segments that every node must see at the same path."""
+
+    places: tuple[RowsInFile, ...]
+    held: HeldRows
+    """Their labels and predictions."""
+
+    def points(self, first: int, stop: int) -> Tensor:
+        """Exemplars (n, M)."""
+        rows = [_read(place) for place in self.places]
+        return as_tensor(rows[0] if len(rows) == 1 else np.concatenate(rows), "rows", "LoggedRows")[first:stop]
+
+    def __len__(self) -> int:
+        return sum(place.n_rows for place in self.places)
+
+    def marks(self, first: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Labels and predictions (n,)."""
+        return self.held.marks(first, stop)
+
+    def squared_norms(self, first: int, stop: int) -> None:
+        """The log does not have them."""
+        return None
+
+
+@dataclass(frozen=True)
 class Block:
     """Consecutive points of a support: rows of a source, without those that were removed, some with another label."""
 
@@ -109,11 +134,6 @@ class Block:
 
     def __len__(self) -> int:
         return self.stop - self.first - len(self.removed)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether its points are the rows of its source as they are."""
-        return not self.removed and not self.relabelled
 
     def points(self) -> Tensor:
         """Exemplars (n, M)."""
@@ -185,11 +205,52 @@ def part_of(start: int, block: Block, points: CentredPoints) -> Part:
     return Part(points, labels.to(torch.int64), predictions.to(torch.int64), start)
 
 
+def logged(places: Sequence[RowsInFile], labels: Tensor, predictions: Tensor) -> LoggedRows:
+    """New points that the log has."""
+    return LoggedRows(_merged(places), HeldRows.of(labels=labels, predictions=predictions))
+
+
 def joined(blocks: Sequence[Block]) -> Block:
-    """Blocks that follow one another as one, in the object store."""
+    """Blocks of new points that follow one another as one; it is read from the log if all of them are."""
     labels, predictions = (torch.cat(values) for values in zip(*(block.marks() for block in blocks), strict=True))
+    whole = [block.source for block in blocks if isinstance(block.source, LoggedRows) and block == _all(block.source)]
+    if len(whole) == len(blocks):
+        return _all(logged([place for source in whole for place in source.places], labels, predictions))
     points = torch.cat([block.points() for block in blocks])
-    return Block(HeldRows.of(points, labels, predictions), 0, len(labels))
+    return Block(HeldRows.of(points=points, labels=labels, predictions=predictions), 0, len(labels))
+
+
+def _all(source: LoggedRows) -> Block:
+    return Block(source, 0, len(source))
+
+
+def _merged(places: Sequence[RowsInFile]) -> tuple[RowsInFile, ...]:
+    """The same rows; places that follow one another in a file are one."""
+    found: list[RowsInFile] = []
+    for place in places:
+        last = found[-1] if found else None
+        if last is not None and replace(last, start=_end(last), n_rows=place.n_rows) == place:
+            found[-1] = replace(last, n_rows=last.n_rows + place.n_rows)
+        else:
+            found.append(place)
+    return tuple(found)
+
+
+def _end(place: RowsInFile) -> int:
+    return place.start + place.n_rows * place.width * 4
+
+
+def _read(place: RowsInFile) -> Array:
+    """Rows (n, M) of a file."""
+    try:
+        shape = place.n_rows, place.width
+        rows: Array = np.memmap(place.path, dtype="<f4", mode="r", offset=place.start, shape=shape)
+    except (OSError, ValueError) as error:
+        raise ModelFileError(
+            f"{place.path} cannot be read on {socket.gethostname()}: {error}. Every node must see the files of a model "
+            "at the same path, as long as the model is in use."
+        ) from error
+    return rows[:, place.first : place.stop]
 
 
 @lru_cache(maxsize=_MAPPED_FILES)

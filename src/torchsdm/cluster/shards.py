@@ -7,6 +7,7 @@ every call may be repeated, and Ray repeats those that a lost shard did not answ
 
 from __future__ import annotations
 
+import threading
 import uuid
 import weakref
 from collections import OrderedDict, deque
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from torchsdm.cluster.backend import RayBackend
 from torchsdm.cluster.blocks import Block, Recipe, part_of
 from torchsdm.cluster.connection import import_ray
 from torchsdm.errors import ClusterError, TorchSDMError
@@ -66,7 +68,7 @@ class Shard:
         self.states: dict[str, tuple[Part, ...]] = {}
         self.parts: weakref.WeakValueDictionary[tuple[int, Block], Part] = weakref.WeakValueDictionary()
         self.points: weakref.WeakValueDictionary[tuple[Any, ...], CentredPoints] = weakref.WeakValueDictionary()
-        self.searches: OrderedDict[str, Search] = OrderedDict()
+        self.searches: OrderedDict[tuple[str, str], Search] = OrderedDict()
 
     def find_first(self, state: StateName, batch: Batch, counts: bool, dropped: Sequence[str]) -> Firsts:
         """Round one; ``counts`` says whether a second one follows, for which products are kept."""
@@ -74,7 +76,7 @@ class Shard:
         search = self._search(state, batch)
         found = search.find_first()
         if counts:
-            self.searches[batch.name] = search
+            self.searches[state.name, batch.name] = search
             while len(self.searches) > _KEPT_SEARCHES:
                 self.searches.popitem(last=False)
         return found
@@ -82,7 +84,7 @@ class Shard:
     def count_matches(self, state: StateName, batch: Batch, boundary: tuple[Array, Array]) -> Array:
         """Round two: how many matches (n,) are before the first non-match among all shards."""
         self._begin()
-        search = self.searches.pop(batch.name, None)
+        search = self.searches.pop((state.name, batch.name), None)
         if search is None:  # lost, or it had to make room
             search = self._search(state, batch)
             search.find_first()
@@ -139,7 +141,7 @@ class Shards:
     n_shards : int, optional
         By default one for each node that can take one.
     n_threads : int
-        Threads of each shard, and the processors it takes.
+        Threads of each shard. It reserves one processor all the same, so that a lost shard finds room on other nodes.
     patience : float
         Seconds that a lost shard may take to be back on another node before ``ClusterError`` is raised.
     """
@@ -148,10 +150,10 @@ class Shards:
         check_positive(n_threads, "n_threads", "Shards", integer=True)
         self._ray, self.patience, self.n_threads = import_ray(), patience, n_threads
         if n_shards is None:
-            n_shards = max(1, sum(node["Resources"].get("CPU", 0) >= n_threads for node in self._nodes()))
+            n_shards = max(1, sum(node["Resources"].get("CPU", 0) >= 1 for node in self._nodes()))
         check_positive(n_shards, "n_shards", "Shards", integer=True)
         actor = self._ray.remote(
-            num_cpus=n_threads,
+            num_cpus=1,
             max_restarts=-1,
             max_task_retries=-1,
             scheduling_strategy="SPREAD",
@@ -160,6 +162,17 @@ class Shards:
         self.actors = [actor.remote(n_threads) for _ in range(n_shards)]
         self._dropped: list[deque[str]] = [deque() for _ in self.actors]
         self._check_all_there()
+
+    @classmethod
+    def of(cls, backend: RayBackend) -> Shards:
+        """The shards of a cluster; those that are there already are shared."""
+        job = backend.connect().get_runtime_context().get_job_id()
+        asked = job, backend.shards, backend.threads
+        with _ONE_AT_A_TIME:
+            shards = _IN_USE.get(asked)
+            if shards is None:
+                shards = _IN_USE[asked] = cls(backend.shards, n_threads=backend.threads or torch.get_num_threads())
+            return shards
 
     def __len__(self) -> int:
         return len(self.actors)
@@ -207,8 +220,8 @@ class Shards:
             free = self._ray.available_resources().get("CPU", 0)
             raise ClusterError(
                 f"{len(missing)} of {len(pings)} shards are not there, {self.patience:g} seconds after they were "
-                f"asked. Each needs {self.n_threads} processors on one node; {free:g} are free in the cluster. Add "
-                "nodes, or use fewer shards."
+                f"asked. Each needs a processor, of which {free:g} are free in the cluster. Add nodes, or use fewer "
+                "shards."
             )
 
     def _take_dropped(self, shard: int) -> list[str]:
@@ -217,6 +230,10 @@ class Shards:
 
     def _nodes(self) -> list[dict[str, Any]]:
         return [node for node in self._ray.nodes() if node["Alive"]]
+
+
+_IN_USE: weakref.WeakValueDictionary[tuple[Any, ...], Shards] = weakref.WeakValueDictionary()
+_ONE_AT_A_TIME = threading.Lock()
 
 
 def _tensor(array: Array) -> Tensor:

@@ -8,7 +8,7 @@ counts its matches before the first non-match of all.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchsdm.cluster.blocks import BLOCK_ROWS, Block, HeldRows, Recipe, Source, even_parts, joined, stretches
+from torchsdm.cluster.blocks import BLOCK_ROWS, Block, HeldRows, Recipe, Source, even_parts, joined, logged, stretches
 from torchsdm.cluster.shards import BLOCK_SIZE, IN_FLIGHT, Batch, Shards, StateName
-from torchsdm.matching import Firsts, IndexedRows, Match, Support, SupportSet, rows_at_once
+from torchsdm.matching import Firsts, IndexedRows, Match, RowsInFile, Support, rows_at_once
 from torchsdm.parts import with_part
 from torchsdm.validation import as_tensor
 
@@ -125,7 +125,7 @@ class ShardedSupport(Support):
         self._state, self._dtype = state, dtype
 
     @classmethod
-    def of(cls, support: SupportSet, shards: Shards, stored: Source | None = None) -> ShardedSupport:
+    def of(cls, support: Support, shards: Shards, stored: Source | None = None) -> ShardedSupport:
         """Spread the points of a support over shards; ``stored`` says where the shards can read them themselves."""
         placed = []
         for shard, share in enumerate(even_parts(0, len(support), len(shards))):
@@ -242,23 +242,30 @@ class ShardedSupport(Support):
         while counting:
             yield answer()
 
-    def _add(self, exemplars: Tensor, labels: Tensor, predictions: Tensor) -> None:
-        self._extend(Block(HeldRows.of(exemplars, labels, predictions), 0, len(exemplars)))
+    def _add(self, exemplars: Tensor, labels: Tensor, predictions: Tensor, kept_in: Sequence[RowsInFile]) -> None:
+        """Put them at the end: with the last small additions, or where there are fewest points."""
+        rows: Source
+        if kept_in:
+            rows = logged(kept_in, labels, predictions)
+        else:
+            rows = HeldRows.of(points=exemplars, labels=labels, predictions=predictions)
+        for stretch in stretches(0, len(labels)):
+            self._extend(Block(rows, *stretch))
 
     def _extend(self, new: Block) -> None:
-        """Put a block at the end: beside the last small additions, or where there are fewest points."""
-        placed, sizes = self._state.placed, self._state.sizes()
-        last, n_open, n_rows = placed[-1].shard, 0, len(new)
-        while n_open < len(placed) and placed[-1 - n_open].is_added and placed[-1 - n_open].shard == last:
-            n_rows += len(placed[-1 - n_open])
-            n_open += 1
-        if n_open and n_rows <= BLOCK_ROWS:
-            closed, small = placed[: len(placed) - n_open], [one.block for one in placed[len(placed) - n_open :]]
-            tail = [Placed(last, block, True) for block in with_part(small, new, joined)]
-            self._state = self._state.changed([*closed, *tail])
+        """Put a block at the end."""
+        placed = self._state.placed
+        last = placed[-1].shard
+        n_closed = len(placed)
+        while n_closed and placed[n_closed - 1].is_added and placed[n_closed - 1].shard == last:
+            n_closed -= 1
+        small = [one.block for one in placed[n_closed:]]
+        if small and sum(map(len, small)) + len(new) <= BLOCK_ROWS:
+            tail = [Placed(last, block, is_added=True) for block in with_part(small, new, joined)]
+            self._state = self._state.changed([*placed[:n_closed], *tail])
         else:
-            shard = sizes.index(min(sizes))
-            self._state = self._state.changed([*placed, Placed(shard, new, True)])
+            sizes = self._state.sizes()
+            self._state = self._state.changed([*placed, Placed(sizes.index(min(sizes)), new, is_added=True)])
 
     def _remove(self, indices: Tensor) -> None:
         self._replace({at: block.without(positions) for at, block, positions, _ in self._located(indices)})
@@ -310,11 +317,9 @@ class RowsOnShards(IndexedRows):
         return found
 
 
-def _held(support: SupportSet, first: int, stop: int) -> HeldRows:
-    rows = slice(first, stop)
-    return HeldRows.of(
-        *(values[rows] for values in (support.exemplars, support.labels, support.predictions, support.squared_norms))
-    )
+def _held(support: Support, first: int, stop: int) -> HeldRows:
+    names = {"points": "exemplars", "labels": "labels", "predictions": "predictions", "squared_norms": "squared_norms"}
+    return HeldRows.of(**{name: getattr(support, whole)[first:stop] for name, whole in names.items()})
 
 
 def _joined_matches(matches: Iterable[Match]) -> Match:

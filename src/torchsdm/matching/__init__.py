@@ -5,7 +5,7 @@
 
 from torchsdm.matching._bounds import CentredPoints
 from torchsdm.matching._parts import Part
-from torchsdm.matching.rows import IndexedRows, RowIndex
+from torchsdm.matching.rows import IndexedRows, RowIndex, RowsInFile
 from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, NO_POINT, Firsts, Match, Search, rows_at_once
 from torchsdm.matching.support import Support, check_ids, next_ids
 from torchsdm.matching.support_set import SupportSet
@@ -19,6 +19,7 @@ __all__ = [
     "Match",
     "Part",
     "RowIndex",
+    "RowsInFile",
     "Search",
     "Support",
     "SupportSet",

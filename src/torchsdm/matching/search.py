@@ -130,11 +130,10 @@ class Firsts:
     def merged(cls, found: Sequence[Firsts]) -> Firsts:
         """The first ones among all that were found, each time among other points."""
         k = found[0].neighbor_indices.shape[1]
-        nearest_distance, nearest_index = _first_points(1, [(o.nearest_distance, o.nearest_index) for o in found])
-        boundary_distance, boundary_index = _first_points(1, [(o.boundary_distance, o.boundary_index) for o in found])
-        neighbors = _first_points(k, [(o.neighbor_distances, o.neighbor_indices) for o in found])
-        firsts = nearest_distance[:, 0], nearest_index[:, 0], boundary_distance[:, 0], boundary_index[:, 0]
-        return cls(*firsts, *neighbors)
+        nearest = _first_points(1, [(one.nearest_distance[:, None], one.nearest_index[:, None]) for one in found])
+        boundary = _first_points(1, [(one.boundary_distance[:, None], one.boundary_index[:, None]) for one in found])
+        neighbors = _first_points(k, [(one.neighbor_distances, one.neighbor_indices) for one in found])
+        return cls(nearest[0][:, 0], nearest[1][:, 0], boundary[0][:, 0], boundary[1][:, 0], *neighbors)
 
     def matched(self, similarity: Tensor) -> Match:
         """The result, with the matches that the second round counted."""
@@ -143,9 +142,8 @@ class Firsts:
 
 
 def _first_points(k: int, found: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """The first k points of each row by (distance, index), of distances and indices (N,) or (N, .) side by side."""
-    n = len(found[0][0])
-    distances, indices = (torch.cat([one.reshape(n, -1) for one in values], 1) for values in zip(*found, strict=True))
+    """The first k points of each row by (distance, index), of all distances and indices (N, .)."""
+    distances, indices = (torch.cat(values, dim=1) for values in zip(*found, strict=True))
     order = torch.argsort(indices, dim=1, stable=True)
     order = order.gather(1, torch.argsort(distances.gather(1, order), dim=1, stable=True))[:, :k]
     return distances.gather(1, order), indices.gather(1, order)
