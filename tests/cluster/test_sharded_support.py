@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import copy
 import os
+import shutil
 import signal
 import threading
+import warnings
 from collections import deque
 
 import numpy as np
 import pytest
 import torch
 
-from torchsdm import SupportSet
+from torchsdm import SDMClassifier, SDMEnsemble, SupportSet
+from torchsdm.application import LiveModel, standing
 from torchsdm.cluster import RayBackend, ShardedSupport, Shards
 from torchsdm.cluster import blocks as cluster_blocks
-from torchsdm.errors import ClusterError, InvalidInputError
+from torchsdm.errors import ClusterError, InvalidInputError, ModelFileError, SDMWarning
+from torchsdm.estimators import Add, Remove
+from torchsdm.matching import RowsInFile
+from torchsdm.states import LabelledStates
 
 N_SHARDS = 3
 
@@ -280,3 +286,141 @@ def test_a_killed_shard_in_the_middle_of_an_update(shards):
 def test_a_shard_that_cannot_come_back_is_not_waited_for(shards, monkeypatch):
     with pytest.raises(ClusterError, match=r"of 40 shards are not there, 1 seconds after they were asked.*Add nodes"):
         Shards(40, patience=1)
+
+
+# --- Saved models ----------------------------------------------------------------------------------------------------
+
+NAMES = np.array(["World", "Sports"])
+ME = {"who": "me", "why": "a test"}
+
+
+def states(seed, n=16):
+    """Labelled points, each with an id of its own."""
+    rng = np.random.default_rng(seed)
+    X = (3 * rng.standard_normal((n, 4))).astype(np.float32)
+    return LabelledStates(X, rng.choice(NAMES, n), [f"{seed}-{i}" for i in range(n)], [f"text {seed}"] * n)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A saved model with background, a certificate and a calibration set."""
+    rng = np.random.default_rng(0)
+    numbers = rng.integers(0, 2, 400)
+    X = (rng.standard_normal((400, 4)) + 2.4 * (numbers[:, None] - 0.5) * np.array([1, 1, 0, 0])).astype(np.float32)
+    path = tmp_path_factory.mktemp("base") / "model"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        classifier = SDMClassifier(0.8, n_filters=8, n_rounds=1, max_epochs=3, learning_rate=1e-2, random_state=3)
+        classifier.fit(X, NAMES[numbers], background=5 + rng.standard_normal((40, 4)).astype(np.float32)).save(path)
+    return path
+
+
+@pytest.fixture
+def twins(base, tmp_path):
+    """Two copies of the model: one for this process alone, one for the cluster."""
+    return [shutil.copytree(base, tmp_path / name) for name in ("alone", "spread")]
+
+
+def same_decisions(alone, spread):
+    """Whether two classifiers decide and explain alike, to the bit."""
+    assert isinstance(spread.support_, ShardedSupport)
+    X = states(99, 200).hidden_states
+    ours, theirs = alone.decide(X), spread.decide(X)
+    for name, values in vars(ours).items():
+        np.testing.assert_array_equal(values, getattr(theirs, name), err_msg=name)
+    assert [str(one) for one in alone.explain(X[:20], 4)] == [str(one) for one in spread.explain(X[:20], 4)]
+    assert standing(alone) == standing(spread)
+
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+def test_a_saved_model_decides_alike(twins, backend, shards):
+    alone, spread = SDMClassifier.load(twins[0]), SDMClassifier.load(twins[1], backend=backend)
+    same_decisions(alone, spread)
+    for classifier in (alone, spread):
+        more = states(1)
+        classifier.add_exemplars(more.hidden_states, more.labels, ids=more.ids)
+        classifier.remove_exemplars(["1-3"]).relabel_exemplars(["1-4"], ["spam"])
+        classifier.recalibrate(alpha=0.75)
+    same_decisions(alone, spread)
+    with pytest.raises(InvalidInputError, match="Already in the support set"):
+        spread.add_exemplars(more.hidden_states[5:9], more.labels[5:9])
+    spread.save(twins[1])
+    same_decisions(SDMClassifier.load(twins[1]), spread)
+
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+def test_an_ensemble_shares_its_shards(tmp_path, backend, shards):
+    rng = np.random.default_rng(1)
+    X, y = rng.standard_normal((200, 4)).astype(np.float32), rng.choice(NAMES, 200)
+    alone = SDMEnsemble(0.8, n_filters=6, n_rounds=2, max_epochs=1, random_state=0).fit(X, y)
+    alone.save(tmp_path)
+    spread = SDMEnsemble.load(tmp_path, backend=backend)
+    assert {id(model.support._state.shards) for model in spread.models_} == {id(shards)}
+    for name, values in vars(alone.decide(X)).items():
+        np.testing.assert_array_equal(values, getattr(spread.decide(X), name), err_msg=name)
+
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+def test_a_live_model_through_its_log(twins, backend, shards):
+    with LiveModel.open(twins[0]) as alone, LiveModel.open(twins[1], backend=backend) as spread:
+        for live in (alone, spread):
+            live.add(states(1), **ME)
+            live.add(states(2), **ME)
+            live.remove(["1-0", "2-5"], **ME)
+            live.relabel(["1-1"], ["spam"], **ME)
+            live.recalibrate(0.75, **ME)
+        classifiers = [live.snapshot.saved.classifier for live in (alone, spread)]
+        same_decisions(*classifiers)
+        assert alone.preview([Remove(["1-2"])]) == spread.preview([Remove(["1-2"])])
+        same_decisions(*classifiers)  # what was tried changed nothing
+        for live in (alone, spread):
+            live.undo(4, **ME)
+            live.undo(live.undo(5, **ME).version, **ME)
+        same_decisions(*(live.snapshot.saved.classifier for live in (alone, spread)))
+        rows = [one.block.source for one in spread.snapshot.saved.classifier.support_._state.placed]
+        assert {type(one).__name__ for one in rows} == {"StoredSupport", "LoggedRows"}  # no row is in memory alone
+    same_decisions(SDMClassifier.load(twins[0]), SDMClassifier.load(twins[1], backend=backend))
+
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+def test_a_lost_shard_is_rebuilt_from_the_log(twins, backend, shards):
+    """Every shard is killed in the middle of an update; what was acknowledged is there all the same."""
+    with LiveModel.open(twins[0]) as alone, LiveModel.open(twins[1], backend=backend) as spread:
+        for live in (alone, spread):
+            live.add(states(1), **ME)
+        places = [place_of(shards, shard) for shard in range(len(shards))]
+        answers, is_lost = Shards.gathered, threading.Event()
+
+        def gathered(asked):
+            if not is_lost.is_set():
+                is_lost.set()
+                for process, _ in places:
+                    os.kill(process, signal.SIGKILL)
+            return answers(shards, asked)
+
+        shards.gathered = gathered
+        try:
+            for live in (alone, spread):
+                live.make([Add(states(2)), Remove(["1-7"])], **ME)
+        finally:
+            del shards.gathered
+        assert is_lost.is_set()
+        same_decisions(*(live.snapshot.saved.classifier for live in (alone, spread)))
+
+
+def test_a_node_that_does_not_see_the_files_says_so(shards, tmp_path):
+    rows = RowsInFile(str(tmp_path / "gone"), 0, 3, 5, 0, 5)
+    problem = Problem()
+    spread = ShardedSupport.of(problem.alone(), shards)
+    spread.add(problem.new[:3], [0, 1, 2], [0, 1, 2], kept_in=[rows])
+    with pytest.raises(ModelFileError, match=r"gone cannot be read on .* Every node must see the files of a model"):
+        spread.match(problem.queries, problem.asked)
+
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+def test_the_device_of_a_sharded_support(twins, backend, monkeypatch):
+    monkeypatch.setattr("torchsdm.estimators._saving.check_device", lambda device, caller: device)
+    with pytest.raises(
+        InvalidInputError, match=r"'device' of SDMClassifier.load must be 'cpu' with a backend. Got 'x'"
+    ):
+        SDMClassifier.load(twins[1], device="x", backend=backend)
