@@ -1,7 +1,8 @@
 """One thread owns the model. Requests wait for it in a queue, and it answers together those that wait together.
 
-There is no delay: an idle worker takes the first request at once, and whatever arrives meanwhile is the next batch. The
-more clients there are, the larger the batches.
+An idle worker takes the first request at once, and whatever arrives meanwhile is the next batch: the more clients there
+are, the larger the batches. Only after a batch of several does it wait a moment, because those whom it has just answered
+are about to ask again, and to begin with the first of them would make a batch of one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 Answer = Callable[[Sequence[Any]], Sequence[Any]]
 
 _MEMORY = 0.8  # of the running mean of times, for each further batch
+_PATIENCE = 0.1  # of the time that the last batch took: the longest wait for half as many questions as it had
 
 
 class QueueFull(Exception):
@@ -108,6 +110,7 @@ class Worker:
         self._changed = threading.Condition()
         self._closed = False
         self._mean_seconds = 0.0  # that a batch takes
+        self._last_size, self._patient_until = 0, 0.0  # of the last batch; for as many again
         self._thread = threading.Thread(target=self._work, name="sdm-worker", daemon=True)
         self._thread.start()
 
@@ -157,8 +160,8 @@ class Worker:
     def _next_batch(self) -> list[_Waiting]:
         """The questions, or the call, to begin with; empty if the worker is closed and nothing waits."""
         with self._changed:
-            while not self._waiting and not self._closed:
-                self._changed.wait()
+            self._changed.wait_for(lambda: self._waiting or self._closed)
+            self._changed.wait_for(self._is_worth_a_batch, max(0.0, self._patient_until - time.monotonic()))
             batch: list[_Waiting] = []
             weight = 0.0
             while self._waiting and (not batch or weight + self._waiting[0].weight <= 1):
@@ -166,14 +169,21 @@ class Worker:
                 weight += batch[-1].weight
             return batch
 
+    def _is_worth_a_batch(self) -> bool:
+        """Whether half as many wait as were answered last, or somebody whose turn does not depend on others."""
+        enough = 2 * len(self._waiting) >= self._last_size or sum(one.weight for one in self._waiting) >= 1
+        return enough or self._closed
+
     def _run(self, batch: list[_Waiting]) -> None:
         start = time.monotonic()
         try:
             answers = [batch[0].what()] if batch[0].is_call else self._answer([one.what for one in batch])
         except BaseException as error:
             answers = [error] * len(batch)
-        seconds = time.monotonic() - start
+        end = time.monotonic()
+        seconds = end - start
         if not batch[0].is_call:
+            self._last_size, self._patient_until = len(batch), end + _PATIENCE * seconds
             self._mean_seconds = (
                 _MEMORY * self._mean_seconds + (1 - _MEMORY) * seconds if self._mean_seconds else seconds
             )

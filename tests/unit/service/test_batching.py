@@ -49,6 +49,40 @@ def test_what_waits_together_is_answered_together_in_order(busy, keeper):
     assert keeper.batches == [["first"], [0, 1, 2], [3, 4]]  # a batch weighs at most 1
 
 
+def test_after_many_were_answered_the_first_who_returns_is_not_a_batch_of_its_own(keeper):
+    def slow(questions):
+        time.sleep(0.5)  # so that a tenth of it is long beside the pauses below
+        return keeper(questions)
+
+    keeper.may.set()
+    worker = Worker(slow, max_waiting=20)
+    worker.ask("first", 0.01)
+    for future in [worker.ask(number, 0.01) for number in range(6)]:
+        future.result(10)
+    again = [worker.ask("a", 0.01)]
+    time.sleep(0.005)
+    again += [worker.ask("b", 0.01), worker.ask("c", 0.01)]
+    assert [future.result(10) for future in again] == ["a", "b", "c"]
+    assert keeper.batches[-1] == ["a", "b", "c"]  # half of those six
+    alone = worker.ask("alone", 0.01)
+    assert alone.result(10) == "alone" and keeper.batches[-1] == ["alone"]  # it waits a tenth of the last, no longer
+    worker.close(10)
+
+
+def test_who_is_alone_does_not_wait_for_others():
+    worker = Worker(lambda questions: list(questions), max_waiting=2)
+    worker._last_size, worker._patient_until = 1, time.monotonic() + 1000
+    assert worker.ask("next", 0.1).result(10) == "next"
+    worker._last_size, worker._patient_until = 64, time.monotonic() + 1000
+    assert worker.ask("a whole batch", 1.0).result(10) == "a whole batch"
+    worker._last_size, worker._patient_until = 64, time.monotonic() + 1000
+    assert worker.call(lambda: "called").result(10) == "called"
+    worker._last_size, worker._patient_until = 64, time.monotonic() + 1000
+    last = worker.ask("last", 0.1)
+    worker.close(10)
+    assert last.result(0) == "last"
+
+
 def test_what_is_heavier_than_a_batch_is_one(busy, keeper):
     futures = [busy.ask(name, weight) for name, weight in (("a", 0.1), ("b", 7.0), ("c", 0.1))]
     keeper.may.set()
