@@ -13,9 +13,12 @@ class Progress(tqdm):
 
     def skip_to(self, n: int) -> None:
         """Move on to n without work: what an earlier run did, or what need not be done."""
+        self.skip(n - self.n)
+
+    def skip(self, n: int) -> None:
+        """Move on by n without work."""
         if not self.disable:
-            skipped = n - self.n
-            self.n += skipped
-            self.last_print_n += skipped
-            self.initial += skipped  # the rate is (n - initial) / elapsed
+            self.n += n
+            self.last_print_n += n
+            self.initial += n  # the rate is (n - initial) / elapsed
             self.refresh()

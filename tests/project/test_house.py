@@ -26,12 +26,12 @@ ROOMS: dict[str, set[str]] = {
     "states": {"documents"},
     "hidden_states": {"documents", "states"},
     "storage": {"matching", "core", "model", "trust", "states"},
-    "cluster": set(),
+    "cluster": {"matching", "training", "storage"},
     "estimators": {
         *("matching", "core", "training", "model", "trust", "documents", "states", "hidden_states", "storage"),
         "cluster",
     },
-    "baselines": {"matching", "core", "training", "trust", "states", "estimators"},
+    "baselines": {"matching", "core", "training", "trust", "states", "cluster", "estimators"},
     "evaluation": {"matching", "core", "training", "model", "trust", "states", "estimators", "baselines"},
     "experiments": {"core", "documents", "states", "hidden_states", "estimators", "baselines", "evaluation"},
     "application": {

@@ -121,7 +121,7 @@ def interrupted(*arguments, when, environment=None):
 def test_ctrl_c_while_training_says_what_is_kept_and_the_same_command_resumes(states, tmp_path):
     model, checkpoint = tmp_path / "model", tmp_path / "model.training"
     command = ("train", states, "-o", model, *QUICK, "--epochs", 100_000, "--patience", 0)
-    status, said = interrupted(*command, when=lambda: (checkpoint / "current.safetensors").exists())
+    status, said = interrupted(*command, when=lambda: (checkpoint / "current-000.safetensors").exists())
     n_epochs = stored_epochs(checkpoint)
     assert status == 130 and n_epochs > 0 and not model.exists()
     kept = counted(n_epochs, "epoch")

@@ -368,7 +368,7 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_result(whole, place, run, n
     home, _ = whole
     folder = tmp_path / "runs" / "tiny-tiny-model-full"
     moments = [
-        (folder / "training" / "current.safetensors", folder / "training" / "round-001.safetensors"),
+        (folder / "training" / "current-000.safetensors", folder / "training" / "round-001.safetensors"),
         (folder / "networks" / "vbll-discriminative-1" / "round-000.safetensors", folder / "result.json"),
     ]
     for begun, finished in moments:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from torchsdm.baselines.base import training_data
 from torchsdm.baselines.softmax import softmax
+from torchsdm.cluster import Backend, as_backend, run_rounds
 from torchsdm.core import SOFTMAX_DISTANCE_QUANTILE, SOFTMAX_SIMILARITY, sdm_losses
 from torchsdm.errors import NotFittedError
 from torchsdm.states import LabelledStates
@@ -67,6 +68,7 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
     patience: int | None
     checkpoint: str | Path | None
     verbose: bool
+    backend: Backend
     network_: Any
 
     def fit(
@@ -103,6 +105,7 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
             checkpoint=self.checkpoint,
             data_fingerprint=self._data_fingerprint(data, classes),
             verbose=self.verbose,
+            run=run_rounds(self.backend, caller),
         )
         best = best_round(rounds)
         learner = training.begin(best.number)
@@ -175,6 +178,7 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
         if self.checkpoint is not None:
             check_path(self.checkpoint, "checkpoint", caller)
         check_device(self.device, caller)
+        as_backend(self.backend, caller)
 
     def _check_is_fitted(self, method: str) -> None:
         if not hasattr(self, "network_"):
@@ -213,6 +217,8 @@ class CrossEntropyClassifier(RoundsClassifier):
         same data and settings resumes from there, with identical results.
     verbose : bool
         Show a progress bar.
+    backend : str, RayBackend or None
+        Where ``fit`` trains the rounds, as in ``SDMClassifier``.
 
     Attributes
     ----------
@@ -240,6 +246,7 @@ class CrossEntropyClassifier(RoundsClassifier):
         patience: int | None = None,
         checkpoint: str | Path | None = None,
         verbose: bool = False,
+        backend: Backend = None,
     ) -> None:
         self.n_filters = n_filters
         self.n_rounds = n_rounds
@@ -253,6 +260,7 @@ class CrossEntropyClassifier(RoundsClassifier):
         self.patience = patience
         self.checkpoint = checkpoint
         self.verbose = verbose
+        self.backend = backend
 
     def _training(self, data: TrainingData, n_classes: int) -> Training:
         return Training(CrossEntropyLearner, data, self._settings(n_classes), self.random_seed_)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from torchsdm.baselines.cross_entropy import RoundsClassifier
+from torchsdm.cluster import Backend
 from torchsdm.core import Decisions, ExemplarAdaptor
 from torchsdm.errors import MissingExtraError, TrainingError
 from torchsdm.numerics import canonical_sum, exact_sqrt, invariant_linear
@@ -78,6 +79,8 @@ class VBLLClassifier(RoundsClassifier):
         same data and settings resumes from there, with identical results. ``alpha`` may differ: it changes no weights.
     verbose : bool
         Show a progress bar.
+    backend : str, RayBackend or None
+        Where ``fit`` trains the rounds, as in ``SDMClassifier``.
 
     Notes
     -----
@@ -106,6 +109,7 @@ class VBLLClassifier(RoundsClassifier):
         patience: int | None = None,
         checkpoint: str | Path | None = None,
         verbose: bool = False,
+        backend: Backend = None,
     ) -> None:
         self.kind = kind
         self.alpha = alpha
@@ -122,6 +126,7 @@ class VBLLClassifier(RoundsClassifier):
         self.patience = patience
         self.checkpoint = checkpoint
         self.verbose = verbose
+        self.backend = backend
 
     def fit(
         self: Self,

@@ -1,8 +1,9 @@
 """The same answers on Ray, when one machine is too small.
 
 - ``backend`` is the switch: ``backend=`` in Python, ``--ray`` on the command line;
-- ``connection`` joins or starts a cluster, and is the only module that imports Ray;
-- ``support`` is a support on several machines; ``shards`` search it, ``blocks`` say where its points are.
+- ``training`` trains the rounds of a fit side by side;
+- ``support`` is a support on several machines; ``shards`` search it, ``blocks`` say where its points are;
+- ``connection`` joins or starts a cluster, and is the only module that imports Ray.
 
 Ray belongs to the extra ``ray``: nothing of it is imported before something connects.
 """
@@ -12,5 +13,16 @@ from torchsdm.cluster.blocks import StoredSupport
 from torchsdm.cluster.connection import AUTO, connect
 from torchsdm.cluster.shards import Shards
 from torchsdm.cluster.support import ShardedSupport
+from torchsdm.cluster.training import run_rounds
 
-__all__ = ["AUTO", "Backend", "RayBackend", "ShardedSupport", "Shards", "StoredSupport", "as_backend", "connect"]
+__all__ = [
+    "AUTO",
+    "Backend",
+    "RayBackend",
+    "ShardedSupport",
+    "Shards",
+    "StoredSupport",
+    "as_backend",
+    "connect",
+    "run_rounds",
+]

@@ -45,6 +45,19 @@ class RayBackend:
         """Ray, connected to the cluster."""
         return connect(self.address)
 
+    @property
+    def n_threads(self) -> int:
+        """The threads of a worker."""
+        import torch
+
+        return torch.get_num_threads() if self.threads is None else self.threads
+
+    def worker_options(self, device_type: str = "cpu") -> dict[str, Any]:
+        """What a worker takes: as many processors as it has threads, if any node has so many; for cuda, a GPU."""
+        largest = max(int(node["Resources"].get("CPU", 0)) for node in self.connect().nodes() if node["Alive"])
+        n_gpus = {"num_gpus": 1} if device_type == "cuda" else {}
+        return {"num_cpus": max(1, min(self.n_threads, largest)), "scheduling_strategy": "SPREAD", **n_gpus}
+
 
 Backend: TypeAlias = "str | RayBackend | None"
 """What ``backend=`` takes: None for this process, an address, or how to use a cluster."""

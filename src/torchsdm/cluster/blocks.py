@@ -196,7 +196,7 @@ def even_parts(first: int, stop: int, n: int) -> list[tuple[int, int]]:
 
 def stretches(first: int, stop: int) -> list[tuple[int, int]]:
     """First and last row of each block, as few as there can be."""
-    return even_parts(first, stop, -(-(stop - first) // BLOCK_ROWS))
+    return even_parts(first, stop, -(-(stop - first) // BLOCK_ROWS)) if first < stop else []
 
 
 def part_of(start: int, block: Block, points: CentredPoints) -> Part:

@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor
 
 from torchsdm.choices import BACKGROUNDS, CONTROLS, PAPER, POLICIES
-from torchsdm.cluster import Backend, as_backend
+from torchsdm.cluster import Backend, as_backend, run_rounds
 from torchsdm.core import SDMDecisions
 from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, Remedy, warn_user
 from torchsdm.estimators._apart import keep_apart
@@ -194,6 +194,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
             checkpoint=self.checkpoint,
             data_fingerprint=data.fingerprint_of_parts,
             verbose=self.verbose,
+            run=run_rounds(self.backend, f"{type(self).__name__}.fit"),
         )
         self.classes_ = data.classes
         self._codes = LabelCodes(data.classes, outside)

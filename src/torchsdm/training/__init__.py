@@ -3,6 +3,7 @@
 Every estimator that trains in rounds uses this room, baselines included.
 """
 
+from torchsdm.training.callbacks import Callback
 from torchsdm.training.checkpoint import remove_checkpoint, seed_of_fit, stored_epochs
 from torchsdm.training.data import (
     Part,
@@ -15,18 +16,21 @@ from torchsdm.training.data import (
     split_of_round,
 )
 from torchsdm.training.history import EpochRecord, History, LossRecord
-from torchsdm.training.learner import Learner, Round, best_round
-from torchsdm.training.rounds import Training, train_rounds
+from torchsdm.training.learner import Learner, Round, best_round, part_of
+from torchsdm.training.rounds import Run, RunningRound, Training, train_rounds
 from torchsdm.training.sdm_learner import AdaptorLearner, SDMLearner, balanced_mean
 
 __all__ = [
     "AdaptorLearner",
+    "Callback",
     "EpochRecord",
     "History",
     "Learner",
     "LossRecord",
     "Part",
     "Round",
+    "Run",
+    "RunningRound",
     "SDMLearner",
     "Training",
     "TrainingData",
@@ -36,6 +40,7 @@ __all__ = [
     "best_round",
     "certification_split",
     "fingerprint",
+    "part_of",
     "random_generator",
     "remove_checkpoint",
     "seed_of_fit",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from torchsdm.progress import Progress
-from torchsdm.training.learner import Learner, Round
+from torchsdm.training.learner import Round, Trained
 
 
 class Callback:
@@ -27,7 +27,7 @@ class Callback:
         """Whether a round should end now."""
         return False
 
-    def after_epoch(self, current: Round, learner: Learner) -> None:
+    def after_epoch(self, current: Round, learner: Trained) -> None:
         """An epoch is finished."""
 
     def after_round(self, finished: Round) -> None:
@@ -49,7 +49,7 @@ class Patience(Callback):
 
 
 class ProgressBar(Callback):
-    """A bar of epochs on a terminal; nothing in a pipe."""
+    """A bar of the epochs of all rounds on a terminal; nothing in a pipe."""
 
     def __init__(self, n_rounds: int, max_epochs: int) -> None:
         self.n_rounds, self.max_epochs = n_rounds, max_epochs
@@ -60,9 +60,9 @@ class ProgressBar(Callback):
 
     def begin_round(self, current: Round) -> None:
         """Skip the epochs that were trained before an interruption."""
-        self._bar.skip_to(current.number * self.max_epochs + current.epoch)
+        self._bar.skip(current.epoch)
 
-    def after_epoch(self, current: Round, learner: Learner) -> None:
+    def after_epoch(self, current: Round, learner: Trained) -> None:
         """Show the epoch and its losses."""
         self._bar.set_description(f"round {current.number + 1}/{self.n_rounds}", refresh=False)
         self._bar.set_postfix(
@@ -75,7 +75,7 @@ class ProgressBar(Callback):
 
     def after_round(self, finished: Round) -> None:
         """Skip the epochs that patience spared."""
-        self._bar.skip_to((finished.number + 1) * self.max_epochs)
+        self._bar.skip(self.max_epochs - finished.epoch)
 
     def end(self) -> None:
         """Leave the bar as it is."""

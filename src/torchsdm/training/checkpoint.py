@@ -1,6 +1,6 @@
 """Training checkpoints: the last finished epoch on disk, so that an interrupted fit resumes with identical results.
 
-A directory has ``current.safetensors`` (the running round after its last finished epoch) and one
+A directory has one ``current-NNN.safetensors`` per running round, after its last finished epoch, and one
 ``round-NNN.safetensors`` per finished round. Each file is replaced atomically, so a kill at any moment leaves a usable
 state. Every file has the fingerprint of data, settings and learner; a checkpoint of another fit is refused.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import numbers
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,10 @@ from torchsdm.errors import CheckpointError, InvalidInputError
 from torchsdm.files import remove_unfinished, replace_file
 from torchsdm.training.callbacks import Callback
 from torchsdm.training.history import EpochRecord, LossRecord
-from torchsdm.training.learner import Learner, Round, part_of, prefixed
+from torchsdm.training.learner import Round, Trained, part_of, prefixed
 from torchsdm.validation import RandomState, check_positive, draw_seed
 
-CURRENT = "current.safetensors"  #: the round that is running
+_CURRENT = "current.safetensors"  # the running round, where earlier versions stored it
 _FORMAT = 2  # of the files; 1 stored SDM's epochs and the baselines' rounds separately
 
 
@@ -49,17 +49,18 @@ class Checkpointing(Callback):
         finished = self._read(round_name(number))
         if finished is not None:
             return finished
-        running = self._read(CURRENT)
+        running = self._read(running_name(number)) or self._read(_CURRENT)
         return running if running is not None and running[0].number == number else None
 
-    def after_epoch(self, current: Round, learner: Learner) -> None:
+    def after_epoch(self, current: Round, learner: Trained) -> None:
         """Store the running round."""
-        self._write(CURRENT, current, learner.state())
+        self._write(running_name(current.number), current, learner.state())
 
     def after_round(self, finished: Round) -> None:
         """Store a round that has just finished."""
         if not (self.directory / round_name(finished.number)).exists():
             self._write(round_name(finished.number), finished, {})
+        (self.directory / running_name(finished.number)).unlink(missing_ok=True)
 
     def _write(self, name: str, current: Round, state: Mapping[str, Tensor]) -> None:
         facts = {
@@ -109,23 +110,24 @@ def seed_of_fit(seed: int | None, random_state: RandomState, checkpoint: str | P
 
 def stored_seed(directory: str | Path) -> int | None:
     """The seed of the fit that a checkpoint directory belongs to; None if it is empty."""
-    for name in (CURRENT, round_name(0)):
-        if (path := Path(directory) / name).exists():
-            return int(_read(path)[0]["seed"])
-    return None
+    path = next(_files(Path(directory)), None)
+    return None if path is None else int(_read(path)[0]["seed"])
 
 
 def stored_epochs(directory: str | Path) -> int:
     """How many epochs, over all rounds, a checkpoint directory has."""
-    facts = [_read(path)[0] for path in Path(directory).glob("[!.]*.safetensors")]
-    return sum({one["number"]: len(one["records"]) for one in facts}.values())  # the last round may be there twice
+    n_epochs: dict[int, int] = {}
+    for path in _files(Path(directory)):
+        facts, _ = _read(path)  # a round may be there twice
+        n_epochs[facts["number"]] = max(n_epochs.get(facts["number"], 0), len(facts["records"]))
+    return sum(n_epochs.values())
 
 
 def remove_checkpoint(directory: str | Path) -> None:
     """Remove the files of a checkpoint directory, and the directory unless it has others."""
     directory = Path(directory)
     remove_unfinished(directory)
-    for path in [directory / CURRENT, *directory.glob("round-*.safetensors")]:
+    for path in list(_files(directory)):
         path.unlink(missing_ok=True)
     if directory.is_dir() and not any(directory.iterdir()):
         directory.rmdir()
@@ -134,6 +136,17 @@ def remove_checkpoint(directory: str | Path) -> None:
 def round_name(number: int) -> str:
     """The file of a finished round."""
     return f"round-{number:03d}.safetensors"
+
+
+def running_name(number: int) -> str:
+    """The file of a running round."""
+    return f"current-{number:03d}.safetensors"
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    """The files of a checkpoint, those of running rounds first."""
+    for pattern in ("current*.safetensors", "round-*.safetensors"):
+        yield from sorted(directory.glob(pattern))
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -5,13 +5,25 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from torchsdm.training.data import Part, TrainingSettings
 from torchsdm.training.history import EpochRecord, LossRecord
+
+
+class Trained(Protocol):
+    """What is known after an epoch: that of a ``Learner``, here or elsewhere."""
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """The network's weights, on the CPU."""
+        ...
+
+    def state(self) -> Mapping[str, Tensor]:
+        """Everything the next epoch needs, on the CPU."""
+        ...
 
 
 class Learner(ABC):
@@ -88,7 +100,7 @@ class Round:
         """The calibration loss after the best epoch."""
         return min(self.losses)
 
-    def after(self, record: Any, learner: Learner) -> Round:
+    def after(self, record: Any, learner: Trained) -> Round:
         """The round with one more epoch."""
         is_best = not self.records or record.loss < self.best_loss
         return Round(self.number, (*self.records, record), learner.weights() if is_best else self.best_weights)

@@ -10,19 +10,20 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor
 
 from torchsdm.errors import TrainingError
 from torchsdm.training.callbacks import Callback, Patience, ProgressBar
 from torchsdm.training.checkpoint import Checkpointing
 from torchsdm.training.data import Part, TrainingData, TrainingSettings, split_of_round
-from torchsdm.training.learner import Learner, Round
+from torchsdm.training.learner import Learner, Round, Trained
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,13 @@ class Training:
         with _plain_torch(self.settings.device_type):
             return self.learner(*self.parts(number), self.settings, self.seed, number, **self.options)
 
+    def resume(self, number: int, state: Mapping[str, Tensor]) -> Learner:
+        """The learner of a round after the epoch that left ``state``; before the first if that is empty."""
+        learner = self.begin(number)
+        if state:
+            learner.restore(state)
+        return learner
+
     def fingerprint(self, data_fingerprint: str) -> str:
         """A hash of what must be the same to resume a checkpoint; the block size does not affect results."""
         fixed = {
@@ -58,6 +66,10 @@ class Training:
         return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
 
 
+Run: TypeAlias = "Callable[[Training, Sequence[int], Sequence[Callback]], list[Round]]"
+"""How rounds are trained: one after the other (``train_in_turn``), or side by side on a cluster."""
+
+
 def train_rounds(
     training: Training,
     n_rounds: int,
@@ -65,10 +77,12 @@ def train_rounds(
     checkpoint: str | Path | None = None,
     data_fingerprint: str = "",
     verbose: bool = False,
+    run: Run | None = None,
 ) -> list[Round]:
     """Train J rounds; with a checkpoint directory, resume what an interrupted call left there.
 
-    ``verbose`` shows a progress bar on a terminal, and nothing in a pipe.
+    ``verbose`` shows a progress bar on a terminal, and nothing in a pipe. ``run`` says how; by default one round after
+    the other.
     """
     callbacks: list[Callback] = []
     if checkpoint is not None:
@@ -80,40 +94,66 @@ def train_rounds(
         for callback in callbacks:
             callback.start()
             stack.callback(callback.end)
-        return [train_round(training, number, callbacks) for number in range(n_rounds)]
+        return (run or train_in_turn)(training, range(n_rounds), callbacks)
+
+
+def train_in_turn(training: Training, numbers: Sequence[int], callbacks: Sequence[Callback] = ()) -> list[Round]:
+    """Train rounds one after the other, in this process."""
+    return [train_round(training, number, callbacks) for number in numbers]
 
 
 def train_round(training: Training, number: int, callbacks: Sequence[Callback] = ()) -> Round:
     """Train one round, from the start or from what a callback restores."""
-    settings = training.settings
-    if settings.patience is not None:
-        callbacks = [Patience(settings.patience), *callbacks]
+    running = RunningRound(training, number, callbacks)
+    if not running.is_finished:
+        with _plain_torch(training.settings.device_type):
+            learner = training.resume(number, running.state)
+            while not running.is_finished:
+                running.add(learner.epoch(running.current.epoch + 1), learner)
+    return running.finish()
 
-    def is_finished(current: Round) -> bool:
-        return current.epoch >= settings.max_epochs or any(callback.is_finished(current) for callback in callbacks)
 
-    restored = (callback.restore(number) for callback in callbacks)
-    current, state = next((one for one in restored if one is not None), (Round(number), {}))
-    for callback in callbacks:
-        callback.begin_round(current)
-    if not is_finished(current):
-        with _plain_torch(settings.device_type):
-            learner = training.begin(number)
-            if state:
-                learner.restore(state)
-            while not is_finished(current):
-                record = learner.epoch(current.epoch + 1)
-                if not math.isfinite(record.loss):
-                    raise TrainingError(
-                        f"The calibration loss became {record.loss} in epoch {record.epoch} of round {number + 1}. "
-                        f"Lower learning_rate (now {settings.learning_rate:g})."
-                    )
-                current = current.after(record, learner)
-                for callback in callbacks:
-                    callback.after_epoch(current, learner)
-    for callback in callbacks:
-        callback.after_round(current)
-    return current
+class RunningRound:
+    """A round while it is trained, here or elsewhere: its epochs so far, and the callbacks that watch it.
+
+    1. ``current`` and ``state`` are those of the start, or what a callback restores;
+    2. until ``is_finished``, somebody trains the next epoch from there and ``add`` takes what came out;
+    3. ``finish`` returns the round.
+    """
+
+    def __init__(self, training: Training, number: int, callbacks: Sequence[Callback]) -> None:
+        self._settings = training.settings
+        patience = [] if self._settings.patience is None else [Patience(self._settings.patience)]
+        self._callbacks = [*patience, *callbacks]
+        restored = (callback.restore(number) for callback in self._callbacks)
+        nothing: tuple[Round, Mapping[str, Tensor]] = (Round(number), {})
+        self.current, self.state = next((one for one in restored if one is not None), nothing)
+        for callback in self._callbacks:
+            callback.begin_round(self.current)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether no further epoch is wanted."""
+        return self.current.epoch >= self._settings.max_epochs or any(
+            callback.is_finished(self.current) for callback in self._callbacks
+        )
+
+    def add(self, record: Any, learner: Trained) -> None:
+        """Take the record of the next epoch, and who trained it."""
+        if not math.isfinite(record.loss):
+            raise TrainingError(
+                f"The calibration loss became {record.loss} in epoch {record.epoch} of round "
+                f"{self.current.number + 1}. Lower learning_rate (now {self._settings.learning_rate:g})."
+            )
+        self.current = self.current.after(record, learner)
+        for callback in self._callbacks:
+            callback.after_epoch(self.current, learner)
+
+    def finish(self) -> Round:
+        """The finished round."""
+        for callback in self._callbacks:
+            callback.after_round(self.current)
+        return self.current
 
 
 @contextmanager

@@ -309,7 +309,7 @@ def test_an_interrupted_fit_called_again_goes_on_with_the_same_bits(data, tmp_pa
     settings, trained = {**QUICK, **change}, []
     expected = CrossEntropyClassifier(**settings).fit(*data)
     fit_until_killed(CrossEntropyClassifier(**settings, checkpoint=tmp_path), data, rounds)
-    stored = {"current.safetensors", *(f"round-{number:03d}.safetensors" for number in range(rounds))}
+    stored = {f"current-{rounds:03d}.safetensors", *(f"round-{number:03d}.safetensors" for number in range(rounds))}
     assert {path.name for path in tmp_path.iterdir()} == stored
     original = CrossEntropyLearner.epoch
     monkeypatch.setattr(
@@ -393,9 +393,9 @@ def test_a_fit_of_ours_in_its_first_round_is_not_mixed_with(data, tmp_path, monk
     monkeypatch.setattr(Checkpointing, "after_epoch", after_epoch)
     with pytest.raises(Killed):
         SDMClassifier(alpha=0.8, **QUICK, checkpoint=tmp_path).fit(*data)
-    with pytest.raises(CheckpointError, match=f"current.{OTHER}"):
+    with pytest.raises(CheckpointError, match=f"current-000.{OTHER}"):
         CrossEntropyClassifier(**QUICK, checkpoint=tmp_path).fit(*data)
-    assert [path.name for path in tmp_path.iterdir()] == ["current.safetensors"]
+    assert [path.name for path in tmp_path.iterdir()] == ["current-000.safetensors"]
 
 
 @pytest.mark.parametrize("random_state", [0, None])

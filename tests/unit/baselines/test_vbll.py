@@ -334,7 +334,7 @@ def test_an_interrupted_fit_called_again_goes_on_with_the_same_bits(fitted, data
     monkeypatch.setattr(VBLLLearner, "epoch", train_epoch)
     with pytest.raises(KeyboardInterrupt):
         VBLLClassifier(model.kind, **QUICK, checkpoint=tmp_path).fit(*data)
-    assert {path.name for path in tmp_path.iterdir()} == {"current.safetensors", "round-000.safetensors"}
+    assert {path.name for path in tmp_path.iterdir()} == {"current-001.safetensors", "round-000.safetensors"}
     monkeypatch.setattr(VBLLLearner, "epoch", lambda self, n: (trained.append((self.number, n)), original(self, n))[1])
     resumed = VBLLClassifier(model.kind, **QUICK, checkpoint=tmp_path).fit(*data)
     read = VBLLClassifier(model.kind, 0.7, **QUICK, checkpoint=tmp_path).fit(*data)  # alpha changes no weights

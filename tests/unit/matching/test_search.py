@@ -16,6 +16,7 @@ import torch
 
 import reference
 from torchsdm import numerics
+from torchsdm.errors import InvalidInputError
 from torchsdm.matching import _kernels as kernels
 from torchsdm.matching import _products
 from torchsdm.matching._bounds import CentredPoints
@@ -791,3 +792,14 @@ def test_both_kernels_have_the_declared_parameters(name):
     for module in (kernels_for(compiled=True), kernels_for(compiled=False)):
         function = getattr(module, name)
         assert list(inspect.signature(getattr(function, "py_func", function)).parameters) == declared
+
+
+def test_a_batch_that_does_not_fit_in_memory_is_refused():
+    from torchsdm.matching import Search, rows_at_once
+
+    whole = line(range(100), [0] * 100, [0] * 100)
+    n = rows_at_once(100, block_size=8)
+    assert n == 8
+    queries = torch.zeros(n + 1, 1)
+    with pytest.raises(InvalidInputError, match=r"'queries' of Search must be at most 8. Got 9"):
+        Search(queries, torch.zeros(n + 1, dtype=torch.int64), whole, block_size=8)

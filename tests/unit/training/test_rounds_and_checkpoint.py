@@ -174,8 +174,8 @@ def test_killed_while_writing_leaves_the_epoch_before(monkeypatch, tmp_path, uni
         with pytest.raises(Killed):
             train(tmp_path)
     # What a kill in the middle of the third epoch's write leaves behind: part of a file under its passing name.
-    whole = (tmp_path / "current.safetensors").read_bytes()
-    (tmp_path / ".writing-current.safetensors").write_bytes(whole[: len(whole) // 2])
+    whole = (tmp_path / "current-000.safetensors").read_bytes()
+    (tmp_path / ".writing-current-000.safetensors").write_bytes(whole[: len(whole) // 2])
     assert stored_seed(tmp_path) == SEED
     assert_same_results(train(tmp_path), uninterrupted)
 
@@ -284,14 +284,14 @@ def test_other_data_or_settings_are_refused(monkeypatch, tmp_path, uninterrupted
         interrupt(patch, after)
         with pytest.raises(Killed):
             train(tmp_path)
-    name = "current" if after == 1 else "round-000"
+    name = "current-000" if after == 1 else "round-000"
     message = f"{name}.safetensors belongs to a fit on other data or with other settings. Use another checkpoint"
     with pytest.raises(CheckpointError, match=message):
         train(tmp_path, **change)
     assert_same_results(train(tmp_path), uninterrupted)  # and nothing was lost
 
 
-@pytest.mark.parametrize("name", ["current.safetensors", "round-000.safetensors"])
+@pytest.mark.parametrize("name", ["current-000.safetensors", "round-000.safetensors"])
 def test_a_checkpoint_of_an_earlier_version_is_refused(tmp_path, name):
     facts = {"fingerprint": "f", "seed": SEED, "number": 0, "best_epoch": 1, "best_loss": 0.5, "records": []}
     save_file({"adaptor:mean": torch.zeros(1)}, tmp_path / name, {"facts": json.dumps(facts)})
@@ -301,7 +301,7 @@ def test_a_checkpoint_of_an_earlier_version_is_refused(tmp_path, name):
         stored_seed(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["current.safetensors", "round-000.safetensors"])
+@pytest.mark.parametrize("name", ["current-000.safetensors", "round-000.safetensors"])
 @pytest.mark.parametrize(
     "damage",
     [

@@ -1,0 +1,136 @@
+"""Rounds that are trained side by side on a cluster: the same model, whatever is lost on the way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from victims import kill_worker, lose_node
+
+from torchsdm import SDMClassifier, SDMEnsemble
+from torchsdm.baselines import CrossEntropyClassifier, VBLLClassifier
+from torchsdm.cluster import RayBackend
+from torchsdm.errors import InvalidTypeError, TrainingError
+from torchsdm.training import stored_epochs
+from torchsdm.training.callbacks import ProgressBar
+from torchsdm.training.checkpoint import Checkpointing
+
+SETTINGS = {"n_rounds": 3, "max_epochs": 30, "learning_rate": 1e-2, "patience": None, "random_state": 3}
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(5)
+    labels = rng.integers(2, size=400)
+    return (rng.normal(size=(400, 12)) + labels[:, None]).astype(np.float32), labels
+
+
+@pytest.fixture(scope="module")
+def alone(data):
+    return SDMClassifier(0.8, n_filters=8, **SETTINGS).fit(*data, keep_rounds=True)
+
+
+def assert_same(one, other):
+    """Every epoch, every weight and every exemplar of two fits is the same, to the bit."""
+    assert [untimed(record) for record in one.history_] == [untimed(record) for record in other.history_]
+    for mine, theirs in zip(one.models_, other.models_, strict=True):
+        for name, weights in mine.adaptor.state_dict().items():
+            assert torch.equal(weights, theirs.adaptor.state_dict()[name]), name
+        assert torch.equal(mine.support.exemplars, theirs.support.exemplars)
+
+
+def untimed(record):
+    return {name: value for name, value in vars(record).items() if name != "seconds"}
+
+
+def test_the_same_classifier(ray, nodes, data, alone):
+    backend = RayBackend(nodes.address)
+    fitted = SDMClassifier(0.8, n_filters=8, backend=backend, **SETTINGS).fit(*data)
+    assert_same(fitted, alone)
+    assert fitted.certificate_.to_json() == alone.certificate_.to_json()
+    assert clone(fitted).get_params()["backend"] == backend
+
+
+def test_the_same_ensemble(ray, nodes, data):
+    expected = SDMEnsemble(0.8, n_filters=8, **SETTINGS).fit(*data)
+    assert_same(SDMEnsemble(0.8, n_filters=8, backend=nodes.address, **SETTINGS).fit(*data), expected)
+
+
+@pytest.mark.parametrize("kind", [CrossEntropyClassifier, VBLLClassifier])
+def test_the_same_baselines(ray, nodes, data, kind):
+    width = {"n_hidden": 8} if kind is VBLLClassifier else {"n_filters": 8}
+    expected = kind(**width, **SETTINGS).fit(*data)
+    fitted = kind(**width, backend=nodes.address, **SETTINGS).fit(*data)
+    np.testing.assert_array_equal(fitted.calibration_losses_, expected.calibration_losses_)
+    np.testing.assert_array_equal(fitted.logits(data[0]), expected.logits(data[0]))
+
+
+def test_patience_ends_a_round_where_it_would_alone(ray, nodes, data):
+    settings = {**SETTINGS, "patience": 1, "max_epochs": 60}
+    expected = SDMClassifier(0.8, n_filters=8, **settings).fit(*data)
+    fitted = SDMClassifier(0.8, n_filters=8, backend=nodes.address, **settings).fit(*data)
+    assert len(expected.history_) < 60 * SETTINGS["n_rounds"]
+    assert_same(fitted, expected)
+
+
+@pytest.mark.parametrize("kill", [kill_worker, lose_node])
+def test_what_is_lost_is_trained_again(ray, nodes, data, alone, monkeypatch, kill):
+    """After the third epoch of the first round that gets there, kill the process of a round, or its node."""
+    original, begun, seen = ProgressBar.after_epoch, [], []
+
+    def after_epoch(self, current, learner):
+        original(self, current, learner)
+        seen.append((current.number, current.epoch))
+        if current.epoch == 3 and not begun:
+            begun.append(current.number)
+            kill(*((nodes,) if kill is lose_node else ()), "_epochs")
+
+    monkeypatch.setattr(ProgressBar, "after_epoch", after_epoch)
+    fitted = SDMClassifier(0.8, n_filters=8, backend=nodes.address, verbose=True, **SETTINGS).fit(*data)
+    assert begun
+    assert len(seen) == len(set(seen)) == SETTINGS["n_rounds"] * SETTINGS["max_epochs"]  # each epoch counted once
+    assert_same(fitted, alone)
+
+
+def test_an_interrupted_fit_goes_on_here_or_there(ray, nodes, data, alone, tmp_path, monkeypatch):
+    """Interrupted on the cluster with all rounds begun; finished by this process alone, from the same files."""
+    original = Checkpointing.after_epoch
+
+    def after_epoch(self, current, learner):
+        original(self, current, learner)
+        if current.epoch == 4:
+            raise KeyboardInterrupt
+
+    estimator = SDMClassifier(0.8, n_filters=8, backend=nodes.address, checkpoint=tmp_path, **SETTINGS)
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpointing, "after_epoch", after_epoch)
+        with pytest.raises(KeyboardInterrupt):
+            estimator.fit(*data)
+    n_kept = stored_epochs(tmp_path)
+    assert 4 <= n_kept < SETTINGS["n_rounds"] * SETTINGS["max_epochs"]
+    trained = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpointing, "after_epoch", lambda self, *one: (trained.append(one), original(self, *one)))
+        assert_same(clone(estimator).set_params(backend=None).fit(*data), alone)
+    assert len(trained) == SETTINGS["n_rounds"] * SETTINGS["max_epochs"] - n_kept
+    assert_same(estimator.fit(*data), alone)  # reads finished rounds, and asks nobody
+
+
+def test_an_error_of_a_round_is_ours(ray, nodes, data):
+    with pytest.raises(TrainingError, match=r"^The (weights|loss|calibration loss) .*Lower learning_rate"):
+        SDMClassifier(0.8, n_filters=8, backend=nodes.address, **{**SETTINGS, "learning_rate": 1e30}).fit(*data)
+
+
+def test_a_backend_is_an_address_or_a_cluster(data):
+    with pytest.raises(InvalidTypeError, match=r"'backend' of SDMClassifier\.fit must be None, 'auto', HOST:PORT"):
+        SDMClassifier(backend=6379).fit(*data)
+
+
+def test_where_a_model_was_trained_is_not_saved(ray, nodes, alone, tmp_path):
+    trained = clone(alone).set_params(backend=nodes.address)
+    trained.__dict__.update({name: value for name, value in vars(alone).items() if name.endswith("_")})
+    trained._codes = alone._codes
+    trained.save(tmp_path / "model")
+    assert nodes.address not in (tmp_path / "model" / "config.json").read_text(encoding="utf-8")
+    assert SDMClassifier.load(tmp_path / "model").backend is None
