@@ -25,7 +25,6 @@ from torchsdm.errors import ClusterError, TorchSDMError
 from torchsdm.matching import CentredPoints, Firsts, Part, RowIndex, Search
 from torchsdm.validation import Array, as_tensor, check_positive
 
-BLOCK_SIZE = 1024  #: of searches: each keeps at most 128 MB of products between its rounds
 IN_FLIGHT = 3  #: batches that are on their way at once, so that no shard waits for the driver or for another shard
 PATIENCE = 120.0  #: seconds that a lost shard may take to be back
 _KEPT_SEARCHES = IN_FLIGHT + 1
@@ -111,7 +110,7 @@ class Shard:
     def _search(self, state: StateName, batch: Batch) -> Search:
         exclude = None if batch.exclude is None else _tensor(batch.exclude)
         parts = self._parts(state)
-        return Search(_tensor(batch.queries), _tensor(batch.predictions), parts, exclude, BLOCK_SIZE, k=batch.k)
+        return Search(_tensor(batch.queries), _tensor(batch.predictions), parts, exclude, k=batch.k)
 
     def _parts(self, state: StateName) -> tuple[Part, ...]:
         if state.name not in self.states:

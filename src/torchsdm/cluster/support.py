@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from torchsdm.cluster.blocks import BLOCK_ROWS, Block, HeldRows, Recipe, Source, even_parts, joined, logged, stretches
-from torchsdm.cluster.shards import BLOCK_SIZE, IN_FLIGHT, Batch, Shards, StateName
+from torchsdm.cluster.shards import IN_FLIGHT, Batch, Shards, StateName
 from torchsdm.matching import Firsts, IndexedRows, Match, RowsInFile, Support, rows_at_once
 from torchsdm.parts import with_part
 from torchsdm.validation import as_tensor
@@ -92,7 +92,7 @@ class State:
     @cached_property
     def rows_at_once(self) -> int:
         """The queries of a batch: what the largest shard takes."""
-        return rows_at_once(max(self.sizes()), BLOCK_SIZE)
+        return rows_at_once(max(self.sizes()))
 
     def sizes(self) -> list[int]:
         """The points of each shard."""

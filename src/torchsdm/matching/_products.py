@@ -14,7 +14,7 @@ from torchsdm.matching._tiles import CHUNK, CHUNK_DOWN, Tile
 from torchsdm.numerics import empty_float32
 
 _KEPT_BLOCKS = 32  # blocks of products that may be kept at once: 512 MB for the default block size
-_FEWEST_ROWS = 64  # products of fewer rows are so slow that computing them twice for more rows is faster
+FEWEST_ROWS = 64  #: products of fewer rows are so slow that computing them twice for more rows is faster
 
 
 class Products:
@@ -62,7 +62,7 @@ def rows_of_products(n_support: int, n_queries: int, block_size: int) -> tuple[i
     """How many queries are multiplied with a support at once, and whether all their products can be kept."""
     n_rows = max(1, min(n_queries, block_size))
     affordable = _KEPT_BLOCKS * block_size**2 // n_support
-    kept = affordable >= min(n_rows, _FEWEST_ROWS)
+    kept = affordable >= min(n_rows, FEWEST_ROWS)
     return min(n_rows, affordable) if kept else n_rows, kept
 
 

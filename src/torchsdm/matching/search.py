@@ -30,7 +30,7 @@ from torch import Tensor
 from torchsdm.errors import InvalidInputError
 from torchsdm.matching._engine import Engine
 from torchsdm.matching._parts import Part, joined
-from torchsdm.matching._products import MutualProducts, Products, pieces_of, rows_of_products
+from torchsdm.matching._products import FEWEST_ROWS, MutualProducts, Products, pieces_of, rows_of_products
 from torchsdm.matching._tiles import Columns, Found, Rows, Tile
 
 DEFAULT_BLOCK_SIZE = 2048
@@ -197,8 +197,15 @@ class Search:
 
 
 def rows_at_once(n_points: int, block_size: int = DEFAULT_BLOCK_SIZE) -> int:
-    """How many queries a ``Search`` over so many points takes."""
-    return rows_of_products(n_points, block_size, block_size)[0]
+    """How many queries a batch should have if several are under way at once, each searching so many points.
+
+    Their products take a quarter of what one alone may take, but all of it rather than be computed twice.
+    """
+    small = max(1, block_size // 2)
+    n_rows, kept = rows_of_products(n_points, small, small)
+    if not kept and rows_of_products(n_points, FEWEST_ROWS, block_size)[1]:
+        return min(FEWEST_ROWS, block_size)
+    return n_rows
 
 
 def match(
