@@ -1,7 +1,7 @@
 """A support on shards of a Ray cluster on this machine, against the same support in this process with as many threads.
 
-The shards share the two cores, so that a ratio is what the cluster costs: two rounds instead of one, queries and answers
-that travel, and processes that wait for one another.
+The shards share the two cores, so that a ratio is what the cluster costs: two rounds instead of one, queries and
+answers that travel, and processes that wait for one another.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torchsdm.matching import SupportSet, _products
 SUPPORT, M, BATCH = 200_000, 256, 1_000
 N_SHARDS = (1, 2, 4)
 ALONE = f"{BATCH:,} × {SUPPORT:,} × {M} in one process"
-MOVED, MEMORY, TWICE = "bytes moved per query, 4 shards", "memory of a shard per exemplar", "products computed twice"
+MOVED, MEMORY, TWICE = "bytes moved per query", "memory of a shard per exemplar", "products computed twice"
 LOST = "a batch in whose middle a shard is killed"
 
 
@@ -47,17 +47,19 @@ def run() -> Iterator[Figure]:
 def _figures(ray: Any) -> Iterator[Figure]:
     alone = support_of(*clouds(SUPPORT, M))
     queries, predictions = clouds(BATCH, M, seed=1)
+    own = M * 4
     for n in N_SHARDS:
+        on = f"on {n} {'shard' if n == 1 else 'shards'}"
         spread = ShardedSupport.of(alone, Shards(n, n_threads=max(1, THREADS // n)))
         yield compare(
-            f"{BATCH:,} × {SUPPORT:,} × {M} on {n} {'shard' if n == 1 else 'shards'}",
+            f"{BATCH:,} × {SUPPORT:,} × {M} {on}",
             lambda spread=spread: spread.match(queries, predictions),
             ALONE,
             lambda: alone.match(queries, predictions),
             at_most=1.3,
         )
-    own = M * 4
-    yield judged(MOVED, "the query's own bytes", _bytes_moved(spread, queries, predictions, ray) / own)
+        moved = _bytes_moved(spread, queries, predictions, ray)
+        yield judged(f"{MOVED} {on}, of one node", "the query's own bytes", moved / own)
     yield judged(MEMORY, "the exemplar's own bytes", _bytes_held(alone) / (SUPPORT * own))
     yield _twice(alone, queries, predictions)
     spread = ShardedSupport.of(alone, Shards(2))

@@ -11,7 +11,7 @@ from victims import kill_worker, lose_node
 from torchsdm import SDMClassifier, SDMEnsemble
 from torchsdm.baselines import CrossEntropyClassifier, VBLLClassifier
 from torchsdm.cluster import RayBackend
-from torchsdm.errors import InvalidTypeError, TrainingError
+from torchsdm.errors import ClusterError, InvalidTypeError, TrainingError
 from torchsdm.training import stored_epochs
 from torchsdm.training.callbacks import ProgressBar
 from torchsdm.training.checkpoint import Checkpointing
@@ -125,6 +125,13 @@ def test_an_error_of_a_round_is_ours(ray, nodes, data):
 def test_a_backend_is_an_address_or_a_cluster(data):
     with pytest.raises(InvalidTypeError, match=r"'backend' of SDMClassifier\.fit must be None, 'auto', HOST:PORT"):
         SDMClassifier(backend=6379).fit(*data)
+
+
+def test_an_address_where_nobody_answers(data, monkeypatch):
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(ClusterError, match=r"no Ray cluster at 127.0.0.1:1 "):
+        SDMClassifier(n_filters=8, backend="127.0.0.1:1", **SETTINGS).fit(*data)
 
 
 def test_where_a_model_was_trained_is_not_saved(ray, nodes, alone, tmp_path):

@@ -26,7 +26,7 @@ ROOMS: dict[str, set[str]] = {
     "states": {"documents"},
     "hidden_states": {"documents", "states"},
     "storage": {"matching", "core", "model", "trust", "states"},
-    "cluster": {"matching", "training", "storage"},
+    "cluster": {"matching", "training", "documents", "states", "hidden_states", "storage"},
     "estimators": {
         *("matching", "core", "training", "model", "trust", "documents", "states", "hidden_states", "storage"),
         "cluster",
@@ -40,8 +40,8 @@ ROOMS: dict[str, set[str]] = {
     },
     "service": {"application"},
     "cli": {
-        *("training", "trust", "documents", "states", "hidden_states", "storage", "estimators", "evaluation"),
-        *("experiments", "application"),
+        *("training", "trust", "documents", "states", "hidden_states", "storage", "cluster", "estimators"),
+        *("evaluation", "experiments", "application"),
         "service",  # sdm serve and sdm mcp start it; no other verb knows it
     },
 }
@@ -164,6 +164,19 @@ def test_the_library_is_imported_without_the_extras():
     done = subprocess.run([sys.executable, "-c", f"{hidden}; {names}"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == len(torchsdm.__all__)
+
+
+def test_nothing_of_ray_is_imported_without_a_backend():
+    code = """
+import sys, numpy as np
+from torchsdm import SDMClassifier
+import torchsdm.cluster, torchsdm.application, torchsdm.cli.command
+X = np.random.default_rng(0).normal(size=(80, 3))
+SDMClassifier(n_filters=2, n_rounds=1, max_epochs=1, backend=None).fit(X, X[:, 0] > 0).decide(X[:1])
+print(sorted(name for name in sys.modules if name.partition(".")[0] == "ray"))
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.stdout == "[]\n", done.stderr
 
 
 # --- Public names ----------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from torchsdm.application.plain_changes import change_requests
 from torchsdm.application.requests import AnswerRequest, answer_requests
 from torchsdm.application.review import ReviewQueue
 from torchsdm.application.saved_model import SavedModel
+from torchsdm.application.scoring import remove_finished, score_blocks
 from torchsdm.application.summaries import standing, summary
 from torchsdm.application.training import read_training, read_training_parts
 
@@ -50,6 +51,8 @@ __all__ = [
     "read_training_parts",
     "readable",
     "readable_block",
+    "remove_finished",
+    "score_blocks",
     "selected",
     "signal_histograms",
     "standing",

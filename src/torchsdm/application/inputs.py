@@ -16,7 +16,7 @@ from torch import Tensor
 
 from torchsdm.columns import Columns
 from torchsdm.documents import BadRow, BadRows, Documents
-from torchsdm.errors import InvalidInputError, Remedy
+from torchsdm.errors import EmptyInputError, InvalidInputError, MissingExtraError, Remedy
 from torchsdm.states import LabelledStates
 from torchsdm.validation import is_storable_id
 from torchsdm.wording import shortened
@@ -72,6 +72,27 @@ def checked(
     return block if len(kept) == len(block) else block.take(kept)
 
 
+def named_and_checked(
+    block: LabelledStates,
+    path: Path,
+    columns: Columns,
+    *,
+    needs_labels: bool,
+    numbers: Sequence[int],
+    bad: BadRows | None,
+) -> LabelledStates:
+    """A block that is ``checked``; rows without ids are numbered."""
+    whole = block if block.ids is not None or columns.id is not None else replace(block, ids=list(numbers))
+    return checked(whole, path, columns, needs_labels=needs_labels, numbers=numbers, bad=bad)
+
+
+def nothing_to_decide_on(path: Path, bad: BadRows | None) -> InvalidInputError:
+    """The error for an input without any row that can be decided on."""
+    if not bad:
+        return EmptyInputError(f"{path} is empty.")
+    return InvalidInputError(f"{path} has no row that can be decided on. {next(iter(bad.values()))}.")
+
+
 def open_documents(
     path: Path, columns: Columns, *, with_labels: bool, problems: str = "raise", with_answers: bool = False
 ) -> Documents:
@@ -89,18 +110,40 @@ def open_documents(
 
 @contextmanager
 def readable(source: str) -> Iterator[Path]:
-    """The path of an input. Standard input, as JSON lines, is copied to a temporary file first."""
-    if source != STANDARD_INPUT:
+    """The path of an input. Standard input, as JSON lines, and what an address names are copied to a file first."""
+    if source != STANDARD_INPUT and "://" not in source:
         if not Path(source).exists():
             raise InvalidInputError(f"There is no file {source!r}.")
         yield Path(source)
         return
     with tempfile.TemporaryDirectory(prefix="sdm-") as folder:
-        path = Path(folder) / "standard-input.jsonl"
+        if source == STANDARD_INPUT:
+            name, path, opened = "standard input", Path(folder) / "standard-input.jsonl", sys.stdin.buffer
+        else:
+            name, path, opened = source, Path(folder) / source.rpartition("/")[2], _opened_address(source)
         with open(path, "wb") as file:
-            shutil.copyfileobj(sys.stdin.buffer, file)
+            shutil.copyfileobj(opened, file)
         try:
             yield path
         except InvalidInputError as error:
-            error.args = (error.what.replace(str(path), "standard input"),)
+            error.args = (error.what.replace(str(path), name),)
             raise
+
+
+def _opened_address(address: str) -> Any:
+    """A file of another filesystem, such as s3://bucket/new.parquet, as Ray Data opens it: with Arrow, or fsspec."""
+    try:
+        from pyarrow import ArrowInvalid
+        from pyarrow.fs import FileSystem
+    except ImportError as error:
+        raise MissingExtraError("pyarrow", "report", f"Reading {address}") from error
+    try:
+        try:
+            filesystem, path = FileSystem.from_uri(address)
+        except ArrowInvalid:  # a scheme that Arrow does not know
+            import fsspec
+
+            return fsspec.open(address, "rb").open()
+        return filesystem.open_input_stream(path, compression=None)
+    except (OSError, ValueError, ImportError) as error:
+        raise InvalidInputError(f"{address} cannot be read: {error}.") from error

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
-from torchsdm.application.inputs import checked, open_documents, readable
+from torchsdm.application.inputs import named_and_checked, nothing_to_decide_on, open_documents, readable
 from torchsdm.cluster import Backend
 from torchsdm.columns import Columns
-from torchsdm.documents import BadRows, Documents
-from torchsdm.errors import EmptyInputError, InvalidInputError, ModelFileError, Remedy
+from torchsdm.documents import BadRows, Document, Documents
+from torchsdm.errors import InvalidInputError, ModelFileError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier, load_classifier
-from torchsdm.hidden_states import default_store
+from torchsdm.hidden_states import BlockReader, default_store
 from torchsdm.states import LabelledStates, has_states, join_states, state_blocks
 from torchsdm.validation import as_list
 from torchsdm.wording import shortened
@@ -119,16 +119,25 @@ class SavedModel:
             free, n_rows = (number for number in count() if bad is None or number not in bad), 0
             for block in blocks:
                 numbers = list(islice(free, len(block)))
-                whole = block if block.ids is not None or columns.id is not None else replace(block, ids=numbers)
                 needed = needs_labels or (takes_labels and block.labels is not None)
-                good = checked(whole, path, columns, needs_labels=needed, numbers=numbers, bad=bad)
+                good = named_and_checked(block, path, columns, needs_labels=needed, numbers=numbers, bad=bad)
                 n_rows += len(good)
                 if len(good):
                     yield good
             if not n_rows:
-                if not bad:
-                    raise EmptyInputError(f"{path} is empty.")
-                raise InvalidInputError(f"{path} has no row that can be decided on. {next(iter(bad.values()))}.")
+                raise nothing_to_decide_on(path, bad)
+
+    def unread_blocks(
+        self, path: Path, columns: Columns, bad: BadRows | None
+    ) -> tuple[BlockReader | None, Iterator[tuple[list[int], LabelledStates | list[Document]]]]:
+        """The blocks of ``blocks`` before texts are extracted: who extracts them, and each with its rows' numbers."""
+        documents = self.documents(path, columns, with_labels=False, rejects=bad is not None)
+        if documents is not None:
+            reader, texts = self._reader_of(path).checked_extractor().usable_blocks(documents, bad)
+            return reader, (([document.number for document in block], block) for block in texts)
+        free = (number for number in count() if bad is None or number not in bad)
+        states = self._stored_blocks(path, columns, bad)
+        return None, ((list(islice(free, len(block))), block) for block in states)
 
     def documents(self, path: Path, columns: Columns, *, with_labels: bool, rejects: bool = False) -> Documents | None:
         """The texts of an input, which the model must be able to read; None if it contains states.

@@ -13,7 +13,7 @@ from torchsdm.application.inputs import STANDARD_INPUT, checked, open_documents,
 from torchsdm.columns import Columns
 from torchsdm.documents import Documents
 from torchsdm.errors import EmptyInputError, InvalidInputError, Remedy
-from torchsdm.hidden_states import HiddenStateExtractor, default_store
+from torchsdm.hidden_states import Elsewhere, HiddenStateExtractor, default_store
 from torchsdm.labels import count_classes, warn_of_lookalikes
 from torchsdm.states import LabelledStates, StatesStore, has_states, read_states
 from torchsdm.validation import Array, check_label_array
@@ -53,6 +53,7 @@ def read_training_parts(
     columns: Columns,
     extractor: HiddenStateExtractor | None,
     store: StatesStore | None = None,
+    elsewhere: Elsewhere | None = None,
     check_classes: Callable[[Array], object] = lambda classes: None,
 ) -> dict[str, LabelledStates]:
     """Labelled states of several files, all of whose labels are checked before the first text is extracted.
@@ -67,13 +68,17 @@ def read_training_parts(
         Reads texts.
     store : StatesStore, optional
         Where the states of texts are cached; by default in the cache folder.
+    elsewhere : callable, optional
+        Who extracts them; see ``HiddenStateExtractor.labelled_states``.
     check_classes : callable, optional
         Called with the classes, before the first text is extracted.
     """
     store = default_store() if store is None else store
     with ExitStack() as files:
         opened = {
-            part: files.enter_context(_opened(source, columns, extractor, store, needs_labels=part != BACKGROUND))
+            part: files.enter_context(
+                _opened(source, columns, extractor, store, elsewhere, needs_labels=part != BACKGROUND)
+            )
             for part, source in sources.items()
         }
         check_classes(_check_labels(opened))
@@ -86,6 +91,7 @@ def _opened(
     columns: Columns,
     extractor: HiddenStateExtractor | None,
     store: StatesStore,
+    elsewhere: Elsewhere | None = None,
     *,
     needs_labels: bool = True,
 ) -> Iterator[_Source]:
@@ -109,12 +115,14 @@ def _opened(
         if needs_labels and not documents.has_labels:
             raise InvalidInputError(f"{path} has no labels.", remedy=Remedy.NAME_LABELS)
         labels = documents.label_array() if needs_labels else None
-        yield _Source(name, labels, partial(_extracted, documents, extractor, store))
+        yield _Source(name, labels, partial(_extracted, documents, extractor, store, elsewhere))
 
 
-def _extracted(documents: Documents, extractor: HiddenStateExtractor, store: StatesStore) -> LabelledStates:
+def _extracted(
+    documents: Documents, extractor: HiddenStateExtractor, store: StatesStore, elsewhere: Elsewhere | None
+) -> LabelledStates:
     """The states of documents; those that are merely numbered have no ids, so that parts do not share any."""
-    states = extractor.labelled_states(documents, store=store)
+    states = extractor.labelled_states(documents, store=store, elsewhere=elsewhere)
     return states if documents.has_ids else replace(states, ids=None)
 
 

@@ -14,6 +14,7 @@ from torchsdm.cli._options import (
     document_options,
     json_option,
     output_option,
+    ray_option,
     resumable,
     say,
 )
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="Default: depends on the device.")
 @click.option("--skip-problems", is_flag=True, help="Skip missing and empty documents instead of stopping.")
 @click.option("--drop-repeated", is_flag=True, help="Drop duplicate texts.")
+@ray_option("Extract")
 @json_option
 def embed(
     documents: str,
@@ -64,6 +66,7 @@ def embed(
     dtype: str | None,
     skip_problems: bool,
     drop_repeated: bool,
+    backend: str | None,
     as_json: bool,
 ) -> None:
     r"""Write the hidden states of DOCUMENTS to a directory.
@@ -95,6 +98,7 @@ def embed(
         if extractor is None:
             raise InvalidInputError("Name a language model: --language-model NAME.")
         from torchsdm.application import readable
+        from torchsdm.cluster import extract_on
         from torchsdm.documents import Documents
 
         with readable(documents) as path:
@@ -107,7 +111,8 @@ def embed(
                 problems="skip" if skip_problems else "raise",
                 repeated="drop" if drop_repeated else "keep",
             )
-            counts = extractor.extract_to(output, source, shard_size=shard_size)
+            elsewhere = extract_on(backend, "sdm embed")
+            counts = extractor.extract_to(output, source, shard_size=shard_size, elsewhere=elsewhere)
     summary = {**counts, "skipped": source.report.n_problems, "output": str(output)}
     say(summary, _sentence(summary, source), as_json)
 

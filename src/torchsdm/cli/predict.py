@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from torchsdm.cli._options import (
     json_option,
     language_model_options,
     output_option,
+    ray_option,
+    resumable,
     say,
     strict_option,
     warn_of_rejected,
@@ -25,6 +27,7 @@ from torchsdm.cli._options import (
 from torchsdm.cli._words import guard_line
 from torchsdm.columns import Columns
 from torchsdm.errors import EmptyInputError, InvalidInputError
+from torchsdm.wording import counted
 
 
 @click.command()
@@ -41,6 +44,7 @@ from torchsdm.errors import EmptyInputError, InvalidInputError
 @strict_option
 @column_options
 @language_model_options
+@ray_option("Decide")
 @json_option
 def predict(
     model: str,
@@ -53,6 +57,7 @@ def predict(
     strict: bool,
     columns: Columns,
     language_model: LanguageModel,
+    backend: str | None,
     as_json: bool,
 ) -> None:
     r"""Decide on every line of INPUT with a saved MODEL.
@@ -66,6 +71,9 @@ def predict(
     admitted, in the lane "rejected", with the reason; the guard does not see it. --strict stops at the first. If no row
     can be read, that is an error.
 
+    With --ray, copies of MODEL on a cluster decide, block by block, and the output is the same. Finished blocks are
+    kept in OUTPUT.parts until OUTPUT is complete: if interrupted, run the same command again to resume.
+
     A drift guard watches the inputs in their order. Once it is raised, only trusted answers are admitted; with --guard
     that lasts until sdm guard FILE --reset REASON.
 
@@ -73,6 +81,7 @@ def predict(
     Examples:
       sdm predict model new.jsonl -o decisions.jsonl
       sdm predict model new.jsonl -o decisions.csv -k 0 --guard model.guard
+      sdm predict model new.parquet -o decisions.parquet --ray auto
       cat new.jsonl | sdm predict model - | jq 'select(.admitted) | .predictions'
     """
     if exemplars < 0:
@@ -87,20 +96,31 @@ def predict(
         example_row,
         guard_state,
         open_guard,
+        remove_finished,
+        score_blocks,
         with_rejected,
         write_rows,
     )
+    from torchsdm.cluster import as_backend
     from torchsdm.documents import BadRows
 
     if output is not None:
         check_output_format(output)
-    saved = language_model.open(model)
+    saved, cluster = language_model.open(model), as_backend(backend, "sdm predict")
+    finished = None if cluster is None or output is None else output.with_name(f"{output.name}.parts")
     guard = None if no_guard else open_guard(saved.classifier, guard_file)
     n_inputs = n_admitted = 0
     lanes: Counter[str] = Counter()
     bad: BadRows = {}
 
     def answers() -> Iterator[list[dict[str, Any]]]:
+        if cluster is not None:
+            found = None if strict else bad
+            for rows in score_blocks(
+                saved, inputs, columns, cluster, k=exemplars, texts=texts, bad=found, folder=finished
+            ):
+                yield rows if guard is None else guard.watch_rows(rows)
+            return
         for block in saved.blocks(inputs, columns, bad=None if strict else bad):
             yield answer_rows(saved.classifier, block, k=exemplars, texts=texts, guard=guard)
 
@@ -114,7 +134,14 @@ def predict(
                 yield rows
                 progress.update(len(rows))
 
-    write_rows(output, decided(), lambda: example_row(saved.classifier, k=exemplars, texts=texts))
+    def kept() -> list[str]:
+        n = 0 if finished is None else len(list(finished.glob("block-*.jsonl")))
+        return [f"{counted(n, 'finished block')} in {finished}"] if n else []
+
+    with resumable(kept) if finished is not None else nullcontext():
+        write_rows(output, decided(), lambda: example_row(saved.classifier, k=exemplars, texts=texts))
+    if finished is not None:
+        remove_finished(finished)
     if guard is not None and guard_file is not None:
         guard.save(guard_file)
     state = None if guard is None else guard_state(guard)

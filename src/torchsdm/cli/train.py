@@ -164,6 +164,7 @@ def train(
     with resumable(kept):
         extractor = language_model.extractor()
         from torchsdm.application import read_training_parts, summary
+        from torchsdm.cluster import extract_on
         from torchsdm.estimators import SDMClassifier, SDMEnsemble
         from torchsdm.hidden_states import default_store
         from torchsdm.labels import check_pools
@@ -183,7 +184,8 @@ def train(
             "background": background,
         }
         given = {part: file for part, file in files.items() if file is not None}
-        parts: dict[str, Any] = dict(read_training_parts(given, columns, extractor, store, check))
+        elsewhere = extract_on(backend, "sdm train")
+        parts: dict[str, Any] = dict(read_training_parts(given, columns, extractor, store, elsewhere, check))
         kind = SDMEnsemble if ensemble else SDMClassifier
         classifier = kind(
             alpha=alpha,

@@ -6,6 +6,7 @@ backend is used.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -57,6 +58,12 @@ class RayBackend:
         largest = max(int(node["Resources"].get("CPU", 0)) for node in self.connect().nodes() if node["Alive"])
         n_gpus = {"num_gpus": 1} if device_type == "cuda" else {}
         return {"num_cpus": max(1, min(self.n_threads, largest)), "scheduling_strategy": "SPREAD", **n_gpus}
+
+    def n_workers(self, options: Mapping[str, Any]) -> int:
+        """How many workers with these options the cluster has room for; at least one."""
+        has = self.connect().cluster_resources()
+        names = {"num_cpus": "CPU", "num_gpus": "GPU"}
+        return max(1, min(int(has.get(kind, 0) // options[name]) for name, kind in names.items() if name in options))
 
 
 Backend: TypeAlias = "str | RayBackend | None"

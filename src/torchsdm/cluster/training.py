@@ -21,8 +21,8 @@ from torchsdm.cluster.backend import Backend, RayBackend, as_backend
 from torchsdm.training import Callback, Learner, Round, Run, RunningRound, Training, part_of
 from torchsdm.validation import Array
 
-# Ray must not begin a lost task again: it knows only the first state. A task is at most two epochs ahead of us.
-_STREAMING = {"num_returns": "streaming", "max_retries": 0, "_generator_backpressure_num_objects": 2}
+# Ray must not begin a lost task again: it knows only the first state. A task waits until we have taken its last epoch.
+_STREAMING = {"num_returns": "streaming", "max_retries": 0, "_generator_backpressure_num_objects": 1}
 
 
 def run_rounds(backend: Backend, caller: str) -> Run | None:

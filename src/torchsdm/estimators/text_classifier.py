@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
-from torchsdm.cluster import Backend
+from torchsdm.cluster import Backend, extract_on
 from torchsdm.core import SDMDecisions
 from torchsdm.documents import Documents
 from torchsdm.errors import BackboneError, DataWarning, InvalidInputError, ModelFileError, NotFittedError
@@ -129,12 +129,12 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         _check_labels(documents, held_out, caller, SDMClassifier() if self.classifier is None else self.classifier)
         if background is not None:
             held_out["background"] = _documents(background, f"{caller} (background)")
-        store = self._make_store(caller)
+        store, elsewhere = self._make_store(caller), extract_on(self.backend, caller)
         extractor = self._make_extractor()
-        training = extractor.labelled_states(documents, store=store)
+        training = extractor.labelled_states(documents, store=store, elsewhere=elsewhere)
         parts: dict[str, Any] = {}
         for name, one in held_out.items():
-            states = extractor.labelled_states(one, store=store)
+            states = extractor.labelled_states(one, store=store, elsewhere=elsewhere)
             parts[name] = states if one.has_ids else replace(states, ids=None)  # numbered on from X
         classifier = SDMClassifier() if self.classifier is None else clone(self.classifier)
         if classifier.backend is None:

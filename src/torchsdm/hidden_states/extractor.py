@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import version
-from itertools import islice
+from itertools import islice, tee
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from sklearn.base import BaseEstimator, TransformerMixin
@@ -39,6 +39,7 @@ from torchsdm.states import (
     join_states,
 )
 from torchsdm.validation import Array, check_choice, check_device, check_path, check_positive
+from torchsdm.wording import shortened
 
 DECODER_DEPTH = 0.75  #: of a decoder's layers, where h is taken unless a layer is named
 BLOCK = 512  #: documents that are tokenized, sorted by length, extracted and stored together
@@ -46,6 +47,10 @@ _SHARD_SIZE = 1024
 
 Make = Callable[[], ExtractedStates]
 Keep = Callable[[Sequence[Document], Make], ExtractedStates]  # the states of a block, stored or made
+Read = Callable[[Sequence[Document]], ExtractedStates]  # runs the language model on a block
+NumberedBlocks: TypeAlias = "Iterator[tuple[int, Sequence[Document]]]"
+Elsewhere: TypeAlias = "Callable[[BlockReader, NumberedBlocks], Iterator[tuple[int, ExtractedStates]]]"
+"""Who extracts blocks in place of this process: the states of each, under its number, in order."""
 
 
 class HiddenStateExtractor(TransformerMixin, BaseEstimator):
@@ -159,6 +164,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         answers: Any = None,
         store: StatesStore | None = None,
         description: str = "hidden states",
+        elsewhere: Elsewhere | None = None,
     ) -> LabelledStates:
         """The states of documents with all that is known about them: labels, ids, texts, label logits, origin, places.
 
@@ -171,12 +177,15 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
             Where states are cached: stored ones are not extracted again, and if all are stored, no model is loaded.
         description : str
             Title of the progress bar.
+        elsewhere : callable, optional
+            Who extracts what is not stored, such as ``torchsdm.cluster.extract_on``; by default this process does.
 
         Notes
         -----
         The prompt stays as the first call rendered it: a chat template may write the date.
         """
-        return join_states(list(self.labelled_blocks(documents, answers=answers, store=store, description=description)))
+        settings: dict[str, Any] = {"store": store, "description": description, "elsewhere": elsewhere}
+        return join_states(list(self.labelled_blocks(documents, answers=answers, **settings)))
 
     def labelled_blocks(
         self,
@@ -186,6 +195,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         store: StatesStore | None = None,
         description: str = "hidden states",
         bad: BadRows | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> Iterator[LabelledStates]:
         """``labelled_states`` in blocks, for states that do not fit in memory.
 
@@ -198,30 +208,45 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         origin = self.origin() if store is None else self._stored_origin(store)
         self.keep_prompt(origin)
         if bad is not None:
-            bad |= documents.report.bad_rows
-            bad |= self._unfit(documents)
-        asks = self.asks_for_answers
+            bad |= self._unusable(documents)
         keep = (lambda _, make: make()) if store is None else partial(store.block, origin)
-        prepared = cache(lambda: replace(self._prepare(), is_strict=bad is None))
-        for block, states in self._blocks(documents, BLOCK, keep, prepared, bad or (), description=description):
-            yield LabelledStates(
-                states.hidden_states,
-                as_label_array([document.label for document in block]) if documents.has_labels else None,
-                [document.id for document in block],
-                [_shown(document, asks) for document in block],
-                states.label_logits,
-                origin.prompt.labels,
-                origin,
-                [document.place for document in block],
-            )
+        reader = BlockReader(self, origin, documents.name, documents.has_labels, is_strict=bad is None)
+        ahead = None
+        if elsewhere is not None:
+            is_stored = (lambda _: False) if store is None else partial(store.has, origin)
+            ahead = _Ahead(elsewhere, reader, is_stored)
+        prepared = cache(reader.prepare)
+        for block, states in self._blocks(
+            documents, BLOCK, keep, prepared, bad or (), description=description, ahead=ahead
+        ):
+            yield reader.labelled(block, states)
+
+    def usable_blocks(
+        self, documents: Documents, bad: BadRows | None = None
+    ) -> tuple[BlockReader, Iterator[list[Document]]]:
+        """The blocks of ``labelled_blocks`` before they are extracted, and who can extract them, also elsewhere."""
+        documents = self._as_documents(documents, None)
+        len(documents)
+        origin = self.origin()
+        self.keep_prompt(origin)
+        if bad is not None:
+            bad |= self._unusable(documents)
+        reader = BlockReader(self, origin, documents.name, documents.has_labels, is_strict=bad is None)
+        return reader, (block for block, _ in _without(documents.blocks(BLOCK), bad or ()) if block)
 
     def extract_to(
-        self, directory: str | Path, documents: Any, *, answers: Any = None, shard_size: int = _SHARD_SIZE
+        self,
+        directory: str | Path,
+        documents: Any,
+        *,
+        answers: Any = None,
+        shard_size: int = _SHARD_SIZE,
+        elsewhere: Elsewhere | None = None,
     ) -> dict[str, int]:
         """Write the states of documents to a directory that ``torchsdm.read_states`` reads.
 
         If a call is killed, at any moment, the next one resumes where it stopped. A directory made with a different
-        model, prompt, setting or set of documents is refused.
+        model, prompt, setting or set of documents is refused. ``elsewhere`` is as in ``labelled_states``.
 
         Returns
         -------
@@ -242,7 +267,11 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         }
         origin = self._origin(extraction)
         with FolderWriter(directory, origin, report.fingerprint, len(documents), shard_size, facts) as folder:
-            for _ in self._blocks(documents, folder.shard_size, folder.add, lambda: extraction, skip=folder.n_finished):
+            reader = BlockReader(self, origin, documents.name)
+            ahead = None if elsewhere is None else _Ahead(elsewhere, reader, folder.has)
+            for _ in self._blocks(
+                documents, folder.shard_size, folder.add, lambda: extraction, skip=folder.n_finished, ahead=ahead
+            ):
                 pass  # each block is on disk now
             return {
                 "documents": report.n_documents,
@@ -434,10 +463,10 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         """Whether the prompt has a place for another model's answer."""
         return "answer" in task_prompt(self.prompt, "HiddenStateExtractor").fields
 
-    def _unfit(self, documents: Documents) -> BadRows:
-        """Documents that the tokenizer cannot fit under the prompt, or makes no tokens of."""
+    def _unusable(self, documents: Documents) -> BadRows:
+        """Documents that cannot be read, that the tokenizer cannot fit under the prompt, or makes no tokens of."""
         encoder = self._prepare().encoder
-        return {
+        return documents.report.bad_rows | {
             document.number: BadRow(document.number, document.place, problem, document.id)
             for block in documents.blocks(BLOCK)
             for document, problem in zip(block, encoder.problems(block), strict=True)
@@ -473,21 +502,110 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         *,
         skip: int = 0,
         description: str = "hidden states",
+        ahead: _Ahead | None = None,
     ) -> Iterator[tuple[list[Document], ExtractedStates]]:
         """Blocks of documents after the first ``skip``, each with its states, stored or made now.
 
-        Documents whose number is among the unfit are left out.
+        Documents whose number is among the unfit are left out. With ``ahead``, somebody else makes them.
         """
         n_done = min(skip * size, len(documents))
         with Progress(len(documents), "doc", description, shown=self.verbose) as progress:
             progress.skip_to(n_done)
-            for whole in islice(documents.blocks(size), skip, None):
-                block = [document for document in whole if document.number not in unfit]
+            blocks: Iterator[_Numbered] = enumerate(_without(islice(documents.blocks(size), skip, None), unfit))
+            if ahead is not None:
+                blocks = ahead.watch(blocks)
+            for number, (block, n_whole) in blocks:
                 make = partial(_extracted, prepared, block, progress.update, documents.name)
+                if ahead is not None:
+                    make = partial(ahead.take, number, progress.update, make)
                 if block:
                     yield block, keep(block, make)
-                n_done += len(whole)
+                n_done += n_whole
                 progress.skip_to(n_done)  # documents that were stored already
+
+
+@dataclass(frozen=True)
+class BlockReader:
+    """Extracts blocks of documents as an extractor does, in this process or, sent there, in another one."""
+
+    extractor: HiddenStateExtractor
+    origin: StatesOrigin
+    source: str
+    """Where the documents come from, for messages."""
+    has_labels: bool = False
+    is_strict: bool = True
+    """Whether states that are not finite are an error."""
+
+    def load(self) -> Read:
+        """What runs the language model on a block; refused if it would make other states here than where we are from.
+
+        The states of a document differ in their last bits with what else is in its block, so a block is never cut.
+        """
+        self.extractor.keep_prompt(self.origin)
+        extraction = self.prepare()
+        difference = self.origin.difference(self.extractor._origin(extraction))
+        if difference is not None:
+            raise BackboneError(
+                f"The language model has a different {difference.what} on another machine: "
+                f"{shortened(repr(difference.theirs))}, not {shortened(repr(difference.ours))}."
+            )
+        return lambda block: extraction.extract(block, lambda _: None, self.source)
+
+    def prepare(self) -> Extraction:
+        """Load the language model."""
+        return replace(self.extractor._prepare(), is_strict=self.is_strict)
+
+    def labelled(self, block: Sequence[Document], states: ExtractedStates) -> LabelledStates:
+        """The states of a block with all that is known about its documents."""
+        asks = self.extractor.asks_for_answers
+        return LabelledStates(
+            states.hidden_states,
+            as_label_array([document.label for document in block]) if self.has_labels else None,
+            [document.id for document in block],
+            [_shown(document, asks) for document in block],
+            states.label_logits,
+            self.origin.prompt.labels,
+            self.origin,
+            [document.place for document in block],
+        )
+
+
+class _Ahead:
+    """Has blocks that are not stored extracted elsewhere, ahead of whoever asks for them in order."""
+
+    def __init__(
+        self, elsewhere: Elsewhere, reader: BlockReader, is_stored: Callable[[Sequence[Document]], bool]
+    ) -> None:
+        self._elsewhere, self._reader, self._is_stored = elsewhere, reader, is_stored
+
+    def watch(self, blocks: Iterator[_Numbered]) -> Iterator[_Numbered]:
+        """The same blocks, which from now on are also read from here."""
+        blocks, ours = tee(blocks)
+        missing = ((number, block) for number, (block, _) in ours if block and not self._is_stored(block))
+        self._made = self._elsewhere(self._reader, missing)
+        self._next: tuple[int, ExtractedStates] | None = None
+        return blocks
+
+    def take(self, number: int, on_batch: Callable[[int], object], make: Make) -> ExtractedStates:
+        """The states of a block; made here if it seemed to be stored but cannot be read."""
+        while self._next is None or self._next[0] < number:
+            self._next = next(self._made, None)
+            if self._next is None:
+                return make()
+        if self._next[0] != number:
+            return make()
+        states = self._next[1]
+        on_batch(len(states))
+        return states
+
+
+_Numbered: TypeAlias = "tuple[int, tuple[list[Document], int]]"
+
+
+def _without(blocks: Iterable[list[Document]], unfit: Collection[int]) -> Iterator[tuple[list[Document], int]]:
+    """Blocks without the documents whose number is among the unfit, and how many each had with them."""
+    for whole in blocks:
+        yield [document for document in whole if document.number not in unfit], len(whole)
 
 
 def _extracted(

@@ -115,6 +115,10 @@ class FolderWriter:
         """The sum of a count over all finished blocks."""
         return sum(int(shard["counts"][name]) for shard in self._manifest["shards"])
 
+    def has(self, documents: Sequence[Document]) -> bool:
+        """Whether there is a file of the states of some documents; only ``add`` finds out if it is damaged."""
+        return (self.directory / block_name(self._origin, documents)).is_file()
+
     def add(self, documents: Sequence[Document], make: Make) -> ExtractedStates:
         """The states of the next documents, made if they are not stored, and listed in the manifest."""
         path = self.directory / block_name(self._origin, documents)

@@ -130,6 +130,10 @@ class StatesStore:
         self.counts.seconds += stored.seconds
         return stored.states
 
+    def has(self, origin: StatesOrigin, documents: Sequence[Document]) -> bool:
+        """Whether there is a file of the states of some documents; only ``block`` finds out if it is damaged."""
+        return (self.directory / block_name(origin, documents)).is_file()
+
     def origin(self, settings: str, make: Callable[[], StatesOrigin]) -> StatesOrigin:
         """The origin of an extractor's states, by the digest of its settings; once stored, no model is needed."""
         name = f"origin-{settings}"

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from torchsdm.validation import Array
 from torchsdm.wording import counted
 
 TRUSTED, CERTIFIED, REVIEW, UNFAMILIAR = LANES
+Row: TypeAlias = "dict[str, Any]"
 
 
 @dataclass(frozen=True)
@@ -147,14 +149,15 @@ class LaneRule:
         )
 
 
+_RAISED = "the drift guard is raised: certified answers need a look until it is reset"
+
+
 def demoted(decisions: SDMDecisions, is_calm: Array) -> SDMDecisions:
     """The same decisions after a guard: where it is not calm (N,), certified ones go to review."""
     if decisions.lane is None or decisions.certified is None or decisions.reason is None:
         return decisions
     falls = ~is_calm & (decisions.lane == CERTIFIED)
-    reason = np.where(
-        falls, "the drift guard is raised: certified answers need a look until it is reset", decisions.reason
-    )
+    reason = np.where(falls, _RAISED, decisions.reason)
     return replace(
         decisions,
         certified=decisions.certified & is_calm,
@@ -162,6 +165,15 @@ def demoted(decisions: SDMDecisions, is_calm: Array) -> SDMDecisions:
         reason=reason.astype(object),
         admitted=decisions.admitted & ~falls,
     )
+
+
+def demoted_row(row: Row, is_calm: bool) -> Row:
+    """``demoted`` of one row of ``Decisions.to_dicts``."""
+    if is_calm or "lane" not in row:
+        return row
+    falls = row["lane"] == CERTIFIED
+    changed = {"lane": REVIEW, "reason": _RAISED, "admitted": False} if falls else {}
+    return {**row, **({"certified": False} if "certified" in row else {}), **changed}
 
 
 def _too_far(d: float, label: object) -> str:

@@ -10,9 +10,9 @@ import pytest
 
 import tiny_models
 from torchsdm import SDMClassifier, SDMTextClassifier
-from torchsdm.application import SavedModel, read_training, saved_model
+from torchsdm.application import SavedModel, read_training, readable, saved_model
 from torchsdm.columns import Columns
-from torchsdm.errors import TorchSDMError
+from torchsdm.errors import InvalidInputError, TorchSDMError
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 
@@ -119,3 +119,17 @@ def test_a_file_without_rows_is_empty(over_states, tmp_path):
     path = tmp_path / "states.npz"
     np.savez(path, hidden_states=STATES[:0], labels=LABELS[:0])
     assert_refused("is empty", path, lambda: list(over_states.blocks(str(path), Columns())))
+
+
+def test_an_address_names_a_file_of_another_filesystem(tmp_path):
+    path = tmp_path / "new.jsonl"
+    path.write_text("{}\n", encoding="utf-8")
+    with readable(path.as_uri()) as copied:
+        assert copied != path and copied.name == path.name and copied.read_bytes() == path.read_bytes()
+    assert not copied.exists()
+    with pytest.raises(InvalidInputError, match=r"^file:.*absent.jsonl cannot be read: "):
+        readable((tmp_path / "absent.jsonl").as_uri()).__enter__()
+    with pytest.raises(InvalidInputError, match=r"^nowhere://new.jsonl cannot be read: .*nowhere"):
+        readable("nowhere://new.jsonl").__enter__()
+    with pytest.raises(InvalidInputError, match=r"^file:.*/new.jsonl: wrong$"), readable(path.as_uri()) as copied:
+        raise InvalidInputError(f"{copied}: wrong")

@@ -14,7 +14,7 @@ from clock import Clock, open_terminal, remaining
 from torchsdm import SDMClassifier
 from torchsdm.errors import CheckpointError
 from torchsdm.training.callbacks import Callback, ProgressBar
-from torchsdm.training.checkpoint import Checkpointing, stored_seed
+from torchsdm.training.checkpoint import Checkpointing, remove_checkpoint, stored_epochs, stored_seed
 from torchsdm.training.data import TrainingData, TrainingSettings
 from torchsdm.training.history import EpochRecord
 from torchsdm.training.rounds import Training, train_round, train_rounds
@@ -178,6 +178,22 @@ def test_killed_while_writing_leaves_the_epoch_before(monkeypatch, tmp_path, uni
     (tmp_path / ".writing-current-000.safetensors").write_bytes(whole[: len(whole) // 2])
     assert stored_seed(tmp_path) == SEED
     assert_same_results(train(tmp_path), uninterrupted)
+
+
+def test_a_running_round_of_an_earlier_version_is_resumed(monkeypatch, tmp_path, uninterrupted):
+    with monkeypatch.context() as patch:
+        interrupt(patch, 4)
+        with pytest.raises(Killed):
+            train(tmp_path)
+    (tmp_path / "current-001.safetensors").rename(tmp_path / "current.safetensors")
+    assert stored_seed(tmp_path) == SEED
+    assert stored_epochs(tmp_path) == 4
+    trained, original = [], SDMLearner.epoch
+    monkeypatch.setattr(SDMLearner, "epoch", lambda self, n: (trained.append((self.number, n)), original(self, n))[1])
+    assert_same_results(train(tmp_path), uninterrupted)
+    assert trained[0] == (1, 2)
+    remove_checkpoint(tmp_path)
+    assert not tmp_path.exists()
 
 
 def test_a_finished_fit_is_read_and_more_rounds_go_on(monkeypatch, tmp_path, uninterrupted):
