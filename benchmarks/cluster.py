@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import statistics
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from measure import THREADS, Figure, compare, judged, seconds
@@ -22,6 +23,7 @@ SUPPORT, M, BATCH = 200_000, 256, 1_000
 N_SHARDS = (1, 2, 4)
 ALONE = f"{BATCH:,} × {SUPPORT:,} × {M} in one process"
 MOVED, MEMORY, TWICE = "bytes moved per query", "memory of a shard per exemplar", "products computed twice"
+PROCESSOR_TIME = f"processor time of {BATCH:,} × {SUPPORT:,} × {M}"
 LOST = "a batch in whose middle a shard is killed"
 
 
@@ -58,6 +60,14 @@ def _figures(ray: Any) -> Iterator[Figure]:
             lambda: alone.match(queries, predictions),
             at_most=1.3,
         )
+        yield compare(
+            f"{PROCESSOR_TIME} {on}",
+            lambda spread=spread: spread.match(queries, predictions),
+            ALONE,
+            lambda: alone.match(queries, predictions),
+            repeats=5,
+            clock=lambda work, spread=spread: _processor_seconds(work, spread, ray),
+        )
         moved = _bytes_moved(spread, queries, predictions, ray)
         yield judged(f"{MOVED} {on}, of one node", "the query's own bytes", moved / own)
     yield judged(MEMORY, "the exemplar's own bytes", _bytes_held(alone) / (SUPPORT * own))
@@ -72,9 +82,22 @@ def _figures(ray: Any) -> Iterator[Figure]:
     yield judged(LOST, against, ratio, None, None, min(lost) / usual, max(lost) / usual, delay + usual, usual, note)
 
 
+def _processor_seconds(work: Callable[[], Any], spread: ShardedSupport, ray: Any) -> float:
+    """Of this process and the shards; other processes of a busy machine do not count."""
+
+    def so_far() -> float:
+        return time.process_time() + sum(
+            ray.get([actor.__ray_call__.remote(_seconds) for actor in spread.shards.actors])
+        )
+
+    start = so_far()
+    work()
+    return so_far() - start
+
+
 def _bytes_moved(spread: ShardedSupport, queries: Any, predictions: Any, ray: Any) -> float:
     """Of what is sent to shards and what they answer; the queries once, as for shards on one node."""
-    shards, moved = spread._state.shards, 0
+    shards, moved = spread.shards, 0
     originals = shards.put, shards.find_first, shards.count_matches, shards.gathered
 
     def count(value: Any) -> None:
@@ -129,7 +152,7 @@ def _twice(alone: SupportSet, queries: Any, predictions: Any) -> Figure:
 
 def _with_a_loss(spread: ShardedSupport, queries: Any, predictions: Any, ray: Any) -> None:
     """A match in whose middle a shard is killed."""
-    shards = spread._state.shards
+    shards = spread.shards
     process, answers, is_lost = ray.get(shards.actors[0].__ray_call__.remote(_process)), shards.gathered, False
 
     def gathered(asked: Any) -> Any:
@@ -147,3 +170,7 @@ def _with_a_loss(spread: ShardedSupport, queries: Any, predictions: Any, ray: An
 
 def _process(shard: Any) -> int:
     return os.getpid()
+
+
+def _seconds(shard: Any) -> float:
+    return time.process_time()

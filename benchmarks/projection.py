@@ -43,8 +43,8 @@ class Constants:
     def of(cls, figures: list[dict[str, Any]]) -> Constants:
         """From the figures of the benchmark ``cluster``."""
         by_work = {one["work"]: one for one in figures}
-        shards = [one for one in figures if one["against"] == cluster.ALONE]
-        pairs = cluster.BATCH * cluster.SUPPORT / (shards[0]["yardstick_seconds"] * cluster.THREADS)
+        shards = [one for one in figures if one["work"].startswith(cluster.PROCESSOR_TIME)]
+        pairs = cluster.BATCH * cluster.SUPPORT / shards[0]["yardstick_seconds"]
         (twice,) = (one["ratio"] for work, one in by_work.items() if work.endswith(cluster.TWICE))
         moved = next(one["ratio"] for work, one in by_work.items() if work.startswith(f"{cluster.MOVED} on 1 "))
         lost = by_work[cluster.LOST]
@@ -106,8 +106,8 @@ def _table(machine: dict[str, Any]) -> list[str]:
         f"Measured on **{machine['machine']['processor']}**, two cores: {c.pairs_per_second / 1e6:,.0f} million pairs "
         f"of query and exemplar a second for each core ({cluster.M} filters); {c.bytes_ratio:.2f} times the bytes of "
         f"an exemplar in memory; {c.moved_ratio:.2f} times the bytes of a query moved to and from a node; "
-        f"{c.twice:.2f} times the time where products are computed twice; at most {c.overhead:.2f} times the time of "
-        f"one process; a killed shard back after {c.recovery:.1f} seconds. A node of the table has {CORES} such cores "
+        f"{c.twice:.2f} times the time where products are computed twice; at most {c.overhead:.2f} times the "
+        f"processor time of one process; a killed shard back after {c.recovery:.1f} seconds. A node of the table has {CORES} such cores "
         f"and {MEMORY_GB} GB.",
         "",
         f"| {EXEMPLARS:,} exemplars of | nodes | memory per node | queries a second | node-hours a million queries |",

@@ -355,7 +355,7 @@ def test_an_ensemble_shares_its_shards(tmp_path, backend, shards):
     alone = SDMEnsemble(0.8, n_filters=6, n_rounds=2, max_epochs=1, random_state=0).fit(X, y)
     alone.save(tmp_path)
     spread = SDMEnsemble.load(tmp_path, backend=backend)
-    assert {id(model.support._state.shards) for model in spread.models_} == {id(shards)}
+    assert {id(model.support.shards) for model in spread.models_} == {id(shards)}
     for name, values in vars(alone.decide(X)).items():
         np.testing.assert_array_equal(values, getattr(spread.decide(X), name), err_msg=name)
 

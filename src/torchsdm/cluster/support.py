@@ -143,7 +143,12 @@ class ShardedSupport(Support):
         return self._state.starts[-1]
 
     def __repr__(self) -> str:
-        return f"ShardedSupport({len(self)} exemplars of {self.n_filters} filters on {len(self._state.shards)} shards)"
+        return f"ShardedSupport({len(self)} exemplars of {self.n_filters} filters on {len(self.shards)} shards)"
+
+    @property
+    def shards(self) -> Shards:
+        """Who searches it."""
+        return self._state.shards
 
     @property
     def exemplars(self) -> Tensor:
