@@ -106,9 +106,9 @@ def _table(machine: dict[str, Any]) -> list[str]:
         f"Measured on **{machine['machine']['processor']}**, two cores: {c.pairs_per_second / 1e6:,.0f} million pairs "
         f"of query and exemplar a second for each core ({cluster.M} filters); {c.bytes_ratio:.2f} times the bytes of "
         f"an exemplar in memory; {c.moved_ratio:.2f} times the bytes of a query moved to and from a node; "
-        f"{c.twice:.2f} times the time where products are computed twice; at most {c.overhead:.2f} times the "
-        f"processor time of one process; a killed shard back after {c.recovery:.1f} seconds. A node of the table has {CORES} such cores "
-        f"and {MEMORY_GB} GB.",
+        f"{c.twice:.2f} times the time where products are computed twice; at most {c.overhead:.2f} times the processor "
+        f"time of one process; a killed shard back after {c.recovery:.1f} seconds. A node of the table has {CORES} "
+        f"such cores and {MEMORY_GB} GB.",
         "",
         f"| {EXEMPLARS:,} exemplars of | nodes | memory per node | queries a second | node-hours a million queries |",
         "|---|---|---|---|---|",
