@@ -13,6 +13,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 KEPT = HERE / "results"
 PAGE = HERE.parent / "docs" / "performance.md"
+CLUSTER_PAGE = HERE.parent / "docs" / "howto" / "cluster.md"
 PICTURE = HERE.parent / "docs" / "pictures" / "growth.svg"
 BEGIN, END = "<!-- results: written by make bench-publish -->", "<!-- end of results -->"
 PACKAGES = ("torch", "numba", "faiss-cpu", "usearch", "scikit-learn")
@@ -26,10 +27,19 @@ def publish(results: dict[str, Any]) -> None:
         from growth import plot
 
         plot(results["figures"]["growth"], str(PICTURE))
-    head, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+    _put(PAGE, markdown(machines))
+    if "cluster" in results["figures"]:
+        from projection import markdown as projection
+
+        _put(CLUSTER_PAGE, projection(machines))
+
+
+def _put(page: Path, text: str) -> None:
+    """Replace what was published before between the marks on a page."""
+    head, rest = page.read_text(encoding="utf-8").split(BEGIN)
     _, tail = rest.split(END)
-    PAGE.write_text(f"{head}{BEGIN}\n\n{markdown(machines)}\n{END}{tail}", encoding="utf-8")
-    print(f"Published to {PAGE}")
+    page.write_text(f"{head}{BEGIN}\n\n{text}\n{END}{tail}", encoding="utf-8")
+    print(f"Published to {page}")
 
 
 def keep(results: dict[str, Any]) -> None:

@@ -122,3 +122,33 @@ def test_the_documentation_has_the_marks_that_results_are_written_between(load):
     page = load("page")
     text = page.PAGE.read_text(encoding="utf-8")
     assert text.count(page.BEGIN) == text.count(page.END) == 1
+
+
+def test_a_projection_is_arithmetic_on_what_was_measured(load):
+    """By hand: 2 × 10^8 pairs in 2 core-seconds; half again for each exemplar; ...; one network of 1.25 GB a second."""
+    cluster, projection = load("cluster"), load("projection")
+
+    def figure(work, ratio, work_seconds=None, yardstick_seconds=None):
+        times = {"work_seconds": work_seconds, "yardstick_seconds": yardstick_seconds}
+        return {"work": work, "against": "", "ratio": ratio, **times}
+
+    figures = [
+        *(figure(f"{cluster.PROCESSOR_TIME} on {n} shards", r, r * 2, 2.0) for n, r in ((1, 1.1), (2, 1.25), (4, 1.2))),
+        *(figure(f"{cluster.MOVED} on {n} shards, of one node", r) for n, r in ((1, 1.0), (4, 2.0))),
+        *(figure(cluster.MEMORY, 1.5), figure(f"a, {cluster.TWICE}", 1.6), figure(cluster.LOST, 3.0, 7.5, 2.5)),
+    ]
+    c = projection.Constants.of(figures)
+    assert (c.pairs_per_second, c.bytes_ratio, c.moved_ratio, c.twice, c.overhead, c.recovery) == (
+        *(1e8, 1.5, 1.0, 1.6, 1.25, 5.0),
+    )
+    one = projection.Projection(c, 100_000_000, 512, 8)
+    assert one.node_bytes == 12.5e6 * 512 * 4 * 1.5 and one.fits
+    assert one.queries_per_second == pytest.approx(1e8 / 2 * 16 * 8 / 2 / 1e8)  # half the pairs: twice as wide
+    assert one.node_hours == pytest.approx(8 * 1e6 / 32 / 3600)
+    assert not projection.Projection(c, 100_000_000, 512, 2).fits
+    crowded = projection.Projection(c, 1_000, 256, 64)
+    assert crowded.queries_per_second == crowded.sent_per_second == pytest.approx(1.25e9 / (1024 * 64))
+    table = projection.markdown([{"machine": {"processor": "P"}, "figures": {"cluster": figures}}])
+    assert "| 256 filters | 8 | 19 GB | 64.0 | 35 |" in table
+    assert "| 1,000 filters | 4 | 150 GB: does not fit | – | – |" in table
+    assert projection.markdown([{"machine": {"processor": "P"}, "figures": {}}]) == ""

@@ -26,7 +26,7 @@ ROOMS: dict[str, set[str]] = {
     "states": {"documents"},
     "hidden_states": {"documents", "states"},
     "storage": {"matching", "core", "model", "trust", "states"},
-    "cluster": {"training", "documents", "states", "hidden_states"},
+    "cluster": {"matching", "training", "documents", "states", "hidden_states", "storage"},
     "estimators": {
         *("matching", "core", "training", "model", "trust", "documents", "states", "hidden_states", "storage"),
         "cluster",

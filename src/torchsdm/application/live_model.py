@@ -361,6 +361,9 @@ class LiveModel:
         self._mark = config_mark(writer.directory)  # the first change names the log there
         draft.classifier.version_ = made[-1].version
         has_undo = any(change.what == UNDO for change in made)
+        if draft.classifier.backend is not None:  # what shards search, they read from the log
+            self._take_in()
+            return made
         self._history = writer.history() if has_undo else [*self._history, *made]
         self._show(draft.classifier)
         return made

@@ -2,6 +2,7 @@
 
 - ``backend`` is the switch: ``backend=`` in Python, ``--ray`` on the command line;
 - ``training`` trains the rounds of a fit side by side;
+- ``support`` is a support on several machines; ``shards`` search it, ``blocks`` say where its points are;
 - ``replicas`` gives pieces of work to copies of a model, ``extraction`` documents to copies of a language model;
 - ``connection`` joins or starts a cluster, and is the only module that imports Ray.
 
@@ -9,15 +10,21 @@ Ray belongs to the extra ``ray``: nothing of it is imported before something con
 """
 
 from torchsdm.cluster.backend import Backend, RayBackend, as_backend
+from torchsdm.cluster.blocks import StoredSupport
 from torchsdm.cluster.connection import AUTO, connect
 from torchsdm.cluster.extraction import device_type, extract_on, portable
 from torchsdm.cluster.replicas import map_in_order
+from torchsdm.cluster.shards import Shards
+from torchsdm.cluster.support import ShardedSupport
 from torchsdm.cluster.training import run_rounds
 
 __all__ = [
     "AUTO",
     "Backend",
     "RayBackend",
+    "ShardedSupport",
+    "Shards",
+    "StoredSupport",
     "as_backend",
     "connect",
     "device_type",

@@ -9,8 +9,8 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from torchsdm._version import __version__
-from torchsdm.cluster import Backend, as_backend
-from torchsdm.errors import ModelFileError
+from torchsdm.cluster import Backend, ShardedSupport, Shards, StoredSupport, as_backend
+from torchsdm.errors import InvalidInputError, ModelFileError
 from torchsdm.estimators._trust import Trusting
 from torchsdm.estimators.changes import replay
 from torchsdm.labels import LabelCodes
@@ -121,7 +121,8 @@ class Saveable(HubModel, Trusting):
 
         Every file's presence and size is checked, and the digest of files up to 64 MB, so that opening does not read
         all of a large support; ``verify=True`` checks every digest, ``verify=False`` none. ``changes=False`` leaves the
-        log of changes out. A ``backend`` is the estimator's, for what it does from now on.
+        log of changes out. With a ``backend``, the support is spread over the
+        shards of a Ray cluster, whose nodes must see the directory at the same path; the answers are the same.
         """
         base, log = cls._load_parts(path, device, verify, with_log=changes, backend=backend)
         return cast(Self, replay(cast(Any, base), log).classifier)
@@ -139,7 +140,8 @@ class Saveable(HubModel, Trusting):
         """The model of a directory without its changes, and the log of them."""
         caller = f"{cls.__name__}.load"
         name = check_device(device, caller)
-        as_backend(backend, caller)
+        if as_backend(backend, caller) is not None and name != "cpu":
+            raise InvalidInputError(f"'device' of {caller} must be 'cpu' with a backend. Got {device!r}.")
 
         def restored(stored: StoredModel) -> tuple[Self, ReadLog]:
             base, named = cls._restore(stored, name, device, backend), stored.config.get("changes")
@@ -193,6 +195,11 @@ class Saveable(HubModel, Trusting):
             )
             for one, prefix in zip(settings, _file_prefixes(len(settings)), strict=True)
         )
+        cluster = as_backend(backend, f"{cls.__name__}.load")
+        if cluster is not None:
+            for model, prefix in zip(estimator.models_, _file_prefixes(len(settings)), strict=True):
+                files = stored.path(f"{prefix}support-exemplars"), stored.path(f"{prefix}support")
+                model.support = ShardedSupport.of(model.support, Shards.of(cluster), StoredSupport(*map(str, files)))
         return estimator
 
     def model_card(self) -> str:

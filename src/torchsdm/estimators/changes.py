@@ -22,6 +22,7 @@ import torch
 from torchsdm.core import Encoded
 from torchsdm.errors import InvalidInputError, ModelFileError, SDMWarning
 from torchsdm.estimators._apart import keep_apart
+from torchsdm.matching import RowsInFile
 from torchsdm.model import (
     CALIBRATION,
     CERTIFICATION,
@@ -332,7 +333,7 @@ def _take_in(classifier: Classifier, records: Sequence[Record]) -> None:
         numbers = codes.encode_with_outside(labels, caller) if to == SUPPORT else codes.encode(labels, caller)
         with classifier._updated_models() as models:
             for place, model in enumerate(models):
-                model.add(_encoded(chosen, models, place, numbers), to=to)
+                model.add(_encoded(chosen, models, place, numbers), to=to, kept_in=_kept_in(chosen, models, place))
             classifier._codes = codes
 
 
@@ -402,8 +403,8 @@ def _to_rows(points: Encoded) -> Array:
 
 def _encoded(records: Sequence[Record], models: Sequence[SDMModel], place: int, numbers: torch.Tensor) -> EncodedPoints:
     """The points of changes as one of the models sees them."""
-    widths = [model.adaptor.n_filters + len(model.classes) + 1 for model in models]
-    start, model = sum(widths[:place]), models[place]
+    widths, model = _widths(models), models[place]
+    start = sum(widths[:place])
     width = widths[place] if records[0].change.what == "certify" else sum(widths)
     parts = [one.rows for one in records if one.rows is not None and one.rows.shape[1] == width]
     if len(parts) < len(records) or sum(map(len, parts)) != len(numbers):
@@ -416,6 +417,18 @@ def _encoded(records: Sequence[Record], models: Sequence[SDMModel], place: int, 
         [name for record in records for name in record.ids], [text for record in records for text in record.texts]
     )
     return EncodedPoints(points, numbers.to(mine.device), examples)
+
+
+def _kept_in(records: Sequence[Record], models: Sequence[SDMModel], place: int) -> list[RowsInFile]:
+    """Where the log has the exemplars of one of the models."""
+    start = sum(_widths(models)[:place])
+    stop = start + models[place].adaptor.n_filters
+    return [record.place.columns(start, stop) for record in records if record.place is not None]
+
+
+def _widths(models: Sequence[SDMModel]) -> list[int]:
+    """The numbers of a row that each model has: exemplar, logits, and whether it is background."""
+    return [model.adaptor.n_filters + len(model.classes) + 1 for model in models]
 
 
 _PARAMETERS = ("policy", "delta", "control")  # that changes may set

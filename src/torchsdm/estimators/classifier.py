@@ -16,7 +16,7 @@ from torchsdm.errors import InvalidInputError, MissingExtraError, Remedy
 from torchsdm.estimators._apart import keep_apart
 from torchsdm.estimators._base import BaseSDMClassifier, warn_of_other_scale
 from torchsdm.labels import by_class
-from torchsdm.matching import DEFAULT_BLOCK_SIZE, SupportSet, next_ids
+from torchsdm.matching import DEFAULT_BLOCK_SIZE, Support, next_ids
 from torchsdm.model import CERTIFICATION, Explanation, Points, SDMModel, explain
 from torchsdm.states import LabelledStates
 from torchsdm.storage import write_numpy_export
@@ -115,7 +115,7 @@ class SDMClassifier(BaseSDMClassifier):
         Of the first alpha; ``regions_`` has one per alpha.
     history_ : History
         Losses, accuracies and signals of every epoch.
-    support_ : SupportSet
+    support_ : Support
     n_features_in_ : int
     data_fingerprint_ : str
         SHA-256 of the training data.
@@ -348,7 +348,7 @@ class SDMClassifier(BaseSDMClassifier):
         return models[0]
 
     @property
-    def support_(self) -> SupportSet:
+    def support_(self) -> Support:
         """The support set, with the ids of its examples."""
         return self.model_.support
 

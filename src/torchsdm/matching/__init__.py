@@ -3,17 +3,27 @@
 ``search`` says how; ``plain`` does the same in a few lines by sorting, and the fast path is tested against it.
 """
 
-from torchsdm.matching.rows import IndexedRows, RowIndex
-from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, NO_POINT, Match
-from torchsdm.matching.support import SupportSet, check_ids, next_ids
+from torchsdm.matching._bounds import CentredPoints
+from torchsdm.matching._parts import Part
+from torchsdm.matching.rows import IndexedRows, RowIndex, RowsInFile
+from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, NO_POINT, Firsts, Match, Search, rows_at_once
+from torchsdm.matching.support import Support, check_ids, next_ids
+from torchsdm.matching.support_set import SupportSet
 
 __all__ = [
     "DEFAULT_BLOCK_SIZE",
     "NO_POINT",
+    "CentredPoints",
+    "Firsts",
     "IndexedRows",
     "Match",
+    "Part",
     "RowIndex",
+    "RowsInFile",
+    "Search",
+    "Support",
     "SupportSet",
     "check_ids",
     "next_ids",
+    "rows_at_once",
 ]

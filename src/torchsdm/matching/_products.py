@@ -14,20 +14,17 @@ from torchsdm.matching._tiles import CHUNK, CHUNK_DOWN, Tile
 from torchsdm.numerics import empty_float32
 
 _KEPT_BLOCKS = 32  # blocks of products that may be kept at once: 512 MB for the default block size
-_FEWEST_ROWS = 64  # products of fewer rows are so slow that computing them twice for more rows is faster
+FEWEST_ROWS = 64  #: products of fewer rows are so slow that computing them twice for more rows is faster
 
 
 class Products:
     """Products of queries with parts of a support, in tiles; the tiles of a block of rows are kept if memory allows."""
 
     def __init__(self, parts: Sequence[Part], n_queries: int, block_size: int) -> None:
-        self.first, self.n_queries = parts[0].start, n_queries
-        n_support = sum(map(len, parts))
-        self.n_rows = max(1, min(n_queries, block_size))
-        affordable = _KEPT_BLOCKS * block_size**2 // n_support
-        self.kept = affordable >= min(self.n_rows, _FEWEST_ROWS)
-        if self.kept:
-            self.n_rows = min(self.n_rows, affordable)
+        self.n_queries = n_queries
+        *offsets, n_support = itertools.accumulate(map(len, parts), initial=0)
+        self.offsets = {part.start: offset for part, offset in zip(parts, offsets, strict=True)}
+        self.n_rows, self.kept = rows_of_products(n_support, n_queries, block_size)
         self.width = min(n_support, max(block_size, (4 if self.kept else 1) * block_size**2 // self.n_rows))
         width = n_support if self.kept else self.width
         self.buffer = empty_float32(self.n_rows, width, device=parts[0].points.points.device)
@@ -45,7 +42,7 @@ class Products:
     ) -> Tile:
         """The products of a block of queries with a span of a part; ``again`` reuses them if they were kept."""
         start, stop = span
-        offset = part.start - self.first + start if self.kept else 0
+        offset = self.offsets[part.start] + start if self.kept else 0
         block, bounds = self.buffer[: len(multiplier)], part.points.bounds
         tile = Tile(block, offset, start, stop, False, CHUNK, bounds.scale)
         if again and self.kept:
@@ -59,6 +56,14 @@ class Products:
             here = torch.nonzero((own >= start) & (own < stop)).squeeze(1)
             out[here, own[here] - start] = -torch.inf  # so that the bounds of the query itself are infinite
         return tile
+
+
+def rows_of_products(n_support: int, n_queries: int, block_size: int) -> tuple[int, bool]:
+    """How many queries are multiplied with a support at once, and whether all their products can be kept."""
+    n_rows = max(1, min(n_queries, block_size))
+    affordable = _KEPT_BLOCKS * block_size**2 // n_support
+    kept = affordable >= min(n_rows, FEWEST_ROWS)
+    return min(n_rows, affordable) if kept else n_rows, kept
 
 
 class MutualProducts:

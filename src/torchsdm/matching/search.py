@@ -27,9 +27,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from torchsdm.errors import InvalidInputError
 from torchsdm.matching._engine import Engine
 from torchsdm.matching._parts import Part, joined
-from torchsdm.matching._products import MutualProducts, Products, pieces_of
+from torchsdm.matching._products import FEWEST_ROWS, MutualProducts, Products, pieces_of, rows_of_products
 from torchsdm.matching._tiles import Columns, Found, Rows, Tile
 
 DEFAULT_BLOCK_SIZE = 2048
@@ -109,6 +110,102 @@ class PartSearch:
 
     def _tile(self, span: tuple[int, int], *, again: bool = False) -> Tile:
         return self.products.tile(self.part, self.multiplier, self.own, span, again=again)
+
+
+@dataclass(frozen=True)
+class Firsts:
+    """What the first round finds for each query: points that come first in the order (distance, support index).
+
+    Where there is no such point, the distance is infinite and the index larger than any.
+    """
+
+    nearest_distance: Tensor  # (N,) float64
+    nearest_index: Tensor  # (N,) int64
+    boundary_distance: Tensor  # (N,): the first non-match
+    boundary_index: Tensor  # (N,)
+    neighbor_distances: Tensor  # (N, k), nearest first
+    neighbor_indices: Tensor  # (N, k)
+
+    @classmethod
+    def merged(cls, found: Sequence[Firsts]) -> Firsts:
+        """The first ones among all that were found, each time among other points."""
+        k = found[0].neighbor_indices.shape[1]
+        nearest = _first_points(1, [(one.nearest_distance[:, None], one.nearest_index[:, None]) for one in found])
+        boundary = _first_points(1, [(one.boundary_distance[:, None], one.boundary_index[:, None]) for one in found])
+        neighbors = _first_points(k, [(one.neighbor_distances, one.neighbor_indices) for one in found])
+        return cls(nearest[0][:, 0], nearest[1][:, 0], boundary[0][:, 0], boundary[1][:, 0], *neighbors)
+
+    def matched(self, similarity: Tensor) -> Match:
+        """The result, with the matches that the second round counted."""
+        nearest, boundary = (self.nearest_distance, self.nearest_index), (self.boundary_distance, self.boundary_index)
+        return _result(Found(*nearest, *boundary, similarity, self.neighbor_distances, self.neighbor_indices))
+
+
+def _first_points(k: int, found: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """The first k points of each row by (distance, index), of all distances and indices (N, .)."""
+    distances, indices = (torch.cat(values, dim=1) for values in zip(*found, strict=True))
+    order = torch.argsort(indices, dim=1, stable=True)
+    order = order.gather(1, torch.argsort(distances.gather(1, order), dim=1, stable=True))[:, :k]
+    return distances.gather(1, order), indices.gather(1, order)
+
+
+class Search:
+    """A batch of queries against some parts of a support, while its other parts are searched elsewhere.
+
+    1. ``find_first`` gives what comes first among these parts; ``Firsts.merged`` puts together what all parts gave.
+    2. ``count_matches`` takes the first non-match among all parts and gives the number of matches here before it. The
+       sum over all parts is q.
+
+    The parts need not follow one another. Products are kept for the second round if they fit in 128 block_size^2 bytes;
+    a batch has at most ``rows_at_once`` queries.
+    """
+
+    def __init__(
+        self,
+        queries: Tensor,
+        predictions: Tensor,
+        parts: Sequence[Part],
+        exclude: Tensor | None = None,
+        block_size: int = DEFAULT_BLOCK_SIZE,
+        *,
+        k: int = 0,
+        compiled: bool | None = None,
+    ) -> None:
+        self.engine = Engine(queries.device, compiled)
+        products = Products(parts, len(queries), block_size)
+        if len(queries) > products.n_rows:
+            raise InvalidInputError(f"'queries' of Search must be at most {products.n_rows}. Got {len(queries)}.")
+        self.searches = [PartSearch(self.engine, products, part, queries, predictions, exclude) for part in parts]
+        self.found = _nothing(len(queries), k, queries.device)
+
+    def find_first(self) -> Firsts:
+        """Round one; at most once."""
+        with self.engine:
+            for search in self.searches:
+                search.find_first(self.found)
+        found = self.found
+        return Firsts(*found[:4], found.neighbor_distance, found.neighbor_index)
+
+    def count_matches(self, boundary_distance: Tensor, boundary_index: Tensor) -> Tensor:
+        """Round two: the matches (N,) before the first non-matches."""
+        n = torch.zeros_like(self.found.count)
+        found = self.found._replace(boundary_distance=boundary_distance, boundary_index=boundary_index, count=n)
+        with self.engine:
+            for search in self.searches:
+                search.count_matches(found)
+        return n
+
+
+def rows_at_once(n_points: int, block_size: int = DEFAULT_BLOCK_SIZE) -> int:
+    """How many queries a batch should have if several are under way at once, each searching so many points.
+
+    Their products take a quarter of what one alone may take, but all of it rather than be computed twice.
+    """
+    small = max(1, block_size // 2)
+    n_rows, kept = rows_of_products(n_points, small, small)
+    if not kept and rows_of_products(n_points, FEWEST_ROWS, block_size)[1]:
+        return min(FEWEST_ROWS, block_size)
+    return n_rows
 
 
 def match(

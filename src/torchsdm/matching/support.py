@@ -1,22 +1,22 @@
-"""The support set: the exemplars that answers are based on, and searches over them."""
+"""What every support is: points with labels, predictions and names that can be searched and changed.
+
+``Support`` checks what it is given and keeps the names. Where the points are and who searches them is left to its
+kinds: ``SupportSet`` has them in memory or in a mapped file, ``torchsdm.cluster.ShardedSupport`` on several machines.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from torchsdm.errors import InvalidInputError, InvalidTypeError
-from torchsdm.matching._bounds import CentredPoints
-from torchsdm.matching._parts import Part, joined
-from torchsdm.matching.rows import IndexedRows
-from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, Match, match, match_self, neighbors
-from torchsdm.parts import with_part
+from torchsdm.matching.rows import IndexedRows, RowsInFile
+from torchsdm.matching.search import Match
 from torchsdm.validation import (
     Array,
     ArrayLike,
@@ -32,121 +32,65 @@ from torchsdm.validation import (
 
 _LARGEST_CLASS = torch.iinfo(torch.int32).max
 UNLABELLED = -1  #: by convention a missing label, so it cannot be an out-of-class label
+Self = TypeVar("Self", bound="Support")
 
 
-class SupportSet:
-    """Exemplars with labels and predictions, matched exactly and updatable in place.
+class Support(ABC):
+    """Exemplars with labels and predictions that queries are matched against, updatable in place.
 
-    Added points are parts of their own (docs/decisions/0023), so adding does not copy the exemplars that are there. No
-    part is ever written to: a shallow copy is a support of its own.
-
-    Parameters
-    ----------
-    exemplars : (S, M) float32 or float64
-        Kept as given (a memory-mapped array stays memory-mapped); other dtypes become float32.
-    labels : (S,) integers
-        Class numbers. Numbers that no prediction has (out-of-class labels) are allowed: such points match nothing and
-        so shorten q.
-    predictions : (S,) integers
-    ids : (S,), optional
-        Names of the points, unique; by default 0, 1, 2, ...
-    block_size : int
-        Rows of the blocks that a search works on. It bounds memory and does not affect results.
-    centre : (M,), optional
-        Subtracted from exemplars before float32 products, for accuracy; frozen. By default the mean exemplar.
-
-    Examples
-    --------
-    >>> support = SupportSet([[0.0], [1.0], [2.0], [9.0]], labels=[0, 0, 1, 1], predictions=[0, 0, 1, 1])
-    >>> m = support.match([[0.4]], predictions=[0])
-    >>> m.similarity, m.nearest_distance, m.nearest_index
-    (tensor([2]), tensor([0.4000], dtype=torch.float64), tensor([0]))
+    An update replaces what the support refers to and writes to nothing: a shallow copy is a support of its own.
     """
 
-    def __init__(
-        self,
-        exemplars: ArrayLike,
-        labels: ArrayLike,
-        predictions: ArrayLike,
-        ids: Sequence[Any] | Array | None = None,
-        *,
-        block_size: int = DEFAULT_BLOCK_SIZE,
-        centre: Tensor | None = None,
-    ) -> None:
-        check_positive(block_size, "block_size", "SupportSet", integer=True)
-        self.block_size = block_size
-        points = self._check_exemplars(exemplars, None, "SupportSet")
-        if centre is None:
-            centre = _mean(points, block_size)
-        y, y_hat = _check_labels(labels, predictions, points, "SupportSet")
-        self._parts: tuple[Part, ...] = (Part(CentredPoints.of(points, centre.to(points.device).double()), y, y_hat),)
-        self._ids: Array | Callable[[], Sequence[Any]] | None = (
-            None if ids is None else check_ids(ids, len(points), "SupportSet")
-        )
+    _ids: Array | Callable[[], Sequence[Any]] | None = None
 
-    @classmethod
-    def restore(
-        cls,
-        exemplars: Tensor,
-        labels: Tensor,
-        predictions: Tensor,
-        centre: Tensor,
-        squared_norms: Tensor,
-        *,
-        block_size: int = DEFAULT_BLOCK_SIZE,
-    ) -> SupportSet:
-        """A support from its saved parts. The values are trusted, so that nothing reads all exemplars."""
-        support = cls.__new__(cls)
-        support.block_size = block_size
-        check_shape(exemplars, (len(labels), len(centre)), "exemplars", "SupportSet.restore")
-        check_shape(predictions, (len(labels),), "predictions", "SupportSet.restore")
-        check_shape(squared_norms, (len(labels),), "squared_norms", "SupportSet.restore")
-        points = CentredPoints(exemplars.contiguous(), centre, squared_norms)
-        support._parts = (Part(points, labels, predictions),)
-        support._ids = None
-        return support
-
+    @abstractmethod
     def __len__(self) -> int:
-        return sum(map(len, self._parts))
-
-    def __repr__(self) -> str:
-        vouching = sum(int((part.groups >= 0).sum()) for part in self._parts)
-        return f"SupportSet({len(self)} exemplars of {self.n_filters} filters, {vouching} correctly predicted)"
+        """The number of points, S."""
 
     @property
+    @abstractmethod
     def exemplars(self) -> Tensor:
-        """The exemplars (S, M); after points were added, a copy that joins the parts."""
-        return _joined([part.points.points for part in self._parts])
+        """The exemplars (S, M)."""
 
     @property
+    @abstractmethod
     def labels(self) -> Tensor:
         """The labels (S,)."""
-        return _joined([part.labels for part in self._parts])
 
     @property
+    @abstractmethod
     def predictions(self) -> Tensor:
         """The predictions (S,)."""
-        return _joined([part.predictions for part in self._parts])
 
     @property
+    @abstractmethod
     def squared_norms(self) -> Tensor:
         """Each exemplar's squared distance from the centre (S,)."""
-        return _joined([part.points.squared_norms for part in self._parts])
 
     @property
-    def parts(self) -> tuple[Part, ...]:
-        """The points in parts, as matching takes them."""
-        return self._parts
+    @abstractmethod
+    def centre(self) -> Tensor:
+        """The frozen centre (M,)."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """The type of the exemplars."""
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where queries and answers are."""
+
+    @property
+    @abstractmethod
+    def rows(self) -> IndexedRows:
+        """The exemplars with an index, to find equal ones."""
 
     @property
     def n_filters(self) -> int:
         """M, the width of an exemplar."""
         return self.centre.shape[0]
-
-    @property
-    def device(self) -> torch.device:
-        """Where the exemplars are."""
-        return self._parts[0].labels.device
 
     @property
     def ids(self) -> Array:
@@ -159,16 +103,6 @@ class SupportSet:
         """Get the names of the points from a function: a model keeps them with the texts, so that they live once."""
         self._ids = ids
 
-    @property
-    def centre(self) -> Tensor:
-        """The frozen centre (M,)."""
-        return self._parts[0].points.centre
-
-    @property
-    def rows(self) -> IndexedRows:
-        """The exemplars with an index, to find equal ones."""
-        return IndexedRows([part.points.row_index for part in self._parts])
-
     def match(
         self, exemplars: ArrayLike, predictions: ArrayLike, exclude: ArrayLike | None = None, *, k: int = 0
     ) -> Match:
@@ -177,43 +111,48 @@ class SupportSet:
         ``exclude`` gives for each query its own support index, or -1 if the query is not in the support. Duplicates
         of an excluded point stay. With ``k``, the k nearest support points are returned too, from the same products.
         """
-        self._check_k(k, "SupportSet.match", zero=True)
-        queries = self._check_exemplars(exemplars, self.n_filters, "SupportSet.match")
-        y_hat = as_integer_tensor(predictions, "predictions", "SupportSet.match").to(queries.device)
-        check_shape(y_hat, (len(queries),), "predictions", "SupportSet.match")
-        _check_class_numbers(y_hat, "SupportSet.match")
+        caller = self._caller("match")
+        self._check_k(k, caller, zero=True)
+        queries = self._check_queries(exemplars, caller)
+        y_hat = as_integer_tensor(predictions, "predictions", caller).to(queries.device)
+        check_shape(y_hat, (len(queries),), "predictions", caller)
+        _check_class_numbers(y_hat, caller)
         own = None
         if exclude is not None:
-            own = as_integer_tensor(exclude, "exclude", "SupportSet.match").to(queries.device)
-            check_shape(own, (len(queries),), "exclude", "SupportSet.match")
+            own = as_integer_tensor(exclude, "exclude", caller).to(queries.device)
+            check_shape(own, (len(queries),), "exclude", caller)
             if len(own) and not -1 <= int(own.min()) <= int(own.max()) < len(self):
                 raise InvalidInputError(
-                    f"'exclude' of SupportSet.match must be in -1..{len(self) - 1}. "
-                    f"Got {int(own.min())}..{int(own.max())}."
+                    f"'exclude' of {caller} must be in -1..{len(self) - 1}. Got {int(own.min())}..{int(own.max())}."
                 )
-        return match(queries, y_hat, self._parts, own, self.block_size, k=k)
+        return self._match(queries, y_hat, own, k)
 
+    @abstractmethod
     def match_self(self) -> Match:
         """Every support point against all the others: the training pass."""
-        return match_self(self._parts, self.block_size)
 
     def neighbors(self, exemplars: ArrayLike, k: int) -> tuple[Tensor, Tensor]:
         """The k nearest support points: distances (N, k) float64 and indices (N, k), nearest first, ties by index."""
-        self._check_k(k, "SupportSet.neighbors")
-        queries = self._check_exemplars(exemplars, self.n_filters, "SupportSet.neighbors")
-        return neighbors(queries, self._parts, k, self.block_size)
+        caller = self._caller("neighbors")
+        self._check_k(k, caller)
+        return self._neighbors(self._check_queries(exemplars, caller), k)
 
     def add(
-        self,
+        self: Self,
         exemplars: ArrayLike,
         labels: ArrayLike,
         predictions: ArrayLike,
         ids: Sequence[Any] | Array | None = None,
-    ) -> SupportSet:
-        """Append points, in place. Without ids, numbering continues from the largest number in use."""
-        caller = "SupportSet.add"
-        new = self._check_exemplars(exemplars, self.n_filters, caller).to(self._parts[0].points.points.dtype)
-        y, y_hat = _check_labels(labels, predictions, new, caller)
+        *,
+        kept_in: Sequence[RowsInFile] = (),
+    ) -> Self:
+        """Append points, in place. Without ids, numbering continues from the largest number in use.
+
+        ``kept_in`` says which files have the exemplars too; machines that see these read them there.
+        """
+        caller = self._caller("add")
+        new = self._check_queries(exemplars, caller).to(self.dtype)
+        y, y_hat = check_labels(labels, predictions, new, caller)
         all_ids = self._ids
         if not callable(self._ids) and (ids is not None or self._ids is not None):
             all_ids = check_ids(
@@ -222,50 +161,56 @@ class SupportSet:
                 caller,
             )
         if len(new):
-            added = Part(CentredPoints.of(new, self.centre), y, y_hat, start=len(self))
-            self._parts = with_part(self._parts, added, joined)
+            self._add(new, y, y_hat, kept_in)
         self._ids = all_ids
         return self
 
-    def remove(self, indices: ArrayLike) -> SupportSet:
+    def remove(self: Self, indices: ArrayLike) -> Self:
         """Drop points by support index, in place; later points move up."""
-        gone = self._check_indices(indices, "SupportSet.remove")
-        keep = torch.ones(len(self), dtype=torch.bool, device=self.device)
-        keep[gone] = False
-        if not bool(keep.any()):
-            raise InvalidInputError("'indices' of SupportSet.remove must leave at least one point. Got all of them.")
+        caller = self._caller("remove")
+        gone = torch.unique(self._check_indices(indices, caller))
+        if len(gone) == len(self):
+            raise InvalidInputError(f"'indices' of {caller} must leave at least one point. Got all of them.")
         if not callable(self._ids):
-            self._ids = self.ids[keep.cpu().numpy()]
-        masks = keep.split([len(part) for part in self._parts])
-        left = [
-            part if bool(mask.all()) else part.where(mask)
-            for part, mask in zip(self._parts, masks, strict=True)
-            if bool(mask.any())
-        ]
-        starts = accumulate(map(len, left), initial=0)
-        self._parts = tuple(replace(part, start=start) for part, start in zip(left, starts, strict=False))
+            self._ids = np.delete(self.ids, gone.cpu().numpy())
+        self._remove(gone)
         return self
 
-    def relabel(self, indices: ArrayLike, labels: ArrayLike) -> SupportSet:
+    def relabel(self: Self, indices: ArrayLike, labels: ArrayLike) -> Self:
         """Give points new labels, in place; labels outside the classes are allowed."""
-        chosen = self._check_indices(indices, "SupportSet.relabel")
-        y = as_integer_tensor(labels, "labels", "SupportSet.relabel").to(self.device)
-        check_shape(y, (len(chosen),), "labels", "SupportSet.relabel")
-        _refuse_unlabelled(y, "SupportSet.relabel")
-        changed = self.labels.clone()
-        changed[chosen] = y
-        of_parts = changed.split([len(part) for part in self._parts])
-        self._parts = tuple(replace(part, labels=own) for part, own in zip(self._parts, of_parts, strict=True))
+        caller = self._caller("relabel")
+        chosen = self._check_indices(indices, caller)
+        y = as_integer_tensor(labels, "labels", caller).to(self.device)
+        check_shape(y, (len(chosen),), "labels", caller)
+        _refuse_unlabelled(y, caller)
+        self._relabel(chosen, y)
         return self
 
-    def _check_exemplars(self, exemplars: ArrayLike, width: int | None, caller: str) -> Tensor:
-        tensor = as_float_tensor(exemplars, "exemplars", caller)
-        check_shape(tensor, (None, width), "exemplars", caller)
-        if width is None and (len(tensor) == 0 or tensor.shape[1] == 0):
-            raise InvalidInputError(f"'exemplars' of {caller} must not be empty. Got shape {tuple(tensor.shape)}.")
-        check_finite(tensor, "exemplars", caller)
-        tensor = tensor.detach().contiguous()
-        return tensor if width is None else tensor.to(self.device)
+    # --- What each kind does with input that is checked --------------------------------------------------------------
+
+    @abstractmethod
+    def _match(self, queries: Tensor, predictions: Tensor, exclude: Tensor | None, k: int) -> Match: ...
+
+    @abstractmethod
+    def _neighbors(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]: ...
+
+    @abstractmethod
+    def _add(self, exemplars: Tensor, labels: Tensor, predictions: Tensor, kept_in: Sequence[RowsInFile]) -> None: ...
+
+    @abstractmethod
+    def _remove(self, indices: Tensor) -> None:
+        """The indices are sorted, each there once."""
+
+    @abstractmethod
+    def _relabel(self, indices: Tensor, labels: Tensor) -> None: ...
+
+    # --- Checks ------------------------------------------------------------------------------------------------------
+
+    def _caller(self, method: str) -> str:
+        return f"{type(self).__name__}.{method}"
+
+    def _check_queries(self, exemplars: ArrayLike, caller: str) -> Tensor:
+        return check_exemplars(exemplars, self.n_filters, caller).to(self.device)
 
     def _check_k(self, k: int, caller: str, *, zero: bool = False) -> None:
         check_positive(k, "k", caller, integer=True, zero=zero)
@@ -286,7 +231,18 @@ class SupportSet:
         return tensor
 
 
-def _check_labels(labels: ArrayLike, predictions: ArrayLike, points: Tensor, caller: str) -> tuple[Tensor, Tensor]:
+def check_exemplars(exemplars: ArrayLike, width: int | None, caller: str) -> Tensor:
+    """Exemplars (N, width), finite and contiguous; without a width, at least one number."""
+    tensor = as_float_tensor(exemplars, "exemplars", caller)
+    check_shape(tensor, (None, width), "exemplars", caller)
+    if width is None and (len(tensor) == 0 or tensor.shape[1] == 0):
+        raise InvalidInputError(f"'exemplars' of {caller} must not be empty. Got shape {tuple(tensor.shape)}.")
+    check_finite(tensor, "exemplars", caller)
+    return tensor.detach().contiguous()
+
+
+def check_labels(labels: ArrayLike, predictions: ArrayLike, points: Tensor, caller: str) -> tuple[Tensor, Tensor]:
+    """Labels and predictions (N,) of points."""
     y = as_integer_tensor(labels, "labels", caller).to(points.device)
     y_hat = as_integer_tensor(predictions, "predictions", caller).to(points.device)
     check_shape(y, (len(points),), "labels", caller)
@@ -335,15 +291,3 @@ def _object_array(values: Sequence[Any]) -> Array:
     array = np.empty(len(values), dtype=object)
     array[:] = list(values)
     return array
-
-
-def _joined(tensors: Sequence[Tensor]) -> Tensor:
-    """Tensors one after the other; a single one as it is, without a copy."""
-    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
-
-
-def _mean(points: Tensor, block_size: int) -> Tensor:
-    total = torch.zeros(points.shape[1], dtype=torch.float64, device=points.device)
-    for start in range(0, len(points), block_size):
-        total += points[start : start + block_size].double().sum(dim=0)
-    return total / len(points)

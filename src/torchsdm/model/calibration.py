@@ -21,7 +21,7 @@ from torchsdm.core import (
     rescaled_similarity,
 )
 from torchsdm.errors import RegionWarning, SDMWarning
-from torchsdm.matching import SupportSet
+from torchsdm.matching import Support
 from torchsdm.targets import Target, described, target_of
 
 
@@ -112,7 +112,7 @@ class Calibration:
         cls,
         points: Encoded,
         labels: Tensor,
-        support: SupportSet,
+        support: Support,
         alphas: Sequence[Target],
         min_class_count: int,
     ) -> Calibration:

@@ -24,7 +24,7 @@ from torchsdm.core import (
     decide,
 )
 from torchsdm.errors import InvalidInputError
-from torchsdm.matching import DEFAULT_BLOCK_SIZE, IndexedRows, Match, SupportSet
+from torchsdm.matching import DEFAULT_BLOCK_SIZE, IndexedRows, Match, RowsInFile, Support, SupportSet
 from torchsdm.model.calibration import Calibration
 from torchsdm.model.examples import Examples, ListedExamples
 from torchsdm.model.same import Set, same_points
@@ -101,7 +101,7 @@ class SDMModel:
     """A model that can decide, be updated and be recalibrated."""
 
     adaptor: Adaptor
-    support: SupportSet
+    support: Support
     examples: Examples
     calibration: Calibration
     calibration_examples: Examples
@@ -242,10 +242,14 @@ class SDMModel:
         points = self._encode(hidden_states)
         return EncodedPoints(points, labels.to(points.exemplars.device), examples)
 
-    def add(self, points: EncodedPoints, *, to: str = SUPPORT) -> None:
-        """Append points to the support or the calibration set; weights, eCDFs and region stay as they are."""
+    def add(self, points: EncodedPoints, *, to: str = SUPPORT, kept_in: Sequence[RowsInFile] = ()) -> None:
+        """Append points to the support or the calibration set; weights, eCDFs and region stay as they are.
+
+        ``kept_in`` is as for ``Support.add``.
+        """
         if to == SUPPORT:
-            self.support.add(points.points.exemplars, points.labels, points.points.recognised_as)
+            encoded = points.points
+            self.support.add(encoded.exemplars, points.labels, encoded.recognised_as, kept_in=kept_in)
             self._keep(self.examples.with_added(points.examples))
         else:
             self._replace(self.calibration_points.with_added(points))

@@ -28,6 +28,7 @@ from urllib.parse import quote
 import numpy as np
 
 from torchsdm.errors import ModelFileError
+from torchsdm.matching import RowsInFile
 from torchsdm.storage.directory import CONFIG_NAME, VERIFIED_BYTES, read_config
 from torchsdm.validation import Array
 
@@ -98,6 +99,8 @@ class Record:
     labels: list[Any]
     texts: list[str | None]
     rows: Array | None
+    place: RowsInFile | None = None
+    """Where the rows are."""
 
 
 @dataclass(frozen=True)
@@ -332,7 +335,7 @@ def _records(
             raise _damaged(path, change.version)
         labels = [label_of(label) for _, label, _ in mine if label is not None]
         names, texts = [point[0] for point in mine], [point[2] for point in mine]
-        found.append(Record(change, names, labels, texts, segments.rows_of(row)))
+        found.append(Record(change, names, labels, texts, segments.rows_of(row), segments.place_of(row)))
     return found
 
 
@@ -381,6 +384,13 @@ class _Segments:
             raise _damaged(segment_path(self._folder, row["segment"]), row["version"])
         values: Array = part.view("<f4").reshape(row["n"], row["width"])
         return values
+
+    def place_of(self, row: Mapping[str, Any]) -> RowsInFile | None:
+        """Where the rows of a change are; None if it has none."""
+        if row["segment"] is None:
+            return None
+        path = segment_path(self._folder, row["segment"])
+        return RowsInFile(str(path), row["start"], row["n"], row["width"], 0, row["width"])
 
     def _mapped(self, number: int, n_bytes: int) -> Array:
         path = segment_path(self._folder, number)

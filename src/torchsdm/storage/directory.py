@@ -63,16 +63,20 @@ class StoredModel:
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         """The tensors of one file, backed by the file."""
-        path = self.path(name)
-        try:
-            with safe_open(path, framework="pt") as archive:
-                return {key: archive.get_tensor(key) for key in archive.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError, ValueError) as error:
-            raise ModelFileError(f"{path} is damaged and cannot be read: {error}. Save the model again.") from error
+        return mapped_tensors(self.path(name))
 
     def path(self, name: str) -> Path:
         """The path of a file by its name."""
         return self.directory / str(self.config["files"][name]["file"])
+
+
+def mapped_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file that ``write_model`` wrote, backed by the file."""
+    try:
+        with safe_open(path, framework="pt") as archive:
+            return {key: archive.get_tensor(key) for key in archive.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ModelFileError(f"{path} is damaged and cannot be read: {error}. Save the model again.") from error
 
 
 def write_model(

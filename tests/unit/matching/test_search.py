@@ -16,6 +16,7 @@ import torch
 
 import reference
 from torchsdm import numerics
+from torchsdm.errors import InvalidInputError
 from torchsdm.matching import _kernels as kernels
 from torchsdm.matching import _products
 from torchsdm.matching._bounds import CentredPoints
@@ -791,3 +792,23 @@ def test_both_kernels_have_the_declared_parameters(name):
     for module in (kernels_for(compiled=True), kernels_for(compiled=False)):
         function = getattr(module, name)
         assert list(inspect.signature(getattr(function, "py_func", function)).parameters) == declared
+
+
+def test_a_batch_that_does_not_fit_in_memory_is_refused():
+    from torchsdm.matching import Search
+
+    whole = line(range(100), [0] * 100, [0] * 100)
+    with pytest.raises(InvalidInputError, match=r"'queries' of Search must be at most 8. Got 9"):
+        Search(torch.zeros(9, 1), torch.zeros(9, dtype=torch.int64), whole, block_size=8)
+
+
+@pytest.mark.parametrize(
+    ("n_points", "n_rows", "kept"),
+    [(1, 1024, True), (100_000, 335, True), (524_288, 64, True), (2_000_000, 64, True), (3_000_000, 1024, False)],
+)
+def test_batches_that_are_under_way_together_keep_their_products_if_they_can(n_points, n_rows, kept):
+    from torchsdm.matching import rows_at_once
+    from torchsdm.matching._products import rows_of_products
+
+    assert rows_at_once(n_points) == n_rows
+    assert rows_of_products(n_points, n_rows, 2048) == (n_rows, kept)  # it fits in a search

@@ -1,0 +1,258 @@
+"""Where the points of a sharded support are: blocks of rows in files or in the object store of the cluster.
+
+A block names its points completely: where their rows are, which of them are left, and what labels were changed since.
+So whoever has the name can read the points, on any node and after any loss, and nothing has to be remembered.
+"""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchsdm.cluster.connection import import_ray
+from torchsdm.errors import ModelFileError
+from torchsdm.matching import CentredPoints, Part, RowsInFile
+from torchsdm.storage import mapped_tensors
+from torchsdm.validation import Array, as_tensor
+
+BLOCK_ROWS = 1 << 16  #: the largest block: what is copied when a point is removed, or small additions are joined
+_MAPPED_FILES = 32  # kept open by a process
+
+
+class Source(Protocol):
+    """Rows that never change."""
+
+    def points(self, first: int, stop: int) -> Tensor:
+        """Exemplars (n, M)."""
+
+    def marks(self, first: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Labels and predictions (n,)."""
+
+    def squared_norms(self, first: int, stop: int) -> Tensor | None:
+        """The exemplars' squared distances from the centre (n,), if they are known."""
+
+
+@dataclass(frozen=True)
+class StoredSupport:
+    """The support of a saved model, in its files, which every node must see at the same path."""
+
+    exemplars_file: str
+    marks_file: str
+
+    def points(self, first: int, stop: int) -> Tensor:
+        """Exemplars (n, M), backed by the file."""
+        return _mapped(self.exemplars_file)["exemplars"][first:stop]
+
+    def marks(self, first: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Labels and predictions (n,), backed by the file."""
+        tensors = _mapped(self.marks_file)
+        return tensors["labels"][first:stop], tensors["predictions"][first:stop]
+
+    def squared_norms(self, first: int, stop: int) -> Tensor:
+        """As they were saved."""
+        return _mapped(self.marks_file)["squared_norms"][first:stop]
+
+
+@dataclass(frozen=True)
+class HeldRows:
+    """Rows that this process made and put into the object store, from which they are read without a copy."""
+
+    reference: Any = field(compare=False)
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @classmethod
+    def of(cls, **tensors: Tensor) -> HeldRows:
+        """Put rows into the object store: labels, predictions and, if they are to be read from there, points."""
+        return cls(import_ray().put({name: tensor.cpu().numpy() for name, tensor in tensors.items()}))
+
+    def points(self, first: int, stop: int) -> Tensor:
+        """Exemplars (n, M)."""
+        return self._tensor("points")[first:stop]
+
+    def marks(self, first: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Labels and predictions (n,)."""
+        return self._tensor("labels")[first:stop], self._tensor("predictions")[first:stop]
+
+    def squared_norms(self, first: int, stop: int) -> Tensor | None:
+        """If they were known when the rows were put there."""
+        return self._tensor("squared_norms")[first:stop] if "squared_norms" in self._arrays() else None
+
+    def _arrays(self) -> dict[str, Array]:
+        arrays: dict[str, Array] = import_ray().get(self.reference)
+        return arrays
+
+    def _tensor(self, name: str) -> Tensor:
+        return as_tensor(self._arrays()[name], name, "HeldRows")
+
+
+@dataclass(frozen=True)
+class LoggedRows:
+    """Rows that the log of a saved model has, in segments that every node must see at the same path."""
+
+    places: tuple[RowsInFile, ...]
+    held: HeldRows
+    """Their labels and predictions."""
+
+    def points(self, first: int, stop: int) -> Tensor:
+        """Exemplars (n, M)."""
+        rows = [_read(place) for place in self.places]
+        return as_tensor(rows[0] if len(rows) == 1 else np.concatenate(rows), "rows", "LoggedRows")[first:stop]
+
+    def __len__(self) -> int:
+        return sum(place.n_rows for place in self.places)
+
+    def marks(self, first: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Labels and predictions (n,)."""
+        return self.held.marks(first, stop)
+
+    def squared_norms(self, first: int, stop: int) -> None:
+        """The log does not have them."""
+        return None
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive points of a support: rows of a source, without those that were removed, some with another label."""
+
+    source: Source
+    first: int
+    stop: int
+    removed: tuple[int, ...] = ()
+    """Rows of the source that are no longer there, sorted."""
+    relabelled: tuple[tuple[int, int], ...] = ()
+    """Rows of the source with their new labels."""
+
+    def __len__(self) -> int:
+        return self.stop - self.first - len(self.removed)
+
+    def points(self) -> Tensor:
+        """Exemplars (n, M)."""
+        return self._left(self.source.points(self.first, self.stop))
+
+    def marks(self) -> tuple[Tensor, Tensor]:
+        """Labels and predictions (n,)."""
+        labels, predictions = self.source.marks(self.first, self.stop)
+        if self.relabelled:
+            rows, new = torch.tensor(self.relabelled).T
+            labels = labels.clone()
+            labels[rows - self.first] = new.to(labels.dtype)
+        return self._left(labels), self._left(predictions)
+
+    def centred(self, centre: Tensor) -> CentredPoints:
+        """The exemplars as matching takes them."""
+        points, norms = self.points().contiguous(), self.source.squared_norms(self.first, self.stop)
+        return CentredPoints.of(points, centre) if norms is None else CentredPoints(points, centre, self._left(norms))
+
+    def without(self, positions: Array) -> Block:
+        """Without the points at some positions."""
+        gone = {*self.removed, *self._rows(positions)}
+        return replace(
+            self,
+            removed=tuple(sorted(gone)),
+            relabelled=tuple((row, label) for row, label in self.relabelled if row not in gone),
+        )
+
+    def relabelled_at(self, positions: Array, labels: Array) -> Block:
+        """With other labels for the points at some positions."""
+        new = dict(self.relabelled) | dict(zip(self._rows(positions), labels.tolist(), strict=True))
+        return replace(self, relabelled=tuple(sorted(new.items())))
+
+    def _rows(self, positions: Array) -> list[int]:
+        """The rows of the source that points are."""
+        left = np.delete(np.arange(self.first, self.stop), np.array(self.removed, dtype=np.int64) - self.first)
+        rows: list[int] = left[positions].tolist()
+        return rows
+
+    def _left(self, values: Tensor) -> Tensor:
+        if not self.removed:
+            return values
+        keep = torch.ones(len(values), dtype=torch.bool)
+        keep[torch.tensor(self.removed) - self.first] = False
+        return values[keep]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that a shard must know of one state of a support: its blocks, and where each starts in the support."""
+
+    centre: Array
+    blocks: tuple[tuple[int, Block], ...]
+
+
+def even_parts(first: int, stop: int, n: int) -> list[tuple[int, int]]:
+    """First and last of n stretches of rows, about equally long."""
+    return list(pairwise(first + (stop - first) * number // n for number in range(n + 1)))
+
+
+def stretches(first: int, stop: int) -> list[tuple[int, int]]:
+    """First and last row of each block, as few as there can be."""
+    return even_parts(first, stop, -(-(stop - first) // BLOCK_ROWS)) if first < stop else []
+
+
+def part_of(start: int, block: Block, points: CentredPoints) -> Part:
+    """A block as matching takes it."""
+    labels, predictions = block.marks()
+    return Part(points, labels.to(torch.int64), predictions.to(torch.int64), start)
+
+
+def logged(places: Sequence[RowsInFile], labels: Tensor, predictions: Tensor) -> LoggedRows:
+    """New points that the log has."""
+    return LoggedRows(_merged(places), HeldRows.of(labels=labels, predictions=predictions))
+
+
+def joined(blocks: Sequence[Block]) -> Block:
+    """Blocks of new points that follow one another as one; it is read from the log if all of them are."""
+    labels, predictions = (torch.cat(values) for values in zip(*(block.marks() for block in blocks), strict=True))
+    whole = [block.source for block in blocks if isinstance(block.source, LoggedRows) and block == _all(block.source)]
+    if len(whole) == len(blocks):
+        return _all(logged([place for source in whole for place in source.places], labels, predictions))
+    points = torch.cat([block.points() for block in blocks])
+    return Block(HeldRows.of(points=points, labels=labels, predictions=predictions), 0, len(labels))
+
+
+def _all(source: LoggedRows) -> Block:
+    return Block(source, 0, len(source))
+
+
+def _merged(places: Sequence[RowsInFile]) -> tuple[RowsInFile, ...]:
+    """The same rows; places that follow one another in a file are one."""
+    found: list[RowsInFile] = []
+    for place in places:
+        last = found[-1] if found else None
+        if last is not None and replace(last, start=_end(last), n_rows=place.n_rows) == place:
+            found[-1] = replace(last, n_rows=last.n_rows + place.n_rows)
+        else:
+            found.append(place)
+    return tuple(found)
+
+
+def _end(place: RowsInFile) -> int:
+    return place.start + place.n_rows * place.width * 4
+
+
+def _read(place: RowsInFile) -> Array:
+    """Rows (n, M) of a file."""
+    try:
+        shape = place.n_rows, place.width
+        rows: Array = np.memmap(place.path, dtype="<f4", mode="r", offset=place.start, shape=shape)
+    except (OSError, ValueError) as error:
+        raise ModelFileError(
+            f"{place.path} cannot be read on {socket.gethostname()}: {error}. Every node must see the files of a model "
+            "at the same path, as long as the model is in use."
+        ) from error
+    return rows[:, place.first : place.stop]
+
+
+@lru_cache(maxsize=_MAPPED_FILES)
+def _mapped(path: str) -> dict[str, Tensor]:
+    return mapped_tensors(Path(path))

@@ -1,0 +1,239 @@
+"""Shards: actors that search their blocks of a support, and the driver's side of them.
+
+A shard remembers nothing that it could not read again. Every call names the state of the support that it is about, and
+the batch of queries; what the shard does not have, because it was restarted or made room, it gets or computes anew. So
+every call may be repeated, and Ray repeats those that a lost shard did not answer.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from torchsdm.cluster.backend import RayBackend
+from torchsdm.cluster.blocks import Block, Recipe, part_of
+from torchsdm.cluster.connection import import_ray
+from torchsdm.errors import ClusterError, TorchSDMError
+from torchsdm.matching import CentredPoints, Firsts, Part, RowIndex, Search
+from torchsdm.validation import Array, as_tensor, check_positive
+
+IN_FLIGHT = 3  #: batches that are on their way at once, so that no shard waits for the driver or for another shard
+PATIENCE = 120.0  #: seconds that a lost shard may take to be back
+_KEPT_SEARCHES = IN_FLIGHT + 1
+_SECONDS_BETWEEN_CHECKS = 5.0
+_HEALTH = "health"  # a thread of the actor's own, which answers while the shard computes
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Queries, as they travel."""
+
+    name: str
+    queries: Array  # (n, M)
+    predictions: Array  # (n,)
+    exclude: Array | None = None  # (n,)
+    k: int = 0
+
+    @classmethod
+    def of(cls, queries: Tensor, predictions: Tensor, exclude: Tensor | None, k: int) -> Batch:
+        """Queries with a name of their own."""
+        own = None if exclude is None else exclude.numpy()
+        return cls(uuid.uuid4().hex, queries.numpy(), predictions.numpy(), own, k)
+
+
+@dataclass(frozen=True)
+class StateName:
+    """A state of the support as one shard has it: a name, and where to read what it stands for."""
+
+    name: str
+    recipe: Any
+    """A reference to a ``Recipe`` in the object store."""
+
+
+class Shard:
+    """What an actor does; it needs no Ray but to read recipes and rows from the object store."""
+
+    def __init__(self, n_threads: int = 1) -> None:
+        self.n_threads = n_threads
+        self.states: dict[str, tuple[Part, ...]] = {}
+        self.parts: weakref.WeakValueDictionary[tuple[int, Block], Part] = weakref.WeakValueDictionary()
+        self.points: weakref.WeakValueDictionary[tuple[Any, ...], CentredPoints] = weakref.WeakValueDictionary()
+        self.searches: OrderedDict[tuple[str, str], Search] = OrderedDict()
+
+    def find_first(self, state: StateName, batch: Batch, counts: bool, dropped: Sequence[str]) -> Firsts:
+        """Round one; ``counts`` says whether a second one follows, for which products are kept."""
+        self._begin(dropped)
+        search = self._search(state, batch)
+        found = search.find_first()
+        if counts:
+            self.searches[state.name, batch.name] = search
+            while len(self.searches) > _KEPT_SEARCHES:
+                self.searches.popitem(last=False)
+        return found
+
+    def count_matches(self, state: StateName, batch: Batch, boundary: tuple[Array, Array]) -> Array:
+        """Round two: how many matches (n,) are before the first non-match among all shards."""
+        self._begin()
+        search = self.searches.pop((state.name, batch.name), None)
+        if search is None:  # lost, or it had to make room
+            search = self._search(state, batch)
+            search.find_first()
+        n: Array = search.count_matches(*(_tensor(values) for values in boundary)).numpy()
+        return n
+
+    def find_rows(self, state: StateName, rows: Array, dropped: Sequence[str]) -> dict[int, int]:
+        """Which of some rows are here, each with its last support index."""
+        self._begin(dropped)
+        wanted, found = RowIndex(_tensor(rows)), dict[int, int]()
+        for part in self._parts(state):
+            found |= {row: part.start + place for row, place in part.points.row_index.find(wanted).items()}
+        return found
+
+    def ping(self) -> bool:
+        """Whether the actor is there."""
+        return True
+
+    def _begin(self, dropped: Sequence[str] = ()) -> None:
+        torch.set_num_threads(self.n_threads)  # of the thread that the actor calls this from
+        for name in dropped:
+            self.states.pop(name, None)
+
+    def _search(self, state: StateName, batch: Batch) -> Search:
+        exclude = None if batch.exclude is None else _tensor(batch.exclude)
+        parts = self._parts(state)
+        return Search(_tensor(batch.queries), _tensor(batch.predictions), parts, exclude, k=batch.k)
+
+    def _parts(self, state: StateName) -> tuple[Part, ...]:
+        if state.name not in self.states:
+            self.states[state.name] = self._made(import_ray().get(state.recipe))
+        return self.states[state.name]
+
+    def _made(self, recipe: Recipe) -> tuple[Part, ...]:
+        """The parts of a state; what another state has too is shared with it."""
+        centre, parts = _tensor(recipe.centre), []
+        for start, block in recipe.blocks:
+            part = self.parts.get((start, block))
+            if part is None:
+                rows = (block.source, block.first, block.stop, block.removed)
+                points = self.points.get(rows)
+                if points is None:
+                    points = self.points[rows] = block.centred(centre)
+                part = self.parts[start, block] = part_of(start, block, points)
+            parts.append(part)
+        return tuple(parts)
+
+
+class Shards:
+    """The shards of a cluster, as the process that asks them sees them. Several supports may use the same ones.
+
+    Parameters
+    ----------
+    n_shards : int, optional
+        By default one for each node that can take one.
+    n_threads : int
+        Threads of each shard. It reserves one processor all the same, so that a lost shard finds room on other nodes.
+    patience : float
+        Seconds that a lost shard may take to be back on another node before ``ClusterError`` is raised.
+    """
+
+    def __init__(self, n_shards: int | None = None, *, n_threads: int = 1, patience: float = PATIENCE) -> None:
+        check_positive(n_threads, "n_threads", "Shards", integer=True)
+        self._ray, self.patience, self.n_threads = import_ray(), patience, n_threads
+        if n_shards is None:
+            n_shards = max(1, sum(node["Resources"].get("CPU", 0) >= 1 for node in self._nodes()))
+        check_positive(n_shards, "n_shards", "Shards", integer=True)
+        actor = self._ray.remote(
+            num_cpus=1,
+            max_restarts=-1,
+            max_task_retries=-1,
+            scheduling_strategy="SPREAD",
+            concurrency_groups={_HEALTH: 1},
+        )(Shard)
+        self.actors = [actor.remote(n_threads) for _ in range(n_shards)]
+        self._dropped: list[deque[str]] = [deque() for _ in self.actors]
+        self._check_all_there()
+
+    @classmethod
+    def of(cls, backend: RayBackend) -> Shards:
+        """The shards of a cluster; those that are there already are shared."""
+        job = backend.connect().get_runtime_context().get_job_id()
+        asked = job, backend.shards, backend.threads
+        with _ONE_AT_A_TIME:
+            shards = _IN_USE.get(asked)
+            if shards is None:
+                shards = _IN_USE[asked] = cls(backend.shards, n_threads=backend.threads or torch.get_num_threads())
+            return shards
+
+    def __len__(self) -> int:
+        return len(self.actors)
+
+    def named(self, shard: int, recipe: Recipe) -> StateName:
+        """A name for a state; the shard drops the state when nobody has the name any more."""
+        state = StateName(uuid.uuid4().hex, self._ray.put(recipe))
+        weakref.finalize(state, self._dropped[shard].append, state.name).atexit = False
+        return state
+
+    def put(self, batch: Batch) -> Any:
+        """Put queries where all shards of a node read them."""
+        return self._ray.put(batch)
+
+    def find_first(self, shard: int, state: StateName, batch: Any, *, counts: bool = True) -> Any:
+        """Begin round one."""
+        return self.actors[shard].find_first.remote(state, batch, counts, self._take_dropped(shard))
+
+    def count_matches(self, shard: int, state: StateName, batch: Any, boundary: tuple[Array, Array]) -> Any:
+        """Begin round two."""
+        return self.actors[shard].count_matches.remote(state, batch, boundary)
+
+    def find_rows(self, shard: int, state: StateName, rows: Any) -> Any:
+        """Begin to look for rows."""
+        return self.actors[shard].find_rows.remote(state, rows, self._take_dropped(shard))
+
+    def gathered(self, answers: Sequence[Any]) -> list[Any]:
+        """Wait for answers; a lost shard is waited for while it may still come back."""
+        while True:
+            try:
+                found: list[Any] = self._ray.get(list(answers), timeout=_SECONDS_BETWEEN_CHECKS)
+                return found
+            except self._ray.exceptions.GetTimeoutError:
+                self._check_all_there()
+            except self._ray.exceptions.RayTaskError as error:
+                cause = error.cause
+                raise (cause if isinstance(cause, TorchSDMError) else error) from None
+            except self._ray.exceptions.RayActorError as error:
+                raise ClusterError(f"A shard is lost for good: {error}") from error
+
+    def _check_all_there(self) -> None:
+        pings = [actor.ping.options(concurrency_group=_HEALTH).remote() for actor in self.actors]
+        _, missing = self._ray.wait(pings, num_returns=len(pings), timeout=self.patience)
+        if missing:
+            free = self._ray.available_resources().get("CPU", 0)
+            raise ClusterError(
+                f"{len(missing)} of {len(pings)} shards are not there, {self.patience:g} seconds after they were "
+                f"asked. Each needs a processor, of which {free:g} are free in the cluster. Add nodes, or use fewer "
+                "shards."
+            )
+
+    def _take_dropped(self, shard: int) -> list[str]:
+        dropped = self._dropped[shard]
+        return [dropped.popleft() for _ in range(len(dropped))]
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        return [node for node in self._ray.nodes() if node["Alive"]]
+
+
+_IN_USE: weakref.WeakValueDictionary[tuple[Any, ...], Shards] = weakref.WeakValueDictionary()
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def _tensor(array: Array) -> Tensor:
+    return as_tensor(array, "values", "Shard")

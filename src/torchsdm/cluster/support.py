@@ -1,0 +1,332 @@
+"""A support whose exemplars are spread over the shards of a cluster; its answers are those of a ``SupportSet``.
+
+A query is answered in two rounds, as parts of a support are searched on one machine (``matching.search``): every shard
+finds what comes first among its points, the firsts of all are merged by (distance, support index), and every shard
+counts its matches before the first non-match of all.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchsdm.cluster.blocks import BLOCK_ROWS, Block, HeldRows, Recipe, Source, even_parts, joined, logged, stretches
+from torchsdm.cluster.shards import IN_FLIGHT, Batch, Shards, StateName
+from torchsdm.matching import Firsts, IndexedRows, Match, RowsInFile, Support, rows_at_once
+from torchsdm.parts import with_part
+from torchsdm.validation import as_tensor
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A block, and the shard that has it."""
+
+    shard: int
+    block: Block
+    is_added: bool = False
+    """Whether it came after the support was spread; such blocks are joined while they are small."""
+
+    def __len__(self) -> int:
+        return len(self.block)
+
+
+@dataclass(frozen=True)
+class State:
+    """One state of a support, which never changes."""
+
+    shards: Shards
+    centre: Tensor
+    placed: tuple[Placed, ...]
+    earlier: Mapping[int, tuple[Recipe, StateName]] = field(default_factory=dict)
+    """What the shards know of the state before it."""
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """The support index of each block's first point; then the number of all points."""
+        return list(accumulate(map(len, self.placed), initial=0))
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """The labels (S,)."""
+        return self._marks[0]
+
+    @cached_property
+    def predictions(self) -> Tensor:
+        """The predictions (S,)."""
+        return self._marks[1]
+
+    @cached_property
+    def _marks(self) -> tuple[Tensor, ...]:
+        marks = [one.block.marks() for one in self.placed]
+        return tuple(torch.cat(values).to(torch.int64) for values in zip(*marks, strict=True))
+
+    @cached_property
+    def names(self) -> dict[int, StateName]:
+        """By which each shard that has points knows this state."""
+        return {shard: name for shard, (_, name) in self.known.items()}
+
+    @cached_property
+    def known(self) -> dict[int, tuple[Recipe, StateName]]:
+        """What each shard that has points knows."""
+        found = {}
+        for shard in sorted({one.shard for one in self.placed}):
+            mine = (
+                (start, one.block) for start, one in zip(self.starts, self.placed, strict=False) if one.shard == shard
+            )
+            blocks, before = tuple(mine), self.earlier.get(shard)
+            if before is not None and before[0].blocks == blocks:
+                found[shard] = before
+            else:
+                recipe = Recipe(self.centre.numpy(), blocks)
+                found[shard] = recipe, self.shards.named(shard, recipe)
+        return found
+
+    @cached_property
+    def rows_at_once(self) -> int:
+        """The queries of a batch: what the largest shard takes."""
+        return rows_at_once(max(self.sizes()))
+
+    def sizes(self) -> list[int]:
+        """The points of each shard."""
+        sizes = [0] * len(self.shards)
+        for one in self.placed:
+            sizes[one.shard] += len(one)
+        return sizes
+
+    def changed(self, placed: Iterable[Placed]) -> State:
+        """Another state, made from this one."""
+        return State(self.shards, self.centre, tuple(placed), self.__dict__.get("known", self.earlier))
+
+
+class ShardedSupport(Support):
+    """A support on the shards of a cluster: the same answers as from a ``SupportSet`` with the same points.
+
+    Rows of a saved model are read by the shards themselves. Others are put into the object store once. Labels and
+    predictions are read here when they are asked for, and so are exemplars, to save them.
+
+    Examples
+    --------
+    ::
+
+        connect("auto")
+        support = ShardedSupport.of(SupportSet(exemplars, labels, predictions), Shards(4))
+        support.match(queries, predictions)
+    """
+
+    def __init__(self, state: State, dtype: torch.dtype) -> None:
+        self._state, self._dtype = state, dtype
+
+    @classmethod
+    def of(cls, support: Support, shards: Shards, stored: Source | None = None) -> ShardedSupport:
+        """Spread the points of a support over shards; ``stored`` says where the shards can read them themselves."""
+        placed = []
+        for shard, share in enumerate(even_parts(0, len(support), len(shards))):
+            for first, stop in stretches(*share):
+                if stored is None:
+                    block = Block(_held(support, first, stop), 0, stop - first)
+                else:
+                    block = Block(stored, first, stop)
+                placed.append(Placed(shard, block))
+        spread = cls(State(shards, support.centre.cpu(), tuple(placed)), support.dtype)
+        spread._ids = support._ids
+        return spread
+
+    def __len__(self) -> int:
+        return self._state.starts[-1]
+
+    def __repr__(self) -> str:
+        return f"ShardedSupport({len(self)} exemplars of {self.n_filters} filters on {len(self.shards)} shards)"
+
+    @property
+    def shards(self) -> Shards:
+        """Who searches it."""
+        return self._state.shards
+
+    @property
+    def exemplars(self) -> Tensor:
+        """The exemplars (S, M), all brought here."""
+        return torch.cat([one.block.points() for one in self._state.placed])
+
+    @property
+    def labels(self) -> Tensor:
+        """The labels (S,)."""
+        return self._state.labels
+
+    @property
+    def predictions(self) -> Tensor:
+        """The predictions (S,)."""
+        return self._state.predictions
+
+    @property
+    def squared_norms(self) -> Tensor:
+        """Each exemplar's squared distance from the centre (S,)."""
+        return torch.cat([one.block.centred(self.centre).squared_norms for one in self._state.placed])
+
+    @property
+    def centre(self) -> Tensor:
+        """The frozen centre (M,)."""
+        return self._state.centre
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the exemplars."""
+        return self._dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The CPU: queries and answers are in this process."""
+        return self.centre.device
+
+    @property
+    def rows(self) -> IndexedRows:
+        """The exemplars, of which each shard has an index, to find equal ones."""
+        return RowsOnShards(self._state)
+
+    def match_self(self) -> Match:
+        """Every support point against all the others. Points pass through this process a batch at a time."""
+        return _joined_matches(self._in_rounds(self._own_batches()))
+
+    def _match(self, queries: Tensor, predictions: Tensor, exclude: Tensor | None, k: int) -> Match:
+        return _joined_matches(self._in_rounds(self._batches(queries, predictions, exclude, k)))
+
+    def _neighbors(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        nobody = torch.full((len(queries),), -1)
+        found = _joined_matches(self._in_rounds(self._batches(queries, nobody, None, k), counts=False))
+        return found.neighbor_distances, found.neighbor_indices
+
+    def _batches(self, queries: Tensor, predictions: Tensor, exclude: Tensor | None, k: int) -> Iterator[Batch]:
+        size = self._state.rows_at_once
+        for start in range(0, max(1, len(queries)), size):
+            rows = slice(start, start + size)
+            yield Batch.of(queries[rows], predictions[rows], None if exclude is None else exclude[rows], k)
+
+    def _own_batches(self) -> Iterator[Batch]:
+        for start, one in zip(self._state.starts, self._state.placed, strict=False):
+            own = torch.arange(start, start + len(one))
+            yield from self._batches(one.block.points(), one.block.marks()[1].to(torch.int64), own, 0)
+
+    def _in_rounds(self, batches: Iterable[Batch], *, counts: bool = True) -> Iterator[Match]:
+        """The answers to batches, in their order; while some are in their second round, others are in their first."""
+        state = self._state
+        waiting: deque[tuple[Any, list[Any]]] = deque()
+        counting: deque[tuple[Firsts, list[Any]]] = deque()
+
+        def count() -> None:
+            batch, answers = waiting.popleft()
+            firsts = Firsts.merged(state.shards.gathered(answers))
+            boundary = firsts.boundary_distance.numpy(), firsts.boundary_index.numpy()
+            names = state.names.items() if counts else ()
+            second = [state.shards.count_matches(shard, name, batch, boundary) for shard, name in names]
+            counting.append((firsts, second))
+
+        def answer() -> Match:
+            firsts, answers = counting.popleft()
+            similarity = torch.zeros_like(firsts.nearest_index)
+            for n in state.shards.gathered(answers):
+                similarity += as_tensor(n, "counts", "ShardedSupport")
+            return firsts.matched(similarity)
+
+        for batch in batches:
+            there = state.shards.put(batch)
+            first = [state.shards.find_first(shard, name, there, counts=counts) for shard, name in state.names.items()]
+            waiting.append((there, first))
+            if len(waiting) == IN_FLIGHT:
+                count()
+            if len(counting) == IN_FLIGHT:
+                yield answer()
+        while waiting:
+            count()
+        while counting:
+            yield answer()
+
+    def _add(self, exemplars: Tensor, labels: Tensor, predictions: Tensor, kept_in: Sequence[RowsInFile]) -> None:
+        """Put them at the end: with the last small additions, or where there are fewest points."""
+        rows: Source
+        if kept_in:
+            rows = logged(kept_in, labels, predictions)
+        else:
+            rows = HeldRows.of(points=exemplars, labels=labels, predictions=predictions)
+        for stretch in stretches(0, len(labels)):
+            self._extend(Block(rows, *stretch))
+
+    def _extend(self, new: Block) -> None:
+        """Put a block at the end."""
+        placed = self._state.placed
+        last = placed[-1].shard
+        n_closed = len(placed)
+        while n_closed and placed[n_closed - 1].is_added and placed[n_closed - 1].shard == last:
+            n_closed -= 1
+        small = [one.block for one in placed[n_closed:]]
+        if small and sum(map(len, small)) + len(new) <= BLOCK_ROWS:
+            tail = [Placed(last, block, is_added=True) for block in with_part(small, new, joined)]
+            self._state = self._state.changed([*placed[:n_closed], *tail])
+        else:
+            sizes = self._state.sizes()
+            self._state = self._state.changed([*placed, Placed(sizes.index(min(sizes)), new, is_added=True)])
+
+    def _remove(self, indices: Tensor) -> None:
+        self._replace({at: block.without(positions) for at, block, positions, _ in self._located(indices)})
+
+    def _relabel(self, indices: Tensor, labels: Tensor) -> None:
+        self._replace(
+            {
+                at: block.relabelled_at(positions, labels.numpy()[rows])
+                for at, block, positions, rows in self._located(indices)
+            }
+        )
+
+    def _located(self, indices: Tensor) -> Iterator[tuple[int, Block, np.ndarray, np.ndarray]]:
+        """Which block has which of the points: number, block, positions in it, and which of the indices those are."""
+        starts = np.array(self._state.starts)
+        numbers = np.searchsorted(starts, indices.numpy(), side="right") - 1
+        for at in np.unique(numbers):
+            rows = np.flatnonzero(numbers == at)
+            yield int(at), self._state.placed[at].block, indices.numpy()[rows] - starts[at], rows
+
+    def _replace(self, new: Mapping[int, Block]) -> None:
+        placed = [Placed(one.shard, new.get(at, one.block), one.is_added) for at, one in enumerate(self._state.placed)]
+        self._state = self._state.changed(one for one in placed if len(one))
+
+
+class RowsOnShards(IndexedRows):
+    """The rows of a state, of which each shard indexes its own."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the rows (N, M)."""
+        return len(self), len(self.state.centre)
+
+    def __len__(self) -> int:
+        return self.state.starts[-1]
+
+    def find(self, wanted: IndexedRows) -> dict[int, int]:
+        """Which of the wanted rows are here, each with its last place."""
+        found: dict[int, int] = {}
+        shards = self.state.shards
+        rows = torch.cat([part.rows for part in wanted.parts])
+        there = shards._ray.put(rows.numpy())
+        answers = [shards.find_rows(shard, name, there) for shard, name in self.state.names.items()]
+        for answer in shards.gathered(answers):
+            found |= {row: max(place, found.get(row, -1)) for row, place in answer.items()}
+        return found
+
+
+def _held(support: Support, first: int, stop: int) -> HeldRows:
+    names = {"points": "exemplars", "labels": "labels", "predictions": "predictions", "squared_norms": "squared_norms"}
+    return HeldRows.of(**{name: getattr(support, whole)[first:stop] for name, whole in names.items()})
+
+
+def _joined_matches(matches: Iterable[Match]) -> Match:
+    columns = zip(*(vars(match).values() for match in matches), strict=True)
+    return Match(*(torch.cat(values) for values in columns))
