@@ -19,7 +19,7 @@ from torch import Tensor
 
 _FEW_ROWS = 16  # for so few, converting the weights would take longer than the products
 _CHUNK_ELEMENTS = 1 << 18  # float64 elements at once in the canonical evaluation: 2 MB, which stay in cache
-_BLOCK_TERMS = 512  # terms of a product that are summed together; fewer allow a tighter bound, but slow the product down
+_BLOCK_TERMS = 512  # terms of a product that are summed together: fewer tighten the bound, but slow the product down
 
 
 def canonical_sum(terms: Tensor) -> Tensor:
