@@ -20,7 +20,7 @@ from torchsdm.baselines.softmax import softmax
 from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError, NotFittedError, RegionWarning, warn_user
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, SupportSet
-from torchsdm.numerics import canonical_sum, exact_sqrt, invariant_linear, pair_distances
+from torchsdm.numerics import canonical_sum, exact_sqrt, invariant_linear
 from torchsdm.states import LabelledStates
 from torchsdm.training import TrainingSettings, split_of_round
 from torchsdm.validation import (
@@ -259,12 +259,11 @@ class MahalanobisThreshold(DistanceThreshold):
         self.means_ = means.numpy()
         self._centre = means.mean(dim=0)
         self._whitening = torch.linalg.solve_triangular(factor, torch.eye(len(factor), dtype=h.dtype), upper=False)
+        numbers = torch.arange(len(means))
+        self._means = SupportSet(self._whiten(means), numbers, numbers)
 
     def _distance(self, states: Tensor) -> Tensor:
-        points, means = self._whiten(states), self._whiten(torch.from_numpy(self.means_))
-        rows, columns = torch.cartesian_prod(torch.arange(len(points)), torch.arange(len(means))).unbind(dim=1)
-        distances = pair_distances(points, means, rows, columns).reshape(len(points), len(means))  # (N, C)
-        return distances.amin(dim=1)
+        return self._means.neighbors(self._whiten(states), 1)[0][:, 0]
 
     def _whiten(self, states: Tensor) -> Tensor:
         """L^-1 (h - centre), the same bits for a row in any batch."""

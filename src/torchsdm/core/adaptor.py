@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from torchsdm.errors import InvalidInputError
-from torchsdm.numerics import empty_float32, invariant_linear
+from torchsdm.numerics import empty_float32, empty_float64, invariant_linear
 from torchsdm.validation import check_positive
 
 _CACHED_ELEMENTS = 1 << 22  # hidden-state entries that may stay in cache from one operation to the next (16 MB)
@@ -68,7 +68,9 @@ class Adaptor(nn.Module, ABC):
         logits = torch.empty(len(hidden_states), self.n_classes, dtype=torch.float32, device=device)
         for start in range(0, len(hidden_states), rows):
             block = slice(start, start + rows)
-            standardised = (hidden_states[block].to(device).float().double() - self.mean.double()) / self.scale.double()
+            states = hidden_states[block].to(device).float()
+            standardised = empty_float64(*states.shape, device=device).copy_(states)
+            standardised.sub_(self.mean.double()).div_(self.scale.double())
             exemplars[block] = self._exemplars_exact(standardised)
             logits[block] = invariant_linear(exemplars[block], self.output.weight, self.output.bias)
         return exemplars, logits

@@ -98,6 +98,15 @@ class Decisions:
         columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name, _ in parts[0]._columns()}
         return replace(parts[0], **columns)
 
+    def without_class_values(self) -> Decisions:
+        """The same answers as plain decisions whose per-class fields have no columns, (N, 0).
+
+        What measures of a selection need: the memory for a row does not grow with the number of classes.
+        """
+        dropped = {name: np.empty((len(self), 0)) for name in ("probabilities", "logits")}
+        kept = {field.name: getattr(self, field.name) for field in fields(Decisions) if field.name not in _LANES}
+        return Decisions(**{**kept, **dropped})
+
     def at(self: Self, alpha: float) -> Self:
         """The same rows at one of the requested alphas, as if it were the only one.
 

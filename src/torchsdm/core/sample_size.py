@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+from torchsdm.core._by_class import sorted_by_class
 from torchsdm.validation import ArrayLike, as_integer_tensor, as_tensor, check_alpha, check_shape
 
 
@@ -28,11 +29,8 @@ def effective_sample_sizes(
     q_rescaled = as_tensor(rescaled_similarity, "rescaled_similarity", caller).double().to(calibration.device)
     check_shape(q_rescaled, (None,), "rescaled_similarity", caller)
     q_rescaled = q_rescaled.contiguous()
-    columns = [
-        torch.searchsorted(calibration[labels == c].sort().values, q_rescaled)  # left: #{q'_ca < q'}
-        for c in range(n_classes)
-    ]
-    return torch.stack(columns, dim=1)
+    by_class = sorted_by_class(calibration, labels, n_classes)
+    return torch.stack([torch.searchsorted(known, q_rescaled) for known in by_class], dim=1)  # left: #{q'_ca < q'}
 
 
 def dkw_epsilon(effective_sample_sizes: ArrayLike, alpha: float) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchsdm.core._by_class import rows_by_class, sorted_by_class
 from torchsdm.errors import EmptyClassWarning, InvalidInputError, warn_user
 from torchsdm.matching import Match
 from torchsdm.validation import ArrayLike, as_integer_tensor, as_tensor, check_shape
@@ -50,7 +51,7 @@ class ClassEcdfs:
         if bool(torch.isnan(distance).any()) or bool((distance < 0).any()):
             raise InvalidInputError(f"'nearest_distance' of {caller} must be distances. Got NaN or negative values.")
         in_distribution = q > 0
-        ecdfs = cls(tuple(distance[in_distribution & (y == c)].sort().values for c in range(n_classes)))
+        ecdfs = cls(sorted_by_class(distance[in_distribution], y[in_distribution], n_classes))
         warning = ecdfs.warning(class_names)
         if warn and warning is not None:
             warn_user(warning.what, EmptyClassWarning)
@@ -105,13 +106,11 @@ class ClassEcdfs:
         0 for a class without points.
         """
         quantile = torch.zeros_like(nearest_distance, dtype=torch.float64)
-        for c, distances in enumerate(self.sorted_distances):
-            of_class = classes == c
-            if len(distances) and bool(of_class.any()):
-                n_nearer = torch.searchsorted(
-                    distances.to(nearest_distance.device), nearest_distance[of_class].double().contiguous()
-                )
-                quantile[of_class] = (len(distances) - n_nearer).double() / len(distances)
+        of_classes = rows_by_class(classes, self.n_classes)
+        for distances, rows in zip(self.sorted_distances, of_classes, strict=True):
+            if len(distances) and len(rows):
+                n_nearer = torch.searchsorted(distances.to(nearest_distance.device), nearest_distance[rows].double())
+                quantile[rows] = (len(distances) - n_nearer).double() / len(distances)
         return quantile
 
 

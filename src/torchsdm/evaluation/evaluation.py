@@ -56,6 +56,7 @@ _MEASURES = (  # of a summary; None for strangers
     *("accuracy", "risk", "aurc", "excess_aurc", "coverage_at_alpha", "ece", "top_label_accuracy"),
     *("admitted_correct", "admitted_wrong", "rejected_correct", "rejected_wrong"),
 )
+_ROWS_AT_ONCE = 8192  # inputs whose decisions are in memory with all values per class
 _PACKAGES = ("torch", "numpy", "scikit-learn", "transformers", "vbll", "mapie")
 
 
@@ -89,7 +90,9 @@ class Evaluation:
     classifier: SDMClassifier | SDMEnsemble | None = None
     unread: Mapping[str, int] = field(default_factory=dict)
     decisions: dict[tuple[int, str], Decisions] = field(init=False)
-    """By position of the entrant and name of the data set."""
+    """By position of the entrant and name of the data set; without values per class, whose columns are dropped."""
+    against_argmax: dict[tuple[int, str], Array] = field(init=False)
+    """Likewise, which predictions (N,) have not the largest logit, or less than the largest probability."""
     kinds: dict[str, str] = field(init=False)
     """What the labels of each data set are: 'classes', 'outside' or 'none'."""
     notes: tuple[str, ...] = field(init=False)
@@ -103,16 +106,16 @@ class Evaluation:
         parts = self.data_sets if classes is None else self._parts(classes)
         object.__setattr__(self, "notes", () if classes is None else tuple(self._notes(classes)))
         object.__setattr__(self, "data_sets", parts)
-        decided = {
-            (position, name): entrant.decide(data).at(self.alpha)
-            for name, data in self.data_sets.items()
-            for position, entrant in enumerate(self.entrants)
-        }
+        decided, against = {}, {}
+        for name, data in self.data_sets.items():
+            for position, entrant in enumerate(self.entrants):
+                decided[position, name], against[position, name] = _decided(entrant, data, self.alpha)
         kinds = {name: kind_of_labels(data.labels, decided[0, name].classes) for name, data in self.data_sets.items()}
         for (_, name), decisions in decided.items():
             if kinds[name] == CLASSES:
                 check_known_labels(decisions, self.data_sets[name].labels, f"Evaluation ({name})")
         object.__setattr__(self, "decisions", decided)
+        object.__setattr__(self, "against_argmax", against)
         object.__setattr__(self, "kinds", kinds)
 
     def _parts(self, classes: Array) -> dict[str, LabelledStates]:
@@ -278,6 +281,27 @@ class Evaluation:
             "rejected_correct": counts.rejected_correct,
             "rejected_wrong": counts.rejected_wrong,
         }
+
+
+def _decided(entrant: Entrant, data: LabelledStates, alpha: float) -> tuple[Decisions, Array]:
+    """What an entrant decides, without values per class, and where its prediction is not the argmax (N,).
+
+    A block of rows at a time: with many classes, the tables of all rows would need more memory than the states.
+    """
+    parts, against = [], []
+    for start in range(0, len(data), _ROWS_AT_ONCE):
+        rows = range(start, min(start + _ROWS_AT_ONCE, len(data)))
+        decisions = entrant.decide(data if len(rows) == len(data) else data.take(rows)).at(alpha)
+        parts.append(decisions.without_class_values())
+        against.append(_against_argmax(decisions))
+    return Decisions.concatenate(parts), np.concatenate(against)
+
+
+def _against_argmax(decisions: Decisions) -> Array:
+    chosen, probabilities = decisions.logits.argmax(axis=1), decisions.probabilities
+    of_chosen = np.take_along_axis(probabilities, chosen[:, None], axis=1)[:, 0]
+    differs: Array = (decisions.predictions != decisions.classes[chosen]) | (of_chosen < probabilities.max(axis=1))
+    return differs
 
 
 def _describe(entrant: Entrant) -> dict[str, Any]:

@@ -86,23 +86,24 @@ def selective_accuracy(
     """
     kind = kind_of_labels(labels, decisions.classes)
     truth = check_known_labels(decisions, labels, "selective_accuracy") if kind == CLASSES else None
-    n_inputs = len(decisions) + n_unread
+    n_inputs, n_classes = len(decisions) + n_unread, len(decisions.classes)
+    y_hat = _numbers(decisions, decisions.predictions)
+    y = np.full(len(y_hat), n_classes) if truth is None else _numbers(decisions, truth)  # strangers are in no class
+    right = None if truth is None else decisions.admitted & (y == y_hat)
+    targets: Sequence[float | None] = class_alphas or [None] * n_classes
 
-    def cell(stratum: Array, n_more: int = 0, own_alpha: float | None = None) -> Cell:
-        admitted = decisions.admitted & stratum
-        n_admitted = int(admitted.sum())
-        n_correct = None if truth is None else int((admitted & (decisions.predictions == truth)).sum())
-        return Cell(int(stratum.sum()) + n_more, n_admitted, n_correct, n_admitted / n_inputs, own_alpha)
+    def cells(stratum: Array) -> dict[Any, Cell]:
+        """A cell for each number 0..C-1 that says which stratum an input (N,) is in."""
+        total, admitted = _counts(stratum, n_classes), _counts(stratum[decisions.admitted], n_classes)
+        correct = [None] * n_classes if right is None else _counts(stratum[right], n_classes)
+        rows = zip(decisions.classes.tolist(), total, admitted, correct, targets, strict=True)
+        return {label: Cell(n, n_in, n_right, n_in / n_inputs, own) for label, n, n_in, n_right, own in rows}
 
-    everybody = np.ones(len(decisions), dtype=bool)
-    names = decisions.classes.tolist()
-    targets: dict[Any, float | None] = (
-        dict(zip(names, class_alphas, strict=True)) if class_alphas else dict.fromkeys(names)
-    )
+    n_admitted, n_correct = int(decisions.admitted.sum()), None if right is None else int(right.sum())
     return SelectiveAccuracy(
-        {label: cell(~everybody if truth is None else truth == label, own_alpha=own) for label, own in targets.items()},
-        {label: cell(decisions.predictions == label, own_alpha=own) for label, own in targets.items()},
-        cell(everybody, n_unread),
+        cells(y),
+        cells(y_hat),
+        Cell(n_inputs, n_admitted, n_correct, n_admitted / n_inputs),
         kind,
     )
 
@@ -202,13 +203,10 @@ def top_label_calibration(decisions: Decisions, labels: Any, alpha: float) -> di
     """The paper's Quantity I: for each prediction, accuracy of confidences in the single bin [alpha, 1]."""
     truth = check_known_labels(decisions, labels, "top_label_calibration")
     in_bin = decisions.confidence >= alpha
-    cells = {}
-    for label in decisions.classes.tolist():
-        predicted = decisions.predictions == label
-        chosen = predicted & in_bin
-        n_correct = int((chosen & (truth == label)).sum())
-        cells[label] = Cell(int(predicted.sum()), int(chosen.sum()), n_correct, int(chosen.sum()) / len(truth))
-    return cells
+    y_hat, n_classes = _numbers(decisions, decisions.predictions), len(decisions.classes)
+    counted = (y_hat, y_hat[in_bin], y_hat[in_bin & (decisions.predictions == truth)])
+    rows = zip(decisions.classes.tolist(), *(_counts(numbers, n_classes) for numbers in counted), strict=True)
+    return {label: Cell(n, n_in, n_right, n_in / len(truth)) for label, n, n_in, n_right in rows}
 
 
 @dataclass(frozen=True)
@@ -249,6 +247,18 @@ def check_known_labels(decisions: Decisions, labels: Any, caller: str) -> Array:
         raise InvalidInputError(f"'labels' of {caller} must not be empty.")
     LabelCodes(decisions.classes).encode(truth, caller)
     return truth
+
+
+def _numbers(decisions: Decisions, labels: Array) -> Array:
+    """Class numbers (N,) of labels that are known to be classes."""
+    numbers: Array = LabelCodes(decisions.classes).encode(labels, "metrics").numpy()
+    return numbers
+
+
+def _counts(numbers: Array, n_classes: int) -> list[int]:
+    """How often each number 0..C-1 occurs: one pass, for any number of classes."""
+    counts: list[int] = np.bincount(numbers, minlength=n_classes)[:n_classes].tolist()
+    return counts
 
 
 def _check_score(score: Any, caller: str) -> Array:

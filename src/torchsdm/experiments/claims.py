@@ -138,12 +138,7 @@ def argmax_unchanged(evaluation: Evaluation) -> Claim:
     changed: dict[str, Array] = {}
     for (position, name), decisions in evaluation.decisions.items():
         if evaluation.entrants[position].group == "sdm" and decisions.member is None:  # an ensemble has no logits
-            chosen = decisions.logits.argmax(axis=1)
-            of_chosen = np.take_along_axis(decisions.probabilities, chosen[:, None], axis=1)[:, 0]
-            differs = (decisions.predictions != decisions.classes[chosen]) | (
-                of_chosen < decisions.probabilities.max(axis=1)
-            )
-            changed[name] = changed.get(name, False) | differs
+            changed[name] = changed.get(name, False) | evaluation.against_argmax[position, name]
     if not changed:
         return Claim("e", statement, None, ("no estimator over the SDM adaptor was compared",))
     evidence = tuple(f"{name}: {int(rows.sum())} of {len(rows)} differ" for name, rows in changed.items())

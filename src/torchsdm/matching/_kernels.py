@@ -245,7 +245,8 @@ def _lows_down(
     other, match = np.empty(n, dtype=np.float32), np.empty(n, dtype=np.float32)
     for c in range(_n_chunks(tile)):
         first, last = _chunk(tile, c)
-        other[:], match[:] = np.inf, np.inf
+        for i in range(n):
+            other[i], match[i] = _FAR, _FAR
         for j in range(first, last):
             p = tile.products[j - tile.start, tile.offset + begin : tile.offset + end]
             lower, group = columns.lower[j], columns.groups[j]
@@ -255,7 +256,8 @@ def _lows_down(
                 is_match = predictions[i] == group
                 other[i] = min(other[i], _FAR if is_match else bound)
                 match[i] = min(match[i], bound if is_match else _FAR)
-        other_lows[:, c], match_lows[begin:end, c] = other, match
+        for i in range(n):  # assigned as a slice, this alone would take two seconds to compile
+            other_lows[i, c], match_lows[begin + i, c] = other[i], match[i]
 
 
 @helper

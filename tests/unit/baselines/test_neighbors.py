@@ -27,6 +27,7 @@ from torchsdm.baselines.neighbors import (
     permissive_threshold,
 )
 from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError, RegionWarning
+from torchsdm.numerics import pair_distances
 from torchsdm.training.data import TrainingData, TrainingSettings, split_of_round
 from torchsdm.validation import draw_seed
 
@@ -155,6 +156,16 @@ def test_mahalanobis_on_known_gaussians_is_the_closed_form():
     truth = [min(np.sqrt((x - mean) @ inverse @ (x - mean)) for mean in means) for x in queries]
     np.testing.assert_allclose(-estimator.decide(queries).score, truth, rtol=0.03)
     assert np.mean(estimator.decide(X).score ** 2) == pytest.approx(3, rel=0.03)  # the mean of chi-squared(3)
+
+
+def test_mahalanobis_is_the_nearest_of_all_means_to_the_bit(data):
+    X, y = data
+    estimator = MahalanobisThreshold(0.8, random_state=1).fit(X, y)
+    states = torch.from_numpy(np.asarray(X, dtype=np.float32))
+    points, means = estimator._whiten(states), estimator._whiten(torch.from_numpy(estimator.means_))
+    for row, score in enumerate(estimator.decide(X).score.tolist()):
+        alone = torch.full((len(means),), row)
+        assert -score == pair_distances(points, means, alone, torch.arange(len(means))).min()
 
 
 def test_mahalanobis_refuses_states_that_do_not_vary():

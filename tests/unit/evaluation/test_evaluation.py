@@ -23,6 +23,7 @@ from torchsdm.baselines.sdm_rules import RULES, SDMRule
 from torchsdm.baselines.softmax import NoReject, SoftmaxThreshold
 from torchsdm.baselines.temperature import TemperatureScaling
 from torchsdm.baselines.vbll import VBLLLearner
+from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError, SDMWarning
 from torchsdm.evaluation import RiskCoverageDisplay
 from torchsdm.evaluation._report_contents import pictures
@@ -217,6 +218,39 @@ def test_summaries_are_those_of_the_metrics(evaluation):
     assert far["ood_auroc"] == ood_auroc(decisions.confidence, outside.confidence) > 0.9
     assert far["risk"] is None and far["coverage"] == 0.0 and far["rejected_correct"] + far["rejected_wrong"] == 300
     assert inside["coverage"] == decisions.admitted.mean()
+
+
+class ManyClasses:
+    """An entrant with C classes, which records how many rows it is asked about at once."""
+
+    def __init__(self, n_classes):
+        self.classes_, self.asked = np.arange(n_classes), []
+
+    def decide(self, X):
+        self.asked.append(len(X))
+        logits = np.sin(np.outer(np.asarray(X)[:, 0], np.arange(1, 1 + len(self.classes_))))
+        odds = np.exp(logits)
+        return Decisions.of_probabilities(
+            self.classes_, [0.9], logits, odds / odds.sum(axis=1, keepdims=True), logits.max(axis=1)[:, None] > 0.9
+        )
+
+
+def test_memory_for_an_input_does_not_grow_with_the_classes(monkeypatch):
+    monkeypatch.setattr("torchsdm.evaluation.evaluation._ROWS_AT_ONCE", 64)
+    kept = []
+    for n_classes in (3, 120):
+        entrant = ManyClasses(n_classes)
+        data = LabelledStates(TEST.X, entrant.decide(TEST.X).predictions)
+        entrant.asked.clear()
+        found = Evaluation([Entrant("many", "classes", entrant)], {"t": data}, 0.9)
+        assert entrant.asked == [64, 64, 64, 64, 44]
+        decisions, whole = found.decisions[0, "t"], entrant.decide(TEST.X)
+        for name in ("predictions", "admitted", "admitted_at", "confidence"):
+            assert np.array_equal(getattr(decisions, name), getattr(whole, name))
+        columns = [value for value in vars(decisions).values() if isinstance(value, np.ndarray)]
+        kept.append(sum(one.nbytes for one in columns) - decisions.classes.nbytes)
+        assert found.against_argmax[0, "t"].shape == (300,) and not found.against_argmax[0, "t"].any()
+    assert kept[0] == kept[1] < 64 * len(TEST.X)
 
 
 def test_facts_lead_back_to_data_seed_and_settings(evaluation, classifier):

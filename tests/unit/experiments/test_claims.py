@@ -49,7 +49,7 @@ class Answers:
         self.answers, self.alpha, self.member = answers, alpha, member
 
     def decide(self, X):
-        text = self.answers[int(X[0, 0])]
+        text = "".join(self.answers[int(number)][int(row)] for number, row in X)
         predictions = np.array([one in "1biq" for one in text]).astype(int)
         by_logits = np.where([one in "oi" for one in text], 1 - predictions, predictions)
         by_probability = np.where([one in "pq" for one in text], 1 - predictions, predictions)
@@ -68,7 +68,9 @@ def evaluate(truths, *entrants, alpha=0.95):
     A text in place of a rule is the name of an estimator that none of the claims knows.
     """
     data = {
-        name: LabelledStates(np.full((len(text), 1), number, dtype=np.float32), np.array([int(y) for y in text]))
+        name: LabelledStates(
+            np.array([(number, row) for row in range(len(text))], dtype=np.float32), np.array([int(y) for y in text])
+        )
         for number, (name, text) in enumerate(truths.items())
     }
     made = [
