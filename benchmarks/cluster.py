@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +32,9 @@ def run() -> Iterator[Figure]:
     """Overhead for 1, 2 and 4 shards; then what a projection to larger clusters needs."""
     import ray
 
+    others = {name for _, name in socket.if_nameindex()} - {"lo"}
+    if others:
+        raise SystemExit(f"Ray would use the network {others.pop()}: run this where there is only loopback.")
     ray.init(
         address="local",
         num_cpus=2 * max(N_SHARDS),  # room for shards that are rebuilt

@@ -9,11 +9,13 @@ import signal
 import threading
 import warnings
 from collections import deque
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from served import server
 from torchsdm import SDMClassifier, SDMEnsemble, SupportSet
 from torchsdm.application import LiveModel, standing
 from torchsdm.cluster import RayBackend, ShardedSupport, Shards
@@ -406,6 +408,20 @@ def test_a_lost_shard_is_rebuilt_from_the_log(twins, backend, shards):
             del shards.gathered
         assert is_lost.is_set()
         same_decisions(*(live.snapshot.saved.classifier for live in (alone, spread)))
+
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+def test_a_service_of_a_model_on_shards(twins, nodes):
+    more, X = states(1), states(99, 50).hidden_states
+    given = {"hidden_states": more.hidden_states.tolist(), "labels": more.labels.tolist(), "ids": more.ids}
+    with server(twins[1], "--ray", nodes.address) as running:
+        status, answer = running.ask("/v1/exemplars", {"changes": [{"what": "add", **given}], **ME})
+        assert status == 200, answer
+        status, answer = running.ask("/v1/decide", {"hidden_states": X.tolist()})
+    with LiveModel.open(twins[0]) as alone:
+        alone.add(replace(more, texts=None), **ME)
+        rows = alone.snapshot.saved.classifier.decide(X).to_dicts()
+    assert answer["decisions"] == [{"id": number, **row} for number, row in enumerate(rows)]
 
 
 def test_a_node_that_does_not_see_the_files_says_so(shards, tmp_path):

@@ -160,7 +160,12 @@ class Shards:
         )(Shard)
         self.actors = [actor.remote(n_threads) for _ in range(n_shards)]
         self._dropped: list[deque[str]] = [deque() for _ in self.actors]
-        self._check_all_there()
+        try:
+            self._check_all_there()
+        except ClusterError:
+            for one in self.actors:  # those that are there must not keep the processors
+                self._ray.kill(one)
+            raise
 
     @classmethod
     def of(cls, backend: RayBackend) -> Shards:
