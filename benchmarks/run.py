@@ -21,7 +21,7 @@ from typing import Any
 
 NAMES = (
     *("passes", "epoch", "region", "queries", "files", "adding", "changes", "memory", "extraction", "growth"),
-    *("front_door", "service"),
+    *("front_door", "service", "train", "evaluating"),
 )
 HERE = Path(__file__).resolve().parent
 
