@@ -1,7 +1,8 @@
 """The service on loopback beside the library: throughput and latency at 1, 8 and 64 clients, and the start.
 
 Clients are threads of this process; each sends its next request when it has the answer. The library decides on as many
-rows in one call as all clients have on their way together: the largest batch that the service could make of them.
+rows in one call as all clients have on their way together: the largest batch that the service could make of them, and
+the same rows.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ def _load(port: int, requests: Sequence[bytes], n_clients: int, n_each: int) -> 
         with _connected(port) as connection:
             for turn in range(n_each):
                 start = time.perf_counter()
-                answer = _ask(connection, requests[(number * n_each + turn) % len(requests)])
+                answer = _ask(connection, requests[(turn * n_clients + number) % len(requests)])
                 taken.append(time.perf_counter() - start)
                 if b" 200 " not in answer[:20]:
                     raise SystemExit(f"The service answered {answer[:200]!r}.")

@@ -1,7 +1,9 @@
 """One thread owns the model. Requests wait for it in a queue, and it answers together those that wait together.
 
-There is no delay: an idle worker takes the first request at once, and whatever arrives meanwhile is the next batch. The
-more clients there are, the larger the batches.
+An idle worker takes the first request at once, and whatever arrives meanwhile is the next batch: the more clients there
+are, the larger the batches. Texts are cheaper the more of them are read together, since a language model reads texts of
+similar lengths at once. So after a batch the worker waits a moment for texts: those whom it has just answered are about
+to ask again.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 Answer = Callable[[Sequence[Any]], Sequence[Any]]
 
 _MEMORY = 0.8  # of the running mean of times, for each further batch
+_PATIENCE = 0.1  # of the time that the last batch took: the longest wait for those who were answered
 
 
 class QueueFull(Exception):
@@ -44,6 +47,7 @@ class _Waiting:
 
     what: Any
     weight: float
+    is_patient: bool = False
     future: Future[Any] = field(default_factory=Future)
 
     @property
@@ -108,12 +112,19 @@ class Worker:
         self._changed = threading.Condition()
         self._closed = False
         self._mean_seconds = 0.0  # that a batch takes
+        self._n_expected, self._patient_until = (
+            0,
+            0.0,
+        )  # questions that will wait if all ask again; when to begin anyway
         self._thread = threading.Thread(target=self._work, name="sdm-worker", daemon=True)
         self._thread.start()
 
-    def ask(self, question: Any, weight: float) -> Future[Any]:
-        """Queue a question; a batch has questions of a total weight of at most 1, or a single one."""
-        return self._add(_Waiting(question, weight))
+    def ask(self, question: Any, weight: float, *, is_patient: bool = False) -> Future[Any]:
+        """Queue a question; a batch has questions of a total weight of at most 1, or a single one.
+
+        A patient one is worth a moment's wait for others.
+        """
+        return self._add(_Waiting(question, weight, is_patient))
 
     def call(self, function: Callable[[], Any]) -> Future[Any]:
         """Queue a function for the worker to call, by itself, when the questions before it are answered."""
@@ -157,8 +168,8 @@ class Worker:
     def _next_batch(self) -> list[_Waiting]:
         """The questions, or the call, to begin with; empty if the worker is closed and nothing waits."""
         with self._changed:
-            while not self._waiting and not self._closed:
-                self._changed.wait()
+            self._changed.wait_for(lambda: self._waiting or self._closed)
+            self._changed.wait_for(self._is_worth_a_batch, max(0.0, self._patient_until - time.monotonic()))
             batch: list[_Waiting] = []
             weight = 0.0
             while self._waiting and (not batch or weight + self._waiting[0].weight <= 1):
@@ -166,14 +177,22 @@ class Worker:
                 weight += batch[-1].weight
             return batch
 
+    def _is_worth_a_batch(self) -> bool:
+        """Whether nobody else is to be waited for."""
+        if self._closed or not self._waiting[0].is_patient:
+            return True
+        return len(self._waiting) >= self._n_expected or sum(one.weight for one in self._waiting) >= 1
+
     def _run(self, batch: list[_Waiting]) -> None:
         start = time.monotonic()
         try:
             answers = [batch[0].what()] if batch[0].is_call else self._answer([one.what for one in batch])
         except BaseException as error:
             answers = [error] * len(batch)
-        seconds = time.monotonic() - start
+        end = time.monotonic()
+        seconds = end - start
         if not batch[0].is_call:
+            self._n_expected, self._patient_until = len(batch) + self.n_waiting, end + _PATIENCE * seconds
             self._mean_seconds = (
                 _MEMORY * self._mean_seconds + (1 - _MEMORY) * seconds if self._mean_seconds else seconds
             )

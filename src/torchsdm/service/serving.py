@@ -140,7 +140,7 @@ class Serving:
     async def ask(self, request: AnswerRequest, state: State) -> Answered:
         """The answer to a request, when the worker has come to it; the server may call ``state.abandon`` before."""
         self._check_size(len(request))
-        future = self.worker.ask(request, self._weight(request))
+        future = self.worker.ask(request, self._weight(request), is_patient=request.texts is not None)
         state.abandon = future.cancel
         try:
             answered: Answered = await self._mailbox.result(future)

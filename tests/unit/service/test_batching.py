@@ -49,6 +49,44 @@ def test_what_waits_together_is_answered_together_in_order(busy, keeper):
     assert keeper.batches == [["first"], [0, 1, 2], [3, 4]]  # a batch weighs at most 1
 
 
+def test_patient_questions_wait_a_moment_for_those_who_were_just_answered(keeper):
+    def slow(questions):
+        time.sleep(0.5)  # so that a tenth of it is long beside the pauses below
+        return keeper(questions)
+
+    keeper.may.set()
+    worker = Worker(slow, max_waiting=20)
+    worker.ask("first", 0.01)
+    for future in [worker.ask(number, 0.01) for number in range(3)]:
+        future.result(10)
+    again = [worker.ask("a", 0.01, is_patient=True)]
+    time.sleep(0.005)
+    again += [worker.ask(name, 0.01, is_patient=True) for name in "bc"]
+    assert [future.result(10) for future in again] == ["a", "b", "c"]
+    assert keeper.batches[-1] == ["a", "b", "c"]
+    assert worker.ask("alone", 0.01, is_patient=True).result(10) == "alone"  # a tenth of the last batch, no longer
+    worker.close(10)
+
+
+@pytest.mark.parametrize(
+    ("weight", "is_patient", "n_expected"),
+    [(0.1, True, 1), (0.1, False, 64), (1.0, True, 64)],
+    ids=["all whom it waits for", "states are not cheaper together", "a whole batch"],
+)
+def test_who_need_not_wait_does_not(weight, is_patient, n_expected):
+    worker = Worker(lambda questions: list(questions), max_waiting=2)
+    worker._n_expected, worker._patient_until = n_expected, time.monotonic() + 1000
+    assert worker.ask("next", weight, is_patient=is_patient).result(10) == "next"
+    worker.close(10)
+
+
+def test_an_end_waits_for_nobody():
+    worker = Worker(lambda questions: list(questions), max_waiting=2)
+    worker._n_expected, worker._patient_until = 64, time.monotonic() + 1000
+    last = worker.ask("last", 0.1, is_patient=True)
+    assert worker.close(10) and last.result(0) == "last"
+
+
 def test_what_is_heavier_than_a_batch_is_one(busy, keeper):
     futures = [busy.ask(name, weight) for name, weight in (("a", 0.1), ("b", 7.0), ("c", 0.1))]
     keeper.may.set()
