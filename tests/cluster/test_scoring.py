@@ -110,6 +110,12 @@ def test_a_killed_job_goes_on_with_what_is_missing(nodes, command, place, tmp_pa
     assert_same(place, tmp_path)
 
 
+def test_the_same_over_a_support_on_shards(ray, command, place, tmp_path):
+    good(*command, "--shards", "2")
+    assert_same(place, tmp_path)
+    assert "--shards needs a cluster" in refused(*command[:-2], "--shards", "2")
+
+
 def test_an_error_of_a_replica_is_ours(ray, command, tmp_path):
     rows = [[0.0] * D, [float("nan")] * D]
     text = "".join(f"{json.dumps({'id': i, 'hidden_states': row})}\n" for i, row in enumerate(rows))

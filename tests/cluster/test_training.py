@@ -10,7 +10,7 @@ from victims import kill_worker, lose_node
 
 from torchsdm import SDMClassifier, SDMEnsemble
 from torchsdm.baselines import CrossEntropyClassifier, VBLLClassifier
-from torchsdm.cluster import RayBackend
+from torchsdm.cluster import RayBackend, ShardedSupport
 from torchsdm.cluster.training import _RemoteRound
 from torchsdm.errors import ClusterError, InvalidTypeError, TrainingError
 from torchsdm.training import stored_epochs
@@ -51,6 +51,17 @@ def test_the_same_classifier(ray, nodes, data, alone):
     assert_same(fitted, alone)
     assert fitted.certificate_.to_json() == alone.certificate_.to_json()
     assert clone(fitted).get_params()["backend"] == backend
+
+
+def test_the_same_classifier_with_the_training_points_of_every_epoch_on_shards(ray, nodes, data, alone, monkeypatch):
+    matched = []
+    original = ShardedSupport.match_self
+    monkeypatch.setattr(ShardedSupport, "match_self", lambda self: matched.append(len(self)) or original(self))
+    backend = RayBackend(nodes.address, shards=2, spread_training=True)
+    fitted = SDMClassifier(0.8, n_filters=8, backend=backend, **{**SETTINGS, "n_rounds": 1, "max_epochs": 5}).fit(*data)
+    expected = SDMClassifier(0.8, n_filters=8, **{**SETTINGS, "n_rounds": 1, "max_epochs": 5}).fit(*data)
+    assert_same(fitted, expected)
+    assert matched == [150] * 5  # half of what is not held out to certify
 
 
 def test_the_same_ensemble(ray, nodes, data):

@@ -25,6 +25,7 @@ from torchsdm.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from torchsdm.application import LiveModel, SavedModel
+    from torchsdm.cluster import Backend
     from torchsdm.documents import BadRow
     from torchsdm.hidden_states import HiddenStateExtractor, TaskPrompt
 
@@ -82,7 +83,7 @@ class LanguageModel:
     device: str | None
     batch_tokens: int
 
-    def open(self, path: str, backend: str | None = None) -> SavedModel:
+    def open(self, path: str, backend: Backend = None) -> SavedModel:
         """Open the classifier saved at a path, with this language model to read texts; see ``SavedModel.load``."""
         from torchsdm.application import SavedModel
 

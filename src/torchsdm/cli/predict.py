@@ -45,6 +45,7 @@ from torchsdm.wording import counted
 @column_options
 @language_model_options
 @ray_option("Decide")
+@click.option("--shards", type=int, help="With --ray: spread MODEL's training examples over so many actors.")
 @json_option
 def predict(
     model: str,
@@ -58,6 +59,7 @@ def predict(
     columns: Columns,
     language_model: LanguageModel,
     backend: str | None,
+    shards: int | None,
     as_json: bool,
 ) -> None:
     r"""Decide on every line of INPUT with a saved MODEL.
@@ -72,7 +74,8 @@ def predict(
     can be read, that is an error.
 
     With --ray, copies of MODEL on a cluster decide, block by block, and the output is the same. Finished blocks are
-    kept in OUTPUT.parts until OUTPUT is complete: if interrupted, run the same command again to resume.
+    kept in OUTPUT.parts until OUTPUT is complete: if interrupted, run the same command again to resume. With --shards,
+    this process decides, and MODEL's training examples are spread over the cluster: for more of them than a node holds.
 
     A drift guard watches the inputs in their order. Once it is raised, only trusted answers are admitted; with --guard
     that lasts until sdm guard FILE --reset REASON.
@@ -101,12 +104,17 @@ def predict(
         with_rejected,
         write_rows,
     )
-    from torchsdm.cluster import as_backend
+    from torchsdm.cluster import RayBackend, as_backend
     from torchsdm.documents import BadRows
 
     if output is not None:
         check_output_format(output)
-    saved, cluster = language_model.open(model), as_backend(backend, "sdm predict")
+    if shards is not None and backend is None:
+        raise InvalidInputError("--shards needs a cluster: --ray auto, or --ray HOST:PORT.")
+    if shards is None:
+        saved, cluster = language_model.open(model), as_backend(backend, "sdm predict")
+    else:
+        saved, cluster = language_model.open(model, RayBackend(str(backend), shards)), None
     finished = None if cluster is None or output is None else output.with_name(f"{output.name}.parts")
     guard = None if no_guard else open_guard(saved.classifier, guard_file)
     n_inputs = n_admitted = 0

@@ -15,7 +15,7 @@ from torchsdm.cluster.connection import AUTO, connect
 from torchsdm.cluster.extraction import device_type, extract_on, portable
 from torchsdm.cluster.replicas import map_in_order
 from torchsdm.cluster.shards import Shards
-from torchsdm.cluster.support import ShardedSupport
+from torchsdm.cluster.support import ShardedSupport, spread_on
 from torchsdm.cluster.training import run_rounds
 
 __all__ = [
@@ -32,4 +32,5 @@ __all__ = [
     "map_in_order",
     "portable",
     "run_rounds",
+    "spread_on",
 ]

@@ -29,11 +29,15 @@ class RayBackend:
     threads : int, optional
         Threads of each worker, and the processors it takes. By default as many as this process would use itself:
         the last bits of training steps and of language models can depend on it.
+    spread_training : bool
+        For training points too many to be matched with each other on one node: their exemplars are spread over the
+        shards after every epoch, and rounds are trained in this process, one after the other. The model is the same.
     """
 
     address: str = AUTO
     shards: int | None = None
     threads: int | None = None
+    spread_training: bool = False
 
     def __post_init__(self) -> None:
         if not self.address:

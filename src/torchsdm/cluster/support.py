@@ -18,10 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchsdm.cluster.backend import Backend, as_backend
 from torchsdm.cluster.blocks import BLOCK_ROWS, Block, HeldRows, Recipe, Source, even_parts, joined, logged, stretches
 from torchsdm.cluster.shards import IN_FLIGHT, Batch, Shards, StateName
 from torchsdm.matching import Firsts, IndexedRows, Match, RowsInFile, Support, rows_at_once
 from torchsdm.parts import with_part
+from torchsdm.training import Spread
 from torchsdm.validation import as_tensor
 
 
@@ -294,6 +296,15 @@ class ShardedSupport(Support):
     def _replace(self, new: Mapping[int, Block]) -> None:
         placed = [Placed(one.shard, new.get(at, one.block), one.is_added) for at, one in enumerate(self._state.placed)]
         self._state = self._state.changed(one for one in placed if len(one))
+
+
+def spread_on(backend: Backend, caller: str) -> Spread | None:
+    """How training puts the support of a round on a backend; None if it stays in the process that trains the round."""
+    cluster = as_backend(backend, caller)
+    if cluster is None or not cluster.spread_training:
+        return None
+    shards = Shards.of(cluster)  # which stay from one epoch to the next
+    return lambda support: ShardedSupport.of(support, shards)
 
 
 class RowsOnShards(IndexedRows):

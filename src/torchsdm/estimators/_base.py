@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor
 
 from torchsdm.choices import BACKGROUNDS, CONTROLS, PAPER, POLICIES
-from torchsdm.cluster import Backend, as_backend, run_rounds
+from torchsdm.cluster import Backend, as_backend, run_rounds, spread_on
 from torchsdm.core import SDMDecisions
 from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, Remedy, warn_user
 from torchsdm.estimators._apart import keep_apart
@@ -188,20 +188,27 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         outside: tuple[str, ...] = ()
         if data.background is not None:
             data, outside = data.with_background(data.background), (BACKGROUND,)
-        training = Training(SDMLearner, data.points, self._settings(data.n_trained_classes), self.random_seed_)
+        caller = f"{type(self).__name__}.fit"
+        training = Training(
+            SDMLearner,
+            data.points,
+            self._settings(data.n_trained_classes),
+            self.random_seed_,
+            spread=spread_on(self.backend, caller),
+        )
         rounds = train_rounds(
             training,
             self.n_rounds,
             checkpoint=self.checkpoint,
             data_fingerprint=data.fingerprint_of_parts,
             verbose=self.verbose,
-            run=run_rounds(self.backend, f"{type(self).__name__}.fit"),
+            run=run_rounds(self.backend, caller),
         )
         self.classes_ = data.classes
         self._codes = LabelCodes(data.classes, outside)
         self.states_origin_ = data.states_origin
         self.history_ = History(record for one in rounds for record in one.records)
-        alphas = check_targets(self.alpha, data.classes, f"{type(self).__name__}.fit")
+        alphas = check_targets(self.alpha, data.classes, caller)
         return Trained(data, training, rounds, alphas, int(self.min_class_count))
 
     # ---------------------------------------------------------------- asking

@@ -16,7 +16,7 @@ from torchsdm.training.data import (
     split_of_round,
 )
 from torchsdm.training.history import EpochRecord, History, LossRecord
-from torchsdm.training.learner import Learner, Round, best_round, part_of
+from torchsdm.training.learner import Learner, Round, Spread, best_round, part_of
 from torchsdm.training.rounds import Run, RunningRound, Training, train_rounds
 from torchsdm.training.sdm_learner import AdaptorLearner, SDMLearner, balanced_mean
 
@@ -32,6 +32,7 @@ __all__ = [
     "Run",
     "RunningRound",
     "SDMLearner",
+    "Spread",
     "Training",
     "TrainingData",
     "TrainingSettings",

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from torchsdm.matching import Support
 from torchsdm.training.data import Part, TrainingSettings
 from torchsdm.training.history import EpochRecord, LossRecord
+
+Spread: TypeAlias = "Callable[[Support], Support]"
+"""Puts the points of a support elsewhere, such as on several machines; its answers stay the same."""
 
 
 class Trained(Protocol):
@@ -37,6 +41,8 @@ class Learner(ABC):
     """What ``epoch`` returns."""
     network: nn.Module
     optimizer: torch.optim.Optimizer
+    spread: Spread | None = None
+    """Where the support that every epoch matches is put, if not here."""
 
     def __init__(self, train: Part, calibration: Part, settings: TrainingSettings, seed: int, number: int) -> None:
         self.train, self.calibration, self.settings = train, calibration, settings

@@ -23,7 +23,7 @@ from torchsdm.errors import TrainingError
 from torchsdm.training.callbacks import Callback, Patience, ProgressBar
 from torchsdm.training.checkpoint import Checkpointing
 from torchsdm.training.data import Part, TrainingData, TrainingSettings, split_of_round
-from torchsdm.training.learner import Learner, Round, Trained
+from torchsdm.training.learner import Learner, Round, Spread, Trained
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class Training:
     seed: int
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of the learner."""
+    spread: Spread | None = None
+    """Where the support of a round is put to be matched; by default it stays here. Results do not depend on it."""
 
     def parts(self, number: int) -> tuple[Part, Part]:
         """The training and the calibration part of a round; the same for every learner with the same seed."""
@@ -44,7 +46,9 @@ class Training:
     def begin(self, number: int) -> Learner:
         """The learner of a round before its first epoch."""
         with _plain_torch(self.settings.device_type):
-            return self.learner(*self.parts(number), self.settings, self.seed, number, **self.options)
+            learner = self.learner(*self.parts(number), self.settings, self.seed, number, **self.options)
+        learner.spread = self.spread
+        return learner
 
     def resume(self, number: int, state: Mapping[str, Tensor]) -> Learner:
         """The learner of a round after the epoch that left ``state``; before the first if that is empty."""

@@ -25,7 +25,7 @@ from torchsdm.core import (
     sdm_losses,
 )
 from torchsdm.errors import TrainingError
-from torchsdm.matching import SupportSet
+from torchsdm.matching import Support, SupportSet
 from torchsdm.training.data import Part, TrainingSettings, Use, random_generator
 from torchsdm.training.history import EpochRecord
 from torchsdm.training.learner import Learner, part_of, prefixed
@@ -115,7 +115,11 @@ class SDMLearner(AdaptorLearner):
     def _evaluate(self) -> tuple[_Evaluation, _Evaluation]:
         """Signals and losses of the training part against itself and of the calibration part against it."""
         (exemplars, logits), (calibration_exemplars, calibration_logits) = self._forward()
-        support = SupportSet(exemplars, self.train_labels, logits.argmax(dim=1), block_size=self.settings.block_size)
+        support: Support = SupportSet(
+            exemplars, self.train_labels, logits.argmax(dim=1), block_size=self.settings.block_size
+        )
+        if self.spread is not None:
+            support = self.spread(support)
         matches = support.match_self(), support.match(calibration_exemplars, calibration_logits.argmax(dim=1))
         evaluations = []
         for match, z, labels in zip(
