@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchsdm.matching._parts import Part
 from torchsdm.matching._tiles import CHUNK, CHUNK_DOWN, Tile
-from torchsdm.numerics import empty_float32
+from torchsdm.numerics import empty_float32, whole_lines
 
 _KEPT_BLOCKS = 32  # blocks of products that may be kept at once: 512 MB for the default block size
 _FEWEST_ROWS = 64  # products of fewer rows are so slow that computing them twice for more rows is faster
@@ -30,7 +30,7 @@ class Products:
             self.n_rows = min(self.n_rows, affordable)
         self.width = min(n_support, max(block_size, (4 if self.kept else 1) * block_size**2 // self.n_rows))
         width = n_support if self.kept else self.width
-        self.buffer = empty_float32(self.n_rows, width, device=parts[0].points.points.device)
+        self.buffer = empty_float32(self.n_rows, whole_lines(width), device=parts[0].points.points.device)
 
     def row_blocks(self) -> Iterator[slice]:
         """The blocks of queries."""
@@ -68,7 +68,7 @@ class MutualProducts:
         self.scaled, self.scale = scaled, scale
         self.n_rows = max(1, 2 * block_size // 3)
         self.width = max(self.n_rows, 4 * block_size**2 // self.n_rows)
-        n = min(self.n_rows, len(scaled)) * min(self.width, len(scaled))
+        n = min(self.n_rows, len(scaled)) * whole_lines(min(self.width, len(scaled)))
         self.buffer = empty_float32(n, device=scaled.device)
 
     def fits(self, start: int, stop: int) -> bool:
@@ -82,11 +82,12 @@ class MutualProducts:
         """
         for first in range(start, stop, self.width):
             last = min(first + self.width, stop)
-            shape = piece.stop - piece.start, last - first
+            shape = piece.stop - piece.start, whole_lines(last - first)
             products = self.buffer[: shape[0] * shape[1]].view(shape)
-            _multiply(self.scaled[piece.start : piece.stop], self.scaled[first:last], products)
+            out = products[:, : last - first]
+            _multiply(self.scaled[piece.start : piece.stop], self.scaled[first:last], out)
             if first == piece.start:
-                products.fill_diagonal_(-torch.inf)  # so that the bounds of a point with itself are infinite
+                out.fill_diagonal_(-torch.inf)  # so that the bounds of a point with itself are infinite
             yield slice(piece.start, piece.stop), Tile(products, 0, first, last, False, CHUNK, self.scale)
             later = max(first, piece.stop)
             if later < last:
