@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchsdm._large_products import multiply_into
 from torchsdm.matching._parts import Part
 from torchsdm.matching._tiles import CHUNK, CHUNK_DOWN, Tile
 from torchsdm.numerics import empty_float32, whole_lines
@@ -21,31 +22,34 @@ class Products:
     """Products of queries with parts of a support, in tiles; the tiles of a block of rows are kept if memory allows."""
 
     def __init__(self, parts: Sequence[Part], n_queries: int, block_size: int) -> None:
-        self.first, self.n_queries = parts[0].start, n_queries
-        n_support = sum(map(len, parts))
+        self.n_queries, n_support = n_queries, sum(map(len, parts))
         self.n_rows = max(1, min(n_queries, block_size))
         affordable = _KEPT_BLOCKS * block_size**2 // n_support
         self.kept = affordable >= min(self.n_rows, _FEWEST_ROWS)
         if self.kept:
             self.n_rows = min(self.n_rows, affordable)
         self.width = min(n_support, max(block_size, (4 if self.kept else 1) * block_size**2 // self.n_rows))
-        width = n_support if self.kept else self.width
-        self.buffer = empty_float32(self.n_rows, whole_lines(width), device=parts[0].points.points.device)
+        *starts, width = itertools.accumulate((whole_lines(len(part)) for part in parts), initial=0)
+        self.offsets = {part.start: start for part, start in zip(parts, starts, strict=True)}  # of kept products
+        width = width if self.kept else whole_lines(self.width)
+        self.buffer = empty_float32(self.n_rows, width, device=parts[0].points.points.device)
 
     def row_blocks(self) -> Iterator[slice]:
         """The blocks of queries."""
         return (slice(start, start + self.n_rows) for start in range(0, self.n_queries, self.n_rows))
 
     def spans(self, part: Part) -> Iterator[tuple[int, int]]:
-        """First and last column, within the part, of each of its tiles."""
-        return ((start, min(start + self.width, len(part))) for start in range(0, len(part), self.width))
+        """First and last column, within the part, of each of its tiles, which are about equally wide."""
+        n_tiles = -(-len(part) // self.width)
+        width = min(self.width, whole_lines(-(-len(part) // n_tiles)))
+        return ((start, min(start + width, len(part))) for start in range(0, len(part), width))
 
     def tile(
         self, part: Part, multiplier: Tensor, own: Tensor | None, span: tuple[int, int], *, again: bool = False
     ) -> Tile:
         """The products of a block of queries with a span of a part; ``again`` reuses them if they were kept."""
         start, stop = span
-        offset = part.start - self.first + start if self.kept else 0
+        offset = self.offsets[part.start] + start if self.kept else 0
         block, bounds = self.buffer[: len(multiplier)], part.points.bounds
         tile = Tile(block, offset, start, stop, False, CHUNK, bounds.scale)
         if again and self.kept:
@@ -54,7 +58,7 @@ class Products:
         if bounds.decide_nothing:
             out.zero_()
         else:
-            _multiply(multiplier, part.points.multiplicands(start, stop), out)
+            multiply_into(out, multiplier, part.points.multiplicands(start, stop))
         if own is not None:
             here = torch.nonzero((own >= start) & (own < stop)).squeeze(1)
             out[here, own[here] - start] = -torch.inf  # so that the bounds of the query itself are infinite
@@ -85,7 +89,7 @@ class MutualProducts:
             shape = piece.stop - piece.start, whole_lines(last - first)
             products = self.buffer[: shape[0] * shape[1]].view(shape)
             out = products[:, : last - first]
-            _multiply(self.scaled[piece.start : piece.stop], self.scaled[first:last], out)
+            multiply_into(out, self.scaled[piece.start : piece.stop], self.scaled[first:last])
             if first == piece.start:
                 out.fill_diagonal_(-torch.inf)  # so that the bounds of a point with itself are infinite
             yield slice(piece.start, piece.stop), Tile(products, 0, first, last, False, CHUNK, self.scale)
@@ -123,11 +127,3 @@ def pieces_of(groups: Tensor, n_rows: int) -> list[Piece]:
             pieces += [Piece(*cut, group >= 0, group < 0, stop) for cut in itertools.pairwise(cuts)]
         start = stop
     return pieces
-
-
-def _multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
-    """a @ b.T into out."""
-    if len(a) == 1:
-        torch.mv(b, a[0], out=out[0])
-    else:
-        torch.mm(a, b.T, out=out)
