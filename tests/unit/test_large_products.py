@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
+from threadpoolctl import threadpool_limits
 
 from torchsdm import _large_products as large_products
 from torchsdm._large_products import multiply_into
@@ -59,8 +62,13 @@ class Clock:
 
 @pytest.mark.parametrize(
     ("first", "second", "winner"),
-    [((1.0,), (2.0,), "first"), ((2.0,), (1.0,), "second"), ((9.0, 9.0, 1.0, 9.0), (2.0,), "first")],
-    ids=["first is faster", "second is faster", "the best trial counts"],
+    [
+        ((1.0,), (2.0,), "first"),
+        ((2.0,), (1.0,), "second"),
+        ((9.0, 1.0), (2.0,), "first"),
+        ((0.1, 3.0), (2.0,), "second"),
+    ],
+    ids=["first is faster", "second is faster", "a slow trial", "a lucky trial"],
 )
 def test_the_faster_library_gets_all_but_the_trials(monkeypatch, first, second, winner):
     clock = Clock()
@@ -80,16 +88,50 @@ def test_products_of_other_sizes_are_another_contest():
     assert large_products._contest(2, 8) is not large_products._contest(1, 8)
 
 
-def test_numpy_takes_part_only_with_as_many_threads_as_torch(always_large, monkeypatch):
-    from threadpoolctl import threadpool_limits
-
-    asked = []
-    monkeypatch.setattr(large_products, "_contest", lambda *key: asked.append(key) or large_products._Contest())
+def test_large_products_are_both_libraries(always_large, monkeypatch):
+    monkeypatch.setattr(large_products, "_contest", cache(lambda *_: large_products._Contest()))
     a, b = factors()
-    for torch_threads, numpy_threads in ((1, 1), (2, 1), (1, 2), (2, 2)):
-        torch.set_num_threads(torch_threads)
-        with threadpool_limits(numpy_threads, user_api="blas"):
-            out = torch.empty(7, 11)
-            multiply_into(out, a, b)
-            assert out.numpy() == pytest.approx(np.matmul(a.numpy(), b.numpy().T), abs=1e-5)
-    assert asked == [(1, 3), (2, 3)]
+    for _ in range(2 * large_products._TRIALS + 1):
+        out = torch.empty(7, 11)
+        multiply_into(out, a, b)
+        assert out.numpy() == pytest.approx(a.numpy() @ b.numpy().T, abs=1e-5)
+    contest = large_products._contest(torch.get_num_threads(), 3)
+    assert [len(rates) for rates in contest.rates.values()] == [large_products._TRIALS] * 2
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3, 9])
+def test_numpy_multiplies_with_torchs_number_of_threads(n_threads, monkeypatch):
+    seen = []
+    matmul = np.matmul
+
+    def spy(rows, columns, out):
+        seen.append((len(rows), blas_threads()))
+        return matmul(rows, columns, out=out)
+
+    monkeypatch.setattr(large_products.np, "matmul", spy)
+    torch.set_num_threads(n_threads)
+    a, b = factors()
+    out = torch.empty(7, 11)
+    with threadpool_limits(2, user_api="blas"):
+        large_products._by_numpy(out, a, b)
+        assert blas_threads() == {2}  # as it was
+    assert out.numpy() == pytest.approx(a.numpy() @ b.numpy().T, abs=1e-5)
+    assert len(seen) == n_threads and sum(rows for rows, _ in seen) == 7
+    assert all(threads == {1} for _, threads in seen)
+
+
+def test_several_users_of_one_thread_give_the_setting_back():
+    with threadpool_limits(2, user_api="blas"):
+        with large_products._one_blas_thread():
+            with large_products._one_blas_thread():
+                assert blas_threads() == {1}
+            assert blas_threads() == {1}
+        assert blas_threads() == {2}
+        with pytest.raises(ZeroDivisionError), large_products._one_blas_thread():
+            raise ZeroDivisionError
+        assert blas_threads() == {2} and large_products._one_blas_thread.users == 0
+
+
+def blas_threads():
+    """The numbers of threads that products of numpy are set to use."""
+    return {library.num_threads for library in large_products._one_blas_thread.controller.lib_controllers}
