@@ -43,7 +43,7 @@ def run() -> Iterator[Figure]:
         f"epoch, N = {N:,} in halves, D = {D:,}, M = {M:,}, batch 50",
         f"its {operations / 1e9:.0f} GFLOP at the rate of a large product",
         statistics.median(times) / statistics.median(ideals),
-        at_most=1.5,
+        at_most=1.25,
         low=min(ratios),
         high=max(ratios),
         work_seconds=statistics.median(times),

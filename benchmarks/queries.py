@@ -30,7 +30,7 @@ def _one_query() -> Figure:
         lambda: support.match(query, prediction, k=5),
         "matrix-vector product",
         lambda: points @ query[0],
-        at_most=1.5,
+        at_most=1.2,
         repeats=51,
     )
 
@@ -74,5 +74,5 @@ def _a_million() -> Iterator[Figure]:
                 torch.mm(part, points[start:stop].T, out=products.buffer[: len(part), start:stop])
 
     work = "1,000 queries against 1,000,000 × 256"
-    yield compare(work, match, "product in the same blocks", plain, at_most=1.3, repeats=5)
+    yield compare(work, match, "product in the same blocks", plain, at_most=1.1, repeats=5)
     yield judged(f"{work}: extra memory", "GB", memory.extra / 1e9, at_most=1.0)

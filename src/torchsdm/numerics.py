@@ -8,6 +8,7 @@ decides wherever its bound allows only one answer, and the few open entries are 
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from torch import Tensor
 _FEW_ROWS = 16  # for so few, converting the weights would take longer than the products
 _CHUNK_ELEMENTS = 1 << 18  # float64 elements at once in the canonical evaluation: 2 MB, which stay in cache
 _BLOCK_TERMS = 512  # terms of a product that are summed together: fewer tighten the bound, but slow the product down
+_CACHE_LINE = 16  # float32 numbers in 64 bytes
 
 
 def canonical_sum(terms: Tensor) -> Tensor:
@@ -58,16 +60,28 @@ def empty_float32(*shape: int, device: torch.device) -> Tensor:
     """A float32 tensor to write to.
 
     On the CPU its memory is numpy's, which asks the system for large pages where torch does not: filling a fresh block
-    of tens of megabytes, and reading down its columns, is then much faster.
+    of tens of megabytes, and reading down its columns, is then much faster. It starts at a cache line, where numpy's
+    does not; so does every row if its length is ``whole_lines``.
     """
     if device.type == "cpu":
-        return torch.from_numpy(np.empty(shape, dtype=np.float32))
+        n = math.prod(shape)
+        memory = np.empty(n + _CACHE_LINE, dtype=np.float32)
+        first = -(memory.ctypes.data // memory.itemsize) % _CACHE_LINE
+        return torch.from_numpy(memory[first : first + n].reshape(shape))
     return torch.empty(shape, dtype=torch.float32, device=device)
 
 
 def empty_float64(*shape: int, device: torch.device) -> Tensor:
     """The same in float64."""
     return empty_float32(*shape, 2, device=device).view(torch.float64).squeeze(-1)
+
+
+def whole_lines(n: int) -> int:
+    """The smallest number of float32, from n, that fills whole cache lines.
+
+    Products into rows that begin within a cache line can take half as long again (MKL on an AMD Zen 4).
+    """
+    return -(-n // _CACHE_LINE) * _CACHE_LINE
 
 
 def summation_order(n: int) -> list[tuple[int, int, int]]:

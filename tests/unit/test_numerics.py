@@ -13,12 +13,14 @@ import torch
 from torchsdm import numerics
 from torchsdm.numerics import (
     canonical_sum,
+    empty_float32,
     exact_sqrt,
     full_float32_products,
     invariant_linear,
     pair_distances,
     pairwise_sum,
     product_error,
+    whole_lines,
 )
 
 
@@ -264,3 +266,13 @@ def test_full_products_in_several_threads_give_the_setting_back(reduced_precisio
     with ThreadPoolExecutor(4) as pool:
         assert all(seen == ["ieee", "ieee"] for seen in pool.map(work, range(50)))
     assert precision() == ["bf16", "tf32"]
+
+
+@pytest.mark.parametrize("n_columns", [1, 16, 17, 9_000])
+def test_rows_of_whole_lines_begin_at_cache_lines(n_columns):
+    held = [empty_float32(7, whole_lines(n_columns), device=torch.device("cpu")) for _ in range(9)]
+    for block in held:  # several: one may be at a cache line by chance
+        assert block.shape == (7, -(-n_columns // 16) * 16) and block.is_contiguous()
+        assert all(row.data_ptr() % 64 == 0 for row in block)
+        block.fill_(1.0)
+        assert block.sum() == block.numel()

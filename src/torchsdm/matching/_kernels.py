@@ -144,17 +144,24 @@ def count_matches(
 
 @compiled
 def find_neighbors(tile: Tile, rows: Rows, columns: Columns, found: Found, begin: int, end: int) -> None:
-    """Update the k nearest points of each row with a tile."""
+    """Update the k nearest points of each row with a tile.
+
+    The k-th smallest upper bound limits which points may be among them, so hardly more than k are measured.
+    """
     k = found.neighbor_distance.shape[1]
     squares = np.empty(columns.points.shape[1], dtype=np.float64)
+    candidates = np.empty(tile.stop - tile.start, dtype=np.int64)
+    smallest = np.empty(k, dtype=np.float32)
     for i in range(begin, end):
         distances, indices = found.neighbor_distance[i], found.neighbor_index[i]
         limit = _squared_above(distances[k - 1], tile.scale)
-        factor, low = rows.factor[i], rows.low[i]
+        factor, low, high = rows.factor[i], rows.low[i], rows.high[i]
+        smallest[:] = np.inf
+        n_candidates = 0
         for c in range(_n_chunks(tile)):
             first, last = _chunk(tile, c)
             p = tile.products[i, tile.offset + first - tile.start : tile.offset + last - tile.start]
-            lower = columns.lower[first:last]
+            lower, upper = columns.lower[first:last], columns.upper[first:last]
             n_possible = np.int32(0)
             for j in range(last - first):
                 n_possible += (lower[j] + low) - factor * p[j] <= limit
@@ -162,10 +169,16 @@ def find_neighbors(tile: Tile, rows: Rows, columns: Columns, found: Found, begin
                 continue
             for j in range(last - first):
                 if (lower[j] + low) - factor * p[j] <= limit and first + j != rows.own[i]:
-                    at = columns.index[first + j]
-                    d = _distance(rows.points[rows.index[i]], columns.points[at], columns.summation, squares)
-                    _insert(distances, indices, d, columns.start + at)
-                    limit = _squared_above(distances[k - 1], tile.scale)
+                    candidates[n_candidates] = first + j
+                    n_candidates += 1
+                    _insert_bound(smallest, (upper[j] + high) - factor * p[j])
+                    limit = min(limit, np.float32(min(smallest[k - 1] * _ABOVE, _LARGEST)))
+        for candidate in candidates[:n_candidates]:
+            if (columns.lower[candidate] + low) - factor * _product(tile, i, candidate) <= limit:
+                at = columns.index[candidate]
+                d = _distance(rows.points[rows.index[i]], columns.points[at], columns.summation, squares)
+                _insert(distances, indices, d, columns.start + at)
+                limit = min(limit, _squared_above(distances[k - 1], tile.scale))
 
 
 @helper
@@ -409,6 +422,18 @@ def _insert(distances: Array, indices: Array, distance: float, index: int) -> No
         distances[at], indices[at] = distances[at - 1], indices[at - 1]
         at -= 1
     distances[at], indices[at] = distance, index
+
+
+@helper
+def _insert_bound(bounds: Array, bound: float) -> None:
+    """Put a bound into a sorted row; the largest one drops out."""
+    at = len(bounds) - 1
+    if not bound < bounds[at]:
+        return
+    while at > 0 and bound < bounds[at - 1]:
+        bounds[at] = bounds[at - 1]
+        at -= 1
+    bounds[at] = bound
 
 
 @helper

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchsdm._large_products import multiply_into
 from torchsdm.matching._parts import Part
 from torchsdm.matching._tiles import CHUNK, CHUNK_DOWN, Tile
-from torchsdm.numerics import empty_float32
+from torchsdm.numerics import empty_float32, whole_lines
 
 _KEPT_BLOCKS = 32  # blocks of products that may be kept at once: 512 MB for the default block size
 FEWEST_ROWS = 64  #: products of fewer rows are so slow that computing them twice for more rows is faster
@@ -21,12 +22,12 @@ class Products:
     """Products of queries with parts of a support, in tiles; the tiles of a block of rows are kept if memory allows."""
 
     def __init__(self, parts: Sequence[Part], n_queries: int, block_size: int) -> None:
-        self.n_queries = n_queries
-        *offsets, n_support = itertools.accumulate(map(len, parts), initial=0)
-        self.offsets = {part.start: offset for part, offset in zip(parts, offsets, strict=True)}
+        self.n_queries, n_support = n_queries, sum(map(len, parts))
         self.n_rows, self.kept = rows_of_products(n_support, n_queries, block_size)
         self.width = min(n_support, max(block_size, (4 if self.kept else 1) * block_size**2 // self.n_rows))
-        width = n_support if self.kept else self.width
+        *starts, width = itertools.accumulate((whole_lines(len(part)) for part in parts), initial=0)
+        self.offsets = {part.start: start for part, start in zip(parts, starts, strict=True)}  # of kept products
+        width = width if self.kept else whole_lines(self.width)
         self.buffer = empty_float32(self.n_rows, width, device=parts[0].points.points.device)
 
     def row_blocks(self) -> Iterator[slice]:
@@ -34,8 +35,10 @@ class Products:
         return (slice(start, start + self.n_rows) for start in range(0, self.n_queries, self.n_rows))
 
     def spans(self, part: Part) -> Iterator[tuple[int, int]]:
-        """First and last column, within the part, of each of its tiles."""
-        return ((start, min(start + self.width, len(part))) for start in range(0, len(part), self.width))
+        """First and last column, within the part, of each of its tiles, which are about equally wide."""
+        n_tiles = -(-len(part) // self.width)
+        width = min(self.width, whole_lines(-(-len(part) // n_tiles)))
+        return ((start, min(start + width, len(part))) for start in range(0, len(part), width))
 
     def tile(
         self, part: Part, multiplier: Tensor, own: Tensor | None, span: tuple[int, int], *, again: bool = False
@@ -51,7 +54,7 @@ class Products:
         if bounds.decide_nothing:
             out.zero_()
         else:
-            _multiply(multiplier, part.points.multiplicands(start, stop), out)
+            multiply_into(out, multiplier, part.points.multiplicands(start, stop))
         if own is not None:
             here = torch.nonzero((own >= start) & (own < stop)).squeeze(1)
             out[here, own[here] - start] = -torch.inf  # so that the bounds of the query itself are infinite
@@ -73,7 +76,7 @@ class MutualProducts:
         self.scaled, self.scale = scaled, scale
         self.n_rows = max(1, 2 * block_size // 3)
         self.width = max(self.n_rows, 4 * block_size**2 // self.n_rows)
-        n = min(self.n_rows, len(scaled)) * min(self.width, len(scaled))
+        n = min(self.n_rows, len(scaled)) * whole_lines(min(self.width, len(scaled)))
         self.buffer = empty_float32(n, device=scaled.device)
 
     def fits(self, start: int, stop: int) -> bool:
@@ -87,11 +90,12 @@ class MutualProducts:
         """
         for first in range(start, stop, self.width):
             last = min(first + self.width, stop)
-            shape = piece.stop - piece.start, last - first
+            shape = piece.stop - piece.start, whole_lines(last - first)
             products = self.buffer[: shape[0] * shape[1]].view(shape)
-            _multiply(self.scaled[piece.start : piece.stop], self.scaled[first:last], products)
+            out = products[:, : last - first]
+            multiply_into(out, self.scaled[piece.start : piece.stop], self.scaled[first:last])
             if first == piece.start:
-                products.fill_diagonal_(-torch.inf)  # so that the bounds of a point with itself are infinite
+                out.fill_diagonal_(-torch.inf)  # so that the bounds of a point with itself are infinite
             yield slice(piece.start, piece.stop), Tile(products, 0, first, last, False, CHUNK, self.scale)
             later = max(first, piece.stop)
             if later < last:
@@ -127,11 +131,3 @@ def pieces_of(groups: Tensor, n_rows: int) -> list[Piece]:
             pieces += [Piece(*cut, group >= 0, group < 0, stop) for cut in itertools.pairwise(cuts)]
         start = stop
     return pieces
-
-
-def _multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
-    """a @ b.T into out."""
-    if len(a) == 1:
-        torch.mv(b, a[0], out=out[0])
-    else:
-        torch.mm(a, b.T, out=out)

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import reference
+from torchsdm import _large_products as large_products
 from torchsdm import numerics
 from torchsdm.errors import InvalidInputError
 from torchsdm.matching import _kernels as kernels
@@ -589,6 +590,22 @@ def test_match_equals_brute_force(large, block_size, kept, n_rows, n_tiles, comp
 def test_threads_change_nothing(large, threads):
     for block_size in (100, 2048):
         assert_same_as_brute_force(large, block_size, True, threads)
+
+
+@pytest.mark.parametrize("library", ["_by_torch", "_by_numpy"])
+def test_the_library_of_the_products_changes_nothing(large, library, monkeypatch):
+    calls = []
+
+    def multiply_into(out, a, b):
+        calls.append(len(a))
+        getattr(large_products, library)(out, a, b)
+
+    monkeypatch.setattr(_products, "multiply_into", multiply_into)
+    for block_size in (48, 80, 2048):
+        assert_same_as_brute_force(large, block_size, True)
+    crowd = Crowd(650, 2, 0.1)
+    assert_same(match_self(crowd.whole(), 300), crowd.plain_self())
+    assert sum(calls) > 300
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
