@@ -50,7 +50,6 @@ def connect(address: str = AUTO) -> Any:
         ray.init(
             address="local",
             include_dashboard=False,
-            _node_ip_address="127.0.0.1",  # nobody else is to join
             _system_config=_QUICK_HEALTH_CHECKS,
             **settings,
         )

@@ -457,6 +457,7 @@ def test_the_defaults_are_the_papers():
         "calibration_size": 0.5,
         "patience": None,
         "checkpoint": None,
+        "backend": None,
         "verbose": False,
     }
 

@@ -17,7 +17,7 @@ DEFAULTS = {name: one.default for name, one in inspect.signature(SDMClassifier).
 
 def test_the_command_has_the_defaults_of_the_class():
     options = {option.name: option.default for option in train.params}
-    shared = DEFAULTS.keys() & options.keys() - {"checkpoint", "device"}
+    shared = DEFAULTS.keys() & options.keys() - {"checkpoint", "device", "backend"}
     assert shared >= {"n_filters", "learning_rate", "patience", "standardization", "certification_size", "control"}
     assert {name: options[name] for name in shared} == {name: DEFAULTS[name] for name in shared}
 
