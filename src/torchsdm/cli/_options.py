@@ -331,7 +331,7 @@ def guard_option(what: str) -> Callable[[Command], Command]:
 
 def ray_option(what: str) -> Callable[[Command], Command]:
     """``--ray``, as ``backend``: the cluster to work on."""
-    return click.option("--ray", "backend", metavar="auto|HOST:PORT", help=f"{what} on a Ray cluster.")
+    return click.option("--ray", "backend", default=None, metavar="auto|HOST:PORT", help=f"{what} on a Ray cluster.")
 
 
 def json_option(command: Command) -> Command:
