@@ -35,7 +35,7 @@ def threads():
 
 def driver(*arguments):
     """The command in a process of its own, to be killed."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}  # torch obeys both
     return subprocess.Popen(
         [sys.executable, "-c", SDM, *map(str, arguments)], stdout=subprocess.DEVNULL, env=environment
     )
