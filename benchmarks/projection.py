@@ -131,8 +131,8 @@ def _table(machine: dict[str, Any]) -> list[str]:
         *lines,
         "",
         f"One node holds {largest / 1e6:,.0f} million exemplars of {cluster.M} filters. Queries a second grow with the "
-        f"nodes up to about {n_most:,.0f} of them: then sending each query to every node over {NETWORK * 8 / 1e9:g} Gbit/s "
-        "takes as long as the arithmetic.",
+        f"nodes up to about {n_most:,.0f} of them: then sending each query to every node over "
+        f"{NETWORK * 8 / 1e9:g} Gbit/s takes as long as the arithmetic.",
         "",
     ]
 
