@@ -23,10 +23,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import works as made
-from trials import started
-from works import Work
-
+from chaos import works as made
+from chaos.trials import started
+from chaos.works import Work
 from torchsdm.errors import TorchSDMError
 from warm_process import SDM, WarmProcess
 

@@ -26,8 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from trials import SIGNED, make_change, started
-
+from chaos.trials import SIGNED, make_change, started
 from served import HOST, free_port
 from torchsdm import SDMClassifier
 from torchsdm.application import LiveModel

@@ -18,9 +18,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
-from trials import SIGNED, make_change, started
-from works import D, fingerprint, trained_model
 
+from chaos.trials import SIGNED, make_change, started
+from chaos.works import D, fingerprint, trained_model
 from served import Server, server
 from torchsdm.application import LiveModel
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import faults
 import pytest
-from works import works
+
+from chaos import faults
+from chaos.works import works
 
 KILLED = ["train", "train over a model", "embed", "update", "recalibrate", "compact", "predict"]
 OTHERS = [
