@@ -9,13 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path.append(str(HERE.parents[1] / "studies"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "studies"))
 
-from common import said, write_between
+from common import REPOSITORY, said, write_between
 
-RESULTS = HERE / "results"
-PAGE = HERE.parents[1] / "docs" / "reliability.md"
+RESULTS = Path(__file__).resolve().parent / "results"
+PAGE = REPOSITORY / "docs" / "reliability.md"
 
 ENDS = {
     "done": "went through",
@@ -44,9 +43,9 @@ def kills(faults: dict[str, Any], serving: dict[str, Any], scoring: dict[str, An
     rows.append(["a service that is being changed", serving["kills"], told])
     if scoring is not None:
         rows.append(["`sdm predict --ray` (its driver)", scoring["kills"], "same bytes when run again"])
-    total = sum(row[1] for row in rows)
-    lines = [f"{total:,} times kill -9 at random moments, {faults['kills_with_a_real_language_model']} of them with a"]
-    return f"{lines[0]} real language model at work.\n\n{table(['killed', 'times', 'after it'], rows)}"
+    total, real = sum(row[1] for row in rows), faults["kills_with_a_real_language_model"]
+    opening = f"{total:,} times kill -9 at random moments, {real} of them with a real language model at work."
+    return f"{opening}\n\n{table(['killed', 'times', 'after it'], rows)}"
 
 
 def other_faults(faults: dict[str, Any]) -> str:
@@ -66,20 +65,16 @@ def other_faults(faults: dict[str, Any]) -> str:
 
 def load(figures: dict[str, Any]) -> str:
     """The service at saturation."""
+    versions = f"{figures['changes']} and {figures['versions_answered']}"
+    memory = f"{figures['memory_mb']} MB, {100 * figures['memory_growth']:+.1f} %"
     rows = [
         ["minutes", f"{figures['minutes']:g}"],
         ["clients that keep asking, and connections in all", f"{figures['clients']} and {figures['connections']:,}"],
         ["answers (rows) compared with the library", f"{figures['answers']:,} ({figures['rows']:,})"],
-        [
-            "changes of the model meanwhile, and versions that answered",
-            f"{figures['changes']} and {figures['versions_answered']}",
-        ],
+        ["changes of the model meanwhile, and versions that answered", versions],
         ["lost, doubled, reordered or wrong", sum(figures["broken"].values())],
         ["p50 and p99", f"{figures['p50_ms']:g} and {figures['p99_ms']:g} ms"],
-        [
-            "memory, and its growth after the first minute",
-            f"{figures['memory_mb']} MB, {100 * figures['memory_growth']:+.1f} %",
-        ],
+        ["memory, and its growth after the first minute", memory],
         ["slow clients that were given up", figures["slow_clients_given_up"]],
         ["from SIGTERM to the end, all questions answered", f"{figures['drain_seconds']:g} s"],
     ]
@@ -89,7 +84,9 @@ def load(figures: dict[str, Any]) -> str:
 def main() -> None:
     """All sections whose trials have been run."""
     found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))}
+    machines = sorted({said(figures["machine"]) for figures in found.values() if "machine" in figures})
     sections: dict[str, Callable[[], str]] = {
+        "machine": lambda: " ".join(machines),
         "kills": lambda: kills(found["faults"], found["serving"], found.get("scoring")),
         "faults": lambda: other_faults(found["faults"]),
         "load": lambda: load(found["load"]),

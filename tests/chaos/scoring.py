@@ -19,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "cluster"))
 
 from loopback import has_only_loopback
+from nodes import Nodes
 
 from chaos.trials import started
 from chaos.works import environment, states_file, trained_model
-from conftest import Nodes
 from sdm_command import good
 from warm_process import SDM
 
