@@ -49,7 +49,10 @@ def whole_file(path: Path) -> Iterator[Path]:
     temporary.unlink(missing_ok=True)
     try:
         yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
         os.replace(temporary, path)
+        sync_directory(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
