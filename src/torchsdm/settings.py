@@ -88,7 +88,7 @@ def _is_a(value: Any, hint: Any) -> bool:
         return fits and all(_is_a(one, part) for one, part in zip(value, parts, strict=True))
     if origin in (list, tuple):
         return isinstance(value, list | tuple) and all(_is_a(one, parts[0]) for one in value)
-    if origin is Mapping:
+    if origin in (Mapping, dict):
         return isinstance(value, Mapping) and all(_is_a(one, parts[1]) for one in value.values())
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)

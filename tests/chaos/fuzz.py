@@ -44,13 +44,14 @@ def run(name: str, seed: int, numbers: range, folder: Path, seeds: Path) -> Repo
         arguments = ["--child", name, "--seed", seed, "--numbers", f"{numbers.start}:{numbers.stop}"]
         process = WarmProcess(Path(__file__), *arguments, "--folder", folder, "--seeds", seeds)
         begin, last, since = time.monotonic(), progress.read(), time.monotonic()
-        while process.poll() is None:
-            time.sleep(0.02)
-            if progress.read() != last:
-                last, since = progress.read(), time.monotonic()
-            elif time.monotonic() - since > _STUCK:
-                with suppress(ProcessLookupError):
-                    process.send_signal(signal.SIGKILL)
+        try:
+            while process.poll() is None and time.monotonic() - since < _STUCK:
+                time.sleep(0.02)
+                if progress.read() != last:
+                    last, since = progress.read(), time.monotonic()
+        finally:  # also if this process is told to end
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGKILL)
         code = process.wait()
         if (folder / "report.json").exists():
             part = json.loads((folder / "report.json").read_text())
@@ -161,6 +162,7 @@ def main() -> int:
         target = TARGETS[given.child](Path(given.seeds))
         child(target, given.seed, range(first, last), Path(given.folder))
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     root = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(prefix="chaos-", dir=root) as temporary:
         work = given.work or Path(temporary)
