@@ -97,13 +97,13 @@ def run_all(names: list[str], n_cases: int, seed: int, work: Path, keep: Path | 
 
 def _say(report: Report) -> None:
     rate = report.cases / max(report.seconds, 0.1)
-    print(  # noqa: T201
+    print(
         f"{report.target:24} {report.cases:7} cases {report.refused:7} refused {report.seconds:7.1f} s {rate:6.0f}/s "
         f"{report.megabytes:4} MB {len(report.failures):4} failures",
         flush=True,
     )
     for what, numbers in distinct(report.failures).items():
-        print(f"    {len(numbers)}x, first {numbers[0]}: {what}", flush=True)  # noqa: T201
+        print(f"    {len(numbers)}x, first {numbers[0]}: {what}", flush=True)
 
 
 def distinct(failures: list[Failure]) -> dict[str, list[int]]:
@@ -173,7 +173,7 @@ def main() -> int:
     if given.json is not None:
         given.json.parent.mkdir(parents=True, exist_ok=True)
         given.json.write_text(json.dumps(found, indent=1) + "\n")
-    print(f"{found['cases']} cases, {found['failures']} failures, {found['seconds']} s, seed {given.seed}")  # noqa: T201
+    print(f"{found['cases']} cases, {found['failures']} failures, {found['seconds']} s, seed {given.seed}")
     return 1 if found["failures"] else 0
 
 

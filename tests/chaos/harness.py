@@ -134,7 +134,15 @@ def random_of(target: str, seed: int, number: int) -> Random:
 
 # --- What may not happen ---------------------------------------------------------------------------------------------
 
-_FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "subprocess.Popen", "socket.connect", "pickle.find_class")
+_FORBIDDEN = (
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.spawn",
+    "subprocess.Popen",
+    "socket.connect",
+    "pickle.find_class",
+)
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
@@ -233,7 +241,11 @@ def run_cases(
             if _says_memory(error):
                 failure = ("memory", f"{type(error).__name__}: {error!s:.300}", _where(error))
             elif len(str(error)) > LONGEST_MESSAGE:
-                failure = ("message", f"{type(error).__name__} of {len(str(error))} characters: {error!s:.200}", _where(error))
+                failure = (
+                    "message",
+                    f"{type(error).__name__} of {len(str(error))} characters: {error!s:.200}",
+                    _where(error),
+                )
         except TooSlow as error:
             failure = ("slow", f"more than {SECONDS} s", _where(error))
         except Exception as error:
@@ -256,7 +268,9 @@ def run_cases(
         report.cases += 1
         report.refused += is_refused
         if failure is not None:
-            report.failures.append(Failure(target.name, seed, number, *failure))
+            kind, what, where = failure
+            what = what.encode("ascii", "backslashreplace").decode()
+            report.failures.append(Failure(target.name, seed, number, kind, what, where))
     report.seconds = round(time.monotonic() - begin, 1)
     target.close()
     return report

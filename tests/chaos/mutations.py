@@ -19,7 +19,17 @@ TEXTS = [
     *("", " ", "\x00", "a\x00b", "\ud800", "\udfff\ud800", "\ufeff", "\u202e", "\ue000document\ue001", "é", "é" * 300),
     *("NaN", "null", "-1", "1e999", "9" * 5000, "0x10", "true", "a" * 70_000, "\n", "a\r\nb", '"', "'", "\\", "{}"),
     *("../outside", "/proc/version", "file:///proc/version", "..", ".", "~", "con", "a/b", "\\\\host\\share"),
-    *("__class__", "{0.__class__}", "{document.__class__}", "{{ 1 }}", "%s%n", "${HOME}", "$(id)", "`id`", "; drop table"),
+    *(
+        "__class__",
+        "{0.__class__}",
+        "{document.__class__}",
+        "{{ 1 }}",
+        "%s%n",
+        "${HOME}",
+        "$(id)",
+        "`id`",
+        "; drop table",
+    ),
     *("float128", "object", "O", "V8", "<U4294967295", "datetime64[ns]", "i4,i4", "F32", "BF16", "I64"),
 ]
 _DEEP = 2_000  # levels: beyond Python's limit of recursion
@@ -183,7 +193,10 @@ def _inserted(random: Random, content: bytes, _: bytes) -> bytes:
     return content[:start] + part + content[start:]
 
 
-_BYTE_CHANGES = (_truncated, _flipped, _flipped, _overwritten, _overwritten, _removed, _repeated, _swapped, _spliced, _inserted)  # fmt: skip
+_BYTE_CHANGES = (
+    *(_truncated, _flipped, _flipped, _overwritten, _overwritten, _removed),
+    *(_repeated, _swapped, _spliced, _inserted),
+)
 
 
 # --- Known formats ---------------------------------------------------------------------------------------------------

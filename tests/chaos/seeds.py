@@ -73,7 +73,9 @@ def _states(folder: Path) -> None:
     np.savez(folder / "states.npz", hidden_states=X, labels=y, ids=ids)
     np.savez_compressed(folder / "packed.npz", hidden_states=X, labels=y)
     save_file({"hidden_states": X, "labels": y}, folder / "states.safetensors")
-    rows = [{"id": f"s{i}", "hidden_states": x.tolist(), "label": int(c)} for i, (x, c) in enumerate(zip(X, y, strict=True))]
+    rows = [
+        {"id": f"s{i}", "hidden_states": x.tolist(), "label": int(c)} for i, (x, c) in enumerate(zip(X, y, strict=True))
+    ]
     (folder / "states.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     pq.write_table(pa.Table.from_pylist(rows), folder / "states.parquet")
 

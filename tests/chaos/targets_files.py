@@ -161,7 +161,10 @@ def _other_parquet(random: Random) -> bytes:
             columns[name] = pa.nulls(n, pa.string())
     table = pa.table(columns)
     if random.random() < 0.5:
-        features = {"label": {"_type": "ClassLabel", "names": ["a", "b"]}, "text": {"dtype": "string", "_type": "Value"}}
+        features = {
+            "label": {"_type": "ClassLabel", "names": ["a", "b"]},
+            "text": {"dtype": "string", "_type": "Value"},
+        }
         about = changed_values(random, {"info": {"features": features}})
         table = table.replace_schema_metadata({"huggingface": json_bytes(random, about)})
     out = io.BytesIO()
@@ -208,15 +211,19 @@ class NpzStates(_File):
             return changed_bytes(random, member)
         if how == 1:
             out = io.BytesIO()
-            values = np.zeros(random.choice([(40,), (40, 4), (40, 0), (0, 4), (40, 2, 4), (1 << 16, 4), ()]), random.choice(
-                ["f2", "f8", "c8", "i8", "U3", "S3", "?", "M8[s]", "V4"]
-            ))  # fmt: skip
+            shape = random.choice([(40,), (40, 4), (40, 0), (0, 4), (40, 2, 4), (1 << 16, 4), ()])
+            kind = random.choice(["f2", "f8", "c8", "i8", "U3", "S3", "?", "M8[s]", "V4"])
+            values = np.zeros(shape, kind)
             np.save(out, values)
             return out.getvalue()
         end = 10 + int.from_bytes(member[8:10], "little")
-        shape = random.choice(["(-1, 4)", "(40, -4)", f"({2**62}, 4)", "(40, 4.0)", "()", "4", f"({2**64},)", "(0, 4)"])
-        kind = random.choice(["'|O'", "'<f4'", "'<f16'", "[('a', '<f4')]", "'<U1000000000'", "__import__('os')", "''"])
-        header = f"{{'descr': {kind}, 'fortran_order': {random.choice(['True', 'False', '1'])}, 'shape': {shape}, }}\n"
+        claimed = random.choice(
+            ["(-1, 4)", "(40, -4)", f"({2**62}, 4)", "(40, 4.0)", "()", "4", f"({2**64},)", "(0, 4)"]
+        )
+        descr = random.choice(["'|O'", "'<f4'", "'<f16'", "[('a', '<f4')]", "'<U1000000000'", "__import__('os')", "''"])
+        header = (
+            f"{{'descr': {descr}, 'fortran_order': {random.choice(['True', 'False', '1'])}, 'shape': {claimed}, }}\n"
+        )
         if how == 2:
             header = "(" * 5000 + header
         return member[:8] + (len(header) % 65536).to_bytes(2, "little") + header.encode() + member[end:]
@@ -335,7 +342,10 @@ class Settings(Target):
             if equals:
                 lines[place] = key + b"= " + self._value(random)
             else:
-                lines.insert(place, random.choice([b"[training]", b"a.b.c = 1", b"[[tests]]", b"[tests.x]", b"x = " + b"[" * 3000]))
+                lines.insert(
+                    place,
+                    random.choice([b"[training]", b"a.b.c = 1", b"[[tests]]", b"[tests.x]", b"x = " + b"[" * 3000]),
+                )
             source = b"\n".join(lines)
         else:
             source = changed_bytes(random, source, self.command.encode())
@@ -344,7 +354,9 @@ class Settings(Target):
 
     def _value(self, random: Random) -> bytes:
         plain = json_bytes(random, any_value(random)).replace(b"null", b"1979-05-27")
-        return random.choice([plain, str(random.choice(NUMBERS)).encode(), b"nan", b"[1, 'a']", b"{a = {b = 1}}", b"''", b"9" * 5000])
+        return random.choice(
+            [plain, str(random.choice(NUMBERS)).encode(), b"nan", b"[1, 'a']", b"{a = {b = 1}}", b"''", b"9" * 5000]
+        )
 
     def read(self, folder: Path) -> None:
         from torchsdm.cli.command import _settings
@@ -357,14 +369,14 @@ class Settings(Target):
 
 
 FILE_TARGETS: dict[type[Target], float] = {
-    CsvDocuments: 12,
-    JsonDocuments: 12,
-    ParquetDocuments: 6,
-    JsonStates: 10,
-    NpzStates: 10,
-    SafetensorsStates: 10,
-    ParquetStates: 6,
-    StatesFolder: 8,
-    CachedBlock: 12,
-    Settings: 6,
+    CsvDocuments: 14,
+    JsonDocuments: 5,
+    ParquetDocuments: 14,
+    JsonStates: 12,
+    NpzStates: 8,
+    SafetensorsStates: 22,
+    ParquetStates: 12,
+    StatesFolder: 5,
+    CachedBlock: 30,
+    Settings: 10,
 }

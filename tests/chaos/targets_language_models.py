@@ -140,8 +140,14 @@ class Directory(_LanguageModel):
         if random.random() < 0.1:
             files["modules.json"] = json_bytes(random, changed_values(random, [{"path": "", "type": any_text(random)}]))
         if random.random() < 0.1:
-            about = json.loads(files["config.json"]) if isinstance(files.get("config.json"), bytes) and name != "config.json" else {}  # type: ignore[arg-type]
-            files["config.json"] = json.dumps({**about, "auto_map": {"AutoModel": "evil.Model", "AutoConfig": "evil.C"}}).encode()
+            about = (
+                json.loads(files["config.json"])
+                if isinstance(files.get("config.json"), bytes) and name != "config.json"
+                else {}
+            )  # type: ignore[arg-type]
+            files["config.json"] = json.dumps(
+                {**about, "auto_map": {"AutoModel": "evil.Model", "AutoConfig": "evil.C"}}
+            ).encode()
             files["evil.py"] = b"import os; os.system('id')"
         return files
 
@@ -219,9 +225,9 @@ def _rewired(random: Random, content: bytes) -> bytes:
 
 
 LANGUAGE_MODEL_TARGETS: dict[type[Target], float] = {
-    ChatTemplates: 4,
-    Prompts: 6,
-    Directory: 0.8,
-    Gguf: 0.5,
-    Onnx: 1.5,
+    ChatTemplates: 2,
+    Prompts: 20,
+    Directory: 0.2,
+    Gguf: 0.2,
+    Onnx: 0.3,
 }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import sqlite3
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -43,10 +43,8 @@ def signed(files: Case, config: dict[str, Any]) -> Case:
     for entry in config["files"].values():
         if isinstance(files.get(entry["file"]), bytes):
             entry |= signed_entry(entry["file"], files)
-    try:
+    with suppress(TypeError, ValueError, RecursionError):  # who writes a number that is none cannot sign it
         config["sha256"] = _config_digest(config)
-    except (TypeError, ValueError, RecursionError):  # a number that is none: whoever wrote that cannot sign it
-        pass
     return {**files, "config.json": json.dumps(config).encode()}
 
 
@@ -200,7 +198,9 @@ class StrangersExamples(_Directory):
             statements += [("INSERT INTO examples VALUES (?, ?, 0, 'a')", (n, n)) for n in range(10)]
         elif how == 1:
             column = random.choice(["position", "id", "label", "text"])
-            statements.append((f"UPDATE examples SET {column} = ? WHERE position < ?", (sql_value(random), random.choice([1, 99]))))
+            statements.append(
+                (f"UPDATE examples SET {column} = ? WHERE position < ?", (sql_value(random), random.choice([1, 99])))
+            )
             statements.append(("DELETE FROM examples WHERE position = ?", (random.randrange(-5, 10),)))
             statements.append(("INSERT INTO examples VALUES (?, 1, 1, 'a')", (random.choice([-1, 2**62, 10**6, 50]),)))
         elif how == 2:
@@ -312,7 +312,12 @@ class StrangersLog(_Log):
                 [("points", "id"), ("points", "label"), ("points", "text"), ("points", "row"), ("outcomes", "content"),
                  ("outcomes", "sequence"), ("facts", "value"), ("points", "version")]
             )  # fmt: skip
-            statements.append((f"UPDATE {table} SET {column} = ?", (random.choice([sql_value(random), json.dumps(any_value(random))]),)))
+            statements.append(
+                (
+                    f"UPDATE {table} SET {column} = ?",
+                    (random.choice([sql_value(random), json.dumps(any_value(random))]),),
+                )
+            )
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "log.sqlite"
             changed_database(bytes_of(files, name), statements, path)
@@ -364,7 +369,9 @@ class Review(Target):
             return {"review.sqlite": changed_bytes(random, self.content)}
         statements: list[tuple[str, tuple[Any, ...]]] = []
         if how == 1:
-            column = random.choice(["id", "text", "given", "decision", "version", "contradiction", "state", "added", "at"])
+            column = random.choice(
+                ["id", "text", "given", "decision", "version", "contradiction", "state", "added", "at"]
+            )
             value = random.choice([sql_value(random), json.dumps(any_value(random))])
             statements.append((f"UPDATE inputs SET {column} = ?", (value,)))
             statements.append(("UPDATE marks SET label = ?", (random.choice([sql_value(random), "1"]),)))
@@ -491,10 +498,8 @@ class Guard(Target):
         state = changed_values(random, state)
         if isinstance(state, dict):
             state |= kind
-            try:
+            with suppress(TypeError, ValueError, RecursionError):
                 state["digest"] = _digest(state)
-            except (TypeError, ValueError, RecursionError):
-                pass
         return {"guard.json": json_bytes(random, state)}
 
     def read(self, folder: Path) -> None:
@@ -526,21 +531,15 @@ class Exported(Target):
             raise TorchSDMError(str(error)) from error
 
 
-def copy_of(folder: Path, seeds: Path) -> Path:
-    """A fresh copy of a seed."""
-    shutil.rmtree(folder, ignore_errors=True)
-    return Path(shutil.copytree(seeds, folder))
-
-
 MODEL_TARGETS: dict[type[Target], float] = {
-    DamagedModel: 10,
-    StrangersModel: 5,
-    StrangersExamples: 5,
-    DamagedLog: 3,
-    StrangersLog: 3,
-    Review: 4,
-    Checkpoints: 10,
-    ResumedTraining: 0.5,
-    Guard: 8,
-    Exported: 6,
+    DamagedModel: 4,
+    StrangersModel: 1.5,
+    StrangersExamples: 1.5,
+    DamagedLog: 0.5,
+    StrangersLog: 0.5,
+    Review: 3,
+    Checkpoints: 6,
+    ResumedTraining: 0.3,
+    Guard: 10,
+    Exported: 14,
 }

@@ -16,7 +16,15 @@ from urllib.parse import quote
 import numpy as np
 
 from chaos.harness import Case, Target, Wrong
-from chaos.mutations import NUMBERS, TEXTS, any_text, any_value, changed_bytes, changed_value, changed_values, json_bytes
+from chaos.mutations import (
+    NUMBERS,
+    TEXTS,
+    any_text,
+    changed_bytes,
+    changed_value,
+    changed_values,
+    json_bytes,
+)
 from chaos.seeds import TEXTS as GOOD_TEXTS
 from torchsdm.errors import TorchSDMError
 from torchsdm.storage.changes import read_history
@@ -32,7 +40,11 @@ REQUESTS: list[tuple[str, str, Any]] = [
     ("POST", "/v1/explain", {"hidden_states": [STATE], "k": 3}),
     ("POST", "/v1/preview", {"changes": [{"what": "add", **_POINT, "ids": ["p"]}]}),
     ("POST", "/v1/exemplars", {**_SIGNED, "changes": [{"what": "add", **_POINT}]}),
-    ("POST", "/v1/exemplars", {**_SIGNED, "changes": [{"what": "add", "texts": ["a text"], "labels": ["bad"]}], "key": "k"}),
+    (
+        "POST",
+        "/v1/exemplars",
+        {**_SIGNED, "changes": [{"what": "add", "texts": ["a text"], "labels": ["bad"]}], "key": "k"},
+    ),
     ("POST", "/v1/exemplars", {**_SIGNED, "changes": [{"what": "add_calibration", **_POINT}]}),
     ("POST", "/v1/exemplars", {**_SIGNED, "changes": [{"what": "relabel", "ids": [1], "labels": ["good"]}]}),
     ("POST", "/v1/exemplars", {**_SIGNED, "changes": [{"what": "remove", "ids": [2]}]}),
@@ -51,7 +63,16 @@ REQUESTS: list[tuple[str, str, Any]] = [
     ("DELETE", "/v1/review", None),
 ]
 PAGES = [
-    *("/", "/page/page.js", "/page/../app.py", "/v1/model", "/v1/guard", "/v1/changes?after=0", "/v1/health", "/metrics"),
+    *(
+        "/",
+        "/page/page.js",
+        "/page/../app.py",
+        "/v1/model",
+        "/v1/guard",
+        "/v1/changes?after=0",
+        "/v1/health",
+        "/metrics",
+    ),
     *("/v1/signals", "/v1/map", "/v1/map/examples?of=calibration&positions=0,1", "/v1/recent", "/v1/review?limit=5"),
     *("/v1/map/examples?of=queue&positions=1", "/v1/review/points", "/v1/review/export.csv", "/v1/review/export.jsonl"),
     *("/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/model", "/v2/models/model/ready", "/openapi.json"),
@@ -95,7 +116,9 @@ class _Service(Target):
             "path": path,
             "raw_path": quote(path, errors="surrogatepass").encode(),
             "query_string": query.encode("utf-8", "surrogatepass"),
-            "headers": [(name.encode("latin-1", "replace"), base64.b64decode(value)) for name, value in head["headers"]],
+            "headers": [
+                (name.encode("latin-1", "replace"), base64.b64decode(value)) for name, value in head["headers"]
+            ],
             "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 80),
             "state": {},
@@ -151,7 +174,7 @@ def _request(method: str, path: str, body: bytes, **headers: Any) -> Case:
     given |= {name.replace("_", "-"): value for name, value in headers.items()}
     head = {
         "method": method,
-        "path": path,
+        "path": path.encode("utf-8", "replace").decode(),  # as servers decode it
         "headers": [[name, base64.b64encode(value).decode()] for name, value in given.items()],
     }
     return {"head.json": json.dumps(head).encode(), "body": body}
@@ -183,12 +206,18 @@ class Heads(_Service):
             path = random.choice([path + "/", path + any_text(random), "/" + any_text(random), path.replace("/", "//")])
         elif how == 1:
             path = re.sub("=[^&]*", lambda _: "=" + quote(any_text(random), errors="surrogatepass"), path)
-            path += random.choice(["", "?after=" + str(random.choice(NUMBERS)), "&limit=-1", "?status=open&order=x", "?%ff=%fe"])
+            path += random.choice(
+                ["", "?after=" + str(random.choice(NUMBERS)), "&limit=-1", "?status=open&order=x", "?%ff=%fe"]
+            )
         elif how == 2:
             method = random.choice(["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", "BREW", ""])
         elif how == 3:
-            name = random.choice(["host", "origin", "authorization", "content-type", "content-length", "accept", "range", "expect"])
-            value = random.choice([any_text(random).encode("utf-8", "surrogatepass"), b"\xff\xfe", b"bytes=-1", b"[::1", b"9" * 400])
+            name = random.choice(
+                ["host", "origin", "authorization", "content-type", "content-length", "accept", "range", "expect"]
+            )
+            value = random.choice(
+                [any_text(random).encode("utf-8", "surrogatepass"), b"\xff\xfe", b"bytes=-1", b"[::1", b"9" * 400]
+            )
             headers[name] = value
         else:
             return _request(method, path, changed_bytes(random, body))
@@ -211,7 +240,11 @@ class Tensors(_Service):
             tensor["parameters"] = {"binary_data_size": len(data)}
         else:
             tensor["data"], data = ([STATE] * n if tensor["name"] == "hidden_states" else ["one", "two"][:n]), b""
-        asked: Any = {"inputs": [tensor], "outputs": [{"name": "confidence", "parameters": {"binary_data": True}}], "id": "1"}
+        asked: Any = {
+            "inputs": [tensor],
+            "outputs": [{"name": "confidence", "parameters": {"binary_data": True}}],
+            "id": "1",
+        }
         if random.random() < 0.4:
             del asked["outputs"]
             asked["parameters"] = {"binary_data_output": True}
@@ -223,7 +256,9 @@ class Tensors(_Service):
         text = json_bytes(random, asked)
         length = str(len(text))
         if random.random() < 0.2:
-            length = random.choice([str(random.choice(NUMBERS)), "٣", "1_0", "0x10", "", " 5", "1e3", "9" * 30, any_text(random)[:50]])
+            length = random.choice(
+                [str(random.choice(NUMBERS)), "٣", "1_0", "0x10", "", " 5", "1e3", "9" * 30, any_text(random)[:50]]
+            )
         if random.random() < 0.4:
             data = changed_bytes(random, data, words)[: 1 << 16]
         head = {"inference_header_content_length": length.encode("utf-8", "surrogatepass")}
@@ -248,7 +283,10 @@ class Tools(Target):
                 ("decide", {"texts": GOOD_TEXTS[:1], "answers": ["yes"]}),
                 ("explain", {"text": GOOD_TEXTS[0], "k": 2}),
                 ("describe_model", {"a": 1}),
-                ("add_example", {"text": "new", "label": "good", "why": "said so", "allow_new_label": False, "key": "k"}),
+                (
+                    "add_example",
+                    {"text": "new", "label": "good", "why": "said so", "allow_new_label": False, "key": "k"},
+                ),
             ]
         )
         bad = changed_values(random, good)
@@ -363,9 +401,9 @@ class Command(Target):
 
 
 SERVICE_TARGETS: dict[type[Target], float] = {
-    Bodies: 8,
-    Heads: 8,
-    Tensors: 8,
-    Tools: 4,
-    Command: 1,
+    Bodies: 3,
+    Heads: 3,
+    Tensors: 4,
+    Tools: 1,
+    Command: 0.3,
 }

@@ -182,7 +182,9 @@ def restore_adaptor(kind: str, n_inputs: int, n_classes: int, n_filters: int, we
         check_shape(weights[name], shape, name, "restore_adaptor")
     for name in ("mean", "scale"):
         if tuple(weights[name].shape) not in ((), (n_inputs,)):
-            raise InvalidInputError(f"'{name}' of an adaptor must be one number or {n_inputs}. Got {weights[name].shape}.")
+            raise InvalidInputError(
+                f"'{name}' of an adaptor must be one number or {n_inputs}. Got {weights[name].shape}."
+            )
     adaptor = make_adaptor(kind, n_inputs, n_classes, n_filters, torch.Generator())
     adaptor.mean, adaptor.scale = weights["mean"].clone(), weights["scale"].clone()  # scalars, or one per dimension
     adaptor.load_state_dict(weights)

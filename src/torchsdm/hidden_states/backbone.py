@@ -284,7 +284,9 @@ class Backbone:
                     output = self.model(**inputs, **options)
                 last, logits = seen[0], output.logits
         except IndexError as error:  # a token that the model has no embedding for
-            raise BackboneError(f"The language model {self.name!r} cannot read its tokenizer's tokens: {error}.") from error
+            raise BackboneError(
+                f"The language model {self.name!r} cannot read its tokenizer's tokens: {error}."
+            ) from error
         return _states_of(output, layer, last), logits, output.get("past_key_values")
 
     @property

@@ -20,7 +20,15 @@ from safetensors import SafetensorError, safe_open
 
 from torchsdm.documents import Document
 from torchsdm.errors import CheckpointError, InvalidInputError, ModelFileError, TorchSDMError
-from torchsdm.files import describe_file, file_problem, is_file_entry, parse_json, remove_unfinished, replace_file, strict_json
+from torchsdm.files import (
+    describe_file,
+    file_problem,
+    is_file_entry,
+    parse_json,
+    remove_unfinished,
+    replace_file,
+    strict_json,
+)
 from torchsdm.states.extracted import ExtractedStates
 from torchsdm.states.origin import StatesOrigin
 from torchsdm.states.store import Make, block_name, read_block, write_block

@@ -79,8 +79,12 @@ class StoredExamples(Examples):
 
     def _checked(self, rows: list[Any], n: int) -> list[tuple[Any, str | None]]:
         """The rows, which must be as many, with ids and texts that are such."""
-        if len(rows) != n or not all(isinstance(name, str | int) and isinstance(text, str | None) for name, text in rows):
-            raise ModelFileError(f"{self.path} is damaged: some of its {len(self)} rows are missing or are no examples.")
+        if len(rows) != n or not all(
+            isinstance(name, str | int) and isinstance(text, str | None) for name, text in rows
+        ):
+            raise ModelFileError(
+                f"{self.path} is damaged: some of its {len(self)} rows are missing or are no examples."
+            )
         return rows
 
     def _ask(self, query: str, *values: Any) -> list[Any]:

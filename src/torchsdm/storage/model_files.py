@@ -218,7 +218,9 @@ def _check_calibration(calibration: Calibration, codes: LabelCodes) -> None:
             raise InvalidInputError(f"A region is of other classes than the {n_classes} of the model.")
 
 
-def _check_numbers(where: str, tensors: Mapping[str, Tensor], dtype: torch.dtype | None, below: int | None = None) -> None:
+def _check_numbers(
+    where: str, tensors: Mapping[str, Tensor], dtype: torch.dtype | None, below: int | None = None
+) -> None:
     """Require finite numbers of a type and, of class numbers, in 0..below-1."""
     for name, tensor in tensors.items():
         if tensor.dtype != dtype and (dtype is not None or not tensor.is_floating_point()):
