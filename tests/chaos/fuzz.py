@@ -81,14 +81,19 @@ def _joined(one: Report, other: Report) -> Report:
     )
 
 
-def run_all(names: list[str], n_cases: int, seed: int, work: Path, keep: Path | None = None) -> list[Report]:
-    """Run cases of several targets, one target after the other."""
+def run_all(
+    names: list[str], n_cases: int, seed: int, work: Path, keep: Path | None = None, figures: Path | None = None
+) -> list[Report]:
+    """Run cases of several targets, one target after the other; the figures are written after each."""
     total, reports = sum(WEIGHTS[name] for name in names), []
     make_seeds(work / "seeds")
     for name in names:
         n = max(1, round(n_cases * WEIGHTS[name] / total))
         reports.append(run(name, seed, range(n), work / name, work / "seeds"))
         _say(reports[-1])
+        if figures is not None:
+            figures.parent.mkdir(parents=True, exist_ok=True)
+            figures.write_text(json.dumps(summary(reports, seed), indent=1) + "\n")
         if keep is not None:
             _keep(reports[-1], keep, work / "seeds")
         shutil.rmtree(work / name, ignore_errors=True)
@@ -168,11 +173,8 @@ def main() -> int:
         work = given.work or Path(temporary)
         if given.case is not None:
             return _once(given.target[0], given.seed, given.case, work, given.keep)
-        reports = run_all(given.target or list(TARGETS), given.cases, given.seed, work, given.keep)
+        reports = run_all(given.target or list(TARGETS), given.cases, given.seed, work, given.keep, given.json)
     found = summary(reports, given.seed)
-    if given.json is not None:
-        given.json.parent.mkdir(parents=True, exist_ok=True)
-        given.json.write_text(json.dumps(found, indent=1) + "\n")
     print(f"{found['cases']} cases, {found['failures']} failures, {found['seconds']} s, seed {given.seed}")
     return 1 if found["failures"] else 0
 
