@@ -12,6 +12,7 @@ parser, too.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 
@@ -114,7 +115,7 @@ def _read_fraction(text: Array, eights: Array, at: int, digits: int) -> tuple[in
 
 
 @inlined
-def _are_digits(eight: int) -> bool:
+def _are_digits(eight: Any) -> Any:
     """Whether eight characters are digits, 0x30 to 0x39: the upper half of each is 3, also when 6 is added."""
     upper = np.uint64(0xF0F0F0F0F0F0F0F0)
     threes = np.uint64(0x3030303030303030)
@@ -122,7 +123,7 @@ def _are_digits(eight: int) -> bool:
 
 
 @inlined
-def _number_of(eight: int) -> int:
+def _number_of(eight: Any) -> Any:
     """The number that eight digits are: neighbours are joined to pairs, pairs to fours, and these to the number."""
     pairs = (eight & np.uint64(0x0F0F0F0F0F0F0F0F)) * np.uint64((10 << 8) + 1) >> np.uint64(8)
     fours = (pairs & np.uint64(0x00FF00FF00FF00FF)) * np.uint64((100 << 16) + 1) >> np.uint64(16)

@@ -39,6 +39,7 @@ from torchsdm.application import (
 from torchsdm.errors import InvalidInputError, ModelFileError, TorchSDMError
 from torchsdm.service.batching import Abandoned, Closed, Mailbox, QueueFull, Worker
 from torchsdm.service.metrics import Metrics
+from torchsdm.service.numbers import states_from_json
 from torchsdm.service.recent import Recent
 from torchsdm.service.settings import ServiceSettings
 
@@ -118,7 +119,11 @@ class Serving:
     def __init__(self, path: Path, settings: ServiceSettings, metrics: Metrics, **opening: Any) -> None:
         self.path, self.settings, self.metrics = path, settings, metrics
         self.worker = Worker(self._answer, settings.max_waiting)
-        self.live, self.served = self.between_batches(lambda: self._open(**opening))
+        try:
+            self.live, self.served = self.between_batches(lambda: self._open(**opening))
+        except BaseException:
+            self.worker.close()
+            raise
         self.recent = Recent()
         self.is_warm = False
         self._is_closing = threading.Event()
@@ -332,7 +337,7 @@ class Serving:
         except Exception:
             _LOGGER.exception("%s cannot be asked: the service never becomes ready", self.path)
             raise
-        gc.freeze()  # hundreds of thousands of objects stay; to look through them again and again takes 0.3 s each time
+        gc.freeze()  # what is there now stays; nobody should wait while the collector looks through it again
         self.is_warm = True
         _LOGGER.info("ready: %s, version %d", self.path, self.served.version)
 
@@ -392,6 +397,7 @@ class Serving:
 def _decide_once(served: Served, *, with_texts: bool) -> None:
     """Decide on a state of zeros and explain it, and, if a language model is known, read a text with it."""
     classifier = served.saved.classifier
+    states_from_json(b'{"hidden_states": [[0.0]]}')
     zeros = np.zeros((1,) * (classifier.input_ndim_ - 1) + (classifier.n_features_in_,), dtype=np.float32)
     onlooker = copy.copy(served.guard)
     answer_requests(served.saved, [AnswerRequest(hidden_states=zeros, k=k) for k in (0, 1)], guard=onlooker)

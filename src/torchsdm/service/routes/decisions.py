@@ -17,9 +17,7 @@ router = new_router(prefix="/v1", tags=["decisions"], responses=REFUSALS)
 _LONG = 100_000  # bytes of a body that is read in a thread: others are answered meanwhile
 
 
-@router.post(
-    "/decide", response_model=DecideAnswer, summary="Decide on inputs", openapi_extra=body_of("DecideRequest")
-)
+@router.post("/decide", response_model=DecideAnswer, summary="Decide on inputs", openapi_extra=body_of("DecideRequest"))
 async def decide(request: Request, serving: ServingModel) -> Response:
     """A decision for each input, in order; an input that cannot be read is a row of the lane `rejected`.
 
