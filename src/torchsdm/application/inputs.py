@@ -144,7 +144,8 @@ def _fetched(address: str, folder: Path) -> tuple[str, Path]:
     root, pattern = _split_pattern(address)
     try:
         filesystem, start = _filesystem(root.rstrip("/"))
-        if not pattern and not address.endswith("/") and filesystem.isfile(start):
+        kind = filesystem.info(start)["type"]  # an error if it cannot be reached, which the calls below pass over
+        if not pattern and not address.endswith("/") and kind == "file":
             path = folder / root.rpartition("/")[2]
             filesystem.get_file(start, str(path))
             return root, path
@@ -155,11 +156,11 @@ def _fetched(address: str, folder: Path) -> tuple[str, Path]:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 filesystem.get_file(file, str(folder / name))
     except (OSError, ValueError, ImportError) as error:
-        raise InvalidInputError(f"{address} cannot be read: {error}.") from error
+        if isinstance(error, FileNotFoundError) and error.__cause__ is None:
+            raise InvalidInputError(f"There is no file {address!r}.") from error
+        raise InvalidInputError(f"{address} cannot be read: {error.__cause__ or error}.") from error
     if not any(folder.iterdir()):
-        raise InvalidInputError(
-            f"{address} cannot be read: there are no files; names that begin with a dot or an underscore do not count."
-        )
+        raise InvalidInputError(f"{address} names no files; names that begin with a dot or an underscore do not count.")
     return root.rstrip("/"), folder
 
 

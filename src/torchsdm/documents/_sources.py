@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from torchsdm.documents._class_names import class_names, named, parquet_class_names
+from torchsdm.documents._data_files import DataFiles, is_there
 from torchsdm.documents._lines import (
     ReadRow,
     Row,
@@ -25,7 +26,6 @@ from torchsdm.documents._lines import (
     text_lines,
     usual_keys,
 )
-from torchsdm.documents.data_files import DataFiles, is_there
 from torchsdm.documents.document import Document
 from torchsdm.errors import EmptyInputError, InvalidInputError, InvalidTypeError, MissingExtraError
 from torchsdm.labels import stripped_label

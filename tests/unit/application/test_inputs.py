@@ -130,7 +130,7 @@ def test_an_address_names_a_file_of_another_filesystem(tmp_path):
     with readable(path.as_uri()) as copied:
         assert copied != path and copied.name == path.name and copied.read_bytes() == path.read_bytes()
     assert not copied.exists()
-    with pytest.raises(InvalidInputError, match=r"^file:.*absent.jsonl cannot be read: "):
+    with pytest.raises(InvalidInputError, match=r"^There is no file 'file:.*absent.jsonl'\.$"):
         readable((tmp_path / "absent.jsonl").as_uri()).__enter__()
     with pytest.raises(InvalidInputError, match=r"^nowhere://new.jsonl cannot be read: .*nowhere"):
         readable("nowhere://new.jsonl").__enter__()
@@ -176,10 +176,25 @@ def test_an_address_names_a_folder_or_a_pattern_too(address):
 
 
 def test_an_address_without_files_is_said(address):
-    for end in ("/*.csv", "/_*/*.jsonl", "/none/", "/none.jsonl"):
-        with pytest.raises(InvalidInputError, match=r"cannot be read: ") as raised:
+    nothing = "{} names no files; names that begin with a dot or an underscore do not count."
+    absent = "There is no file '{}'."
+    said = {"/*.csv": nothing, "/_*/*.jsonl": nothing, "/none/": absent, "/none/*": absent, "/none.jsonl": absent}
+    for end, expected in said.items():
+        with pytest.raises(InvalidInputError) as raised:
             readable(f"{address}{end}").__enter__()
-        assert str(raised.value).startswith(f"{address}{end} ") and "\n" not in str(raised.value)
+        assert str(raised.value) == expected.format(f"{address}{end}")
+
+
+def test_an_address_that_cannot_be_reached_gives_the_reason(address, monkeypatch):
+    def denied(self, path, **settings):
+        raise PermissionError("access denied")
+
+    fsspec = pytest.importorskip("fsspec")
+    monkeypatch.setattr("fsspec.implementations.arrow.ArrowFSWrapper.info", denied)
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "info", denied)
+    for end in ("/", "/*.jsonl", "/a.jsonl"):
+        with pytest.raises(InvalidInputError, match=r" cannot be read: access denied\.$"):
+            readable(f"{address}{end}").__enter__()
 
 
 def test_errors_name_the_address_and_its_files(address, over_states):
