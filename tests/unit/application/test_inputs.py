@@ -5,6 +5,7 @@ Every verb reads through ``SavedModel.blocks`` or ``read_training``; tests/syste
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -136,6 +137,20 @@ def test_an_address_names_a_file_of_another_filesystem(tmp_path):
         readable("nowhere://new.jsonl").__enter__()
     with pytest.raises(InvalidInputError, match=r"^file:.*/new.jsonl: wrong$"), readable(path.as_uri()) as copied:
         raise InvalidInputError(f"{copied}: wrong")
+
+
+def test_training_data_may_be_a_folder(over_states, tmp_path):
+    rows = [{"id": f"r{row}", "hidden_states": STATES[row].tolist(), "label": int(LABELS[row])} for row in range(N)]
+    (tmp_path / "data").mkdir()
+    for name, part in (("one.jsonl", rows), ("data/b.jsonl", rows[9:]), ("data/a.jsonl", rows[:9])):
+        (tmp_path / name).write_text("".join(f"{json.dumps(row)}\n" for row in part), encoding="utf-8")
+    for read in (
+        lambda source: read_training(source, Columns(), None),
+        lambda source: over_states.labelled(source, Columns(), lambda labels, ids: None),
+    ):
+        one, many = read(str(tmp_path / "one.jsonl")), read(str(tmp_path / "data"))
+        np.testing.assert_array_equal(many.hidden_states, one.hidden_states)
+        assert list(many.ids) == list(one.ids) and list(many.labels) == list(one.labels)
 
 
 def remote(scheme, folder):
