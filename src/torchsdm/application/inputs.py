@@ -51,7 +51,9 @@ def checked(
             f"{path}: states must be rows of numbers. Got {states.dtype} of shape {tuple(states.shape)}."
         )
     with np.errstate(over="ignore"):  # values beyond float32 count as infinite
-        finite = np.isfinite(states.float().numpy() if isinstance(states, Tensor) else states.astype(np.float32))
+        finite = np.isfinite(
+            states.float().numpy() if isinstance(states, Tensor) else states.astype(np.float32, copy=False)
+        )
     ids = block.ids.tolist() if isinstance(block.ids, (np.ndarray, Tensor)) else block.ids
     labels: Any = block.labels if needs_labels else None
     block, kept = replace(block, ids=ids), []

@@ -2,7 +2,8 @@
 
 - ``app`` puts the application together, ``server`` runs it;
 - ``routes`` has what can be asked, ``inference_protocol`` the same in the words of the Open Inference Protocol,
-  ``schemas`` the shapes of requests and answers, ``documentation`` their description for programs, with examples;
+  ``schemas`` the shapes of requests and answers, ``documentation`` their description for programs, with examples,
+  ``numbers`` a fast way to read states;
 - ``serving`` holds the model that is served, and replaces it; ``batching`` the one thread that asks it;
 - ``security``, ``failures`` and ``metrics`` are what every request passes;
 - ``tools`` offers the model to agents, over the Model Context Protocol.
@@ -55,6 +56,7 @@ def run_service(path: Any, settings: ServiceSettings | None = None, **opening: A
 def _check_extra() -> None:
     try:
         import fastapi  # noqa: F401
+        import httptools  # noqa: F401
         import prometheus_client  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
