@@ -2,8 +2,7 @@
 
 - ``app`` puts the application together, ``server`` runs it;
 - ``routes`` has what can be asked, ``inference_protocol`` the same in the words of the Open Inference Protocol,
-  ``schemas`` the shapes of requests and answers, ``documentation`` their description for programs, with examples,
-  ``numbers`` a fast way to read states;
+  ``schemas`` the shapes of requests and answers, ``documentation`` their description for programs, with examples;
 - ``serving`` holds the model that is served, and replaces it; ``batching`` the one thread that asks it;
 - ``security``, ``failures`` and ``metrics`` are what every request passes;
 - ``tools`` offers the model to agents, over the Model Context Protocol.

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import numpy as np
 from starlette.datastructures import State
 
+from torchsdm._json_states import states_from_json
 from torchsdm.application import (
     AnswerRequest,
     LiveModel,
@@ -39,7 +40,6 @@ from torchsdm.application import (
 from torchsdm.errors import InvalidInputError, ModelFileError, TorchSDMError
 from torchsdm.service.batching import Abandoned, Closed, Mailbox, QueueFull, Worker
 from torchsdm.service.metrics import Metrics
-from torchsdm.service.numbers import states_from_json
 from torchsdm.service.recent import Recent
 from torchsdm.service.settings import ServiceSettings
 

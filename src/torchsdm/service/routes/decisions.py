@@ -7,9 +7,9 @@ import asyncio
 from fastapi import Request
 from starlette.responses import Response
 
+from torchsdm._json_states import states_from_json
 from torchsdm.application import AnswerRequest
 from torchsdm.service.failures import JSONAnswer
-from torchsdm.service.numbers import states_from_json
 from torchsdm.service.routes.access import REFUSALS, ServingModel, body_of, new_router, strict_json, validated
 from torchsdm.service.schemas import DecideAnswer, DecideRequest, ExplainAnswer, ExplainRequest, Inputs
 

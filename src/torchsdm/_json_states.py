@@ -41,14 +41,14 @@ def states_from_json(body: bytes) -> Array | None:
     text = np.frombuffer(body, dtype=np.uint8, count=last + 1)
     eights = np.ndarray(last - 6, dtype="<u8", buffer=body, strides=(1,))  # the eight characters from each place on
     numbers = np.empty(len(body) // 2, dtype=np.float32)  # a number has a digit, and a comma or a bracket behind it
-    end, n_rows, width = _read_rows(text, eights, before.end(), _POWERS, numbers)
+    end, n_rows, width = read_rows(text, eights, before.end(), _POWERS, numbers)
     if end == _UNUSUAL or _AFTER.fullmatch(body, end) is None:
         return None
     return numbers[: n_rows * width].reshape(n_rows, width)
 
 
 @compiled
-def _read_rows(text: Array, eights: Array, at: int, powers: Array, numbers: Array) -> tuple[int, int, int]:
+def read_rows(text: Array, eights: Array, at: int, powers: Array, numbers: Array) -> tuple[int, int, int]:
     """Read ``[[number, ...], ...]``: where it ends, how many rows there are, and how many numbers in each."""
     n, n_rows, width = 0, 0, 0
     while text[at] == (_COMMA if n_rows else _OPEN):  # before each row

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("fastapi")
 
-from torchsdm.service.numbers import states_from_json
+from torchsdm._json_states import states_from_json
 from torchsdm.service.routes.access import strict_json
 
 RNG = np.random.default_rng(0)
