@@ -102,7 +102,7 @@ def _processor_seconds(work: Callable[[], Any], spread: ShardedSupport, ray: Any
 def _bytes_moved(spread: ShardedSupport, queries: Any, predictions: Any, ray: Any) -> float:
     """Of what is sent to shards and what they answer; the queries once, as for shards on one node."""
     shards, moved = spread.shards, 0
-    originals = shards.put, shards.find_first, shards.count_matches, shards.gathered
+    originals = shards.put, shards.find_first, shards.count_matches, shards.gathered, shards.match
 
     def count(value: Any) -> None:
         nonlocal moved
@@ -120,14 +120,19 @@ def _bytes_moved(spread: ShardedSupport, queries: Any, predictions: Any, ray: An
         count((state.name, boundary))
         return originals[2](shard, state, batch, boundary)
 
+    def match(shard: int, state: Any, batch: Any) -> Any:
+        count(state.name)
+        return originals[4](shard, state, batch)
+
     def gathered(answers: Any) -> Any:
         found = originals[3](answers)
         count(found)
         return found
 
-    shards.put, shards.find_first, shards.count_matches, shards.gathered = put, find_first, count_matches, gathered
+    shards.put, shards.find_first, shards.count_matches = put, find_first, count_matches
+    shards.gathered, shards.match = gathered, match
     spread.match(queries, predictions)
-    shards.put, shards.find_first, shards.count_matches, shards.gathered = originals
+    shards.put, shards.find_first, shards.count_matches, shards.gathered, shards.match = originals
     return moved / len(queries)
 
 

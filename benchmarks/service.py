@@ -1,8 +1,9 @@
 """The service on loopback beside the library: throughput and latency at 1, 8 and 64 clients, and the start.
 
-Clients are threads of this process; each sends its next request when it has the answer. The library decides on as many
-rows in one call as all clients have on their way together: the largest batch that the service could make of them, and
-the same rows.
+Clients are threads of this process, with bytes that are ready and connections that stay open; each sends its next
+request when it has the answer. They share the cores with the service, so what they do is part of its time. The library
+decides on as many rows in one call as all clients have on their way together: the largest batch that the service could
+make of them, and the same rows.
 """
 
 from __future__ import annotations

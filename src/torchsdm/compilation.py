@@ -28,6 +28,11 @@ def helper(function: Callable[..., Any]) -> Any:
     return njit(nogil=True, **options)(function)
 
 
+def inlined(function: Callable[..., Any]) -> Any:
+    """The same for functions so short that a call would take longer: their code is put in the place of each call."""
+    return njit(nogil=True, inline="always")(function)
+
+
 def _compiled(function: Callable[..., Any], fastmath: Any) -> Any:
     try:
         return njit(nogil=True, cache=True, fastmath=fastmath)(function)

@@ -68,6 +68,31 @@ def assert_same(place, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]  # nothing is left of the work
 
 
+def killed(command, tmp_path):
+    """Kill a job once two blocks are there; how many it left."""
+    parts = tmp_path / "out.jsonl.parts"
+    running = driver(*command)
+    while running.poll() is None and not (parts / "block-00000001.jsonl").exists():
+        time.sleep(0.001)
+    running.send_signal(signal.SIGKILL)
+    assert running.wait() == -signal.SIGKILL
+    n_left = len(list(parts.glob("block-*.jsonl")))
+    assert 2 <= n_left < 9 and not (tmp_path / "out.jsonl").exists()
+    return n_left
+
+
+def blocks_written(monkeypatch):
+    """The numbers of the blocks that are kept from now on."""
+    written, original = [], scoring._FinishedBlocks.write
+
+    def write(self, number, answered):
+        written.append(number)
+        original(self, number, answered)
+
+    monkeypatch.setattr(scoring._FinishedBlocks, "write", write)
+    return written
+
+
 def test_what_is_lost_is_decided_again(ray, nodes, command, place, tmp_path, monkeypatch):
     """A replica is killed after the second block, and the node of another one after the fourth."""
     original, killed = scoring._FinishedBlocks.write, []
@@ -87,27 +112,47 @@ def test_what_is_lost_is_decided_again(ray, nodes, command, place, tmp_path, mon
 
 
 def test_a_killed_job_goes_on_with_what_is_missing(nodes, command, place, tmp_path, monkeypatch, ray):
-    parts = tmp_path / "out.jsonl.parts"
-    running = driver(*command)
-    while running.poll() is None and not (parts / "block-00000001.jsonl").exists():
-        time.sleep(0.001)
-    running.send_signal(signal.SIGKILL)
-    assert running.wait() == -signal.SIGKILL
-    before = {path.name: path.stat().st_mtime_ns for path in parts.glob("block-*.jsonl")}
-    assert 2 <= len(before) < 9 and not (tmp_path / "out.jsonl").exists()
-
+    n_before, written = killed(command, tmp_path), blocks_written(monkeypatch)
     other = call(*command[:3], "-k", "0", *command[3:])
     refused(other, "has the decisions of another job")
-    written, original = [], scoring._FinishedBlocks.write
-
-    def write(self, number, answered):
-        written.append(number)
-        original(self, number, answered)
-
-    monkeypatch.setattr(scoring._FinishedBlocks, "write", write)
     good(*command)
-    assert written == list(range(len(before), 9))  # nothing is decided twice, and nothing left out
+    assert written == list(range(n_before, 9))  # nothing is decided twice, and nothing left out
     assert_same(place, tmp_path)
+
+
+def test_a_folder_is_one_input_also_after_a_kill(nodes, command, place, tmp_path, monkeypatch, ray):
+    """Files of several lengths, one of them deeper; a file that came in between is noticed."""
+    folder, alone = tmp_path / "data", tmp_path / "alone.jsonl"
+    (folder / "day=1").mkdir(parents=True)
+    lines = (place / "states.jsonl").read_bytes().splitlines(keepends=True)
+    cuts = {
+        "day=1/part-1.jsonl": (0, 1),
+        "part-0.jsonl": (1, 1300),
+        "part-2.jsonl": (1300, 6000),
+        "part-3.jsonl": (6000, N),
+    }
+    for name, (first, stop) in cuts.items():
+        (folder / name).write_bytes(b"".join(lines[first:stop]))
+    (folder / "_SUCCESS").touch()
+    good("predict", place / "model", folder, "-o", alone)
+    rows = [json.loads(line) for line in alone.read_text(encoding="utf-8").splitlines()]
+    expected = [json.loads(line) for line in (place / "alone.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [{**row, "reason": ""} for row in rows] == [{**row, "reason": ""} for row in expected]
+    assert [row["reason"].partition(":")[0] for row in rows if row["lane"] == "rejected"] == [
+        "part-2.jsonl line 201",
+        "part-2.jsonl line 2701",
+    ]
+
+    command = [*command[:2], folder, *command[3:]]
+    n_before, written = killed(command, tmp_path), blocks_written(monkeypatch)
+    (folder / "part-1.jsonl").write_bytes(b"")
+    refused(call(*command), "the input has changed since (new: part-1.jsonl). Remove it to start over.")
+    (folder / "part-1.jsonl").unlink()
+    done = good(*command)
+    assert written == list(range(n_before, 9))
+    assert f"of {N} inputs admitted" in done.stdout
+    assert (tmp_path / "out.jsonl").read_bytes() == alone.read_bytes()
+    assert not (tmp_path / "out.jsonl.parts").exists()
 
 
 def test_the_same_over_a_support_on_shards(ray, command, place, tmp_path):
@@ -156,6 +201,22 @@ def test_texts_are_read_on_the_cluster(ray, nodes, texts, tmp_path):
     done = good(*command, "-o", there, "--ray", nodes.address)
     assert "2 of 700 rows" in done.stderr.replace(",", "")
     assert there.read_bytes() == alone.read_bytes()
+
+
+def test_texts_of_several_files_are_cut_into_the_blocks_of_one_process(ray, nodes, texts, tmp_path):
+    lines = (texts / "texts.jsonl").read_bytes().splitlines(keepends=True)
+    for number, (first, stop) in enumerate([(0, 300), (300, 310), (310, 700)]):
+        (tmp_path / f"texts-{number}.jsonl").write_bytes(b"".join(lines[first:stop]))
+    alone, there, one = (tmp_path / f"{name}.parquet" for name in ("alone", "there", "one"))
+    command = ["predict", texts / "model", tmp_path / "texts-*.jsonl", "-k", 1]
+    good(*command, "-o", alone)
+    done = good(*command, "-o", there, "--ray", nodes.address)
+    assert "texts-2.jsonl line 91: empty text; texts-2.jsonl line 341: duplicate id" in done.stderr
+    assert there.read_bytes() == alone.read_bytes()
+    good("predict", texts / "model", texts / "texts.jsonl", "-k", 1, "-o", one)
+    pq = pytest.importorskip("pyarrow.parquet")
+    said = pq.read_table(one).drop_columns("reason")
+    assert pq.read_table(there).drop_columns("reason").equals(said)
 
 
 def folder_bytes(folder):

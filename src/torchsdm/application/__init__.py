@@ -12,7 +12,7 @@ from torchsdm.application.answers import (
 )
 from torchsdm.application.evaluate import evaluate_model
 from torchsdm.application.guards import continued_guard, guard_state, open_guard, successor
-from torchsdm.application.inputs import checked, open_documents, readable
+from torchsdm.application.inputs import check_output_place, checked, open_documents, readable
 from torchsdm.application.inspection import calibration_examples, calibration_map, signal_histograms
 from torchsdm.application.live_model import Draft, LiveModel, Snapshot
 from torchsdm.application.outputs import check_output_format, write_rows
@@ -37,6 +37,7 @@ __all__ = [
     "calibration_map",
     "change_requests",
     "check_output_format",
+    "check_output_place",
     "checked",
     "continued_guard",
     "decision_schema",

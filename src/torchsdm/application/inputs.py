@@ -8,16 +8,16 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from torchsdm.columns import Columns
-from torchsdm.documents import BadRow, BadRows, Documents
+from torchsdm.documents import BadRow, BadRows, DataFiles, Documents, is_data
 from torchsdm.errors import EmptyInputError, InvalidInputError, MissingExtraError, Remedy
-from torchsdm.states import LabelledStates
+from torchsdm.states import LabelledStates, is_states_folder
 from torchsdm.validation import is_storable_id
 from torchsdm.wording import shortened
 
@@ -51,7 +51,9 @@ def checked(
             f"{path}: states must be rows of numbers. Got {states.dtype} of shape {tuple(states.shape)}."
         )
     with np.errstate(over="ignore"):  # values beyond float32 count as infinite
-        finite = np.isfinite(states.float().numpy() if isinstance(states, Tensor) else states.astype(np.float32))
+        finite = np.isfinite(
+            states.float().numpy() if isinstance(states, Tensor) else states.astype(np.float32, copy=False)
+        )
     ids = block.ids.tolist() if isinstance(block.ids, (np.ndarray, Tensor)) else block.ids
     labels: Any = block.labels if needs_labels else None
     block, kept = replace(block, ids=ids), []
@@ -108,21 +110,30 @@ def open_documents(
     )
 
 
+def check_output_place(output: Path, source: str) -> None:
+    """Refuse an output in a folder of which every file is input."""
+    folder = Path(source)
+    if folder.is_dir() and not is_states_folder(folder) and folder.resolve() in output.resolve().parents:
+        raise InvalidInputError(f"{output} is in {source}, where it would be read as input. Write it elsewhere.")
+
+
 @contextmanager
 def readable(source: str) -> Iterator[Path]:
-    """The path of an input. Standard input, as JSON lines, and what an address names are copied to a file first."""
+    """The path of an input: a file, a folder, or a pattern of files.
+
+    Standard input, as JSON lines, and what an address names are copied to a temporary folder first.
+    """
     if source != STANDARD_INPUT and "://" not in source:
-        if not Path(source).exists():
-            raise InvalidInputError(f"There is no file {source!r}.")
+        DataFiles.find(Path(source))  # says if there is nothing
         yield Path(source)
         return
     with tempfile.TemporaryDirectory(prefix="sdm-") as folder:
         if source == STANDARD_INPUT:
-            name, path, opened = "standard input", Path(folder) / "standard-input.jsonl", sys.stdin.buffer
+            name, path = "standard input", Path(folder) / "standard-input.jsonl"
+            with open(path, "wb") as file:
+                shutil.copyfileobj(sys.stdin.buffer, file)
         else:
-            name, path, opened = source, Path(folder) / source.rpartition("/")[2], _opened_address(source)
-        with open(path, "wb") as file:
-            shutil.copyfileobj(opened, file)
+            name, path = _fetched(source, Path(folder))
         try:
             yield path
         except InvalidInputError as error:
@@ -130,20 +141,51 @@ def readable(source: str) -> Iterator[Path]:
             raise
 
 
-def _opened_address(address: str) -> Any:
-    """A file of another filesystem, such as s3://bucket/new.parquet, as Ray Data opens it: with Arrow, or fsspec."""
+def _fetched(address: str, folder: Path) -> tuple[str, Path]:
+    """Copy what an address names: the file, or the folder that the files come from, and where it is now."""
+    root, pattern = _split_pattern(address)
+    try:
+        filesystem, start = _filesystem(root.rstrip("/"))
+        kind = filesystem.info(start)["type"]  # an error if it cannot be reached, which the calls below pass over
+        if not pattern and not address.endswith("/") and kind == "file":
+            path = folder / root.rpartition("/")[2]
+            filesystem.get_file(start, str(path))
+            return root, path
+        found = filesystem.glob(f"{start}/{pattern}", detail=True) if pattern else filesystem.find(start, detail=True)
+        for file, details in found.items():
+            name = PurePosixPath(file).relative_to(start)
+            if details["type"] == "file" and is_data(name):
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                filesystem.get_file(file, str(folder / name))
+    except (OSError, ValueError, ImportError) as error:
+        if isinstance(error, FileNotFoundError) and error.__cause__ is None:
+            raise InvalidInputError(f"There is no file {address!r}.") from error
+        raise InvalidInputError(f"{address} cannot be read: {error.__cause__ or error}.") from error
+    if not any(folder.iterdir()):
+        raise InvalidInputError(f"{address} names no files; names that begin with a dot or an underscore do not count.")
+    return root.rstrip("/"), folder
+
+
+def _split_pattern(address: str) -> tuple[str, str]:
+    """An address up to the first part with a wildcard, and the rest; a question mark is none, it begins a query."""
+    parts = address.split("/")
+    n_fixed = next((number for number, part in enumerate(parts) if "*" in part or "[" in part), len(parts))
+    return "/".join(parts[:n_fixed]), "/".join(parts[n_fixed:])
+
+
+def _filesystem(address: str) -> tuple[Any, str]:
+    """The filesystem of an address such as s3://bucket/new, as Ray Data finds it: Arrow's, or else fsspec's."""
     try:
         from pyarrow import ArrowInvalid
         from pyarrow.fs import FileSystem
     except ImportError as error:
         raise MissingExtraError("pyarrow", "report", f"Reading {address}") from error
-    try:
-        try:
-            filesystem, path = FileSystem.from_uri(address)
-        except ArrowInvalid:  # a scheme that Arrow does not know
-            import fsspec
+    import fsspec
+    from fsspec.implementations.arrow import ArrowFSWrapper
 
-            return fsspec.open(address, "rb").open()
-        return filesystem.open_input_stream(path, compression=None)
-    except (OSError, ValueError, ImportError) as error:
-        raise InvalidInputError(f"{address} cannot be read: {error}.") from error
+    try:
+        filesystem, path = FileSystem.from_uri(address)
+    except ArrowInvalid:  # a scheme that Arrow does not know
+        found: tuple[Any, str] = fsspec.url_to_fs(address)
+        return found
+    return ArrowFSWrapper(filesystem), path

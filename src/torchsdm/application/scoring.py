@@ -31,8 +31,9 @@ from torchsdm.documents import BadRow, BadRows, Document
 from torchsdm.errors import CheckpointError, InvalidInputError
 from torchsdm.files import file_digest, remove_unfinished, replace_file, strict_json
 from torchsdm.hidden_states import BlockReader
-from torchsdm.states import LabelledStates
+from torchsdm.states import LabelledStates, input_files
 from torchsdm.validation import Array
+from torchsdm.wording import shortened
 
 _JOB, _LOCK = "job.json", ".lock"
 _Piece: TypeAlias = "tuple[list[int], LabelledStates | list[Document]]"
@@ -196,14 +197,30 @@ class _Replica:
 
 def _job(saved: SavedModel, path: Path, columns: Columns, k: int, texts: bool, bad: BadRows | None) -> dict[str, Any]:
     """Everything that the rows of a job depend on, as plain values."""
-    described = path / "manifest.json" if path.is_dir() else path
     return {
         "torchsdm": __version__,
         "model": [file_digest(saved.path / "config.json"), saved.classifier.version_],
-        "input": file_digest(described),
+        "input": {name: file_digest(file) for name, file in input_files(path).items()},
         "columns": asdict(columns),
         "settings": {"k": k, "texts": texts, "strict": bad is None},
     }
+
+
+def _difference(before: str, job: Mapping[str, Any]) -> str:
+    """How a job differs from the one that was begun before: if in the input, in which of its files."""
+    try:
+        then, now = json.loads(before)["input"], job["input"]
+    except (ValueError, KeyError, TypeError):
+        then = now = None
+    if then == now or not isinstance(then, dict):  # a digest: begun by an earlier version
+        return "the model, the input or the settings were different"
+    files = {
+        "new": now.keys() - then.keys(),
+        "missing": then.keys() - now.keys(),
+        "changed": {name for name in then.keys() & now.keys() if name and then[name] != now[name]},
+    }
+    listed = [f"{what}: {shortened(', '.join(sorted(names)))}" for what, names in files.items() if names]
+    return f"the input has changed since ({'; '.join(listed)})" if listed else "the input has changed since"
 
 
 class _FinishedBlocks:
@@ -221,20 +238,18 @@ class _FinishedBlocks:
         """The folder of a job, which nobody else may write to; another job's is refused."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(folder / _LOCK)  # the system releases it if we are killed
-            lock.acquire(timeout=0)
+            held = FileLock(folder / _LOCK).acquire(timeout=0)  # the system releases it if we are killed
         except Timeout as error:
             raise CheckpointError(f"{folder} is being written by another process.") from error
         except OSError as error:
             raise CheckpointError(f"{folder} cannot be written: {error}.") from error
-        with lock:
+        with held:
             text = strict_json(job)
             if not (folder / _JOB).exists():
                 replace_file(folder / _JOB, text.encode())
-            elif (folder / _JOB).read_text(encoding="utf-8") != text:
+            elif (before := (folder / _JOB).read_text(encoding="utf-8")) != text:
                 raise CheckpointError(
-                    f"{folder} has the decisions of another job: the model, the input or the settings were different. "
-                    "Remove it to start over."
+                    f"{folder} has the decisions of another job: {_difference(before, job)}. Remove it to start over."
                 )
             remove_unfinished(folder)
             yield cls(folder)

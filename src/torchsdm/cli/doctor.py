@@ -55,9 +55,10 @@ def doctor(model: str | None, compiles: bool, as_json: bool) -> None:
 
 
 def compile_kernels() -> None:
-    """Compile the kernels by fitting, adding and explaining a few points; needed once per installation."""
+    """Compile the kernels by fitting, adding, explaining and reading a few points; needed once per installation."""
     import numpy as np
 
+    from torchsdm import _json_states
     from torchsdm.errors import SDMWarning
     from torchsdm.estimators import SDMClassifier
 
@@ -66,6 +67,7 @@ def compile_kernels() -> None:
         warnings.simplefilter("ignore", SDMWarning)  # so few points give no region
         classifier = SDMClassifier(n_filters=2, n_rounds=1, max_epochs=2, batch_size=4, random_state=0)
         classifier.fit(states, labels).add_exemplars(2 * states, labels).explain(states, k=1)
+    _json_states.states_from_json(b'{"hidden_states": [[0.5]]}')
 
 
 def devices() -> list[str]:

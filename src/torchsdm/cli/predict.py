@@ -27,12 +27,12 @@ from torchsdm.cli._options import (
 from torchsdm.cli._words import guard_line
 from torchsdm.columns import Columns
 from torchsdm.errors import EmptyInputError, InvalidInputError
-from torchsdm.wording import counted
+from torchsdm.wording import counted, shortened
 
 
 @click.command()
 @click.argument("model", metavar="MODEL")
-@click.argument("inputs", metavar="INPUT")
+@click.argument("sources", metavar="INPUT", nargs=-1, required=True)
 @output_option(
     "File for the decisions: .jsonl, .json, .csv, .tsv or .parquet. Default: standard output, as JSON lines.",
     is_directory=False,
@@ -49,7 +49,7 @@ from torchsdm.wording import counted
 @json_option
 def predict(
     model: str,
-    inputs: str,
+    sources: tuple[str, ...],
     output: Path | None,
     exemplars: int,
     texts: bool,
@@ -65,7 +65,9 @@ def predict(
     r"""Decide on every line of INPUT with a saved MODEL.
 
     INPUT contains texts (.jsonl, .csv, .tsv, .parquet) or states (.npz, .safetensors, .jsonl, .parquet, or a folder
-    written by sdm embed); - reads JSON lines from standard input. The output has one row per input, in order: its id,
+    written by sdm embed); - reads JSON lines from standard input. It may be a folder of .jsonl, .csv, .tsv or .parquet
+    files, or a pattern of them in quotes: they are read in the order of their names, as if they were one file, and
+    names that begin with a dot or an underscore are left out. The output has one row per input, in order: its id,
     the fields of Decisions, and its exemplars. .csv, .tsv and .parquet have one column per label, such as
     probabilities[LABEL], and exemplars as JSON in one column.
 
@@ -85,17 +87,25 @@ def predict(
       sdm predict model new.jsonl -o decisions.jsonl
       sdm predict model new.jsonl -o decisions.csv -k 0 --guard model.guard
       sdm predict model new.parquet -o decisions.parquet --ray auto
+      sdm predict model 'logs/2026-*.jsonl.gz' -o decisions.jsonl
       cat new.jsonl | sdm predict model - | jq 'select(.admitted) | .predictions'
     """
     if exemplars < 0:
         raise InvalidInputError(f"--exemplars must be at least 0. Got {exemplars}.")
     if no_guard and guard_file is not None:
         raise InvalidInputError("Give --guard FILE or --no-guard, not both.")
+    if len(sources) > 1:
+        raise InvalidInputError(
+            f"sdm predict takes one INPUT. Got {len(sources)}: {shortened(', '.join(sources))}. For several files, "
+            "give their folder, or a pattern in quotes: 'data/*.jsonl'."
+        )
+    (inputs,) = sources
     from tqdm.auto import tqdm
 
     from torchsdm.application import (
         answer_rows,
         check_output_format,
+        check_output_place,
         example_row,
         guard_state,
         open_guard,
@@ -109,6 +119,7 @@ def predict(
 
     if output is not None:
         check_output_format(output)
+        check_output_place(output, inputs)
     if shards is not None and backend is None:
         raise InvalidInputError("--shards needs a cluster: --ray auto, or --ray HOST:PORT.")
     if shards is None:

@@ -22,7 +22,7 @@ from torchsdm.cluster.backend import RayBackend
 from torchsdm.cluster.blocks import Block, Recipe, part_of
 from torchsdm.cluster.connection import import_ray
 from torchsdm.errors import ClusterError, TorchSDMError
-from torchsdm.matching import CentredPoints, Firsts, Part, RowIndex, Search
+from torchsdm.matching import CentredPoints, Firsts, Match, Part, RowIndex, Search, match
 from torchsdm.validation import Array, as_tensor, check_positive
 
 IN_FLIGHT = 3  #: batches that are on their way at once, so that no shard waits for the driver or for another shard
@@ -89,6 +89,12 @@ class Shard:
             search.find_first()
         n: Array = search.count_matches(*(_tensor(values) for values in boundary)).numpy()
         return n
+
+    def match(self, state: StateName, batch: Batch, dropped: Sequence[str]) -> Match:
+        """Both rounds, as on one machine: no other shard has points."""
+        self._begin(dropped)
+        exclude = None if batch.exclude is None else _tensor(batch.exclude)
+        return match(_tensor(batch.queries), _tensor(batch.predictions), self._parts(state), exclude, k=batch.k)
 
     def find_rows(self, state: StateName, rows: Array, dropped: Sequence[str]) -> dict[int, int]:
         """Which of some rows are here, each with its last support index."""
@@ -198,6 +204,10 @@ class Shards:
     def count_matches(self, shard: int, state: StateName, batch: Any, boundary: tuple[Array, Array]) -> Any:
         """Begin round two."""
         return self.actors[shard].count_matches.remote(state, batch, boundary)
+
+    def match(self, shard: int, state: StateName, batch: Any) -> Any:
+        """Begin both rounds, on the only shard that has points."""
+        return self.actors[shard].match.remote(state, batch, self._take_dropped(shard))
 
     def find_rows(self, shard: int, state: StateName, rows: Any) -> Any:
         """Begin to look for rows."""

@@ -26,6 +26,8 @@ from torchsdm.parts import with_part
 from torchsdm.training import Spread
 from torchsdm.validation import as_tensor
 
+_ROWS_ALONE = 1 << 13  # queries of a batch that one shard answers in one call
+
 
 @dataclass(frozen=True)
 class Placed:
@@ -91,10 +93,15 @@ class State:
                 found[shard] = recipe, self.shards.named(shard, recipe)
         return found
 
+    @property
+    def is_on_one(self) -> bool:
+        """Whether a single shard has all points."""
+        return len(self.names) == 1
+
     @cached_property
     def rows_at_once(self) -> int:
-        """The queries of a batch: what the largest shard takes."""
-        return rows_at_once(max(self.sizes()))
+        """The queries of a batch: what the largest shard takes if it keeps products from one round to the next."""
+        return _ROWS_ALONE if self.is_on_one else rows_at_once(max(self.sizes()))
 
     def sizes(self) -> list[int]:
         """The points of each shard."""
@@ -194,14 +201,14 @@ class ShardedSupport(Support):
 
     def match_self(self) -> Match:
         """Every support point against all the others. Points pass through this process a batch at a time."""
-        return _joined_matches(self._in_rounds(self._own_batches()))
+        return _joined_matches(self._answers(self._own_batches()))
 
     def _match(self, queries: Tensor, predictions: Tensor, exclude: Tensor | None, k: int) -> Match:
-        return _joined_matches(self._in_rounds(self._batches(queries, predictions, exclude, k)))
+        return _joined_matches(self._answers(self._batches(queries, predictions, exclude, k)))
 
     def _neighbors(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         nobody = torch.full((len(queries),), -1)
-        found = _joined_matches(self._in_rounds(self._batches(queries, nobody, None, k), counts=False))
+        found = _joined_matches(self._answers(self._batches(queries, nobody, None, k), counts=False))
         return found.neighbor_distances, found.neighbor_indices
 
     def _batches(self, queries: Tensor, predictions: Tensor, exclude: Tensor | None, k: int) -> Iterator[Batch]:
@@ -215,7 +222,21 @@ class ShardedSupport(Support):
             own = torch.arange(start, start + len(one))
             yield from self._batches(one.block.points(), one.block.marks()[1].to(torch.int64), own, 0)
 
-    def _in_rounds(self, batches: Iterable[Batch], *, counts: bool = True) -> Iterator[Match]:
+    def _answers(self, batches: Iterable[Batch], *, counts: bool = True) -> Iterator[Match]:
+        """The answers to batches, in their order; without ``counts``, only what comes first is asked for."""
+        return self._at_once(batches) if self._state.is_on_one else self._in_rounds(batches, counts=counts)
+
+    def _at_once(self, batches: Iterable[Batch]) -> Iterator[Match]:
+        """The answers to batches, in their order, from the only shard that has points."""
+        shards, ((shard, name),) = self._state.shards, self._state.names.items()
+        waiting: deque[Any] = deque()
+        for batch in batches:
+            waiting.append(shards.match(shard, name, shards.put(batch)))
+            if len(waiting) == IN_FLIGHT:
+                yield from shards.gathered([waiting.popleft()])
+        yield from shards.gathered(waiting)
+
+    def _in_rounds(self, batches: Iterable[Batch], *, counts: bool) -> Iterator[Match]:
         """The answers to batches, in their order; while some are in their second round, others are in their first."""
         state = self._state
         waiting: deque[tuple[Any, list[Any]]] = deque()

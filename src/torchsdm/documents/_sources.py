@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from torchsdm.documents._class_names import class_names, named, parquet_class_names
+from torchsdm.documents._data_files import DataFiles, is_there
 from torchsdm.documents._lines import (
     LONGEST_LINE,
     ReadRow,
@@ -45,6 +46,8 @@ class Source:
     is_file: bool = False
     class_names: Callable[[], Mapping[str, Sequence[str]]] = dict
     """The names of the classes by column, where rows have only their numbers."""
+    check_columns: Callable[[Collection[str]], None] = lambda _: None
+    """Refuses files that differ in the columns that are used, where columns are those of a file and not of a row."""
 
     def strict(self) -> Source:
         """The same rows; one that cannot be read is an error."""
@@ -135,25 +138,26 @@ def _document_rows(documents: Sequence[Document]) -> Iterator[Row]:
 
 
 def _file_source(path: Path) -> Source:
-    suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
-    kind = suffixes[-1] if suffixes else ""
-    readers: dict[str, Callable[[], Iterator[Row]]] = {
-        ".jsonl": lambda: json_rows(path),
-        ".csv": lambda: _csv_rows(path, ","),
-        ".tsv": lambda: _csv_rows(path, "\t"),
-        ".parquet": lambda: _parquet_rows(path),
-    }
-    if not _is_file(path):
+    if not is_there(path):
         shown = str(path) if len(str(path)) < 200 else f"{str(path)[:60]}..."
         raise InvalidInputError(
             f"'source' of Documents must be a file, a table or a list. {shown!r} is not a file; write [text] for one "
             "text."
         )
-    if kind not in readers:
-        raise InvalidInputError(f"'source' of Documents must end in {', '.join(readers)}. Got {path.name!r}.")
-    if kind == ".parquet":
-        return Source(str(path), readers[kind], is_file=True, class_names=lambda: _parquet_names(path))
-    return Source(str(path), readers[kind], is_typed=kind == ".jsonl", is_file=True)
+    files = DataFiles.find(path)
+    kind = files.kind
+    if kind not in _READERS:
+        raise InvalidInputError(
+            f"'source' of Documents must end in {', '.join(_READERS)}. Got {files.files[0].name!r}."
+        )
+    return Source(
+        str(path),
+        lambda: files.rows(_READERS[kind]),
+        is_typed=kind in (".jsonl", ".parquet"),
+        is_file=True,
+        class_names=lambda: _same_names(files) if kind == ".parquet" else {},
+        check_columns=partial(files.check_columns, _HEADERS[kind]) if kind in _HEADERS else lambda _: None,
+    )
 
 
 def csv_rows(path: Path, delimiter: str = ",") -> Iterator[ReadRow]:
@@ -205,30 +209,65 @@ def _long_cells(reader: Iterator[list[str]]) -> Iterator[list[str]]:
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
     number = 0
-    with _parquet(path) as file:
+    with open_parquet(path) as file:
         for batch in file.iter_batches(batch_size=1024):
             for row in batch.to_pylist():
                 number += 1
                 yield f"row {number}", row
 
 
-def _parquet_names(path: Path) -> Mapping[str, Sequence[str]]:
-    with _parquet(path) as file:
-        return parquet_class_names(file.schema_arrow)
+def _parquet_columns(path: Path) -> list[str]:
+    with open_parquet(path) as file:
+        names: list[str] = file.schema_arrow.names
+        return names
+
+
+def _csv_columns(path: Path, delimiter: str) -> list[str]:
+    return next(csv.reader(text_lines(path), delimiter=delimiter), [])
+
+
+def _same_names(files: DataFiles) -> Mapping[str, Sequence[str]]:
+    """The names of the classes, which must be the same in all files."""
+    names = {}
+    for file in files.files:
+        with open_parquet(file) as opened:
+            names[file] = parquet_class_names(opened.schema_arrow)
+    first = files.files[0]
+    for file in files.files:
+        if names[file] != names[first]:
+            raise InvalidInputError(
+                f"The files of {files.path} must have the same class names. Those of {files.name(file)} and "
+                f"{files.name(first)} differ."
+            )
+    return names[first]
 
 
 @contextmanager
-def _parquet(path: Path) -> Iterator[Any]:
+def open_parquet(path: Path, **settings: Any) -> Iterator[Any]:
+    """A Parquet file; whatever is wrong with it is our error, which names it."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
         raise MissingExtraError("pyarrow", "report", "Reading Parquet") from error
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, **settings) as file:
             yield file
     except (pa.ArrowException, OSError) as error:
         raise InvalidInputError(f"{path} cannot be read as Parquet: {error}.") from error
+
+
+_READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
+    ".jsonl": json_rows,
+    ".csv": partial(_csv_rows, delimiter=","),
+    ".tsv": partial(_csv_rows, delimiter="\t"),
+    ".parquet": _parquet_rows,
+}
+_HEADERS: dict[str, Callable[[Path], list[str]]] = {
+    ".csv": partial(_csv_columns, delimiter=","),
+    ".tsv": partial(_csv_columns, delimiter="\t"),
+    ".parquet": _parquet_columns,
+}
 
 
 def _numbered(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
@@ -243,6 +282,7 @@ def choose_columns(
     There is a column if the first row has it. With ``usual``, of the first rows any must have one that is named, and
     most must have one that is not.
     """
+    source.check_columns({part if name is None else name for part, name in names.items() if name is not False})
     rows = source.first_rows(_SAMPLE if usual else 1)
     columns, most = usual_keys(rows, 0), usual_keys(rows)
     chosen: dict[str, str | None] = {}
@@ -263,13 +303,6 @@ def _refuse_twins(columns: list[str], what: str) -> None:
     twin = next((name for position, name in enumerate(columns) if name and name in columns[:position]), None)
     if twin is not None:
         raise InvalidInputError(f"{what} has two columns {twin!r}. Rename one.")
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # too long for a file name
-        return False
 
 
 def _refuse_beside(beside: Mapping[str, Any], what: str) -> None:

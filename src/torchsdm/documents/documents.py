@@ -69,7 +69,9 @@ class Documents:
     Parameters
     ----------
     source : path, pandas.DataFrame, datasets.Dataset, or a sequence of strings, of mappings or of ``Document``
-        A path ends in ``.jsonl``, ``.csv``, ``.tsv`` or ``.parquet``; the first three may be followed by ``.gz``.
+        A path ends in ``.jsonl``, ``.csv``, ``.tsv`` or ``.parquet``; the first three may be followed by ``.gz``. It
+        may be a folder, or a pattern such as ``data/*.jsonl``: files of one such kind, read in the order of their
+        names as if they were one file. Names that begin with a dot or an underscore are left out.
         A ``Document`` keeps its place. Labels in a file lose surrounding white space. Labels of a dataset that are a
         ``ClassLabel`` become their names, also those of a Parquet file that a dataset wrote.
     text : str
@@ -303,9 +305,11 @@ def _explained(problems: Mapping[str, Sequence[str]]) -> str:
 
 
 def _places(places: Sequence[str]) -> str:
-    """'lines 2, 3 and 40 more' for places of one unit."""
-    unit = places[0].partition(" ")[0]
-    numbers = [place.partition(" ")[2] for place in places[:_SHOWN]]
-    rest = len(places) - len(numbers)
-    listed = ", ".join(numbers) + (f" and {rest} more" if rest else "")
-    return f"{unit}{'s' * (len(places) > 1)} {listed}"
+    """'lines 2, 3 and 40 more' for places of one unit; those of several files are listed with their files."""
+    shown = places[:_SHOWN]
+    unit = shown[0].rpartition(" ")[0]
+    has_one_unit = all(place.rpartition(" ")[0] == unit for place in places)
+    rest = len(places) - len(shown)
+    listed = ", ".join(place.rpartition(" ")[2] if has_one_unit else place for place in shown)
+    listed += f" and {rest} more" if rest else ""
+    return f"{unit}{'s' * (len(places) > 1)} {listed}" if has_one_unit else listed

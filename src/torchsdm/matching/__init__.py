@@ -6,7 +6,7 @@
 from torchsdm.matching._bounds import CentredPoints
 from torchsdm.matching._parts import Part
 from torchsdm.matching.rows import IndexedRows, RowIndex, RowsInFile
-from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, NO_POINT, Firsts, Match, Search, rows_at_once
+from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, NO_POINT, Firsts, Match, Search, match, rows_at_once
 from torchsdm.matching.support import Support, check_ids, next_ids
 from torchsdm.matching.support_set import SupportSet
 
@@ -24,6 +24,7 @@ __all__ = [
     "Support",
     "SupportSet",
     "check_ids",
+    "match",
     "next_ids",
     "rows_at_once",
 ]

@@ -55,6 +55,7 @@ def run_service(path: Any, settings: ServiceSettings | None = None, **opening: A
 def _check_extra() -> None:
     try:
         import fastapi  # noqa: F401
+        import httptools  # noqa: F401
         import prometheus_client  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:

@@ -1,9 +1,9 @@
 """One thread owns the model. Requests wait for it in a queue, and it answers together those that wait together.
 
 An idle worker takes the first request at once, and whatever arrives meanwhile is the next batch: the more clients there
-are, the larger the batches. Texts are cheaper the more of them are read together, since a language model reads texts of
-similar lengths at once. So after a batch the worker waits a moment for texts: those whom it has just answered are about
-to ask again.
+are, the larger the batches. Inputs are cheaper the more of them are decided on together: the support is read once for
+all, and a language model reads texts of similar lengths at once. So after a batch the worker waits a moment: those whom
+it has just answered are about to ask again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from typing import Any
 Answer = Callable[[Sequence[Any]], Sequence[Any]]
 
 _MEMORY = 0.8  # of the running mean of times, for each further batch
-_PATIENCE = 0.1  # of the time that the last batch took: the longest wait for those who were answered
+# Shares of the time that the last batch took:
+_SILENCE = 0.1  # nobody has come for so long: those who were answered do not ask again
+_PATIENCE = 0.5  # the longest wait for them
 
 
 class QueueFull(Exception):
@@ -47,7 +49,6 @@ class _Waiting:
 
     what: Any
     weight: float
-    is_patient: bool = False
     future: Future[Any] = field(default_factory=Future)
 
     @property
@@ -112,19 +113,15 @@ class Worker:
         self._changed = threading.Condition()
         self._closed = False
         self._mean_seconds = 0.0  # that a batch takes
-        self._n_expected, self._patient_until = (
-            0,
-            0.0,
-        )  # questions that will wait if all ask again; when to begin anyway
+        self._n_expected = 0  # questions that will wait if all ask again
+        self._batch_seconds, self._batch_end = 0.0, 0.0  # of the last
+        self._last_arrival = 0.0
         self._thread = threading.Thread(target=self._work, name="sdm-worker", daemon=True)
         self._thread.start()
 
-    def ask(self, question: Any, weight: float, *, is_patient: bool = False) -> Future[Any]:
-        """Queue a question; a batch has questions of a total weight of at most 1, or a single one.
-
-        A patient one is worth a moment's wait for others.
-        """
-        return self._add(_Waiting(question, weight, is_patient))
+    def ask(self, question: Any, weight: float) -> Future[Any]:
+        """Queue a question; a batch has questions of a total weight of at most 1, or a single one."""
+        return self._add(_Waiting(question, weight))
 
     def call(self, function: Callable[[], Any]) -> Future[Any]:
         """Queue a function for the worker to call, by itself, when the questions before it are answered."""
@@ -156,6 +153,7 @@ class Worker:
                 n_batches = max(1.0, sum(one.weight for one in self._waiting if not one.is_call))
                 raise QueueFull(max(1, math.ceil(n_batches * self._mean_seconds)))
             self._waiting.append(new)
+            self._last_arrival = time.monotonic()
             self._changed.notify()
         return new.future
 
@@ -169,7 +167,8 @@ class Worker:
         """The questions, or the call, to begin with; empty if the worker is closed and nothing waits."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
-            self._changed.wait_for(self._is_worth_a_batch, max(0.0, self._patient_until - time.monotonic()))
+            while (seconds := self._seconds_to_wait()) > 0:
+                self._changed.wait(seconds)
             batch: list[_Waiting] = []
             weight = 0.0
             while self._waiting and (not batch or weight + self._waiting[0].weight <= 1):
@@ -177,11 +176,12 @@ class Worker:
                 weight += batch[-1].weight
             return batch
 
-    def _is_worth_a_batch(self) -> bool:
-        """Whether nobody else is to be waited for."""
-        if self._closed or not self._waiting[0].is_patient:
-            return True
-        return len(self._waiting) >= self._n_expected or sum(one.weight for one in self._waiting) >= 1
+    def _seconds_to_wait(self) -> float:
+        """How long to wait for others who may come; 0 if nobody is to be waited for."""
+        if self._closed or len(self._waiting) >= self._n_expected or sum(one.weight for one in self._waiting) >= 1:
+            return 0.0
+        silent_until = max(self._batch_end, self._last_arrival) + _SILENCE * self._batch_seconds
+        return min(silent_until, self._batch_end + _PATIENCE * self._batch_seconds) - time.monotonic()
 
     def _run(self, batch: list[_Waiting]) -> None:
         start = time.monotonic()
@@ -192,7 +192,7 @@ class Worker:
         end = time.monotonic()
         seconds = end - start
         if not batch[0].is_call:
-            self._n_expected, self._patient_until = len(batch) + self.n_waiting, end + _PATIENCE * seconds
+            self._n_expected, self._batch_end, self._batch_seconds = len(batch) + self.n_waiting, end, seconds
             self._mean_seconds = (
                 _MEMORY * self._mean_seconds + (1 - _MEMORY) * seconds if self._mean_seconds else seconds
             )

@@ -14,6 +14,7 @@ from fastapi.openapi.utils import get_openapi
 
 from torchsdm.application import decision_schema
 from torchsdm.service.inference_protocol import InferRequest
+from torchsdm.service.schemas import DecideRequest
 from torchsdm.service.serving import Served, Serving
 
 _ABOUT = """\
@@ -92,6 +93,9 @@ def _shared_schemas() -> dict[str, Any]:
     decision = json.loads(text)
     parts = decision.pop("$defs")
     decision.pop("$schema")
-    inference = InferRequest.model_json_schema(ref_template=f"{_REFERENCE}{{model}}")
-    parts = {f"Decision-{name}": part for name, part in parts.items()} | inference.pop("$defs")
-    return {"Decision": decision, "InferRequest": inference, **parts}
+    schemas = {"Decision": decision, **{f"Decision-{name}": part for name, part in parts.items()}}
+    for body in (DecideRequest, InferRequest):
+        schema = body.model_json_schema(ref_template=f"{_REFERENCE}{{model}}")
+        schemas |= schema.pop("$defs", {})
+        schemas[body.__name__] = schema
+    return schemas

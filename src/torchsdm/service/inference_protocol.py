@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from fastapi import Request
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -23,7 +23,7 @@ from torchsdm._version import __version__
 from torchsdm.application import AnswerRequest
 from torchsdm.errors import InvalidInputError
 from torchsdm.service.failures import JSONAnswer
-from torchsdm.service.routes.access import REFUSALS, ServingModel, new_router, strict_json
+from torchsdm.service.routes.access import REFUSALS, ServingModel, body_of, new_router, strict_json, validated
 from torchsdm.service.schemas import ErrorAnswer
 from torchsdm.service.serving import Served, Serving
 from torchsdm.wording import shortened
@@ -134,12 +134,7 @@ async def model_ready(name: str, serving: ServingModel) -> Response:
     "/models/{name}/infer",
     response_model=InferAnswer,
     responses={404: {"model": ErrorAnswer}, **REFUSALS},
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/InferRequest"}}},
-        }
-    },
+    openapi_extra=body_of("InferRequest"),
     summary="Decide on inputs",
 )
 async def infer(name: str, request: Request, serving: ServingModel) -> Response:
@@ -155,21 +150,20 @@ async def infer(name: str, request: Request, serving: ServingModel) -> Response:
     answered = await serving.ask(inputs, request.state)
     serving.count_rows(answered.rows)
     known = {one.name: one for one in output_tensors(answered.rows)}
-    wanted = [OutputWanted(name=one) for one in known] if asked.outputs is None else asked.outputs
     head: dict[str, Any] = {"model_name": name, "model_version": str(answered.version)}
     head |= {} if asked.id is None else {"id": asked.id}
-    return _written(head, [(known[one.name], _is_binary(one, asked)) for one in wanted if one.name in known])
+    return _written(head, [(known[one], is_binary) for one, is_binary in _wanted(asked, known) if one in known])
 
 
-async def _outputs(served: Served) -> list[Tensor]:
+async def _outputs(served: Served) -> list[Output]:
     """The outputs, as they are for one input."""
     return output_tensors([await asyncio.to_thread(lambda: served.example)])
 
 
 def _named(serving: Serving, name: str) -> Served:
-    served, known = serving.served, serving.name
-    if name != known:
-        raise HTTPException(404, f"There is no model {name!r} here; it is {known!r}")
+    served = serving.served
+    if name != served.name:
+        raise HTTPException(404, f"There is no model {name!r} here; it is {served.name!r}")
     return served
 
 
@@ -185,11 +179,7 @@ def _parsed(request: Request, body: bytes) -> tuple[InferRequest, memoryview]:
             422, f"The header {HEADER_LENGTH} must be the length of the JSON. Got {shortened(length)!r}"
         )
     end = int(length)
-    try:
-        return InferRequest.model_validate(strict_json(body[:end])), memoryview(body)[end:]
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise HTTPException(422, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    return validated(InferRequest, strict_json(body[:end])), memoryview(body)[end:]
 
 
 def _inputs(asked: InferRequest, raw: memoryview) -> AnswerRequest:
@@ -270,17 +260,26 @@ def _flattened(values: Sequence[Any]) -> list[Any]:
 # --- Answering -------------------------------------------------------------------------------------------------------
 
 
-def output_tensors(rows: Sequence[Mapping[str, Any]]) -> list[Tensor]:
+class Output(NamedTuple):
+    """A tensor of an answer."""
+
+    name: str
+    shape: list[int]
+    datatype: str
+    data: list[Any]
+
+
+def output_tensors(rows: Sequence[Mapping[str, Any]]) -> list[Output]:
     """The fields of decisions as tensors: (N,), or (N, C) if there is a value for each class."""
-    tensors = []
+    outputs = []
     for name in rows[0] if rows else ():
         values = [row[name] for row in rows]
-        is_table = any(isinstance(value, dict) for value in values)
+        is_table = isinstance(values[0], dict)  # and so is every other, of a rejected input, too
         flat = [one for value in values for one in value.values()] if is_table else values
         shape = [len(rows), len(flat) // len(rows)] if is_table else [len(rows)]
         datatype = _datatype(name, flat)
-        tensors.append(Tensor(name=name, shape=shape, datatype=datatype, data=[_filled(v, datatype) for v in flat]))
-    return tensors
+        outputs.append(Output(name, shape, datatype, _filled(flat, datatype)))
+    return outputs
 
 
 def _datatype(name: str, values: Sequence[Any]) -> str:
@@ -295,18 +294,23 @@ _WORDS = ("id", "predictions", "certificate", "lane", "reason")
 _COUNTS = ("similarity", "nearest_index", "effective_sample_sizes", "member")
 
 
-def _filled(value: Any, datatype: str) -> Any:
-    """An element, or what stands for none."""
+def _filled(values: Sequence[Any], datatype: str) -> list[Any]:
+    """Elements, and what stands for those that are missing."""
     if datatype == "BYTES":
-        return "" if value is None else str(value)
-    return value if value is not None else {"BOOL": False, "INT64": -1}.get(datatype)
+        return ["" if value is None else str(value) for value in values]
+    none = {"BOOL": False, "INT64": -1}.get(datatype)
+    return [none if value is None else value for value in values]
 
 
-def _is_binary(wanted: OutputWanted, asked: InferRequest) -> bool:
-    return wanted.parameters.get("binary_data", asked.parameters.get("binary_data_output", False)) is True
+def _wanted(asked: InferRequest, known: Iterable[str]) -> list[tuple[str, bool]]:
+    """The outputs that are asked for, by default all, and whether each is to be binary."""
+    usual = asked.parameters.get("binary_data_output", False)
+    if asked.outputs is None:
+        return [(name, usual is True) for name in known]
+    return [(one.name, one.parameters.get("binary_data", usual) is True) for one in asked.outputs]
 
 
-def _written(head: Mapping[str, Any], tensors: Sequence[tuple[Tensor, bool]]) -> Response:
+def _written(head: Mapping[str, Any], tensors: Sequence[tuple[Output, bool]]) -> Response:
     """An answer in JSON, with the binary tensors behind it if any are wanted."""
     outputs, binaries = [], []
     for tensor, is_binary in tensors:
@@ -327,8 +331,8 @@ def _written(head: Mapping[str, Any], tensors: Sequence[tuple[Tensor, bool]]) ->
     )
 
 
-def _as_bytes(tensor: Tensor) -> bytes:
-    data = tensor.data or []
+def _as_bytes(tensor: Output) -> bytes:
+    data = tensor.data
     if tensor.datatype != "BYTES":
         return np.array(data, dtype=_NUMPY[tensor.datatype]).tobytes()  # None becomes NaN
     words = [word.encode() for word in data]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -52,12 +53,12 @@ class Metrics:
             "n_seen": Gauge("torchsdm_guard_seen", "Inputs of the guard's stream so far.", registry=registry),
         }
 
-    def count_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def count_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Count the rows that were decided on."""
-        for row in rows:
-            self._lanes.labels(row["lane"]).inc()
-            self._no_similarity.inc(row["similarity"] == 0)
-            self._too_far.inc(row["distance_quantile"] == 0)
+        for lane, n in collections.Counter(row["lane"] for row in rows).items():
+            self._lanes.labels(lane).inc(n)
+        self._no_similarity.inc(sum(row["similarity"] == 0 for row in rows))
+        self._too_far.inc(sum(row["distance_quantile"] == 0 for row in rows))
 
     def count_batch(self, n_rows: int) -> None:
         """Count a batch."""

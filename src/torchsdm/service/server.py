@@ -1,4 +1,4 @@
-"""The server: uvicorn, on a socket of ours, with a time limit for heads that never end."""
+"""The server: uvicorn, on a socket of ours, with limits for heads that never end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from torchsdm.errors import InvalidInputError
 from torchsdm.service.app import create_app
@@ -17,6 +17,7 @@ from torchsdm.service.settings import ServiceSettings
 
 _LOGGER = logging.getLogger(__name__)
 _KEEP_ALIVE_SECONDS = 20  # that an idle connection is kept
+_MAX_HEAD = 65_536  # bytes of a request's head
 
 
 def run_service(path: str | Path, settings: ServiceSettings, **opening: Any) -> None:
@@ -48,14 +49,15 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def _with_limited_heads(seconds: float) -> type[asyncio.Protocol]:
-    """uvicorn's protocol, but a connection whose next request does not begin in time is closed.
+    """uvicorn's protocol, but a connection is closed if its next head does not end in time or is too long.
 
     Whoever leaves while a question waits in the queue takes it along: clients that give up and ask again would
     otherwise wait for answers that nobody reads.
     """
 
-    class LimitedHeads(H11Protocol):
+    class LimitedHeads(HttpToolsProtocol):
         _limit: asyncio.TimerHandle | None = None
+        _n_bytes = 0  # since the last end of a head or part of a body
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -64,8 +66,20 @@ def _with_limited_heads(seconds: float) -> type[asyncio.Protocol]:
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._limit = self.loop.call_later(seconds, transport.close)
 
+        def on_headers_complete(self) -> None:
+            self._n_bytes = 0
+            super().on_headers_complete()
+
+        def on_body(self, body: bytes) -> None:
+            self._n_bytes = 0
+            super().on_body(body)
+
         def data_received(self, data: bytes) -> None:
+            self._n_bytes += len(data)
             super().data_received(data)
+            if self._n_bytes > _MAX_HEAD and not self.transport.is_closing():
+                self.send_400_response(f"A head may have at most {_MAX_HEAD} bytes.")
+                return
             cycle: Any = self.cycle  # of the last request; None before the first
             is_in_head = cycle is None or cycle.response_complete
             if self._limit is not None and not is_in_head:

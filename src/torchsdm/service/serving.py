@@ -9,6 +9,7 @@ another model and warms it, and then hands the worker what is to be current from
 from __future__ import annotations
 
 import copy
+import gc
 import logging
 import os
 import threading
@@ -22,6 +23,7 @@ from typing import Any, TypeVar
 import numpy as np
 from starlette.datastructures import State
 
+from torchsdm._json_states import states_from_json
 from torchsdm.application import (
     AnswerRequest,
     LiveModel,
@@ -64,6 +66,8 @@ class Served:
 
     snapshot: Snapshot
     guard: Any
+    name: str
+    """What the model is called in the routes of the Open Inference Protocol: its directory's name."""
 
     @property
     def version(self) -> int:
@@ -114,20 +118,16 @@ class Serving:
 
     def __init__(self, path: Path, settings: ServiceSettings, metrics: Metrics, **opening: Any) -> None:
         self.path, self.settings, self.metrics = path, settings, metrics
-        writable = os.access(path, os.W_OK)
-        # Not exclusive: the shell may change it, too.
-        self.live = LiveModel.open(path, who="sdm serve", writable=writable, exclusive=False, **opening)
-        if not writable:
-            _LOGGER.warning("%s cannot be written: the model is not changed, reviews last until the service ends", path)
-        guard = continued_guard(self.live.snapshot.saved.classifier, settings.guard_file)
-        if guard is not None and settings.guard_file is not None:
-            guard.save(settings.guard_file)  # who cannot write should know at the start
-        self.served = Served(self.live.snapshot, guard)
+        self.worker = Worker(self._answer, settings.max_waiting)
+        try:
+            self.live, self.served = self.between_batches(lambda: self._open(**opening))
+        except BaseException:
+            self.worker.close()
+            raise
         self.recent = Recent()
         self.is_warm = False
         self._is_closing = threading.Event()
         self._batch_tokens = int(opening.get("batch_tokens", 4096))
-        self.worker = Worker(self._answer, settings.max_waiting)
         self._writer = ThreadPoolExecutor(1, "sdm-writer")
         self._mailbox = Mailbox()
         self._n_calls = 0  # of the writer and the worker, that somebody waits for
@@ -135,12 +135,29 @@ class Serving:
         metrics.version.set_function(lambda: self.served.version)
         self._show_guard()
 
+    def _open(self, **opening: Any) -> tuple[LiveModel, Served]:
+        """The model and what answers first; the worker calls this, since it alone is to use all cores.
+
+        Every other thread that ever does has helpers of its own, and when there are more of them than cores, OpenMP
+        puts them to sleep between any two steps.
+        """
+        path, guard_file = self.path, self.settings.guard_file
+        writable = os.access(path, os.W_OK)
+        # Not exclusive: the shell may change it, too.
+        live = LiveModel.open(path, who="sdm serve", writable=writable, exclusive=False, **opening)
+        if not writable:
+            _LOGGER.warning("%s cannot be written: the model is not changed, reviews last until the service ends", path)
+        guard = continued_guard(live.snapshot.saved.classifier, guard_file)
+        if guard is not None and guard_file is not None:
+            guard.save(guard_file)  # who cannot write should know at the start
+        return live, Served(live.snapshot, guard, path.resolve().name)
+
     # ---------------------------------------------------------------- asking
 
     async def ask(self, request: AnswerRequest, state: State) -> Answered:
         """The answer to a request, when the worker has come to it; the server may call ``state.abandon`` before."""
         self._check_size(len(request))
-        future = self.worker.ask(request, self._weight(request), is_patient=request.texts is not None)
+        future = self.worker.ask(request, self._weight(request))
         state.abandon = future.cancel
         try:
             answered: Answered = await self._mailbox.result(future)
@@ -225,7 +242,7 @@ class Serving:
         old, snapshot = self.served, self.live.snapshot
         if snapshot.saved is old.saved:
             return
-        new = Served(snapshot, continued_guard(snapshot.saved.classifier))
+        new = Served(snapshot, continued_guard(snapshot.saved.classifier), self.path.resolve().name)
         _decide_once(new, with_texts=new.extractor is not old.extractor)
 
         def switch() -> None:
@@ -307,11 +324,6 @@ class Serving:
 
     # ---------------------------------------------------------------- beginning and end
 
-    @property
-    def name(self) -> str:
-        """What the model is called in the routes of the Open Inference Protocol: its directory's name."""
-        return self.path.resolve().name
-
     def start(self) -> None:
         """Warm the model, and watch its directory if that is wanted; requests that come before wait."""
         self.worker.call(self._warm)
@@ -325,6 +337,7 @@ class Serving:
         except Exception:
             _LOGGER.exception("%s cannot be asked: the service never becomes ready", self.path)
             raise
+        gc.freeze()  # what is there now stays; nobody should wait while the collector looks through it again
         self.is_warm = True
         _LOGGER.info("ready: %s, version %d", self.path, self.served.version)
 
@@ -384,6 +397,7 @@ class Serving:
 def _decide_once(served: Served, *, with_texts: bool) -> None:
     """Decide on a state of zeros and explain it, and, if a language model is known, read a text with it."""
     classifier = served.saved.classifier
+    states_from_json(b'{"hidden_states": [[0.0]]}')
     zeros = np.zeros((1,) * (classifier.input_ndim_ - 1) + (classifier.n_features_in_,), dtype=np.float32)
     onlooker = copy.copy(served.guard)
     answer_requests(served.saved, [AnswerRequest(hidden_states=zeros, k=k) for k in (0, 1)], guard=onlooker)

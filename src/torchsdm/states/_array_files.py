@@ -51,7 +51,7 @@ def _array_blocks(request: Request, arrays: Sequence[_ArrayInFile | None]) -> It
 
 
 def safetensors_blocks(request: Request) -> Iterator[LabelledStates]:
-    with safe_open(request.path, framework="pt") as archive:
+    with safe_open(request.files.files[0], framework="pt") as archive:
         present = set(archive.keys())
 
         def tensor(name: str) -> _ArrayInFile:
@@ -63,7 +63,7 @@ def safetensors_blocks(request: Request) -> Iterator[LabelledStates]:
 
 def npz_blocks(request: Request) -> Iterator[LabelledStates]:
     with ExitStack() as opened:
-        archive = opened.enter_context(zipfile.ZipFile(request.path))
+        archive = opened.enter_context(zipfile.ZipFile(request.files.files[0]))
         members = {info.filename: info for info in archive.infolist()}
 
         def array(name: str) -> _ArrayInFile | None:

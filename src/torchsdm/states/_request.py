@@ -6,7 +6,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchsdm.documents import BadRows
+from torchsdm.documents import BadRows, DataFiles
 from torchsdm.errors import InvalidInputError, Remedy
 
 _SINGULAR = {"labels": "label", "ids": "id", "texts": "text"}  # as in rows of documents
@@ -14,9 +14,9 @@ _SINGULAR = {"labels": "label", "ids": "id", "texts": "text"}  # as in rows of d
 
 @dataclass(frozen=True)
 class Request:
-    """What to read from a file."""
+    """What to read from the files of an input."""
 
-    path: Path
+    files: DataFiles
     size: int | None
     """Rows per block; None for all rows in one."""
     names: tuple[str, ...]
@@ -25,6 +25,17 @@ class Request:
     """Where rows that cannot be used are noted; None: they are errors."""
     width: int | None = None
     """The width of the states that are wanted, if it is known."""
+
+    @property
+    def path(self) -> Path:
+        """The input, as it was given."""
+        return self.files.path
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The columns of states and ids, without which rows cannot be used or told apart."""
+        states, _, ids, _ = self.names
+        return states, ids, _SINGULAR.get(ids, ids)
 
     def keys(self, present: Container[str]) -> tuple[str | None, ...]:
         """The key under which each name is present; None if it is not."""

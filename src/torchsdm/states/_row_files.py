@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,11 +18,12 @@ from torchsdm.documents import (
     Unreadable,
     json_rows,
     named,
+    open_parquet,
     parquet_class_names,
     readable_rows,
     usual_keys,
 )
-from torchsdm.errors import EmptyInputError, InvalidInputError, MissingExtraError
+from torchsdm.errors import EmptyInputError, InvalidInputError
 from torchsdm.states._request import Request
 from torchsdm.states.labelled import LabelledStates
 from torchsdm.validation import Array, is_storable_id
@@ -33,14 +35,15 @@ _SAMPLE = 1024  # rows that tell the usual keys and shape
 
 
 def jsonl_blocks(request: Request) -> Iterator[LabelledStates]:
-    return _row_blocks(request, json_rows(request.path), "line", np.float64)
+    return _row_blocks(request, request.files.rows(json_rows), "line", np.float64)
 
 
 def parquet_blocks(request: Request) -> Iterator[LabelledStates]:
-    with open_parquet(request.path) as file:
-        if not file.metadata.num_rows:
-            raise EmptyInputError(f"{request.path} is empty.")
-        yield from _row_blocks(request, _parquet_rows(request, file), "row", np.float32)
+    headers = {file: parquet_header(file) for file in request.files.files}
+    if not any(header.n_rows for header in headers.values()):
+        raise EmptyInputError(f"{request.path} is empty.")
+    request.files.check_columns(lambda file: headers[file].columns, request.needed)
+    yield from _row_blocks(request, request.files.rows(partial(_parquet_rows, request)), "row", np.float32)
 
 
 def _row_blocks(
@@ -82,15 +85,21 @@ def _checked_rows(
     dtype: type[np.floating[Any]],
 ) -> Iterator[tuple[Any, ...]]:
     """The place of each row and its values by key, the states as an array; bad rows are errors, or are noted."""
+    seen_ids: set[Any] = set()
     for number, (place, row) in enumerate(rows):
+        name = None if isinstance(row, Unreadable) or keys[2] is None else row.get(keys[2])
+        has_name = is_storable_id(name)
         values = row if isinstance(row, Unreadable) else _values(request, keys, shape, row, unit, dtype)
+        if has_name and name in seen_ids:
+            values = Unreadable("duplicate id")
         if not isinstance(values, Unreadable):
+            if has_name:
+                seen_ids.add(name)
             yield place, *values
         elif request.bad is None:
             raise InvalidInputError(f"{request.path}, {place}: {values}.")
         else:
-            name = None if isinstance(row, Unreadable) or keys[2] is None else row.get(keys[2])
-            request.bad[number] = BadRow(number, place, str(values), name if is_storable_id(name) else number)
+            request.bad[number] = BadRow(number, place, str(values), name if has_name else number)
 
 
 def _values(
@@ -134,30 +143,35 @@ def state_of(value: Any, shape: tuple[int, ...] | None, name: str) -> Array | Un
     return array
 
 
-def open_parquet(path: Path) -> Any:
-    try:
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise MissingExtraError("pyarrow", "report", "Reading Parquet") from error
+class ParquetHeader(NamedTuple):
+    """What a Parquet file says of its rows before they are read."""
+
+    columns: list[str]
+    n_rows: int
+
+
+def parquet_header(path: Path) -> ParquetHeader:
+    with open_parquet(path) as file:
+        return ParquetHeader(file.schema_arrow.names, file.metadata.num_rows)
+
+
+def _parquet_rows(request: Request, path: Path) -> Iterator[Row]:
     # Either default keeps the columns of a whole row group in memory, possibly the whole file.
-    return pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
-
-
-def _parquet_rows(request: Request, file: Any) -> Iterator[Row]:
-    keys = request.keys(file.schema_arrow.names)
-    names = [key for key in keys if key is not None]
-    classes = parquet_class_names(file.schema_arrow)
-    size = _PARQUET_ROWS if request.size is None else min(request.size, _PARQUET_ROWS)
-    number = 0
-    for batch in file.iter_batches(batch_size=size, columns=names):
-        columns: list[Iterable[Any]] = []
-        for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            columns.append(map(_arrow_value, column) if name == keys[0] else column.to_pylist())
-            if name == keys[1] and name in classes:
-                columns[-1] = [named(classes[name], label) for label in columns[-1]]
-        for values in zip(*columns, strict=True):
-            number += 1
-            yield f"row {number}", dict(zip(batch.schema.names, values, strict=True))
+    with open_parquet(path, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
+        keys = request.keys(file.schema_arrow.names)
+        names = [key for key in keys if key is not None]
+        classes = parquet_class_names(file.schema_arrow)
+        size = _PARQUET_ROWS if request.size is None else min(request.size, _PARQUET_ROWS)
+        number = 0
+        for batch in file.iter_batches(batch_size=size, columns=names):
+            columns: list[Iterable[Any]] = []
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                columns.append(map(_arrow_value, column) if name == keys[0] else column.to_pylist())
+                if name == keys[1] and name in classes:
+                    columns[-1] = [named(classes[name], label) for label in columns[-1]]
+            for values in zip(*columns, strict=True):
+                number += 1
+                yield f"row {number}", dict(zip(batch.schema.names, values, strict=True))
 
 
 def _arrow_value(scalar: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError
 
-from torchsdm.documents import BadRows, Unreadable, json_rows, readable_rows
+from torchsdm.documents import BadRows, DataFiles, Unreadable, json_rows, readable_rows
 from torchsdm.errors import EmptyInputError, InvalidInputError, TorchSDMError
 from torchsdm.labels import stripped_labels
 from torchsdm.states._array_files import npz_blocks, safetensors_blocks
 from torchsdm.states._request import Request
-from torchsdm.states._row_files import jsonl_blocks, open_parquet, parquet_blocks
+from torchsdm.states._row_files import jsonl_blocks, parquet_blocks, parquet_header
 from torchsdm.states.folder import MANIFEST_NAME, StatesFolder
 from torchsdm.states.labelled import LabelledStates
 from torchsdm.validation import Array, check_path, check_positive
@@ -41,7 +41,9 @@ def read_states(
     Parameters
     ----------
     path : path
-        A file, or a directory that ``HiddenStateExtractor.extract_to`` or ``sdm embed`` wrote.
+        A file, or a directory that ``HiddenStateExtractor.extract_to`` or ``sdm embed`` wrote. Or a folder or a pattern
+        of several JSONL or Parquet files, which are read in the order of their names as if they were one; names that
+        begin with a dot or an underscore are left out.
     states, labels, ids, texts : str
         Names of the arrays, columns or keys of a file. ids and texts may be absent. If rows of JSONL or Parquet have no
         ``labels``, ``ids`` or ``texts``, their ``label``, ``id`` or ``text`` is used. Labels that are strings lose
@@ -53,12 +55,13 @@ def read_states(
     --------
     state_blocks : the same in blocks, for states that do not fit in memory.
     """
-    request = Request(check_path(path, "path", "read_states"), None, (states, labels, ids, texts))
-    if request.path.is_dir():
-        folder = StatesFolder.open(request.path, verify=True)
+    path = check_path(path, "path", "read_states")
+    if is_states_folder(path):
+        folder = StatesFolder.open(path, verify=True)
         folder.check_complete()
         return _folder_states(folder, folder.arrays(), list(folder.examples()))
-    read = next(_file_blocks(request, _kind(request.path)))
+    request = Request(DataFiles.find(path), None, (states, labels, ids, texts))
+    read = next(_file_blocks(request, _kind(request.files)))
     if read.labels is None and needs_labels:
         raise request.missing(labels)
     return read
@@ -107,20 +110,21 @@ def state_blocks(
         If a stored block is missing or damaged, or the extraction is not finished.
     """
     check_positive(size, "size", "state_blocks", integer=True)
-    request = Request(check_path(path, "path", "state_blocks"), size, (states, labels, ids, texts), bad, width)
-    if request.path.is_dir():
-        return _folder_blocks(request.path, size)
-    return _file_blocks(request, _kind(request.path))
+    path = check_path(path, "path", "state_blocks")
+    if is_states_folder(path):
+        return _folder_blocks(path, size)
+    request = Request(DataFiles.find(path), size, (states, labels, ids, texts), bad, width)
+    return _file_blocks(request, _kind(request.files))
 
 
 def has_states(path: str | Path, states: str = "hidden_states", *, text: str | None = None) -> bool:
-    """Whether a file or directory contains hidden states, as ``state_blocks`` reads them, rather than texts.
+    """Whether a path contains hidden states, as ``state_blocks`` reads them, rather than texts.
 
     Parameters
     ----------
     path : path
         NPZ and safetensors files and folders of states contain states, CSV and TSV files texts; for JSONL and Parquet
-        files the first row decides.
+        files the first row decides. Several files must agree.
     states : str
         The key or column of the states in such a row.
     text : str, optional
@@ -135,11 +139,33 @@ def has_states(path: str | Path, states: str = "hidden_states", *, text: str | N
         If the file has no rows.
     """
     path = check_path(path, "path", "has_states")
-    if path.is_dir():
-        if not (path / MANIFEST_NAME).is_file():
-            raise InvalidInputError(f"{path} is a directory without {MANIFEST_NAME}: it contains no hidden states.")
+    if is_states_folder(path):
         return True
-    kind = _kind(path, _TEXT_ENDINGS)
+    files = DataFiles.find(path)
+    kind = _kind(files, _TEXT_ENDINGS)
+    found: dict[bool, Path] = {}
+    for file in files.files:
+        with suppress(EmptyInputError):
+            found.setdefault(_file_has_states(file, kind, states, text), file)
+    if not found:
+        raise EmptyInputError(f"{path} is empty.")
+    if len(found) > 1:
+        raise InvalidInputError(
+            f"The files of {path} must all contain states or all texts. {files.name(found[True])} contains states, "
+            f"{files.name(found[False])} texts."
+        )
+    return next(iter(found))
+
+
+def input_files(path: Path) -> dict[str, Path]:
+    """The files by which two inputs can be told apart, by their names within the input."""
+    if is_states_folder(path):
+        return {MANIFEST_NAME: path / MANIFEST_NAME}  # has digests of the others
+    files = DataFiles.find(path)
+    return {files.name(file): file for file in files.files}
+
+
+def _file_has_states(path: Path, kind: str, states: str, text: str | None) -> bool:
     with _file_errors(path, kind):
         columns: Container[str] | None = None
         is_empty = path.stat().st_size == 0
@@ -149,9 +175,8 @@ def has_states(path: str | Path, states: str = "hidden_states", *, text: str | N
             columns = _deciding_line(path, states, text)
             is_empty = columns is None
         elif kind == ".parquet":
-            with open_parquet(path) as file:
-                columns = file.schema_arrow.names
-                is_empty = file.metadata.num_rows == 0
+            columns, n_rows = parquet_header(path)
+            is_empty = n_rows == 0
     if is_empty:
         raise EmptyInputError(f"{path} is empty.")
     return states in columns if columns is not None else kind not in _TEXT_ENDINGS
@@ -175,15 +200,17 @@ def _deciding_line(path: Path, states: str, text: str | None) -> Container[str] 
     return first
 
 
-def _kind(path: Path, others: tuple[str, ...] = ()) -> str:
-    """The ending of an existing file, if it is one that we read or one of the others."""
-    if not path.is_file():
-        raise InvalidInputError(f"There is no file {str(path)!r}.")
-    endings = [suffix for suffix in path.suffixes if suffix != ".gz"]
+def is_states_folder(path: Path) -> bool:
+    """Whether ``FolderWriter`` wrote a folder."""
+    return (path / MANIFEST_NAME).is_file()
+
+
+def _kind(files: DataFiles, others: tuple[str, ...] = ()) -> str:
+    """The ending of the files, if it is one that we read or one of the others."""
     known = (*_READERS, *others)
-    if not endings or endings[-1] not in known:
-        raise InvalidInputError(f"The file must end in {', '.join(known)}. Got {path.name!r}.")
-    return endings[-1]
+    if files.kind not in known:
+        raise InvalidInputError(f"The file must end in {', '.join(known)}. Got {files.files[0].name!r}.")
+    return files.kind
 
 
 @contextmanager

@@ -30,7 +30,8 @@ from torchsdm.validation import RandomState, check_positive, draw_seed
 
 _CURRENT = "current.safetensors"  # the running round, where earlier versions stored it
 _FACTS = {"fingerprint": str, "seed": int, "number": int, "records": list}  # of every file
-_FORMAT = 3  # of the files; 1 stored SDM's epochs and the baselines' rounds separately, 2 had no digest
+_FORMAT = 3  # of the files; 1 stored SDM's epochs and the baselines' rounds separately
+_WITHOUT_DIGEST = 2  # still read
 
 
 class Checkpointing(Callback):
@@ -163,13 +164,13 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             facts = json.loads((archive.metadata() or {})["facts"])
             if not isinstance(facts, dict) or any(type(facts.get(name)) is not kind for name, kind in _FACTS.items()):
                 raise ValueError("it is not a checkpoint")
-            if facts.get("format") != _FORMAT:
+            if facts.get("format") not in (_WITHOUT_DIGEST, _FORMAT):
                 raise CheckpointError(
                     f"{path} was written by another version of torchsdm. Use another checkpoint directory, or remove "
                     "this one to start over."
                 )
             tensors = {key: archive.get_tensor(key).clone() for key in archive.keys()}  # noqa: SIM118
-            if facts["sha256"] != _digest(facts, tensors):
+            if facts["format"] == _FORMAT and facts["sha256"] != _digest(facts, tensors):
                 raise ValueError("its contents are not what was written")
     except (SafetensorError, OSError, KeyError, ValueError, RecursionError) as error:
         raise _damaged(path, error) from error

@@ -5,13 +5,17 @@ Every verb reads through ``SavedModel.blocks`` or ``read_training``; tests/syste
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import tiny_models
 from torchsdm import SDMClassifier, SDMTextClassifier
-from torchsdm.application import SavedModel, read_training, readable, saved_model
+from torchsdm.application import SavedModel, check_output_place, read_training, readable, saved_model
 from torchsdm.columns import Columns
+from torchsdm.documents import DataFiles
 from torchsdm.errors import InvalidInputError, TorchSDMError
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
@@ -127,9 +131,101 @@ def test_an_address_names_a_file_of_another_filesystem(tmp_path):
     with readable(path.as_uri()) as copied:
         assert copied != path and copied.name == path.name and copied.read_bytes() == path.read_bytes()
     assert not copied.exists()
-    with pytest.raises(InvalidInputError, match=r"^file:.*absent.jsonl cannot be read: "):
+    with pytest.raises(InvalidInputError, match=r"^There is no file 'file:.*absent.jsonl'\.$"):
         readable((tmp_path / "absent.jsonl").as_uri()).__enter__()
     with pytest.raises(InvalidInputError, match=r"^nowhere://new.jsonl cannot be read: .*nowhere"):
         readable("nowhere://new.jsonl").__enter__()
     with pytest.raises(InvalidInputError, match=r"^file:.*/new.jsonl: wrong$"), readable(path.as_uri()) as copied:
         raise InvalidInputError(f"{copied}: wrong")
+
+
+def test_training_data_may_be_a_folder(over_states, tmp_path):
+    rows = [{"id": f"r{row}", "hidden_states": STATES[row].tolist(), "label": int(LABELS[row])} for row in range(N)]
+    (tmp_path / "data").mkdir()
+    for name, part in (("one.jsonl", rows), ("data/b.jsonl", rows[9:]), ("data/a.jsonl", rows[:9])):
+        (tmp_path / name).write_text("".join(f"{json.dumps(row)}\n" for row in part), encoding="utf-8")
+    for read in (
+        lambda source: read_training(source, Columns(), None),
+        lambda source: over_states.labelled(source, Columns(), lambda labels, ids: None),
+    ):
+        one, many = read(str(tmp_path / "one.jsonl")), read(str(tmp_path / "data"))
+        np.testing.assert_array_equal(many.hidden_states, one.hidden_states)
+        assert list(many.ids) == list(one.ids) and list(many.labels) == list(one.labels)
+
+
+def remote(scheme, folder):
+    """A folder under the address of a filesystem: files in memory, or of this machine."""
+    if scheme == "file":
+        return folder.as_uri()
+    filesystem = pytest.importorskip("fsspec").filesystem("memory")
+    filesystem.put(str(folder), f"/{folder.name}", recursive=True)
+    return f"memory://{folder.name}"
+
+
+@pytest.fixture(params=["file", "memory"])
+def address(request, tmp_path):
+    """The address of a folder, with what is not data."""
+    folder = tmp_path / f"data-{tmp_path.name}"
+    for name in ("b.jsonl", "a.jsonl", "day=1/c.jsonl.gz", "_SUCCESS", ".a.jsonl.crc", "_log/d.jsonl"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(name.encode())
+    return remote(request.param, folder)
+
+
+def test_an_address_names_a_folder_or_a_pattern_too(address):
+    expected = {
+        "/": ["a.jsonl", "b.jsonl", "day=1/c.jsonl.gz"],
+        "": ["a.jsonl", "b.jsonl", "day=1/c.jsonl.gz"],
+        "/*.jsonl": ["a.jsonl", "b.jsonl"],
+        "/**/[ac].jsonl*": ["a.jsonl", "day=1/c.jsonl.gz"],
+        "/day=1": ["c.jsonl.gz"],
+    }
+    for end, names in expected.items():
+        with readable(f"{address}{end}") as folder:
+            found = DataFiles.find(folder)
+            assert [found.name(file) for file in found.files] == names
+            assert all(file.read_bytes().decode().endswith(found.name(file)) for file in found.files)
+        assert not folder.exists()
+    with readable(f"{address}/a.jsonl") as path:
+        assert path.name == "a.jsonl" and path.read_bytes() == b"a.jsonl"
+
+
+def test_an_address_without_files_is_said(address):
+    nothing = "{} names no files; names that begin with a dot or an underscore do not count."
+    absent = "There is no file '{}'."
+    said = {"/*.csv": nothing, "/_*/*.jsonl": nothing, "/none/": absent, "/none/*": absent, "/none.jsonl": absent}
+    for end, expected in said.items():
+        with pytest.raises(InvalidInputError) as raised:
+            readable(f"{address}{end}").__enter__()
+        assert str(raised.value) == expected.format(f"{address}{end}")
+
+
+def test_an_address_that_cannot_be_reached_gives_the_reason(address, monkeypatch):
+    def denied(self, path, **settings):
+        raise PermissionError("access denied")
+
+    fsspec = pytest.importorskip("fsspec")
+    monkeypatch.setattr("fsspec.implementations.arrow.ArrowFSWrapper.info", denied)
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "info", denied)
+    for end in ("/", "/*.jsonl", "/a.jsonl"):
+        with pytest.raises(InvalidInputError, match=r" cannot be read: access denied\.$"):
+            readable(f"{address}{end}").__enter__()
+
+
+def test_errors_name_the_address_and_its_files(address, over_states):
+    with pytest.raises(InvalidInputError) as raised:
+        list(over_states.blocks(f"{address}/*.jsonl", Columns()))
+    assert str(raised.value).startswith(f"{address}/a.jsonl, line 1: not valid JSON")
+
+
+def test_the_output_is_not_written_among_the_input(tmp_path, monkeypatch):
+    folder = tmp_path / "data"
+    (folder / "day").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for output, source in (("data/out.jsonl", "data"), ("data/day/out.jsonl", folder), ("out.jsonl", ".")):
+        with pytest.raises(InvalidInputError, match=r"out.jsonl is in .*, where it would be read as input. Write it"):
+            check_output_place(Path(output), str(source))
+    for output, source in (("out.jsonl", "data"), ("data/out.jsonl", "data/day"), ("data/out.jsonl", "data/*.jsonl")):
+        check_output_place(Path(output), source)
+    (folder / "manifest.json").touch()  # a folder of states, of which the manifest names the files
+    check_output_place(folder / "out.jsonl", str(folder))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchsdm import _linear_kernel
+from torchsdm import _json_states, _linear_kernel
 from torchsdm.cli.doctor import compile_kernels
 from torchsdm.core import _candidates
 from torchsdm.matching import _kernels
@@ -20,7 +20,7 @@ def test_every_kernel_is_run_once(monkeypatch):
 
     kernels = {
         (module, name): value
-        for module in (_kernels, _candidates, _linear_kernel)
+        for module in (_kernels, _candidates, _linear_kernel, _json_states)
         for name, value in vars(module).items()
         if hasattr(value, "py_func") and not name.startswith("_")
     }

@@ -302,7 +302,7 @@ def test_mappings_and_other_things_are_not_mixed(strange):
 
 
 def test_a_path_that_is_no_file_is_refused(tmp_path):
-    for source in (tmp_path / "none.csv", str(tmp_path / "none.csv"), tmp_path, "A fine film."):
+    for source in (tmp_path / "none.csv", str(tmp_path / "none.csv"), "A fine film.", "Is [this] fine?"):
         message = refused(source)
         assert f"{str(source)!r} is not a file; write [text] for one text." in message
 

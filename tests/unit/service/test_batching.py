@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 
@@ -49,7 +50,7 @@ def test_what_waits_together_is_answered_together_in_order(busy, keeper):
     assert keeper.batches == [["first"], [0, 1, 2], [3, 4]]  # a batch weighs at most 1
 
 
-def test_patient_questions_wait_a_moment_for_those_who_were_just_answered(keeper):
+def test_questions_wait_a_moment_for_those_who_were_just_answered(keeper):
     def slow(questions):
         time.sleep(0.5)  # so that a tenth of it is long beside the pauses below
         return keeper(questions)
@@ -59,31 +60,55 @@ def test_patient_questions_wait_a_moment_for_those_who_were_just_answered(keeper
     worker.ask("first", 0.01)
     for future in [worker.ask(number, 0.01) for number in range(3)]:
         future.result(10)
-    again = [worker.ask("a", 0.01, is_patient=True)]
+    again = [worker.ask("a", 0.01)]
     time.sleep(0.005)
-    again += [worker.ask(name, 0.01, is_patient=True) for name in "bc"]
+    again += [worker.ask(name, 0.01) for name in "bc"]
     assert [future.result(10) for future in again] == ["a", "b", "c"]
     assert keeper.batches[-1] == ["a", "b", "c"]
-    assert worker.ask("alone", 0.01, is_patient=True).result(10) == "alone"  # a tenth of the last batch, no longer
+    assert worker.ask("alone", 0.01).result(10) == "alone"  # a tenth of the last batch, no longer
     worker.close(10)
 
 
 @pytest.mark.parametrize(
-    ("weight", "is_patient", "n_expected"),
-    [(0.1, True, 1), (0.1, False, 64), (1.0, True, 64)],
-    ids=["all whom it waits for", "states are not cheaper together", "a whole batch"],
+    ("now", "last_arrival", "seconds"),
+    [
+        (100.0, 90.0, 1.0),  # a tenth of what the batch took, from its end
+        (101.5, 100.8, 0.3),  # from the last who came
+        (104.5, 104.4, 0.5),  # but no more than half of it in all
+        (101.5, 100.2, -0.3),
+    ],
 )
-def test_who_need_not_wait_does_not(weight, is_patient, n_expected):
+def test_others_are_waited_for_as_long_as_they_keep_coming(busy, monkeypatch, now, last_arrival, seconds):
+    busy.ask("next", 0.1)
+    busy._n_expected, busy._batch_end, busy._batch_seconds, busy._last_arrival = 64, 100.0, 10.0, last_arrival
+    with monkeypatch.context() as patched:
+        patched.setattr("torchsdm.service.batching.time", SimpleNamespace(monotonic=lambda: now))
+        assert busy._seconds_to_wait() == pytest.approx(seconds)
+
+
+def patient(n_expected):
+    """A worker that would wait for ten minutes."""
     worker = Worker(lambda questions: list(questions), max_waiting=2)
-    worker._n_expected, worker._patient_until = n_expected, time.monotonic() + 1000
-    assert worker.ask("next", weight, is_patient=is_patient).result(10) == "next"
+    worker._n_expected, worker._batch_end, worker._batch_seconds = n_expected, time.monotonic(), 6000.0
+    return worker
+
+
+@pytest.mark.parametrize(("weight", "n_expected"), [(0.1, 1), (1.0, 64)], ids=["all are there", "a whole batch"])
+def test_who_need_not_wait_does_not(weight, n_expected):
+    worker = patient(n_expected)
+    assert worker.ask("next", weight).result(10) == "next"
+    worker.close(10)
+
+
+def test_a_call_waits_for_nobody():
+    worker = patient(64)
+    assert worker.call(lambda: "called").result(10) == "called"
     worker.close(10)
 
 
 def test_an_end_waits_for_nobody():
-    worker = Worker(lambda questions: list(questions), max_waiting=2)
-    worker._n_expected, worker._patient_until = 64, time.monotonic() + 1000
-    last = worker.ask("last", 0.1, is_patient=True)
+    worker = patient(64)
+    last = worker.ask("last", 0.1)
     assert worker.close(10) and last.result(0) == "last"
 
 

@@ -150,8 +150,14 @@ def test_outputs_may_be_bytes():
     ],
 )
 def test_who_asks_for_bytes_gets_them(own, of_all, expected):
-    asked = InferRequest(inputs=[], parameters=of_all)
-    assert protocol._is_binary(OutputWanted(name="lane", parameters=own), asked) is expected
+    asked = InferRequest(inputs=[], parameters=of_all, outputs=[OutputWanted(name="lane", parameters=own)])
+    assert protocol._wanted(asked, ["id", "lane"]) == [("lane", expected)]
+
+
+def test_all_outputs_are_wanted_unless_some_are():
+    asked = InferRequest(inputs=[], parameters={"binary_data_output": True})
+    assert protocol._wanted(asked, ["id", "lane"]) == [("id", True), ("lane", True)]
+    assert protocol._wanted(InferRequest(inputs=[]), ["id"]) == [("id", False)]
 
 
 def test_a_tensor_that_is_none_is_refused():

@@ -273,7 +273,10 @@ def test_blocks_of_an_unfinished_run_are_refused(unfinished):
 
 
 def test_blocks_of_a_directory_of_something_else_are_refused(tmp_path):
-    with pytest.raises(ModelFileError, match=r"manifest.json is missing: .* contains no hidden states"):
+    with pytest.raises(InvalidInputError, match=r"has no files"):
+        next(state_blocks(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InvalidInputError, match=r"must end in .*Got 'config.json'"):
         next(state_blocks(tmp_path))
 
 
@@ -689,7 +692,10 @@ def test_an_unfinished_run_is_refused_with_the_remedy(unfinished):
 
 
 def test_a_directory_of_something_else_holds_no_states(tmp_path):
-    with pytest.raises(ModelFileError, match=r"manifest.json is missing: .* contains no hidden states"):
+    with pytest.raises(InvalidInputError, match=r"has no files"):
+        read_states(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InvalidInputError, match=r"must end in .*Got 'config.json'"):
         read_states(tmp_path)
 
 

@@ -645,8 +645,8 @@ def test_keys_that_come_and_go_are_named_across_blocks(tmp_path):
 
 def test_lines_are_counted_with_blank_ones(tmp_path):
     path = tmp_path / "a.jsonl"
-    good = json.dumps(rows()[0])
-    path.write_text(f"\n{good}\n\n{good}\n \n{good[:-5]}\n")
+    good, other = map(json.dumps, rows()[:2])
+    path.write_text(f"\n{good}\n\n{other}\n \n{good[:-5]}\n")
     blocks = state_blocks(path, 1)
     assert [len(next(blocks)) for _ in range(2)] == [1, 1]
     with pytest.raises(InvalidInputError, match=r"a\.jsonl, line 6: not valid JSON"):
@@ -772,7 +772,7 @@ def test_where_there_is_nothing_it_is_said(tmp_path):
 
 
 def test_what_holds_neither_states_nor_texts_is_said(tmp_path):
-    with pytest.raises(InvalidInputError, match=r"is a directory without manifest.json: it contains no hidden states"):
+    with pytest.raises(InvalidInputError, match=r"has no files; names that begin with a dot or an underscore do not"):
         has_states(tmp_path)
     (tmp_path / "a.txt").write_text("text")
     with pytest.raises(
@@ -781,10 +781,98 @@ def test_what_holds_neither_states_nor_texts_is_said(tmp_path):
         has_states(tmp_path / "a.txt")
     with pytest.raises(InvalidTypeError, match=r"'path' of has_states must be a path"):
         has_states(None)
-    for name, message in (("a.jsonl", ", line 1: not"), ("a.parquet", " cannot be read as .parquet data")):
+    for name, message in (("a.jsonl", ", line 1: not"), ("a.parquet", " cannot be read as Parquet: ")):
         (tmp_path / name).write_bytes(b"\xff\xfe junk")
         with pytest.raises(InvalidInputError, match=f"{name}{message}"):
             has_states(tmp_path / name)
+
+
+# --- Several files ----------------------------------------------------------------------------------------------------
+
+
+def parts(folder, kind, **changed):
+    """Seven rows in three files, one of which is empty; ``changed`` replaces the columns of the last."""
+    folder.mkdir()
+    columns = {"hidden_states": MANY[:7].tolist(), "ids": list("abcdefg")}
+    for name, rows in (("0", slice(0, 3)), ("1", slice(0, 0)), ("2", slice(3, 7))):
+        part = {key: values[rows] for key, values in columns.items()} | (changed if name == "2" else {})
+        part = {key: values for key, values in part.items() if values is not None}
+        if kind == "parquet":
+            write_parquet(folder / f"{name}.parquet", **part)
+        else:
+            lines = [dict(zip(part, row, strict=True)) for row in zip(*part.values(), strict=True)]
+            write_jsonl(folder / f"{name}.{kind}", lines)
+    (folder / "_SUCCESS").touch()
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet"])
+def test_the_files_of_a_folder_are_read_as_one(tmp_path, kind):
+    folder = parts(tmp_path / "data", kind)
+    assert has_states(folder) and has_states(folder / "*", text="text")
+    blocks = list(state_blocks(folder, 2))
+    assert [len(block) for block in blocks] == [2, 2, 2, 1]  # files do not cut blocks
+    np.testing.assert_allclose(joined(blocks, "hidden_states"), MANY[:7], rtol=1e-6)
+    assert [name for block in blocks for name in block.ids] == list("abcdefg")
+    assert blocks[1].places == [f"0.{kind} {'row' if kind == 'parquet' else 'line'} 3", blocks[1].place(1)]
+    assert blocks[1].place(1).startswith(f"2.{kind} ")
+    np.testing.assert_array_equal(
+        read_states(folder / f"*.{kind}", needs_labels=False).hidden_states, joined(blocks, "hidden_states")
+    )
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_bad_rows_are_numbered_over_all_files(tmp_path, kind):
+    folder = parts(tmp_path / "data", kind, ids=["d", "e", "a", "e"])
+    bad = {}
+    (block,) = state_blocks(folder, bad=bad)
+    assert block.ids == list("abcde")
+    unit = "row" if kind == "parquet" else "line"
+    assert {number: (str(row), row.id) for number, row in bad.items()} == {
+        5: (f"2.{kind} {unit} 3: duplicate id", "a"),
+        6: (f"2.{kind} {unit} 4: duplicate id", "e"),
+    }
+    with pytest.raises(InvalidInputError, match=rf"data, 2\.{kind} {unit} 3: duplicate id\.$"):
+        list(state_blocks(folder))
+
+
+def test_files_of_states_must_have_the_same_columns(tmp_path):
+    for number, (name, changed) in enumerate(
+        {
+            "ids": {"ids": None},
+            "id": {"ids": None, "id": list("defg")},
+            "hidden_states": {"hidden_states": None},
+        }.items()
+    ):
+        folder = parts(tmp_path / str(number), "parquet", **changed)
+        with pytest.raises(InvalidInputError, match=rf"same columns\. [02].parquet has no column '{name}', but"):
+            next(state_blocks(folder, bad={}))
+
+
+def test_states_and_texts_are_not_mixed(tmp_path):
+    for kind in ("jsonl", "parquet"):
+        folder = parts(tmp_path / kind, kind, hidden_states=None, text=list("defg"))
+        for text in (None, "text"):
+            with pytest.raises(InvalidInputError, match=rf"0.{kind} contains states, 2.{kind} texts\.$"):
+                has_states(folder, text=text)
+
+
+def test_a_file_of_states_cut_in_half_is_named_before_the_first_block(tmp_path):
+    folder = parts(tmp_path / "data", "parquet")
+    path = folder / "2.parquet"
+    path.write_bytes(path.read_bytes()[:-9])
+    for attempt in (has_states, lambda folder: next(state_blocks(folder, 1)), read_states):
+        with pytest.raises(InvalidInputError, match=r"data/2\.parquet cannot be read as Parquet: "):
+            attempt(folder)
+
+
+def test_a_folder_without_rows_is_empty(tmp_path):
+    for kind in ("jsonl", "parquet"):
+        parts(tmp_path / kind, kind)
+        for name in "02":
+            (tmp_path / kind / f"{name}.{kind}").unlink()
+        with pytest.raises(EmptyInputError, match=rf"{kind} is empty\.$"):
+            has_states(tmp_path / kind)
 
 
 # --- Joining and taking rows -----------------------------------------------------------------------------------------

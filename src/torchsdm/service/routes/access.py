@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Annotated, Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from torchsdm.service.schemas import ErrorAnswer
 from torchsdm.service.serving import Serving
@@ -26,6 +29,7 @@ async def _serving(request: Request) -> Serving:  # async: FastAPI would call it
 
 
 ServingModel = Annotated[Serving, Depends(_serving)]
+Body = TypeVar("Body", bound=BaseModel)
 
 
 class _StrictRequest(Request):
@@ -42,6 +46,38 @@ def strict_json(body: bytes) -> Any:
         return from_json(body, allow_inf_nan=False, cache_strings="none")
     except ValueError as error:
         raise HTTPException(422, f"The body is not JSON: {error}") from error
+
+
+def body_of(name: str) -> dict[str, Any]:
+    """What OpenAPI says of a body that a function reads itself: the name of its schema."""
+    schema = {"$ref": f"#/components/schemas/{name}"}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def validated(kind: type[Body], value: Any) -> Body:
+    """A body of a kind; one of another shape is refused, with the place, as FastAPI does."""
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors(include_url=False)) from error
+
+
+class BareRoute(Route):
+    """A way to a function that reads the request itself, past FastAPI, which takes half of the time of a short one.
+
+    FastAPI's own route to the same function describes it for ``/openapi.json``.
+    """
+
+    def __init__(self, path: str, function: Callable[..., Awaitable[Response]]) -> None:
+        async def answer(request: Request) -> Response:
+            return await function(request=request, serving=request.app.state.serving, **request.path_params)
+
+        super().__init__(path, answer, methods=["POST"])
+
+    def matches(self, scope: Any) -> tuple[Match, Any]:
+        """As usual; the metrics want to know the route."""
+        match, found = super().matches(scope)
+        return match, {**found, "route": self}
 
 
 class _StrictRoute(APIRoute):

@@ -16,4 +16,4 @@ async def model(serving: ServingModel) -> dict[str, Any]:
     """Classes, sizes, certificate, regions, warnings and language model of the model that answers."""
     served = serving.served
     description = await asyncio.to_thread(lambda: served.description)
-    return {"name": serving.name, **description, "shows_texts": serving.settings.texts}
+    return {"name": served.name, **description, "shows_texts": serving.settings.texts}

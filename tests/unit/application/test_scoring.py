@@ -1,0 +1,168 @@
+"""Decisions block by block, kept and resumed: what is left of an interrupted job, and what it notices.
+
+The cluster itself is in tests/cluster; here the blocks are answered by this process.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from itertools import chain
+
+import numpy as np
+import pytest
+
+from torchsdm import SDMClassifier
+from torchsdm.application import SavedModel, answer_rows, remove_finished, saved_model, score_blocks, scoring
+from torchsdm.columns import Columns
+from torchsdm.errors import CheckpointError, InvalidInputError
+
+pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+
+N, WIDTH = 50, 6
+LABELS = np.arange(N) % 2
+STATES = (np.random.default_rng(0).normal(size=(N, WIDTH)) + 2.0 * LABELS[:, None]).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved") / "model"
+    quick = {"alpha": 0.6, "n_filters": 4, "n_rounds": 1, "max_epochs": 2, "learning_rate": 1e-2, "random_state": 0}
+    SDMClassifier(**quick).fit(STATES, LABELS).save(path)
+    return SavedModel.load(path)
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch):
+    """Blocks of eight rows, answered by this process; the numbers of those that were are kept."""
+    answered = []
+
+    def in_order(backend, make, pieces, *, device_type="cpu"):
+        answer = make()
+        for numbers, block in pieces:
+            answered.append(numbers)
+            yield answer((numbers, block))
+
+    monkeypatch.setattr(scoring, "map_in_order", in_order)
+    monkeypatch.setattr(saved_model, "BLOCK", 8)
+    return answered
+
+
+def lines(first, stop):
+    rows = ({"id": f"r{row}", "hidden_states": STATES[row].tolist()} for row in range(first, stop))
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Fifty rows in four files, the third with two rows more that cannot be used."""
+    folder = tmp_path / "data"
+    (folder / "day=2").mkdir(parents=True)
+    (folder / "a.jsonl").write_text(lines(10, 23), encoding="utf-8")
+    (folder / "b.jsonl").write_text(lines(23, 24), encoding="utf-8")
+    (folder / "c.jsonl").write_text("{broken\n" + lines(24, 40) + lines(12, 13), encoding="utf-8")
+    (folder / "day=2" / "d.jsonl").write_text(lines(40, N), encoding="utf-8")
+    (folder / "0.jsonl").write_text(lines(0, 10), encoding="utf-8")
+    (folder / "_SUCCESS").touch()
+    return folder
+
+
+def score(model, source, folder=None):
+    bad = {}
+    rows = score_blocks(model, str(source), Columns(), None, k=1, bad=bad, folder=folder)
+    return list(chain.from_iterable(rows)), bad
+
+
+def alone(model, source):
+    bad = {}
+    blocks = model.blocks(str(source), Columns(), bad=bad)
+    rows = chain.from_iterable(answer_rows(model.classifier, block, k=1) for block in blocks)
+    return json.loads(json.dumps(list(rows))), bad
+
+
+def interrupted(model, source, folder, n_blocks):
+    """A job that ends after some blocks."""
+    rows = score_blocks(model, str(source), Columns(), None, k=1, bad={}, folder=folder)
+    for _ in range(n_blocks):
+        next(rows)
+    rows.close()
+    assert len(list(folder.glob("block-*.jsonl"))) == n_blocks
+
+
+def test_a_folder_is_scored_like_one_file(model, data, tmp_path, here):
+    rows, bad = score(model, data)
+    assert [row["id"] for row in rows] == [f"r{number}" for number in range(N)]
+    assert {number: str(one) for number, one in bad.items()} == {
+        24: "c.jsonl line 1: not valid JSON (Expecting property name enclosed in double quotes)",
+        41: "c.jsonl line 18: duplicate id",
+    }
+    assert (rows, bad) == alone(model, data) == score(model, data / "**" / "*.jsonl")
+    assert [len(numbers) for numbers in here[:7]] == [8, 8, 8, 8, 8, 8, 2]  # files do not cut blocks
+    parts = [data / name for name in ("0.jsonl", "a.jsonl", "b.jsonl", "c.jsonl", "day=2/d.jsonl")]
+    (tmp_path / "one.jsonl").write_bytes(b"".join(path.read_bytes() for path in parts))
+    assert score(model, tmp_path / "one.jsonl")[0] == rows
+
+
+@pytest.mark.parametrize("n_blocks", [1, 3, 6])
+def test_an_interrupted_job_goes_on_with_what_is_missing(n_blocks, model, data, tmp_path, here):
+    parts = tmp_path / "out.parts"
+    interrupted(model, data, parts, n_blocks)
+    here.clear()
+    assert score(model, data, parts) == alone(model, data)
+    assert len(here) == 7 - n_blocks  # nothing is decided twice
+    remove_finished(parts)
+    assert not parts.exists()
+
+
+CHANGES = {
+    "added": (lambda data: (data / "new.jsonl").write_text(lines(0, 1)), "new: new.jsonl"),
+    "deeper": (lambda data: (data / "day=2" / "e.jsonl").write_text(""), "new: day=2/e.jsonl"),
+    "removed": (lambda data: (data / "b.jsonl").unlink(), "missing: b.jsonl"),
+    "changed": (lambda data: (data / "c.jsonl").write_text(lines(24, 40)), "changed: c.jsonl"),
+    "renamed": (lambda data: (data / "b.jsonl").rename(data / "bb.jsonl"), "new: bb.jsonl; missing: b.jsonl"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_job_notices_that_its_files_are_not_the_same(change, model, data, tmp_path, here):
+    act, said = CHANGES[change]
+    parts, untouched = tmp_path / "out.parts", tmp_path / "untouched"
+    shutil.copytree(data, untouched)
+    interrupted(model, data, parts, 2)
+    act(data)
+    here.clear()
+    with pytest.raises(CheckpointError) as raised:
+        score(model, data, parts)
+    expected = f"the input has changed since ({said}). Remove it to start over."
+    assert str(raised.value) == f"{parts} has the decisions of another job: {expected}"
+    assert here == []
+    assert score(model, untouched, parts)[0] == alone(model, untouched)[0]  # names and contents count, not the folder
+
+
+def test_what_does_not_belong_to_the_input_may_change(model, data, tmp_path):
+    parts = tmp_path / "out.parts"
+    interrupted(model, data, parts, 2)
+    (data / "_SUCCESS").unlink()
+    (data / ".a.jsonl.crc").touch()
+    assert score(model, data, parts) == alone(model, data)
+
+
+def test_other_differences_are_said_as_such(model, data, tmp_path):
+    parts, one = tmp_path / "out.parts", data / "a.jsonl"
+    interrupted(model, one, parts, 1)
+    one.write_text(lines(10, 22), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"another job: the input has changed since\. Remove it to start over\.$"):
+        score(model, one, parts)
+    one.write_text(lines(10, 23), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"another job: the model, the input or the settings were different\."):
+        list(score_blocks(model, str(one), Columns(), None, k=2, bad={}, folder=parts))
+    (parts / "job.json").write_text('{"input": "0123"}', encoding="utf-8")  # of an earlier version
+    with pytest.raises(CheckpointError, match=r"another job: the model, the input or the settings were different\."):
+        score(model, one, parts)
+
+
+def test_a_folder_of_nothing_starts_no_job(model, tmp_path):
+    (tmp_path / "data").mkdir()
+    with pytest.raises(InvalidInputError, match="data has no files"):
+        score(model, tmp_path / "data", tmp_path / "out.parts")
+    assert not (tmp_path / "out.parts").exists()
