@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from torchsdm._not_fitted import NotFittedError as NotFittedError
 
 
+_LONGEST = 2000  # characters of a text
+
+
 class Remedy(Enum):
     """What the user can do about an error or a warning; the value says it in terms of Python."""
 
@@ -49,8 +52,9 @@ class _Advising(Exception):
 
     @property
     def what(self) -> str:
-        """The text without the remedy."""
-        return super().__str__()
+        """The text without the remedy; of one that quotes very long input, the beginning and the end."""
+        text = super().__str__()
+        return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} […] {text[-_LONGEST // 2 :]}"
 
     def __str__(self) -> str:
         return self.what if self.remedy is None else f"{self.what} {self.remedy.value}"

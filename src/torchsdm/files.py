@@ -4,25 +4,38 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NoReturn
 
 TEMPORARY_PREFIX = ".writing-"  #: of unfinished files; the next write removes those that a crash left
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Replace a file atomically; readers see the old content or the new."""
+    """Replace a file atomically; readers see the old content or the new. A link is replaced, never followed."""
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}")
-    with open(temporary, "wb") as file:
+    with _new_file(temporary) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
     sync_directory(path.parent)
+
+
+def _new_file(path: Path) -> BinaryIO:
+    """A file to write to in place of whatever a crash, or a stranger, left at the path: a link is not followed."""
+    path.unlink(missing_ok=True)
+    return open(path, "xb")
+
+
+def link_in(folder: Path) -> Path | None:
+    """A symbolic link where files are about to be written: the folder itself, or something in it; None if none is."""
+    paths = [folder, *(folder.iterdir() if folder.is_dir() else ())]
+    return next((path for path in paths if path.is_symlink()), None)
 
 
 @contextmanager
@@ -33,6 +46,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     """
     path = path.resolve()
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}")
+    temporary.unlink(missing_ok=True)
     try:
         yield temporary
         with open(temporary, "rb") as file:
@@ -53,7 +67,7 @@ def usual_mode(directory: Path) -> int:
     """The mode that a file newly written to a directory has, by the umask; other libraries have ideas of their own."""
     probe = directory / f"{TEMPORARY_PREFIX}mode"
     try:
-        with open(probe, "wb") as file:
+        with _new_file(probe) as file:
             return stat.S_IMODE(os.fstat(file.fileno()).st_mode)
     finally:
         probe.unlink(missing_ok=True)
@@ -104,6 +118,26 @@ def file_problem(directory: Path, entry: dict[str, Any], *, with_digest: bool) -
     if with_digest and file_digest(path) != entry["sha256"]:
         return f"{path} is damaged: its contents are not what was written."
     return None
+
+
+def parse_json(text: str | bytes) -> Any:
+    """A value from JSON that can be written again; anything else, NaN and half characters too, is a ValueError."""
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _finite(text: str) -> float:
+    """A number as it is written; one too large for a float would become infinite."""
+    number = float(text)
+    return number if math.isfinite(number) else _refuse_constant(text)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
 
 
 def strict_json(value: Any) -> str:

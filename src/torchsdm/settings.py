@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -14,6 +14,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 from torchsdm.errors import InvalidInputError, InvalidTypeError
+from torchsdm.wording import shortened
 
 _Filled = TypeVar("_Filled")
 _WORDS = {
@@ -68,14 +69,26 @@ def filled(kind: type[_Filled], table: Any, where: str, **ours: Any) -> _Filled:
     return kind(**values, **ours)
 
 
+def check_fields(filled: _Filled, *, apart: Collection[str] = ()) -> _Filled:
+    """Require that the fields of a dataclass have the types that they say, except those that others look after."""
+    for name, hint in get_type_hints(type(filled)).items():
+        if name not in apart and not _is_a(getattr(filled, name), hint):
+            value = shortened(repr(getattr(filled, name)))
+            raise InvalidTypeError(f"{name!r} of {type(filled).__name__} must be {hint}. Got {value}.")
+    return filled
+
+
 def _is_a(value: Any, hint: Any) -> bool:
     """Whether a TOML value fits an annotation; an integer is a number, a boolean is not."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(_is_a(value, part) for part in parts)
+    if origin is tuple and parts[-1] is not Ellipsis:
+        fits = isinstance(value, list | tuple) and len(value) == len(parts)
+        return fits and all(_is_a(one, part) for one, part in zip(value, parts, strict=True))
     if origin in (list, tuple):
-        return isinstance(value, list) and all(_is_a(one, parts[0]) for one in value)
-    if origin is Mapping:
+        return isinstance(value, list | tuple) and all(_is_a(one, parts[0]) for one in value)
+    if origin in (Mapping, dict):
         return isinstance(value, Mapping) and all(_is_a(one, parts[1]) for one in value.values())
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)

@@ -128,7 +128,10 @@ def check_positive(value: Any, name: str, caller: str, *, integer: bool = False,
     if isinstance(value, bool) or not isinstance(value, kinds):
         kind = "an integer" if integer else "a number"
         raise InvalidTypeError(f"'{name}' of {caller} must be {kind}. Got {value!r}.")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        number = math.inf
     if not (np.isfinite(number) and (number > 0 or (zero and number == 0))):
         bound = "at least 0" if zero else "positive"
         raise InvalidInputError(f"'{name}' of {caller} must be {bound}. Got {value!r}.")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from torchsdm.errors import InvalidInputError
 from torchsdm.numerics import empty_float32, empty_float64, invariant_linear
-from torchsdm.validation import check_positive
+from torchsdm.validation import check_positive, check_shape
 
 _CACHED_ELEMENTS = 1 << 22  # hidden-state entries that may stay in cache from one operation to the next (16 MB)
 _BLOCK_ELEMENTS = 1 << 23  # hidden-state entries converted to float64 at once (64 MB)
@@ -175,6 +175,16 @@ def make_adaptor(
 
 def restore_adaptor(kind: str, n_inputs: int, n_classes: int, n_filters: int, weights: Mapping[str, Tensor]) -> Adaptor:
     """An adaptor by name with the weights of a state dict; global random state is left untouched."""
+    width = n_inputs if kind == "identity" else n_filters
+    expected = {"output.weight": (n_classes, width), "output.bias": (n_classes,)}
+    expected |= {} if kind == "identity" else {"filters.weight": (n_filters, n_inputs), "filters.bias": (n_filters,)}
+    for name, shape in expected.items():  # before memory is taken for as many
+        check_shape(weights[name], shape, name, "restore_adaptor")
+    for name in ("mean", "scale"):
+        if tuple(weights[name].shape) not in ((), (n_inputs,)):
+            raise InvalidInputError(
+                f"'{name}' of an adaptor must be one number or {n_inputs}. Got {weights[name].shape}."
+            )
     adaptor = make_adaptor(kind, n_inputs, n_classes, n_filters, torch.Generator())
     adaptor.mean, adaptor.scale = weights["mean"].clone(), weights["scale"].clone()  # scalars, or one per dimension
     adaptor.load_state_dict(weights)

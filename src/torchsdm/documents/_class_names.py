@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from torchsdm.files import parse_json
 
 NO_LABEL = -1  # by which a dataset marks a row without a label
 
@@ -28,7 +29,7 @@ def feature_names(feature: Any) -> Sequence[str] | None:
 def parquet_class_names(schema: Any) -> dict[str, Sequence[str]]:
     """The names by column that a dataset wrote into the schema of a Parquet file."""
     try:
-        return class_names(json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"])
+        return class_names(parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"])
     except (KeyError, TypeError, ValueError):  # a file of another origin
         return {}
 

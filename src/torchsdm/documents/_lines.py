@@ -7,10 +7,13 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from torchsdm.errors import InvalidInputError
+
+LONGEST_LINE = 1 << 26  #: characters that are held in memory for one document
 
 
 class Unreadable(str):
@@ -29,7 +32,9 @@ def text_lines(path: Path) -> Iterator[str]:
     number = 0
     try:
         with _open(path)(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
-            for number, line in enumerate(lines, start=1):  # noqa: B007  (used in the error below)
+            for number, line in enumerate(iter(partial(lines.readline, LONGEST_LINE + 1), ""), start=1):
+                if len(line) > LONGEST_LINE:  # a compressed file may be a thousand times as long as it looks
+                    raise InvalidInputError(f"{path}, line {number}: longer than {LONGEST_LINE:,} characters.")
                 yield line
     except (OSError, EOFError, zlib.error) as error:
         raise InvalidInputError(f"{path} cannot be read beyond line {number}: {error}.") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ import numpy as np
 from torchsdm.documents._class_names import class_names, named, parquet_class_names
 from torchsdm.documents._data_files import DataFiles, is_there
 from torchsdm.documents._lines import (
+    LONGEST_LINE,
     ReadRow,
     Row,
     Unreadable,
@@ -31,7 +31,6 @@ from torchsdm.errors import EmptyInputError, InvalidInputError, InvalidTypeError
 from torchsdm.labels import stripped_label
 from torchsdm.validation import as_list, check_same_length
 
-_LONGEST_CELL = min(sys.maxsize, 2**31 - 1)  # of CSV; a document may be longer than the module's default of 128 kB
 _SAMPLE = 1024  # rows that tell the usual columns
 
 
@@ -198,7 +197,7 @@ def _csv_rows(path: Path, delimiter: str) -> Iterator[Row]:
 def _long_cells(reader: Iterator[list[str]]) -> Iterator[list[str]]:
     """The rows of a reader whose cells may be long; the csv module's limit is raised only while reading a row."""
     while True:
-        limit = csv.field_size_limit(_LONGEST_CELL)
+        limit = csv.field_size_limit(LONGEST_LINE)  # of the csv module: 128 kB
         try:
             values = next(reader, None)
         finally:

@@ -14,6 +14,7 @@ from torchsdm.errors import InvalidInputError, ModelFileError
 from torchsdm.estimators._trust import Trusting
 from torchsdm.estimators.changes import replay
 from torchsdm.labels import LabelCodes
+from torchsdm.settings import check_fields
 from torchsdm.states import StatesOrigin
 from torchsdm.storage import (
     CONFIG_NAME,
@@ -159,14 +160,19 @@ class Saveable(HubModel, Trusting):
             parameters = {name: value for name, value in config["parameters"].items() if name != "keep_rounds"}
             parameters.setdefault("certification_size", None)  # older models stored keep_rounds, and had no certificate
             estimator = cls(**parameters, device=device, backend=backend)
+            estimator._check_parameters(f"{cls.__name__}.load")
             estimator.classes_ = label_values_from_json(config["classes"])
             outside = label_values_from_json(config["labels_outside"])
             estimator._codes = LabelCodes(estimator.classes_, tuple(outside.tolist()))
+            if len(estimator.classes_) < 2 or len(set(estimator.classes_.tolist())) < len(estimator.classes_):
+                raise ValueError(f"the classes {estimator.classes_.tolist()!r} are not at least two, each once")
             estimator.n_features_in_ = int(config["n_features_in"])
             estimator.input_ndim_ = int(config["input_ndim"])
+            if estimator.input_ndim_ not in (2, 3) or estimator.n_features_in_ < 1:
+                raise ValueError(f"inputs of {config['input_ndim']} axes, {config['n_features_in']} wide")
             if config["feature_names_in"]:
                 estimator.feature_names_in_ = np.array(config["feature_names_in"], dtype=object)
-            estimator.data_fingerprint_ = config["data_fingerprint"]
+            estimator.data_fingerprint_ = str(config["data_fingerprint"])
             estimator.data_source_ = config.get("data_source")  # older models do not know it
             estimator.random_seed_ = config["random_seed"]
             origin = config.get("states_origin")
@@ -176,13 +182,20 @@ class Saveable(HubModel, Trusting):
                     setattr(estimator, f"{name}_", np.array(config[name], dtype=np.int64))
             if config.get("certificate") is not None:  # older models have none
                 estimator.certificate_ = Certificate.from_json(config["certificate"])
+                if len(estimator.certificate_.thresholds) != len(estimator.classes_):
+                    raise ValueError("the certificate is of other classes")
                 estimator.familiarity_ = float(config["familiarity"])
-            estimator.deltas_spent_ = config.get("deltas_spent", {})
+            estimator.deltas_spent_ = {
+                str(sample): {str(asked): float(delta) for asked, delta in questions.items()}
+                for sample, questions in config.get("deltas_spent", {}).items()
+            }
             if config.get("reliability") is not None:
                 estimator.reliability_ = Reliability.from_json(config["reliability"])
-            estimator.history_ = History(EpochRecord(**record) for record in config["history"])
-            settings = config["models"]
-        except (KeyError, TypeError, ValueError) as error:
+            estimator.history_ = History(check_fields(EpochRecord(**record)) for record in config["history"])
+            settings = [dict(one) for one in config["models"]]
+            if not settings or any(one["n_inputs"] != estimator.n_features_in_ for one in settings):
+                raise ValueError(f"it has no model of inputs {estimator.n_features_in_} wide")
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise ModelFileError(f"{stored.directory / CONFIG_NAME} is damaged: {error!r}.") from error
         estimator.models_ = tuple(
             load_model_parts(

@@ -317,8 +317,8 @@ def _repeat(result: Replayed, record: Record, name: str, outcomes: Mapping[str, 
 def _costly_request(record: Record) -> Request:
     details = record.change.details
     if record.change.what == "recalibrate":
-        return Recalibrate(details["alpha"], details["min_class_count"], details["policy"])
-    return Certify(None, details["alpha"], details["delta"], details["control"])
+        return Recalibrate(details.get("alpha"), details.get("min_class_count"), details.get("policy"))
+    return Certify(None, details.get("alpha"), details.get("delta"), details.get("control"))
 
 
 def _take_in(classifier: Classifier, records: Sequence[Record]) -> None:
@@ -363,7 +363,7 @@ def _replace_sample(classifier: Classifier, record: Record) -> None:
     with classifier._updated_models() as models:
         model = models[0]
         points, earlier = _encoded([record], models, 0, numbers), model.certification
-        fingerprint = record.change.details["fingerprint"]
+        fingerprint = str(record.change.details.get("fingerprint", ""))
         model.certification = Certification(points.points, points.labels, points.examples, 0, fingerprint)
         if earlier is not None:
             model.takes_up(earlier)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from torchsdm.documents import Document, Unreadable
 from torchsdm.errors import InvalidInputError
+from torchsdm.hidden_states._bounded import bounded_text
 from torchsdm.hidden_states._segments import Span, join_spans, split_spans
 from torchsdm.hidden_states.prompts import FIELDS, TaskPrompt
 from torchsdm.validation import Array
@@ -180,14 +182,8 @@ class PromptEncoder:
         messages = [{"role": "user", "content": filled}]
         if self.prompt.system is not None:
             messages.insert(0, {"role": "system", "content": self.prompt.system})
-        from jinja2 import TemplateError  # transformers applies chat templates with it
-
-        try:
-            return str(
-                self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **chat_options)
-            )
-        except (TemplateError, TypeError, ValueError) as error:
-            raise InvalidInputError(f"The chat template of this model refuses the prompt: {error}.") from error
+        render = partial(self.tokenizer.apply_chat_template, messages, tokenize=False, add_generation_prompt=True)
+        return bounded_text(lambda: str(render(**chat_options)), "The chat template of this model")
 
     def _fill(self, document: Document) -> tuple[str, dict[str, Span]]:
         """The text to tokenize, and where the fields are in it."""

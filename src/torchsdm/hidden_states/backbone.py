@@ -7,7 +7,6 @@ import hashlib
 import io
 import json
 import logging
-import struct
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
@@ -18,7 +17,6 @@ from typing import Any, ClassVar, TypeAlias
 from weakref import WeakValueDictionary
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from torchsdm.errors import BackboneError, InvalidInputError, MissingExtraError, TorchSDMError
@@ -28,17 +26,6 @@ from torchsdm.validation import check_device
 
 _logger = logging.getLogger(__name__)
 _NO_LIMIT = 1 << 30
-# What damaged or unknown files make transformers and its readers raise.
-_LOADING_ERRORS = (
-    OSError,
-    ValueError,
-    TypeError,
-    LookupError,
-    RuntimeError,
-    ImportError,
-    SafetensorError,
-    struct.error,
-)
 # Changes by a later token or padding that count as none, in standard deviations of the states.
 _SAME = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1, torch.float64: 1e-3}
 Layer: TypeAlias = int | tuple[int, ...]  # which layer's states, or several side by side
@@ -166,9 +153,8 @@ class Backbone:
                 tokenizer = transformers.AutoTokenizer.from_pretrained(directory, **options)
         except TorchSDMError:
             raise
-        except _LOADING_ERRORS as error:
-            reason = str(error).strip().partition("\n")[0]
-            raise BackboneError(f"The language model {str(reference)!r} cannot be loaded: {reason}") from error
+        except Exception as error:  # damaged or strange files make transformers and its readers raise anything
+            raise BackboneError(f"The language model {str(reference)!r} cannot be loaded: {_reason(error)}") from error
         absent = sorted(
             str(name) for name in {*info["missing_keys"], *info["mismatched_keys"]} if "pooler" not in str(name)
         )
@@ -177,7 +163,12 @@ class Backbone:
                 f"The weights of the language model {str(reference)!r} are incomplete: {len(absent)} are missing or "
                 f"have the wrong shape, such as {absent[0]}."
             )
-        backbone = cls(model, tokenizer, source=source)
+        try:
+            backbone = cls(model, tokenizer, source=source)
+        except TorchSDMError:
+            raise
+        except Exception as error:  # it was loaded, and cannot read
+            raise BackboneError(f"The language model {str(reference)!r} cannot be run: {_reason(error)}") from error
         cls._in_use[key] = backbone
         return backbone
 
@@ -283,14 +274,19 @@ class Backbone:
             options["use_cache"] = keeps_cache or cache is not None
         if cache is not None:
             options["past_key_values"] = cache
-        if not self.has_output_layer:
-            model = self.model.base_model  # without a head, such as that of a masked language model
-            output = model(**inputs, **options)
-            last, logits = output.last_hidden_state, torch.empty(len(ids), 0, 0)
-        else:
-            with self._lock, _output_layer_at(self.model, logits_at.to(self.device)) as seen:
-                output = self.model(**inputs, **options)
-            last, logits = seen[0], output.logits
+        try:
+            if not self.has_output_layer:
+                model = self.model.base_model  # without a head, such as that of a masked language model
+                output = model(**inputs, **options)
+                last, logits = output.last_hidden_state, torch.empty(len(ids), 0, 0)
+            else:
+                with self._lock, _output_layer_at(self.model, logits_at.to(self.device)) as seen:
+                    output = self.model(**inputs, **options)
+                last, logits = seen[0], output.logits
+        except IndexError as error:  # a token that the model has no embedding for
+            raise BackboneError(
+                f"The language model {self.name!r} cannot read its tokenizer's tokens: {error}."
+            ) from error
         return _states_of(output, layer, last), logits, output.get("past_key_values")
 
     @property
@@ -417,6 +413,10 @@ def _position_limit(model: Any) -> int:
         if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
             limits.append(module.num_embeddings - module.padding_idx - 1)
     return min(limits, default=_NO_LIMIT)
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _convert_gguf(file: Path, directory: Path) -> None:

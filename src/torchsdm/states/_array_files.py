@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from tokenize import TokenError
 from typing import IO, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from torchsdm.states.labelled import LabelledStates
 from torchsdm.validation import Array, ArrayLike, check_same_length
 
 _BUFFER_BYTES = 1 << 20
+_MOST_TIMES = 1032  # that DEFLATE makes of its input
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,14 @@ def _npy_array(request: Request, name: str, info: zipfile.ZipInfo, stream: IO[by
     version = npy_format.read_magic(stream)
     if version not in _NPY_HEADERS:
         raise ValueError(f"{name!r} uses version {version} of the .npy format, which is not supported")
-    shape, is_fortran, dtype = _NPY_HEADERS[version](stream)
+    try:
+        shape, is_fortran, dtype = _NPY_HEADERS[version](stream)
+    except (TokenError, SyntaxError, TypeError, RecursionError) as error:  # what NumPy's parser comes to
+        raise ValueError(f"the header of {name!r} cannot be read ({error})") from error
     if dtype.hasobject:
         raise ValueError(f"{name!r} contains Python objects, which are not read")
+    if info.file_size > _MOST_TIMES * max(info.compress_size, 1):
+        raise ValueError(f"{name!r} claims {info.file_size} bytes, more than its {info.compress_size} can unpack to")
     n_bytes = info.file_size - stream.tell()
     if n_bytes != math.prod(shape) * dtype.itemsize or min(shape, default=0) < 0:
         raise ValueError(f"{name!r} has {n_bytes} bytes, which does not match its shape {shape}")

@@ -20,7 +20,15 @@ from safetensors import SafetensorError, safe_open
 
 from torchsdm.documents import Document
 from torchsdm.errors import CheckpointError, InvalidInputError, ModelFileError, TorchSDMError
-from torchsdm.files import describe_file, file_problem, is_file_entry, remove_unfinished, replace_file, strict_json
+from torchsdm.files import (
+    describe_file,
+    file_problem,
+    is_file_entry,
+    parse_json,
+    remove_unfinished,
+    replace_file,
+    strict_json,
+)
 from torchsdm.states.extracted import ExtractedStates
 from torchsdm.states.origin import StatesOrigin
 from torchsdm.states.store import Make, block_name, read_block, write_block
@@ -236,7 +244,7 @@ class StatesFolder:
             path = self.directory / shard["examples"]["file"]
             try:
                 with open(path, encoding="utf-8") as lines:
-                    examples = [json.loads(line) for line in lines]
+                    examples = [_parsed_example(line) for line in lines]
                 _check_rows(path.name, examples, shard)
             except (OSError, ValueError) as error:
                 raise ModelFileError(f"{path} is damaged: {error}.") from error
@@ -298,6 +306,13 @@ def _example(document: Document) -> dict[str, Any]:
     return {name: value for name, value in example.items() if value is not None}
 
 
+def _parsed_example(line: str) -> dict[str, Any]:
+    example = parse_json(line)
+    if not isinstance(example, dict):
+        raise ValueError(f"expected a JSON object in each line. Got {shortened(repr(example))}")
+    return example
+
+
 def _check_rows(what: str, values: Sized, shard: Mapping[str, Any]) -> None:
     if len(values) != shard["rows"]:
         raise ValueError(f"{what} has {len(values)} rows, not {shard['rows']}")
@@ -305,7 +320,7 @@ def _check_rows(what: str, values: Sized, shard: Mapping[str, Any]) -> None:
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ModelFileError(f"{path} is missing: {path.parent} contains no hidden states.") from error
     except (OSError, ValueError) as error:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torchsdm.errors import InvalidInputError
+from torchsdm.settings import check_fields
 
 _PLACES = ("reference", "revision")  # where a model was found; its fingerprint identifies it
 
@@ -103,6 +104,7 @@ class StatesOrigin:
             prompt["label_words"] = tuple((label, word) for label, word in prompt["label_words"])
             prompt["chat_options"] = dict(prompt["chat_options"])
             states = {name: tuple(value) if isinstance(value, list) else value for name, value in states.items()}
-            return cls(ModelOrigin(**model), PromptOrigin(**prompt), PoolingOrigin(**states))
+            parts = ModelOrigin(**model), PromptOrigin(**prompt), PoolingOrigin(**states)
+            return cls(*map(check_fields, parts))  # type: ignore[arg-type]  # one of each
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidInputError(f"These values do not describe the origin of hidden states: {error!r}.") from error

@@ -28,7 +28,10 @@ from urllib.parse import quote
 import numpy as np
 
 from torchsdm.errors import ModelFileError
+from torchsdm.files import parse_json
 from torchsdm.matching import RowsInFile
+from torchsdm.settings import check_fields
+from torchsdm.storage._tables import check_schema
 from torchsdm.storage.directory import CONFIG_NAME, VERIFIED_BYTES, read_config
 from torchsdm.validation import Array
 
@@ -206,9 +209,9 @@ SCHEMA = (
 
 
 def set_up(connection: sqlite3.Connection) -> None:
-    """Settings of every connection: a log may come from a stranger, whose schema must not call anything."""
-    connection.execute("PRAGMA trusted_schema = OFF")
+    """Settings of every connection: a log may come from a stranger, whose schema must not run anything."""
     connection.execute("PRAGMA cell_size_check = ON")
+    check_schema(connection, ";".join(SCHEMA))
 
 
 def read_facts(connection: sqlite3.Connection) -> dict[str, str]:
@@ -298,19 +301,34 @@ def history_of(rows: Sequence[Mapping[str, Any]]) -> list[Change]:
     """The changes that rows of the log stand for."""
     undone = undone_in(rows)
     return [
-        Change(
-            **{name: row[name] for name in ("version", "at", "who", "why", "what", "n", "key")},
-            undone_by=undone.get(row["version"]),
-            details=json.loads(row["details"]),
-            together_with=row["first"],
+        check_fields(
+            Change(
+                **{name: row[name] for name in ("version", "at", "who", "why", "what", "n", "key")},
+                undone_by=undone.get(row["version"]),
+                details=_details(row),
+                together_with=row["first"],
+            )
         )
         for row in rows
     ]
 
 
+def _details(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What else a change says of itself, with what replaying it needs."""
+    details = parse_json(row["details"])
+    if not isinstance(details, dict) or (row["what"] == UNDO and type(details.get("version")) is not int):
+        raise ValueError(f"change {row['version']} is no {row['what']!r}")
+    asked = details.get("questions", {})
+    if not isinstance(asked, dict) or not all(isinstance(one, dict) for one in asked.values()):
+        raise ValueError(f"change {row['version']} has questions that are none")
+    if any(type(delta) not in (int, float) for one in asked.values() for delta in one.values()):
+        raise ValueError(f"change {row['version']} has questions without a delta")
+    return details
+
+
 def undone_in(rows: Sequence[Mapping[str, Any]]) -> dict[int, int]:
     """Which changes are undone by other rows of the log, and by which."""
-    return undone_by({row["version"]: json.loads(row["details"])["version"] for row in rows if row["what"] == UNDO})
+    return undone_by({row["version"]: _details(row)["version"] for row in rows if row["what"] == UNDO})
 
 
 def _records(
@@ -328,7 +346,7 @@ def _records(
     query = "SELECT version, id, label, text FROM points WHERE version > ? ORDER BY version, row"
     for version, *point in connection.execute(query, (after,)):
         points.setdefault(version, []).append(tuple(point))
-    found, label_of = [], cache(json.loads)  # there are few different ones
+    found, label_of = [], cache(parse_json)  # there are few different ones
     for row, change in wanted:
         mine = points.get(change.version, [])
         if points_digest(mine) != row["points_digest"]:

@@ -32,6 +32,7 @@ from torchsdm.files import (
     file_digest,
     file_problem,
     is_file_entry,
+    parse_json,
     remove_unfinished,
     replace_file,
     strict_json,
@@ -48,6 +49,9 @@ CONFIG_NAME = "config.json"
 CARD_NAME = "README.md"
 _DATA_FILE = re.compile(r"[a-z0-9-]+-[0-9a-f]{12}\.(safetensors|sqlite)")
 _READ_ATTEMPTS = 20
+_USUAL_WIDTH = 4096  # bytes of an array's element, which may be wider than its longest label
+EXAMPLES_TABLE = "CREATE TABLE examples (position INTEGER PRIMARY KEY, id, label, text TEXT)"
+EXAMPLES_INDEX = "CREATE INDEX examples_by_id ON examples (id)"
 VERIFIED_BYTES = 1 << 26  #: files up to this size have their digest checked on opening unless asked otherwise
 
 T = TypeVar("T")
@@ -245,8 +249,13 @@ def label_values_to_json(values: Array, name: str) -> dict[str, Any]:
 
 def label_values_from_json(stored: Mapping[str, Any]) -> Array:
     """The reverse of ``label_values_to_json``."""
-    array = np.empty(len(stored["values"]), dtype=np.dtype(stored["dtype"]))
-    array[:] = stored["values"]
+    values, dtype = stored["values"], np.dtype(stored["dtype"])
+    longest = max((len(value) for value in values if isinstance(value, str)), default=0)
+    is_wide = dtype.itemsize > max(8, 4 * longest, _USUAL_WIDTH)
+    if dtype.kind not in "OUbiuf" or is_wide or not all(isinstance(value, str | int | float) for value in values):
+        raise ValueError(f"labels of type {stored['dtype']!r}, such as {values[:3]!r}, are none that are stored")
+    array = np.empty(len(values), dtype=dtype)
+    array[:] = values
     return array
 
 
@@ -265,10 +274,12 @@ def _parse_config(directory: Path) -> dict[str, Any]:
     """A config that is ours; its version may differ and its values may be damaged."""
     path = directory / CONFIG_NAME
     try:
-        config = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        config = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ModelFileError(f"{path} is missing: {directory} contains no torchsdm model.") from error
-    except (json.JSONDecodeError, UnicodeDecodeError, ValueError) as error:
+    except OSError as error:
+        raise ModelFileError(f"{path} cannot be read: {error}.") from error
+    except ValueError as error:
         raise ModelFileError(f"{path} is damaged: {error}. Delete it if you do not need its model.") from error
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise ModelFileError(f"{path} is not a torchsdm config; left untouched.")
@@ -297,10 +308,6 @@ def _config_digest(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
 def _write_table(path: Path, rows: Iterable[ExampleRow]) -> None:
     def numbered() -> Iterator[tuple[int, Any, Any, str | None]]:
         for position, (name, label, text) in enumerate(rows):
@@ -308,7 +315,7 @@ def _write_table(path: Path, rows: Iterable[ExampleRow]) -> None:
 
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = OFF")
-        connection.execute("CREATE TABLE examples (position INTEGER PRIMARY KEY, id, label, text TEXT)")
+        connection.execute(EXAMPLES_TABLE)
         connection.executemany("INSERT INTO examples VALUES (?, ?, ?, ?)", numbered())
-        connection.execute("CREATE INDEX examples_by_id ON examples (id)")
+        connection.execute(EXAMPLES_INDEX)
         connection.commit()

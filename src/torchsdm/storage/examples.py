@@ -15,6 +15,8 @@ import numpy as np
 from torchsdm.errors import ModelFileError
 from torchsdm.hash_index import HashIndex
 from torchsdm.model import Examples
+from torchsdm.storage._tables import check_schema
+from torchsdm.storage.directory import EXAMPLES_INDEX, EXAMPLES_TABLE
 from torchsdm.validation import Array
 
 T = TypeVar("T")
@@ -37,11 +39,12 @@ class StoredExamples(Examples):
     def rows(self, positions: Iterable[int]) -> list[tuple[Any, str | None]]:
         """(id, text) at the given positions."""
         query = "SELECT id, text FROM examples WHERE position = ?"
-        return [self._ask(query, int(position))[0] for position in positions]
+        wanted = [int(position) for position in positions]
+        return self._checked([row for position in wanted for row in self._ask(query, position)], len(wanted))
 
     def all(self) -> tuple[list[Any], list[str | None]]:
         """All ids and texts."""
-        rows = self._ask("SELECT id, text FROM examples ORDER BY position")
+        rows = self._checked(self._ask("SELECT id, text FROM examples ORDER BY position"), len(self))
         return [row[0] for row in rows], [row[1] for row in rows]
 
     def positions(self, ids: Sequence[Any]) -> list[int | None]:
@@ -74,6 +77,16 @@ class StoredExamples(Examples):
         n, query = len(self), "SELECT text FROM examples ORDER BY position"
         return HashIndex(self._read(query, (), lambda rows: _hashes((text for (text,) in rows), n)))
 
+    def _checked(self, rows: list[Any], n: int) -> list[tuple[Any, str | None]]:
+        """The rows, which must be as many, with ids and texts that are such."""
+        if len(rows) != n or not all(
+            isinstance(name, str | int) and isinstance(text, str | None) for name, text in rows
+        ):
+            raise ModelFileError(
+                f"{self.path} is damaged: some of its {len(self)} rows are missing or are no examples."
+            )
+        return rows
+
     def _ask(self, query: str, *values: Any) -> list[Any]:
         if not all(isinstance(value, (str, int)) for value in values):
             return []
@@ -103,7 +116,7 @@ def _open_read_only(path: Path) -> sqlite3.Connection:
     address = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
     try:
         connection = sqlite3.connect(address, uri=True, check_same_thread=False)
-        connection.execute("PRAGMA trusted_schema = OFF")  # a stranger's tables must not call anything
+        check_schema(connection, f"{EXAMPLES_TABLE}; {EXAMPLES_INDEX};")
         connection.execute("SELECT 1 FROM examples LIMIT 1")  # opens the file now, not at the first query
     except sqlite3.Error as error:
         raise ModelFileError(f"{path} is damaged or missing: {error}.") from error

@@ -23,7 +23,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from torchsdm.errors import InvalidInputError, ModelFileError, ModelInUseError
-from torchsdm.files import file_identity, strict_json, sync_directory
+from torchsdm.files import file_identity, link_in, strict_json, sync_directory
 from torchsdm.storage.changes import (
     BUSY_SECONDS,
     CHANGES,
@@ -92,6 +92,8 @@ class LogWriter:
         """Take the writer's lock, at most so many seconds later, and take note of what others wrote."""
         try:
             self._folder.mkdir(exist_ok=True)
+            if (link := link_in(self._folder)) is not None:
+                raise ModelFileError(f"{link} is a link: changes are not written to where others point. Remove it.")
             path = self._folder / _LOCK_NAME
             path.touch()
             # Whoever has the object has the lock, whichever thread it is in.
@@ -101,7 +103,7 @@ class LogWriter:
         except Timeout as error:
             raise ModelInUseError(f"{self.directory} is being changed by {self._holder()}. Try again later.") from error
         except OSError as error:
-            raise ModelFileError(f"{self.directory} cannot be changed: {error}.") from error
+            raise error if isinstance(error, ModelFileError) else _unwritten(self.directory, error) from error
         try:
             holder = {"pid": os.getpid(), "who": self.who, "since": now()}
             path = self._folder / _HOLDER_NAME
@@ -289,10 +291,10 @@ class LogWriter:
             check_chain(path, new, head, self._rows)
             self._take(new)
             self.is_behind = False
+            self._finish_save(named)
+            self._find_end()
         except (sqlite3.Error, KeyError, TypeError, ValueError) as error:
             raise ModelFileError(f"{path} is damaged or missing: {error}. Restore it from a copy.") from error
-        self._finish_save(named)
-        self._find_end()
 
     def _forget(self) -> None:
         """As if nothing had been read yet."""

@@ -12,13 +12,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from torchsdm.core import ClassEcdfs, Encoded, HighReliabilityRegion, IdentityAdaptor, restore_adaptor
-from torchsdm.errors import ModelFileError
+from torchsdm.core import Adaptor, ClassEcdfs, Encoded, HighReliabilityRegion, IdentityAdaptor, restore_adaptor
+from torchsdm.errors import InvalidInputError, InvalidTypeError, ModelFileError
 from torchsdm.labels import LabelCodes
 from torchsdm.matching import SupportSet
 from torchsdm.model import Calibration, Certification, EncodedPoints, Examples, SDMModel
+from torchsdm.settings import check_fields
 from torchsdm.storage.directory import CONFIG_NAME, ExampleRow, StoredModel, number_or_infinity, number_or_none
 from torchsdm.storage.examples import StoredExamples
+from torchsdm.validation import check_alpha, check_finite, check_positive, check_same_length, check_shape
 
 _SIGNALS = ("similarity", "nearest_distance", "rescaled_similarity")  # of the calibration points
 _PENDING = "next-calibration"  # files of calibration points that the next calibration will use
@@ -139,21 +141,94 @@ def load_model_parts(
             names = StoredExamples(stored.path(f"{prefix}{_PENDING}-examples"))
             points = held(_PENDING)
             pending = EncodedPoints(_encoded_from_tensors(points), **points, examples=names)
+        examples, calibration_examples = (
+            StoredExamples(stored.path(f"{prefix}{name}-examples")) for name in ("support", "calibration")
+        )
+        flags = settings["support_changed"], settings.get("has_background", False)
+        if not all(isinstance(flag, bool) for flag in flags):
+            raise InvalidTypeError(f"'support_changed' and 'has_background' must be true or false. Got {flags}.")
+        _check_numbers("support", {"labels": support.labels}, torch.int64, len(codes.classes) + len(codes.outside))
+        _check_numbers("support", {"predictions": support.predictions}, torch.int64, len(codes.classes) + 1)
+        _check_numbers("support", {"squared_norms": support.squared_norms, "centre": support.centre}, None)
+        _check_exemplars("support", support.exemplars, adaptor)
+        for name, one, names in (
+            ("calibration", calibration, calibration_examples),
+            ("certification", certification, None if certification is None else certification.examples),
+            (_PENDING, pending, None if pending is None else pending.examples),
+        ):
+            if one is not None and names is not None:
+                _check_points(name, one.points, one.labels, adaptor, codes)
+                check_same_length(len(one.labels), names, "examples", name)
+        _check_calibration(calibration, codes)
+        check_same_length(len(support.labels), examples, "examples", "support")
         return SDMModel(
             adaptor,
             support,
-            StoredExamples(stored.path(f"{prefix}support-examples")),
+            examples,
             calibration,
-            StoredExamples(stored.path(f"{prefix}calibration-examples")),
+            calibration_examples,
             codes.classes,
-            settings["support_changed"],
+            flags[0],
             certification,
-            settings.get("has_background", False),
+            flags[1],
             pending,
         )
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
         path = stored.directory / CONFIG_NAME
         raise ModelFileError(f"{path} and the files it names do not match: {error!r}.") from error
+
+
+def _check_points(name: str, points: Encoded, labels: Tensor, adaptor: Adaptor, codes: LabelCodes) -> None:
+    """Require exemplars (N, M), logits (N, C) and labels (N,) that fit each other and the model."""
+    n, n_classes = len(labels), len(codes.classes)
+    check_same_length(n, points.exemplars, "exemplars", name)
+    check_shape(points.logits, (n, n_classes), "logits", name)
+    check_shape(points.is_background, (n,), "is_background", name)
+    _check_exemplars(name, points.exemplars, adaptor)
+    _check_numbers(name, {"logits": points.logits}, torch.float32)
+    _check_numbers(name, {"labels": labels}, torch.int64, n_classes)
+
+
+def _check_exemplars(name: str, exemplars: Tensor, adaptor: Adaptor) -> None:
+    """By shape and type alone: they may be large, and stay on disk."""
+    check_shape(exemplars, (None, adaptor.n_filters), "exemplars", name)
+    if exemplars.dtype != torch.float32:
+        raise InvalidTypeError(f"'exemplars' of {name} must be float32. Got {exemplars.dtype}.")
+
+
+def _check_calibration(calibration: Calibration, codes: LabelCodes) -> None:
+    """Require signals (N,) of the calibration points, and regions of the model's classes."""
+    n, n_classes = len(calibration.labels), len(codes.classes)
+    for name in _SIGNALS:
+        check_shape(getattr(calibration, name), (n,), name, "calibration")
+    _check_numbers("calibration", {"similarity": calibration.similarity}, torch.int64, 1 << 62)
+    _check_numbers("calibration", {"rescaled_similarity": calibration.rescaled_similarity}, None)
+    if bool((calibration.nearest_distance.double().isnan() | (calibration.nearest_distance < 0)).any()):
+        raise InvalidInputError("'nearest_distance' of calibration must be distances.")
+    check_positive(calibration.min_class_count, "min_class_count", "calibration", integer=True, zero=True)
+    if not calibration.regions:
+        raise InvalidInputError("'regions' of calibration must have at least one. Got none.")
+    for region in calibration.regions:
+        check_fields(region, apart=("thresholds", "class_counts"))
+        for counts in (region.thresholds, region.class_counts):
+            check_shape(counts, (n_classes,), "thresholds and class_counts", "a region")
+        for alpha in (region.alpha, *region.class_alphas):
+            check_alpha(alpha, "a region")
+        if len(region.class_alphas) not in (0, n_classes) or not all(0 <= c < n_classes for c in region.failed_classes):
+            raise InvalidInputError(f"A region is of other classes than the {n_classes} of the model.")
+
+
+def _check_numbers(
+    where: str, tensors: Mapping[str, Tensor], dtype: torch.dtype | None, below: int | None = None
+) -> None:
+    """Require finite numbers of a type and, of class numbers, in 0..below-1."""
+    for name, tensor in tensors.items():
+        if tensor.dtype != dtype and (dtype is not None or not tensor.is_floating_point()):
+            raise InvalidTypeError(f"'{name}' of {where} must be {dtype or 'numbers'}. Got {tensor.dtype}.")
+        if below is not None and len(tensor) and not 0 <= int(tensor.min()) <= int(tensor.max()) < below:
+            raise InvalidInputError(f"'{name}' of {where} must be in 0..{below - 1}. Got {int(tensor.max())}.")
+        if below is None:
+            check_finite(tensor, name, where)
 
 
 def outcome_to_bytes(models: Sequence[SDMModel], learned: Mapping[str, Any]) -> bytes:

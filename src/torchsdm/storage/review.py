@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from torchsdm.errors import InvalidInputError, ModelFileError
-from torchsdm.files import file_identity
+from torchsdm.files import file_identity, parse_json
+from torchsdm.storage._tables import check_schema
 from torchsdm.validation import Array
 
 STATUSES = ("open", "labelled", "skipped", "added")  #: of an input, by what people did with it
@@ -113,11 +114,14 @@ class ReviewStore:
     def _open(self) -> None:
         try:
             if self.path is not None:
+                if self.path.is_symlink() or self.path.parent.is_symlink():
+                    raise OSError("it is a link, and nothing is written to where others point")
                 self.path.parent.mkdir(exist_ok=True)
                 self.path.touch()  # so that its mode comes from the umask; SQLite gives it to the files beside it
             self._connection = sqlite3.connect(
                 self.path or ":memory:", check_same_thread=False, timeout=30, isolation_level=None
             )
+            check_schema(self._connection, _SCHEMA)
             self._connection.row_factory = sqlite3.Row
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
@@ -353,4 +357,7 @@ def _or_null(value: Any) -> str | None:
 
 
 def _value(text: str | None) -> Any:
-    return None if text is None else json.loads(text)
+    try:
+        return None if text is None else parse_json(text)
+    except (TypeError, ValueError) as error:
+        raise ModelFileError(f"The review queue is damaged: a cell is not JSON ({error}).") from error

@@ -20,11 +20,13 @@ training: the same language model, prompt and settings.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -35,6 +37,8 @@ FORMAT_VERSION = 1
 MODEL_NAME = "sdm_model.npz"
 TRUSTED, CERTIFIED, REVIEW, UNFAMILIAR = "trusted", "certified", "review", "unfamiliar"
 
+# What reading a damaged file comes to; a header that lies asks for memory that is not there.
+_DAMAGE = (OSError, EOFError, ValueError, KeyError, MemoryError, RecursionError, SyntaxError, BadZipFile, zlib.error)
 _ELEMENTS = 1 << 22  # float64 numbers in memory at once (32 MB)
 _ROUNDOFF = 2.0**-53
 _TIE = 2.0**-46  # relative; more than the last bits of exp and log
@@ -288,9 +292,14 @@ class Model:
 def load(folder: Any) -> Model:
     """The model in a folder that ``SDMClassifier.export_numpy`` or ``sdm export`` wrote."""
     path = Path(folder) / MODEL_NAME
-    with np.load(path, allow_pickle=False) as stored:
-        arrays = {name: stored[name] for name in stored.files}
-    settings = json.loads(str(arrays.pop("settings", "{}")))
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        settings = json.loads(str(arrays.pop("settings", "{}")))
+    except FileNotFoundError:
+        raise
+    except _DAMAGE as error:
+        raise ValueError(f"{path} is damaged: {error!r}. Export it again.") from error
     if settings.get("format") != FORMAT or settings.get("format_version") != FORMAT_VERSION:
         raise ValueError(
             f"{path} is not an export of version {FORMAT_VERSION}. Read it with the sdm_numpy.py written beside it."

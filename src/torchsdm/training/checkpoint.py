@@ -7,6 +7,7 @@ state. Every file has the fingerprint of data, settings and learner; a checkpoin
 
 from __future__ import annotations
 
+import hashlib
 import json
 import numbers
 from collections.abc import Iterator, Mapping
@@ -14,19 +15,23 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from torchsdm.errors import CheckpointError, InvalidInputError
 from torchsdm.files import remove_unfinished, replace_file
+from torchsdm.settings import check_fields
 from torchsdm.training.callbacks import Callback
 from torchsdm.training.history import EpochRecord, LossRecord
 from torchsdm.training.learner import Round, Trained, part_of, prefixed
 from torchsdm.validation import RandomState, check_positive, draw_seed
 
 _CURRENT = "current.safetensors"  # the running round, where earlier versions stored it
-_FORMAT = 2  # of the files; 1 stored SDM's epochs and the baselines' rounds separately
+_FACTS = {"fingerprint": str, "seed": int, "number": int, "records": list}  # of every file
+_FORMAT = 3  # of the files; 1 stored SDM's epochs and the baselines' rounds separately
+_WITHOUT_DIGEST = 2  # still read
 
 
 class Checkpointing(Callback):
@@ -72,6 +77,7 @@ class Checkpointing(Callback):
         }
         tensors = {**prefixed("best", current.best_weights), **prefixed("learner", state)}
         tensors = {key: tensor.clone() for key, tensor in tensors.items()}  # safetensors refuses shared memory
+        facts["sha256"] = _digest(facts, tensors)
         try:
             replace_file(self.directory / name, save(tensors, {"facts": json.dumps(facts)}))
         except OSError as error:
@@ -87,7 +93,10 @@ class Checkpointing(Callback):
                 f"{path} belongs to a fit on other data or with other settings. Use another checkpoint directory, or "
                 "remove this one to start over."
             )
-        records = tuple(self.record(**record) for record in facts["records"])
+        try:
+            records = tuple(check_fields(self.record(**record)) for record in facts["records"])
+        except TypeError as error:
+            raise _damaged(path, error) from error
         return Round(facts["number"], records, part_of(tensors, "best")), part_of(tensors, "learner")
 
 
@@ -153,14 +162,30 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         with safe_open(path, framework="pt") as archive:
             facts = json.loads((archive.metadata() or {})["facts"])
-            if not isinstance(facts, dict) or not facts.keys() >= {"fingerprint", "seed", "number", "records"}:
+            if not isinstance(facts, dict) or any(type(facts.get(name)) is not kind for name, kind in _FACTS.items()):
                 raise ValueError("it is not a checkpoint")
-            if facts.get("format") != _FORMAT:
+            if facts.get("format") not in (_WITHOUT_DIGEST, _FORMAT):
                 raise CheckpointError(
                     f"{path} was written by another version of torchsdm. Use another checkpoint directory, or remove "
                     "this one to start over."
                 )
             tensors = {key: archive.get_tensor(key).clone() for key in archive.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise CheckpointError(f"{path} is damaged ({error}). Remove it to train that round again.") from error
+            if facts["format"] == _FORMAT and facts["sha256"] != _digest(facts, tensors):
+                raise ValueError("its contents are not what was written")
+    except (SafetensorError, OSError, KeyError, ValueError, RecursionError) as error:
+        raise _damaged(path, error) from error
     return facts, tensors
+
+
+def _digest(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of everything in a file but this digest itself: damage must not train on, to other numbers."""
+    digest = hashlib.sha256(json.dumps({**facts, "sha256": None}, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(flat.numpy().data)
+    return digest.hexdigest()
+
+
+def _damaged(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(f"{path} is damaged ({error}). Remove it to train that round again.")

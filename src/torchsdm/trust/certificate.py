@@ -51,6 +51,7 @@ from scipy.special import bdtr, betaincinv
 from torchsdm.choices import CONTROLS
 from torchsdm.core import GroupAccuracy, GroupCounts
 from torchsdm.errors import CertificateWarning, InvalidInputError, InvalidTypeError, Remedy
+from torchsdm.settings import check_fields
 from torchsdm.targets import (
     Target,
     by_number,
@@ -300,7 +301,15 @@ class Certificate:
             GroupCheck(**{**group, "classes": tuple(group.get("classes", ()))}) for group in stored["groups"]
         )
         alphas = tuple(stored.get("class_alphas", ()))
-        return cls(**{**stored, "thresholds": np.array(thresholds), "groups": groups, "class_alphas": alphas})
+        found = cls(**{**stored, "thresholds": np.array(thresholds), "groups": groups, "class_alphas": alphas})
+        for one in (check_fields(found, apart=("thresholds",)), *map(check_fields, groups)):
+            counts = [value for name, value in vars(one).items() if name.startswith("n_") and value is not None]
+            if any(count < 0 for count in counts):
+                raise InvalidInputError(f"A count of a certificate must not be negative. Got {one}.")
+        if not (0 < found.delta < 1 and all(0.5 < alpha <= 1 for alpha in (found.alpha, *alphas))):
+            raise InvalidInputError(f"A certificate must have an alpha in (0.5, 1] and a delta in (0, 1). Got {found}.")
+        check_choice(found.control, CONTROLS, "control", "a certificate")
+        return found
 
     def _why_not(self, class_names: Sequence[Any] | None) -> str:
         asked = described(self.target, class_names)

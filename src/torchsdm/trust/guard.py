@@ -45,7 +45,8 @@ import numpy as np
 from torchsdm.compilation import compiled, helper
 from torchsdm.core import SDMDecisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError, ModelFileError, NotFittedError
-from torchsdm.files import replace_file, strict_json
+from torchsdm.files import parse_json, replace_file, strict_json
+from torchsdm.settings import check_fields
 from torchsdm.trust.lanes import Row, demoted, demoted_row
 from torchsdm.validation import (
     Array,
@@ -56,6 +57,7 @@ from torchsdm.validation import (
     check_positive,
     check_same_length,
     check_shape,
+    check_share,
     is_storable_text,
 )
 
@@ -352,7 +354,7 @@ class DriftGuard:
     @classmethod
     def _restore(cls, text: str, fingerprint: str | None, where: str) -> DriftGuard:
         try:
-            state = json.loads(text, parse_constant=_refuse_constant)
+            state = parse_json(text)
         except ValueError as error:
             raise ModelFileError(f"{where} is truncated or damaged: {error}. Start a new guard.") from error
         if not isinstance(state, dict) or state.get("kind") != _KIND:
@@ -363,18 +365,34 @@ class DriftGuard:
             )
         if state.pop("digest", None) != _digest(state):
             raise ModelFileError(f"{where} is damaged: its contents are not what was written. Start a new guard.")
-        if fingerprint not in (None, state["fingerprint"]):
+        if fingerprint not in (None, state.get("fingerprint")):
             raise ModelFileError(
                 f"{where} was started with other calibration scores: the model was fitted, updated or calibrated again "
                 "since. Start a new guard."
             )
-        guard = cls.__new__(cls)
-        guard._start(_decoded(state["calibration"]), state["false_alarm"], state["seed"])
-        stream = _decoded(state["stream"])
+        try:
+            return cls._restored(state)
+        except (KeyError, TypeError, ValueError) as error:  # its digest fits, so somebody wrote it like that
+            raise ModelFileError(f"{where} is not what a drift guard writes: {error}. Start a new guard.") from error
+
+    @classmethod
+    def _restored(cls, state: Mapping[str, Any]) -> DriftGuard:
+        check_share(state["false_alarm"], "false_alarm", "DriftGuard")
+        check_positive(state["seed"], "seed", "DriftGuard", integer=True, zero=True)
+        n_signals, guard = len(SIGNALS), cls.__new__(cls)
+        calibration = _decoded(state["calibration"], n_signals, None)
+        if not calibration.size:
+            raise ValueError("it has no calibration scores")
+        guard._start(np.sort(calibration), state["false_alarm"], state["seed"])
+        stream = _decoded(state["stream"], n_signals, None)
         guard.n_seen, guard._runs = stream.shape[1], _with_run((), stream)
-        guard._log_bets, guard._log_martingales = _decoded(state["log_bets"]), _decoded(state["log_martingales"])
-        guard.raised_at, guard.raised_by = state["raised_at"], state["raised_by"]
-        guard.resets = tuple(GuardReset(**reset) for reset in state["resets"])
+        guard._log_bets = _decoded(state["log_bets"], n_signals, len(_BETS))
+        guard._log_martingales = _decoded(state["log_martingales"], n_signals)
+        last = check_fields(GuardReset("", guard.n_seen, state["raised_at"]))
+        guard.raised_at, guard.raised_by = last.raised_at, state["raised_by"]
+        if guard.raised_by not in ((None,) if guard.raised_at is None else SIGNALS):
+            raise ValueError(f"it was raised at {guard.raised_at!r} by {guard.raised_by!r}")
+        guard.resets = tuple(check_fields(GuardReset(**reset)) for reset in state["resets"])
         return guard
 
 
@@ -485,12 +503,13 @@ def _encoded(array: Array) -> dict[str, Any]:
     return {"shape": list(array.shape), "base64": base64.b64encode(array.astype("<f8").tobytes()).decode()}
 
 
-def _decoded(stored: Mapping[str, Any]) -> Array:
-    return np.frombuffer(base64.b64decode(stored["base64"]), dtype="<f8").reshape(stored["shape"]).astype(np.float64)
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number of JSON")
+def _decoded(stored: Mapping[str, Any], *shape: int | None) -> Array:
+    """The reverse, of a shape in which None is any length; an infinite number is one, NaN is none."""
+    array = np.frombuffer(base64.b64decode(stored["base64"]), dtype="<f8").reshape(stored["shape"]).astype(np.float64)
+    is_shaped = array.ndim == len(shape) and all(want in (None, n) for want, n in zip(shape, array.shape, strict=True))
+    if not is_shaped or np.isnan(array).any():
+        raise ValueError(f"some numbers have shape {array.shape}, or are NaN")
+    return array
 
 
 def _digest(state: Mapping[str, Any]) -> str:

@@ -261,7 +261,7 @@ def test_a_stranger_s_log_calls_nothing(closed):
     connection.execute("CREATE VIEW facts AS SELECT name, load_extension('evil') AS value FROM old")
     connection.commit()
     connection.close()
-    with pytest.raises(ModelFileError, match=r"log\.sqlite .*unsafe use of load_extension"):
+    with pytest.raises(ModelFileError, match=r"log\.sqlite .* is not as torchsdm makes it"):
         SDMClassifier.load(closed)
 
 
