@@ -53,6 +53,10 @@ class Saveable(HubModel, Trusting):
         parameters: dict[str, Any] = super().get_params(deep)  # type: ignore[misc]
         return parameters
 
+    def _check_parameters(self, caller: str) -> None:
+        """Refuse parameters that no model can have."""
+        raise NotImplementedError
+
     def save(self, path: str | Path) -> None:
         """Write the model to a directory atomically: a crash leaves the old model or the new one.
 

@@ -151,14 +151,14 @@ def load_model_parts(
         _check_numbers("support", {"predictions": support.predictions}, torch.int64, len(codes.classes) + 1)
         _check_numbers("support", {"squared_norms": support.squared_norms, "centre": support.centre}, None)
         _check_exemplars("support", support.exemplars, adaptor)
-        for name, one, names in (
+        for name, one, theirs in (
             ("calibration", calibration, calibration_examples),
             ("certification", certification, None if certification is None else certification.examples),
             (_PENDING, pending, None if pending is None else pending.examples),
         ):
-            if one is not None and names is not None:
+            if one is not None and theirs is not None:
                 _check_points(name, one.points, one.labels, adaptor, codes)
-                check_same_length(len(one.labels), names, "examples", name)
+                check_same_length(len(one.labels), theirs, "examples", name)
         _check_calibration(calibration, codes)
         check_same_length(len(support.labels), examples, "examples", "support")
         return SDMModel(
