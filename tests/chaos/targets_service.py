@@ -95,6 +95,8 @@ class _Service(Target):
         self.app = create_app(self.model, ServiceSettings(max_body=1 << 21, texts=True))
         self.lifespan = self.app.router.lifespan_context(self.app)
         self.loop.run_until_complete(self.lifespan.__aenter__())
+        while not self.app.state.serving.is_warm:
+            self.loop.run_until_complete(asyncio.sleep(0.01))
         self._running = True
 
     def read(self, folder: Path) -> None:

@@ -181,7 +181,7 @@ def test_an_archive_that_claims_more_than_it_can_unpack_to_is_refused(tmp_path):
 def test_the_width_of_labels_is_not_taken_from_a_stranger(folder):
     model = folder / "model"
     config = json.loads((model / "config.json").read_bytes())
-    config["classes"]["dtype"] = "<U1000000000"
+    config["classes"]["dtype"] = "<U100000000"
     write_case(signed(files_of(model), config), model)
     with pytest.raises(ModelFileError, match=r"are none that are stored"):
         SDMClassifier.load(model)

@@ -150,7 +150,8 @@ def load_model_parts(
         _check_numbers("support", {"labels": support.labels}, torch.int64, len(codes.classes) + len(codes.outside))
         _check_numbers("support", {"predictions": support.predictions}, torch.int64, len(codes.classes) + 1)
         _check_numbers("support", {"squared_norms": support.squared_norms, "centre": support.centre}, None)
-        _check_exemplars("support", support.exemplars, adaptor)
+        for part in support.parts:
+            _check_exemplars("support", part.points.points, adaptor)
         for name, one, theirs in (
             ("calibration", calibration, calibration_examples),
             ("certification", certification, None if certification is None else certification.examples),
