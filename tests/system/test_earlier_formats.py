@@ -66,7 +66,7 @@ def test_a_checkpoint_of_format_2_is_resumed(kept):
     assert stored_epochs(checkpoint) == 6 + 3
     written = {name: _records(checkpoint / f"{name}.safetensors") for name in ("round-000", "current-001")}
     with safe_open(checkpoint / "round-000.safetensors", framework="pt") as archive:
-        best = {key.removeprefix("best."): archive.get_tensor(key) for key in archive.keys()}  # noqa: SIM118
+        best = {key.removeprefix("best:"): archive.get_tensor(key) for key in archive.keys()}  # noqa: SIM118
 
     settings = {"n_filters": 4, "n_rounds": 2, "max_epochs": 6, "learning_rate": 1e-2, "random_state": 5}
     ensemble = SDMEnsemble(0.75, checkpoint=checkpoint, **settings).fit(data["X"], data["y"])
