@@ -60,7 +60,9 @@ def installed(name: str, python: str, wheel: Path) -> Path:
     lines = [f"{pin.name}=={pin.version}" + (f" ; {pin.marker}" if pin.marker else "") for pin in pins]
     constraints = wheel.with_name("constraints.txt")
     constraints.write_text("\n".join(lines), encoding="utf-8")
-    install(environment, "--resolution", "lowest-direct", "--constraints", str(constraints), *wanted)
+    lowest = ("--resolution", "lowest-direct", "--requirements", str(REPOSITORY / "pyproject.toml"), "--extra", "all")
+    install(environment, *lowest, "--constraints", str(constraints), *TOOLS)
+    install(environment, "--no-deps", str(wheel))
     return environment
 
 
@@ -93,7 +95,7 @@ def packages(python: Path) -> dict[str, str]:
         "    name = re.split(r'[^\\w-]', line)[0]\n"
         "    try: found[name] = version(name)\n"
         "    except PackageNotFoundError: continue\n"
-        "del found['torchsdm']\n"
+        "found.pop('torchsdm', None)\n"
         "print(json.dumps({'python': __import__('platform').python_version(), **dict(sorted(found.items()))}))"
     )
     return dict(json.loads(subprocess.run([python, "-c", code], stdout=subprocess.PIPE, check=True).stdout))
