@@ -38,8 +38,10 @@ MODEL_NAME = "sdm_model.npz"
 TRUSTED, CERTIFIED, REVIEW, UNFAMILIAR = "trusted", "certified", "review", "unfamiliar"
 
 # What reading a damaged file comes to; a header that lies asks for memory that is not there.
-_DAMAGE = (OSError, EOFError, ValueError, KeyError, SyntaxError, BadZipFile, zlib.error)
-_DAMAGE += (MemoryError, RecursionError, NotImplementedError)  # the last: a compression that nobody uses
+_DAMAGE = (
+    *(OSError, EOFError, ValueError, KeyError, SyntaxError, BadZipFile, zlib.error),
+    *(MemoryError, RecursionError, NotImplementedError),  # the last: a compression that nobody uses
+)
 _ELEMENTS = 1 << 22  # float64 numbers in memory at once (32 MB)
 _ROUNDOFF = 2.0**-53
 _TIE = 2.0**-46  # relative; more than the last bits of exp and log
