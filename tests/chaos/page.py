@@ -31,6 +31,19 @@ def table(columns: list[str], rows: list[list[Any]]) -> str:
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
+def fuzz(figures: dict[str, Any]) -> str:
+    """Cases of bad input by what read them."""
+    targets = figures["targets"].items()
+    rows = [
+        [name, f"{one['cases']:,}", f"{one['refused']:,}", one["megabytes"], one["failures"]] for name, one in targets
+    ]
+    opening = (
+        f"{figures['cases']:,} cases, seed {figures['seed']}: {figures['refused']:,} were refused in words of ours, "
+        f"the others could be read, and {figures['failures'] or 'none'} failed."
+    )
+    return f"{opening}\n\n{table(['what read it', 'cases', 'refused', 'MB more at most', 'failed'], rows)}"
+
+
 def kills(faults: dict[str, Any], serving: dict[str, Any], scoring: dict[str, Any] | None) -> str:
     """How often what was killed."""
     counts = {
@@ -87,6 +100,7 @@ def main() -> None:
     machines = sorted({said(figures["machine"]) for figures in found.values() if "machine" in figures})
     sections: dict[str, Callable[[], str]] = {
         "machine": lambda: " ".join(machines),
+        "fuzz": lambda: fuzz(found["fuzz"]),
         "kills": lambda: kills(found["faults"], found["serving"], found.get("scoring")),
         "faults": lambda: other_faults(found["faults"]),
         "load": lambda: load(found["load"]),
