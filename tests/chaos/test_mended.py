@@ -363,3 +363,10 @@ def test_numbers_beyond_floats_are_told():
     with pytest.raises(InvalidInputError, match=r"'n_filters' .* must be positive"):
         SDMClassifier(n_filters=10**400).fit(X, Y)
     assert np.isfinite(X).all()
+
+
+def test_parquet_whose_texts_are_no_texts_is_told(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table({"text": pa.array([b"a film", b"\xff\xfe"]).view(pa.string())}), tmp_path / "bad.parquet")
+    with pytest.raises(InvalidInputError, match=r"bad\.parquet cannot be read as Parquet"):
+        list(Documents(tmp_path / "bad.parquet"))

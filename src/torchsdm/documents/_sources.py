@@ -253,7 +253,7 @@ def open_parquet(path: Path, **settings: Any) -> Iterator[Any]:
     try:
         with pq.ParquetFile(path, **settings) as file:
             yield file
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: a text that is none
         raise InvalidInputError(f"{path} cannot be read as Parquet: {error}.") from error
 
 
