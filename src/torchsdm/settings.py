@@ -37,7 +37,7 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
     """TOML as nested tables."""
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also integers without end, and tables in tables without end
         raise InvalidInputError(f"{where} is not valid TOML: {error}.") from error
 
 
@@ -45,7 +45,7 @@ def parse_value(text: str) -> Any:
     """A value written in TOML; anything else is kept as a string."""
     try:  # in a list, so that neither a comment nor a second line can end it
         values = tomllib.loads(f"values = [{text}]")["values"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
     return values[0] if len(values) == 1 else text
 

@@ -111,8 +111,7 @@ class StrangersModel(_Directory):
         config = json.loads(bytes_of(files, "config.json"))
         tensors = sorted(name for name in files if name.endswith(".safetensors"))
         if random.random() < 0.5:
-            for _ in range(random.choice([1, 1, 2])):
-                name = random.choice(tensors)
+            for name in random.sample(tensors, random.choice([1, 1, 2])):
                 files[name] = changed_safetensors(random, bytes_of(files, name))
             return signed(files, config)
         ours = {name: config[name] for name in ("format", "files")}

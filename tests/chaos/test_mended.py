@@ -23,6 +23,7 @@ from torchsdm.documents import Documents, _lines
 from torchsdm.errors import BackboneError, CheckpointError, InvalidInputError, ModelFileError
 from torchsdm.files import parse_json, replace_file, usual_mode, whole_file
 from torchsdm.hidden_states._bounded import bounded_text
+from torchsdm.settings import parse_toml
 from torchsdm.states import LabelledStates
 from torchsdm.storage.review import NewInput, ReviewStore
 from torchsdm.trust import DriftGuard
@@ -370,3 +371,16 @@ def test_parquet_whose_texts_are_no_texts_is_told(tmp_path):
     pq.write_table(pa.table({"text": pa.array([b"a film", b"\xff\xfe"]).view(pa.string())}), tmp_path / "bad.parquet")
     with pytest.raises(InvalidInputError, match=r"bad\.parquet cannot be read as Parquet"):
         list(Documents(tmp_path / "bad.parquet"))
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 5000, "a = " + "9" * 5000])
+def test_settings_without_end_are_told(text):
+    with pytest.raises(InvalidInputError, match=r"it is not valid TOML"):
+        parse_toml(text, "it")
+
+
+def test_a_config_that_is_a_device_is_told(folder):
+    (folder / "model" / "config.json").unlink()
+    (folder / "model" / "config.json").symlink_to("/dev/zero")
+    with pytest.raises(ModelFileError, match=r"is not a file"):
+        SDMClassifier.load(folder / "model")

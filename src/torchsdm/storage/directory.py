@@ -196,8 +196,9 @@ def config_mark(directory: Path) -> tuple[int, ...] | None:
 
 
 def _config_bytes(directory: str | Path) -> bytes | None:
+    path = Path(directory) / CONFIG_NAME
     try:
-        return (Path(directory) / CONFIG_NAME).read_bytes()
+        return path.read_bytes() if path.is_file() else None
     except OSError:
         return None
 
@@ -273,6 +274,8 @@ def _settle(temporary: Path, name: str, mode: int) -> dict[str, Any]:
 def _parse_config(directory: Path) -> dict[str, Any]:
     """A config that is ours; its version may differ and its values may be damaged."""
     path = directory / CONFIG_NAME
+    if path.exists() and not path.is_file():  # a device, say, that has no end
+        raise ModelFileError(f"{path} is not a file.")
     try:
         config = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
