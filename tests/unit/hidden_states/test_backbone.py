@@ -141,7 +141,7 @@ def test_the_model_is_left_as_it_was(name):
     backbone.run(SEQUENCES, logits_at=[[0]] * 4)
     with pytest.raises(InvalidInputError):
         backbone.run(SEQUENCES, layer=77)
-    with pytest.raises(IndexError):
+    with pytest.raises(BackboneError, match="cannot read its tokenizer"):
         backbone.run([[10**6]])  # fails inside of the model
     assert torch.equal(plain_logits(backbone, SEQUENCES[1]), before)
     assert not backbone.model.get_output_embeddings()._forward_pre_hooks
