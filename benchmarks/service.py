@@ -20,6 +20,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -53,11 +54,11 @@ def _states(path: Path) -> Iterator[Figure]:
     ]
     as_bytes = [_tensor_request(path.name, queries[start : start + n_rows]) for start in range(0, 1024, n_rows)]
 
-    with _served(path) as port:
+    with _served(path) as service:
         for kind, requests in (("JSON", as_json), ("bytes", as_bytes)):
             yield from _under_load(
                 f"states as {kind}",
-                port,
+                service,
                 requests,
                 n_rows,
                 lambda part: classifier.decide(queries[part]).to_dicts(),
@@ -73,14 +74,31 @@ def _texts(path: Path) -> Iterator[Figure]:
     ).fit(texts[:256], [number % 2 for number in range(256)]).save(path)
     library, queries = SDMTextClassifier.load(path), texts[256:]
     requests = [_request("/v1/decide", json.dumps({"texts": [text]}).encode()) for text in queries]
-    with _served(path) as port:
-        yield from _under_load("texts", port, requests, 1, lambda part: library.decide(queries[part]).to_dicts(), 1.1)
+    with _served(path) as service:
+        yield from _under_load(
+            "texts", service, requests, 1, lambda part: library.decide(queries[part]).to_dicts(), 1.1
+        )
 
 
 def _under_load(
-    what: str, port: int, requests: Sequence[bytes], n_rows: int, decide: Callable[[slice], object], at_most: float
+    what: str,
+    service: _Service,
+    requests: Sequence[bytes],
+    n_rows: int,
+    decide: Callable[[slice], object],
+    at_most: float,
 ) -> Iterator[Figure]:
-    """Throughput, p50 and p99 at each number of clients; the goal is for the most."""
+    """Throughput, p50 and p99 at each number of clients; the goal is for the most.
+
+    For the most, also the processor time of the service, without that of the clients.
+    """
+
+    def processor_seconds(work: Callable[[], None]) -> float:
+        clock = time.process_time if work.__name__ == "call" else lambda: service.processor_seconds
+        start = clock()
+        work()
+        return clock() - start
+
     for n_clients in CLIENTS:
         n_each = max(N_EACH, len(requests) // n_clients)
         n_together = n_clients * n_rows
@@ -89,7 +107,7 @@ def _under_load(
         against = f"the library, {n_together} at a time"
 
         def ask() -> None:
-            latencies.extend(_load(port, requests, n_clients, n_each))  # noqa: B023
+            latencies.extend(_load(service.port, requests, n_clients, n_each))  # noqa: B023
 
         def call() -> None:
             for turn in range(n_each):  # noqa: B023
@@ -98,6 +116,9 @@ def _under_load(
 
         goal = at_most if n_clients == CLIENTS[-1] else None
         yield compare(f"{name}: time for all", ask, against, call, at_most=goal, repeats=5)
+        if n_clients == CLIENTS[-1]:
+            taken_by = f"{name}: processor time of the service"
+            yield compare(taken_by, ask, against, call, at_most=at_most, repeats=5, clock=processor_seconds)
         alone = seconds(call) / n_each
         for share in (50, 99):
             taken = float(np.percentile(latencies, share))
@@ -109,7 +130,7 @@ def _start(path: Path) -> Figure:
     request = _request("/v1/decide", b'{"texts": ["A film to remember."]}')
 
     def answer() -> None:
-        with _served(path) as port, _connected(port) as connection:
+        with _served(path) as service, _connected(service.port) as connection:
             _ask(connection, request)
 
     load = f"from torchsdm import Backbone; Backbone.load({ENCODER!r})"
@@ -126,9 +147,23 @@ def _start(path: Path) -> Figure:
 # --- A server and its clients ----------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Service:
+    """A service that runs."""
+
+    port: int
+    process: int
+
+    @property
+    def processor_seconds(self) -> float:
+        """The processor time that it has taken, of all its threads."""
+        fields = Path(f"/proc/{self.process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @contextmanager
-def _served(path: Path) -> Iterator[int]:
-    """The port of a service, which has answered once it is given."""
+def _served(path: Path) -> Iterator[_Service]:
+    """A service, which has answered once it is given."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     command = [sys.executable, "-c", "from torchsdm.cli import main; main()", "serve", str(path), "--port", str(port)]
@@ -139,7 +174,7 @@ def _served(path: Path) -> Iterator[int]:
             if process.poll() is not None:
                 raise SystemExit(f"sdm serve ended with {process.returncode}.")
             time.sleep(0.01)
-        yield port
+        yield _Service(port, process.pid)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
