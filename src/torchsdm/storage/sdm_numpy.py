@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 from zipfile import BadZipFile
 
@@ -41,6 +42,7 @@ TRUSTED, CERTIFIED, REVIEW, UNFAMILIAR = "trusted", "certified", "review", "unfa
 _DAMAGE = (
     *(OSError, EOFError, ValueError, KeyError, SyntaxError, BadZipFile, zlib.error),
     *(MemoryError, RecursionError, NotImplementedError),  # the last: a compression that nobody uses
+    *(TypeError, TokenError),  # one array instead of several, a header that is no Python
 )
 _ELEMENTS = 1 << 22  # float64 numbers in memory at once (32 MB)
 _ROUNDOFF = 2.0**-53
