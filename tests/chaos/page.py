@@ -100,18 +100,15 @@ def main() -> None:
     """All sections; one whose trials have not been run in full says so."""
     found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))}
     machines = sorted({said(figures["machine"]) for figures in found.values() if "machine" in figures})
-    sections: dict[str, Callable[[], str]] = {
-        "machine": lambda: " ".join(machines) or NOT_YET,
-        "fuzz": lambda: fuzz(found["fuzz"]),
-        "kills": lambda: kills(found["faults"], found["serving"], found.get("scoring")),
-        "faults": lambda: other_faults(found["faults"]),
-        "load": lambda: load(found["load"]),
+    sections: dict[str, tuple[set[str], Callable[[], str]]] = {  # which figures they need
+        "machine": (set(), lambda: " ".join(machines) or NOT_YET),
+        "fuzz": ({"fuzz"}, lambda: fuzz(found["fuzz"])),
+        "kills": ({"faults", "serving"}, lambda: kills(found["faults"], found["serving"], found.get("scoring"))),
+        "faults": ({"faults"}, lambda: other_faults(found["faults"])),
+        "load": ({"load"}, lambda: load(found["load"])),
     }
-    for name, text in sections.items():
-        try:
-            figures = text()
-        except KeyError:  # no such file
-            figures = NOT_YET
+    for name, (needed, text) in sections.items():
+        figures = text() if needed <= found.keys() else NOT_YET
         write_between(PAGE, f"<!-- {name}: written by make chaos -->", f"<!-- end of {name} -->", figures)
 
 

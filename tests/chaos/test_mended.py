@@ -17,7 +17,7 @@ from chaos.harness import files_of, write_case
 from chaos.mutations import safetensors_bytes, safetensors_parts
 from chaos.targets_language_models import TEMPLATES
 from chaos.targets_models import SCHEMAS, signed
-from torchsdm import SDMClassifier, read_states
+from torchsdm import SDMClassifier, SDMEnsemble, read_states
 from torchsdm.application import LiveModel
 from torchsdm.documents import Documents, _lines
 from torchsdm.errors import BackboneError, CheckpointError, InvalidInputError, ModelFileError
@@ -384,3 +384,12 @@ def test_a_config_that_is_a_device_is_told(folder):
     (folder / "model" / "config.json").symlink_to("/dev/zero")
     with pytest.raises(ModelFileError, match=r"is not a file"):
         SDMClassifier.load(folder / "model")
+
+
+def test_rounds_of_different_alphas_are_told(folder):
+    model = folder / "ensemble"
+    config = json.loads((model / "config.json").read_bytes())
+    config["models"][1]["regions"] *= 2
+    write_case(signed(files_of(model), config), model)
+    with pytest.raises(ModelFileError, match=r"its rounds have different alphas"):
+        SDMEnsemble.load(model)

@@ -26,7 +26,7 @@ SIGNED = {"who": "chaos", "why": "a trial"}
 def started(says: str, run: Callable[..., dict[str, Any]], **numbers: float | str) -> int:
     """Run a trial in a temporary folder with settings from the command line; print its figures, or write them.
 
-    The exit code is 1 if the figures have something that is ``broken``; the folder is then kept.
+    The exit code is 1 if the figures have something that is ``broken``.
     """
     parser = argparse.ArgumentParser(description=says.splitlines()[0])
     for name, usual in numbers.items():

@@ -138,15 +138,26 @@ def _training() -> Work:
     def prepare(folder: Path) -> None:
         states_file(folder / "states.npz", 0, 300)
 
+    return _training_on("train", "states.npz", prepare)
+
+
+def _training_on_texts() -> Work:
+    def prepare(folder: Path) -> None:
+        texts_file(folder / "texts.jsonl", 80)
+
+    return _training_on("train on texts with MiniLM", "texts.jsonl", prepare, "-m", ENCODER, real=True)
+
+
+def _training_on(name: str, data: str, prepare: Callable[[Path], None], *options: str, real: bool = False) -> Work:
     def check(folder: Path) -> None:
         if (folder / "model" / "config.json").exists():
             loaded(folder / "model")
 
     def outcome(folder: Path) -> Hashable:
-        _nothing_but(folder, "states.npz", "model")
+        _nothing_but(folder, data, "model")
         return fingerprint(folder / "model")
 
-    return Work("train", prepare, ["train", "states.npz", "-o", "model", *TRAINING], check, outcome)
+    return Work(name, prepare, ["train", data, "-o", "model", *options, *TRAINING], check, outcome, real)
 
 
 def _replacing(place: Path) -> Work:
@@ -168,22 +179,6 @@ def _replacing(place: Path) -> Work:
 
     command = ["train", "states.npz", "-o", "model", "--overwrite", *TRAINING]
     return Work("train over a model", prepare, command, check, outcome)
-
-
-def _training_on_texts() -> Work:
-    def prepare(folder: Path) -> None:
-        texts_file(folder / "texts.jsonl", 80)
-
-    def check(folder: Path) -> None:
-        if (folder / "model" / "config.json").exists():
-            loaded(folder / "model")
-
-    def outcome(folder: Path) -> Hashable:
-        _nothing_but(folder, "texts.jsonl", "model")
-        return fingerprint(folder / "model")
-
-    command = ["train", "texts.jsonl", "-o", "model", "-m", ENCODER, *TRAINING]
-    return Work("train on texts with MiniLM", prepare, command, check, outcome, real=True)
 
 
 def _embedding(name: str, model: str, prompt: str, n: int, *, real: bool = False) -> Work:

@@ -212,6 +212,8 @@ class Saveable(HubModel, Trusting):
             )
             for one, prefix in zip(settings, _file_prefixes(len(settings)), strict=True)
         )
+        if len({tuple(region.alpha for region in model.calibration.regions) for model in estimator.models_}) > 1:
+            raise ModelFileError(f"{stored.directory / CONFIG_NAME} is damaged: its rounds have different alphas.")
         cluster = as_backend(backend, f"{cls.__name__}.load")
         if cluster is not None:
             for model, prefix in zip(estimator.models_, _file_prefixes(len(settings)), strict=True):
