@@ -65,7 +65,7 @@ REQUESTS: list[tuple[str, str, Any]] = [
 PAGES = [
     *(
         "/",
-        "/page/page.js",
+        "/page/api.js",
         "/page/../app.py",
         "/v1/model",
         "/v1/guard",

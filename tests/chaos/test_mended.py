@@ -393,3 +393,16 @@ def test_rounds_of_different_alphas_are_told(folder):
     write_case(signed(files_of(model), config), model)
     with pytest.raises(ModelFileError, match=r"its rounds have different alphas"):
         SDMEnsemble.load(model)
+
+
+@pytest.mark.parametrize("path", ["/", "/page/api.js"])
+@pytest.mark.parametrize("ranges", ["; drop table", "bytes=9999999999-", "bytes=0-1"])
+def test_ranges_of_the_page_are_answered_with_the_whole(path, ranges, folder):
+    from fastapi.testclient import TestClient
+
+    from torchsdm.service import ServiceSettings, create_app
+
+    with TestClient(create_app(folder / "model", ServiceSettings()), base_url="http://127.0.0.1") as client:
+        whole = client.get(path)
+        assert client.get(path, headers={"range": ranges}).content == whole.content
+    assert whole.status_code == 200 and len(whole.content) > 2

@@ -72,7 +72,10 @@ class SecurityHeaders:
 
 
 class Gate:
-    """Refuses by the head: strange hosts and origins, missing tokens, bodies that are not JSON."""
+    """Refuses by the head: strange hosts and origins, missing tokens, bodies that are not JSON.
+
+    Who asks for ranges of bytes is given the whole, as HTTP allows: answers are small, and malformed ranges need no words.
+    """
 
     def __init__(self, app: App, settings: ServiceSettings) -> None:
         self.app, self.settings = app, settings
@@ -85,6 +88,7 @@ class Gate:
             if refused is not None:
                 await refused(scope, receive, send)
                 return
+            scope["headers"] = [header for header in scope["headers"] if header[0] != b"range"]
         await self.app(scope, receive, send)
 
     def _refusal(self, method: str, path: str, headers: Headers) -> Response | None:
