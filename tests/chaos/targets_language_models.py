@@ -225,9 +225,9 @@ def _rewired(random: Random, content: bytes) -> bytes:
 
 
 LANGUAGE_MODEL_TARGETS: dict[type[Target], float] = {
-    ChatTemplates: 2,
+    ChatTemplates: 1,
     Prompts: 20,
-    Directory: 0.2,
-    Gguf: 0.2,
-    Onnx: 0.3,
+    Directory: 2,
+    Gguf: 1,
+    Onnx: 2,
 }

@@ -12,12 +12,13 @@ import zipfile
 import numpy as np
 import pytest
 
+import tiny_models
 from chaos import seeds as good
 from chaos.harness import files_of, write_case
 from chaos.mutations import safetensors_bytes, safetensors_parts
 from chaos.targets_language_models import TEMPLATES
 from chaos.targets_models import SCHEMAS, signed
-from torchsdm import SDMClassifier, SDMEnsemble, read_states
+from torchsdm import Backbone, SDMClassifier, SDMEnsemble, read_states
 from torchsdm.application import LiveModel
 from torchsdm.documents import Documents, _lines
 from torchsdm.errors import BackboneError, CheckpointError, InvalidInputError, ModelFileError
@@ -341,8 +342,6 @@ def test_a_message_about_long_input_is_short():
 
 
 def test_whatever_transformers_makes_of_a_file_is_told(tmp_path):
-    from torchsdm import Backbone
-
     (tmp_path / "config.json").write_text('{"model_type": "bert", "quantization_config": true}')
     (tmp_path / "model.safetensors").write_bytes(io.BytesIO(b"\x08" + b"\x00" * 7 + b"{}      ").getvalue())
     with pytest.raises(BackboneError, match=r"cannot be loaded|are incomplete"):
@@ -406,3 +405,48 @@ def test_ranges_of_the_page_are_answered_with_the_whole(path, ranges, folder):
         whole = client.get(path)
         assert client.get(path, headers={"range": ranges}).content == whole.content
     assert whole.status_code == 200 and len(whole.content) > 2
+
+
+# --- Language models that promise more than they hold ---------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def language_models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("language-models")
+    tiny_models.save_model(folder / "encoder", *tiny_models.bert())
+    good._gguf(folder / "tiny.gguf")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("promised", "said"),
+    [
+        ({"num_hidden_layers": 8_388_609}, "num_hidden_layers = 8,388,609; more than 2,048"),
+        ({"intermediate_size": 2**31}, "weights, but its files have"),
+    ],
+)
+def test_a_language_model_that_promises_more_than_its_files_hold_is_told(promised, said, language_models, tmp_path):
+    folder = shutil.copytree(language_models / "encoder", tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **promised}))
+    with pytest.raises(BackboneError, match=said):
+        Backbone.load(folder)
+
+
+def test_a_gguf_file_with_millions_of_layers_is_told(language_models, tmp_path):
+    content = (language_models / "tiny.gguf").read_bytes()
+    name = b"llama.block_count"
+    at = content.index(name) + len(name) + 4  # after its type
+    file = tmp_path / "many.gguf"
+    file.write_bytes(content[:at] + (8_388_609).to_bytes(4, "little") + content[at + 4 :])
+    with pytest.raises(BackboneError, match="num_hidden_layers = 8,388,609"):
+        Backbone.load(file)
+
+
+@pytest.mark.parametrize("name", ["config.json", "modules.json", "sentence_bert_config.json"])
+def test_a_language_model_whose_files_nest_without_end_is_told(name, language_models, tmp_path):
+    folder = shutil.copytree(language_models / "encoder", tmp_path / "model")
+    (folder / "modules.json").write_text('[{"path": ""}]')
+    (folder / name).write_text("[" * 100_000)
+    with pytest.raises(BackboneError, match=f"{name} cannot be read"):
+        Backbone.load(folder)

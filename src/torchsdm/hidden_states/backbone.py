@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
@@ -20,7 +21,8 @@ import torch
 from torch import Tensor
 
 from torchsdm.errors import BackboneError, InvalidInputError, MissingExtraError, TorchSDMError
-from torchsdm.hidden_states.model_source import ModelSource, converted, find_model, without_volatile
+from torchsdm.hidden_states._promised import check_counts, check_weights
+from torchsdm.hidden_states.model_source import ModelSource, converted, find_model, weight_bytes, without_volatile
 from torchsdm.hidden_states.onnx_model import OnnxModel
 from torchsdm.validation import check_device
 
@@ -140,8 +142,12 @@ class Backbone:
             with _quiet(transformers):
                 directory = converted(source, _convert_gguf)
                 config = transformers.AutoConfig.from_pretrained(directory, **options)
+                check_counts(config)
                 if source.onnx_file is None:
-                    model, info = _loader(config, transformers).from_pretrained(
+                    loader = _loader(config, transformers)
+                    if not trust_remote_code:
+                        check_weights(partial(loader.from_config, config), weight_bytes(directory))
+                    model, info = loader.from_pretrained(
                         directory, config=config, dtype=number_type, output_loading_info=True, **options
                     )
                     model = model.to(name)
@@ -426,6 +432,7 @@ def _convert_gguf(file: Path, directory: Path) -> None:
     form = {"gguf_file": file.name}
     try:
         with redirect_stderr(io.StringIO()):  # a progress bar that cannot be turned off
+            check_counts(transformers.AutoConfig.from_pretrained(file.parent, **form))
             tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, **form)
             model = transformers.AutoModelForCausalLM.from_pretrained(file.parent, **form, dtype=torch.float32)
     except ImportError as error:

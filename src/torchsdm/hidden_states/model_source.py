@@ -220,7 +220,7 @@ def _sentence_transformer(directory: Path) -> Path:
     try:
         modules = json.loads((directory / "modules.json").read_text(encoding="utf-8"))
         return directory / str(modules[0]["path"])
-    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+    except (OSError, ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
         raise BackboneError(f"{directory / 'modules.json'} cannot be read: {error!r}.") from error
 
 
@@ -229,11 +229,16 @@ def _sentence_limit(directory: Path) -> int | None:
     for path in sorted(directory.glob("sentence_*_config.json")):
         try:
             limit = json.loads(path.read_text(encoding="utf-8")).get("max_seq_length")
-        except (OSError, ValueError, AttributeError) as error:
+        except (OSError, ValueError, AttributeError, RecursionError) as error:
             raise BackboneError(f"{path} cannot be read: {error!r}.") from error
         if isinstance(limit, int):
             return limit
     return None
+
+
+def weight_bytes(directory: Path) -> int:
+    """The size of the weight files that are loaded from a directory."""
+    return sum(path.stat().st_size for path in _weights(directory))
 
 
 def _weights(directory: Path) -> list[Path]:
@@ -299,7 +304,7 @@ def _download(name: str, revision: str | None) -> Path:
 def _stable_json(path: Path) -> str:
     try:
         return json.dumps(without_volatile(json.loads(path.read_text(encoding="utf-8"))), sort_keys=True)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BackboneError(f"{path} cannot be read: {error}.") from error
 
 

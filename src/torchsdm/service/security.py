@@ -74,7 +74,7 @@ class SecurityHeaders:
 class Gate:
     """Refuses by the head: strange hosts and origins, missing tokens, bodies that are not JSON.
 
-    Who asks for ranges of bytes is given the whole, as HTTP allows: answers are small, and malformed ranges need no words.
+    Who asks for ranges of bytes is given the whole, as HTTP allows: answers are small.
     """
 
     def __init__(self, app: App, settings: ServiceSettings) -> None:
