@@ -18,7 +18,7 @@ from chaos.harness import files_of, write_case
 from chaos.mutations import safetensors_bytes, safetensors_parts
 from chaos.targets_language_models import TEMPLATES
 from chaos.targets_models import SCHEMAS, signed
-from torchsdm import Backbone, SDMClassifier, SDMEnsemble, read_states
+from torchsdm import Backbone, HiddenStateExtractor, SDMClassifier, SDMEnsemble, read_states
 from torchsdm.application import LiveModel
 from torchsdm.documents import Documents, _lines
 from torchsdm.errors import BackboneError, CheckpointError, InvalidInputError, ModelFileError
@@ -433,14 +433,37 @@ def test_a_language_model_that_promises_more_than_its_files_hold_is_told(promise
         Backbone.load(folder)
 
 
-def test_a_gguf_file_with_millions_of_layers_is_told(language_models, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (b"llama.block_count", "num_hidden_layers = 8,388,609"),
+        (b"llama.feed_forward_length", "weights, but its files have"),
+    ],
+)
+def test_a_gguf_file_with_millions_of_layers_or_filters_is_told(name, said, language_models, tmp_path):
     content = (language_models / "tiny.gguf").read_bytes()
-    name = b"llama.block_count"
     at = content.index(name) + len(name) + 4  # after its type
     file = tmp_path / "many.gguf"
     file.write_bytes(content[:at] + (8_388_609).to_bytes(4, "little") + content[at + 4 :])
-    with pytest.raises(BackboneError, match="num_hidden_layers = 8,388,609"):
+    with pytest.raises(BackboneError, match=said):
         Backbone.load(file)
+
+
+def test_weights_behind_a_link_that_leads_nowhere_are_told(language_models, tmp_path):
+    folder = shutil.copytree(language_models / "encoder", tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to("missing")
+    with pytest.raises(BackboneError, match=r"model\.safetensors cannot be read"):
+        Backbone.load(folder)
+
+
+def test_a_tokenizer_without_a_word_for_unknown_words_is_told(language_models, tmp_path):
+    folder = shutil.copytree(language_models / "encoder", tmp_path / "model")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    del tokenizer["model"]["vocab"]["[UNK]"]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(BackboneError, match="tokenizer"):
+        HiddenStateExtractor(Backbone.load(folder)).transform(["a word with \u2603 in it"])
 
 
 @pytest.mark.parametrize("name", ["config.json", "modules.json", "sentence_bert_config.json"])

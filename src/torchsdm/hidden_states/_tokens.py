@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from torchsdm.documents import Document, Unreadable
-from torchsdm.errors import InvalidInputError
+from torchsdm.errors import BackboneError, InvalidInputError
 from torchsdm.hidden_states._bounded import bounded_text
 from torchsdm.hidden_states._segments import Span, join_spans, split_spans
 from torchsdm.hidden_states.prompts import FIELDS, TaskPrompt
@@ -138,15 +138,18 @@ class PromptEncoder:
 
     def _encode_group(self, documents: Sequence[Document]) -> list[TokenSequence | Unreadable]:
         filled = [self._fill(document) for document in documents]
-        encoded = self.tokenizer(
-            [text for text, _ in filled],
-            add_special_tokens=not self.use_chat,
-            return_offsets_mapping=True,
-            return_attention_mask=False,
-            truncation=False,
-            padding=False,
-            verbose=False,  # no warning that a sequence is too long: we cut it
-        )
+        try:
+            encoded = self.tokenizer(
+                [text for text, _ in filled],
+                add_special_tokens=not self.use_chat,
+                return_offsets_mapping=True,
+                return_attention_mask=False,
+                truncation=False,
+                padding=False,
+                verbose=False,  # no warning that a sequence is too long: we cut it
+            )
+        except Exception as error:  # a damaged vocabulary makes the tokenizer raise a plain Exception
+            raise BackboneError(f"The tokenizer of the language model cannot read texts: {error}.") from error
         return [
             self._sequence(document, spans, np.array(ids, dtype=np.int64), np.array(offsets).reshape(-1, 2), text)
             for document, (text, spans), ids, offsets in zip(

@@ -432,7 +432,9 @@ def _convert_gguf(file: Path, directory: Path) -> None:
     form = {"gguf_file": file.name}
     try:
         with redirect_stderr(io.StringIO()):  # a progress bar that cannot be turned off
-            check_counts(transformers.AutoConfig.from_pretrained(file.parent, **form))
+            config = transformers.AutoConfig.from_pretrained(file.parent, **form)
+            check_counts(config)
+            check_weights(partial(transformers.AutoModelForCausalLM.from_config, config), file.stat().st_size)
             tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, **form)
             model = transformers.AutoModelForCausalLM.from_pretrained(file.parent, **form, dtype=torch.float32)
     except ImportError as error:

@@ -312,8 +312,11 @@ def _content_digest(path: Path) -> str:
     """SHA-256 of a file; in the hub's cache a large file is a link to a file of that name."""
     if path.is_symlink() and _SHA256.fullmatch(name := Path(os.readlink(path)).name):
         return name
-    status = path.stat()
-    return _digest_of(str(path.resolve()), status.st_size, status.st_mtime_ns)
+    try:
+        status = path.stat()
+        return _digest_of(str(path.resolve()), status.st_size, status.st_mtime_ns)
+    except OSError as error:
+        raise BackboneError(f"{path} cannot be read: {error}.") from error
 
 
 @lru_cache(maxsize=1024)
