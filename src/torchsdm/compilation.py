@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from numba import njit
@@ -31,6 +33,21 @@ def helper(function: Callable[..., Any]) -> Any:
 def inlined(function: Callable[..., Any]) -> Any:
     """The same for functions so short that a call would take longer: their code is put in the place of each call."""
     return njit(nogil=True, inline="always")(function)
+
+
+def is_compiled(loop: Any) -> bool:
+    """Whether calling a loop need not compile it: this process has done so, or the cache has its machine code.
+
+    An entry of the cache that is of another processor is taken for ours; then the call compiles it after all.
+    """
+    if loop.signatures:
+        return True
+    folder, source = loop.stats.cache_path, Path(loop.py_func.__code__.co_filename)
+    if folder is None:
+        return False
+    python = f"py{sys.version_info.major}{sys.version_info.minor}"
+    entries = Path(folder).glob(f"{source.stem}.{loop.py_func.__qualname__}-*.{python}*.nbi")
+    return any(entry.stat().st_mtime >= source.stat().st_mtime for entry in entries)
 
 
 def _compiled(function: Callable[..., Any], fastmath: Any) -> Any:

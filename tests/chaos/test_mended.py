@@ -473,3 +473,13 @@ def test_a_language_model_whose_files_nest_without_end_is_told(name, language_mo
     (folder / name).write_text("[" * 100_000)
     with pytest.raises(BackboneError, match=f"{name} cannot be read"):
         Backbone.load(folder)
+
+
+@pytest.mark.parametrize("path", ["../elsewhere", "/proc", "no/such/folder", "x" * 5000, "a\x00b"])
+def test_a_transformer_in_another_folder_is_told(path, language_models, tmp_path):
+    shutil.copytree(language_models / "encoder", tmp_path / "elsewhere")
+    folder = shutil.copytree(language_models / "encoder", tmp_path / "model")
+    (folder / "modules.json").write_text(json.dumps([{"path": path}]))
+    with pytest.raises(BackboneError, match=r"modules\.json cannot be read") as caught:
+        Backbone.load(folder)
+    assert len(str(caught.value)) < 1000

@@ -1,8 +1,9 @@
-"""The word to the person who waits for a compilation: once, and only if there is one."""
+"""Whether a loop is compiled, and the word to the person who waits for it: once, and only if there is a wait."""
 
 from __future__ import annotations
 
 import logging
+import os
 
 import numba
 import pytest
@@ -54,3 +55,17 @@ def test_without_a_place_to_keep_it_a_remedy_is_named(said, monkeypatch):
     monkeypatch.setattr(compilation._ANNOUNCEMENT, "how_often", "once per installation")  # given back afterwards
     (text,) = said(1)
     assert "in every process" in text and "NUMBA_CACHE_DIR" in text
+
+
+def test_a_loop_is_compiled_once_it_was_called_here_or_the_cache_has_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    here = compilation.compiled(double)
+    assert not compilation.is_compiled(here)
+    here(1)
+    assert compilation.is_compiled(here)
+    elsewhere = compilation.compiled(double)
+    assert not elsewhere.signatures and compilation.is_compiled(elsewhere)
+    for entry in tmp_path.rglob("*.nbi"):
+        os.utime(entry, (0, 0))  # older than the source
+    assert not compilation.is_compiled(elsewhere)
+    assert not compilation.is_compiled(numba.njit(double))  # nowhere to look

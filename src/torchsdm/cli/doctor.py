@@ -59,6 +59,7 @@ def compile_kernels() -> None:
     import numpy as np
 
     from torchsdm import _json_states
+    from torchsdm.application import compile_ahead
     from torchsdm.errors import SDMWarning
     from torchsdm.estimators import SDMClassifier
 
@@ -68,6 +69,7 @@ def compile_kernels() -> None:
         classifier = SDMClassifier(n_filters=2, n_rounds=1, max_epochs=2, batch_size=4, random_state=0)
         classifier.fit(states, labels).add_exemplars(2 * states, labels).explain(states, k=1)
     _json_states.states_from_json(b'{"hidden_states": [[0.5]]}')
+    compile_ahead().join()
 
 
 def devices() -> list[str]:

@@ -9,7 +9,6 @@ from torchsdm.cluster import Backend
 from torchsdm.errors import ModelFileError
 from torchsdm.estimators.classifier import SDMClassifier
 from torchsdm.estimators.ensemble import SDMEnsemble
-from torchsdm.model import compile_ahead
 from torchsdm.storage import ReadLog, stored_kind
 
 _KINDS: dict[str, type[SDMClassifier | SDMEnsemble]] = {"SDMClassifier": SDMClassifier, "SDMEnsemble": SDMEnsemble}
@@ -19,7 +18,6 @@ def load_classifier(
     directory: Path, *, device: str | None = None, verify: bool | None = None, backend: Backend = None
 ) -> SDMClassifier | SDMEnsemble:
     """The classifier or ensemble over hidden states in a directory; see ``SDMClassifier.load``."""
-    compile_ahead()
     return _kind(directory).load(directory, device=device, verify=verify, backend=backend)
 
 

@@ -27,6 +27,7 @@ from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from torchsdm.errors import BackboneError
 from torchsdm.files import file_digest
 from torchsdm.states import StatesStore
+from torchsdm.wording import shortened
 
 PACKAGE_PREFIX = "package:"  #: 'package:NAME' is a model inside an installed Python package
 
@@ -219,9 +220,12 @@ def _sentence_transformer(directory: Path) -> Path:
     """The transformer's folder in a sentence-transformers model: this one, or a subfolder."""
     try:
         modules = json.loads((directory / "modules.json").read_text(encoding="utf-8"))
-        return directory / str(modules[0]["path"])
+        transformer: Path = directory / modules[0]["path"]
+        if not transformer.resolve().is_relative_to(directory.resolve()) or not transformer.is_dir():
+            raise ValueError(f"{transformer} is not a folder in it")
+        return transformer
     except (OSError, ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
-        raise BackboneError(f"{directory / 'modules.json'} cannot be read: {error!r}.") from error
+        raise BackboneError(f"{directory / 'modules.json'} cannot be read: {shortened(repr(error), 200)}.") from error
 
 
 def _sentence_limit(directory: Path) -> int | None:

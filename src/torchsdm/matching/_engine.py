@@ -9,21 +9,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchsdm.compilation import is_compiled
 from torchsdm.matching._tiles import Columns, Found, Kernels, Rows, Tile
 from torchsdm.numerics import full_float32_products
 
 _SHARED_ENTRIES = 1 << 16  # tiles below this are not worth waking threads for
+_MANY_PAIRS = 100_000_000  # of queries and support points: torch operations would take longer than the compiler
 
 
 class Engine:
     """Runs the kernels over tiles: the compiled ones with the rows split among threads, or torch operations.
 
     It takes rows, columns and found values as ``native`` makes them. Within its context, products are full float32.
+    Who does not say which kernels are wanted, for so many pairs of points, gets the compiled ones on the CPU, unless
+    these have yet to be compiled and the work is small.
     """
 
-    def __init__(self, device: torch.device, compiled: bool | None) -> None:
+    def __init__(self, device: torch.device, compiled: bool | None, n_pairs: int = 0) -> None:
         self.device = device
-        self.compiled = device.type == "cpu" if compiled is None else compiled
+        self.compiled = is_worth_compiling(device, n_pairs) if compiled is None else compiled
         self.kernels = kernels_for(self.compiled)
         self.n_threads = torch.get_num_threads() if self.compiled else 1
 
@@ -89,6 +93,16 @@ def _quieten_idle_threads() -> None:
     (see GOMP_SPINCOUNT in its manual). A parallel operation in this thread gives it its own team, so there are.
     """
     torch.zeros(1 << 17).add_(1.0)
+
+
+def is_worth_compiling(device: torch.device, n_pairs: int) -> bool:
+    """Whether so many pairs are for the compiled kernels: they are there, or the work is worth waiting for them."""
+    return device.type == "cpu" and (n_pairs >= _MANY_PAIRS or _are_compiled())
+
+
+def _are_compiled() -> bool:
+    kernels: Any = kernels_for(compiled=True)
+    return all(is_compiled(one) for one in (kernels.find_first, kernels.count_matches, kernels.find_neighbors))
 
 
 def kernels_for(compiled: bool) -> Kernels:

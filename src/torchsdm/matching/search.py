@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from torchsdm.errors import InvalidInputError
-from torchsdm.matching._engine import Engine
+from torchsdm.matching._engine import Engine, is_worth_compiling
 from torchsdm.matching._parts import Part, joined
 from torchsdm.matching._products import FEWEST_ROWS, MutualProducts, Products, pieces_of, rows_of_products
 from torchsdm.matching._tiles import Columns, Found, Rows, Tile
@@ -171,7 +171,7 @@ class Search:
         k: int = 0,
         compiled: bool | None = None,
     ) -> None:
-        self.engine = Engine(queries.device, compiled)
+        self.engine = Engine(queries.device, compiled, _n_pairs(queries, parts))
         products = Products(parts, len(queries), block_size)
         if len(queries) > products.n_rows:
             raise InvalidInputError(f"'queries' of Search must be at most {products.n_rows}. Got {len(queries)}.")
@@ -231,10 +231,10 @@ def match(
     k : int
         How many neighbours to return as well.
     compiled : bool, optional
-        Whether to use the compiled kernels rather than torch operations; by default on the CPU.
+        Whether to use the compiled kernels rather than torch operations; by default on the CPU, once they are compiled.
     """
     found = _nothing(len(queries), k, queries.device)
-    with Engine(queries.device, compiled) as engine:
+    with Engine(queries.device, compiled, _n_pairs(queries, parts)) as engine:
         products = Products(parts, len(queries), block_size)
         for block in products.row_blocks():
             own = None if exclude is None else exclude[block]
@@ -250,14 +250,14 @@ def match(
 def match_self(parts: Sequence[Part], block_size: int = DEFAULT_BLOCK_SIZE) -> Match:
     """Every support point against all the others.
 
-    On the CPU each product serves both of its points. Points are sorted by group, for which parts are joined, so that
-    matches and non-matches of a piece of them are stretches of the points after it. A first pass over the stretches
-    with non-matches finds the boundaries, a second over those with matches counts.
+    Where the kernels are compiled, each product serves both of its points. Points are sorted by group, for which parts
+    are joined, so that matches and non-matches of a piece of them are stretches of the points after it. A first pass
+    over the stretches with non-matches finds the boundaries, a second over those with matches counts.
     """
     whole = joined(parts)
     support, n = whole.points, len(whole)
     own = torch.arange(n, device=support.points.device)
-    if support.points.device.type != "cpu":
+    if not is_worth_compiling(support.points.device, n * n):
         return match(support.points, whole.predictions, [whole], own, block_size)
     order = torch.argsort(whole.groups, stable=True)
     scaled, bounds = support.reordered(order)
@@ -301,7 +301,7 @@ def neighbors(
     """The k nearest support points of each query: distances (N, k) float64 and indices (N, k), nearest first."""
     nobody = torch.full((len(queries),), NO_POINT, device=queries.device)
     found = _nothing(len(queries), k, queries.device)
-    with Engine(queries.device, compiled) as engine:
+    with Engine(queries.device, compiled, _n_pairs(queries, parts)) as engine:
         products = Products(parts, len(queries), block_size)
         for block in products.row_blocks():
             for part in parts:
@@ -309,6 +309,10 @@ def neighbors(
                 search.find_neighbors(_found_of(found, block))
     result = _result(found)
     return result.neighbor_distances, result.neighbor_indices
+
+
+def _n_pairs(queries: Tensor, parts: Sequence[Part]) -> int:
+    return len(queries) * sum(map(len, parts))
 
 
 def _rows_of(rows: Rows, part: slice) -> Rows:

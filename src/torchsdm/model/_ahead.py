@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from torchsdm.core import ExemplarAdaptor
+from torchsdm.matching import SupportSet, match
 from torchsdm.model.examples import ListedExamples
 from torchsdm.model.model import Points, SDMModel
 
@@ -18,8 +19,9 @@ from torchsdm.model.model import Points, SDMModel
 def compile_ahead() -> threading.Thread:
     """Compile in the background what a model on the CPU needs, or read it from the cache; once per process.
 
-    Who needs a loop before it is ready waits for it. The thread is not a daemon: a process that ended in the middle of
-    a compilation might crash. A fork waits for it, too, because a child would inherit the compiler's lock.
+    Who needs a small loop before it is ready waits for it; the work of the kernels of matching, which take longest, is
+    done by torch operations until then, unless there is much of it. The thread is not a daemon: a process that ends
+    in the middle of a compilation might crash. A fork waits for it, too: a child would inherit the compiler's lock.
     """
     thread = threading.Thread(target=_decide_with_a_small_model, name="torchsdm-compile-ahead")
     thread.start()
@@ -38,6 +40,8 @@ def _decide_with_a_small_model() -> None:
         adaptor.output.bias.copy_(torch.tensor([5.0, -5.0]))
     points = Points([states], labels, ListedExamples(range(len(states))))
     model = SDMModel.build(adaptor, points, points, np.arange(2), [0.9])
-    model.support.match_self()
     model.decide_with_neighbors(states[:1], k=1)
     model.has_points(states[:1])
+    support = SupportSet(states, labels, labels)  # the kernels themselves, which take longest
+    match(states, labels, support.parts, k=1, compiled=True)
+    support.match_self()

@@ -9,6 +9,7 @@ import textwrap
 import threading
 from functools import cached_property
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -663,7 +664,7 @@ def test_threads_share_the_rows_out(monkeypatch, threads):
         monkeypatch.setattr(kernels, name, spy)
     problem = Problem("gaussian", n_support=700, n_queries=301)
     torch.set_num_threads(threads)
-    match(problem.queries, problem.query_predictions, problem.whole(), k=1)
+    match(problem.queries, problem.query_predictions, problem.whole(), k=1, compiled=True)
     for seen in calls.values():
         assert [row for begin, end in sorted(seen) for row in range(begin, end)] == list(range(301))
         assert (len(seen) > threads) == (threads > 1)
@@ -686,7 +687,7 @@ def test_exceptions_in_a_thread_reach_the_caller(monkeypatch, name, who):
     n_threads = threading.active_count()
     torch.set_num_threads(2)
     with pytest.raises(ZeroDivisionError, match="here"):
-        match(problem.queries, problem.query_predictions, problem.whole(), k=1)
+        match(problem.queries, problem.query_predictions, problem.whole(), k=1, compiled=True)
     assert threading.active_count() == n_threads
     assert numerics.full_float32_products.users == 0
 
@@ -829,3 +830,43 @@ def test_batches_that_are_under_way_together_keep_their_products_if_they_can(n_p
 
     assert rows_at_once(n_points) == n_rows
     assert rows_of_products(n_points, n_rows, 2048) == (n_rows, kept)  # it fits in a search
+
+
+# --- Before the kernels are compiled --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def not_compiled_yet(monkeypatch):
+    """Kernels that nobody has compiled; asking for them is remembered."""
+    asked = []
+
+    class Loop:
+        signatures, stats = (), SimpleNamespace(cache_path=None)
+
+        def __init__(self, loop):
+            self.loop, self.py_func = loop, loop.py_func
+
+        def __call__(self, *arguments):
+            asked.append(self.loop)
+            self.loop(*arguments)
+
+    for name in ("find_first", "count_matches", "find_neighbors"):
+        monkeypatch.setattr(kernels, name, Loop(getattr(kernels, name)))
+    return asked
+
+
+def test_small_work_does_not_wait_for_the_compiler(not_compiled_yet):
+    problem = Problem("gaussian")
+    got = match(problem.queries, problem.query_predictions, problem.whole(), k=3)
+    assert_same(got, problem.plain())
+    assert_same(match_self(problem.whole()), problem.plain_self())
+    assert not_compiled_yet == []
+
+
+def test_large_work_is_worth_waiting_for(not_compiled_yet, monkeypatch):
+    monkeypatch.setattr("torchsdm.matching._engine._MANY_PAIRS", N_QUERIES * N_SUPPORT)
+    problem = Problem("gaussian")
+    match(problem.queries[1:], problem.query_predictions[1:], problem.whole())
+    assert not_compiled_yet == []
+    assert_same(match(problem.queries, problem.query_predictions, problem.whole()), problem.plain())
+    assert not_compiled_yet != []
