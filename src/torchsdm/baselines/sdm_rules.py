@@ -78,7 +78,10 @@ class SDMRule(ClassifierMixin, BaseEstimator):
         The decisions have SDM's signals only for the rules that use them: 'sdm', the two of the region and 'certified',
         which alone has lanes.
         """
-        decisions = self._fitted("decide").decide(X)
+        return self.applied(self._fitted("decide").decide(X))
+
+    def applied(self, decisions: SDMDecisions) -> Decisions:
+        """The same for what the model decided on inputs, so that several rules over it need not ask it again."""
         if self.certificate_ is not None and decisions.certified is not None:
             promised = decisions.alphas <= self.certificate_.alpha + 1e-9  # (A,)
             return decisions.with_admission(decisions.certified[:, None] & promised)

@@ -18,7 +18,7 @@ from torchsdm.numerics import empty_float32, empty_float64, invariant_linear
 from torchsdm.validation import check_positive, check_shape
 
 _CACHED_ELEMENTS = 1 << 22  # hidden-state entries that may stay in cache from one operation to the next (16 MB)
-_BLOCK_ELEMENTS = 1 << 23  # hidden-state entries converted to float64 at once (64 MB)
+_BLOCK_ELEMENTS = 1 << 23  # entries of states, exemplars or logits in float64 at once (64 MB)
 
 
 class Adaptor(nn.Module, ABC):
@@ -63,7 +63,8 @@ class Adaptor(nn.Module, ABC):
         depend on the rest of the batch. This pass does not; decisions and the stored support use it.
         """
         device = self.output.weight.device
-        rows = max(1, _BLOCK_ELEMENTS // max(1, math.prod(hidden_states.shape[1:])))
+        widest = max(math.prod(hidden_states.shape[1:]), self.n_filters, self.n_classes)
+        rows = max(1, _BLOCK_ELEMENTS // widest)
         exemplars = torch.empty(len(hidden_states), self.n_filters, dtype=torch.float32, device=device)
         logits = torch.empty(len(hidden_states), self.n_classes, dtype=torch.float32, device=device)
         for start in range(0, len(hidden_states), rows):

@@ -27,7 +27,7 @@ from torchsdm.baselines import (
     TemperatureScaling,
     VBLLClassifier,
 )
-from torchsdm.core import Decisions
+from torchsdm.core import Decisions, SDMDecisions
 from torchsdm.errors import InvalidInputError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation._fitted_parts import FittedParts
@@ -59,8 +59,11 @@ class Entrant:
     key: EstimatorKey = UNLISTED
     """Identifies the estimator in code; the names above are for readers."""
 
-    def decide(self, data: LabelledStates) -> Decisions:
-        """Its decisions on labelled states."""
+    def decide(self, data: LabelledStates, decided: dict[int, SDMDecisions] | None = None) -> Decisions:
+        """Its decisions on labelled states.
+
+        ``decided`` has, by ``id``, what models decided on the same states, for the rules over them; it is added to.
+        """
         check_choice(self.reads, INPUTS, "reads", "Entrant")
         if self.reads == "hidden_states":
             values: Any = data.hidden_states
@@ -68,6 +71,11 @@ class Entrant:
             values = None if data.label_logits is None else data.label_logits_of(self.estimator.classes_.tolist())
         if values is None:
             raise InvalidInputError(f"{self.model}, {self.name} reads label logits, but the data have none.")
+        if isinstance(self.estimator, SDMRule) and decided is not None:
+            model = self.estimator.fitted_model_
+            if id(model) not in decided:
+                decided[id(model)] = model.decide(values)
+            return self.estimator.applied(decided[id(model)])
         decisions: Decisions = self.estimator.decide(values)
         return decisions
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from torchsdm._version import __version__
-from torchsdm.core import Decisions
+from torchsdm.core import Decisions, SDMDecisions
 from torchsdm.errors import InvalidInputError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation.entrants import Entrant
@@ -108,8 +108,8 @@ class Evaluation:
         object.__setattr__(self, "data_sets", parts)
         decided, against = {}, {}
         for name, data in self.data_sets.items():
-            for position, entrant in enumerate(self.entrants):
-                decided[position, name], against[position, name] = _decided(entrant, data, self.alpha)
+            for position, found in enumerate(_decided(self.entrants, data, self.alpha)):
+                decided[position, name], against[position, name] = found
         kinds = {name: kind_of_labels(data.labels, decided[0, name].classes) for name, data in self.data_sets.items()}
         for (_, name), decisions in decided.items():
             if kinds[name] == CLASSES:
@@ -283,18 +283,23 @@ class Evaluation:
         }
 
 
-def _decided(entrant: Entrant, data: LabelledStates, alpha: float) -> tuple[Decisions, Array]:
-    """What an entrant decides, without values per class, and where its prediction is not the argmax (N,).
+def _decided(entrants: Sequence[Entrant], data: LabelledStates, alpha: float) -> list[tuple[Decisions, Array]]:
+    """What each entrant decides, without values per class, and where its prediction is not the argmax (N,).
 
-    A block of rows at a time: with many classes, the tables of all rows would need more memory than the states.
+    A block of rows at a time: with many classes, the tables of all rows would need more memory than the states. Rules
+    over the same model share what it decides on a block.
     """
-    parts, against = [], []
+    parts: list[list[Decisions]] = [[] for _ in entrants]
+    against: list[list[Array]] = [[] for _ in entrants]
     for start in range(0, len(data), _ROWS_AT_ONCE):
         rows = range(start, min(start + _ROWS_AT_ONCE, len(data)))
-        decisions = entrant.decide(data if len(rows) == len(data) else data.take(rows)).at(alpha)
-        parts.append(decisions.without_class_values())
-        against.append(_against_argmax(decisions))
-    return Decisions.concatenate(parts), np.concatenate(against)
+        block = data if len(rows) == len(data) else data.take(rows)
+        of_models: dict[int, SDMDecisions] = {}
+        for position, entrant in enumerate(entrants):
+            decisions = entrant.decide(block, of_models).at(alpha)
+            parts[position].append(decisions.without_class_values())
+            against[position].append(_against_argmax(decisions))
+    return [(Decisions.concatenate(a), np.concatenate(b)) for a, b in zip(parts, against, strict=True)]
 
 
 def _against_argmax(decisions: Decisions) -> Array:

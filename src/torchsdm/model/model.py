@@ -134,8 +134,9 @@ class SDMModel:
         Training points with class number C, beyond the classes, are background.
         """
         n_classes = len(classes)
-        trained = _encode(adaptor, training.state_blocks, n_classes)
-        support = SupportSet(trained.exemplars, training.labels, trained.recognised_as, block_size=block_size)
+        trained = (_encode(adaptor, [block], n_classes) for block in training.state_blocks)  # logits are not kept
+        exemplars, recognised_as = zip(*((one.exemplars, one.recognised_as) for one in trained), strict=True)
+        support = SupportSet(torch.cat(exemplars), training.labels, torch.cat(recognised_as), block_size=block_size)
         points = _encode(adaptor, calibration.state_blocks, n_classes)
         labels = calibration.labels.to(support.device)
         found = Calibration.of(points, labels, support, alphas, min_class_count)

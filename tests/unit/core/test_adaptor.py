@@ -260,3 +260,13 @@ def test_weights_and_standardisation_go_with_the_state(adaptor):
     other.load_state_dict(adaptor.state_dict())
     h = states(5, D)
     assert torch.equal(other.encode_exactly(h)[1], adaptor.encode_exactly(h)[1])
+
+
+@pytest.mark.parametrize(("n_inputs", "n_filters", "n_classes"), [(64, 4, 2), (4, 64, 2), (4, 8, 64)])
+def test_blocks_are_small_in_states_exemplars_and_logits(monkeypatch, n_inputs, n_filters, n_classes):
+    sizes, linear = [], adaptor_module.invariant_linear
+    monkeypatch.setattr(adaptor_module, "_BLOCK_ELEMENTS", 640)
+    monkeypatch.setattr(adaptor_module, "invariant_linear", lambda x, *layer: sizes.append(len(x)) or linear(x, *layer))
+    adaptor = ExemplarAdaptor(n_inputs, n_classes, n_filters, generator=torch.Generator().manual_seed(0))
+    adaptor.encode_exactly(torch.zeros(25, n_inputs))
+    assert sizes == [10, 10, 10, 10, 5, 5]

@@ -122,6 +122,19 @@ def test_rules_differ_in_admission_alone(classifier):
             assert by_rule[rule].admitted[row] == (by_rule[rule].confidence[row] >= 0.9)
 
 
+def test_rules_over_one_model_share_what_it_decides(classifier, monkeypatch):
+    asked, decide = [], SDMClassifier.decide
+    entrants, data = classifier_entrants(classifier), {"one": labelled(TEST), "two": labelled(TEST, 1.0)}
+    apart = [entrant.decide(part).admitted for part in data.values() for entrant in entrants]
+    monkeypatch.setattr(SDMClassifier, "decide", lambda self, X: asked.append(len(X)) or decide(self, X))
+    monkeypatch.setattr("torchsdm.evaluation.evaluation._ROWS_AT_ONCE", 200)
+    together = Evaluation(entrants, data, 0.9).decisions
+    assert sorted(asked) == [100, 100, 200, 200]  # not once for each rule
+    for name, part in zip(data, (apart[: len(entrants)], apart[len(entrants) :]), strict=True):
+        for position, admitted in enumerate(part):
+            np.testing.assert_array_equal(together[position, name].admitted, admitted)
+
+
 def test_the_policy_of_the_classifier_changes_no_rule(certified):
     # The two policies admit other inputs, so that a rule that read 'admitted' would be found out.
     other = copy.copy(certified)
