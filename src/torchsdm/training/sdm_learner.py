@@ -26,6 +26,7 @@ from torchsdm.core import (
 )
 from torchsdm.errors import TrainingError
 from torchsdm.matching import Support, SupportSet
+from torchsdm.training.adam import Adam
 from torchsdm.training.data import Part, TrainingSettings, Use, random_generator
 from torchsdm.training.history import EpochRecord
 from torchsdm.training.learner import Learner, part_of, prefixed
@@ -49,7 +50,7 @@ class AdaptorLearner(Learner):
         per_dimension = settings.standardization == "per_dimension"
         self.network.standardise(train.hidden_states, train.rows, per_dimension=per_dimension)
         self.network.to(self.device)
-        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=settings.learning_rate, fused=True)
+        self.optimizer = Adam(self.network.parameters(), settings.learning_rate)
         self.train_labels, self.calibration_labels = train.labels.to(self.device), calibration.labels.to(self.device)
         # The softmax: with these signals, Eq. 7 is cross-entropy.
         self.similarity = torch.full((len(train),), SOFTMAX_SIMILARITY, dtype=torch.float64)

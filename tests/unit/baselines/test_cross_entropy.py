@@ -105,7 +105,6 @@ def test_an_epoch_equals_a_plain_loop_of_adam_on_cross_entropy(data):
             optimizer.step()
     torch.testing.assert_close(learner.network.filters.weight, network[0].weight, rtol=1e-3, atol=2e-5)
     torch.testing.assert_close(learner.network.output.weight, network[1].weight, rtol=1e-3, atol=2e-5)
-    assert learner.optimizer.defaults["weight_decay"] == 0
 
 
 # --- The epoch that is kept ------------------------------------------------------------------------------------------
