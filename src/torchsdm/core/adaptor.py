@@ -192,9 +192,16 @@ def restore_adaptor(kind: str, n_inputs: int, n_classes: int, n_filters: int, we
     return adaptor
 
 
+class _Linear(nn.Linear):
+    """A linear layer without initial weights: torch's default generator is left as it is."""
+
+    def reset_parameters(self) -> None:
+        """Leave the weights to ``_linear``."""
+
+
 def _linear(n_in: int, n_out: int, generator: torch.Generator | None) -> nn.Linear:
     """A linear layer with torch's usual initial weights, U(-1/sqrt(n_in), 1/sqrt(n_in)), from a generator."""
-    layer: nn.Linear = nn.utils.skip_init(nn.Linear, n_in, n_out, dtype=torch.float32)
+    layer = _Linear(n_in, n_out, dtype=torch.float32)
     bound = 1 / math.sqrt(n_in)
     nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
     nn.init.uniform_(layer.bias, -bound, bound, generator=generator)

@@ -1,4 +1,4 @@
-"""Our Adam is torch's, to the bit, and spares every process the import of torch's compiler."""
+"""Our Adam is torch's, to the bit, and no process that fits imports torch's compiler."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_restored_state_goes_on_with_the_same_bits():
     assert all(torch.equal(a, b) for a, b in zip(weights, again, strict=True))
 
 
-def test_fitting_does_not_import_torch_s_compiler():
+def test_fitting_does_not_import_torch_s_compiler():  # nor sympy, for shapes that nobody wants to know
     program = """
 import sys, warnings
 import numpy as np
@@ -64,7 +64,7 @@ from torchsdm import SDMClassifier
 warnings.simplefilter("ignore")
 X = np.random.default_rng(0).normal(size=(200, 8)).astype(np.float32)
 SDMClassifier(0.8, 8, n_rounds=1, max_epochs=2, random_state=0).fit(X, X[:, 0] > 0).decide(X)
-print("torch._dynamo" in sys.modules)
+print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout.strip() == "False", done.stderr
+    assert done.stdout.strip() == "[]", done.stderr
