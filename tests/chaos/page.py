@@ -116,9 +116,9 @@ def versions(figures: dict[str, Any]) -> str:
 def main() -> None:
     """All sections; one whose trials have not been run in full says so."""
     found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))}
+    machines = sorted({said(figures["machine"]) for figures in found.values() if "machine" in figures})
     if VERSIONS.exists():
         found["versions"] = json.loads(VERSIONS.read_text(encoding="utf-8"))
-    machines = sorted({said(figures["machine"]) for figures in found.values() if "machine" in figures})
     sections: dict[str, tuple[set[str], Callable[[], str]]] = {  # which figures they need
         "machine": (set(), lambda: " ".join(machines) or NOT_YET),
         "fuzz": ({"fuzz"}, lambda: fuzz(found["fuzz"])),
