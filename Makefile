@@ -94,7 +94,7 @@ $(VENV)/.release-done: pyproject.toml constraints.txt | setup
 test-versions test-wheel lock licences audit: export PYTHONPATH := tests
 
 test-versions: setup $(VENV)/.release-done ## the built wheel on every Python that is installed, and with the oldest dependencies (COMBINATIONS="3.12 oldest" runs only these)
-	@$(BIN)/python -m release.versions $(COMBINATIONS)
+	@$(BIN)/python -m release.versions $(COMBINATIONS); code=$$?; $(CHAOS)/page.py && exit $$code
 
 test-wheel: setup $(VENV)/.release-done ## the wheel in an empty environment: contents, smoke test, sdm demo
 	@$(BIN)/python -m release.wheel --models "$(MODELS)"

@@ -1,4 +1,4 @@
-"""Write the figures of the long trials into docs/reliability.md: python page.py"""
+"""Write the figures of the long trials and of the tested versions into docs/reliability.md: python page.py"""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "studies"))
 from common import REPOSITORY, said, write_between
 
 RESULTS = Path(__file__).resolve().parent / "results"
+VERSIONS = REPOSITORY / "tests" / "release" / "results.json"
 PAGE = REPOSITORY / "docs" / "reliability.md"
 
+WRITTEN_BY = {"versions": "make test-versions"}  # the others by make chaos
 NOT_YET = "*No run in full has been published yet.*"
 
 ENDS = {
@@ -96,20 +98,39 @@ def load(figures: dict[str, Any]) -> str:
     return table(["", "measured"], rows)
 
 
+def versions(figures: dict[str, Any]) -> str:
+    """What was installed together and tested, and what could not be."""
+    combinations = figures["combinations"]
+    tested = {name: one for name, one in combinations.items() if "not_tested" not in one}
+    left_out = [one["not_tested"] for one in combinations.values() if "not_tested" in one]
+    packages = sorted({package for one in tested.values() for package in one["versions"]} - {"python"})
+    rows = [
+        ["Python", *[one["versions"]["python"] for one in tested.values()]],
+        *[[f"tests {how}", *[one[how] for one in tested.values()]] for how in ("passed", "failed", "skipped")],
+        *[[f"`{package}`", *[one["versions"].get(package, "") for one in tested.values()]] for package in packages],
+    ]
+    columns = ["", *[name if name == "oldest" else f"Python {name}" for name in tested]]
+    return table(columns, rows) + ("\n\nNot tested: " + "; ".join(left_out) + "." if left_out else "")
+
+
 def main() -> None:
     """All sections; one whose trials have not been run in full says so."""
     found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))}
     machines = sorted({said(figures["machine"]) for figures in found.values() if "machine" in figures})
+    if VERSIONS.exists():
+        found["versions"] = json.loads(VERSIONS.read_text(encoding="utf-8"))
     sections: dict[str, tuple[set[str], Callable[[], str]]] = {  # which figures they need
         "machine": (set(), lambda: " ".join(machines) or NOT_YET),
         "fuzz": ({"fuzz"}, lambda: fuzz(found["fuzz"])),
         "kills": ({"faults", "serving"}, lambda: kills(found["faults"], found["serving"], found.get("scoring"))),
         "faults": ({"faults"}, lambda: other_faults(found["faults"])),
         "load": ({"load"}, lambda: load(found["load"])),
+        "versions": ({"versions"}, lambda: versions(found["versions"])),
     }
     for name, (needed, text) in sections.items():
         figures = text() if needed <= found.keys() else NOT_YET
-        write_between(PAGE, f"<!-- {name}: written by make chaos -->", f"<!-- end of {name} -->", figures)
+        begin = f"<!-- {name}: written by {WRITTEN_BY.get(name, 'make chaos')} -->"
+        write_between(PAGE, begin, f"<!-- end of {name} -->", figures)
 
 
 if __name__ == "__main__":

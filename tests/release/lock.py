@@ -23,7 +23,8 @@ HEAD = """\
 HASHED_HEAD = f"""\
 {HEAD}# pip install --require-hashes --no-deps --only-binary :all: -r constraints-hashed.txt
 # Nothing is resolved (--no-deps): everything the core and the extras need is listed. With torch's default build for
-# Linux, add -r constraints-hashed-cuda.txt; its CPU builds do without.
+# Linux, add -r constraints-hashed-cuda.txt; its CPU builds do without. pip takes a CPU build only from an index, or
+# from a page of links, that states its hash: a plain folder of wheels comes after PyPI.
 """
 CUDA_HEAD = f"{HEAD}# What torch's default build for Linux needs besides constraints-hashed.txt.\n"
 
@@ -46,10 +47,9 @@ def is_for_python(pin: Pin) -> bool:
 
 
 def written(pin: Pin) -> str:
-    """A pin as pip reads it."""
-    marker = f" ; {pin.marker}" if pin.marker else ""
+    """A pin with its hashes, as pip reads it."""
     hashes = sorted({*pin.hashes, *ELSEWHERE.get(pin.name, ())})
-    return f"{pin.name}=={pin.version}{marker}" + "".join(f" \\\n    --hash={one}" for one in hashes) + "\n"
+    return pin.requirement + "".join(f" \\\n    --hash={one}" for one in hashes) + "\n"
 
 
 if __name__ == "__main__":

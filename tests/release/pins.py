@@ -21,6 +21,11 @@ class Pin(NamedTuple):
     marker: str
     hashes: tuple[str, ...]
 
+    @property
+    def requirement(self) -> str:
+        """The pin as pip reads it, without hashes."""
+        return f"{self.name}=={self.version}" + (f" ; {self.marker}" if self.marker else "")
+
 
 def read_pins(path: Path) -> list[Pin]:
     """All pins of a file; a line that ends with a backslash goes on in the next."""

@@ -6,20 +6,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, WithJsonSchema, model_validator
 
-Text = {"type": ["string", "null"]}
-Id = {"type": ["string", "integer"]}
-Label = {"type": ["string", "number", "boolean"]}
 
-
-def _listed(items: dict[str, Any]) -> WithJsonSchema:
-    return WithJsonSchema({"type": "array", "items": items})
+def _listed(*types: str) -> dict[str, Any]:
+    """A list of values of these types, each named alone: the oldest FastAPI that we support reads no list of types."""
+    return {"type": "array", "items": {"anyOf": [{"type": one} for one in types]}}
 
 
 # What is in a list is looked at later, row by row: one that cannot be used does not cost the others their answers.
-Texts = Annotated[list[Any], _listed(Text)]
-States = Annotated[list[Any], _listed({"type": "array", "items": {"anyOf": [{"type": "number"}, {"type": "array"}]}})]
-Labels = Annotated[list[Any], _listed(Label)]
-Ids = Annotated[list[Any], _listed(Id)]
+Texts = Annotated[list[Any], WithJsonSchema(_listed("string", "null"))]
+States = Annotated[list[Any], WithJsonSchema({"type": "array", "items": _listed("number", "array")})]
+Labels = Annotated[list[Any], WithJsonSchema(_listed("string", "number", "boolean"))]
+Ids = Annotated[list[Any], WithJsonSchema(_listed("string", "integer"))]
 Decision = Annotated[dict[str, Any], WithJsonSchema({"$ref": "#/components/schemas/Decision"})]
 Record = dict[str, Any]
 Key = Annotated[

@@ -398,10 +398,11 @@ def test_the_same_model_is_loaded_once(saved, tmp_path):
     assert Backbone.load(saved["phi3"], dtype="bfloat16") is not first
     directory = save_model(tmp_path / "changing", *phi3())
     before = Backbone.load(directory)
+    states = before.run([SEQUENCES[0]]).states  # now: the weights may be mapped from the file that is written next
     save_model(directory, *phi3(seed=1))
     after = Backbone.load(directory)
     assert after is not before
-    assert not torch.allclose(after.run([SEQUENCES[0]]).states, before.run([SEQUENCES[0]]).states)
+    assert not torch.allclose(after.run([SEQUENCES[0]]).states, states)
 
 
 # --- Fingerprints of models that were loaded elsewhere ---------------------------------------------------------------
