@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torchsdm.matching import Support
-from torchsdm.training.adam import Optimizer
+from torchsdm.training._adam import Optimizer
 from torchsdm.training.data import Part, TrainingSettings
 from torchsdm.training.history import EpochRecord, LossRecord
 

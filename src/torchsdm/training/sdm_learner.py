@@ -26,7 +26,7 @@ from torchsdm.core import (
 )
 from torchsdm.errors import TrainingError
 from torchsdm.matching import Support, SupportSet
-from torchsdm.training.adam import Adam
+from torchsdm.training._adam import Adam
 from torchsdm.training.data import Part, TrainingSettings, Use, random_generator
 from torchsdm.training.history import EpochRecord
 from torchsdm.training.learner import Learner, part_of, prefixed

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchsdm.training.adam import Adam
+from torchsdm.training._adam import Adam
 
 SHAPES = [(5, 7), (5,), (3, 5), (3,)]
 
