@@ -16,6 +16,10 @@ from torchsdm.numerics import full_float32_products
 _SHARED_ENTRIES = 1 << 16  # tiles below this are not worth waking threads for
 _MANY_PAIRS = 100_000_000  # of queries and support points: torch operations would take longer than the compiler
 
+_READY: set[Any] = (
+    set()
+)  # kernels that are compiled: to see that in the cache on disk for each query would take too long
+
 
 class Engine:
     """Runs the kernels over tiles: the compiled ones with the rows split among threads, or torch operations.
@@ -102,7 +106,9 @@ def is_worth_compiling(device: torch.device, n_pairs: int) -> bool:
 
 def _are_compiled() -> bool:
     kernels: Any = kernels_for(compiled=True)
-    return all(is_compiled(one) for one in (kernels.find_first, kernels.count_matches, kernels.find_neighbors))
+    needed = {kernels.find_first, kernels.count_matches, kernels.find_neighbors}
+    _READY.update(one for one in needed - _READY if is_compiled(one))
+    return needed <= _READY
 
 
 def kernels_for(compiled: bool) -> Kernels:
