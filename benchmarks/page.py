@@ -16,7 +16,7 @@ PAGE = HERE.parent / "docs" / "performance.md"
 CLUSTER_PAGE = HERE.parent / "docs" / "howto" / "cluster.md"
 PICTURE = HERE.parent / "docs" / "pictures" / "growth.svg"
 BEGIN, END = "<!-- results: written by make bench-publish -->", "<!-- end of results -->"
-PACKAGES = ("torch", "numba", "faiss-cpu", "usearch", "scikit-learn")
+PACKAGES = ("torch", "faiss-cpu", "usearch", "scikit-learn")
 
 
 def publish(results: dict[str, Any]) -> None:

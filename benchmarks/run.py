@@ -79,7 +79,7 @@ def _measure(name: str, path: Path) -> int:
 
 def _machine() -> dict[str, str]:
     cpu = next((line.split(": ")[1] for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "unknown")
-    packages = {name: version(name) for name in ("torch", "numpy", "numba", "faiss-cpu", "usearch", "scikit-learn")}
+    packages = {name: version(name) for name in ("torch", "numpy", "faiss-cpu", "usearch", "scikit-learn")}
     return {"processor": cpu, "threads": "2", "python": platform.python_version(), **packages}
 
 

@@ -104,7 +104,7 @@ def machine() -> dict[str, str]:
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     processor = next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.machine())
-    packages = {name: version(name) for name in ("torch", "numpy", "numba")}
+    packages = {name: version(name) for name in ("torch", "numpy")}
     return {"processor": processor, "python": platform.python_version(), **packages}
 
 

@@ -18,9 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchsdm.native import call, has_loops
+from torchsdm.threads import in_shares
+
 _FEW_ROWS = 16  # for so few, converting the weights would take longer than the products
 _CHUNK_ELEMENTS = 1 << 18  # float64 elements at once in the canonical evaluation: 2 MB, which stay in cache
 _BLOCK_TERMS = 512  # terms of a product that are summed together: fewer tighten the bound, but slow the product down
+_SHARED_TERMS = 1 << 19  # terms of products that are worth a thread
 _CACHE_LINE = 16  # float32 numbers in 64 bytes
 
 
@@ -84,19 +88,6 @@ def whole_lines(n: int) -> int:
     return -(-n // _CACHE_LINE) * _CACHE_LINE
 
 
-def summation_order(n: int) -> list[tuple[int, int, int]]:
-    """The same order for loops without recursion: runs of at most 128 terms, as (start, size, joins).
-
-    After a run is summed, the last two partial sums are joined ``joins`` times.
-    """
-    if n <= 128:
-        return [(0, n, 0)]
-    half = n // 2 - (n // 2) % 8
-    left, right = summation_order(half), summation_order(n - half)
-    *others, (start, size, joins) = [(half + start, size, joins) for start, size, joins in right]
-    return [*left, *others, (start, size, joins + 1)]
-
-
 def pair_distances(a: Tensor, b: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Euclidean distances (P,) of the pairs ``a[rows[p]], b[columns[p]]``, by direct difference in float64.
 
@@ -128,6 +119,18 @@ def product_error(n_terms: int, dtype: torch.dtype) -> float:
     return n_roundoffs / (1 - n_roundoffs)
 
 
+def rounded_down(values: Tensor) -> Tensor:
+    """The largest float32 not above each float64."""
+    rounded = values.float()
+    below = torch.nextafter(rounded, torch.full_like(rounded, -torch.inf))
+    return torch.where(rounded.double() > values, below, rounded)
+
+
+def rounded_up(values: Tensor) -> Tensor:
+    """The smallest float32 not below each float64."""
+    return -rounded_down(-values)
+
+
 def invariant_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """``x @ weight.T + bias`` rounded to float32, with the same bits for a row in any batch.
 
@@ -156,7 +159,7 @@ def _products_and_norms(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, int]
     In float64 and in any order of summation; but a sum over blocks of terms rounds each of them less often.
     """
     n_terms = x.shape[1]
-    if len(x) > _FEW_ROWS or x.device.type != "cpu":
+    if len(x) > _FEW_ROWS or x.device.type != "cpu" or weight.dtype != torch.float32 or not has_loops():
         products = empty_float64(len(x), len(weight), device=x.device).zero_()
         squared = torch.zeros(len(weight), dtype=torch.float64, device=x.device)
         for mine, theirs in zip(x.split(_BLOCK_TERMS, dim=1), weight.split(_BLOCK_TERMS, dim=1), strict=True):
@@ -164,11 +167,13 @@ def _products_and_norms(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, int]
             products += mine @ block.T
             squared += torch.linalg.vecdot(block, block)
         return products, squared.sqrt_(), min(n_terms, _BLOCK_TERMS) + -(-n_terms // _BLOCK_TERMS)
-    from torchsdm._linear_kernel import products_and_norms
-
-    products, squared = torch.empty(len(x), len(weight), dtype=torch.float64), torch.empty(len(weight)).double()
-    arrays = (one.detach().contiguous().numpy() for one in (x, weight, products, squared))
-    products_and_norms(*arrays)
+    x, w = x.contiguous(), weight.detach().contiguous()
+    products, squared = torch.empty(len(x), len(w), dtype=torch.float64), torch.empty(len(w), dtype=torch.float64)
+    in_shares(
+        lambda begin, end: call("products_and_norms", x, len(x), w, *w.shape, products, squared, begin, end),
+        len(w),
+        max(1, _SHARED_TERMS // max(1, n_terms)),
+    )
     return products, squared.sqrt_(), n_terms
 
 

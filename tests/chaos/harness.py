@@ -157,7 +157,7 @@ class _Audit:
     def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
         if not self.folders:
             return
-        if event in _FORBIDDEN and not (event == "pickle.find_class" and _is_numba()):
+        if event in _FORBIDDEN:
             self._stop(f"{event} {arguments!r:.200}")
         if event == "open" and isinstance(arguments[0], str | bytes) and (arguments[2] or 0) & _WRITING:
             path = os.path.realpath(os.fsdecode(arguments[0]))
@@ -176,14 +176,6 @@ class _Audit:
             yield
         finally:
             self.folders = ()
-
-
-def _is_numba() -> bool:
-    """Whether numba is reading its own cache of what it compiled."""
-    frame: Any = sys._getframe(2)
-    while frame is not None and "/numba/" not in frame.f_code.co_filename:
-        frame = frame.f_back
-    return frame is not None
 
 
 def _limit_memory() -> None:

@@ -74,7 +74,7 @@ def page(load, monkeypatch, tmp_path):
 
 
 def measured(processor, **figures):
-    packages = ("python", "torch", "numba", "faiss-cpu", "usearch", "scikit-learn")
+    packages = ("python", "torch", "faiss-cpu", "usearch", "scikit-learn")
     return {"machine": {"processor": processor, **dict.fromkeys(packages, "x")}, "figures": figures}
 
 

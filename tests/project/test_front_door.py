@@ -13,7 +13,7 @@ import pytest
 import torchsdm
 from torchsdm.cli.command import sdm
 
-HEAVY = {"torch", "numpy", "numba", "scipy", "sklearn", "transformers", "safetensors", "tqdm", "pandas"}
+HEAVY = {"torch", "numpy", "scipy", "sklearn", "transformers", "safetensors", "tqdm", "pandas"}
 REPORT = f"""
 import json, os, sys
 def loaded():

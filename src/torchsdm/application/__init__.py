@@ -23,7 +23,6 @@ from torchsdm.application.saved_model import SavedModel
 from torchsdm.application.scoring import remove_finished, score_blocks
 from torchsdm.application.summaries import standing, summary
 from torchsdm.application.training import read_training, read_training_parts
-from torchsdm.model import compile_ahead
 
 __all__ = [
     "AnswerRequest",
@@ -40,7 +39,6 @@ __all__ = [
     "check_output_format",
     "check_output_place",
     "checked",
-    "compile_ahead",
     "continued_guard",
     "decision_schema",
     "evaluate_model",

@@ -15,7 +15,6 @@ from torchsdm.documents import Documents
 from torchsdm.errors import EmptyInputError, InvalidInputError, Remedy
 from torchsdm.hidden_states import Elsewhere, HiddenStateExtractor, default_store
 from torchsdm.labels import count_classes, warn_of_lookalikes
-from torchsdm.model import compile_ahead
 from torchsdm.states import LabelledStates, StatesStore, has_states, read_states
 from torchsdm.validation import Array, check_label_array
 from torchsdm.wording import counted
@@ -123,7 +122,6 @@ def _extracted(
     documents: Documents, extractor: HiddenStateExtractor, store: StatesStore, elsewhere: Elsewhere | None
 ) -> LabelledStates:
     """The states of documents; those that are merely numbered have no ids, so that parts do not share any."""
-    compile_ahead()
     states = extractor.labelled_states(documents, store=store, elsewhere=elsewhere)
     return states if documents.has_ids else replace(states, ids=None)
 

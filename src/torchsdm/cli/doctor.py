@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import platform
 import re
-import warnings
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from subprocess import CalledProcessError
 from typing import Any
 
 import click
@@ -22,7 +22,12 @@ _FOR_USERS = ("hf", "baselines", "report", "serve", "ray")  # extras; the others
 
 @click.command()
 @click.argument("model", metavar="[MODEL]", required=False)
-@click.option("--compile", "compiles", is_flag=True, help="Also compile the matching kernels, unless already done.")
+@click.option(
+    "--compile",
+    "compiles",
+    is_flag=True,
+    help="Compile the loops for this machine, where they were installed without a compiler.",
+)
 @json_option
 def doctor(model: str | None, compiles: bool, as_json: bool) -> None:
     r"""Show what is installed and what is missing; check every file of a MODEL directory by its digest.
@@ -34,16 +39,18 @@ def doctor(model: str | None, compiles: bool, as_json: bool) -> None:
       sdm doctor --compile
     """
     if compiles:
-        compile_kernels()
+        compile_here()
     import torch
 
     from torchsdm.hidden_states import cache_directory
+    from torchsdm.native import loops_in_use
 
     found: dict[str, Any] = {
         "torchsdm": __version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "packages": {name: _version(name) for name in ("torch", "numpy", "numba", "scikit-learn", "safetensors")},
+        "packages": {name: _version(name) for name in ("torch", "numpy", "scikit-learn", "safetensors")},
+        "compiled_loops": loops_in_use(),
         "devices": devices(),
         "threads": torch.get_num_threads(),
         "extras": {name: extra(name) for name in _FOR_USERS},
@@ -54,22 +61,16 @@ def doctor(model: str | None, compiles: bool, as_json: bool) -> None:
     say(found, "\n".join(_lines(found)), as_json)
 
 
-def compile_kernels() -> None:
-    """Compile the kernels by fitting, adding, explaining and reading a few points; needed once per installation."""
-    import numpy as np
+def compile_here() -> None:
+    """Compile the loops into the installed package."""
+    from torchsdm.native import compile_loops
 
-    from torchsdm import _json_states
-    from torchsdm.application import compile_ahead
-    from torchsdm.errors import SDMWarning
-    from torchsdm.estimators import SDMClassifier
-
-    states, labels = np.eye(8, dtype=np.float32), np.arange(8) % 2
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)  # so few points give no region
-        classifier = SDMClassifier(n_filters=2, n_rounds=1, max_epochs=2, batch_size=4, random_state=0)
-        classifier.fit(states, labels).add_exemplars(2 * states, labels).explain(states, k=1)
-    _json_states.states_from_json(b'{"hidden_states": [[0.5]]}')
-    compile_ahead().join()
+    try:
+        libraries = compile_loops()
+    except (OSError, CalledProcessError) as error:
+        raise TorchSDMError(f"The loops could not be compiled: {error}.") from error
+    if not libraries:
+        raise TorchSDMError("No C compiler was found: install one, or name it in the environment variable CC.")
 
 
 def devices() -> list[str]:
@@ -115,6 +116,12 @@ def _lines(found: dict[str, Any]) -> list[str]:
     lines = [f"torchsdm {found['torchsdm']}, Python {found['python']}, {found['system']}"]
     lines.append(", ".join(f"{name} {number}" for name, number in found["packages"].items()))
     lines.append(f"devices: {', '.join(found['devices'])}; {found['threads']} threads")
+    loops = found["compiled_loops"]
+    lines.append(
+        "compiled loops: none, so matching is slow  ->  install a C compiler, then: sdm doctor --compile"
+        if loops == "none"
+        else f"compiled loops: {loops}"
+    )
     for name, one in found["extras"].items():
         listed = ", ".join(f"{package} {number or 'MISSING'}" for package, number in one["packages"].items())
         lines.append(f"extra {name}: {listed}" + (f"  ->  {one['install']}" if one["install"] else ""))

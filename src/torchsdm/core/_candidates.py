@@ -1,16 +1,13 @@
-"""Algorithm 1's pass over the candidates, compiled."""
+"""Algorithm 1's pass over the candidates: compiled, and the same in Python."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from torchsdm.compilation import compiled, helper
+from torchsdm.native import call, has_loops
 from torchsdm.validation import Array
 
 
-@compiled
 def best_candidates(
     rescaled_similarity: Array, truth: Array, labels: Array, alphas: Array, min_class_count: int
 ) -> tuple[int, int]:
@@ -19,6 +16,19 @@ def best_candidates(
     The points are in descending order of q', so a candidate's points are a prefix. Each further point changes only the
     two counts of its own class. ``alphas`` (C,) are the targets of the classes.
     """
+    if not has_loops():
+        return best_candidates_plain(rescaled_similarity, truth, labels, alphas, min_class_count)
+    sizes = np.empty(2, dtype=np.int64)
+    values = (np.ascontiguousarray(one, dtype=np.float64) for one in (rescaled_similarity, truth))
+    classes, targets = np.ascontiguousarray(labels, dtype=np.int64), np.ascontiguousarray(alphas, dtype=np.float64)
+    call("best_candidates", *values, classes, len(classes), targets, len(targets), int(min_class_count), sizes)
+    return int(sizes[0]), int(sizes[1])
+
+
+def best_candidates_plain(
+    rescaled_similarity: Array, truth: Array, labels: Array, alphas: Array, min_class_count: int
+) -> tuple[int, int]:
+    """The same in Python."""
     n_classes = len(alphas)
     n_points = np.zeros(n_classes, dtype=np.int64)
     n_low = np.zeros(n_classes, dtype=np.int64)
@@ -40,7 +50,6 @@ def best_candidates(
     return holds, best
 
 
-@helper
-def _threshold_index(n: int, alpha: float) -> Any:
+def _threshold_index(n: int, alpha: float) -> int:
     """Index of psi among n sorted values; ``region.threshold_index`` says which."""
     return min(int((1 - alpha) * n + 0.5e-9), n - 1)

@@ -24,7 +24,7 @@ from torchsdm.estimators._saving import Saveable
 from torchsdm.estimators._updates import Updatable
 from torchsdm.labels import BACKGROUND, LabelCodes, count_classes, warn_of_lookalikes
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, next_ids
-from torchsdm.model import CALIBRATION, CERTIFICATION, Examples, ListedExamples, Points, Set, compile_ahead
+from torchsdm.model import CALIBRATION, CERTIFICATION, Examples, ListedExamples, Points, Set
 from torchsdm.states import LabelledStates, StatesOrigin
 from torchsdm.targets import check_alpha_setting, check_targets
 from torchsdm.training import (
@@ -182,7 +182,6 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
 
     def _train(self, data: FitData) -> Trained:
         """Train the rounds, and set the attributes that do not depend on which of them are kept."""
-        compile_ahead()
         self.data_fingerprint_, self.data_source_ = data.fingerprint, None
         self._home, self.version_ = None, 0  # another model than the one that was loaded
         outside: tuple[str, ...] = ()

@@ -14,7 +14,6 @@ from torchsdm.errors import InvalidInputError, ModelFileError
 from torchsdm.estimators._trust import Trusting
 from torchsdm.estimators.changes import replay
 from torchsdm.labels import LabelCodes
-from torchsdm.model import compile_ahead
 from torchsdm.settings import check_fields
 from torchsdm.states import StatesOrigin
 from torchsdm.storage import (
@@ -148,7 +147,6 @@ class Saveable(HubModel, Trusting):
         name = check_device(device, caller)
         if as_backend(backend, caller) is not None and name != "cpu":
             raise InvalidInputError(f"'device' of {caller} must be 'cpu' with a backend. Got {device!r}.")
-        compile_ahead()
 
         def restored(stored: StoredModel) -> tuple[Self, ReadLog]:
             base, named = cls._restore(stored, name, device, backend), stored.config.get("changes")

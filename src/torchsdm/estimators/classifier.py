@@ -426,7 +426,7 @@ class SDMClassifier(BaseSDMClassifier):
         pq.write_table(pa.table(columns), path)
 
     def export_numpy(self, path: str | Path) -> None:
-        """Write a folder that decides on hidden states with NumPy alone, without torch, numba and torchsdm.
+        """Write a folder that decides on hidden states with NumPy alone, without torch and torchsdm.
 
         ``sdm_numpy.load(folder).decide(X)`` there, in the module ``sdm_numpy.py`` that is written with it, gives the
         decisions of this model as it is now; ``torchsdm.storage.sdm_numpy`` says what may differ. Left out are drift

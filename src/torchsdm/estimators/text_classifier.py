@@ -20,7 +20,7 @@ from torchsdm.estimators.classifier import SDMClassifier
 from torchsdm.estimators.ensemble import SDMEnsemble
 from torchsdm.hidden_states import Backbone, HiddenStateExtractor, TaskPrompt, default_store
 from torchsdm.labels import LabelCodes, count_classes, warn_of_lookalikes
-from torchsdm.model import Explanation, compile_ahead
+from torchsdm.model import Explanation
 from torchsdm.states import StatesStore
 from torchsdm.storage import HubModel
 from torchsdm.targets import check_targets
@@ -129,7 +129,6 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         _check_labels(documents, held_out, caller, SDMClassifier() if self.classifier is None else self.classifier)
         if background is not None:
             held_out["background"] = _documents(background, f"{caller} (background)")
-        compile_ahead()  # while the language model is loaded and read
         store, elsewhere = self._make_store(caller), extract_on(self.backend, caller)
         extractor = self._make_extractor()
         training = extractor.labelled_states(documents, store=store, elsewhere=elsewhere)

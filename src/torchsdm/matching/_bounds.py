@@ -26,9 +26,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from torchsdm.matching._tiles import LARGEST_QUERY, SMALLEST_QUERY, BoundTerms
+from torchsdm.matching import _kernels as kernels
+from torchsdm.matching._coarse import CoarsePoints
+from torchsdm.matching._tiles import LARGEST_QUERY, SMALLEST_QUERY, BoundTerms, RowBounds
 from torchsdm.matching.rows import RowIndex
-from torchsdm.numerics import empty_float32, product_error, summation_order
+from torchsdm.native import has_loops
+from torchsdm.numerics import empty_float32, product_error, rounded_down, rounded_up
 
 _BLOCK_ELEMENTS = 1 << 22  # float64 elements in memory at once while norms are computed (32 MB)
 _CACHED_ELEMENTS = 1 << 18  # elements that stay in cache between one operation and the next
@@ -60,14 +63,15 @@ class CentredPoints:
         return torch.arange(len(self.points), device=self.points.device)
 
     @cached_property
-    def summation(self) -> Tensor:
-        """The order in which M terms are summed, (., 3)."""
-        return torch.tensor(summation_order(self.points.shape[1]))
-
-    @cached_property
     def bounds(self) -> Bounds:
         """The bounds for queries against these points."""
         return Bounds.of(self.squared_norms, float(self.centre.norm()), self.points.shape[1])
+
+    @cached_property
+    def coarse(self) -> CoarsePoints:
+        """The points in bfloat16, with wider bounds, for a first filter."""
+        bounds = self.bounds
+        return CoarsePoints.of(self.points, self.centre, self.squared_norms, bounds.terms, bounds.outliers)
 
     @cached_property
     def row_index(self) -> RowIndex:
@@ -91,16 +95,6 @@ class CentredPoints:
         if bool(bounds.outliers.any()):
             scaled[bounds.outliers] = 0.0
         return scaled, bounds
-
-
-@dataclass(frozen=True)
-class QueryBounds:
-    """The rows' side: what to multiply with the support, and the terms of the bounds; all in float32."""
-
-    multiplier: Tensor  # (n, M)
-    factor: Tensor  # (n,)
-    low: Tensor  # (n,)
-    high: Tensor  # (n,)
 
 
 @dataclass(frozen=True)
@@ -146,8 +140,8 @@ class Bounds:
             ratio,
             centres_support,
             n_filters,
-            _round_down(b - slack).masked_fill_(outliers, -torch.inf),
-            _round_up(b + slack).masked_fill_(outliers, torch.inf),
+            rounded_down(b - slack).masked_fill_(outliers, -torch.inf),
+            rounded_up(b + slack).masked_fill_(outliers, torch.inf),
             outliers,
         )
 
@@ -168,9 +162,9 @@ class Bounds:
         cross = 0.0 if self.centres_support else 2.0
         return BoundTerms(self.exponent, cross, self.error * (1 / self.ratio + 1), underflow, self.decide_nothing)
 
-    def queries(self, queries: Tensor, centre: Tensor) -> QueryBounds:
+    def queries(self, queries: Tensor, centre: Tensor) -> RowBounds:
         """The rows' side for queries (n, M)."""
-        if queries.device.type == "cpu":
+        if queries.device.type == "cpu" and has_loops():
             return self._queries_compiled(queries, centre)
         squared, cross = centred_products(queries, centre)
         exponents = torch.frexp(squared.sqrt()).exponent.clamp(min=self.exponent - SMALLEST_QUERY)
@@ -181,40 +175,33 @@ class Bounds:
         shift = (squared + self.terms.cross * cross) * self.scale**2
         return self._rows(multiplier, factor, shift, squared * self.scale**2, left_out)
 
-    def _queries_compiled(self, queries: Tensor, centre: Tensor) -> QueryBounds:
-        from torchsdm.matching import _kernels as kernels
-
+    def _queries_compiled(self, queries: Tensor, centre: Tensor) -> RowBounds:
         rows = torch.empty(3, len(queries), dtype=torch.float32)
-        side = QueryBounds(empty_float32(*queries.shape, device=queries.device), *rows)
-        outputs = (tensor.numpy() for tensor in (side.multiplier, side.factor, side.low, side.high))
-        kernels.query_bounds(queries.numpy(), centre.numpy(), self.terms, *outputs, 0, len(queries))
+        side = RowBounds(empty_float32(*queries.shape, device=queries.device), *rows)
+        outputs = side.multiplier, side.factor, side.low, side.high
+        kernels.query_bounds(queries, centre, self.terms, outputs, 0, len(queries))
         return side
 
-    def among(self, scaled: Tensor, squared_norms: Tensor) -> QueryBounds:
+    def among(self, scaled: Tensor, squared_norms: Tensor) -> RowBounds:
         """The rows' side for the support points themselves, centred and scaled."""
         squared = squared_norms * self.scale**2
         return self._rows(scaled, torch.full_like(squared, 2.0), squared, squared, self.outliers)
 
-    def _rows(
-        self, multiplier: Tensor, factor: Tensor, shift: Tensor, squared: Tensor, left_out: Tensor
-    ) -> QueryBounds:
+    def _rows(self, multiplier: Tensor, factor: Tensor, shift: Tensor, squared: Tensor, left_out: Tensor) -> RowBounds:
         slack = squared * self.terms.row_error + (factor + 1) * self.terms.underflow
-        return QueryBounds(
+        return RowBounds(
             multiplier,
             factor.masked_fill(left_out, 1.0).float(),
-            _round_down(shift - slack).masked_fill_(left_out, -torch.inf),
-            _round_up(shift + slack).masked_fill_(left_out, torch.inf),
+            rounded_down(shift - slack).masked_fill_(left_out, -torch.inf),
+            rounded_up(shift + slack).masked_fill_(left_out, torch.inf),
         )
 
 
 def centred_products(points: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
     """|x'|^2 and x'.c (n,) of points (n, M), with x' = x - c, in float64."""
     squared, cross = torch.empty(2, len(points), dtype=torch.float64, device=points.device)
-    if points.device.type == "cpu":
-        from torchsdm.matching import _kernels as kernels
-
-        arrays = (tensor.numpy() for tensor in (points, centre, squared, cross))
-        kernels.centred_products(*arrays, 0, len(points))
+    if points.device.type == "cpu" and has_loops():
+        kernels.centred_products(points, centre, squared, cross, 0, len(points))
         return squared, cross
     rows = max(1, _BLOCK_ELEMENTS // max(1, points.shape[1]))
     for start in range(0, len(points), rows):
@@ -223,18 +210,6 @@ def centred_products(points: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
         cross[block] = centred @ centre
         squared[block] = centred.square_().sum(dim=1)
     return squared, cross
-
-
-def _round_down(values: Tensor) -> Tensor:
-    """The largest float32 not above each float64."""
-    rounded = values.float()
-    below = torch.nextafter(rounded, torch.full_like(rounded, -torch.inf))
-    return torch.where(rounded.double() > values, below, rounded)
-
-
-def _round_up(values: Tensor) -> Tensor:
-    """The smallest float32 not below each float64."""
-    return -_round_down(-values)
 
 
 def _power_of_two(exponents: Tensor) -> Tensor:

@@ -10,11 +10,15 @@ import torch
 from torch import Tensor
 
 from torchsdm._large_products import multiply_into
+from torchsdm.matching import _coarse as coarse
 from torchsdm.matching._parts import Part
-from torchsdm.matching._tiles import CHUNK, CHUNK_DOWN, Tile
+from torchsdm.matching._tiles import CHUNK, CHUNK_DOWN, NO_LIMIT, Tile
 from torchsdm.numerics import empty_float32, whole_lines
 
 _KEPT_BLOCKS = 32  # blocks of products that may be kept at once: 512 MB for the default block size
+_FIRST_ROWS = 128  # queries that are enough to see whether coarse bounds leave too much open
+_OPEN_SHARE = 64  # coarse bounds may leave one column in so many open: to measure more takes longer than to multiply
+_SMALLEST_LIMIT = 16
 FEWEST_ROWS = 64  #: products of fewer rows are so slow that computing them twice for more rows is faster
 
 
@@ -30,9 +34,12 @@ class Products:
         width = width if self.kept else whole_lines(self.width)
         self.buffer = empty_float32(self.n_rows, width, device=parts[0].points.points.device)
 
-    def row_blocks(self) -> Iterator[slice]:
-        """The blocks of queries."""
-        return (slice(start, start + self.n_rows) for start in range(0, self.n_queries, self.n_rows))
+    def row_blocks(self, *, carefully: bool = False) -> Iterator[slice]:
+        """The blocks of queries; ``carefully`` begins with a small one."""
+        first = min(_FIRST_ROWS, self.n_rows) if carefully and self.n_queries > 8 * _FIRST_ROWS else 0
+        if first:
+            yield slice(0, first)
+        yield from (slice(start, start + self.n_rows) for start in range(first, self.n_queries, self.n_rows))
 
     def spans(self, part: Part) -> Iterator[tuple[int, int]]:
         """First and last column, within the part, of each of its tiles, which are about equally wide."""
@@ -43,22 +50,34 @@ class Products:
     def tile(
         self, part: Part, multiplier: Tensor, own: Tensor | None, span: tuple[int, int], *, again: bool = False
     ) -> Tile:
-        """The products of a block of queries with a span of a part; ``again`` reuses them if they were kept."""
+        """The products of a block of queries with a span of a part; ``again`` reuses them if they were kept.
+
+        Multipliers in bfloat16 are multiplied with the coarse points of the part.
+        """
         start, stop = span
         offset = self.offsets[part.start] + start if self.kept else 0
         block, bounds = self.buffer[: len(multiplier)], part.points.bounds
-        tile = Tile(block, offset, start, stop, False, CHUNK, bounds.scale)
+        is_coarse = multiplier.dtype == torch.bfloat16
+        limit = limit_of(stop - start) if is_coarse else NO_LIMIT
+        tile = Tile(block, offset, start, stop, False, CHUNK, limit, bounds.scale)
         if again and self.kept:
             return tile
         out = block[:, offset : offset + stop - start]
         if bounds.decide_nothing:
             out.zero_()
+        elif is_coarse:
+            coarse.multiply_into(out, multiplier, part.points.coarse.multiplicands(start, stop), bounds.n_filters)
         else:
             multiply_into(out, multiplier, part.points.multiplicands(start, stop))
         if own is not None:
             here = torch.nonzero((own >= start) & (own < stop)).squeeze(1)
             out[here, own[here] - start] = -torch.inf  # so that the bounds of the query itself are infinite
         return tile
+
+
+def limit_of(n_columns: int) -> int:
+    """How many columns coarse bounds may leave open in a row."""
+    return max(_SMALLEST_LIMIT, n_columns // _OPEN_SHARE)
 
 
 def rows_of_products(n_support: int, n_queries: int, block_size: int) -> tuple[int, bool]:
@@ -70,10 +89,14 @@ def rows_of_products(n_support: int, n_queries: int, block_size: int) -> tuple[i
 
 
 class MutualProducts:
-    """Products of support points, sorted by group, with later ones."""
+    """Products of support points, sorted by group, with later ones; the points are centred and scaled (S, .).
 
-    def __init__(self, scaled: Tensor, scale: float, block_size: int) -> None:
-        self.scaled, self.scale = scaled, scale
+    Those in bfloat16 have ``n_filters`` numbers each and coarse bounds.
+    """
+
+    def __init__(self, scaled: Tensor, n_filters: int, scale: float, block_size: int) -> None:
+        self.scaled, self.n_filters, self.scale = scaled, n_filters, scale
+        self.is_coarse = scaled.dtype == torch.bfloat16
         self.n_rows = max(1, 2 * block_size // 3)
         self.width = max(self.n_rows, 4 * block_size**2 // self.n_rows)
         n = min(self.n_rows, len(scaled)) * whole_lines(min(self.width, len(scaled)))
@@ -93,13 +116,19 @@ class MutualProducts:
             shape = piece.stop - piece.start, whole_lines(last - first)
             products = self.buffer[: shape[0] * shape[1]].view(shape)
             out = products[:, : last - first]
-            multiply_into(out, self.scaled[piece.start : piece.stop], self.scaled[first:last])
+            rows, columns = self.scaled[piece.start : piece.stop], self.scaled[first:last]
+            if self.is_coarse:
+                coarse.multiply_into(out, rows, columns, self.n_filters)
+            else:
+                multiply_into(out, rows, columns)
+            limit = limit_of(last - first) if self.is_coarse else NO_LIMIT
             if first == piece.start:
                 out.fill_diagonal_(-torch.inf)  # so that the bounds of a point with itself are infinite
-            yield slice(piece.start, piece.stop), Tile(products, 0, first, last, False, CHUNK, self.scale)
+            yield slice(piece.start, piece.stop), Tile(products, 0, first, last, False, CHUNK, limit, self.scale)
             later = max(first, piece.stop)
             if later < last:
-                tile = Tile(products, later - first, piece.start, piece.stop, True, CHUNK_DOWN, self.scale)
+                limit = limit_of(piece.stop - piece.start) if self.is_coarse else NO_LIMIT
+                tile = Tile(products, later - first, piece.start, piece.stop, True, CHUNK_DOWN, limit, self.scale)
                 yield slice(later, last), tile
 
 

@@ -1,16 +1,19 @@
 """What the matching kernels work on: rows and columns of a search, tiles of products, and the results so far.
 
-Tuples, because compiled functions take them apart at no cost. They contain numpy arrays for ``_kernels`` and torch
-tensors for ``_tensor_kernels``.
+``native/tiles.c`` has structures with the same fields.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-Values = Any  # a numpy array or a torch tensor
+from torch import Tensor
+
+Values = Any  # a tensor; 'index' and 'count' are also methods of every tuple
 CHUNK = 256  #: columns of a tile that are scanned together
 CHUNK_DOWN = 64  #: the same for transposed tiles, which are slower to scan
+NO_LIMIT = 2**62  #: on the distances that may be measured for a row
 SMALLEST_QUERY, LARGEST_QUERY = 60, 20  #: exponents below and above the typical norm that float32 is trusted with
 
 
@@ -24,6 +27,26 @@ class BoundTerms(NamedTuple):
     decide_nothing: bool
 
 
+class CoarseTerms(NamedTuple):
+    """The same for the coarse bounds; see ``_coarse``."""
+
+    terms: BoundTerms
+    ratio: float  # r
+    rounding: float  # e
+    product_error: float  # gamma
+    sum_error: float  # eta
+
+
+@dataclass(frozen=True)
+class RowBounds:
+    """The rows' side of bounds: what to multiply with the columns, and the terms of the bounds, in float32."""
+
+    multiplier: Tensor  # (n, M) float32, or (n, .) bfloat16, padded
+    factor: Tensor  # (n,)
+    low: Tensor  # (n,)
+    high: Tensor  # (n,)
+
+
 class Columns(NamedTuple):
     """The points of a part of the support, in the order of the columns."""
 
@@ -33,7 +56,6 @@ class Columns(NamedTuple):
     groups: Values  # (S,) int32: the class that the point can vouch for, or -1
     lower: Values  # (S,) float32
     upper: Values  # (S,) float32
-    summation: Values  # (., 3) int64: the order in which M terms are summed, see numerics.summation_order
 
 
 class Rows(NamedTuple):
@@ -56,6 +78,7 @@ class Found(NamedTuple):
     boundary_distance: Values  # (n,) float64: the first non-match
     boundary_index: Values  # (n,) int64
     count: Values  # (n,) int64: matches before the boundary
+    left: Values  # (n,) uint8: whether the row is left to tighter bounds, and the rest of it means nothing
     neighbor_distance: Values  # (n, k) float64, nearest first
     neighbor_index: Values  # (n, k) int64
 
@@ -73,24 +96,24 @@ class Tile(NamedTuple):
     stop: int
     transposed: bool
     chunk: int  # columns that are scanned together
+    limit: int  # distances that may be measured for a row; one that needs more is left to tighter bounds
     scale: float  # multiplies a distance before it is compared with the bounds
 
 
 class Kernels(Protocol):
     """What matching does with a tile; ``_kernels`` and ``_tensor_kernels`` give the same answers bit for bit.
 
-    Each function touches only the rows ``begin`` to ``end`` or, in torch operations, all of them.
+    Each function touches only the rows ``begin`` to ``end`` or, in torch operations, all of them. The first argument is
+    what ``Arguments`` makes of tile, rows, columns and found values.
     """
 
-    def find_first(
-        self, tile: Tile, rows: Rows, columns: Columns, found: Found, match_lows: Values, begin: int, end: int
-    ) -> None:
+    Arguments: Any
+
+    def find_first(self, arguments: Any, match_lows: Tensor, begin: int, end: int) -> None:
         """Update the nearest point and the first non-match of each row with a tile."""
 
-    def count_matches(
-        self, tile: Tile, rows: Rows, columns: Columns, found: Found, match_lows: Values, begin: int, end: int
-    ) -> None:
+    def count_matches(self, arguments: Any, match_lows: Tensor, begin: int, end: int) -> None:
         """Add to each row's count the matches of a tile before the row's boundary, which must be final."""
 
-    def find_neighbors(self, tile: Tile, rows: Rows, columns: Columns, found: Found, begin: int, end: int) -> None:
+    def find_neighbors(self, arguments: Any, begin: int, end: int) -> None:
         """Update the k nearest points of each row with a tile."""

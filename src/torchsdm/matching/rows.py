@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from torchsdm.hash_index import HashIndex
+from torchsdm.native import call, has_loops
 from torchsdm.validation import Array
 
 _BLOCK_ELEMENTS = 1 << 20  # numbers that are hashed or compared at once
@@ -50,12 +51,10 @@ class RowIndex:
     @cached_property
     def hashes(self) -> Array:
         """One number for each row (N,)."""
-        from torchsdm.matching import _kernels as kernels
-
         hashes = np.empty(len(self), dtype=np.uint64)
         weights = np.random.default_rng(0).integers(0, 2**64, self.rows[:1].numel(), dtype=np.uint64)
         for block in _blocks(len(self), len(weights)):
-            kernels.row_hashes(_bits(self.rows[block]), weights, hashes[block])
+            hashes[block] = _hashes(_bits(self.rows[block]), weights)
         return hashes
 
     @cached_property
@@ -111,6 +110,16 @@ def _numbered(parts: Sequence[RowIndex]) -> Iterator[tuple[int, RowIndex]]:
 def _blocks(n: int, width: int) -> Iterator[slice]:
     size = max(1, _BLOCK_ELEMENTS // max(1, width))
     return (slice(start, start + size) for start in range(0, n, size))
+
+
+def _hashes(bits: Array, weights: Array) -> Array:
+    """The hash of each row of bits (n, K)."""
+    hashes: Array = np.empty(len(bits), dtype=np.uint64)
+    if not has_loops():
+        hashes[:] = (bits * weights).sum(axis=1, dtype=np.uint64)
+        return hashes
+    call("row_hashes", bits, weights, len(weights), hashes, 0, len(bits))
+    return hashes
 
 
 def _bits(rows: Tensor) -> Array:

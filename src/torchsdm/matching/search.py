@@ -21,19 +21,28 @@ by sorting; the fast path is tested against it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchsdm.errors import InvalidInputError
-from torchsdm.matching._engine import Engine, is_worth_compiling
+from torchsdm.matching._bounds import CentredPoints
+from torchsdm.matching._coarse import fits
+from torchsdm.matching._engine import Engine, KernelKind
+from torchsdm.matching._kernels import has_coarse_products
 from torchsdm.matching._parts import Part, joined
 from torchsdm.matching._products import FEWEST_ROWS, MutualProducts, Products, pieces_of, rows_of_products
 from torchsdm.matching._tiles import Columns, Found, Rows, Tile
+from torchsdm.native import has_loops
 
 DEFAULT_BLOCK_SIZE = 2048
+_MANY_QUERIES = 64  # worth rounding the support for, if it is too large to be kept rounded
+_FEWEST_FILTERS = 32  # with fewer, products take no longer than what is done with them
+_LARGEST_SHARE_LEFT = 0.25  # rows that coarse bounds may leave to finer ones, before they are given up
 NO_POINT = -1  #: the nearest index if there is no support point; its distance is infinite
 
 
@@ -73,40 +82,35 @@ class PartSearch:
     ) -> None:
         self.engine, self.products, self.part = engine, products, part
         self.own = None if exclude is None else exclude - part.start
-        points, bounds = part.points, part.points.bounds
-        self.columns: Columns = engine.native(
-            Columns(points.points, part.start, points.index, part.groups, bounds.lower, bounds.upper, points.summation)
-        )
-        side = bounds.queries(queries, points.centre)
+        points = part.points
+        bounds = points.coarse if engine.coarse else points.bounds
+        self.columns = Columns(points.points, part.start, points.index, part.groups, bounds.lower, bounds.upper)
+        side = points.coarse.queries(queries) if engine.coarse else points.bounds.queries(queries, points.centre)
         self.multiplier = side.multiplier
         index = torch.arange(len(queries), device=queries.device)
         own = torch.full_like(index, NO_POINT) if self.own is None else self.own
-        y_hat = predictions.to(torch.int32)
-        self.rows: Rows = engine.native(Rows(queries, index, own, y_hat, side.factor, side.low, side.high))
+        self.rows = Rows(queries, index, own, predictions.to(torch.int32), side.factor, side.low, side.high)
         self.match_lows: list[Tensor] = []
 
     def find_first(self, found: Found) -> None:
         """Round one: update nearest point and first non-match, and the nearest k points if k are wanted."""
-        native = self.engine.native(found)
         for span in self.products.spans(self.part):
             tile = self._tile(span)
-            self.match_lows.append(self.engine.find_first(tile, self.rows, self.columns, native))
+            self.match_lows.append(self.engine.find_first(tile, self.rows, self.columns, found))
             if found.neighbor_index.shape[1]:
-                self.engine.find_neighbors(tile, self.rows, self.columns, native)
+                self.engine.find_neighbors(tile, self.rows, self.columns, found)
 
     def count_matches(self, found: Found) -> None:
         """Round two: count the matches before the first non-match."""
-        native = self.engine.native(found)
         for span, match_lows in zip(self.products.spans(self.part), self.match_lows, strict=True):
             if self.products.kept or _may_hold_matches(match_lows, found, self.part.points.bounds.scale):
                 tile = self._tile(span, again=True)
-                self.engine.count_matches(tile, self.rows, self.columns, native, match_lows)
+                self.engine.count_matches(tile, self.rows, self.columns, found, match_lows)
 
     def find_neighbors(self, found: Found) -> None:
         """Update the nearest k points alone."""
-        native = self.engine.native(found)
         for span in self.products.spans(self.part):
-            self.engine.find_neighbors(self._tile(span), self.rows, self.columns, native)
+            self.engine.find_neighbors(self._tile(span), self.rows, self.columns, found)
 
     def _tile(self, span: tuple[int, int], *, again: bool = False) -> Tile:
         return self.products.tile(self.part, self.multiplier, self.own, span, again=again)
@@ -138,7 +142,8 @@ class Firsts:
     def matched(self, similarity: Tensor) -> Match:
         """The result, with the matches that the second round counted."""
         nearest, boundary = (self.nearest_distance, self.nearest_index), (self.boundary_distance, self.boundary_index)
-        return _result(Found(*nearest, *boundary, similarity, self.neighbor_distances, self.neighbor_indices))
+        left = torch.zeros_like(similarity, dtype=torch.uint8)
+        return _result(Found(*nearest, *boundary, similarity, left, self.neighbor_distances, self.neighbor_indices))
 
 
 def _first_points(k: int, found: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -169,9 +174,10 @@ class Search:
         block_size: int = DEFAULT_BLOCK_SIZE,
         *,
         k: int = 0,
-        compiled: bool | None = None,
+        kernels: KernelKind | None = None,
     ) -> None:
-        self.engine = Engine(queries.device, compiled, _n_pairs(queries, parts))
+        self.batch, self.parts, self.block_size = (queries, predictions, exclude), parts, block_size
+        self.engine = _engine(queries, parts, kernels)
         products = Products(parts, len(queries), block_size)
         if len(queries) > products.n_rows:
             raise InvalidInputError(f"'queries' of Search must be at most {products.n_rows}. Got {len(queries)}.")
@@ -184,7 +190,13 @@ class Search:
             for search in self.searches:
                 search.find_first(self.found)
         found = self.found
-        return Firsts(*found[:4], found.neighbor_distance, found.neighbor_index)
+        firsts = Firsts(*found[:4], found.neighbor_distance, found.neighbor_index)
+        left = torch.nonzero(found.left).squeeze(1)
+        if len(left):
+            finer = self._finer(left, found.neighbor_index.shape[1]).find_first()
+            for values, better in zip(vars(firsts).values(), vars(finer).values(), strict=True):
+                values[left] = better
+        return firsts
 
     def count_matches(self, boundary_distance: Tensor, boundary_index: Tensor) -> Tensor:
         """Round two: the matches (N,) before the first non-matches."""
@@ -193,7 +205,17 @@ class Search:
         with self.engine:
             for search in self.searches:
                 search.count_matches(found)
+        left = torch.nonzero(found.left).squeeze(1)
+        if len(left):
+            finer = self._finer(left)
+            finer.find_first()
+            n[left] = finer.count_matches(boundary_distance[left], boundary_index[left])
         return n
+
+    def _finer(self, rows: Tensor, k: int = 0) -> Search:
+        """The same for some of the queries, without coarse bounds."""
+        queries, predictions, exclude = _some(rows, *self.batch)
+        return Search(queries, predictions, self.parts, exclude, self.block_size, k=k, kernels="compiled")
 
 
 def rows_at_once(n_points: int, block_size: int = DEFAULT_BLOCK_SIZE) -> int:
@@ -216,7 +238,7 @@ def match(
     block_size: int = DEFAULT_BLOCK_SIZE,
     *,
     k: int = 0,
-    compiled: bool | None = None,
+    kernels: KernelKind | None = None,
 ) -> Match:
     """Similarity, nearest distance and nearest index of each query, and its k nearest support points.
 
@@ -230,24 +252,30 @@ def match(
         Memory is at most 128 block_size^2 bytes, for any S; results do not depend on it.
     k : int
         How many neighbours to return as well.
-    compiled : bool, optional
-        Whether to use the compiled kernels rather than torch operations; by default on the CPU, once they are compiled.
+    kernels : {"coarse", "compiled", "torch"}, optional
+        The compiled kernels, with or without a first filter in bfloat16, or torch operations; by default the fastest.
     """
+
+    def search(block: slice, engine: Engine, products: Products, found: Found) -> None:
+        batch = _some(block, queries, predictions, exclude)
+        searches = [PartSearch(engine, products, part, *batch) for part in parts]
+        for one in searches:
+            one.find_first(found)
+        for one in searches:  # the boundaries are final
+            one.count_matches(found)
+
     found = _nothing(len(queries), k, queries.device)
-    with Engine(queries.device, compiled, _n_pairs(queries, parts)) as engine:
-        products = Products(parts, len(queries), block_size)
-        for block in products.row_blocks():
-            own = None if exclude is None else exclude[block]
-            state = _found_of(found, block)
-            searches = [PartSearch(engine, products, part, queries[block], predictions[block], own) for part in parts]
-            for search in searches:
-                search.find_first(state)
-            for search in searches:  # the boundaries are final
-                search.count_matches(state)
-    return _result(found)
+    left = _search_in_blocks(search, _engine(queries, parts, kernels), queries, parts, found, block_size)
+    result = _result(found)
+    if len(left):
+        of, y_hat, own = _some(left, queries, predictions, exclude)
+        _overwrite(result, left, match(of, y_hat, parts, own, block_size, k=k, kernels="compiled"))
+    return result
 
 
-def match_self(parts: Sequence[Part], block_size: int = DEFAULT_BLOCK_SIZE) -> Match:
+def match_self(
+    parts: Sequence[Part], block_size: int = DEFAULT_BLOCK_SIZE, *, kernels: KernelKind | None = None
+) -> Match:
     """Every support point against all the others.
 
     Where the kernels are compiled, each product serves both of its points. Points are sorted by group, for which parts
@@ -257,37 +285,47 @@ def match_self(parts: Sequence[Part], block_size: int = DEFAULT_BLOCK_SIZE) -> M
     whole = joined(parts)
     support, n = whole.points, len(whole)
     own = torch.arange(n, device=support.points.device)
-    if not is_worth_compiling(support.points.device, n * n):
-        return match(support.points, whole.predictions, [whole], own, block_size)
+    engine = _engine(support.points, [whole], kernels if fits(support.points) else kernels or "compiled")
+    if not engine.compiled:
+        return match(support.points, whole.predictions, [whole], own, block_size, kernels="torch")
     order = torch.argsort(whole.groups, stable=True)
-    scaled, bounds = support.reordered(order)
-    columns = Columns(support.points, 0, order, whole.groups[order], bounds.lower, bounds.upper, support.summation)
-    side = bounds.among(scaled, support.squared_norms[order])
-    y_hat = whole.predictions[order].to(torch.int32)
-    rows = Rows(support.points, order, own, y_hat, side.factor, side.low, side.high)
-    found = _nothing(n, 0, order.device)
-    with Engine(order.device, compiled=True) as engine:
-        products = MutualProducts(scaled, bounds.scale, block_size)
+    groups, y_hat = whole.groups[order], whole.predictions[order].to(torch.int32)
+    with engine:
+        if engine.coarse:
+            bounds, side = support.coarse, support.coarse.among(order)
+            lower, upper, scaled = bounds.lower[order], bounds.upper[order], side.multiplier
+        else:
+            scaled, finer = support.reordered(order)
+            side, lower, upper = finer.among(scaled, support.squared_norms[order]), finer.lower, finer.upper
+        columns = Columns(support.points, 0, order, groups, lower, upper)
+        rows = Rows(support.points, order, own, y_hat, side.factor, side.low, side.high)
+        found = _nothing(n, 0, order.device)
+        products = MutualProducts(scaled, support.points.shape[1], support.bounds.scale, block_size)
         pieces = pieces_of(columns.groups, products.n_rows)
-        rows, columns, native = engine.native(rows), engine.native(columns), engine.native(found)
         for piece in pieces:
             start = piece.stop_of_matches if piece.is_one_class else piece.start
             for some, tile in products.both_ways(piece, start, n):
-                mine, state = _rows_of(rows, some), _found_of(native, some)
+                mine, state = _rows_of(rows, some), _found_of(found, some)
                 match_lows = engine.find_first(tile, mine, columns, state)
                 if piece.is_unsure and not tile.transposed and products.fits(piece.start, n):  # these rows are done
                     engine.count_matches(tile, mine, columns, state, match_lows)
+            if int(found.left.sum()) > _LARGEST_SHARE_LEFT * n:
+                return match_self(parts, block_size, kernels="compiled")
         for piece in pieces:
             start, stop = (piece.stop, n) if piece.is_unsure else (piece.start, piece.stop_of_matches)
             if piece.is_unsure and products.fits(piece.start, n):
                 continue
             for some, tile in products.both_ways(piece, start, stop):
-                mine, state = _rows_of(rows, some), _found_of(native, some)
+                mine, state = _rows_of(rows, some), _found_of(found, some)
                 engine.count_matches(tile, mine, columns, state, engine.find_first(tile, mine, columns, state))
     in_support_order = _nothing(n, 0, order.device)
     for values, by_group in zip(in_support_order, found, strict=True):
         values[order] = by_group
-    return _result(in_support_order)
+    result, left = _result(in_support_order), torch.nonzero(in_support_order.left).squeeze(1)
+    if len(left):
+        again = match(support.points[left], whole.predictions[left], [whole], left, block_size, kernels="compiled")
+        _overwrite(result, left, again)
+    return result
 
 
 def neighbors(
@@ -296,23 +334,67 @@ def neighbors(
     k: int,
     block_size: int = DEFAULT_BLOCK_SIZE,
     *,
-    compiled: bool | None = None,
+    kernels: KernelKind | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The k nearest support points of each query: distances (N, k) float64 and indices (N, k), nearest first."""
     nobody = torch.full((len(queries),), NO_POINT, device=queries.device)
+
+    def search(block: slice, engine: Engine, products: Products, found: Found) -> None:
+        for part in parts:
+            PartSearch(engine, products, part, queries[block], nobody[block]).find_neighbors(found)
+
     found = _nothing(len(queries), k, queries.device)
-    with Engine(queries.device, compiled, _n_pairs(queries, parts)) as engine:
-        products = Products(parts, len(queries), block_size)
-        for block in products.row_blocks():
-            for part in parts:
-                search = PartSearch(engine, products, part, queries[block], nobody[block])
-                search.find_neighbors(_found_of(found, block))
+    left = _search_in_blocks(search, _engine(queries, parts, kernels), queries, parts, found, block_size)
     result = _result(found)
+    if len(left):
+        finer = neighbors(queries[left], parts, k, block_size, kernels="compiled")
+        result.neighbor_distances[left], result.neighbor_indices[left] = finer
     return result.neighbor_distances, result.neighbor_indices
 
 
-def _n_pairs(queries: Tensor, parts: Sequence[Part]) -> int:
-    return len(queries) * sum(map(len, parts))
+def _engine(queries: Tensor, parts: Sequence[Part], kernels: KernelKind | None) -> Engine:
+    """The kernels for a search, as wanted or else as they are fastest."""
+    return Engine(queries.device, kernels or _fastest_kernels(queries, [part.points for part in parts]))
+
+
+def _fastest_kernels(queries: Tensor, points: Sequence[CentredPoints]) -> KernelKind:
+    if queries.device.type != "cpu" or not has_loops():
+        return "torch"
+    is_worth_rounding = len(queries) >= _MANY_QUERIES or all(fits(one.points) for one in points)
+    says_something = queries.shape[1] >= _FEWEST_FILTERS and not any(one.bounds.decide_nothing for one in points)
+    return "coarse" if has_coarse_products() and is_worth_rounding and says_something else "compiled"
+
+
+def _search_in_blocks(
+    search: Callable[[slice, Engine, Products, Found], None],
+    engine: Engine,
+    queries: Tensor,
+    parts: Sequence[Part],
+    found: Found,
+    block_size: int,
+) -> Tensor:
+    """Search in blocks of queries; returns the rows that coarse bounds left open.
+
+    If they leave too many open, the other blocks are searched without them.
+    """
+    products = Products(parts, len(queries), block_size)
+    with ExitStack() as context:
+        context.enter_context(engine)
+        for block in products.row_blocks(carefully=engine.coarse):
+            state = _found_of(found, block)
+            search(block, engine, products, state)
+            if engine.coarse and int(state.left.sum()) > _LARGEST_SHARE_LEFT * len(state.left):
+                engine = context.enter_context(Engine(engine.device, "compiled"))
+    return torch.nonzero(found.left).squeeze(1)
+
+
+def _some(rows: slice | Tensor, *values: Tensor | None) -> tuple[Any, ...]:
+    return tuple(None if value is None else value[rows] for value in values)
+
+
+def _overwrite(result: Match, rows: Tensor, better: Match) -> None:
+    for values, these in zip(vars(result).values(), vars(better).values(), strict=True):
+        values[rows] = these
 
 
 def _rows_of(rows: Rows, part: slice) -> Rows:
@@ -332,8 +414,8 @@ def _nothing(n: int, k: int, device: torch.device) -> Found:
     def last(*shape: int) -> Tensor:
         return torch.full(shape, torch.iinfo(torch.int64).max, device=device)
 
-    count = torch.zeros(n, dtype=torch.int64, device=device)
-    return Found(far(n), last(n), far(n), last(n), count, far(n, k), last(n, k))
+    count, left = torch.zeros(n, dtype=torch.int64, device=device), torch.zeros(n, dtype=torch.uint8, device=device)
+    return Found(far(n), last(n), far(n), last(n), count, left, far(n, k), last(n, k))
 
 
 def _result(found: Found) -> Match:

@@ -1,6 +1,5 @@
 """One fitted model on tensors and class numbers: adaptor, support, calibration, and the explanation of a decision."""
 
-from torchsdm.model._ahead import compile_ahead
 from torchsdm.model.calibration import Calibration
 from torchsdm.model.examples import Examples, ListedExamples
 from torchsdm.model.explanation import Explanation, explain
@@ -28,7 +27,6 @@ __all__ = [
     "Points",
     "SDMModel",
     "Set",
-    "compile_ahead",
     "explain",
     "same_points",
 ]

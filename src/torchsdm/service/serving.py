@@ -23,7 +23,6 @@ from typing import Any, TypeVar
 import numpy as np
 from starlette.datastructures import State
 
-from torchsdm._json_states import states_from_json
 from torchsdm.application import (
     AnswerRequest,
     LiveModel,
@@ -397,7 +396,6 @@ class Serving:
 def _decide_once(served: Served, *, with_texts: bool) -> None:
     """Decide on a state of zeros and explain it, and, if a language model is known, read a text with it."""
     classifier = served.saved.classifier
-    states_from_json(b'{"hidden_states": [[0.0]]}')
     zeros = np.zeros((1,) * (classifier.input_ndim_ - 1) + (classifier.n_features_in_,), dtype=np.float32)
     onlooker = copy.copy(served.guard)
     answer_requests(served.saved, [AnswerRequest(hidden_states=zeros, k=k) for k in (0, 1)], guard=onlooker)

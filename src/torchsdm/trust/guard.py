@@ -42,10 +42,10 @@ from typing import Any
 
 import numpy as np
 
-from torchsdm.compilation import compiled, helper
 from torchsdm.core import SDMDecisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError, ModelFileError, NotFittedError
 from torchsdm.files import parse_json, replace_file, strict_json
+from torchsdm.native import call, has_loops
 from torchsdm.settings import check_fields
 from torchsdm.trust.lanes import Row, demoted, demoted_row
 from torchsdm.validation import (
@@ -443,9 +443,17 @@ def _with_run(runs: tuple[Array, ...], scores: Array) -> tuple[Array, ...]:
     return (*runs, scores) if scores.shape[1] else runs
 
 
-@compiled
 def _count_earlier(codes: Array) -> tuple[Array, Array]:
-    """How many codes (N,), whole numbers below N, come before each and are larger, and how many are equal to it.
+    """How many codes (N,), whole numbers below N, come before each and are larger, and how many are equal to it."""
+    if not has_loops():
+        return _count_earlier_plain(codes)
+    larger, equal = np.empty(len(codes), dtype=np.int64), np.empty(len(codes), dtype=np.int64)
+    call("count_earlier", np.ascontiguousarray(codes, dtype=np.int64), len(codes), larger, equal)
+    return larger, equal
+
+
+def _count_earlier_plain(codes: Array) -> tuple[Array, Array]:
+    """The same in Python.
 
     Counts are kept in a Fenwick tree: entry i has the codes in (i - lowbit(i), i], so that adding and summing up take
     log N steps.
@@ -467,24 +475,30 @@ def _count_earlier(codes: Array) -> tuple[Array, Array]:
     return larger, equal
 
 
-@helper
 def _reserve(t: int) -> float:
     """r_t, the money not yet on any bet after t inputs: 1 before the first, half at most from then on."""
     return 1.0 if t == 0 else 0.5 * (t + 1.0) ** -0.2
 
 
-@helper
 def _log_add(a: float, b: float) -> float:
     """log(e^a + e^b)."""
     return max(a, b) + math.log1p(math.exp(-abs(a - b)))
 
 
-@compiled
 def _bet(p: Array, n_seen: int, bets: Array, log_bets: Array, log_martingales: Array) -> None:
     """Play the p-values (3, N) of the inputs after ``n_seen``; writes the money on each bet (3, K) and log M_t (3, N).
 
     One input after the other, so that the rounding does not depend on the blocks.
     """
+    if not has_loops():
+        _bet_plain(p, n_seen, bets, log_bets, log_martingales)
+        return
+    given = np.ascontiguousarray(p, dtype=np.float64)
+    call("play", given, *given.shape, n_seen, bets, len(bets), _HELD_BACK, log_bets, log_martingales)
+
+
+def _bet_plain(p: Array, n_seen: int, bets: Array, log_bets: Array, log_martingales: Array) -> None:
+    """The same in Python."""
     for i in range(p.shape[1]):
         reserve = _reserve(n_seen + i + 1)
         log_stake = math.log((_reserve(n_seen + i) - reserve) / len(bets))  # log(w_t / K)

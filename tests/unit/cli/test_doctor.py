@@ -1,33 +1,34 @@
-"""``sdm doctor --compile`` leaves nothing to be compiled later."""
+"""``sdm doctor`` says which loops are in use, and compiles those that are missing."""
 
 from __future__ import annotations
 
-from torchsdm import _json_states, _linear_kernel
-from torchsdm.cli.doctor import compile_kernels
-from torchsdm.core import _candidates
-from torchsdm.matching import _kernels
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from torchsdm import native
+from torchsdm.cli.doctor import doctor
+from torchsdm.errors import TorchSDMError
 
 
-def test_every_kernel_is_run_once(monkeypatch):
-    run = set()
+def test_the_loops_in_use_are_said():
+    assert json.loads(CliRunner().invoke(doctor, ["--json"]).output)["compiled_loops"] == native.loops_in_use()
+    assert f"compiled loops: {native.loops_in_use()}" in CliRunner().invoke(doctor).output
 
-    def recorded(name, kernel):
-        def call(*arguments):
-            run.add(name)
-            return kernel(*arguments)
 
-        call.signatures = kernel.signatures  # it is compiled
-        return call
+def test_what_to_do_without_them_is_said(monkeypatch):
+    monkeypatch.setattr(native, "loops_in_use", lambda: "none")
+    assert "compiled loops: none, so matching is slow  ->  install a C compiler" in CliRunner().invoke(doctor).output
 
-    kernels = {
-        (module, name): value
-        for module in (_kernels, _candidates, _linear_kernel, _json_states)
-        for name, value in vars(module).items()
-        if hasattr(value, "py_func") and not name.startswith("_")
-    }
-    assert len(kernels) >= 6
-    compile_kernels()  # kernels call each other: compiled code does not see what replaces them below
-    for (module, name), kernel in kernels.items():
-        monkeypatch.setattr(module, name, recorded(name, kernel))
-    compile_kernels()
-    assert run == {name for _, name in kernels}
+
+def test_they_are_compiled_into_the_package(monkeypatch, tmp_path):
+    monkeypatch.setattr(native._build, "compile_loops", lambda: [tmp_path / "library"])
+    assert CliRunner().invoke(doctor, ["--compile"]).exit_code == 0
+
+
+@pytest.mark.parametrize(("compiler", "said"), [("no-such-compiler", "No C compiler was found"), ("false", "status 1")])
+def test_a_compiler_that_is_missing_or_fails_is_a_sentence(monkeypatch, compiler, said):
+    monkeypatch.setenv("CC", compiler)
+    error = CliRunner().invoke(doctor, ["--compile"]).exception
+    assert isinstance(error, TorchSDMError) and said in str(error)

@@ -9,7 +9,6 @@ import textwrap
 import threading
 from functools import cached_property
 from itertools import product
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,8 +20,9 @@ from torchsdm import numerics
 from torchsdm.errors import InvalidInputError
 from torchsdm.matching import _kernels as kernels
 from torchsdm.matching import _products
+from torchsdm.matching import _tensor_kernels as tensor_kernels
 from torchsdm.matching._bounds import CentredPoints
-from torchsdm.matching._engine import kernels_for
+from torchsdm.matching._kernels import has_coarse_products
 from torchsdm.matching._parts import Part, match_groups
 from torchsdm.matching._products import Products
 from torchsdm.matching._tiles import CHUNK, CHUNK_DOWN, Kernels
@@ -31,8 +31,8 @@ from torchsdm.matching.search import match, match_self, neighbors
 
 N_SUPPORT, N_QUERIES = 60, 16
 
-BOTH_KERNELS = (True, False)  # compiled, and in torch operations
-both_kernels = pytest.mark.parametrize("compiled", BOTH_KERNELS, ids=["compiled", "torch"])
+KERNELS = ("coarse", "compiled", "torch") if has_coarse_products() else ("compiled", "torch")
+every_kernel = pytest.mark.parametrize("how", KERNELS)
 
 
 def points_of(kind, n, rng):
@@ -169,13 +169,13 @@ def one_part(points, labels, predictions=None, centre=None):
     return [Part(centred, labels, labels if predictions is None else predictions)]
 
 
-def assert_same(got, expected, compiled=True):
+def assert_same(got, expected, how=""):
     """Equal to the last bit."""
     assert got.similarity.dtype == got.nearest_index.dtype == torch.int64
     assert got.nearest_distance.dtype == torch.float64
-    assert got.similarity.tolist() == expected.similarity.tolist(), f"compiled={compiled}"
-    assert got.nearest_index.tolist() == expected.nearest_index.tolist(), f"compiled={compiled}"
-    assert got.nearest_distance.tolist() == expected.nearest_distance.tolist(), f"compiled={compiled}"
+    assert got.similarity.tolist() == expected.similarity.tolist(), how
+    assert got.nearest_index.tolist() == expected.nearest_index.tolist(), how
+    assert got.nearest_distance.tolist() == expected.nearest_distance.tolist(), how
 
 
 # --- The plain version is the reference ------------------------------------------------------------------------------
@@ -217,20 +217,22 @@ def test_match_equals_the_plain_version_for_every_block_size(kind):
     exclude = torch.where(torch.arange(N_QUERIES) % 2 == 0, torch.arange(N_QUERIES), -1)
     expected, expected_excluding = problem.plain(), problem.plain(exclude)
     arguments = problem.queries, problem.query_predictions, problem.whole()
-    for compiled in BOTH_KERNELS:
-        every_size = kind == "grid" or (compiled and kind == "gaussian")  # tiny blocks are slow in torch operations
+    for how in KERNELS:
+        every_size = kind == "grid" or (
+            how != "torch" and kind == "gaussian"
+        )  # tiny blocks are slow in torch operations
         for block_size in (1, 2, 3, 7, 32, 1000) if every_size else (5, 1000):
-            assert_same(match(*arguments, block_size=block_size, compiled=compiled), expected, compiled)
-            assert_same(match(*arguments, exclude, block_size, compiled=compiled), expected_excluding, compiled)
+            assert_same(match(*arguments, block_size=block_size, kernels=how), expected, how)
+            assert_same(match(*arguments, exclude, block_size, kernels=how), expected_excluding, how)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_support_point_against_the_others(kind):
     problem = Problem(kind, seed=1, n_support=40)
     own, support, expected = torch.arange(40), problem.whole(), problem.plain_self()
-    for compiled, block_size in product(BOTH_KERNELS, (7, 1000)):
+    for how, block_size in product(KERNELS, (7, 1000)):
         arguments = problem.points, problem.predictions, support, own, block_size
-        assert_same(match(*arguments, compiled=compiled), expected, compiled)
+        assert_same(match(*arguments, kernels=how), expected, how)
     assert (expected.nearest_index != own).all()
     if kind in ("duplicates", "all alike", "grid"):
         assert (expected.nearest_distance == 0).any()  # a duplicate of oneself stays
@@ -242,10 +244,10 @@ def test_neighbors_equal_the_plain_version(kind):
     support = problem.whole()
     for k in (1, 5, N_SUPPORT):
         expected = problem.plain_neighbors(k)
-        for compiled, block_size in product(BOTH_KERNELS, (4, 1000)):
-            distances, indices = neighbors(problem.queries, support, k, block_size=block_size, compiled=compiled)
+        for how, block_size in product(KERNELS, (4, 1000)):
+            distances, indices = neighbors(problem.queries, support, k, block_size=block_size, kernels=how)
             assert distances.dtype == torch.float64 and indices.dtype == torch.int64
-            assert (distances.tolist(), indices.tolist()) == expected, f"compiled={compiled}"
+            assert (distances.tolist(), indices.tolist()) == expected, how
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -259,12 +261,12 @@ def test_neighbors_that_come_with_a_match_equal_the_plain_version(kind):
         own = None if exclude is nobody else exclude
         for k, block_size in ((1, 1000), (5, 4), (N_SUPPORT - 1, 1000), (N_SUPPORT, 50)):
             arguments = problem.queries, problem.query_predictions, support, own, block_size
-            for compiled in BOTH_KERNELS:
-                got = match(*arguments, k=k, compiled=compiled)
-                assert_same(got, expected, compiled)
+            for how in KERNELS:
+                got = match(*arguments, k=k, kernels=how)
+                assert_same(got, expected, how)
                 assert not ((got.neighbor_indices == exclude[:, None]) & (exclude[:, None] >= 0)).any()
                 neighbors_too = got.neighbor_distances.tolist(), got.neighbor_indices.tolist()
-                assert neighbors_too == problem.plain_neighbors(k, exclude), f"compiled={compiled}"
+                assert neighbors_too == problem.plain_neighbors(k, exclude), how
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -275,9 +277,9 @@ def test_any_centre_gives_the_same_answers(kind):
     for centre in (torch.zeros(points.shape[1]), points.mean(dim=0), points[3] * 7 + 1e3, points[3] + 1e15):
         support = problem.whole(centre)
         arguments = problem.queries, problem.query_predictions, support
-        for compiled in BOTH_KERNELS:
-            got = match(*arguments, k=5, compiled=compiled)
-            assert_same(got, expected, compiled)
+        for how in KERNELS:
+            got = match(*arguments, k=5, kernels=how)
+            assert_same(got, expected, how)
             assert (got.neighbor_distances.tolist(), got.neighbor_indices.tolist()) == expected_neighbors
         assert_same(match_self(support), expected_self)
 
@@ -288,27 +290,27 @@ def test_without_non_matches_the_farthest_point_counts(kind):
     nought = torch.zeros(N_SUPPORT, dtype=torch.int64)
     support = [Part(problem.whole()[0].points, nought, nought)]
     exclude = torch.where(torch.arange(N_QUERIES) % 2 == 0, torch.arange(N_QUERIES), -1)
-    for compiled, block_size in product(BOTH_KERNELS, (5, 1000)):
+    for how, block_size in product(KERNELS, (5, 1000)):
         arguments = problem.queries, torch.zeros_like(exclude), support, exclude, block_size
-        got = match(*arguments, compiled=compiled)
-        assert got.similarity.tolist() == [N_SUPPORT - 1, N_SUPPORT] * (N_QUERIES // 2), f"compiled={compiled}"
+        got = match(*arguments, kernels=how)
+        assert got.similarity.tolist() == [N_SUPPORT - 1, N_SUPPORT] * (N_QUERIES // 2), how
     assert (match_self(support).similarity == N_SUPPORT - 1).all()
 
 
-@both_kernels
+@every_kernel
 @pytest.mark.parametrize("kind", ["gaussian", "duplicates", "offset of 10 000", "denormal", "huge", "float64"])
-def test_queries_at_the_centre(kind, compiled):
+def test_queries_at_the_centre(kind, how):
     problem = Problem(kind)
     support = problem.whole()
     problem.queries[::3] = support[0].points.centre.to(problem.queries.dtype)
-    got = match(problem.queries, problem.query_predictions, support, k=3, compiled=compiled)
+    got = match(problem.queries, problem.query_predictions, support, k=3, kernels=how)
     assert_same(got, problem.plain())
     assert (got.neighbor_distances.tolist(), got.neighbor_indices.tolist()) == problem.plain_neighbors(3)
 
 
-@both_kernels
+@every_kernel
 @pytest.mark.parametrize("kind", ["gaussian", "duplicates", "offset of 10 000", "huge and tiny"])
-def test_a_query_does_not_depend_on_its_batch_or_on_threads(kind, compiled):
+def test_a_query_does_not_depend_on_its_batch_or_on_threads(kind, how):
     problem = Problem(kind)
     support, whole = problem.whole(), problem.plain()
     for threads in (1, 2):
@@ -317,21 +319,21 @@ def test_a_query_does_not_depend_on_its_batch_or_on_threads(kind, compiled):
             for start in range(0, N_QUERIES, 7):
                 rows = slice(start, start + size)
                 arguments = problem.queries[rows], problem.query_predictions[rows], support
-                got = match(*arguments, compiled=compiled)
+                got = match(*arguments, kernels=how)
                 assert got.similarity.tolist() == whole.similarity[rows].tolist()
                 assert got.nearest_distance.tolist() == whole.nearest_distance[rows].tolist()
                 assert got.nearest_index.tolist() == whole.nearest_index[rows].tolist()
 
 
-@both_kernels
-def test_reduced_precision_of_products_changes_nothing(compiled):
+@every_kernel
+def test_reduced_precision_of_products_changes_nothing(how):
     problem = Problem("offset of 50 spreads")
     matmul, before = torch.backends.mkldnn.matmul, torch.backends.mkldnn.matmul.fp32_precision
     matmul.fp32_precision = "bf16"
     try:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             support = problem.whole()
-            got = match(problem.queries, problem.query_predictions, support, compiled=compiled)
+            got = match(problem.queries, problem.query_predictions, support, kernels=how)
             got_self = match_self(support)
     finally:
         matmul.fp32_precision = before
@@ -339,23 +341,23 @@ def test_reduced_precision_of_products_changes_nothing(compiled):
     assert_same(got_self, problem.plain_self())
 
 
-@both_kernels
-def test_float64_queries_against_float32_points(compiled):
+@every_kernel
+def test_float64_queries_against_float32_points(how):
     problem = Problem("last bits")
     queries = problem.queries.double() + 2.0**-27  # between float32 numbers
     expected = match_plain(queries, problem.query_predictions, problem.points, problem.groups)
     arguments = queries, problem.query_predictions, problem.whole()
-    assert_same(match(*arguments, block_size=5, compiled=compiled), expected)
+    assert_same(match(*arguments, block_size=5, kernels=how), expected)
 
 
-@both_kernels
-def test_distances_are_numpys_to_the_bit_for_every_number_of_filters(compiled):
+@every_kernel
+def test_distances_are_numpys_to_the_bit_for_every_number_of_filters(how):
     rng = np.random.default_rng(0)
     for n_filters in (*range(1, 300), *range(300, 3000, 97)):
         points = rng.standard_normal((3, n_filters)) * 10.0 ** rng.uniform(-3, 3, n_filters)  # so that order matters
         points = torch.from_numpy(points.astype(np.float32))
         query, support = points[:1], one_part(points[1:], torch.zeros(2, dtype=torch.int64))
-        distances, indices = neighbors(query, support, 2, compiled=compiled)
+        distances, indices = neighbors(query, support, 2, kernels=how)
         expected = np.sqrt(((points[:1].double() - points[1:].double()).numpy() ** 2).sum(axis=-1))
         assert dict(zip(indices[0].tolist(), distances[0].tolist(), strict=True)) == dict(enumerate(expected.tolist()))
 
@@ -395,16 +397,19 @@ def test_parts_change_nothing(kind, monkeypatch):
     neighbors_too, neighbors_excluding = problem.plain_neighbors(5), problem.plain_neighbors(5, exclude)
     for cuts in cuts_of(kind, N_SUPPORT, 3):
         parts = in_parts(problem.whole(), cuts)
-        for compiled, block_size, n_kept in ((True, 7, 0), (True, 7, 32), (True, 1000, 32), (False, 1000, 32)):
+        for how, block_size, n_kept in (
+            *((one, *size) for one in KERNELS[:-1] for size in ((7, 0), (7, 32), (1000, 32))),
+            ("torch", 1000, 32),
+        ):
             monkeypatch.setattr(_products, "_KEPT_BLOCKS", n_kept)
             assert Products(parts, N_QUERIES, block_size).kept == (n_kept > 0)
-            got = match(problem.queries, problem.query_predictions, parts, None, block_size, k=5, compiled=compiled)
-            assert_same(got, plain, compiled)
+            got = match(problem.queries, problem.query_predictions, parts, None, block_size, k=5, kernels=how)
+            assert_same(got, plain, how)
             assert (got.neighbor_distances.tolist(), got.neighbor_indices.tolist()) == neighbors_too
-            got = match(problem.queries, problem.query_predictions, parts, exclude, block_size, k=5, compiled=compiled)
-            assert_same(got, plain_excluding, compiled)
+            got = match(problem.queries, problem.query_predictions, parts, exclude, block_size, k=5, kernels=how)
+            assert_same(got, plain_excluding, how)
             assert (got.neighbor_distances.tolist(), got.neighbor_indices.tolist()) == neighbors_excluding
-            distances, indices = neighbors(problem.queries, parts, 5, block_size, compiled=compiled)
+            distances, indices = neighbors(problem.queries, parts, 5, block_size, kernels=how)
             assert (distances.tolist(), indices.tolist()) == neighbors_too
         assert_same(match_self(parts), plain_self)
 
@@ -419,30 +424,30 @@ def test_parts_far_apart_have_bounds_of_their_own():
     assert len({part.points.bounds.exponent for part in parts}) == 3
     for queries in (points * 1.0001, points + 1, points):
         expected = match_plain(queries, labels, points, labels)
-        for compiled in BOTH_KERNELS:
-            assert_same(match(queries, labels, parts, compiled=compiled), expected, compiled)
+        for how in KERNELS:
+            assert_same(match(queries, labels, parts, kernels=how), expected, how)
 
 
-@both_kernels
-def test_a_boundary_in_the_last_part_counts_for_the_first(compiled):
+@every_kernel
+def test_a_boundary_in_the_last_part_counts_for_the_first(how):
     values = [float(value) for value in range(1, 11)]
     parts = in_parts(line([*values, 3.5], [0] * 10 + [1], [0] * 10 + [1]), [4, 10])
-    assert one(parts, 0.0, 0, compiled=compiled) == (3, 1.0, 0)
-    assert one(parts, 0.0, 0, exclude=10, compiled=compiled) == (10, 1.0, 0)
-    assert one(parts, 0.0, 0, exclude=0, compiled=compiled) == (2, 2.0, 1)
-    assert one(parts, 3.5, 1, compiled=compiled) == (1, 0.0, 10)
+    assert one(parts, 0.0, 0, kernels=how) == (3, 1.0, 0)
+    assert one(parts, 0.0, 0, exclude=10, kernels=how) == (10, 1.0, 0)
+    assert one(parts, 0.0, 0, exclude=0, kernels=how) == (2, 2.0, 1)
+    assert one(parts, 3.5, 1, kernels=how) == (1, 0.0, 10)
 
 
-@both_kernels
+@every_kernel
 @pytest.mark.parametrize("first_other", [0, 255, 256, 257, 599])
-def test_ties_across_parts(first_other, compiled):
+def test_ties_across_parts(first_other, how):
     points = torch.where(torch.arange(600) % 3 == 0, -1.0, 1.0)[:, None]
     groups = torch.zeros(600, dtype=torch.int64)
     groups[first_other] = -1
     queries, predictions = torch.zeros(3, 1), torch.tensor([0, 0, 1])
     for cuts in ([256], [257], [1, 599], [100, 101, 300]):
         parts = in_parts(one_part(points, groups), cuts)
-        got = match(queries, predictions, parts, k=2, compiled=compiled)
+        got = match(queries, predictions, parts, k=2, kernels=how)
         assert got.similarity.tolist() == [first_other, first_other, 0]
         assert got.nearest_index.tolist() == [0, 0, 0] and got.neighbor_indices.tolist() == [[0, 1]] * 3
 
@@ -557,33 +562,33 @@ def brute_force(points, queries, predictions, groups, exclude):
     return np.array(similarity), np.array(distances), np.array(indices)
 
 
-def assert_same_as_brute_force(large, block_size, compiled, threads=1):
+def assert_same_as_brute_force(large, block_size, how, threads=1):
     *arrays, (similarity, distances, indices) = large
     points, queries, predictions, groups, exclude = map(torch.from_numpy, arrays)
     support = one_part(points, groups, centre=points.double().mean(dim=0))
     torch.set_num_threads(threads)
-    got = match(queries, predictions, support, exclude, block_size, k=9, compiled=compiled)
+    got = match(queries, predictions, support, exclude, block_size, k=9, kernels=how)
     assert got.similarity.tolist() == similarity.tolist()
     assert got.nearest_distance.tolist() == distances[:, 0].tolist()
     assert got.nearest_index.tolist() == indices[:, 0].tolist()
     assert got.neighbor_distances.tolist() == distances[:, :9].tolist()
     assert got.neighbor_indices.tolist() == indices[:, :9].tolist()
-    nearest = neighbors(queries[100:], support, 9, block_size, compiled=compiled)  # of which none is excluded
+    nearest = neighbors(queries[100:], support, 9, block_size, kernels=how)  # of which none is excluded
     assert nearest[0].tolist() == distances[100:, :9].tolist()
     assert nearest[1].tolist() == indices[100:, :9].tolist()
 
 
-@both_kernels
+@every_kernel
 @pytest.mark.parametrize(
     ("block_size", "kept", "n_rows", "n_tiles"),
     [(48, False, 48, 63), (80, True, 68, 8), (2048, True, 300, 1)],
     ids=["products twice", "products kept in tiles", "products in one tile"],
 )
-def test_match_equals_brute_force(large, block_size, kept, n_rows, n_tiles, compiled):
+def test_match_equals_brute_force(large, block_size, kept, n_rows, n_tiles, how):
     support = one_part(torch.from_numpy(large[0]), torch.from_numpy(large[3]))
     products = Products(support, 300, block_size)
     assert (products.kept, products.n_rows, len(list(products.spans(*support)))) == (kept, n_rows, n_tiles)
-    assert_same_as_brute_force(large, block_size, compiled)
+    assert_same_as_brute_force(large, block_size, how)
     assert large[-1][0].max() >= 5 and len(np.unique(large[-1][0])) > 5
 
 
@@ -625,12 +630,12 @@ def test_ties_across_tiles_and_chunks(first_other):
     groups = torch.zeros(600, dtype=torch.int64)
     groups[first_other] = -1
     support, queries, predictions = one_part(points, groups), torch.zeros(3, 1), torch.tensor([0, 0, 1])
-    for compiled, block_size in product(BOTH_KERNELS, (13, 40, 1000)):
-        got = match(queries, predictions, support, None, block_size, k=2, compiled=compiled)
+    for how, block_size in product(KERNELS, (13, 40, 1000)):
+        got = match(queries, predictions, support, None, block_size, k=2, kernels=how)
         assert got.similarity.tolist() == [first_other, first_other, 0]
         assert got.nearest_index.tolist() == [0, 0, 0] and got.nearest_distance.tolist() == [1.0] * 3
         assert got.neighbor_indices.tolist() == [[0, 1]] * 3
-        got = match(queries, predictions, support, torch.tensor([0, 599, 1]), block_size, compiled=compiled)
+        got = match(queries, predictions, support, torch.tensor([0, 599, 1]), block_size, kernels=how)
         assert got.similarity.tolist() == [599 if first_other == 0 else first_other - 1, first_other, 0]
         assert got.nearest_index.tolist() == [1, 0, 0]
 
@@ -664,7 +669,7 @@ def test_threads_share_the_rows_out(monkeypatch, threads):
         monkeypatch.setattr(kernels, name, spy)
     problem = Problem("gaussian", n_support=700, n_queries=301)
     torch.set_num_threads(threads)
-    match(problem.queries, problem.query_predictions, problem.whole(), k=1, compiled=True)
+    match(problem.queries, problem.query_predictions, problem.whole(), k=1, kernels="compiled")
     for seen in calls.values():
         assert [row for begin, end in sorted(seen) for row in range(begin, end)] == list(range(301))
         assert (len(seen) > threads) == (threads > 1)
@@ -687,22 +692,20 @@ def test_exceptions_in_a_thread_reach_the_caller(monkeypatch, name, who):
     n_threads = threading.active_count()
     torch.set_num_threads(2)
     with pytest.raises(ZeroDivisionError, match="here"):
-        match(problem.queries, problem.query_predictions, problem.whole(), k=1, compiled=True)
+        match(problem.queries, problem.query_predictions, problem.whole(), k=1, kernels="compiled")
     assert threading.active_count() == n_threads
     assert numerics.full_float32_products.users == 0
 
 
-@both_kernels
-def test_exceptions_in_one_thread_reach_the_caller(monkeypatch, compiled):
-    from torchsdm.matching import _tensor_kernels as tensor_kernels
-
+@every_kernel
+def test_exceptions_in_one_thread_reach_the_caller(monkeypatch, how):
     def failing(*_):
         raise ZeroDivisionError("here")
 
-    monkeypatch.setattr(kernels if compiled else tensor_kernels, "count_matches", failing)
+    monkeypatch.setattr(tensor_kernels if how == "torch" else kernels, "count_matches", failing)
     problem = Problem("gaussian")
     with pytest.raises(ZeroDivisionError, match="here"):
-        match(problem.queries, problem.query_predictions, problem.whole(), compiled=compiled)
+        match(problem.queries, problem.query_predictions, problem.whole(), kernels=how)
     assert numerics.full_float32_products.users == 0
 
 
@@ -714,9 +717,9 @@ def line(values, labels, predictions):
     return one_part(points, torch.tensor(labels), torch.tensor(predictions))
 
 
-def one(support, at, prediction, exclude=None, *, compiled):
+def one(support, at, prediction, exclude=None, *, kernels):
     own = None if exclude is None else torch.tensor([exclude])
-    got = match(torch.tensor([[at]]), torch.tensor([prediction]), support, own, compiled=compiled)
+    got = match(torch.tensor([[at]]), torch.tensor([prediction]), support, own, kernels=kernels)
     return got.similarity.item(), got.nearest_distance.item(), got.nearest_index.item()
 
 
@@ -725,43 +728,43 @@ def test_groups():
     assert groups.tolist() == [0, -1, 2, -1]
 
 
-@both_kernels
-def test_ties_go_to_the_smaller_index(compiled):
+@every_kernel
+def test_ties_go_to_the_smaller_index(how):
     support = line([1.0, -1.0, 1.0, -1.0], [0, 0, 1, 0], [0, 0, 1, 0])
     # All are at 1: 0 and 1 come before the non-match 2, 3 after it.
-    assert one(support, 0.0, 0, compiled=compiled) == (2, 1.0, 0)
-    assert one(support, 0.0, 1, compiled=compiled) == (0, 1.0, 0)
-    assert one(support, 0.0, 0, exclude=0, compiled=compiled) == (1, 1.0, 1)
-    assert one(support, 0.0, 0, exclude=2, compiled=compiled) == (3, 1.0, 0)
+    assert one(support, 0.0, 0, kernels=how) == (2, 1.0, 0)
+    assert one(support, 0.0, 1, kernels=how) == (0, 1.0, 0)
+    assert one(support, 0.0, 0, exclude=0, kernels=how) == (1, 1.0, 1)
+    assert one(support, 0.0, 0, exclude=2, kernels=how) == (3, 1.0, 0)
 
 
-@both_kernels
-def test_a_wrong_prediction_or_a_label_outside_the_classes_ends_the_count(compiled):
+@every_kernel
+def test_a_wrong_prediction_or_a_label_outside_the_classes_ends_the_count(how):
     for label, prediction in ((1, 0), (0, 1), (9, 0)):
         support = line([1.0, 2.0, 3.0], [0, label, 0], [0, prediction, 0])
-        assert one(support, 0.0, 0, compiled=compiled) == (1, 1.0, 0)
+        assert one(support, 0.0, 0, kernels=how) == (1, 1.0, 0)
 
 
-@both_kernels
-def test_without_non_matches_everything_counts(compiled):
+@every_kernel
+def test_without_non_matches_everything_counts(how):
     support = line([1.0, 2.0, 3.0], [0, 0, 0], [0, 0, 0])
-    assert one(support, 0.0, 0, compiled=compiled) == (3, 1.0, 0)
-    assert one(support, 0.0, 0, exclude=0, compiled=compiled) == (2, 2.0, 1)
-    assert one(support, 0.0, 5, compiled=compiled) == (0, 1.0, 0)  # a class that the support does not have
+    assert one(support, 0.0, 0, kernels=how) == (3, 1.0, 0)
+    assert one(support, 0.0, 0, exclude=0, kernels=how) == (2, 2.0, 1)
+    assert one(support, 0.0, 5, kernels=how) == (0, 1.0, 0)  # a class that the support does not have
 
 
-@both_kernels
-def test_nothing_left_after_exclusion(compiled):
+@every_kernel
+def test_nothing_left_after_exclusion(how):
     support = line([1.0], [0], [0])
-    assert one(support, 0.0, 0, exclude=0, compiled=compiled) == (0, float("inf"), -1)
+    assert one(support, 0.0, 0, exclude=0, kernels=how) == (0, float("inf"), -1)
 
 
-@both_kernels
-def test_no_queries(compiled):
+@every_kernel
+def test_no_queries(how):
     support = line([1.0], [0], [0])
-    got = match(torch.empty(0, 1), torch.empty(0, dtype=torch.int64), support, compiled=compiled)
+    got = match(torch.empty(0, 1), torch.empty(0, dtype=torch.int64), support, kernels=how)
     assert got.similarity.shape == got.nearest_distance.shape == got.nearest_index.shape == (0,)
-    distances, indices = neighbors(torch.empty(0, 1), support, 1, compiled=compiled)
+    distances, indices = neighbors(torch.empty(0, 1), support, 1, kernels=how)
     assert distances.shape == indices.shape == (0, 1)
 
 
@@ -807,9 +810,8 @@ def test_memory_is_bounded_by_the_block_size():
 @pytest.mark.parametrize("name", ["find_first", "count_matches", "find_neighbors"])
 def test_both_kernels_have_the_declared_parameters(name):
     declared = list(inspect.signature(getattr(Kernels, name)).parameters)[1:]  # without self
-    for module in (kernels_for(compiled=True), kernels_for(compiled=False)):
-        function = getattr(module, name)
-        assert list(inspect.signature(getattr(function, "py_func", function)).parameters) == declared
+    for module in (kernels, tensor_kernels):
+        assert list(inspect.signature(getattr(module, name)).parameters) == declared
 
 
 def test_a_batch_that_does_not_fit_in_memory_is_refused():
@@ -830,43 +832,3 @@ def test_batches_that_are_under_way_together_keep_their_products_if_they_can(n_p
 
     assert rows_at_once(n_points) == n_rows
     assert rows_of_products(n_points, n_rows, 2048) == (n_rows, kept)  # it fits in a search
-
-
-# --- Before the kernels are compiled --------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def not_compiled_yet(monkeypatch):
-    """Kernels that nobody has compiled; asking for them is remembered."""
-    asked = []
-
-    class Loop:
-        signatures, stats = (), SimpleNamespace(cache_path=None)
-
-        def __init__(self, loop):
-            self.loop, self.py_func = loop, loop.py_func
-
-        def __call__(self, *arguments):
-            asked.append(self.loop)
-            self.loop(*arguments)
-
-    for name in ("find_first", "count_matches", "find_neighbors"):
-        monkeypatch.setattr(kernels, name, Loop(getattr(kernels, name)))
-    return asked
-
-
-def test_small_work_does_not_wait_for_the_compiler(not_compiled_yet):
-    problem = Problem("gaussian")
-    got = match(problem.queries, problem.query_predictions, problem.whole(), k=3)
-    assert_same(got, problem.plain())
-    assert_same(match_self(problem.whole()), problem.plain_self())
-    assert not_compiled_yet == []
-
-
-def test_large_work_is_worth_waiting_for(not_compiled_yet, monkeypatch):
-    monkeypatch.setattr("torchsdm.matching._engine._MANY_PAIRS", N_QUERIES * N_SUPPORT)
-    problem = Problem("gaussian")
-    match(problem.queries[1:], problem.query_predictions[1:], problem.whole())
-    assert not_compiled_yet == []
-    assert_same(match(problem.queries, problem.query_predictions, problem.whole()), problem.plain())
-    assert not_compiled_yet != []

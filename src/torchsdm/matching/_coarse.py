@@ -1,0 +1,136 @@
+"""Bounds from products of bfloat16, which some processors compute twice as fast: a first filter.
+
+Points are rounded to 8 bits, so these bounds are a thousand times wider than those of float32 (``_bounds``), but mostly
+still leave only a few points of a row open. A row that has more of them open is searched again with float32.
+
+With X = sigma |x - c| and S = sigma |s - c|, and delta_x, delta_s the norms of what rounding to bfloat16 changed, which
+are measured, the error of a product p that stands for sigma^2 (x - c).(s - c) is at most
+
+    delta_x S + (X + delta_x) delta_s + gamma (X + delta_x) (S + delta_s)
+
+by Cauchy-Schwarz, with gamma for M sums in float32, which may even be truncated (``native/coarse_products.c``). Twice
+that, split into a part of the row and a part of the column by 2 u v <= u^2 / t + t v^2, is
+
+    delta_x^2 / (e r) + (e + gamma) (X + delta_x)^2 / r        for the row,
+    e r S^2 + r delta_s^2 / e + gamma r (S + delta_s)^2        for the column
+
+for any e, r > 0. It is least where e is the relative rounding, delta_x / X or delta_s / S, and r is X / S. On top comes
+eta of all terms, for the sums of the bounds themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchsdm.matching import _kernels as kernels
+from torchsdm.matching._tiles import BoundTerms, CoarseTerms, RowBounds
+from torchsdm.numerics import empty_float32, product_error, rounded_down, rounded_up
+from torchsdm.threads import in_shares
+
+_LANES = 32  # numbers that are read at once: rows are padded to a multiple of them
+_LARGEST_KEPT = 1 << 28  # bytes of rounded points that are kept from one search to the next
+_LEAST_ROUNDING = 2.0**-12  # e where points happen to be bfloat16 numbers
+_SHARE = 512  # points that a thread rounds at once
+_RATIO = 1.0  # r: queries are about as far from the centre as support points
+
+
+@dataclass(frozen=True)
+class CoarsePoints:
+    """The columns' side for support points, around the same centre and with the same sigma as their finer bounds."""
+
+    points: Tensor  # (S, M)
+    centre: Tensor  # (M,) float64
+    terms: CoarseTerms
+    lower: Tensor  # (S,) float32
+    upper: Tensor  # (S,) float32
+    norms: Tensor  # (S,) float64: S
+    changed: Tensor  # (S,) float64: delta_s
+    outliers: Tensor  # (S,) whether a column is left to float64
+    kept: Tensor | None  # (S, .) bfloat16, unless that would be too large
+
+    @classmethod
+    def of(
+        cls, points: Tensor, centre: Tensor, squared_norms: Tensor, terms: BoundTerms, outliers: Tensor
+    ) -> CoarsePoints:
+        """Round the points; ``squared_norms`` are their squared distances from the centre."""
+        n, sigma = len(points), 2.0**-terms.exponent
+        kept = rounded_like(points, n) if fits(points) else None
+        changed = torch.empty(n, dtype=torch.float64)
+
+        def round_some(begin: int, end: int) -> None:
+            halves = rounded_like(points, end - begin) if kept is None else kept[begin:end]
+            kernels.coarse_points(points, centre, sigma, halves, changed, begin, end)
+
+        in_shares(round_some, n, _SHARE)
+        if kept is not None:
+            kept[outliers] = 0
+        norms = squared_norms.sqrt() * sigma
+        typical = torch.where(norms > 0, changed / norms, 0.0).median()
+        numbers = CoarseTerms(
+            terms,
+            _RATIO,
+            max(float(typical), _LEAST_ROUNDING),
+            2 * product_error(points.shape[1] + _LANES, torch.float32),  # u = 2^-23
+            product_error(24, torch.float32),
+        )
+        _, r, e, gamma, eta = numbers
+        b = norms.square()
+        slack = e * r * b + r / e * changed.square() + gamma * r * (norms + changed).square() + eta * (1 + r) * b
+        slack *= 1 + 1e-9  # these sums are rounded, too
+        lower = rounded_down(b - slack).masked_fill_(outliers, -torch.inf)
+        upper = rounded_up(b + slack).masked_fill_(outliers, torch.inf)
+        return cls(points, centre, numbers, lower, upper, norms, changed, outliers, kept)
+
+    def multiplicands(self, start: int, stop: int) -> Tensor:
+        """Columns (stop - start, .) in bfloat16."""
+        if self.kept is not None:
+            return self.kept[start:stop]
+        halves, changed = rounded_like(self.points, stop - start), torch.empty_like(self.changed)
+        sigma = 2.0**-self.terms.terms.exponent
+
+        def round_some(begin: int, end: int) -> None:
+            first, last = start + begin, start + end
+            kernels.coarse_points(self.points, self.centre, sigma, halves[begin:end], changed, first, last)
+
+        in_shares(round_some, stop - start, _SHARE)
+        halves[self.outliers[start:stop]] = 0
+        return halves
+
+    def queries(self, queries: Tensor) -> RowBounds:
+        """The rows' side for queries (n, M)."""
+        side = RowBounds(rounded_like(queries, len(queries)), *torch.empty(3, len(queries), dtype=torch.float32))
+        outputs = side.factor, side.low, side.high
+        kernels.coarse_queries(queries, self.centre, self.terms, side.multiplier, outputs)
+        return side
+
+    def among(self, order: Tensor) -> RowBounds:
+        """The rows' side for the points themselves, in another order."""
+        _, r, e, gamma, eta = self.terms
+        b, changed = self.norms.square(), self.changed
+        slack = changed.square() / (e * r) + (e + gamma) / r * (self.norms + changed).square() + eta * (1 + 1 / r) * b
+        slack = slack * (1 + 1e-9) + 3 * self.terms.terms.underflow
+        low = rounded_down(b - slack).masked_fill_(self.outliers, -torch.inf)
+        high = rounded_up(b + slack).masked_fill_(self.outliers, torch.inf)
+        return RowBounds(self.multiplicands(0, len(b))[order], torch.full_like(low, 2.0), low[order], high[order])
+
+
+def fits(points: Tensor) -> bool:
+    """Whether rounded points are kept."""
+    return 2 * len(points) * _padded(points.shape[1]) <= _LARGEST_KEPT
+
+
+def rounded_like(points: Tensor, n: int) -> Tensor:
+    """Room for n points in bfloat16, padded; rows begin at cache lines."""
+    return empty_float32(n, _padded(points.shape[1]) // 2, device=points.device).view(torch.bfloat16)
+
+
+def multiply_into(out: Tensor, rows: Tensor, columns: Tensor, width: int) -> None:
+    """Products (n, m) of rows (n, .) and columns (m, .) in bfloat16, of ``width`` numbers, summed in float32."""
+    in_shares(lambda begin, end: kernels.coarse_products(rows, columns, width, out, begin, end), len(columns), 256)
+
+
+def _padded(width: int) -> int:
+    return -(-width // _LANES) * _LANES

@@ -1,0 +1,201 @@
+"""The compiled loops: which are loaded, that all of them give the same bits, and what takes their place."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from torchsdm import native
+from torchsdm.core._candidates import best_candidates, best_candidates_plain
+from torchsdm.errors import InvalidInputError
+from torchsdm.matching.rows import RowIndex
+from torchsdm.native import _build
+from torchsdm.trust import guard
+
+needs_loops = pytest.mark.skipif(not native.has_loops(), reason="this package was built without a compiler")
+
+
+@pytest.fixture
+def without_loops(monkeypatch):
+    """As if the package had been built without a compiler."""
+    monkeypatch.setattr(native, "_load", lambda name: None)
+    native.loops_in_use.cache_clear()
+    yield
+    monkeypatch.undo()
+    native.loops_in_use.cache_clear()
+
+
+def possible_levels():
+    return [name for name in native.LEVELS if native.LEVELS.index(name) <= native.LEVELS.index(native.loops_in_use())]
+
+
+# --- The same bits with every library, and without one ---------------------------------------------------------------
+
+_DECIDE = """
+import hashlib, sys, warnings
+import numpy as np, torch
+from torchsdm import SDMClassifier, DriftGuard
+warnings.simplefilter("ignore")
+rng = np.random.default_rng(0)
+y = rng.integers(0, 3, 240)
+X = (rng.normal(size=(240, 20)) + y[:, None]).astype(np.float32)
+classifier = SDMClassifier(0.8, n_filters=70, n_rounds=1, max_epochs=4, batch_size=20, learning_rate=1e-3,
+                           random_state=0).fit(X, y)
+decisions = classifier.decide(X + 0.1)
+guard = DriftGuard.from_classifier(classifier)
+guard.update(decisions)
+digest = hashlib.sha256()
+for name, values in vars(decisions).items():
+    if isinstance(values, np.ndarray) and values.dtype.kind in "fib":
+        digest.update(name.encode() + np.ascontiguousarray(values).tobytes())
+matched = classifier.support_.match_self()
+digest.update(matched.similarity.numpy().tobytes() + matched.nearest_distance.numpy().tobytes())
+digest.update(classifier.support_.neighbors(classifier.support_.exemplars[:9], 7)[0].numpy().tobytes())
+digest.update(repr(guard.log_martingale if hasattr(guard, "log_martingale") else guard.raised).encode())
+print(digest.hexdigest())
+"""
+
+
+@needs_loops
+def test_every_library_decides_the_same_to_the_bit():
+    def decided(level):
+        environment = {**os.environ, "TORCHSDM_LOOPS": level, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [sys.executable, "-c", _DECIDE], env=environment, capture_output=True, text=True, check=True, timeout=300
+        )
+        return done.stdout
+
+    assert len({decided(level) for level in (*possible_levels(), "none")}) == 1
+
+
+@needs_loops
+def test_the_best_library_is_in_use_unless_another_is_wanted(monkeypatch):
+    assert native.loops_in_use() == possible_levels()[-1]
+    for wanted in (*possible_levels(), "none"):
+        monkeypatch.setenv("TORCHSDM_LOOPS", wanted)
+        native.loops_in_use.cache_clear()
+        assert native.loops_in_use() == wanted and native.has_loops() == (wanted != "none")
+    monkeypatch.setenv("TORCHSDM_LOOPS", "fast")
+    native.loops_in_use.cache_clear()
+    with pytest.raises(InvalidInputError, match=r"TORCHSDM_LOOPS must be one of base, .*none\. Got 'fast'"):
+        native.has_loops()
+    monkeypatch.delenv("TORCHSDM_LOOPS")
+    native.loops_in_use.cache_clear()
+
+
+def test_a_library_that_the_processor_cannot_run_is_refused(monkeypatch):
+    class Old:
+        def level(self):
+            return 0
+
+    monkeypatch.setattr(native, "_load", lambda name: Old())
+    monkeypatch.setenv("TORCHSDM_LOOPS", "v4")
+    native.loops_in_use.cache_clear()
+    with pytest.raises(InvalidInputError, match=r"must be one of base here\. Got 'v4'"):
+        native.loops_in_use()
+    monkeypatch.undo()
+    native.loops_in_use.cache_clear()
+
+
+def test_without_a_library_nothing_is_missing(without_loops):
+    from torchsdm import SupportSet
+    from torchsdm._json_states import states_from_json
+
+    assert native.loops_in_use() == "none" and states_from_json(b'{"hidden_states": [[0.5]]}') is None
+    support = SupportSet([[0.0], [1.0], [2.0], [9.0]], labels=[0, 0, 1, 1], predictions=[0, 0, 1, 1])
+    assert support.match([[0.4]], predictions=[0]).similarity.tolist() == [2]
+    assert support.match_self().similarity.tolist() == [1, 1, 0, 1]
+
+
+@needs_loops
+def test_memory_that_is_not_there_is_an_error(monkeypatch):
+    class Full:
+        def find_first(self, *arguments):
+            return -1
+
+    monkeypatch.setattr(native, "library", Full)
+    with pytest.raises(MemoryError, match="No memory for 'find_first'"):
+        native.call("find_first", 1)
+
+
+# --- The same as in Python -------------------------------------------------------------------------------------------
+
+
+@needs_loops
+@pytest.mark.parametrize("n_classes", [1, 2, 5])
+def test_candidates_are_those_of_the_plain_loop(n_classes):
+    found = set()
+    for seed in range(60):
+        rng = np.random.default_rng([seed, n_classes])
+        n = int(rng.integers(1, 80))
+        q = np.sort(rng.integers(0, 12, n).astype(float))[::-1].copy()
+        truth, labels = 0.5 + 0.6 * rng.random(n), rng.integers(0, n_classes, n)
+        arguments = q, truth, labels, rng.uniform(0.5, 0.9, n_classes), int(rng.integers(0, 4))
+        assert best_candidates(*arguments) == best_candidates_plain(*arguments)
+        found.add(best_candidates(*arguments)[0] > 0)
+    assert found == {True, False}
+
+
+@needs_loops
+def test_the_guard_counts_and_bets_as_in_python():
+    rng = np.random.default_rng(0)
+    for n in (0, 1, 2, 7, 300):
+        codes = rng.integers(0, max(1, n // 3), n)
+        for ours, plain in zip(guard._count_earlier(codes), guard._count_earlier_plain(codes), strict=True):
+            assert ours.tolist() == plain.tolist()
+        p = rng.random((3, n)) ** 2
+        played = []
+        for play in (guard._bet, guard._bet_plain):
+            log_bets, log_martingales = np.full((3, len(guard._BETS)), -np.inf), np.empty((3, n))
+            play(p, 11, guard._BETS, log_bets, log_martingales)
+            played.append((log_bets.tolist(), log_martingales.tolist()))
+        assert played[0] == played[1]  # to the bit
+
+
+@needs_loops
+def test_hashes_of_rows_are_those_of_numpy(monkeypatch):
+    rows = torch.randn(50, 33, generator=torch.Generator().manual_seed(0))
+    ours = RowIndex(rows).hashes
+    monkeypatch.setattr("torchsdm.matching.rows.has_loops", lambda: False)
+    assert ours.tolist() == RowIndex(rows).hashes.tolist()
+
+
+@needs_loops
+@pytest.mark.parametrize("width", [1, 7, 8, 9, 100])
+def test_products_with_weights_are_those_of_numpy(width):
+    rng = np.random.default_rng(width)
+    x, weights = rng.normal(size=(3, width)), rng.normal(size=(10, width)).astype(np.float32)
+    products, squared = np.full((3, 10), np.nan), np.full(10, np.nan)
+    for begin, end in ((0, 4), (4, 10)):
+        native.call("products_and_norms", x, 3, weights, 10, width, products, squared, begin, end)
+    assert products == pytest.approx(x @ weights.astype(float).T, rel=1e-13, abs=1e-13)
+    assert squared == pytest.approx((weights.astype(float) ** 2).sum(axis=1), rel=1e-13)
+
+
+# --- Compiling -------------------------------------------------------------------------------------------------------
+
+
+@needs_loops
+@pytest.mark.skipif(not _build.has_compiler(), reason="no C compiler here")
+def test_the_loops_compile_without_a_warning(tmp_path, capfd):
+    libraries = _build.compile_loops(tmp_path)
+    assert libraries[0].name == "_loops-base.so" and all(path.exists() for path in libraries)
+    assert sorted(tmp_path.iterdir()) == sorted(libraries)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_without_a_compiler_nothing_is_compiled(monkeypatch, tmp_path):
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert _build.compile_loops(tmp_path) == [] and not list(tmp_path.iterdir())
+
+
+def test_a_compiler_that_fails_leaves_nothing_behind(monkeypatch, tmp_path):
+    monkeypatch.setenv("CC", "false")
+    with pytest.raises(subprocess.CalledProcessError):
+        _build.compile_loops(tmp_path)
+    assert not list(tmp_path.iterdir())
