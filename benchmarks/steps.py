@@ -13,12 +13,11 @@ command took twice as long, and imports seemed to be most of it.
 from __future__ import annotations
 
 import builtins
-import importlib
 import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import reduce, wraps
 from pathlib import Path
@@ -77,21 +76,48 @@ class Stopwatch:
         return call
 
 
+class Places:
+    """Functions to time, each wrapped once its module has been imported, when the command itself imports it."""
+
+    def __init__(self, watch: Stopwatch, steps: Mapping[str, str]) -> None:
+        self._watch, self.missing = watch, dict(steps)
+
+    def after(self, load: Callable[..., Any]) -> Callable[..., Any]:
+        """The same ``__import__``, after which functions that are there now are wrapped."""
+
+        def call(name: str, *arguments: Any, **options: Any) -> Any:
+            loaded = load(name, *arguments, **options)
+            if name.startswith("torchsdm"):
+                self._wrap()
+            return loaded
+
+        return call
+
+    def _wrap(self) -> None:
+        for step, place in list(self.missing.items()):
+            module, _, names = place.partition(":")
+            *path, name = names.split(".")
+            owner = reduce(lambda within, part: getattr(within, part, None), path, sys.modules.get(module))
+            if owner is not None and hasattr(owner, name):
+                setattr(owner, name, self._watch.timed(step, getattr(owner, name)))
+                del self.missing[step]
+
+
 def main(file: str, steps: str, *words: str) -> None:
     """Run the command with its steps timed."""
     watch = Stopwatch()
-    builtins.__import__ = watch.timed_import(builtins.__import__)
-    for step, place in json.loads(steps).items():
-        module, _, names = place.partition(":")
-        *path, name = names.split(".")
-        owner = reduce(getattr, path, __import__(module, fromlist=["*"]))
-        setattr(owner, name, watch.timed(step, getattr(owner, name)))
+    places = Places(watch, json.loads(steps))
+    builtins.__import__ = watch.timed_import(places.after(builtins.__import__))
     sys.argv = ["sdm", *words]
     try:
-        importlib.import_module("torchsdm.cli").main()
+        from torchsdm.cli import main as sdm
+
+        sdm()
     finally:
         watch.stop()
         Path(file).write_text(json.dumps(watch.seconds), encoding="utf-8")
+    if places.missing:
+        sys.exit(f"not found: {places.missing}")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import itertools
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -77,6 +78,25 @@ def test_an_import_belongs_to_the_library_that_needed_it(load):
     timed("", {"__package__": "sklearn.utils"}, None, ("fixes",), 1)
     watch.stop()
     assert watch.seconds == {steps.TORCH: 1.0, steps.LIBRARIES: 2.0, steps.OURS: 3.0, steps.REST: 3.0}
+
+
+def test_functions_are_wrapped_once_they_are_imported_and_missing_ones_are_known(load, monkeypatch):
+    steps = load("steps")
+    ticks = itertools.count(1.0)
+    watch = steps.Stopwatch(lambda: next(ticks))
+    places = steps.Places(watch, {"adding": "torchsdm_sums:Sum.__call__", "other": "torchsdm_sums:Difference.__call__"})
+
+    class Sum:
+        def __call__(self, one, other):
+            return one + other
+
+    def load_module(name):
+        monkeypatch.setitem(sys.modules, "torchsdm_sums", SimpleNamespace(Sum=Sum))
+
+    timed = places.after(load_module)
+    timed("torchsdm_sums"), timed("torchsdm_sums")  # the second time changes nothing
+    assert Sum()(1, 2) == 3 and watch.seconds["adding"] == 1.0
+    assert list(places.missing) == ["other"]
 
 
 def test_peak_memory_sees_what_came_and_went(load):
