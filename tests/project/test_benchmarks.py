@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -49,6 +51,52 @@ def test_the_time_of_processes_is_theirs_alone(load):
     taken = iter([2.0, 6.0])  # the yardstick's, the work's
     figure = measure.compare("w", lambda: None, "y", lambda: None, repeats=1, clock=lambda do: next(taken))
     assert figure.ratio == 3.0
+
+
+def test_times_of_steps_add_up_and_a_step_within_another_is_not_counted_twice(load):
+    steps = load("steps")
+    now = iter([1.0, 3.0, 6.0, 10.0, 15.0])
+    watch = steps.Stopwatch(lambda: next(now))
+    inner = watch.timed("inner", lambda: "answer")
+    assert watch.timed("outer", inner)() == "answer"
+    watch.stop()
+    assert (watch.seconds["outer"], watch.seconds["inner"], watch.seconds[steps.REST]) == (2.0 + 4.0, 3.0, 1.0 + 5.0)
+
+
+def test_an_import_belongs_to_the_library_that_needed_it(load):
+    steps = load("steps")
+    ticks = itertools.count(1.0)
+    watch = steps.Stopwatch(lambda: next(ticks))
+    loads = {"torchsdm.core": ["torch", "scipy"], "torch": ["numpy"], "scipy": ["numpy"]}
+
+    def load_module(name, *_):
+        for needed in loads.get(name, []):
+            timed(needed)
+
+    timed = watch.timed_import(load_module)
+    timed("torchsdm.core")
+    timed("", {"__package__": "sklearn.utils"}, None, ("fixes",), 1)
+    watch.stop()
+    assert watch.seconds == {steps.TORCH: 1.0, steps.LIBRARIES: 2.0, steps.OURS: 3.0, steps.REST: 3.0}
+
+
+def test_functions_are_wrapped_once_they_are_imported_and_missing_ones_are_known(load, monkeypatch):
+    steps = load("steps")
+    ticks = itertools.count(1.0)
+    watch = steps.Stopwatch(lambda: next(ticks))
+    places = steps.Places(watch, {"adding": "torchsdm_sums:Sum.__call__", "other": "torchsdm_sums:Difference.__call__"})
+
+    class Sum:
+        def __call__(self, one, other):
+            return one + other
+
+    def load_module(name):
+        monkeypatch.setitem(sys.modules, "torchsdm_sums", SimpleNamespace(Sum=Sum))
+
+    timed = places.after(load_module)
+    timed("torchsdm_sums"), timed("torchsdm_sums")  # the second time changes nothing
+    assert Sum()(1, 2) == 3 and watch.seconds["adding"] == 1.0
+    assert list(places.missing) == ["other"]
 
 
 def test_peak_memory_sees_what_came_and_went(load):

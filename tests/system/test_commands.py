@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -521,6 +522,17 @@ def test_train_reads_standard_input_and_embed_too(world, tmp_path):
     good("train", "-", "-o", tmp_path / "model", "-m", world.language_model, *QUICK, stdin=content)
     rows = good("predict", tmp_path / "model", "-", stdin=(world / "unlabelled.jsonl").read_bytes()).rows
     assert [row["id"] for row in rows] == [f"r{i}" for i in range(160, 200)]
+
+
+def test_train_imports_no_more_than_it_needs_where_all_states_are_cached(world, tmp_path):
+    unneeded = {"transformers", "tokenizers", "datasets", "matplotlib", "onnxruntime", "ray", "torch._dynamo"}
+    unneeded |= {"sklearn.linear_model", "sklearn.model_selection", "torchsdm.baselines", "torchsdm.evaluation"}
+    code = f"import atexit, sys; atexit.register(lambda: print(*sys.modules)); {SDM}"
+    words = ["train", world / "train.jsonl", "-o", tmp_path / "model", "-m", world.language_model, "-a", "0.8", *QUICK]
+    done = subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    imported = set(done.stdout.splitlines()[-1].split())
+    assert {"torch", "sklearn", "torchsdm.estimators"} <= imported and not unneeded & imported
 
 
 def test_audit_finds_the_review_with_the_wrong_label(world, tmp_path):

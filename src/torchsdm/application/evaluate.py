@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchsdm.application.inputs import readable
 from torchsdm.application.saved_model import SavedModel
@@ -16,10 +16,12 @@ from torchsdm.columns import Columns
 from torchsdm.documents import BadRows
 from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
-from torchsdm.evaluation import Entrant, Evaluation, classifier_entrants, explain_labels, paper_entrants
 from torchsdm.labels import label_array
 from torchsdm.states import LabelledStates, join_states
 from torchsdm.validation import as_list
+
+if TYPE_CHECKING:
+    from torchsdm.evaluation import Entrant, Evaluation
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +49,8 @@ def evaluate_model(
     checked before the first one is. If ``bad`` is given, rows of the data that cannot be read are noted there, by data
     set, and count as rejected; by default the first is an error, as it always is in training data.
     """
+    from torchsdm.evaluation import Evaluation, classifier_entrants, explain_labels, paper_entrants
+
     sets = dict(_named(one) for one in data)
     if len(sets) < len(data):
         raise InvalidInputError("Two data sets have the same name. Name them: NAME=DATA.")

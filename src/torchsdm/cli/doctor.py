@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import re
-from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from subprocess import CalledProcessError
 from typing import Any
@@ -86,6 +85,8 @@ def devices() -> list[str]:
 
 def extra(name: str) -> dict[str, Any]:
     """The packages of an extra with their versions; None if missing."""
+    from importlib.metadata import requires
+
     found = (_REQUIREMENT.match(one) for one in requires("torchsdm") or [])
     packages = {match["name"]: _version(match["name"]) for match in found if match and match["extra"] == name}
     is_complete = all(value is not None for value in packages.values())
@@ -145,6 +146,8 @@ def _lines(found: dict[str, Any]) -> list[str]:
 
 
 def _version(name: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(name)
     except PackageNotFoundError:

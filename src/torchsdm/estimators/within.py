@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sklearn.frozen import FrozenEstimator
-from sklearn.pipeline import Pipeline
-
 from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.model import Explanation
@@ -60,6 +57,9 @@ def explain_with(estimator: Any, X: Any, k: int = 5, **options: Any) -> list[Exp
 
 def _classifier(estimator: Any, X: Any, method: str) -> tuple[Any, Any]:
     """The classifier at the end of pipelines and searches, and its inputs."""
+    from sklearn.frozen import FrozenEstimator
+    from sklearn.pipeline import Pipeline
+
     if isinstance(estimator, FrozenEstimator):
         return _classifier(estimator.estimator, X, method)
     if isinstance(estimator, Pipeline):

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
-from sklearn.model_selection import train_test_split
 
 from torchsdm.choices import CONTROLS
 from torchsdm.core import Decisions
@@ -98,6 +97,8 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self: Self, X: Any, y: Any) -> Self:
         """Fit the estimator on part of the data, and certify it on the rest."""
+        from sklearn.model_selection import train_test_split
+
         caller = "CertifiedClassifier.fit"
         check_alpha(self.alpha, caller)
         for name in ("delta", "calibration_size", "certification_size"):
