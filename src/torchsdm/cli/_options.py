@@ -6,7 +6,6 @@ Nothing here imports torch or a room before a verb runs, so help, completion and
 from __future__ import annotations
 
 import functools
-import gc
 import json
 import logging
 import os
@@ -53,24 +52,6 @@ _COLUMN_OPTIONS: dict[str, Option] = {
 _DEVICE = click.option("--device", help="A torch device. Default: the CPU.")
 
 
-@contextmanager
-def importing() -> Iterator[None]:
-    """Import torch and our rooms with garbage collection paused; it would go through all their objects several times.
-
-    Modules live as long as the process, so later collections leave them out, too. If torch has been imported before,
-    collection is left as it is.
-    """
-    if "torch" in sys.modules or not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
-
-
 def _bundled(kind: Callable[..., Any], name: str, options: dict[str, Option]) -> Callable[[Command], Command]:
     """Options whose values reach the verb as one argument, an object of ``kind``."""
 
@@ -104,8 +85,7 @@ class LanguageModel:
 
     def open(self, path: str, backend: Backend = None) -> SavedModel:
         """Open the classifier saved at a path, with this language model to read texts; see ``SavedModel.load``."""
-        with importing():
-            from torchsdm.application import SavedModel
+        from torchsdm.application import SavedModel
 
         return SavedModel.load(
             path,
@@ -122,8 +102,7 @@ class LanguageModel:
 
 def open_live(path: str, writable: bool, **language_model: Any) -> LiveModel:
     """A model to change; others can change it, too, until ours is written."""
-    with importing():
-        from torchsdm.application import LiveModel
+    from torchsdm.application import LiveModel
 
     verb = f"sdm {click.get_current_context().info_name}"
     return LiveModel.open(path, who=verb, writable=writable, exclusive=False, **language_model)
@@ -163,8 +142,7 @@ class AskedModel:
                 raise InvalidInputError("A prompt needs a language model: --language-model NAME.")
             return None
         template = self._template()
-        with importing():
-            from torchsdm.hidden_states import HiddenStateExtractor
+        from torchsdm.hidden_states import HiddenStateExtractor
 
         return HiddenStateExtractor(
             self.reference,
@@ -388,8 +366,7 @@ class ModelOutput:
         path = Path(str(model)) if self.output is None else self.output
         if not path.exists() or (model is not None and self.is_in_place(model)):
             return path
-        with importing():
-            from torchsdm.storage import holds_model
+        from torchsdm.storage import holds_model
 
         if holds_model(path) and not self.overwrite:
             raise InvalidInputError(f"{path} already has a model: replace it with --overwrite, or choose another -o.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import warnings
 from pathlib import Path
@@ -33,6 +34,7 @@ from torchsdm.errors import InvalidInputError, TorchSDMError
 from torchsdm.settings import parse_toml, read_settings
 
 _EXIT_BAD_INPUT = 1
+_MANY_OBJECTS = 100_000  # between garbage collections: imports make more, which all live as long as the command
 _TYPES: dict[str, tuple[str, Any]] = {  # of options, by click's names; others are strings
     "integer": ("an integer", int),
     "integer range": ("an integer", int),
@@ -80,6 +82,7 @@ for verb in _VERBS:
 def main() -> None:
     """Run the command; an error is one sentence, with a traceback only if ``--debug`` is given."""
     is_debugging = "--debug" in sys.argv[1:]
+    gc.set_threshold(_MANY_OBJECTS)
     for command in (sdm, *sdm.commands.values()):  # click keeps line breaks after this character
         command.help = (command.help or "").replace("\\b\n", "\b\n")
     try:

@@ -15,7 +15,6 @@ from torchsdm.cli._options import (
     LanguageModel,
     column_options,
     guard_option,
-    importing,
     json_option,
     language_model_options,
     output_option,
@@ -101,23 +100,22 @@ def predict(
             "give their folder, or a pattern in quotes: 'data/*.jsonl'."
         )
     (inputs,) = sources
-    with importing():
-        from tqdm.auto import tqdm
+    from tqdm.auto import tqdm
 
-        from torchsdm.application import (
-            answer_rows,
-            check_output_format,
-            check_output_place,
-            example_row,
-            guard_state,
-            open_guard,
-            remove_finished,
-            score_blocks,
-            with_rejected,
-            write_rows,
-        )
-        from torchsdm.cluster import RayBackend, as_backend
-        from torchsdm.documents import BadRows
+    from torchsdm.application import (
+        answer_rows,
+        check_output_format,
+        check_output_place,
+        example_row,
+        guard_state,
+        open_guard,
+        remove_finished,
+        score_blocks,
+        with_rejected,
+        write_rows,
+    )
+    from torchsdm.cluster import RayBackend, as_backend
+    from torchsdm.documents import BadRows
 
     if output is not None:
         check_output_format(output)

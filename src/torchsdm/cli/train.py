@@ -17,7 +17,6 @@ from torchsdm.cli._options import (
     alpha_setting,
     asked_model_options,
     column_options,
-    importing,
     json_option,
     model_output_options,
     ray_option,
@@ -164,14 +163,13 @@ def train(
 
     with resumable(kept):
         extractor = language_model.extractor()
-        with importing():
-            from torchsdm.application import read_training_parts, summary
-            from torchsdm.cluster import extract_on
-            from torchsdm.estimators import SDMClassifier, SDMEnsemble
-            from torchsdm.hidden_states import default_store
-            from torchsdm.labels import check_pools
-            from torchsdm.targets import check_targets
-            from torchsdm.training import remove_checkpoint
+        from torchsdm.application import read_training_parts, summary
+        from torchsdm.cluster import extract_on
+        from torchsdm.estimators import SDMClassifier, SDMEnsemble
+        from torchsdm.hidden_states import default_store
+        from torchsdm.labels import check_pools
+        from torchsdm.targets import check_targets
+        from torchsdm.training import remove_checkpoint
 
         def check(classes: Array) -> None:
             check_targets(alpha, classes, "sdm train")
