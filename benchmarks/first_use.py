@@ -1,9 +1,10 @@
-"""The first use of an installation, whose loops are not compiled yet, against every other."""
+"""The first use of an installation, before Python has cached any of its modules, against every other."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from pathlib import Path
 from measure import Figure, compare
 from problems import ENCODER
 
+import torchsdm
 from torchsdm.experiments.demonstration import read_films
 
 N, N_TEXTS, WIDTH = 3_000, 300, 384
@@ -43,32 +45,41 @@ def run() -> Iterator[Figure]:
     """A saved model's first decision, fitting to states, and training on texts."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        model, texts, kept = folder / "model", folder / "texts.jsonl", folder / "compiled"
+        model, texts, used = folder / "model", folder / "texts.jsonl", _installed(folder / "used")
         rows = [{"text": one.text, "label": one.label} for one in read_films(n_verdicts=N_TEXTS)["verdicts"]]
         texts.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        _seconds(FIT, (str(model),), kept)
+        _seconds(FIT, (str(model),), used)
         words = ("train", str(texts), "-m", ENCODER, "--alpha", "0.8", "--overwrite", "-o", str(folder / "trained"))
         for work, program, arguments in (
             ("load a model and decide", DECIDE, (str(model),)),
             (f"fit to {N:,} states and decide", FIT, ()),
             (f"sdm train on {N_TEXTS} texts", TRAIN, words),
         ):
-            figure = compare(
-                f"{work}, the first time after an installation",
-                lambda program=program, arguments=arguments: _seconds(program, arguments),
-                "every other time",
-                lambda program=program, arguments=arguments: _seconds(program, arguments, kept),
-                repeats=3,
-                clock=lambda measured: measured(),
-            )
-            first, later = figure.work_seconds or 0.0, figure.yardstick_seconds or 0.0
-            yield replace(figure, note=f"{first - later:+.1f} s to {later:.1f} s from the start to the last decision")
+
+            def first(program: str = program, arguments: tuple[str, ...] = arguments) -> float:
+                with tempfile.TemporaryDirectory() as empty:
+                    return _seconds(program, arguments, _installed(Path(empty) / "new"))
+
+            def later(program: str = program, arguments: tuple[str, ...] = arguments) -> float:
+                return _seconds(program, arguments, used)
+
+            named = f"{work}, the first time after an installation"
+            figure = compare(named, first, "every other time", later, repeats=3, clock=lambda measured: measured())
+            extra = (figure.work_seconds or 0.0) - (figure.yardstick_seconds or 0.0)
+            yield replace(figure, note=f"{extra:+.1f} s to {figure.yardstick_seconds:.1f} s until the last decision")
 
 
-def _seconds(program: str, words: tuple[str, ...], compiled: Path | None = None) -> float:
-    """Until a program has its result, with machine code that is kept, or none; it may go on compiling after that."""
+def _installed(folder: Path) -> Path:
+    """The package as it is after an installation: with its libraries, and nothing that is made at first use."""
+    shutil.copytree(Path(torchsdm.__file__).parent, folder / "torchsdm", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def _seconds(program: str, words: tuple[str, ...], package: Path) -> float:
+    """Until a program has its result, with the package in a folder."""
     with tempfile.TemporaryDirectory() as empty:
-        caches = {"NUMBA_CACHE_DIR": str(compiled or f"{empty}/compiled"), "TORCHSDM_CACHE": f"{empty}/states"}
+        places = {"PYTHONPATH": str(package), "TORCHSDM_CACHE": f"{empty}/states"}
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         command = [sys.executable, "-c", program, str(time.time()), *words]
-        done = subprocess.run(command, env={**os.environ, **caches}, check=True, stdout=subprocess.PIPE, text=True)
+        done = subprocess.run(command, env={**environment, **places}, check=True, stdout=subprocess.PIPE, text=True)
     return float(done.stdout.split()[-1])

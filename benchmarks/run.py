@@ -21,7 +21,7 @@ from typing import Any
 
 NAMES = (
     *("passes", "epoch", "region", "queries", "files", "adding", "changes", "memory", "extraction", "growth"),
-    *("front_door", "first_use", "service", "cluster", "train", "evaluating"),
+    *("filter", "front_door", "first_use", "service", "cluster", "train", "evaluating"),
 )
 HERE = Path(__file__).resolve().parent
 LOOPBACK = HERE.parent / "tests" / "cluster" / "loopback.py"  # Ray takes another address wherever there is one

@@ -31,7 +31,7 @@ from torchsdm.numerics import empty_float32, product_error, rounded_down, rounde
 from torchsdm.threads import in_shares
 
 _LANES = 32  # numbers that are read at once: rows are padded to a multiple of them
-_LARGEST_KEPT = 1 << 28  # bytes of rounded points that are kept from one search to the next
+_LARGEST = 1 << 28  # bytes that rounded points may take, which are kept from one search to the next
 _LEAST_ROUNDING = 2.0**-12  # e where points happen to be bfloat16 numbers
 _SHARE = 512  # points that a thread rounds at once
 _RATIO = 1.0  # r: queries are about as far from the centre as support points
@@ -41,7 +41,7 @@ _RATIO = 1.0  # r: queries are about as far from the centre as support points
 class CoarsePoints:
     """The columns' side for support points, around the same centre and with the same sigma as their finer bounds."""
 
-    points: Tensor  # (S, M)
+    rounded: Tensor  # (S, .) bfloat16, padded
     centre: Tensor  # (M,) float64
     terms: CoarseTerms
     lower: Tensor  # (S,) float32
@@ -49,7 +49,6 @@ class CoarsePoints:
     norms: Tensor  # (S,) float64: S
     changed: Tensor  # (S,) float64: delta_s
     outliers: Tensor  # (S,) whether a column is left to float64
-    kept: Tensor | None  # (S, .) bfloat16, unless that would be too large
 
     @classmethod
     def of(
@@ -57,16 +56,11 @@ class CoarsePoints:
     ) -> CoarsePoints:
         """Round the points; ``squared_norms`` are their squared distances from the centre."""
         n, sigma = len(points), 2.0**-terms.exponent
-        kept = rounded_like(points, n) if fits(points) else None
-        changed = torch.empty(n, dtype=torch.float64)
-
-        def round_some(begin: int, end: int) -> None:
-            halves = rounded_like(points, end - begin) if kept is None else kept[begin:end]
-            kernels.coarse_points(points, centre, sigma, halves, changed, begin, end)
-
-        in_shares(round_some, n, _SHARE)
-        if kept is not None:
-            kept[outliers] = 0
+        rounded, changed = _room_for(points), torch.empty(n, dtype=torch.float64)
+        in_shares(
+            lambda begin, end: kernels.coarse_points(points, centre, sigma, rounded, changed, begin, end), n, _SHARE
+        )
+        rounded[outliers] = 0
         norms = squared_norms.sqrt() * sigma
         typical = torch.where(norms > 0, changed / norms, 0.0).median()
         numbers = CoarseTerms(
@@ -82,26 +76,11 @@ class CoarsePoints:
         slack *= 1 + 1e-9  # these sums are rounded, too
         lower = rounded_down(b - slack).masked_fill_(outliers, -torch.inf)
         upper = rounded_up(b + slack).masked_fill_(outliers, torch.inf)
-        return cls(points, centre, numbers, lower, upper, norms, changed, outliers, kept)
-
-    def multiplicands(self, start: int, stop: int) -> Tensor:
-        """Columns (stop - start, .) in bfloat16."""
-        if self.kept is not None:
-            return self.kept[start:stop]
-        halves, changed = rounded_like(self.points, stop - start), torch.empty_like(self.changed)
-        sigma = 2.0**-self.terms.terms.exponent
-
-        def round_some(begin: int, end: int) -> None:
-            first, last = start + begin, start + end
-            kernels.coarse_points(self.points, self.centre, sigma, halves[begin:end], changed, first, last)
-
-        in_shares(round_some, stop - start, _SHARE)
-        halves[self.outliers[start:stop]] = 0
-        return halves
+        return cls(rounded, centre, numbers, lower, upper, norms, changed, outliers)
 
     def queries(self, queries: Tensor) -> RowBounds:
         """The rows' side for queries (n, M)."""
-        side = RowBounds(rounded_like(queries, len(queries)), *torch.empty(3, len(queries), dtype=torch.float32))
+        side = RowBounds(_room_for(queries), *torch.empty(3, len(queries), dtype=torch.float32))
         outputs = side.factor, side.low, side.high
         kernels.coarse_queries(queries, self.centre, self.terms, side.multiplier, outputs)
         return side
@@ -114,17 +93,17 @@ class CoarsePoints:
         slack = slack * (1 + 1e-9) + 3 * self.terms.terms.underflow
         low = rounded_down(b - slack).masked_fill_(self.outliers, -torch.inf)
         high = rounded_up(b + slack).masked_fill_(self.outliers, torch.inf)
-        return RowBounds(self.multiplicands(0, len(b))[order], torch.full_like(low, 2.0), low[order], high[order])
+        return RowBounds(self.rounded[order], torch.full_like(low, 2.0), low[order], high[order])
 
 
-def fits(points: Tensor) -> bool:
-    """Whether rounded points are kept."""
-    return 2 * len(points) * _padded(points.shape[1]) <= _LARGEST_KEPT
+def fits(shape: tuple[int, ...]) -> bool:
+    """Whether there is memory for rounded points of a shape (S, M)."""
+    return 2 * shape[0] * _padded(shape[1]) <= _LARGEST
 
 
-def rounded_like(points: Tensor, n: int) -> Tensor:
-    """Room for n points in bfloat16, padded; rows begin at cache lines."""
-    return empty_float32(n, _padded(points.shape[1]) // 2, device=points.device).view(torch.bfloat16)
+def _room_for(points: Tensor) -> Tensor:
+    """Room for points in bfloat16, padded; rows begin at cache lines."""
+    return empty_float32(len(points), _padded(points.shape[1]) // 2, device=points.device).view(torch.bfloat16)
 
 
 def multiply_into(out: Tensor, rows: Tensor, columns: Tensor, width: int) -> None:

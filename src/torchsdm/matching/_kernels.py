@@ -117,7 +117,7 @@ def query_bounds(
 def coarse_points(
     points: Tensor, centre: Tensor, scale: float, halves: Tensor, changed: Tensor, begin: int, end: int
 ) -> None:
-    """Scaled points in bfloat16, the first of them at ``begin``, and the norm of what rounding changed."""
+    """Scaled points in bfloat16, and the norm of what rounding changed."""
     stride = halves.shape[1]
     call("coarse_points", byref(_Points.of(points)), centre, scale, halves, stride, changed, begin, end)
 

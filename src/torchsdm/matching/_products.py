@@ -66,7 +66,7 @@ class Products:
         if bounds.decide_nothing:
             out.zero_()
         elif is_coarse:
-            coarse.multiply_into(out, multiplier, part.points.coarse.multiplicands(start, stop), bounds.n_filters)
+            coarse.multiply_into(out, multiplier, part.points.coarse.rounded[start:stop], bounds.n_filters)
         else:
             multiply_into(out, multiplier, part.points.multiplicands(start, stop))
         if own is not None:

@@ -40,7 +40,6 @@ from torchsdm.matching._tiles import Columns, Found, Rows, Tile
 from torchsdm.native import has_loops
 
 DEFAULT_BLOCK_SIZE = 2048
-_MANY_QUERIES = 64  # worth rounding the support for, if it is too large to be kept rounded
 _FEWEST_FILTERS = 32  # with fewer, products take no longer than what is done with them
 _LARGEST_SHARE_LEFT = 0.25  # rows that coarse bounds may leave to finer ones, before they are given up
 NO_POINT = -1  #: the nearest index if there is no support point; its distance is infinite
@@ -285,7 +284,7 @@ def match_self(
     whole = joined(parts)
     support, n = whole.points, len(whole)
     own = torch.arange(n, device=support.points.device)
-    engine = _engine(support.points, [whole], kernels if fits(support.points) else kernels or "compiled")
+    engine = _engine(support.points, [whole], kernels)
     if not engine.compiled:
         return match(support.points, whole.predictions, [whole], own, block_size, kernels="torch")
     order = torch.argsort(whole.groups, stable=True)
@@ -360,9 +359,12 @@ def _engine(queries: Tensor, parts: Sequence[Part], kernels: KernelKind | None) 
 def _fastest_kernels(queries: Tensor, points: Sequence[CentredPoints]) -> KernelKind:
     if queries.device.type != "cpu" or not has_loops():
         return "torch"
-    is_worth_rounding = len(queries) >= _MANY_QUERIES or all(fits(one.points) for one in points)
     says_something = queries.shape[1] >= _FEWEST_FILTERS and not any(one.bounds.decide_nothing for one in points)
-    return "coarse" if has_coarse_products() and is_worth_rounding and says_something else "compiled"
+    return (
+        "coarse"
+        if has_coarse_products() and says_something and all(fits(one.points.shape) for one in points)
+        else "compiled"
+    )
 
 
 def _search_in_blocks(

@@ -147,7 +147,7 @@ int coarse_points(const points_t *points, const double *centre, double scale, ui
     for (int64_t i = begin; i < end; i++) {
         copy_point(points, i, point);
         centre_point(point, centre, width, &squared, &cross);
-        changed[i] = to_bfloat16(point, scale, width, halves + (i - begin) * stride, stride);
+        changed[i] = to_bfloat16(point, scale, width, halves + i * stride, stride);
     }
     free(point);
     return 0;

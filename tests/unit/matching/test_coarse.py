@@ -74,7 +74,7 @@ def test_bounds_hold_at_every_scale(n_filters, dtype):
         points, queries = draw(n_filters, scale, offset, dtype, seed)
         coarse = points.coarse
         side, exact = coarse.queries(queries), exact_squares(queries, points.points, points.bounds.scale)
-        product = products(side, coarse.multiplicands(0, len(points.points)), n_filters)
+        product = products(side, coarse.rounded, n_filters)
         assert_coarse_bounds_hold(product, side, coarse, exact)
 
 
@@ -96,7 +96,7 @@ def test_bounds_hold_where_every_number_is_rounded_alike():
     points = torch.tensor([[number] * 50, [-number] * 50, [number] * 25 + [-number] * 25])
     support = CentredPoints.of(points, torch.zeros(50))
     side, exact = support.coarse.queries(points), exact_squares(points, points, support.bounds.scale)
-    product = products(side, support.coarse.multiplicands(0, 3), 50)
+    product = products(side, support.coarse.rounded, 50)
     lower, upper = assert_coarse_bounds_hold(product, side, support.coarse, exact)
     error = np.abs((lower.astype(float) + upper) / 2 - np.array(exact, dtype=float)).max()
     assert error > 0.9 * (upper.astype(float) - lower).max() / 2  # the bounds are no wider than they must be
@@ -106,7 +106,7 @@ def test_bounds_say_something_about_ordinary_points():
     points, queries = random(500, 100), random(20, 100, seed=1)
     support = CentredPoints.of(points, points.mean(dim=0))
     side = support.coarse.queries(queries)
-    lower, upper = both_bounds(products(side, support.coarse.multiplicands(0, 500), 100).numpy(), side, support.coarse)
+    lower, upper = both_bounds(products(side, support.coarse.rounded, 100).numpy(), side, support.coarse)
     typical = float(support.squared_norms.median()) * support.bounds.scale**2
     assert ((upper - lower) < 0.04 * typical).all()
 
@@ -196,15 +196,17 @@ def test_a_search_in_two_rounds_is_exact_however_much_is_left_open(spread):
         assert torch.equal(getattr(got, name), values), name
 
 
-def test_points_that_are_not_kept_are_rounded_again(monkeypatch):
+def test_points_that_are_left_to_float64_leave_the_others_to_bfloat16():
     points, labels, predicted = clouds(900, 64, 1.0)
-    points[5] = 1e14  # left to float64
     queries, predictions, _ = clouds(70, 64, 1.0, seed=1)
-    kept = search.match(queries, predictions, support_of(points, labels, predicted), block_size=64, k=3)
-    monkeypatch.setattr(_coarse, "_LARGEST_KEPT", 0)
-    support = support_of(points, labels, predicted)
-    again = search.match(queries, predictions, support, block_size=64, k=3, kernels="coarse")
-    assert support[0].points.coarse.kept is None
-    for name, values in vars(kept).items():
-        assert torch.equal(getattr(again, name), values), name
+    points[5] = 1e14
+    support = CentredPoints.of(points, torch.zeros(64))
+    assert support.coarse.outliers.sum() == 1 and not support.coarse.rounded[5].any()
     assert_exact(queries, predictions, points, labels, predicted, k=3)
+
+
+def test_large_supports_are_not_rounded(monkeypatch, engines):
+    points, labels, predicted = clouds(900, 64, 1.0)
+    monkeypatch.setattr(_coarse, "_LARGEST", 2 * 900 * 64 - 1)
+    assert_exact(points[:70], predicted[:70], points, labels, predicted, k=3)
+    assert engines == ["compiled"]
