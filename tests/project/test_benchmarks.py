@@ -200,3 +200,22 @@ def test_a_projection_is_arithmetic_on_what_was_measured(load):
     assert "| 256 filters | 8 | 19 GB | 64.0 | 35 |" in table
     assert "| 1,000 filters | 4 | 150 GB: does not fit | – | – |" in table
     assert projection.markdown([{"machine": {"processor": "P"}, "figures": {}}]) == ""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_step_of_evaluating_is_measured_as_one_thing_grows(load, monkeypatch):
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("peak memory is read from Linux's /proc")
+    evaluating = load("evaluating")
+    small, audit = evaluating.Problem(40, 2, 300), evaluating.Problem(40, 2, 0)
+    larger, audits = (evaluating.Problem(80, 2, 300),), (evaluating.Problem(120, 2, 0), evaluating.Problem(40, 4, 0))
+    sizes = {"N_FITTED": 600, "M": 8, "SMALL": small, "LARGER": larger, "SMALL_AUDIT": audit, "LARGER_AUDITS": audits}
+    for name, value in sizes.items():
+        monkeypatch.setattr(evaluating, name, value)
+    figures = list(evaluating.run())
+    assert [one.work for one in figures] == [
+        *(f"{step}: 80 inputs, 2 classes, 300 exemplars" for step in ("decide", "certify", "evaluate", "report")),
+        *("audit: 120 inputs, 2 classes", "audit: 40 inputs, 4 classes"),
+    ]
+    assert [one.goal for one in figures] == ["≤ 2"] * 4 + ["≤ 9", "≤ 2"]  # pairs of inputs, of an audit
+    assert figures[-1].against == "CPU time with 40 inputs, 2 classes"

@@ -97,9 +97,12 @@ class CertifiedScore(ClassifierMixin, BaseEstimator):
 
     def decide(self, X: ArrayLike) -> Decisions:
         """Decide on each input: the estimator's label, and whether the certified rule admits it."""
-        if not hasattr(self, "certificate_"):
-            raise NotFittedError("This CertifiedScore is not fitted yet: call fit before decide.")
-        answers: Decisions = self.estimator.decide(X)
+        self._check_is_fitted()
+        return self.applied(self.estimator.decide(X))
+
+    def applied(self, answers: Decisions) -> Decisions:
+        """The same for what the estimator decided on inputs, so that several scores of it need not ask it again."""
+        self._check_is_fitted()
         score = self._score(answers)
         admitted = self.certificate_.admits(answers.logits.argmax(axis=1), score, np.isfinite(score))
         return Decisions.of_probabilities(
@@ -118,6 +121,10 @@ class CertifiedScore(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: ArrayLike) -> Array:
         """The estimator's class probabilities (N, C)."""
         return self.decide(X).probabilities
+
+    def _check_is_fitted(self) -> None:
+        if not hasattr(self, "certificate_"):
+            raise NotFittedError("This CertifiedScore is not fitted yet: call fit before decide.")
 
     def _sample(self, answers: Decisions, y: ArrayLike) -> ScoredSample:
         """Decisions and true labels as a certificate sees them."""

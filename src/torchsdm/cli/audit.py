@@ -10,6 +10,8 @@ import click
 from torchsdm.cli._options import AskedModel, asked_model_options, column_options, json_option, output_option, say
 from torchsdm.columns import Columns
 
+_ROWS_AT_ONCE = 1000  # written
+
 
 @click.command()
 @click.argument("data", metavar="DATA")
@@ -63,16 +65,18 @@ def audit(
     pool = read_training(data, columns, extractor, partial(check_auditable, n_folds=n_folds))
     audited = audit_labels(pool, n_neighbors=n_neighbors, n_folds=n_folds, random_state=seed, verbose=True)
     if output is not None:
-        write_rows(output, [[one.to_dict() for one in audited.rows]])
-    listed = audited.contradicted[:top]
+        starts = range(0, len(audited.rows), _ROWS_AT_ONCE)
+        write_rows(output, ([one.to_dict() for one in audited.rows[start : start + _ROWS_AT_ONCE]] for start in starts))
+    contradicted = audited.contradicted
+    listed = contradicted[:top]
     result = {
-        **{"judged": len(audited.rows), "contradicted": len(audited.contradicted)},
+        **{"judged": len(audited.rows), "contradicted": len(contradicted)},
         **{"k": audited.n_neighbors, "folds": n_folds, "seed": seed},
         "output": None if output is None else str(output),
         "rows": [one.to_dict() for one in listed],
     }
     heading = (
-        f"{len(audited.rows):,} rows judged, each by what has not seen its label; for {len(audited.contradicted):,} "
+        f"{len(audited.rows):,} rows judged, each by what has not seen its label; for {len(contradicted):,} "
         f"of them another label has more evidence."
     )
     if listed:

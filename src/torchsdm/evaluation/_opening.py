@@ -19,9 +19,10 @@ from torchsdm.core import SDMDecisions
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.metrics import Cell, SelectiveAccuracy, selective_accuracy
+from torchsdm.evaluation.overview import FreshGuards
 from torchsdm.evaluation.strangers import CLASSES, OUTSIDE
 from torchsdm.targets import described
-from torchsdm.trust import Certificate, DriftGuard
+from torchsdm.trust import Certificate
 
 PROMISED, DRIFTED, MISSED, OUTSIDERS, UNPROMISED = STANDINGS = (
     "promised",  # certified, and the inputs look like the certification set
@@ -61,15 +62,18 @@ class NextStep:
 
 
 def verdicts(
-    evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, decided: Mapping[str, SDMDecisions]
+    evaluation: Evaluation,
+    classifier: SDMClassifier | SDMEnsemble,
+    decided: Mapping[str, SDMDecisions],
+    guards: FreshGuards | None = None,
 ) -> list[Verdict]:
-    """One verdict per data set, by what the classifier itself decides."""
-    return [_verdict(evaluation, classifier, name, decisions) for name, decisions in decided.items()]
+    """One verdict per data set, by what the classifier itself decides; ``guards`` are its."""
+    guards = guards or FreshGuards(classifier)
+    return [_verdict(evaluation, guards, name, decisions) for name, decisions in decided.items()]
 
 
-def _verdict(
-    evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, name: str, decisions: SDMDecisions
-) -> Verdict:
+def _verdict(evaluation: Evaluation, guards: FreshGuards, name: str, decisions: SDMDecisions) -> Verdict:
+    classifier = guards.classifier
     certificate, kind = promise_of(classifier), evaluation.kinds[name]
     n_unread = evaluation.unread.get(name, 0)
     alphas = () if certificate is None else certificate.class_alphas
@@ -87,7 +91,7 @@ def _verdict(
         sentence = f"Nothing is promised. {count} {was} admitted all the same."
         if not admitted.n_admitted:
             sentence = f"Nothing is promised, and {_lower(count)} can be answered unattended."
-    elif _drifted(classifier, decisions):
+    elif _drifted(guards, decisions):
         standing = DRIFTED
         sentence = f"{count} {was} admitted; these are not the kind of input that the promise is about."
         detail = _join(f"The drift guard tells them from the {_sample(certificate)}.", seen)
@@ -103,7 +107,7 @@ def _verdict(
             promised = f"{count} would be answered unattended; if they are like the {_sample(certificate)}, {promise}."
         sentence = promised if admitted.n_admitted else f"{count} can be answered unattended."
         about = f"The promise is about inputs like the {_sample(certificate)}."
-        detail = _join(seen, about if kind == CLASSES else _in_their_order(classifier, decisions))
+        detail = _join(seen, about if kind == CLASSES else _in_their_order(guards, decisions))
     read = {lane: int((np.asarray(decisions.lane) == lane).sum()) for lane in LANES}
     return Verdict(name, standing, sentence, detail, {**read, REJECTED: n_unread}, admitted.n_admitted)
 
@@ -141,24 +145,21 @@ def _promise(certificate: Certificate, names: Sequence[Any]) -> str:
     return promise
 
 
-def _drifted(classifier: SDMClassifier | SDMEnsemble, decisions: SDMDecisions) -> bool:
+def _drifted(guards: FreshGuards, decisions: SDMDecisions) -> bool:
     """Whether a guard is raised by the inputs. A data set is no stream: it is shown in a random order."""
     shuffled = np.random.default_rng(0).permutation(len(decisions))
-    return _raised_at(classifier, decisions[shuffled]) is not None
+    return _raised_at(guards, decisions[shuffled]) is not None
 
 
-def _in_their_order(classifier: SDMClassifier | SDMEnsemble, decisions: SDMDecisions) -> str:
+def _in_their_order(guards: FreshGuards, decisions: SDMDecisions) -> str:
     """What the guard says of inputs without labels, which may well be a stream; empty if it stays calm."""
-    at = _raised_at(classifier, decisions)
+    at = _raised_at(guards, decisions)
     return "" if at is None else f"In the order of the file, the drift guard is raised at input {at:,}: look there."
 
 
-def _raised_at(classifier: SDMClassifier | SDMEnsemble, decisions: SDMDecisions) -> int | None:
-    if isinstance(classifier, SDMEnsemble):
-        return None
-    guard = DriftGuard.from_classifier(classifier)
-    guard.update(decisions)
-    return guard.raised_at
+def _raised_at(guards: FreshGuards, decisions: SDMDecisions) -> int | None:
+    guard = guards.after(decisions)
+    return None if guard is None else guard.raised_at
 
 
 def _missed(accuracy: SelectiveAccuracy, certificate: Certificate) -> str | None:

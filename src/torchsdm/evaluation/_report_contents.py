@@ -38,14 +38,13 @@ _PICTURE_ROWS = 20_000  # inputs in plots that need their own decisions
 
 
 def pictures(
-    evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, name: str, data: LabelledStates
+    evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, name: str, decided: SDMDecisions
 ) -> Iterator[tuple[str, Any]]:
-    """The displays of one data set, with their captions; of strangers only their distances."""
-    alpha = evaluation.alpha
+    """The displays of a data set, by what the classifier decides on it, with captions; of strangers only distances."""
+    alpha, data = evaluation.alpha, evaluation.data_sets[name]
     rows = _sample(len(data))
-    states = _take(data.hidden_states, rows)
     of_all = "" if len(rows) == len(data) else f" {len(rows):,} of {len(data):,} inputs, drawn at random."
-    own = classifier.decide(states).at(alpha)
+    own = decided[rows] if of_all else decided
     distances = _distances(classifier, own, name, of_all)
     if evaluation.kinds[name] != CLASSES:
         yield from distances
@@ -65,7 +64,16 @@ def pictures(
         yield caption, PartitionDisplay.from_predictions(own, truth, region=region)
     yield from distances
     caption = f"Accuracy and admitted share of the paper's region across α.{of_all}"
-    yield caption, AlphaDisplay.from_estimator(classifier, states, truth, alphas=_ALPHAS)
+    yield caption, _of_alphas(classifier, own, _take(data.hidden_states, rows), truth)
+
+
+def _of_alphas(classifier: SDMClassifier | SDMEnsemble, own: SDMDecisions, states: Any, truth: Array) -> AlphaDisplay:
+    """What the regions of other alphas admit; asks the classifier again only if they rest on other signals."""
+    if isinstance(classifier, SDMEnsemble) or classifier.model_.outdated:
+        return AlphaDisplay.from_estimator(classifier, states, truth, alphas=_ALPHAS)
+    calibration = classifier.model_.calibration
+    regions = calibration.with_regions(_ALPHAS.tolist(), calibration.min_class_count).regions
+    return AlphaDisplay.from_regions(own, truth, regions=regions)
 
 
 def _distances(
@@ -217,17 +225,15 @@ def examples(
     """How many inputs are admitted against their given label, if they have any, and examples of every kind."""
     labels = kind_of_labels(data.labels, decisions.classes)
     truth = check_label_array(data.labels, "render_report") if labels == CLASSES else np.array([None] * len(data))
+    right = decisions.predictions == truth
+    kinds = [(kind.caption, kind.choose(decisions, right)) for kind in (_KINDS if labels == CLASSES else _OF_STRANGERS)]
+    kinds = [(caption, rows) for caption, rows in kinds if len(rows)]
+    shown = np.concatenate([np.empty(0, dtype=np.int64), *(rows[:MAX_EXAMPLES] for _, rows in kinds)])
+    explained = iter(classifier.explain(_take(data.hidden_states, shown), k=_EXEMPLARS) if len(shown) else ())
     groups = []
-    for kind in _KINDS if labels == CLASSES else _OF_STRANGERS:
-        rows = kind.choose(decisions, decisions.predictions == truth)
-        if len(rows):
-            shown = rows[:MAX_EXAMPLES]
-            explained = classifier.explain(_take(data.hidden_states, shown), k=_EXEMPLARS)
-            found = (
-                Example(*_named(data, int(row)), _label(data, int(row)), one)
-                for row, one in zip(shown, explained, strict=True)
-            )
-            groups.append(ExampleGroup(kind.caption, len(rows), tuple(found)))
+    for caption, rows in kinds:
+        named = ((*_named(data, row), _label(data, row)) for row in rows[:MAX_EXAMPLES].tolist())
+        groups.append(ExampleGroup(caption, len(rows), tuple(Example(*one, next(explained)) for one in named)))
     n_against = int((decisions.admitted & (decisions.predictions != truth)).sum())
     return None if labels == NONE else n_against, groups
 

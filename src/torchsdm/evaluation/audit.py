@@ -17,8 +17,8 @@ their product is too sure, and where classes overlap it contradicts right labels
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -47,9 +47,10 @@ from torchsdm.wording import shortened
 
 PENALTY = 100.0  #: of the squared weights; docs/decisions/0020 says how it was chosen
 _CALLER = "audit_labels"
+_VALUES_AT_ONCE = 1 << 20  # rows × classes that are judged at once
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ContradictingNeighbor:
     """One of the rows nearest to a judged one, with another label."""
 
@@ -62,7 +63,7 @@ class ContradictingNeighbor:
     text: str | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class AuditedLabel:
     """One row's label, and what speaks against it."""
 
@@ -109,12 +110,22 @@ class LabelAudit:
     rows: tuple[AuditedLabel, ...]
     classes: Array
     """(C,)"""
-    evidence: Array
-    """p_i(c) v_i(c) / sum_c p_i(c) v_i(c), (N, C), in the order of the data; row i does not depend on its label."""
     n_neighbors: int
     """k; all other rows, if there are fewer than asked for."""
     n_folds: int
     seed: int
+    _witnesses: _Witnesses = field(repr=False)
+
+    @property
+    def evidence(self) -> Array:
+        """p_i(c) v_i(c) / sum_c p_i(c) v_i(c), (N, C), in the order of the data; row i does not depend on its label.
+
+        Computed when asked for: it alone takes memory for every row and class.
+        """
+        table = np.empty((len(self.rows), len(self.classes)))
+        for heard in self._witnesses.heard():
+            table[heard.rows] = heard.log_evidence.exp().numpy()
+        return table
 
     @property
     def contradicted(self) -> tuple[AuditedLabel, ...]:
@@ -181,16 +192,12 @@ def audit_labels(
 
     h = states.float().numpy()
     distances, nearest = _neighbors(h, k)
-    votes = np.stack([(labels[nearest] == c).sum(axis=1) for c in range(len(classes))], axis=1)  # (N, k) -> (N, C)
-    log_p = _out_of_fold(h, labels, classes, n_folds, seed, verbose)  # (N, C)
-    log_v = np.log((votes + 1) / (k + len(classes)))
-    evidence = torch.from_numpy(log_p + log_v).log_softmax(dim=1)
-    is_given = torch.from_numpy(labels[:, None] == np.arange(len(classes)))  # (N, C)
-    contradiction = (evidence.masked_fill(is_given, -torch.inf).logsumexp(dim=1) - evidence[is_given]) / math.log(10)
+    witnesses = _Witnesses.of(h, labels, classes, nearest, n_folds, seed, verbose)
+    judged = _judge(witnesses, labels)
 
     names = range(len(h)) if data.ids is None else as_list(data.ids, "ids", _CALLER)
     texts_of = [None] * len(h) if data.texts is None else list(data.texts)
-    given, suggested = classes[labels].tolist(), classes[evidence.argmax(dim=1).numpy()].tolist()
+    given, suggested = classes[labels].tolist(), classes[judged.suggestions].tolist()
 
     def neighbors_of(row: int) -> tuple[ContradictingNeighbor, ...]:
         against = np.flatnonzero(labels[nearest[row]] != labels[row])[:n_shown]
@@ -200,6 +207,8 @@ def audit_labels(
             for other, distance in pairs
         )
 
+    order = torch.from_numpy(judged.contradiction).argsort(descending=True, stable=True).numpy()
+    columns = (order, judged.contradiction[order], judged.log_p[order], judged.n_agreeing[order])
     rows = tuple(
         AuditedLabel(
             row,
@@ -207,16 +216,16 @@ def audit_labels(
             names[row],
             given[row],
             suggested[row],
-            float(contradiction[row]),
-            math.exp(log_p[row, labels[row]]),
-            int(votes[row, labels[row]]),
+            score,
+            math.exp(log_probability),
+            agreeing,
             k,
             texts_of[row],
             neighbors_of(row),
         )
-        for row in contradiction.argsort(descending=True, stable=True).tolist()
+        for row, score, log_probability, agreeing in zip(*(column.tolist() for column in columns), strict=True)
     )
-    return LabelAudit(rows, classes, evidence.exp().numpy(), k, n_folds, seed)
+    return LabelAudit(rows, classes, k, n_folds, seed, witnesses)
 
 
 def check_auditable(y: Any, n_folds: int) -> tuple[Array, Array]:
@@ -245,17 +254,93 @@ def _neighbors(states: Array, k: int) -> tuple[Array, Array]:
     return found.neighbor_distances.numpy(), found.neighbor_indices.numpy()
 
 
-def _out_of_fold(states: Array, labels: Array, classes: Array, n_folds: int, seed: int, verbose: bool) -> Array:
-    """log p_i(c), (N, C): each row by a regression fitted on the rows of the other folds."""
-    fold_of = np.random.default_rng(seed).permutation(len(states)) % n_folds
-    log_p = np.empty((len(states), len(classes)))
-    for fold in tqdm(range(n_folds), unit="fold", disable=None if verbose else True):
-        judged, seen = fold_of == fold, fold_of != fold
-        missing = np.setdiff1d(np.arange(len(classes)), labels[seen])
-        if len(missing):
-            raise InvalidInputError(
-                f"All examples of class {classes.tolist()[missing[0]]!r} fell into one fold.", remedy=Remedy.OTHER_FOLDS
-            )
-        logits = LogisticModel(PENALTY).fit(states[seen], labels[seen]).logits(states[judged])
-        log_p[judged] = torch.log_softmax(torch.from_numpy(logits).double(), dim=1).numpy()
-    return log_p
+@dataclass(frozen=True)
+class _Heard:
+    """What the witnesses say of some rows."""
+
+    rows: Array
+    """Their numbers (B,)."""
+    log_p: torch.Tensor
+    """log p_i(c), (B, C)."""
+    votes: Array
+    """n_i(c), (B, C)."""
+    log_evidence: torch.Tensor
+    """log of p_i(c) v_i(c) over its sum, (B, C)."""
+
+
+@dataclass(frozen=True)
+class _Witnesses:
+    """The regressions and neighbours that judge every row; what they say is computed for some rows at a time."""
+
+    states: Array
+    """(N, D)"""
+    fold_of: Array
+    """The fold of each row (N,)."""
+    regressions: tuple[LogisticModel, ...]
+    """By fold: fitted on the rows of the others."""
+    neighbor_labels: Array
+    """Class numbers (N, k) of the nearest rows."""
+    n_classes: int
+
+    @classmethod
+    def of(
+        cls, states: Array, labels: Array, classes: Array, nearest: Array, n_folds: int, seed: int, verbose: bool
+    ) -> _Witnesses:
+        """Draw the folds and fit the regressions."""
+        fold_of = np.random.default_rng(seed).permutation(len(states)) % n_folds
+        regressions = []
+        for fold in tqdm(range(n_folds), unit="fold", disable=None if verbose else True):
+            seen = fold_of != fold
+            missing = np.setdiff1d(np.arange(len(classes)), labels[seen])
+            if len(missing):
+                name = classes.tolist()[missing[0]]
+                raise InvalidInputError(
+                    f"All examples of class {name!r} fell into one fold.", remedy=Remedy.OTHER_FOLDS
+                )
+            regressions.append(LogisticModel(PENALTY).fit(states[seen], labels[seen]))
+        return cls(states, fold_of, tuple(regressions), labels[nearest], len(classes))
+
+    def heard(self) -> Iterator[_Heard]:
+        """All rows in blocks, fold by fold; a row's values do not depend on its block."""
+        k, at_once = self.neighbor_labels.shape[1], max(1, _VALUES_AT_ONCE // self.n_classes)
+        log_v = np.log((np.arange(k + 1) + 1) / (k + self.n_classes))  # by the number of votes
+        for fold, regression in enumerate(self.regressions):
+            judged = np.flatnonzero(self.fold_of == fold)
+            for start in range(0, len(judged), at_once):
+                rows = judged[start : start + at_once]
+                votes = _votes(self.neighbor_labels[rows], self.n_classes)
+                log_p = torch.from_numpy(regression.logits(self.states[rows])).double().log_softmax(dim=1)
+                yield _Heard(rows, log_p, votes, (log_p + torch.from_numpy(log_v[votes])).log_softmax(dim=1))
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """What comes of the evidence on each row and its given label, (N,) each."""
+
+    contradiction: Array
+    log_p: Array
+    """Of the given label."""
+    n_agreeing: Array
+    suggestions: Array
+    """Class numbers."""
+
+
+def _judge(witnesses: _Witnesses, labels: Array) -> _Judged:
+    """Judge the given labels (N,), class numbers."""
+    n = len(labels)
+    found = _Judged(np.empty(n), np.empty(n), np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64))
+    for heard in witnesses.heard():
+        rows, evidence = heard.rows, heard.log_evidence
+        given = torch.from_numpy(labels[rows])[:, None]  # (B, 1)
+        against = evidence.scatter(1, given, -torch.inf).logsumexp(dim=1)
+        found.contradiction[rows] = ((against - evidence.gather(1, given)[:, 0]) / math.log(10)).numpy()
+        found.log_p[rows] = heard.log_p.gather(1, given)[:, 0].numpy()
+        found.n_agreeing[rows] = heard.votes[np.arange(len(rows)), labels[rows]]
+        found.suggestions[rows] = evidence.argmax(dim=1).numpy()
+    return found
+
+
+def _votes(labels: Array, n_classes: int) -> Array:
+    """How many of the labels in each row (B, k) are of each class, (B, C)."""
+    cells = labels + n_classes * np.arange(len(labels))[:, None]
+    return np.bincount(cells.ravel(), minlength=len(labels) * n_classes).reshape(len(labels), n_classes)

@@ -35,7 +35,7 @@ from torchsdm.evaluation.keys import UNLISTED, Basis, EstimatorKey, Rule
 from torchsdm.labels import check_pools
 from torchsdm.states import LabelledStates
 from torchsdm.trust import Certificate
-from torchsdm.validation import check_choice, check_path
+from torchsdm.validation import Array, check_choice, check_path
 
 _Network = TypeVar("_Network", CrossEntropyClassifier, VBLLClassifier)
 
@@ -59,11 +59,8 @@ class Entrant:
     key: EstimatorKey = UNLISTED
     """Identifies the estimator in code; the names above are for readers."""
 
-    def decide(self, data: LabelledStates, decided: dict[int, SDMDecisions] | None = None) -> Decisions:
-        """Its decisions on labelled states.
-
-        ``decided`` has, by ``id``, what models decided on the same states, for the rules over them; it is added to.
-        """
+    def decide(self, data: LabelledStates, asked: Asked | None = None) -> Decisions:
+        """Its decisions on labelled states; ``asked`` is shared by entrants that decide on the same ones."""
         check_choice(self.reads, INPUTS, "reads", "Entrant")
         if self.reads == "hidden_states":
             values: Any = data.hidden_states
@@ -71,13 +68,46 @@ class Entrant:
             values = None if data.label_logits is None else data.label_logits_of(self.estimator.classes_.tolist())
         if values is None:
             raise InvalidInputError(f"{self.model}, {self.name} reads label logits, but the data have none.")
-        if isinstance(self.estimator, SDMRule) and decided is not None:
-            model = self.estimator.fitted_model_
-            if id(model) not in decided:
-                decided[id(model)] = model.decide(values)
-            return self.estimator.applied(decided[id(model)])
+        if self.reads == "hidden_states" and asked is not None:
+            return asked.answers(self.estimator, values)
         decisions: Decisions = self.estimator.decide(values)
         return decisions
+
+
+class Asked:
+    """What estimators answer to the same hidden states: a model that several of them are rules over is asked once."""
+
+    def __init__(self) -> None:
+        self._decisions: dict[int, SDMDecisions] = {}  # by id of the model
+        self._logits: dict[int, Array] = {}
+        self._last: tuple[Any, Decisions] | None = None  # the scores of an estimator come after it
+
+    def answers(self, estimator: Any, states: Any) -> Decisions:
+        """What a fitted estimator decides."""
+        model = getattr(estimator, "fitted_model_", None)
+        if isinstance(estimator, CertifiedScore) and model is not None:
+            return estimator.applied(self.answers(model, states))
+        if isinstance(estimator, SDMRule) and model is not None:
+            if id(model) not in self._decisions:
+                self._decisions[id(model)] = model.decide(states)
+            return estimator.applied(self._decisions[id(model)])
+        if isinstance(estimator, SelectiveClassifier) and model is not None:
+            return estimator.decide_logits(self._logits_of(model, states))
+        if self._last is None or self._last[0] is not estimator:
+            self._last = estimator, estimator.decide(states)
+        return self._last[1]
+
+    def decided_by(self, model: Any) -> SDMDecisions | None:
+        """What an SDM model decided, if any of its rules was asked."""
+        return self._decisions.get(id(model))
+
+    def _logits_of(self, model: LogitModel, states: Any) -> Array:
+        decided = self.decided_by(model)
+        if decided is not None:
+            return decided.logits
+        if id(model) not in self._logits:
+            self._logits[id(model)] = model.logits(states)
+        return self._logits[id(model)]
 
 
 GROUPS = ("language model", "cnn", "vbll", "sdm", "today")  #: that ``paper_entrants`` can fit

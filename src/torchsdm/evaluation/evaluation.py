@@ -14,10 +14,11 @@ import numpy as np
 import torch
 
 from torchsdm._version import __version__
-from torchsdm.core import Decisions, SDMDecisions
+from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
-from torchsdm.evaluation.entrants import Entrant
+from torchsdm.evaluation._own_decisions import OwnDecisions, blocks_of
+from torchsdm.evaluation.entrants import Asked, Entrant
 from torchsdm.evaluation.metrics import (
     aurc,
     check_known_labels,
@@ -31,7 +32,7 @@ from torchsdm.evaluation.metrics import (
     rejection_confusion,
     top_label_calibration,
 )
-from torchsdm.evaluation.overview import Overview, explain_seen
+from torchsdm.evaluation.overview import FreshGuards, Overview, explain_seen
 from torchsdm.evaluation.strangers import (
     CLASSES,
     NONE,
@@ -56,7 +57,6 @@ _MEASURES = (  # of a summary; None for strangers
     *("accuracy", "risk", "aurc", "excess_aurc", "coverage_at_alpha", "ece", "top_label_accuracy"),
     *("admitted_correct", "admitted_wrong", "rejected_correct", "rejected_wrong"),
 )
-_ROWS_AT_ONCE = 8192  # inputs whose decisions are in memory with all values per class
 _PACKAGES = ("torch", "numpy", "scikit-learn", "transformers", "vbll", "mapie")
 
 
@@ -97,6 +97,8 @@ class Evaluation:
     """What the labels of each data set are: 'classes', 'outside' or 'none'."""
     notes: tuple[str, ...] = field(init=False)
     """What was done with strangers, and a warning of inputs that the model has seen."""
+    _own: dict[str, OwnDecisions] = field(init=False, repr=False)
+    _classifier_then: dict[str, Any] = field(init=False, repr=False)  # its attributes when it decided
 
     def __post_init__(self) -> None:
         check_alpha(self.alpha, "Evaluation")
@@ -106,9 +108,11 @@ class Evaluation:
         parts = self.data_sets if classes is None else self._parts(classes)
         object.__setattr__(self, "notes", () if classes is None else tuple(self._notes(classes)))
         object.__setattr__(self, "data_sets", parts)
+        object.__setattr__(self, "_own", {})
+        object.__setattr__(self, "_classifier_then", {} if self.classifier is None else dict(vars(self.classifier)))
         decided, against = {}, {}
-        for name, data in self.data_sets.items():
-            for position, found in enumerate(_decided(self.entrants, data, self.alpha)):
+        for name in self.data_sets:
+            for position, found in enumerate(self._decide(name)):
                 decided[position, name], against[position, name] = found
         kinds = {name: kind_of_labels(data.labels, decided[0, name].classes) for name, data in self.data_sets.items()}
         for (_, name), decisions in decided.items():
@@ -136,14 +140,47 @@ class Evaluation:
             found += [] if self.classifier is None else [explain_seen(name, data, self.classifier)]
             yield from (note for note in found if note is not None)
 
+    def _decide(self, name: str) -> list[tuple[Decisions, Array]]:
+        """What each entrant decides, without values per class, and where its prediction is not the argmax (N,).
+
+        A block of rows at a time: with many classes, the tables of all rows would need more memory than the states.
+        """
+        parts: list[list[Decisions]] = [[] for _ in self.entrants]
+        against: list[list[Array]] = [[] for _ in self.entrants]
+        own: list[OwnDecisions] = []
+        for block in blocks_of(self.data_sets[name]):
+            asked = Asked()
+            for position, entrant in enumerate(self.entrants):
+                decisions = entrant.decide(block, asked).at(self.alpha)
+                parts[position].append(decisions.without_class_values())
+                against[position].append(_against_argmax(decisions))
+            found = asked.decided_by(self.classifier)
+            own += [] if found is None else [OwnDecisions.condensed(found, self.alpha)]
+        if own:
+            self._own[name] = OwnDecisions.concatenate(own)
+        return [(Decisions.concatenate(a), np.concatenate(b)) for a, b in zip(parts, against, strict=True)]
+
+    def own_decisions(self, classifier: SDMClassifier | SDMEnsemble, data_set: str) -> OwnDecisions:
+        """What a classifier itself decides on a data set.
+
+        That of the evaluation has decided already, if rules over it are entrants, and is asked again only if it was
+        changed since.
+        """
+        now, then = vars(classifier), self._classifier_then
+        is_same = classifier is self.classifier and now.keys() == then.keys() and all(now[k] is then[k] for k in now)
+        if is_same and data_set in self._own:
+            return self._own[data_set]
+        return OwnDecisions.of(classifier, self.data_sets[data_set], self.alpha)
+
     def overviews(self) -> dict[str, Overview]:
         """What the classifier, if it was given, does with each data set of strangers."""
         if self.classifier is None:
             return {}
+        guards = FreshGuards(self.classifier)
         return {
-            name: Overview.of(self.classifier, self.classifier.decide(data.hidden_states))
-            for name, data in self.data_sets.items()
-            if self.kinds[name] != CLASSES
+            name: Overview.of(self.classifier, self.own_decisions(self.classifier, name).by_policy, guards)
+            for name, kind in self.kinds.items()
+            if kind != CLASSES
         }
 
     def results(self) -> list[tuple[Entrant, ResultRow]]:
@@ -281,25 +318,6 @@ class Evaluation:
             "rejected_correct": counts.rejected_correct,
             "rejected_wrong": counts.rejected_wrong,
         }
-
-
-def _decided(entrants: Sequence[Entrant], data: LabelledStates, alpha: float) -> list[tuple[Decisions, Array]]:
-    """What each entrant decides, without values per class, and where its prediction is not the argmax (N,).
-
-    A block of rows at a time: with many classes, the tables of all rows would need more memory than the states. Rules
-    over the same model share what it decides on a block.
-    """
-    parts: list[list[Decisions]] = [[] for _ in entrants]
-    against: list[list[Array]] = [[] for _ in entrants]
-    for start in range(0, len(data), _ROWS_AT_ONCE):
-        rows = range(start, min(start + _ROWS_AT_ONCE, len(data)))
-        block = data if len(rows) == len(data) else data.take(rows)
-        of_models: dict[int, SDMDecisions] = {}
-        for position, entrant in enumerate(entrants):
-            decisions = entrant.decide(block, of_models).at(alpha)
-            parts[position].append(decisions.without_class_values())
-            against[position].append(_against_argmax(decisions))
-    return [(Decisions.concatenate(a), np.concatenate(b)) for a, b in zip(parts, against, strict=True)]
 
 
 def _against_argmax(decisions: Decisions) -> Array:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,25 @@ _REVIEW, _UNFAMILIAR = LANES[2:]
 _WORTH_A_WARNING = 0.01  # share of inputs that the model has seen; below it they may be natural duplicates
 _SETS = {"support": "training", "calibration": "calibration", "certification": "certification"}
 _SHOWN = 8  # predictions in a line
+
+
+class FreshGuards:
+    """New drift guards of a classifier. Only the first needs decisions on its points; the others are copies."""
+
+    def __init__(self, classifier: SDMClassifier | SDMEnsemble) -> None:
+        self.classifier = classifier
+
+    @cached_property
+    def _first(self) -> DriftGuard:
+        return DriftGuard.from_classifier(self.classifier)
+
+    def after(self, decisions: SDMDecisions) -> DriftGuard | None:
+        """A guard that has seen decisions, and nothing else; None for an ensemble, which has none."""
+        if isinstance(self.classifier, SDMEnsemble):
+            return None
+        guard = copy.deepcopy(self._first)
+        guard.update(decisions)
+        return guard
 
 
 @dataclass(frozen=True)
@@ -38,11 +59,11 @@ class Overview:
     """An ensemble has none."""
 
     @classmethod
-    def of(cls, classifier: SDMClassifier | SDMEnsemble, decisions: SDMDecisions) -> Overview:
-        """The overview of decisions that a classifier made."""
-        guard = None if isinstance(classifier, SDMEnsemble) else DriftGuard.from_classifier(classifier)
-        if guard is not None:
-            guard.update(decisions)
+    def of(
+        cls, classifier: SDMClassifier | SDMEnsemble, decisions: SDMDecisions, guards: FreshGuards | None = None
+    ) -> Overview:
+        """The overview of decisions that a classifier made; several need its ``guards`` made only once."""
+        guard = (guards or FreshGuards(classifier)).after(decisions)
         lane = np.asarray(decisions.lane)
         background = np.zeros(len(lane), dtype=bool) if decisions.background is None else decisions.background
         unfamiliar = (lane == _UNFAMILIAR) & ~background

@@ -18,15 +18,16 @@ from typing import Any
 import numpy as np
 
 from torchsdm.choices import REJECTED as UNREAD
-from torchsdm.core import HighReliabilityRegion, SDMDecisions
+from torchsdm.core import HighReliabilityRegion
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation._opening import UNPROMISED, Verdict, next_steps, verdicts
+from torchsdm.evaluation._own_decisions import OwnDecisions
 from torchsdm.evaluation._report_contents import Example, Lane, Reasoned, examples, lanes, pictures
 from torchsdm.evaluation.displays import CostDisplay, TrainingHistoryDisplay
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.metrics import Cell
-from torchsdm.evaluation.overview import Overview
+from torchsdm.evaluation.overview import FreshGuards, Overview
 from torchsdm.evaluation.strangers import CLASSES
 from torchsdm.evaluation.tables import ABSENT, REJECTED, UNKNOWN, ResultRow, Stratum, accuracy_text, share_text, strata
 from torchsdm.files import replace_file, strict_json
@@ -99,17 +100,18 @@ def render_report(
             f"'classifier' of write_report must have a region for the evaluation's alpha, {evaluation.alpha:g}. "
             f"Got {known}; call recalibrate first."
         )
-    decided = {name: classifier.decide(data.hidden_states) for name, data in evaluation.data_sets.items()}
-    opening = _opening(evaluation, classifier, decided)
+    own = {name: evaluation.own_decisions(classifier, name) for name in evaluation.data_sets}
+    guards = FreshGuards(classifier)
+    opening = _opening(evaluation, guards, own)
     sections = [
         ("What is promised", _promises(classifier)),
         ("What alpha costs", _costs(classifier, prices)),
         ("Results", _results(evaluation)),
-        ("Lanes", "".join(_lanes(evaluation, classifier, decided, texts))),
+        ("Lanes", "".join(_lanes(evaluation, guards, own, texts))),
         ("Region", _region(classifier)),
         ("Ordering and calibration", _summaries(evaluation)),
-        ("Plots", "".join(_pictures(evaluation, classifier))),
-        ("Examples", "".join(_examples(evaluation, classifier, decided, texts))),
+        ("Plots", "".join(_pictures(evaluation, classifier, own))),
+        ("Examples", "".join(_examples(evaluation, classifier, own, texts))),
         ("Where the numbers come from", _facts(evaluation, classifier)),
     ]
     sections = [(name, content) for name, content in sections if content]
@@ -125,11 +127,10 @@ def _section(name: str, content: str) -> str:
 # --- The opening -----------------------------------------------------------------------------------------------------
 
 
-def _opening(
-    evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, decided: Mapping[str, SDMDecisions]
-) -> str:
+def _opening(evaluation: Evaluation, guards: FreshGuards, own: Mapping[str, OwnDecisions]) -> str:
     """What a reader in a hurry needs: a sentence per data set, a picture of the lanes, what to do next."""
-    found = verdicts(evaluation, classifier, decided)
+    classifier = guards.classifier
+    found = verdicts(evaluation, classifier, {name: one.by_policy for name, one in own.items()}, guards)
     said = "".join(
         f"<div class='verdict {one.standing}'><h2>{_escape(one.name)}</h2>"
         f"<p class='said'>{_escape(one.sentence)}</p><p>{_escape(one.detail)}</p></div>"
@@ -190,16 +191,16 @@ def _table(head: str, rows: Sequence[str], kind: str = "wide") -> str:
 
 
 def _results(evaluation: Evaluation) -> str:
-    alpha = evaluation.alpha
+    alpha, table = evaluation.alpha, evaluation.table
     parts = [
         f"<p>Accuracy of admitted inputs, and their share of all inputs, at α = {alpha:g}. <b>{REJECTED}</b>: all "
         f"rejected. <b>{ABSENT}</b>: no such input. <span class='below'>Marked</span>: below α. Under each accuracy: "
         "Wilson's 95 % interval. Where no class is known: the number admitted, and its share. Hover over a number for "
         "its counts.</p>",
-        *(f"<p>{_escape(line)}</p>" for line in evaluation.table.note.splitlines() if line not in evaluation.notes),
+        *(f"<p>{_escape(line)}</p>" for line in table.note.splitlines() if line not in evaluation.notes),
     ]
     by_data_set: dict[str, list[ResultRow]] = {name: [] for name in evaluation.data_sets}
-    for row in evaluation.table.rows:
+    for row in table.rows:
         by_data_set[row.dataset].append(row)
     for name, rows in by_data_set.items():
         head = "".join(f"<th colspan=2>{_escape(stratum.name)}</th>" for stratum in _shown_strata(rows[0]))
@@ -360,22 +361,14 @@ def _one_region(region: HighReliabilityRegion, where: str, names: list[Any]) -> 
 # --- Lanes -----------------------------------------------------------------------------------------------------------
 
 
-def _lanes(
-    evaluation: Evaluation,
-    classifier: SDMClassifier | SDMEnsemble,
-    decided: Mapping[str, SDMDecisions],
-    texts: bool,
-) -> Iterator[str]:
+def _lanes(evaluation: Evaluation, guards: FreshGuards, own: Mapping[str, OwnDecisions], texts: bool) -> Iterator[str]:
     yield (
         "<p>What may be done with each input: act on <b>trusted</b> ones; on <b>certified</b> ones while the stream "
         "looks like the certification set; have the others looked at. Examples are the first inputs of each lane.</p>"
     )
     for name, data in evaluation.data_sets.items():
-        found, n_inputs, n_unread = (
-            lanes(data, decided[name]),
-            evaluation.n_inputs(name),
-            evaluation.unread.get(name, 0),
-        )
+        decisions, n_inputs, n_unread = own[name].by_policy, evaluation.n_inputs(name), evaluation.unread.get(name, 0)
+        found = lanes(data, decisions)
         lines = [
             f"<tr><td>{lane.name}</td><td>{lane.n:,}</td><td>{share_text(lane.n / n_inputs)}</td>"
             f"<td>{_right(lane)}</td></tr>"
@@ -385,7 +378,7 @@ def _lanes(
             share = share_text(n_unread / n_inputs)
             lines.append(f"<tr><td>{UNREAD}</td><td>{n_unread:,}</td><td>{share}</td><td>{ABSENT}</td></tr>")
         kind = evaluation.kinds[name]
-        said = {} if kind == CLASSES else Overview.of(classifier, decided[name]).lines(kind)
+        said = {} if kind == CLASSES else Overview.of(guards.classifier, decisions, guards).lines(kind)
         yield (
             f"<h3>{_escape(name)}</h3>"
             + _table("<th>lane</th><th>inputs</th><th>share</th><th>right</th>", lines, "counts")
@@ -419,12 +412,14 @@ def _reason(example: Reasoned, texts: bool) -> str:
 # --- Plots -----------------------------------------------------------------------------------------------------------
 
 
-def _pictures(evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble) -> Iterator[str]:
+def _pictures(
+    evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, own: Mapping[str, OwnDecisions]
+) -> Iterator[str]:
     history = TrainingHistoryDisplay.from_estimator(classifier)
     yield _figure("Training: loss, accuracy and similarity by epoch.", history)
-    for name, data in evaluation.data_sets.items():
+    for name, decided in own.items():
         yield f"<h3>{_escape(name)}</h3>"
-        for caption, display in pictures(evaluation, classifier, name, data):
+        for caption, display in pictures(evaluation, classifier, name, decided.at_alpha):
             yield _figure(caption, display)
 
 
@@ -456,7 +451,7 @@ def _in_few_colours(picture: io.BytesIO) -> bytes:
 def _examples(
     evaluation: Evaluation,
     classifier: SDMClassifier | SDMEnsemble,
-    decided: Mapping[str, SDMDecisions],
+    own: Mapping[str, OwnDecisions],
     texts: bool,
 ) -> Iterator[str]:
     yield (
@@ -464,7 +459,7 @@ def _examples(
         "the answer: its label and prediction both match it.</p>"
     )
     for name, data in evaluation.data_sets.items():
-        n_errors, groups = examples(classifier, data, decided[name].at(evaluation.alpha))
+        n_errors, groups = examples(classifier, data, own[name].at_alpha)
         against = "" if n_errors is None else f"<p>{n_errors} admitted against their given label.</p>"
         yield f"<h3>{_escape(name)}</h3>{against}"
         for group in groups:

@@ -129,9 +129,9 @@ def tell_story(output: str | Path, *, show: Callable[[str], Any], seed: int = 0)
         entrants = _entrants(states["training"], classifier)
     tests = {name: states[name] for name in ("reviews", "verdicts")}
     evaluation = Evaluation(entrants, tests, ALPHA, {"model": str(output / "model")}, classifier)
-    decided = {name: classifier.decide(data.hidden_states) for name, data in tests.items()}
+    decided = {name: evaluation.own_decisions(classifier, name).by_policy for name in tests}
     headline, table = _headline(evaluation, classifier, decided), _table(evaluation)
-    stream, examples = _stream(classifier, tests), list(_examples(classifier, tests, decided))
+    stream, examples = _stream(classifier, decided), list(_examples(classifier, tests, decided))
     noticed = _noticed(stream, len(tests["reviews"]))
     lanes = {name: Overview.of(classifier, decisions).lanes for name, decisions in decided.items()}
     show(f"\n{textwrap.fill(headline, WIDTH)}")
@@ -227,10 +227,9 @@ def _legend() -> str:
     )
 
 
-def _stream(classifier: SDMClassifier, tests: Mapping[str, LabelledStates]) -> Overview:
+def _stream(classifier: SDMClassifier, decided: Mapping[str, SDMDecisions]) -> Overview:
     """What the drift guard sees: one stream, the reviews and then the verdicts."""
-    states = np.concatenate([np.asarray(data.hidden_states) for data in tests.values()])
-    return Overview.of(classifier, classifier.decide(states))
+    return Overview.of(classifier, SDMDecisions.concatenate(list(decided.values())))
 
 
 def _noticed(stream: Overview, n_reviews: int) -> str:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
+import torch
 
 from torchsdm import LabelledStates, audit_labels
+from torchsdm.baselines import LogisticModel
 from torchsdm.errors import InvalidInputError, InvalidTypeError
+from torchsdm.evaluation import audit as audit_module
 
 CLASSES = np.array(["ant", "bee", "wasp"])
 WRONG = [3, 50, 101, 177]
@@ -74,6 +78,56 @@ def test_the_score_is_that_of_the_equation(data):
     expected = plain_audit(X[rows], given[rows], k=7, seed=audit.seed)
     found = {one.row: one.contradiction for one in audit.rows}
     np.testing.assert_allclose([found[row] for row in rows], expected, atol=1e-4)
+
+
+def whole_tables(X, y, k, seed, n_folds=5):
+    """The same equation on (N, C) tables of all rows, with the audit's own regression and neighbours."""
+    classes, labels = np.unique(y, return_inverse=True)
+    nearest = audit_module._neighbors(X, k)[1]
+    votes = np.stack([(labels[nearest] == c).sum(axis=1) for c in range(len(classes))], axis=1)
+    fold, log_p = np.random.default_rng(seed).permutation(len(X)) % n_folds, np.empty(votes.shape)
+    for one in range(n_folds):
+        model = LogisticModel(audit_module.PENALTY).fit(X[fold != one], labels[fold != one])
+        log_p[fold == one] = torch.from_numpy(model.logits(X[fold == one])).double().log_softmax(dim=1)
+    evidence = torch.from_numpy(log_p + np.log((votes + 1) / (k + len(classes)))).log_softmax(dim=1)
+    given = torch.from_numpy(labels[:, None] == np.arange(len(classes)))
+    contradiction = (evidence.masked_fill(given, -torch.inf).logsumexp(dim=1) - evidence[given]) / math.log(10)
+    judged = zip(
+        contradiction.tolist(),
+        classes[evidence.argmax(dim=1)].tolist(),
+        [math.exp(value) for value in log_p[given.numpy()]],
+        votes[given.numpy()].tolist(),
+        strict=True,
+    )
+    return dict(enumerate(judged)), evidence.exp().numpy()
+
+
+@pytest.fixture(scope="module", params=[2, 3, 40])
+def overlapping(request):
+    """Points of so many classes that overlap."""
+    rng, n = np.random.default_rng(1), 30 * request.param
+    y = np.arange(n) % request.param
+    return (rng.normal(size=(n, 6)) + 2 * rng.normal(size=(request.param, 6))[y]).astype(np.float32), y
+
+
+@pytest.mark.parametrize("values_at_once", [1, 50, 1 << 20])
+def test_rows_in_blocks_have_the_bits_of_whole_tables(overlapping, monkeypatch, values_at_once):
+    monkeypatch.setattr(audit_module, "_VALUES_AT_ONCE", values_at_once)
+    audit = audit_labels(*overlapping, n_neighbors=9, random_state=2)
+    expected, evidence = whole_tables(*overlapping, k=9, seed=audit.seed)
+    found = {one.row: (one.contradiction, one.suggested, one.probability, one.n_agreeing) for one in audit.rows}
+    assert found == expected
+    np.testing.assert_array_equal(audit.evidence, evidence)
+
+
+def test_no_table_has_all_rows_and_classes(overlapping, monkeypatch):
+    audit = audit_labels(*overlapping)
+    n_classes = len(audit.classes)
+    monkeypatch.setattr(audit_module, "_VALUES_AT_ONCE", 7 * n_classes)
+    blocks = list(audit._witnesses.heard())
+    assert {table.shape[1] for one in blocks for table in (one.log_p, one.votes, one.log_evidence)} == {n_classes}
+    assert max(len(one.votes) for one in blocks) == 7
+    assert sorted(row for one in blocks for row in one.rows.tolist()) == list(range(len(audit.rows)))
 
 
 @pytest.mark.parametrize("row", [3, 20, 101])

@@ -18,21 +18,22 @@ from torchsdm import LabelledStates, SDMClassifier, SDMEnsemble
 from torchsdm.baselines.base import SelectiveClassifier
 from torchsdm.baselines.certified import CertifiedScore
 from torchsdm.baselines.cross_entropy import CrossEntropyLearner, RoundsClassifier
-from torchsdm.baselines.neighbors import CalibratedThreshold
+from torchsdm.baselines.neighbors import CalibratedThreshold, NearestNeighborThreshold
 from torchsdm.baselines.sdm_rules import RULES, SDMRule
 from torchsdm.baselines.softmax import NoReject, SoftmaxThreshold
 from torchsdm.baselines.temperature import TemperatureScaling
 from torchsdm.baselines.vbll import VBLLLearner
 from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError, SDMWarning
-from torchsdm.evaluation import RiskCoverageDisplay
-from torchsdm.evaluation._report_contents import pictures
+from torchsdm.evaluation import AlphaDisplay, RiskCoverageDisplay
+from torchsdm.evaluation._report_contents import _of_alphas, pictures
 from torchsdm.evaluation.entrants import GROUPS, Entrant, classifier_entrants, paper_entrants
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.keys import UNLISTED, Basis, EstimatorKey, Rule
 from torchsdm.evaluation.metrics import aurc, ood_auroc
 from torchsdm.evaluation.report import MAX_TEXT, render_report, write_report
 from torchsdm.evaluation.tables import share_text
+from torchsdm.model.model import SDMModel
 from torchsdm.training.data import TrainingData, TrainingSettings, split_of_round
 from torchsdm.training.learner import Learner
 
@@ -127,12 +128,43 @@ def test_rules_over_one_model_share_what_it_decides(classifier, monkeypatch):
     entrants, data = classifier_entrants(classifier), {"one": labelled(TEST), "two": labelled(TEST, 1.0)}
     apart = [entrant.decide(part).admitted for part in data.values() for entrant in entrants]
     monkeypatch.setattr(SDMClassifier, "decide", lambda self, X: asked.append(len(X)) or decide(self, X))
-    monkeypatch.setattr("torchsdm.evaluation.evaluation._ROWS_AT_ONCE", 200)
+    monkeypatch.setattr("torchsdm.evaluation._own_decisions.ROWS_AT_ONCE", 200)
     together = Evaluation(entrants, data, 0.9).decisions
     assert sorted(asked) == [100, 100, 200, 200]  # not once for each rule
     for name, part in zip(data, (apart[: len(entrants)], apart[len(entrants) :]), strict=True):
         for position, admitted in enumerate(part):
             np.testing.assert_array_equal(together[position, name].admitted, admitted)
+
+
+def test_rules_over_the_logits_of_one_model_share_them(certified, monkeypatch):
+    encoded, encode = [], SDMModel._encode
+    monkeypatch.setattr(SDMModel, "_encode", lambda self, h: encoded.append(len(h)) or encode(self, h))
+    entrants = classifier_entrants(certified)
+    apart = [entrant.decide(labelled(TEST)) for entrant in entrants]
+    assert len(encoded) == len(entrants)
+    encoded.clear()
+    for together in (entrants, entrants[2:5]):  # with the model's decisions, and temperature, APS and RAPS alone
+        found = Evaluation(together, {"t": labelled(TEST)}, 0.9).decisions
+        for position, entrant in enumerate(together):
+            alone = apart[entrants.index(entrant)]
+            for name in ("predictions", "admitted", "confidence"):
+                np.testing.assert_array_equal(getattr(found[position, "t"], name), getattr(alone, name))
+    assert encoded == [300, 300]
+
+
+def test_scores_of_one_estimator_ask_it_once(certified, monkeypatch):
+    asked, decide = [], CalibratedThreshold.decide
+    monkeypatch.setattr(CalibratedThreshold, "decide", lambda self, X: asked.append(len(X)) or decide(self, X))
+    threshold = NearestNeighborThreshold(0.9).fit(TRAIN.X, NAMES[TRAIN.y], labelled(TEST))
+    samples = [(threshold.decide(one.X), NAMES[one.y]) for one in (TEST, TRAIN)]
+    scores = [CertifiedScore(threshold, score, 0.9).fit(*samples) for score in ("odds", "own")]
+    apart = [one.decide(TEST.X).admitted for one in (threshold, *scores)]
+    asked.clear()
+    entrants = [Entrant("m", str(number), one) for number, one in enumerate((threshold, *scores))]
+    together = Evaluation(entrants, {"t": labelled(TEST)}, 0.9).decisions
+    assert asked == [300]
+    for position, admitted in enumerate(apart):
+        np.testing.assert_array_equal(together[position, "t"].admitted, admitted)
 
 
 def test_the_policy_of_the_classifier_changes_no_rule(certified):
@@ -249,7 +281,7 @@ class ManyClasses:
 
 
 def test_memory_for_an_input_does_not_grow_with_the_classes(monkeypatch):
-    monkeypatch.setattr("torchsdm.evaluation.evaluation._ROWS_AT_ONCE", 64)
+    monkeypatch.setattr("torchsdm.evaluation._own_decisions.ROWS_AT_ONCE", 64)
     kept = []
     for n_classes in (3, 120):
         entrant = ManyClasses(n_classes)
@@ -264,6 +296,46 @@ def test_memory_for_an_input_does_not_grow_with_the_classes(monkeypatch):
         kept.append(sum(one.nbytes for one in columns) - decisions.classes.nbytes)
         assert found.against_argmax[0, "t"].shape == (300,) and not found.against_argmax[0, "t"].any()
     assert kept[0] == kept[1] < 64 * len(TEST.X)
+
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+def test_a_classifier_s_own_decisions_are_kept_without_values_per_class(certified, monkeypatch):
+    monkeypatch.setattr("torchsdm.evaluation._own_decisions.ROWS_AT_ONCE", 64)
+    several = copy.copy(certified).recalibrate([0.9, 0.7])
+    for one in (certified, several):
+        evaluation = Evaluation([Entrant("m", "r", SDMRule(one).fit())], {"t": labelled(TEST)}, 0.9, {}, one)
+        whole = one.decide(TEST.X)
+        own = evaluation.own_decisions(one, "t")
+        assert (own.at_alpha is own.by_policy) == (one is certified)
+        for kept, decisions in ((own.by_policy, whole), (own.at_alpha, whole.at(0.9))):
+            for name, values in decisions._columns():
+                if name not in ("probabilities", "logits", "effective_sample_sizes"):
+                    np.testing.assert_array_equal(getattr(kept, name), values)
+                assert len(values.shape) == 1 or name.endswith("_at") or getattr(kept, name).shape == (300, 1)
+            np.testing.assert_array_equal(kept.magnitude, decisions.magnitude)
+            np.testing.assert_array_equal(kept.min_sample_size, decisions.min_sample_size)
+
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda one: one.set_params(policy="trusted"),
+        lambda one: one.add_exemplars(TEST.X[:40], NAMES[1 - TEST.y[:40]], ids=[f"new-{i}" for i in range(40)]),
+        lambda one: one.recalibrate(min_class_count=10**6),
+        lambda one: one.recertify(alpha=0.8),
+    ],
+)
+def test_a_classifier_that_was_changed_decides_again(certified, change):
+    one = copy.copy(certified)
+    evaluation = Evaluation([Entrant("m", "r", SDMRule(one).fit())], {"t": labelled(TEST)}, 0.9, {}, one)
+    before = evaluation.own_decisions(one, "t")
+    assert evaluation.own_decisions(one, "t") is before
+    change(one)
+    now, expected = evaluation.own_decisions(one, "t"), one.decide(TEST.X)
+    assert now is not before and evaluation.own_decisions(certified, "t") is not before
+    for name in ("lane", "reason", "admitted", "nearest_distance"):
+        np.testing.assert_array_equal(getattr(now.by_policy, name), getattr(expected, name))
 
 
 def test_facts_lead_back_to_data_seed_and_settings(evaluation, classifier):
@@ -662,6 +734,33 @@ def test_the_page_says_why_nothing_is_promised(certified, monkeypatch):
     assert all(str(warning) in text for warning in strict.warnings()) and len(strict.warnings()) > 0
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_tables_overviews_and_a_page_decide_on_each_input_once(certified, monkeypatch, is_known):
+    decided, decide = [], SDMModel._decide_block
+    monkeypatch.setattr(
+        SDMModel,
+        "_decide_block",
+        lambda self, points, k=0: decided.append(len(points.logits)) or decide(self, points, k),
+    )
+    monkeypatch.setattr("torchsdm.evaluation.report._figure", lambda *_: "")
+    data = {
+        "inside": labelled(TEST),
+        "bare": LabelledStates(TEST.X[:200], None),
+        "outside": LabelledStates(TEST.X[:100] + np.float32(9), ["else"] * 100),
+    }
+    evaluation = Evaluation(classifier_entrants(certified), data, 0.9, {}, certified if is_known else None)
+    assert decided == [300, 200, 100]
+    n_certification = certified.certificate_.n_certification
+    evaluation.table, evaluation.summaries()
+    assert len(evaluation.overviews()) == (2 if is_known else 0)
+    assert decided[3:] == ([n_certification] if is_known else [])  # for the guard
+    decided.clear()
+    render_report(evaluation, certified, title="t")
+    explained = [n for n in decided if n <= 15]
+    others = [n for n in decided if n > 15]
+    assert others == ([] if is_known else [300, 200, 100]) + [n_certification] and len(explained) == len(data)
+
+
 def test_texts_are_shortened_and_the_page_is_bounded(page):
     assert max(len(part) for part in re.findall(r"<blockquote>(.*?)</blockquote>", page)) <= 6 * MAX_TEXT
     assert len(page) < 3_000_000
@@ -811,8 +910,22 @@ def test_entrants_of_the_same_name_each_have_a_curve(classifier):
     rules = [SDMRule(classifier, rule).fit() for rule in ("softmax", "sdm", "region")]
     entrants = [Entrant("m", name, rule) for name, rule in zip(("same", "same", "other"), rules, strict=True)]
     evaluation = Evaluation(entrants, {"inside": labelled(TEST)}, 0.9)
-    _, display = next(pictures(evaluation, classifier, "inside", evaluation.data_sets["inside"]))
+    _, display = next(pictures(evaluation, classifier, "inside", classifier.decide(TEST.X)))
     assert [curve.name for curve in display.curves] == ["m, same (1)", "m, same (2)", "m, other"]
+
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+@pytest.mark.parametrize("kind", ["as fitted", "updated", "ensemble"])
+def test_other_alphas_are_those_of_a_recalibrated_copy(classifier, kind):
+    one = copy.copy(classifier) if kind != "ensemble" else SDMEnsemble.from_classifier(classifier)
+    if kind == "updated":
+        one.add_exemplars(TEST.X[:40], NAMES[TEST.y[:40]], ids=[f"new-{i}" for i in range(40)])
+    truth = NAMES[TEST.y]
+    found = _of_alphas(one, one.decide(TEST.X), TEST.X, truth)
+    expected = AlphaDisplay.from_estimator(one, TEST.X, truth, alphas=found.alphas)
+    assert found.admitted_share.max() > 0
+    for name, values in vars(expected).items():
+        np.testing.assert_array_equal(getattr(found, name), values)
 
 
 def test_a_page_without_texts_quotes_none(evaluation, classifier):

@@ -16,7 +16,7 @@ from torchsdm.errors import InvalidInputError, SDMWarning
 from torchsdm.evaluation.entrants import classifier_entrants
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.metrics import ood_auroc, ordering_score, selective_accuracy
-from torchsdm.evaluation.overview import Overview, explain_seen
+from torchsdm.evaluation.overview import FreshGuards, Overview, explain_seen
 from torchsdm.evaluation.report import render_report
 from torchsdm.evaluation.strangers import explain_labels, kind_of_labels, split_strangers
 from torchsdm.trust import DriftGuard
@@ -188,6 +188,15 @@ def test_an_overview_counts_lanes_reasons_and_predictions_and_asks_the_guard(fit
     assert calm.drift == "the guard stays calm over 5 inputs"
     ensemble = SDMEnsemble.from_classifier(fitted)
     assert Overview.of(ensemble, ensemble.decide(insects.fresh)).to_json()["guard"] is None
+
+
+def test_each_new_guard_has_seen_nothing_but_what_it_is_shown(one_alpha, insects):
+    guards, decisions = FreshGuards(one_alpha), one_alpha.decide(np.concatenate([insects.fresh, insects.fresh + 50]))
+    alone = DriftGuard.from_classifier(one_alpha)
+    alone.update(decisions)
+    for _ in range(2):
+        guard = guards.after(decisions)
+        assert guard.n_seen == 80 and guard.to_json() == alone.to_json()
 
 
 def test_an_evaluation_has_overviews_of_strangers_alone(one_alpha, mixed):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from torchsdm.core import Decisions
+from torchsdm.core import Decisions, HighReliabilityRegion, SDMDecisions
 from torchsdm.errors import InvalidTypeError, RegionWarning
 from torchsdm.evaluation.displays._drawing import (
     BLUE,
@@ -22,7 +22,7 @@ from torchsdm.evaluation.displays._drawing import (
     panels_within,
     tidy,
 )
-from torchsdm.evaluation.displays._inputs import decide, judge
+from torchsdm.evaluation.displays._inputs import Judged, check_sdm_decisions, decide, judge
 from torchsdm.validation import Array
 
 DEFAULT_ALPHAS = tuple(round(0.6 + 0.01 * step, 2) for step in range(40))  #: 0.6, 0.61, ..., 0.99
@@ -97,19 +97,35 @@ class AlphaDisplay:
     def from_predictions(cls, decisions: Decisions, y: Any) -> AlphaDisplay:
         """Compare the alphas that decisions were made for, such as those of ``SDMClassifier(alpha=(0.9, 0.95))``."""
         judged = judge(decisions, y, f"{cls.__name__}.from_predictions")
-        admitted = decisions.admitted_at.astype(np.int64)  # (N, A)
-        of_class = judged.labels[:, None] == np.arange(len(decisions.classes))  # (N, C)
-        n_admitted = admitted.T @ of_class  # (A, N) x (N, C) -> (A, C)
-        n_correct = admitted.T @ (of_class & judged.correct[:, None])
+        return cls._of(decisions.alphas, decisions.admitted_at, judged, decisions.classes)
+
+    @classmethod
+    def from_regions(cls, decisions: SDMDecisions, y: Any, *, regions: Sequence[HighReliabilityRegion]) -> AlphaDisplay:
+        """Compare regions of several alphas, found on the calibration set that the decisions were made with."""
+        caller = f"{cls.__name__}.from_regions"
+        judged = judge(decisions, y, caller)
+        q_rescaled, confidence = check_sdm_decisions(decisions, caller).rescaled_similarity, decisions.confidence
+        ordered = sorted(regions, key=lambda region: region.alpha)
+        admits = [region.admits(q_rescaled, judged.predictions, confidence).numpy() for region in ordered]
+        admitted_at = np.stack(admits, axis=1)  # (N, A)
+        return cls._of(np.array([region.alpha for region in ordered]), admitted_at, judged, decisions.classes)
+
+    @classmethod
+    def _of(cls, alphas: Array, admitted_at: Array, judged: Judged, classes: Array) -> AlphaDisplay:
+        """The shares and accuracies of what each alpha admits, (N, A)."""
+        n_admitted, n_correct = (
+            np.array([np.bincount(judged.labels[chosen], minlength=len(classes)) for chosen in rows.T])  # (A, C)
+            for rows in (admitted_at, admitted_at & judged.correct[:, None])
+        )
         class_accuracy = _share(n_correct, n_admitted)
         lowest = np.where(n_admitted > 0, class_accuracy, np.inf).min(axis=1)
         return cls(
-            alphas=decisions.alphas,
-            admitted_share=decisions.admitted_at.mean(axis=0),
+            alphas=alphas,
+            admitted_share=admitted_at.mean(axis=0),
             marginal_accuracy=_share(n_correct.sum(axis=1), n_admitted.sum(axis=1)),
             class_accuracy=class_accuracy,
             lowest_class_accuracy=np.where(np.isfinite(lowest), lowest, np.nan),
-            classes=decisions.classes,
+            classes=classes,
         )
 
     def plot(self, ax: Any = None) -> AlphaDisplay:
