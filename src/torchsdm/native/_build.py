@@ -25,16 +25,23 @@ X86 = {
 
 
 def compile_loops(folder: Path = FOLDER) -> list[Path]:
-    """Compile every library into a folder; none if there is no compiler."""
+    """Compile every library that the compiler has the flags for into a folder; none if there is no compiler.
+
+    A compiler that fails, or a folder that is not writable, is an OSError.
+    """
     if not has_compiler():
         return []
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(f"'{folder}' is not writable")
     is_x86 = platform.machine() in ("x86_64", "AMD64")
-    variants = {"base": "", **(X86 if is_x86 else {})}
-    return [_compiled(folder / f"_loops-{name}.so", flags) for name, flags in variants.items()]
+    variants = {"base": "", **({name: flags for name, flags in X86.items() if _has_flags(flags)} if is_x86 else {})}
+    for name in X86.keys() - variants.keys():
+        _library(folder, name).unlink(missing_ok=True)  # of another compiler, from sources that may have changed
+    return [_compiled(_library(folder, name), flags) for name, flags in variants.items()]
 
 
 def has_compiler() -> bool:
-    """Whether there is a C compiler: the one that the environment variable CC names, or cc."""
+    """Whether there is a C compiler: the one that the environment variable CC names, or cc. CC=none means no."""
     return os.name == "posix" and shutil.which(_compiler()[0]) is not None
 
 
@@ -42,13 +49,24 @@ def _compiler() -> list[str]:
     return shlex.split(os.environ.get("CC", "")) or ["cc"]
 
 
+def _has_flags(flags: str) -> bool:
+    """Whether the compiler knows these instructions: GCC 11 and Clang 12 do."""
+    command = [*_compiler(), *flags.split(), "-fsyntax-only", "-x", "c", os.devnull]
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
+def _library(folder: Path, name: str) -> Path:
+    return folder / f"_loops-{name}.so"
+
+
 def _compiled(library: Path, flags: str) -> Path:
     sources = sorted(map(str, FOLDER.glob("*.c")))
-    unfinished = library.with_suffix(f".{os.getpid()}")  # whoever has loaded the old one keeps it
+    unfinished = library.with_suffix(f".{os.getpid()}.so")  # whoever has loaded the old one keeps it
+    command = [*_compiler(), *FLAGS.split(), *flags.split(), *sources, "-o", str(unfinished), "-lm"]
     try:
-        subprocess.run(
-            [*_compiler(), *FLAGS.split(), *flags.split(), *sources, "-o", str(unfinished), "-lm"], check=True
-        )
+        status = subprocess.run(command).returncode
+        if status:
+            raise ChildProcessError(f"'{shlex.join(_compiler())}' ended with status {status}")
         unfinished.replace(library)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -56,4 +74,9 @@ def _compiled(library: Path, flags: str) -> Path:
 
 
 if __name__ == "__main__":
-    sys.exit(None if compile_loops() else "No C compiler was found: install one, or name it in CC.")
+    if not has_compiler():
+        sys.stderr.write("No C compiler was found (cc, or the one that CC names): the loops are not compiled.\n")
+    try:
+        compile_loops()
+    except OSError as error:
+        sys.exit(f"The loops could not be compiled: {error}.")

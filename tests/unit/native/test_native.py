@@ -196,6 +196,6 @@ def test_without_a_compiler_nothing_is_compiled(monkeypatch, tmp_path):
 
 def test_a_compiler_that_fails_leaves_nothing_behind(monkeypatch, tmp_path):
     monkeypatch.setenv("CC", "false")
-    with pytest.raises(subprocess.CalledProcessError):
+    with pytest.raises(ChildProcessError, match="'false' ended with status 1"):
         _build.compile_loops(tmp_path)
     assert not list(tmp_path.iterdir())
