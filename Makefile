@@ -206,5 +206,5 @@ study-audit: setup ## how many wrong labels sdm audit finds, beside logistic reg
 	@$(BIN)/python studies/audit.py --publish
 
 clean: ## remove .venv, caches and everything built
-	@rm -rf $(VENV) site dist build demo runs .mypy_cache .ruff_cache .pytest_cache .hypothesis src/torchsdm/native/*.so
+	@rm -rf $(VENV) site dist build demo runs .mypy_cache .ruff_cache .pytest_cache .hypothesis src/torchsdm/native/{*.so,_unfinished-*}
 	@find src tests examples benchmarks studies -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -44,8 +44,10 @@ def tree(tmp_path_factory):
     shutil.copytree(REPOSITORY / "src", root / "src", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     for name in FILES:
         shutil.copy(REPOSITORY / name, root)
-    for name in ("base", "v4", "base.123"):
-        (root / "src" / "torchsdm" / "native" / f"_loops-{name}.so").write_text("stale")
+    native = root / "src" / "torchsdm" / "native"
+    (native / "_unfinished-1").mkdir()
+    for name in ("_loops-base.so", "_loops-v4.so", "_unfinished-1/_loops-base.so"):
+        (native / name).write_text("stale")
     return root
 
 

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 FOLDER = Path(__file__).resolve().parent
 # No contraction, and nothing that reorders sums: bits must not depend on the instructions.
@@ -35,9 +36,11 @@ def compile_loops(folder: Path = FOLDER) -> list[Path]:
         raise PermissionError(f"'{folder}' is not writable")
     is_x86 = platform.machine() in ("x86_64", "AMD64")
     variants = {"base": "", **({name: flags for name, flags in X86.items() if _has_flags(flags)} if is_x86 else {})}
-    for name in X86.keys() - variants.keys():
-        _library(folder, name).unlink(missing_ok=True)  # of another compiler, from sources that may have changed
-    return [_compiled(_library(folder, name), flags) for name, flags in variants.items()]
+    with TemporaryDirectory(prefix="_unfinished-", dir=folder) as unfinished:
+        compiled = [_compiled(Path(unfinished) / f"_loops-{name}.so", flags) for name, flags in variants.items()]
+        for name in X86.keys() - variants.keys():
+            (folder / f"_loops-{name}.so").unlink(missing_ok=True)  # from sources that may have changed since
+        return [path.replace(folder / path.name) for path in compiled]  # whoever has loaded an old one keeps it
 
 
 def has_compiler() -> bool:
@@ -55,21 +58,12 @@ def _has_flags(flags: str) -> bool:
     return subprocess.run(command, capture_output=True).returncode == 0
 
 
-def _library(folder: Path, name: str) -> Path:
-    return folder / f"_loops-{name}.so"
-
-
 def _compiled(library: Path, flags: str) -> Path:
     sources = sorted(map(str, FOLDER.glob("*.c")))
-    unfinished = library.with_suffix(f".{os.getpid()}.so")  # whoever has loaded the old one keeps it
-    command = [*_compiler(), *FLAGS.split(), *flags.split(), *sources, "-o", str(unfinished), "-lm"]
-    try:
-        status = subprocess.run(command).returncode
-        if status:
-            raise ChildProcessError(f"'{shlex.join(_compiler())}' ended with status {status}")
-        unfinished.replace(library)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    command = [*_compiler(), *FLAGS.split(), *flags.split(), *sources, "-o", str(library), "-lm"]
+    status = subprocess.run(command).returncode
+    if status:
+        raise ChildProcessError(f"'{shlex.join(_compiler())}' ended with status {status}")
     return library
 
 
