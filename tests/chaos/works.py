@@ -259,5 +259,5 @@ def environment(folder: Path) -> dict[str, str]:
     if not (own / "models").exists():
         shared.mkdir(parents=True, exist_ok=True)
         (own / "models").symlink_to(shared.resolve())
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return {**os.environ, **threads, "TORCHSDM_CACHE": str(own), "HF_HUB_OFFLINE": "1"}

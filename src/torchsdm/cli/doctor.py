@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import re
 from pathlib import Path
-from subprocess import CalledProcessError
 from typing import Any
 
 import click
@@ -66,7 +65,7 @@ def compile_here() -> None:
 
     try:
         libraries = compile_loops()
-    except (OSError, CalledProcessError) as error:
+    except OSError as error:
         raise TorchSDMError(f"The loops could not be compiled: {error}.") from error
     if not libraries:
         raise TorchSDMError("No C compiler was found: install one, or name it in the environment variable CC.")

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 FOLDER = Path(__file__).resolve().parent
 # No contraction, and nothing that reorders sums: bits must not depend on the instructions.
@@ -25,16 +26,25 @@ X86 = {
 
 
 def compile_loops(folder: Path = FOLDER) -> list[Path]:
-    """Compile every library into a folder; none if there is no compiler."""
+    """Compile every library that the compiler has the flags for into a folder; none if there is no compiler.
+
+    A compiler that fails, or a folder that is not writable, is an OSError.
+    """
     if not has_compiler():
         return []
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(f"'{folder}' is not writable")
     is_x86 = platform.machine() in ("x86_64", "AMD64")
-    variants = {"base": "", **(X86 if is_x86 else {})}
-    return [_compiled(folder / f"_loops-{name}.so", flags) for name, flags in variants.items()]
+    variants = {"base": "", **({name: flags for name, flags in X86.items() if _has_flags(flags)} if is_x86 else {})}
+    with TemporaryDirectory(prefix="_unfinished-", dir=folder) as unfinished:
+        compiled = [_compiled(Path(unfinished) / f"_loops-{name}.so", flags) for name, flags in variants.items()]
+        for name in X86.keys() - variants.keys():
+            (folder / f"_loops-{name}.so").unlink(missing_ok=True)  # from sources that may have changed since
+        return [path.replace(folder / path.name) for path in compiled]  # whoever has loaded an old one keeps it
 
 
 def has_compiler() -> bool:
-    """Whether there is a C compiler: the one that the environment variable CC names, or cc."""
+    """Whether there is a C compiler: the one that the environment variable CC names, or cc. CC=none means no."""
     return os.name == "posix" and shutil.which(_compiler()[0]) is not None
 
 
@@ -42,18 +52,25 @@ def _compiler() -> list[str]:
     return shlex.split(os.environ.get("CC", "")) or ["cc"]
 
 
+def _has_flags(flags: str) -> bool:
+    """Whether the compiler knows these instructions: GCC 11 and Clang 12 do."""
+    command = [*_compiler(), *flags.split(), "-fsyntax-only", "-x", "c", os.devnull]
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
 def _compiled(library: Path, flags: str) -> Path:
     sources = sorted(map(str, FOLDER.glob("*.c")))
-    unfinished = library.with_suffix(f".{os.getpid()}")  # whoever has loaded the old one keeps it
-    try:
-        subprocess.run(
-            [*_compiler(), *FLAGS.split(), *flags.split(), *sources, "-o", str(unfinished), "-lm"], check=True
-        )
-        unfinished.replace(library)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    command = [*_compiler(), *FLAGS.split(), *flags.split(), *sources, "-o", str(library), "-lm"]
+    status = subprocess.run(command).returncode
+    if status:
+        raise ChildProcessError(f"'{shlex.join(_compiler())}' ended with status {status}")
     return library
 
 
 if __name__ == "__main__":
-    sys.exit(None if compile_loops() else "No C compiler was found: install one, or name it in CC.")
+    if not has_compiler():
+        sys.stderr.write("No C compiler was found (cc, or the one that CC names): the loops are not compiled.\n")
+    try:
+        compile_loops()
+    except OSError as error:
+        sys.exit(f"The loops could not be compiled: {error}.")

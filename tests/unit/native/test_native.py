@@ -194,8 +194,10 @@ def test_without_a_compiler_nothing_is_compiled(monkeypatch, tmp_path):
     assert _build.compile_loops(tmp_path) == [] and not list(tmp_path.iterdir())
 
 
-def test_a_compiler_that_fails_leaves_nothing_behind(monkeypatch, tmp_path):
+def test_a_compiler_that_fails_leaves_everything_as_it_was(monkeypatch, tmp_path):
+    earlier = tmp_path / "_loops-v4.so"
+    earlier.write_text("works")
     monkeypatch.setenv("CC", "false")
-    with pytest.raises(subprocess.CalledProcessError):
+    with pytest.raises(ChildProcessError, match="'false' ended with status 1"):
         _build.compile_loops(tmp_path)
-    assert not list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == [earlier] and earlier.read_text() == "works"
