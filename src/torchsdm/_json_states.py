@@ -18,8 +18,8 @@ import numpy as np
 from torchsdm.native import call, has_loops
 from torchsdm.validation import Array
 
-_BEFORE = re.compile(rb'\s*\{\s*"hidden_states"\s*:\s*')
-_AFTER = re.compile(rb"\s*\}\s*")
+_BEFORE = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"hidden_states"[ \t\r\n]*:[ \t\r\n]*')
+_AFTER = re.compile(rb"[ \t\r\n]*\}[ \t\r\n]*")
 _UNUSUAL = -1
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 
 import torch
@@ -22,11 +23,19 @@ def in_shares(work: Callable[[int, int], None], n: int, share: int, helpers: Thr
     if n_helpers < 1:
         take_shares()
         return
-    pool = helpers or _helpers(os.getpid(), n_helpers)
-    tasks = [pool.submit(take_shares) for _ in range(n_helpers)]
-    take_shares()
-    for task in tasks:
-        task.result()
+    pool = helpers or _helpers(os.getpid(), torch.get_num_threads() - 1)
+    tasks: list[Future[None]] = []
+    with suppress(RuntimeError):  # there are no new tasks while the interpreter ends
+        tasks += (pool.submit(take_shares) for _ in range(n_helpers))
+    try:
+        take_shares()
+    finally:
+        for _ in shares:  # after an error, nothing more is begun
+            pass
+        errors = [task.exception() for task in tasks if not task.cancel()]  # who has not begun need not be waited for
+    for error in errors:
+        if error is not None:
+            raise error
 
 
 @cache

@@ -24,7 +24,12 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no loops are co
 PURE = "torchsdm-0.1.0-py3-none-any.whl"
 COMPILED = f"torchsdm-0.1.0-py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}.whl"
 IS_X86 = platform.machine() in ("x86_64", "AMD64")
-FILES = ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE")  # not .gitignore, which alone would keep .so out
+FILES = (
+    "pyproject.toml",
+    "hatch_build.py",
+    "README.md",
+    "LICENSE",
+)  # not .gitignore, which alone would keep libraries out
 # A compiler that writes its flags instead of code; OLD knows x86-64-v3 at most, as those of 2020.
 COMPILER = """#!/bin/sh
 {refusing}
@@ -41,12 +46,12 @@ OLD = 'case "$*" in *x86-64-v4*) echo "bad value" >&2; exit 1 ;; esac'
 def tree(tmp_path_factory):
     """The package with libraries of an earlier build in it, one of them unfinished."""
     root = tmp_path_factory.mktemp("tree")
-    shutil.copytree(REPOSITORY / "src", root / "src", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    shutil.copytree(REPOSITORY / "src", root / "src", ignore=shutil.ignore_patterns("__pycache__", "*.library"))
     for name in FILES:
         shutil.copy(REPOSITORY / name, root)
     native = root / "src" / "torchsdm" / "native"
     (native / "_unfinished-1").mkdir()
-    for name in ("_loops-base.so", "_loops-v4.so", "_unfinished-1/_loops-base.so"):
+    for name in ("_loops-base.library", "_loops-v4.library", "_unfinished-1/_loops-base.library"):
         (native / name).write_text("stale")
     return root
 
@@ -81,14 +86,14 @@ def build(tmp_path, monkeypatch):
 def loops(wheel: Path) -> dict[str, str]:
     """The libraries in a wheel, and what is in them."""
     with zipfile.ZipFile(wheel) as archive:
-        return {name: archive.read(name).decode() for name in archive.namelist() if name.endswith(".so")}
+        return {name: archive.read(name).decode() for name in archive.namelist() if name.endswith(".library")}
 
 
 def test_a_wheel_has_the_loops_and_is_for_this_platform(tree, compiler, build):
     wheel, _ = build(tree, compiler())
     assert wheel.name == COMPILED and not differences(wheel, libraries())
     found = loops(wheel)
-    assert found["torchsdm/native/_loops-base.so"] == "compiled with\n"
+    assert found["torchsdm/native/_loops-base.library"] == "compiled with\n"
     assert len(set(found.values())) == len(libraries())  # each for its own instructions, none of them stale
     with zipfile.ZipFile(wheel) as archive:
         facts = archive.read("torchsdm-0.1.0.dist-info/WHEEL").decode()
@@ -96,9 +101,9 @@ def test_a_wheel_has_the_loops_and_is_for_this_platform(tree, compiler, build):
 
 
 def test_building_a_wheel_leaves_the_sources_alone(tree, compiler, build):
-    before = {path: path.stat().st_mtime_ns for path in sorted(tree.rglob("*.so"))}
+    before = {path: path.stat().st_mtime_ns for path in sorted(tree.rglob("*.library"))}
     build(tree, compiler())
-    assert {path: path.stat().st_mtime_ns for path in sorted(tree.rglob("*.so"))} == before
+    assert {path: path.stat().st_mtime_ns for path in sorted(tree.rglob("*.library"))} == before
 
 
 def test_without_a_compiler_a_wheel_is_pure(tree, build):
@@ -117,7 +122,7 @@ def test_a_compiler_that_fails_is_a_sentence(tree, build):
 def test_instructions_that_a_compiler_does_not_know_are_left_out(tree, compiler, build):
     wheel, _ = build(tree, compiler(OLD))
     assert wheel.name == COMPILED
-    assert {name.rpartition("-")[2] for name in loops(wheel)} == {"base.so", "v3.so"}
+    assert {name.rpartition("-")[2] for name in loops(wheel)} == {"base.library", "v3.library"}
 
 
 def test_the_archive_of_sources_gives_the_same_wheel(tree, compiler, build, tmp_path):
@@ -127,7 +132,7 @@ def test_the_archive_of_sources_gives_the_same_wheel(tree, compiler, build, tmp_
         names = {name.partition("/")[2] for name in sources.getnames()}
         sources.extractall(tmp_path / "unpacked", filter="data")
     c_files = {path.relative_to(tree).as_posix() for path in tree.rglob("native/*.[ch]")}
-    assert {"hatch_build.py", *c_files} <= names and not [name for name in names if name.endswith(".so")]
+    assert {"hatch_build.py", *c_files} <= names and not [name for name in names if name.endswith(".library")]
     (unpacked,) = (tmp_path / "unpacked").iterdir()
     wheel, again = build(tree, cc)[0], build(unpacked, cc)[0]
     assert wheel.read_bytes() == again.read_bytes()
@@ -146,9 +151,9 @@ def test_an_editable_install_has_the_loops_in_its_folder(tree, compiler, tmp_pat
     monkeypatch.setenv("CC", compiler(OLD))
     assert editable(root) == {}  # what is installed points to the folder, and fits every platform
     native = root / "src" / "torchsdm" / "native"
-    assert (native / "_loops-base.so").read_text() == "compiled with\n"
+    assert (native / "_loops-base.library").read_text() == "compiled with\n"
     if IS_X86:
-        assert not (native / "_loops-v4.so").exists()  # it was stale, and this compiler cannot make it anew
+        assert not (native / "_loops-v4.library").exists()  # it was stale, and this compiler cannot make it anew
 
 
 def test_an_editable_install_needs_a_folder_it_may_write_to(tree, compiler, monkeypatch, capfd):

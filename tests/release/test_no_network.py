@@ -35,7 +35,7 @@ EVERY_MODULE = """
 import importlib, pkgutil
 import torchsdm
 for module in pkgutil.walk_packages(torchsdm.__path__, "torchsdm."):
-    if not module.name.endswith("__main__") and "._loops-" not in module.name:  # a library, not a module
+    if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
 names = [name for name in sys.modules if name.startswith("torchsdm.")]
 print(len(names), "modules")

@@ -42,13 +42,13 @@ def build(folder: Path, compiler: str | None = None) -> Path:
 def libraries() -> set[str]:
     """The compiled loops that a wheel for this machine has, as it names them."""
     names = LEVELS if platform.machine() in ("x86_64", "AMD64") else LEVELS[:1]
-    return {f"torchsdm/native/_loops-{name}.so" for name in names}
+    return {f"torchsdm/native/_loops-{name}.library" for name in names}
 
 
 def differences(wheel: Path, compiled: set[str]) -> list[str]:
     """What the wheel lacks, and what it has too much: it is the package, the loops and metadata."""
     files = {path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*") if path.is_file()}
-    expected = {name for name in files if "__pycache__" not in name and not name.endswith(".so")} | compiled
+    expected = {name for name in files if "__pycache__" not in name and not name.endswith(".library")} | compiled
     with zipfile.ZipFile(wheel) as archive:
         found = {name for name in archive.namelist() if ".dist-info/" not in name}
     return [f"missing: {name}" for name in sorted(expected - found)] + [

@@ -35,6 +35,12 @@ def check(given):
     return states is not None
 
 
+@pytest.mark.parametrize("blank", ["\v", "\f", "\u00a0"])
+def test_only_the_blanks_of_json_are_blanks(blank):
+    assert states_from_json(f'{blank}{{"hidden_states": [[1]]}}'.encode()) is None
+    assert states_from_json(b' {\t"hidden_states"\r:\n[[1]] } ').tolist() == [[1.0]]
+
+
 def test_states_as_clients_write_them_are_read_at_once():
     states = RNG.normal(size=(3, 500)).astype(np.float32)
     for written in (states.tolist(), states.astype(np.float64).round(4).tolist(), (100 * states).astype(int).tolist()):

@@ -20,7 +20,7 @@ far out for float32 gets the bounds -inf and inf: everything about it is decided
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import torch
@@ -56,6 +56,10 @@ class CentredPoints:
         """Measure the points from a centre (rounded to float32), a block at a time."""
         centre = centre.float().double()
         return cls(points, centre, centred_products(points, centre)[0])
+
+    def __getstate__(self) -> dict[str, Tensor]:
+        """What was computed from the points is computed again elsewhere, rather than sent there."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @cached_property
     def index(self) -> Tensor:

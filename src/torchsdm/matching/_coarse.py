@@ -67,7 +67,7 @@ class CoarsePoints:
             terms,
             _RATIO,
             max(float(typical), _LEAST_ROUNDING),
-            2 * product_error(points.shape[1] + _LANES, torch.float32),  # u = 2^-23
+            product_error(2 * (points.shape[1] + _LANES), torch.float32),  # twice as many: u is 2^-23
             product_error(24, torch.float32),
         )
         _, r, e, gamma, eta = numbers

@@ -81,14 +81,15 @@ class PartSearch:
     ) -> None:
         self.engine, self.products, self.part = engine, products, part
         self.own = None if exclude is None else exclude - part.start
-        points = part.points
+        points, queries = part.points, queries.contiguous()
         bounds = points.coarse if engine.coarse else points.bounds
         self.columns = Columns(points.points, part.start, points.index, part.groups, bounds.lower, bounds.upper)
         side = points.coarse.queries(queries) if engine.coarse else points.bounds.queries(queries, points.centre)
         self.multiplier = side.multiplier
         index = torch.arange(len(queries), device=queries.device)
         own = torch.full_like(index, NO_POINT) if self.own is None else self.own
-        self.rows = Rows(queries, index, own, predictions.to(torch.int32), side.factor, side.low, side.high)
+        y_hat = predictions.to(torch.int32).contiguous()
+        self.rows = Rows(queries, index, own, y_hat, side.factor, side.low, side.high)
         self.match_lows: list[Tensor] = []
 
     def find_first(self, found: Found) -> None:

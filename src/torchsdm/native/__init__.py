@@ -8,6 +8,7 @@ environment variable ``TORCHSDM_LOOPS`` names another one of ``LEVELS``, or ``no
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 from functools import cache
 from pathlib import Path
@@ -16,10 +17,12 @@ from typing import Any
 import numpy as np
 
 from torchsdm.errors import InvalidInputError
+from torchsdm.native import _build
 
 LEVELS = ("base", "v3", "v4", "v4-bf16")
 """The libraries, from the one that every processor can run; v3 and v4 are levels of x86-64, bf16 is bfloat16."""
 _NONE = "none"
+_LOGGER = logging.getLogger(__name__)
 
 __all__ = ["LEVELS", "call", "compile_loops", "has_loops", "library", "loops_in_use"]
 
@@ -46,8 +49,6 @@ def loops_in_use() -> str:
 
 def compile_loops() -> list[Path]:
     """Compile the loops into this folder, for who got the package without them; none if there is no compiler."""
-    from torchsdm.native import _build
-
     return _build.compile_loops()
 
 
@@ -78,12 +79,17 @@ def _passed(argument: Any) -> Any:
 
 
 def _path(name: str) -> Path:
-    return Path(__file__).with_name(f"_loops-{name}.so")
+    return Path(__file__).with_name(f"_loops-{name}.library")
 
 
 @cache
 def _load(name: str) -> ctypes.CDLL | None:
     try:
-        return ctypes.CDLL(str(_path(name)))
+        loaded = ctypes.CDLL(str(_path(name)))
     except OSError:  # not there, or for another kind of machine
         return None
+    loaded.sources.restype = ctypes.c_char_p
+    if loaded.sources().decode() == _build.source_digest():
+        return loaded
+    _LOGGER.warning("%s was compiled from other sources and is not used: sdm doctor --compile.", _path(name))
+    return None

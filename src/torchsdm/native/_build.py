@@ -6,6 +6,7 @@ nothing of the package. The libraries do not depend on the version of Python.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import shlex
@@ -37,10 +38,18 @@ def compile_loops(folder: Path = FOLDER) -> list[Path]:
     is_x86 = platform.machine() in ("x86_64", "AMD64")
     variants = {"base": "", **({name: flags for name, flags in X86.items() if _has_flags(flags)} if is_x86 else {})}
     with TemporaryDirectory(prefix="_unfinished-", dir=folder) as unfinished:
-        compiled = [_compiled(Path(unfinished) / f"_loops-{name}.so", flags) for name, flags in variants.items()]
+        compiled = [_compiled(Path(unfinished) / f"_loops-{name}.library", flags) for name, flags in variants.items()]
         for name in X86.keys() - variants.keys():
-            (folder / f"_loops-{name}.so").unlink(missing_ok=True)  # from sources that may have changed since
+            (folder / f"_loops-{name}.library").unlink(missing_ok=True)  # from sources that may have changed since
         return [path.replace(folder / path.name) for path in compiled]  # whoever has loaded an old one keeps it
+
+
+def source_digest() -> str:
+    """What tells these sources from others: a library that was compiled from others is not used."""
+    digest = hashlib.sha256()
+    for path in sorted(FOLDER.glob("*.[ch]")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def has_compiler() -> bool:
@@ -60,7 +69,8 @@ def _has_flags(flags: str) -> bool:
 
 def _compiled(library: Path, flags: str) -> Path:
     sources = sorted(map(str, FOLDER.glob("*.c")))
-    command = [*_compiler(), *FLAGS.split(), *flags.split(), *sources, "-o", str(library), "-lm"]
+    options = [*FLAGS.split(), f'-DSOURCES="{source_digest()}"', *flags.split()]
+    command = [*_compiler(), *options, *sources, "-o", str(library), "-lm"]
     status = subprocess.run(command).returncode
     if status:
         raise ChildProcessError(f"'{shlex.join(_compiler())}' ended with status {status}")

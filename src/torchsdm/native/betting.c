@@ -7,9 +7,10 @@
 /* How many codes, whole numbers below n, come before each and are larger, and how many are equal to it.
    Counts are kept in a Fenwick tree: entry i has the codes in (i - lowbit(i), i]. */
 int count_earlier(const int64_t *codes, int64_t n, int64_t *larger, int64_t *equal) {
-    int64_t *tree = calloc(2 * n + 1, sizeof(int64_t)), *seen = tree + n + 1;
+    int64_t *tree = calloc(2 * n + 1, sizeof(int64_t));
     if (!tree)
         return -1;
+    int64_t *seen = tree + n + 1;
     for (int64_t t = 0; t < n; t++) {
         int64_t not_larger = 0;
         for (int64_t i = codes[t] + 1; i > 0; i -= i & -i)

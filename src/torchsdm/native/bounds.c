@@ -63,7 +63,7 @@ static int64_t exponent_of(double squared, const bound_terms_t *terms, int *is_l
     frexp(sqrt(squared), &exponent);
     if (exponent < terms->exponent - SMALLEST_QUERY)
         exponent = (int)terms->exponent - SMALLEST_QUERY;
-    *is_left_out = terms->decide_nothing || exponent > terms->exponent + LARGEST_QUERY;
+    *is_left_out = terms->decide_nothing || !(squared < INFINITY) || exponent > terms->exponent + LARGEST_QUERY;
     return exponent;
 }
 

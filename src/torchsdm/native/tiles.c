@@ -354,13 +354,15 @@ static void count_down(const tile_t *tile, const rows_t *rows, const columns_t *
 int count_matches(const tile_t *tile, const rows_t *rows, const columns_t *columns, const found_t *found,
                   const float *match_lows, int64_t begin, int64_t end) {
     int64_t n_chunks = n_chunks_of(tile), n = end - begin;
-    float *inside = malloc((2 * n + 1) * sizeof(float)), *outside = inside + n;
-    int32_t *n_certain = malloc((2 * n + 1) * sizeof(int32_t)), *n_open = n_certain + n;
+    float *inside = malloc((2 * n + 1) * sizeof(float));
+    int32_t *n_certain = malloc((2 * n + 1) * sizeof(int32_t));
     double *query = malloc((columns->points.width + 1) * sizeof(double));
     if (!inside || !n_certain || !query) {
         free(inside), free(n_certain), free(query);
         return -1;
     }
+    float *outside = inside + n;
+    int32_t *n_open = n_certain + n;
     for (int64_t i = 0; i < n; i++) {
         inside[i] = squared_below(found->boundary_distance[begin + i], tile->scale);
         outside[i] = squared_above(found->boundary_distance[begin + i], tile->scale);
@@ -424,6 +426,8 @@ static void insert_bound(float *bounds, int64_t k, float bound) {
 int find_neighbors(const tile_t *tile, const rows_t *rows, const columns_t *columns, const found_t *found,
                    int64_t begin, int64_t end) {
     int64_t k = found->k, width = tile->stop - tile->start;
+    if (k == 0)
+        return 0;
     double *query = malloc((columns->points.width + 1) * sizeof(double));
     int64_t *candidates = malloc((width + 1) * sizeof(int64_t));
     float *smallest = malloc((k + 1) * sizeof(float));

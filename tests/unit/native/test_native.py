@@ -113,6 +113,16 @@ def test_without_a_library_nothing_is_missing(without_loops):
 
 
 @needs_loops
+def test_a_library_of_other_sources_is_not_used(monkeypatch, caplog):
+    monkeypatch.setattr(_build, "source_digest", lambda: "of other sources")
+    native._load.cache_clear()
+    assert native._load("base") is None
+    assert "was compiled from other sources and is not used: sdm doctor --compile" in caplog.text
+    monkeypatch.undo()
+    native._load.cache_clear()
+
+
+@needs_loops
 def test_memory_that_is_not_there_is_an_error(monkeypatch):
     class Full:
         def find_first(self, *arguments):
@@ -184,7 +194,7 @@ def test_products_with_weights_are_those_of_numpy(width):
 @pytest.mark.skipif(not _build.has_compiler(), reason="no C compiler here")
 def test_the_loops_compile_without_a_warning(tmp_path, capfd):
     libraries = _build.compile_loops(tmp_path)
-    assert libraries[0].name == "_loops-base.so" and all(path.exists() for path in libraries)
+    assert libraries[0].name == "_loops-base.library" and all(path.exists() for path in libraries)
     assert sorted(tmp_path.iterdir()) == sorted(libraries)
     assert capfd.readouterr() == ("", "")
 
@@ -195,7 +205,7 @@ def test_without_a_compiler_nothing_is_compiled(monkeypatch, tmp_path):
 
 
 def test_a_compiler_that_fails_leaves_everything_as_it_was(monkeypatch, tmp_path):
-    earlier = tmp_path / "_loops-v4.so"
+    earlier = tmp_path / "_loops-v4.library"
     earlier.write_text("works")
     monkeypatch.setenv("CC", "false")
     with pytest.raises(ChildProcessError, match="'false' ended with status 1"):
