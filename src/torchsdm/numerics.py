@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -131,30 +132,44 @@ def rounded_up(values: Tensor) -> Tensor:
     return -rounded_down(-values)
 
 
-def invariant_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def invariant_linear(
+    x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor | None = None, scale: Tensor | None = None
+) -> Tensor:
     """``x @ weight.T + bias`` rounded to float32, with the same bits for a row in any batch.
 
-    Parameters are (N, D), (K, D), (K,); the result is (N, K). The canonical value is the sum of the products in
-    float64, in numpy's order. A float64 matrix product is within ``bound`` of it; where both ends of that interval
-    round to the same float32, there is nothing left to decide.
+    Parameters are (N, D), (K, D), (K,); the result is (N, K). With a mean and a scale, numbers or (D,), x is
+    standardised first. The canonical value is the sum of the products in float64, in numpy's order. A float64 matrix
+    product is within ``bound`` of it; where both ends of that interval round to the same float32, there is nothing left
+    to decide.
     """
-    x, bias = x.double(), bias.double()
-    products, norms, n_roundings = _products_and_norms(x, weight)
+    bias, standardised = bias.double(), partial(_standardised, mean=mean, scale=scale)
+    products, row_norms, norms, n_roundings = _products_and_norms(x, weight, standardised)
     fast = products.add_(bias)
     error = sum(product_error(n + 2, torch.float64) for n in (n_roundings, _canonical_roundings(x.shape[1])))
-    scale = x.norm(dim=1, keepdim=True) * norms + bias.abs()
-    bound = scale.mul_(1.05 * error).add_(torch.finfo(torch.float64).tiny)
+    size = row_norms[:, None] * norms + bias.abs()
+    bound = size.mul_(1.05 * error).add_(torch.finfo(torch.float64).tiny)
     result: Tensor = (fast - bound).float()
     rows, columns = torch.nonzero(result != fast.add_(bound).float(), as_tuple=True)
     chunk = max(1, _CHUNK_ELEMENTS // max(1, x.shape[1]))
     for start in range(0, len(rows), chunk):
         r, c = rows[start : start + chunk], columns[start : start + chunk]
-        result[r, c] = (canonical_sum(x[r].mul_(weight[c])) + bias[c]).float()
+        result[r, c] = (canonical_sum(standardised(x[r]).mul_(weight[c])) + bias[c]).float()
     return result
 
 
-def _products_and_norms(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, int]:
-    """``x @ weight.T`` (N, K), the norms of the weights (K,), and how often a term of a product is rounded.
+def _standardised(x: Tensor, terms: slice = slice(None), *, mean: Tensor | None, scale: Tensor | None) -> Tensor:
+    """Some columns of x in float64, a copy; standardised if there is a mean."""
+    part = x[:, terms].to(torch.float64, copy=True)
+    if mean is None or scale is None:
+        return part
+    centre, unit = (one.double()[terms] if one.ndim else one.double() for one in (mean, scale))
+    return part.sub_(centre).div_(unit)
+
+
+def _products_and_norms(
+    x: Tensor, weight: Tensor, standardised: Callable[..., Tensor]
+) -> tuple[Tensor, Tensor, Tensor, int]:
+    """``x @ weight.T`` (N, K), the norms of x (N,) and of the weights (K,), and how often a term is rounded.
 
     In float64 and in any order of summation; but a sum over blocks of terms rounds each of them less often.
     """
@@ -162,19 +177,22 @@ def _products_and_norms(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, int]
     if len(x) > _FEW_ROWS or x.device.type != "cpu" or weight.dtype != torch.float32 or not has_loops():
         products = empty_float64(len(x), len(weight), device=x.device).zero_()
         squared = torch.zeros(len(weight), dtype=torch.float64, device=x.device)
-        for mine, theirs in zip(x.split(_BLOCK_TERMS, dim=1), weight.split(_BLOCK_TERMS, dim=1), strict=True):
-            block = theirs.double()
-            products += mine @ block.T
-            squared += torch.linalg.vecdot(block, block)
-        return products, squared.sqrt_(), min(n_terms, _BLOCK_TERMS) + -(-n_terms // _BLOCK_TERMS)
-    x, w = x.contiguous(), weight.detach().contiguous()
+        row_squares = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        for start in range(0, n_terms, _BLOCK_TERMS):
+            terms = slice(start, start + _BLOCK_TERMS)
+            mine, theirs = standardised(x, terms), weight[:, terms].double()
+            products.addmm_(mine, theirs.T)
+            row_squares += torch.linalg.vecdot(mine, mine)
+            squared += torch.linalg.vecdot(theirs, theirs)
+        return products, row_squares.sqrt_(), squared.sqrt_(), min(n_terms, _BLOCK_TERMS) + -(-n_terms // _BLOCK_TERMS)
+    given, w = standardised(x).contiguous(), weight.detach().contiguous()
     products, squared = torch.empty(len(x), len(w), dtype=torch.float64), torch.empty(len(w), dtype=torch.float64)
     in_shares(
-        lambda begin, end: call("products_and_norms", x, len(x), w, *w.shape, products, squared, begin, end),
+        lambda begin, end: call("products_and_norms", given, len(given), w, *w.shape, products, squared, begin, end),
         len(w),
         max(1, _SHARED_TERMS // max(1, n_terms)),
     )
-    return products, squared.sqrt_(), n_terms
+    return products, given.norm(dim=1), squared.sqrt_(), n_terms
 
 
 def _canonical_roundings(n_terms: int) -> int:

@@ -157,6 +157,19 @@ def midpoints(n=97, n_terms=300, n_outputs=5):
     return x, torch.cat([weight, torch.eye(n_outputs, dtype=torch.float64)], dim=1), torch.zeros(n_outputs)
 
 
+@pytest.mark.parametrize("n", [3, 40])
+@pytest.mark.parametrize("per_dimension", [False, True])
+def test_invariant_linear_standardises_as_if_it_were_done_before(n, per_dimension):
+    x, weight = normal(n, 700).float(), normal(6, 700, seed=1).float()
+    before, bias = x.clone(), normal(6, seed=2).float()
+    mean, scale = normal(700, seed=3).float(), normal(700, seed=4).float().abs() + 0.1
+    if not per_dimension:
+        mean, scale = mean[0], scale[0]
+    expected = invariant_linear((x.double() - mean.double()) / scale.double(), weight, bias)
+    assert torch.equal(invariant_linear(x, weight, bias, mean, scale), expected)
+    assert torch.equal(x, before)
+
+
 @pytest.mark.parametrize("block", [None, 32])  # terms that are summed together, in ten blocks or in one
 def test_invariant_linear_has_the_same_bits_in_any_batch_even_at_midpoints(monkeypatch, block):
     if block:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from torchsdm.errors import InvalidInputError
-from torchsdm.numerics import empty_float32, empty_float64, invariant_linear
+from torchsdm.numerics import empty_float32, invariant_linear
 from torchsdm.validation import check_positive, check_shape
 
 _CACHED_ELEMENTS = 1 << 22  # hidden-state entries that may stay in cache from one operation to the next (16 MB)
@@ -69,10 +69,7 @@ class Adaptor(nn.Module, ABC):
         logits = torch.empty(len(hidden_states), self.n_classes, dtype=torch.float32, device=device)
         for start in range(0, len(hidden_states), rows):
             block = slice(start, start + rows)
-            states = hidden_states[block].to(device).float()
-            standardised = empty_float64(*states.shape, device=device).copy_(states)
-            standardised.sub_(self.mean.double()).div_(self.scale.double())
-            exemplars[block] = self._exemplars_exact(standardised)
+            exemplars[block] = self._exemplars_exact(hidden_states[block].to(device).float())
             logits[block] = invariant_linear(exemplars[block], self.output.weight, self.output.bias)
         return exemplars, logits
 
@@ -102,8 +99,8 @@ class Adaptor(nn.Module, ABC):
         """g: standardised states to exemplars (N, M)."""
 
     @abstractmethod
-    def _exemplars_exact(self, standardised: Tensor) -> Tensor:
-        """g in float64, rounded to float32, the same bits for a row in any batch."""
+    def _exemplars_exact(self, hidden_states: Tensor) -> Tensor:
+        """g of states that are not standardised yet, in float64, rounded to float32: the same bits in any batch."""
 
 
 class ExemplarAdaptor(Adaptor):
@@ -141,10 +138,10 @@ class ExemplarAdaptor(Adaptor):
     def _exemplars(self, standardised: Tensor) -> Tensor:
         return _pool(self.filters(standardised))
 
-    def _exemplars_exact(self, standardised: Tensor) -> Tensor:
-        rows = standardised.reshape(-1, standardised.shape[-1])  # (N * positions, D)
-        values = invariant_linear(rows, self.filters.weight, self.filters.bias)
-        return _pool(values.reshape(*standardised.shape[:-1], self.n_filters))
+    def _exemplars_exact(self, hidden_states: Tensor) -> Tensor:
+        rows = hidden_states.reshape(-1, hidden_states.shape[-1])  # (N * positions, D)
+        values = invariant_linear(rows, self.filters.weight, self.filters.bias, self.mean, self.scale)
+        return _pool(values.reshape(*hidden_states.shape[:-1], self.n_filters))
 
 
 class IdentityAdaptor(Adaptor):
@@ -161,8 +158,8 @@ class IdentityAdaptor(Adaptor):
             )
         return standardised
 
-    def _exemplars_exact(self, standardised: Tensor) -> Tensor:
-        return self._exemplars(standardised).float()
+    def _exemplars_exact(self, hidden_states: Tensor) -> Tensor:
+        return self._exemplars((hidden_states.double() - self.mean.double()).div_(self.scale.double())).float()
 
 
 def make_adaptor(
