@@ -31,7 +31,7 @@ from torchsdm.numerics import empty_float32, product_error, rounded_down, rounde
 from torchsdm.threads import in_shares
 
 _LANES = 32  # numbers that are read at once: rows are padded to a multiple of them
-_LARGEST = 1 << 28  # bytes that rounded points may take, which are kept from one search to the next
+_LARGEST = 1 << 29  # bytes that rounded points may take, which are kept from one search to the next
 _LEAST_ROUNDING = 2.0**-12  # e where points happen to be bfloat16 numbers
 _SHARE = 512  # points that a thread rounds at once
 _RATIO = 1.0  # r: queries are about as far from the centre as support points

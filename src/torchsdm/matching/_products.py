@@ -25,9 +25,9 @@ FEWEST_ROWS = 64  #: products of fewer rows are so slow that computing them twic
 class Products:
     """Products of queries with parts of a support, in tiles; the tiles of a block of rows are kept if memory allows."""
 
-    def __init__(self, parts: Sequence[Part], n_queries: int, block_size: int) -> None:
+    def __init__(self, parts: Sequence[Part], n_queries: int, block_size: int, *, coarse: bool = False) -> None:
         self.n_queries, n_support = n_queries, sum(map(len, parts))
-        self.n_rows, self.kept = rows_of_products(n_support, n_queries, block_size)
+        self.n_rows, self.kept = rows_of_products(n_support, n_queries, block_size, coarse=coarse)
         self.width = min(n_support, max(block_size, (4 if self.kept else 1) * block_size**2 // self.n_rows))
         *starts, width = itertools.accumulate((whole_lines(len(part)) for part in parts), initial=0)
         self.offsets = {part.start: start for part, start in zip(parts, starts, strict=True)}  # of kept products
@@ -80,10 +80,13 @@ def limit_of(n_columns: int) -> int:
     return max(_SMALLEST_LIMIT, n_columns // _OPEN_SHARE)
 
 
-def rows_of_products(n_support: int, n_queries: int, block_size: int) -> tuple[int, bool]:
-    """How many queries are multiplied with a support at once, and whether all their products can be kept."""
+def rows_of_products(n_support: int, n_queries: int, block_size: int, *, coarse: bool = False) -> tuple[int, bool]:
+    """How many queries are multiplied with a support at once, and whether all their products can be kept.
+
+    Coarse ones take half of the memory: rounded points take some, too.
+    """
     n_rows = max(1, min(n_queries, block_size))
-    affordable = _KEPT_BLOCKS * block_size**2 // n_support
+    affordable = (_KEPT_BLOCKS // 2 if coarse else _KEPT_BLOCKS) * block_size**2 // n_support
     kept = affordable >= min(n_rows, FEWEST_ROWS)
     return min(n_rows, affordable) if kept else n_rows, kept
 

@@ -178,7 +178,7 @@ class Search:
     ) -> None:
         self.batch, self.parts, self.block_size = (queries, predictions, exclude), parts, block_size
         self.engine = _engine(queries, parts, kernels)
-        products = Products(parts, len(queries), block_size)
+        products = Products(parts, len(queries), block_size, coarse=self.engine.coarse)
         if len(queries) > products.n_rows:
             raise InvalidInputError(f"'queries' of Search must be at most {products.n_rows}. Got {len(queries)}.")
         self.searches = [PartSearch(self.engine, products, part, queries, predictions, exclude) for part in parts]
@@ -380,7 +380,7 @@ def _search_in_blocks(
 
     If they leave too many open, the other blocks are searched without them.
     """
-    products = Products(parts, len(queries), block_size)
+    products = Products(parts, len(queries), block_size, coarse=engine.coarse)
     with ExitStack() as context:
         context.enter_context(engine)
         for block in products.row_blocks(carefully=engine.coarse):

@@ -41,7 +41,7 @@ def loops_in_use() -> str:
     base = _load(LEVELS[0])
     if base is None or wanted == _NONE:
         return _NONE
-    possible = [name for name in LEVELS[: base.level() + 1] if _path(name).exists()]
+    possible = [name for name in LEVELS[: base.level() + 1] if _load(name) is not None]
     if wanted and wanted not in possible:
         raise InvalidInputError(f"TORCHSDM_LOOPS must be one of {', '.join(possible)} here. Got {wanted!r}.")
     return wanted or possible[-1]

@@ -57,14 +57,15 @@ typedef struct {
     int64_t decide_nothing;
 } bound_terms_t;
 
-/* The exponent k with 2^k > |x'|, or one so large that nothing is left to products. */
-static int64_t exponent_of(double squared, const bound_terms_t *terms, int *is_left_out) {
-    int exponent;
-    frexp(sqrt(squared), &exponent);
-    if (exponent < terms->exponent - SMALLEST_QUERY)
-        exponent = (int)terms->exponent - SMALLEST_QUERY;
-    *is_left_out = terms->decide_nothing || !(squared < INFINITY) || exponent > terms->exponent + LARGEST_QUERY;
-    return exponent;
+/* A query, centred; its exponent k, with 2^k > |x'|; and whether it is too far out to be left to products. */
+static int is_left_out(const points_t *queries, const double *centre, const bound_terms_t *terms, int64_t i,
+                       double *point, double *squared, double *cross, int *exponent) {
+    copy_point(queries, i, point);
+    centre_point(point, centre, queries->width, squared, cross);
+    frexp(sqrt(*squared), exponent);
+    if (*exponent < terms->exponent - SMALLEST_QUERY)
+        *exponent = (int)terms->exponent - SMALLEST_QUERY;
+    return terms->decide_nothing || !(*squared < INFINITY) || *exponent > terms->exponent + LARGEST_QUERY;
 }
 
 /* The rows' side of the bounds for each query; see Bounds.queries. */
@@ -77,16 +78,13 @@ int query_bounds(const points_t *queries, const double *centre, const bound_term
     double scale = ldexp(1.0, -2 * (int)terms->exponent); /* sigma^2 */
     for (int64_t i = begin; i < end; i++) {
         double squared, cross;
-        int is_left_out;
-        copy_point(queries, i, point);
-        centre_point(point, centre, width, &squared, &cross);
-        int64_t exponent = exponent_of(squared, terms, &is_left_out);
-        if (is_left_out) {
+        int exponent;
+        if (is_left_out(queries, centre, terms, i, point, &squared, &cross, &exponent)) {
             memset(multiplier + i * width, 0, width * sizeof(float));
             factor[i] = 1, low[i] = -INFINITY, high[i] = INFINITY;
             continue;
         }
-        double down = ldexp(1.0, -(int)exponent), up = ldexp(1.0, (int)(exponent + 1 - 2 * terms->exponent));
+        double down = ldexp(1.0, -exponent), up = ldexp(1.0, (int)(exponent + 1 - 2 * terms->exponent));
         for (int64_t k = 0; k < width; k++)
             multiplier[i * width + k] = (float)(point[k] * down);
         double shift = (squared + terms->cross * cross) * scale;
@@ -170,16 +168,13 @@ int coarse_queries(const points_t *queries, const double *centre, const coarse_t
     double sigma = ldexp(1.0, -(int)terms->exponent), r = coarse->ratio, e = coarse->rounding;
     for (int64_t i = begin; i < end; i++) {
         double squared, cross;
-        int is_left_out;
-        copy_point(queries, i, point);
-        centre_point(point, centre, width, &squared, &cross);
-        int64_t exponent = exponent_of(squared, terms, &is_left_out);
-        if (is_left_out) {
+        int exponent;
+        if (is_left_out(queries, centre, terms, i, point, &squared, &cross, &exponent)) {
             memset(halves + i * stride, 0, stride * sizeof(uint16_t));
             factor[i] = 1, low[i] = -INFINITY, high[i] = INFINITY;
             continue;
         }
-        double down = ldexp(1.0, -(int)exponent), up = ldexp(1.0, (int)(exponent - terms->exponent)); /* 2^k sigma */
+        double down = ldexp(1.0, -exponent), up = ldexp(1.0, (int)(exponent - terms->exponent)); /* 2^k sigma */
         double changed = to_bfloat16(point, down, width, halves + i * stride, stride) * up; /* delta_x */
         double norm = sqrt(squared) * sigma, rounded = norm + changed;                      /* X, X + delta_x */
         double slack = changed * changed / (e * r) + (e + coarse->product_error) * rounded * rounded / r;

@@ -12,20 +12,50 @@
 #include <immintrin.h>
 #include <stdlib.h>
 
-enum { ROWS = 12, COLUMNS = 32, LANES = 16, BLOCK = 16 }; /* of a block of sums, which fills 24 of 32 registers */
+enum { ROWS = 12, COLUMNS = 32, LANES = 16 }; /* of a block of sums, which fills 24 of 32 registers */
 
 static inline __m512 add_pairs(__m512 sums, __m512i a, __m512i b) {
     return _mm512_dpbf16_ps(sums, (__m512bh)a, (__m512bh)b);
 }
 
+/* 16 rows of 16 pairs become 16 columns: pairs, fours and eights change places with those of the row beside. */
+static inline void transpose(__m512i r[LANES]) {
+    __m512i t[LANES];
+    for (int i = 0; i < LANES; i += 2) {
+        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < LANES; i += 4) {
+        r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+        r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+        r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+        r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+    for (int i = 0; i < 4; i++) { /* r[4 a + i] has, in quarter q, the pairs 4 q + i of the rows 4 a to 4 a + 3 */
+        t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
+        t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xDD);
+        t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
+        t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xDD);
+    }
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
+        r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xDD);
+        r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
+        r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xDD);
+    }
+}
+
 /* 32 columns side by side: for each pair of numbers, that of the first column, of the second, ... */
 static void pack(const uint16_t *columns, int64_t stride, int64_t n, int64_t n_pairs, uint32_t *packed) {
-    for (int64_t first = 0; first < n_pairs; first += BLOCK) {
-        int64_t last = first + BLOCK < n_pairs ? first + BLOCK : n_pairs;
-        for (int64_t j = 0; j < COLUMNS; j++) {
-            const uint16_t *column = columns + (j < n ? j : n - 1) * stride;
-            for (int64_t pair = first; pair < last; pair++)
-                memcpy(packed + pair * COLUMNS + j, column + 2 * pair, sizeof(uint32_t));
+    for (int64_t first = 0; first < n_pairs; first += LANES) {
+        int64_t n_here = n_pairs - first < LANES ? n_pairs - first : LANES;
+        for (int half = 0; half < COLUMNS; half += LANES) {
+            __m512i block[LANES];
+            for (int j = 0; j < LANES; j++) /* columns beyond the last one are never stored: any will do */
+                block[j] = _mm512_loadu_si512(columns + (half + j < n ? half + j : n - 1) * stride + 2 * first);
+            transpose(block);
+            for (int64_t pair = 0; pair < n_here; pair++)
+                _mm512_store_si512(packed + (first + pair) * COLUMNS + half, block[pair]);
         }
     }
 }
