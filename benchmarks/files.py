@@ -24,7 +24,7 @@ def run() -> Iterator[Figure]:
     classifier = SDMClassifier(n_filters=M, n_rounds=1, max_epochs=2, random_state=0)
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as directory:
         warnings.simplefilter("ignore")  # no region is needed here
-        classifier.fit(states[:1_000], labels[:1_000]).add_exemplars(states, labels)
+        classifier.fit(states[:1_000], labels[:1_000]).add_exemplars(states[1_000:], labels[1_000:])
         classifier.save(directory)
         os.sync()  # otherwise write-back would slow the first reads
         largest = max(Path(directory).iterdir(), key=lambda path: path.stat().st_size)
