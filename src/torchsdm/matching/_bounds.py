@@ -35,6 +35,7 @@ from torchsdm.numerics import empty_float32, product_error, rounded_down, rounde
 
 _BLOCK_ELEMENTS = 1 << 22  # float64 elements in memory at once while norms are computed (32 MB)
 _CACHED_ELEMENTS = 1 << 18  # elements that stay in cache between one operation and the next
+_QUERIES_WORTH_ROUNDING = 16
 _LARGEST_EXPONENT = 60  # of typical norms; beyond it nothing is left to float32
 _LARGEST_OFFSET = 64  # norms of the centre, in typical norms, up to which the support is multiplied as it is
 _OUTLIER_EXPONENT = 40  # support points this far beyond the typical norm are decided in float64
@@ -62,6 +63,11 @@ class CentredPoints:
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @cached_property
+    def _n_asked(self) -> list[int]:
+        """How many queries there were so far, a number in a list."""
+        return [0]
+
+    @cached_property
     def index(self) -> Tensor:
         """0, 1, 2, ... (S,)."""
         return torch.arange(len(self.points), device=self.points.device)
@@ -70,6 +76,15 @@ class CentredPoints:
     def bounds(self) -> Bounds:
         """The bounds for queries against these points."""
         return Bounds.of(self.squared_norms, float(self.centre.norm()), self.points.shape[1])
+
+    def is_worth_rounding(self, n_queries: int) -> bool:
+        """Whether so many queries more make it worth rounding the points, they are few, or it has been done.
+
+        Rounding takes about as long as it saves for sixteen queries; whoever asks one and ends should not wait for it.
+        """
+        self._n_asked[0] += n_queries
+        is_cheap = self.points.numel() <= _CACHED_ELEMENTS or "coarse" in vars(self)
+        return is_cheap or self._n_asked[0] >= _QUERIES_WORTH_ROUNDING
 
     @cached_property
     def coarse(self) -> CoarsePoints:

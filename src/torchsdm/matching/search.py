@@ -360,12 +360,11 @@ def _engine(queries: Tensor, parts: Sequence[Part], kernels: KernelKind | None) 
 def _fastest_kernels(queries: Tensor, points: Sequence[CentredPoints]) -> KernelKind:
     if queries.device.type != "cpu" or not has_loops():
         return "torch"
-    says_something = queries.shape[1] >= _FEWEST_FILTERS and not any(one.bounds.decide_nothing for one in points)
-    return (
-        "coarse"
-        if has_coarse_products() and says_something and all(fits(one.points.shape) for one in points)
-        else "compiled"
-    )
+    if not has_coarse_products() or queries.shape[1] < _FEWEST_FILTERS:
+        return "compiled"
+    if not all(fits(one.points.shape) and not one.bounds.decide_nothing for one in points):
+        return "compiled"
+    return "coarse" if all(one.is_worth_rounding(len(queries)) for one in points) else "compiled"
 
 
 def _search_in_blocks(

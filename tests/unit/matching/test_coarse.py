@@ -205,6 +205,21 @@ def test_points_that_are_left_to_float64_leave_the_others_to_bfloat16():
     assert_exact(queries, predictions, points, labels, predicted, k=3)
 
 
+def test_a_large_support_is_rounded_once_enough_was_asked(engines, monkeypatch):
+    points, labels, predicted = clouds(900, 64, 1.0)
+    support = support_of(points, labels, predicted)
+    for _ in range(2):
+        search.match(points[:1], predicted[:1], support)
+    assert engines == ["coarse", "coarse"]  # so few are rounded in no time
+    monkeypatch.setattr("torchsdm.matching._bounds._CACHED_ELEMENTS", 0)
+    engines.clear()
+    support = support_of(points, labels, predicted)
+    for n in (1, 10, 4, 1, 1):
+        search.match(points[:n], predicted[:n], support)
+    assert engines == ["compiled", "compiled", "compiled", "coarse", "coarse"]
+    assert "coarse" in vars(support[0].points)
+
+
 def test_large_supports_are_not_rounded(monkeypatch, engines):
     points, labels, predicted = clouds(900, 64, 1.0)
     monkeypatch.setattr(_coarse, "_LARGEST", 2 * 900 * 64 - 1)

@@ -28,10 +28,12 @@ from torchsdm.matching._products import Products
 from torchsdm.matching._tiles import CHUNK, CHUNK_DOWN, Kernels
 from torchsdm.matching.plain import match_plain, neighbors_plain
 from torchsdm.matching.search import match, match_self, neighbors
+from torchsdm.native import has_loops
 
 N_SUPPORT, N_QUERIES = 60, 16
 
-KERNELS = ("coarse", "compiled", "torch") if has_coarse_products() else ("compiled", "torch")
+KERNELS = (*(["coarse"] if has_coarse_products() else []), *(["compiled"] if has_loops() else []), "torch")
+needs_loops = pytest.mark.skipif(not has_loops(), reason="this package was built without a compiler")
 every_kernel = pytest.mark.parametrize("how", KERNELS)
 
 
@@ -452,6 +454,7 @@ def test_ties_across_parts(first_other, how):
         assert got.nearest_index.tolist() == [0, 0, 0] and got.neighbor_indices.tolist() == [[0, 1]] * 3
 
 
+@needs_loops
 def test_parts_may_be_searched_apart(large):
     """Each with findings of its own, merged after each round: what parts on several machines would do."""
     from torchsdm.matching._engine import Engine
@@ -592,12 +595,14 @@ def test_match_equals_brute_force(large, block_size, kept, n_rows, n_tiles, how)
     assert large[-1][0].max() >= 5 and len(np.unique(large[-1][0])) > 5
 
 
+@needs_loops
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_threads_change_nothing(large, threads):
     for block_size in (100, 2048):
         assert_same_as_brute_force(large, block_size, True, threads)
 
 
+@needs_loops
 @pytest.mark.parametrize("library", ["_by_torch", "_by_numpy"])
 def test_the_library_of_the_products_changes_nothing(large, library, monkeypatch):
     calls = []
@@ -655,6 +660,7 @@ def test_ties_of_every_point_with_the_others(first_other):
         assert got.nearest_distance.tolist() == [0.0] * 600
 
 
+@needs_loops
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_threads_share_the_rows_out(monkeypatch, threads):
     # 301 rows and 700 columns in one tile: every kernel must be called for each row once, whoever calls it.
@@ -675,6 +681,7 @@ def test_threads_share_the_rows_out(monkeypatch, threads):
         assert (len(seen) > threads) == (threads > 1)
 
 
+@needs_loops
 @pytest.mark.parametrize("name", ["find_first", "find_neighbors", "count_matches"])
 @pytest.mark.parametrize("who", ["a helper", "the caller"])
 def test_exceptions_in_a_thread_reach_the_caller(monkeypatch, name, who):
