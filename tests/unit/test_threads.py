@@ -16,11 +16,9 @@ from torchsdm.threads import in_shares
 
 
 @pytest.fixture(autouse=True)
-def two_threads():
-    before = torch.get_num_threads()
+def two_threads(one_thread):
+    """Instead of one; afterwards there are as many as before."""
     torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 3])

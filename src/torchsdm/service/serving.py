@@ -330,7 +330,7 @@ class Serving:
             threading.Thread(target=self._watch, name="sdm-watch", daemon=True).start()
 
     def _warm(self) -> None:
-        """Decide once, so that the first to ask does not wait for the language model and for compiled code."""
+        """Decide once, so that the first to ask does not wait for the language model."""
         try:
             _decide_once(self.served, with_texts=True)
         except Exception:

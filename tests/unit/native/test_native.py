@@ -56,7 +56,7 @@ for name, values in vars(decisions).items():
 matched = classifier.support_.match_self()
 digest.update(matched.similarity.numpy().tobytes() + matched.nearest_distance.numpy().tobytes())
 digest.update(classifier.support_.neighbors(classifier.support_.exemplars[:9], 7)[0].numpy().tobytes())
-digest.update(repr(guard.log_martingale if hasattr(guard, "log_martingale") else guard.raised).encode())
+digest.update(repr(guard.log_martingale).encode())
 print(digest.hexdigest())
 """
 
