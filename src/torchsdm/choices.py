@@ -6,7 +6,9 @@ from typing import Any
 
 SEGMENTS = ("sentences", "paragraphs", "fields")  #: kinds of segments to summarise states over
 PROMPT_NAMES = ("sentiment", "factcheck", "verify-answer", "document")  #: prompts that come with the package
+TRAININGS = ("linear", "sdm")  #: a penalised linear solution, or rounds of the paper's training
 PAPER: dict[str, Any] = {
+    "training": "sdm",
     "n_filters": 1000,
     "n_rounds": 10,
     "max_epochs": 200,

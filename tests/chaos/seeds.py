@@ -23,7 +23,14 @@ from torchsdm.trust import DriftGuard
 
 WIDTH = 4
 TEXTS = [f"number {i} is {'great, and lovely' if i % 2 else 'awful'} é" for i in range(40)]
-SMALL: dict[str, Any] = {"n_filters": 4, "n_rounds": 1, "max_epochs": 2, "learning_rate": 0.01, "random_state": 0}
+SMALL: dict[str, Any] = {
+    "n_filters": 4,
+    "n_rounds": 1,
+    "training": "sdm",
+    "max_epochs": 2,
+    "learning_rate": 0.01,
+    "random_state": 0,
+}
 
 
 def make_seeds(folder: Path) -> None:

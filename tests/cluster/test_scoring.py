@@ -47,7 +47,7 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scoring")
     rng = np.random.default_rng(2)
     labels = rng.integers(2, size=600)
-    SDMClassifier(0.8, n_filters=8, n_rounds=1, max_epochs=4, learning_rate=1e-2, random_state=0).fit(
+    SDMClassifier(0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=4, learning_rate=1e-2, random_state=0).fit(
         (rng.normal(size=(600, D)) + labels[:, None]).astype(np.float32), labels
     ).save(folder / "model")
     states = (rng.normal(size=(N, D)) + rng.integers(2, size=(N, 1))).round(3)
@@ -186,7 +186,9 @@ def texts(tmp_path_factory):
     rows[400]["text"], rows[650]["id"] = " ", "r3"
     (folder / "texts.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     extractor = HiddenStateExtractor(str(language_model), "sentiment")
-    classifier = SDMClassifier(0.8, n_filters=8, n_rounds=1, max_epochs=2, learning_rate=1e-2, random_state=0)
+    classifier = SDMClassifier(
+        0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=2, learning_rate=1e-2, random_state=0
+    )
     few = rows[:300]
     SDMTextClassifier(extractor, classifier=classifier, cache=False).fit(
         [row["text"] for row in few], [row["label"] for row in few]
@@ -250,7 +252,14 @@ def test_hidden_states_are_the_same_also_after_a_kill(ray, nodes, texts, tmp_pat
 def test_a_text_classifier_is_fitted_on_the_cluster(ray, nodes, texts, tmp_path):
     rows = [json.loads(line) for line in (texts / "texts.jsonl").read_text(encoding="utf-8").splitlines()[:400]]
     said, labels = [row["text"] for row in rows], [row["label"] for row in rows]
-    settings = {"n_filters": 8, "n_rounds": 2, "max_epochs": 2, "learning_rate": 1e-2, "random_state": 0}
+    settings = {
+        "n_filters": 8,
+        "n_rounds": 2,
+        "training": "sdm",
+        "max_epochs": 2,
+        "learning_rate": 1e-2,
+        "random_state": 0,
+    }
 
     def fit(backend, cache):
         made = SDMTextClassifier(

@@ -312,7 +312,9 @@ def base(tmp_path_factory):
     path = tmp_path_factory.mktemp("base") / "model"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
-        classifier = SDMClassifier(0.8, n_filters=8, n_rounds=1, max_epochs=3, learning_rate=1e-2, random_state=3)
+        classifier = SDMClassifier(
+            0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=3, learning_rate=1e-2, random_state=3
+        )
         classifier.fit(X, NAMES[numbers], background=5 + rng.standard_normal((40, 4)).astype(np.float32)).save(path)
     return path
 
@@ -354,7 +356,7 @@ def test_a_saved_model_decides_alike(twins, backend, shards):
 def test_an_ensemble_shares_its_shards(tmp_path, backend, shards):
     rng = np.random.default_rng(1)
     X, y = rng.standard_normal((200, 4)).astype(np.float32), rng.choice(NAMES, 200)
-    alone = SDMEnsemble(0.8, n_filters=6, n_rounds=2, max_epochs=1, random_state=0).fit(X, y)
+    alone = SDMEnsemble(0.8, n_filters=6, n_rounds=2, training="sdm", max_epochs=1, random_state=0).fit(X, y)
     alone.save(tmp_path)
     spread = SDMEnsemble.load(tmp_path, backend=backend)
     assert {id(model.support.shards) for model in spread.models_} == {id(shards)}

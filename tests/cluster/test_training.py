@@ -17,7 +17,14 @@ from torchsdm.training import stored_epochs
 from torchsdm.training.callbacks import ProgressBar
 from torchsdm.training.checkpoint import Checkpointing
 
-SETTINGS = {"n_rounds": 3, "max_epochs": 30, "learning_rate": 1e-2, "patience": None, "random_state": 3}
+SETTINGS = {
+    "n_rounds": 3,
+    "training": "sdm",
+    "max_epochs": 30,
+    "learning_rate": 1e-2,
+    "patience": None,
+    "random_state": 3,
+}
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +86,7 @@ def test_the_same_baselines(ray, nodes, data, kind):
 
 
 def test_patience_ends_a_round_where_it_would_alone(ray, nodes, data):
-    settings = {**SETTINGS, "patience": 1, "max_epochs": 60}
+    settings = {**SETTINGS, "patience": 1, "training": "sdm", "max_epochs": 60}
     expected = SDMClassifier(0.8, n_filters=8, **settings).fit(*data)
     fitted = SDMClassifier(0.8, n_filters=8, backend=nodes.address, **settings).fit(*data)
     assert len(expected.history_) < 60 * SETTINGS["n_rounds"]

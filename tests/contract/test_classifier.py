@@ -20,6 +20,7 @@ QUICK = {
     "alpha": 0.8,
     "n_filters": 12,
     "n_rounds": 1,
+    "training": "sdm",
     "max_epochs": 5,
     "learning_rate": 2e-2,
     "random_state": 0,
@@ -81,7 +82,9 @@ def test_training_does_not_depend_on_threads():
     before, fitted = torch.get_num_threads(), []
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        fitted.append(SDMClassifier(0.8, n_filters=300, n_rounds=1, max_epochs=2, random_state=0).fit(X, y))
+        fitted.append(
+            SDMClassifier(0.8, n_filters=300, n_rounds=1, training="sdm", max_epochs=2, random_state=0).fit(X, y)
+        )
     torch.set_num_threads(before)
     one, two = (estimator.model_.adaptor.state_dict() for estimator in fitted)
     assert all(torch.equal(one[name], two[name]) for name in one)

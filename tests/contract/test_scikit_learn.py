@@ -15,7 +15,7 @@ from torchsdm import SDMClassifier, SDMEnsemble
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 
-QUICK = {"n_filters": 16, "max_epochs": 5, "learning_rate": 2e-2, "batch_size": 32}
+QUICK = {"n_filters": 16, "training": "sdm", "max_epochs": 5, "learning_rate": 2e-2, "batch_size": 32}
 
 
 @parametrize_with_checks(
@@ -47,7 +47,7 @@ def test_pipeline_and_cross_validation(blobs):
 def test_grid_search_finds_the_better_learning_rate(blobs):
     X, y = blobs
     search = GridSearchCV(
-        SDMClassifier(n_rounds=1, n_filters=16, max_epochs=4, batch_size=16, random_state=0),
+        SDMClassifier(n_rounds=1, n_filters=16, training="sdm", max_epochs=4, batch_size=16, random_state=0),
         {"learning_rate": [1e-6, 1e-2]},
         cv=2,
     )

@@ -174,7 +174,7 @@ import sys, numpy as np
 from torchsdm import SDMClassifier
 import torchsdm.cluster, torchsdm.application, torchsdm.cli.command
 X = np.random.default_rng(0).normal(size=(80, 3))
-SDMClassifier(n_filters=2, n_rounds=1, max_epochs=1, backend=None).fit(X, X[:, 0] > 0).decide(X[:1])
+SDMClassifier(n_filters=2, n_rounds=1, training="sdm", max_epochs=1, backend=None).fit(X, X[:, 0] > 0).decide(X[:1])
 print(sorted(name for name in sys.modules if name.partition(".")[0] == "ray"))
 """
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=300)
@@ -235,7 +235,14 @@ def test_the_interface_is_there():
         for name in names.split():
             assert callable(getattr(owner, name)), name
     assert torchsdm.ExemplarAdaptor(3, 2).n_filters == 1000
-    expected = {"alpha": 0.95, "n_filters": 1000, "n_rounds": 10, "max_epochs": 200, "batch_size": 50}
+    expected = {
+        "alpha": 0.95,
+        "n_filters": 1000,
+        "n_rounds": 10,
+        "training": "sdm",
+        "max_epochs": 200,
+        "batch_size": 50,
+    }
     expected |= {"learning_rate": 1e-5, "random_state": None, "device": None, "patience": None, "min_class_count": 0}
     expected |= {"standardization": "scalar", "certification_size": None}
     defaults = torchsdm.SDMClassifier.paper().get_params()

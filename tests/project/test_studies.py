@@ -104,7 +104,14 @@ def test_every_rule_is_measured_on_both_sets(certificate, tmp_path):
     X = rng.standard_normal((1200, 3)).astype(np.float32) + 1.5 * y[:, None]
     pool, test = LabelledStates(X[:900], y[:900]), LabelledStates(X[900:], y[900:])
     shifted = LabelledStates(X[900:] + 9, y[900:])
-    settings = {"n_filters": 8, "n_rounds": 1, "max_epochs": 4, "learning_rate": 1e-2, "random_state": 0}
+    settings = {
+        "n_filters": 8,
+        "n_rounds": 1,
+        "training": "sdm",
+        "max_epochs": 4,
+        "learning_rate": 1e-2,
+        "random_state": 0,
+    }
     classifier = SDMClassifier(alpha=0.8, **settings).fit(pool)
     found = certificate.rules(pool, classifier, {"test": test, "shifted": shifted})
     assert set(found) == set(certificate.RULES.values())
@@ -123,7 +130,7 @@ def test_a_loop_labels_what_it_says_and_puts_it_where_it_says(loop, monkeypatch)
     pool, test = LabelledStates(X[:900], y[:900]), LabelledStates(X[900:], y[900:])
     for name, value in (("N_START", 500), ("N_HUNDREDS", 2), ("N_FRESH", 200), ("EVERY", 1)):
         monkeypatch.setattr(loop, name, value)
-    settings = {"n_filters": 8, "n_rounds": 1, "max_epochs": 4, "learning_rate": 1e-2}
+    settings = {"n_filters": 8, "n_rounds": 1, "training": "sdm", "max_epochs": 4, "learning_rate": 1e-2}
     runs = {run["way"]: run for run in loop.loop(pool, test, 0.8, 0, **settings)}
     assert list(runs) == [*loop.WAYS, *loop.RETRAINED]
     assert [one["looks"] for one in runs["rejected ones, half each"]["over_time"]] == [1, 2, 3]

@@ -48,7 +48,7 @@ warnings.simplefilter("ignore")
 rng = np.random.default_rng(0)
 y = rng.integers(0, 2, 120)
 X = rng.standard_normal((120, 4)) + 3 * y[:, None]
-classifier = SDMClassifier(0.8, n_filters=8, n_rounds=1, max_epochs=2, random_state=0).fit(X, y)
+classifier = SDMClassifier(0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=2, random_state=0).fit(X, y)
 with tempfile.TemporaryDirectory() as folder:
     classifier.save(f"{folder}/model")
     loaded = SDMClassifier.load(f"{folder}/model")

@@ -27,7 +27,15 @@ STATES = (np.random.default_rng(0).normal(size=(N, WIDTH)) + 2.0 * LABELS[:, Non
 WORDS = tiny_models.TEXT.split()
 TEXTS = [" ".join(WORDS[row : row + 5]) for row in range(N)]
 GOOD = [{"id": f"r{row}", "text": TEXTS[row], "label": int(LABELS[row])} for row in range(6)]
-QUICK = {"alpha": 0.6, "n_filters": 4, "n_rounds": 1, "max_epochs": 2, "learning_rate": 1e-2, "random_state": 0}
+QUICK = {
+    "alpha": 0.6,
+    "n_filters": 4,
+    "n_rounds": 1,
+    "training": "sdm",
+    "max_epochs": 2,
+    "learning_rate": 1e-2,
+    "random_state": 0,
+}
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,9 @@ def base(tmp_path_factory):
     path = tmp_path_factory.mktemp("base") / "model"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
-        classifier = SDMClassifier(0.8, n_filters=8, n_rounds=1, max_epochs=3, learning_rate=1e-2, random_state=3)
+        classifier = SDMClassifier(
+            0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=3, learning_rate=1e-2, random_state=3
+        )
         classifier.fit(X.astype(np.float32), NAMES[numbers]).save(path)
     return path
 

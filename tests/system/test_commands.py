@@ -360,7 +360,7 @@ def test_update_adds_what_the_library_adds(world, model, source, tmp_path):
 @pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 def test_update_numbers_rows_anew_where_a_calibration_point_has_their_number(world, tmp_path):
     held = np.load(world / "test.npz")
-    small = SDMClassifier(0.8, n_filters=8, n_rounds=1, max_epochs=1, random_state=0)
+    small = SDMClassifier(0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=1, random_state=0)
     small.fit(held["hidden_states"], held["labels"])
     ids = np.roll(np.arange(40), small.calibration_rows_[0])  # a calibration point is number 0
     small.fit(held["hidden_states"], held["labels"], ids=ids.tolist()).save(tmp_path / "model")

@@ -53,7 +53,7 @@ def test_the_story_is_told_and_kept(packages, tmp_path, monkeypatch):
     monkeypatch.setattr(demonstration, "read_films", lambda: read_films(240, 40, 40))
     monkeypatch.setattr(demonstration, "MAX_TOKENS", 64)
     monkeypatch.setattr(demonstration, "ALPHA", 0.6)  # what so few reviews can certify
-    small = {"n_filters": 32, "n_rounds": 1, "max_epochs": 10, "learning_rate": 3e-3}
+    small = {"n_filters": 32, "n_rounds": 1, "training": "sdm", "max_epochs": 10, "learning_rate": 3e-3}
     monkeypatch.setattr(demonstration, "SDMClassifier", partial(SDMClassifier, **small))
     told: list[str] = []
     result = demonstration.tell_story("demo", show=told.append)

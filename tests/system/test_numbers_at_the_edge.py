@@ -13,7 +13,7 @@ from torchsdm.matching import SupportSet
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 
-QUICK = {"n_filters": 6, "n_rounds": 1, "max_epochs": 4, "learning_rate": 1e-2, "random_state": 0}
+QUICK = {"n_filters": 6, "n_rounds": 1, "training": "sdm", "max_epochs": 4, "learning_rate": 1e-2, "random_state": 0}
 
 
 def drawn(n=120, n_classes=2, scale=1.0, offset=0.0, seed=0, n_inputs=5):

@@ -26,7 +26,15 @@ from warm_process import WarmProcess
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 
-SETTINGS = {"alpha": 0.8, "n_filters": 8, "n_rounds": 2, "max_epochs": 4, "learning_rate": 2e-2, "random_state": 0}
+SETTINGS = {
+    "alpha": 0.8,
+    "n_filters": 8,
+    "n_rounds": 2,
+    "training": "sdm",
+    "max_epochs": 4,
+    "learning_rate": 2e-2,
+    "random_state": 0,
+}
 
 
 def assert_same_decisions(a: SDMDecisions, b: SDMDecisions) -> None:

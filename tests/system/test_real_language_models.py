@@ -121,7 +121,9 @@ def test_from_text_to_decision_and_back_from_disk(encoder, tmp_path):
     things = ["plot", "cast", "music", "ending", "script", "humour", "pace", "dialogue"]
     rows = [(f"The {t} of this film is {w}.", label) for label, ws in words.items() for w in ws for t in things]
     texts, labels = [text for text, _ in rows], [label for _, label in rows]
-    small = SDMClassifier(alpha=0.8, n_filters=32, n_rounds=1, max_epochs=15, learning_rate=1e-3, random_state=0)
+    small = SDMClassifier(
+        alpha=0.8, n_filters=32, n_rounds=1, training="sdm", max_epochs=15, learning_rate=1e-3, random_state=0
+    )
     classifier = SDMTextClassifier(f"package:{ENCODER}", classifier=small)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)

@@ -254,7 +254,7 @@ def test_the_result_is_strict_json_and_complete(whole, place):
         "alphas": [0.6, 0.7],
         "updates": {"data": None, "share": 0.5},
     }
-    given = {"alpha": ALPHA, "n_filters": 16, "n_rounds": 2, "max_epochs": 3, "batch_size": 10}
+    given = {"alpha": ALPHA, "n_filters": 16, "n_rounds": 2, "training": "sdm", "max_epochs": 3, "batch_size": 10}
     given |= {"learning_rate": 1e-2, "random_state": 0, "certification_size": None}  # the paper's protocol
     of_the_run = ("checkpoint", "verbose")
     defaults = {key: value for key, value in SDMClassifier.paper().get_params().items() if key not in of_the_run}
@@ -459,7 +459,7 @@ def test_what_is_shown_runs_as_a_file_of_ones_own(run, place, tmp_path):
     (tmp_path / "mine.toml").write_text(run("reproduce", "--show", "factcheck").stdout, encoding="utf-8")
     for name, file in (("pool", "pool"), ("test", "later")):
         write_rows(tmp_path / "factcheck" / f"{name}.jsonl", made_up(file))
-    settings = {"n_filters": 8, "n_rounds": 1, "max_epochs": 1, "learning_rate": 1e-2}
+    settings = {"n_filters": 8, "n_rounds": 1, "training": "sdm", "max_epochs": 1, "learning_rate": 1e-2}
     more = [part for key, value in settings.items() for part in ("--set", f"training.{key}={value}")]
     more += ["--set", 'studies=["sample size"]']
     done = run("reproduce", "mine.toml", "-m", place.folder / "tiny-model", *more)

@@ -33,7 +33,7 @@ STATES = (RNG.normal(size=(400, 4)) + 2.0 * (np.arange(400) % 2)[:, None]).astyp
 
 
 def settings():
-    return SDMClassifier(0.8, n_filters=8, n_rounds=1, max_epochs=5, learning_rate=0.01, random_state=0)
+    return SDMClassifier(0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=5, learning_rate=0.01, random_state=0)
 
 
 @pytest.fixture(scope="module")

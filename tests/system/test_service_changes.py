@@ -28,7 +28,14 @@ TOKEN = "0123456789abcdef"
 
 
 def fitted(seed=0):
-    settings = {"n_filters": 8, "n_rounds": 1, "max_epochs": 5, "learning_rate": 0.01, "random_state": seed}
+    settings = {
+        "n_filters": 8,
+        "n_rounds": 1,
+        "training": "sdm",
+        "max_epochs": 5,
+        "learning_rate": 0.01,
+        "random_state": seed,
+    }
     return SDMClassifier(0.8, **settings).fit(STATES, LABELS)
 
 

@@ -190,7 +190,14 @@ def classifier_fits(distance, control, n_fits, alpha=0.9):
     n_found = n_broken = n_broken_regions = 0
     for seed in range(n_fits):
         clf = SDMClassifier(
-            alpha, n_filters=8, n_rounds=1, max_epochs=3, learning_rate=1e-2, random_state=seed, control=control
+            alpha,
+            n_filters=8,
+            n_rounds=1,
+            training="sdm",
+            max_epochs=3,
+            learning_rate=1e-2,
+            random_state=seed,
+            control=control,
         ).fit(*blobs(600, rng, distance))
         decisions = clf.decide(X_new)
         n_found += clf.certificate_.found

@@ -40,7 +40,7 @@ def study(request):
         X, y = two_blobs(rng, 800)
         X_test, y_test = two_blobs(rng, 1000)
         classifier = SDMClassifier(
-            alpha=alpha, n_filters=8, n_rounds=1, max_epochs=6, learning_rate=1e-2, random_state=seed
+            alpha=alpha, n_filters=8, n_rounds=1, training="sdm", max_epochs=6, learning_rate=1e-2, random_state=seed
         ).fit(X, y)
         decisions = classifier.decide(X_test)
         found += classifier.region_.found

@@ -56,7 +56,7 @@ def _fitted_once(insects):
     torch.set_num_threads(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
-        classifier = SDMClassifier(alpha=(0.9, 0.8), n_rounds=2, max_epochs=8, **SMALL)
+        classifier = SDMClassifier(alpha=(0.9, 0.8), n_rounds=2, training="sdm", max_epochs=8, **SMALL)
         classifier.fit(insects.X, insects.y, ids=insects.ids, texts=insects.texts, keep_rounds=True)
     torch.set_num_threads(threads)
     assert all(region.found for region in classifier.regions_)

@@ -114,9 +114,13 @@ def _certified(classifier: SDMClassifier | SDMEnsemble, calibration: Calibration
     lanes = classifier.lane_rule_
     if lanes.certificate is None or lanes.reliability is None or not lanes.certificate.found:
         return {}
-    columns = (calibration.labels, calibration.logits, calibration.similarity)
-    quantiles = (calibration.distance_quantile, calibration.class_distance_quantile)
-    sample = SignalSample(*(tensor.cpu().numpy() for tensor in (*columns, *quantiles)))
+    sample = SignalSample(
+        labels=calibration.labels.cpu().numpy(),
+        logits=calibration.logits.cpu().numpy(),
+        similarity=calibration.similarity.cpu().numpy(),
+        distance_quantile=calibration.distance_quantile.cpu().numpy(),
+        familiarity=calibration.familiarities(lanes.measure is not None),
+    )
     scored = sample.scored(lanes.reliability, lanes.familiarity)
     admitted = lanes.certificate.admits(scored.predictions, scored.score, scored.eligible)
     return {"score": scored.score.tolist(), "certified": admitted.astype(int).tolist()}

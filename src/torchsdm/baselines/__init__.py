@@ -4,10 +4,10 @@ from torchsdm.baselines.base import LogitModel, SelectiveClassifier
 from torchsdm.baselines.certified import CertifiedScore, negative_energy
 from torchsdm.baselines.conformal import APS, RAPS
 from torchsdm.baselines.cross_entropy import CrossEntropyClassifier
+from torchsdm.baselines.logistic import LogisticModel, TunedLogisticModel
 from torchsdm.baselines.neighbors import (
     CalibratedThreshold,
     CosineNeighborVote,
-    LogisticModel,
     MahalanobisThreshold,
     NearestNeighborThreshold,
 )
@@ -35,6 +35,7 @@ __all__ = [
     "SelectiveClassifier",
     "SoftmaxThreshold",
     "TemperatureScaling",
+    "TunedLogisticModel",
     "VBLLClassifier",
     "negative_energy",
 ]

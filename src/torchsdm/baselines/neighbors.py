@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.covariance import LedoitWolf
-from sklearn.linear_model import LogisticRegression
-from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from torchsdm.baselines.base import LogitModel, training_data
+from torchsdm.baselines.logistic import TunedLogisticModel
 from torchsdm.baselines.softmax import softmax
 from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError, NotFittedError, RegionWarning, warn_user
@@ -196,7 +195,7 @@ class DistanceThreshold(CalibratedThreshold):
     def _learn(self, states: Tensor, labels: Tensor, caller: str) -> None:
         model: Any = self.model
         if model is None or not hasattr(model, "classes_"):
-            model = LogisticModel() if model is None else clone(model, safe=False)
+            model = TunedLogisticModel() if model is None else clone(model, safe=False)
             model.fit(states.numpy(), self.classes_[labels.numpy()])
         if not np.array_equal(model.classes_, self.classes_):
             raise InvalidInputError(
@@ -232,7 +231,8 @@ class MahalanobisThreshold(DistanceThreshold):
     alpha : float or sequence of float, default=0.95
         Accuracy of the admitted calibration points, in (0.5, 1].
     model : LogitModel or None
-        The model that predicts. By default a multinomial logistic regression on standardised states. An unfitted model
+        The model that predicts. By default a multinomial logistic regression on standardised states, its penalty
+        chosen by cross-validation. An unfitted model
         is fitted on the training part. A fitted one is used as is; it should not have been trained on the calibration
         part, or that part flatters it.
     calibration_size : float, default=0.5
@@ -358,33 +358,6 @@ class CosineNeighborVote(CalibratedThreshold):
         votes = counts.scatter_add_(1, labels, torch.ones_like(labels)).numpy()  # (N, C)
         probabilities = (votes + 1) / (k + n_classes)
         return Answers(np.log(probabilities), probabilities, votes.max(axis=1) / k)
-
-
-class LogisticModel:
-    """A multinomial logistic regression on standardised states; a row's logits are the same in any batch.
-
-    Parameters
-    ----------
-    penalty : float, default=1
-        Of half the squared weights, beside the sum of the losses.
-    """
-
-    def __init__(self, penalty: float = 1.0) -> None:
-        self.penalty = penalty
-
-    def fit(self, X: Array, y: Array) -> LogisticModel:
-        """Standardise each dimension, and fit."""
-        self.scaler_ = StandardScaler().fit(X)
-        self.regression_ = LogisticRegression(C=1 / self.penalty, max_iter=1000).fit(self.scaler_.transform(X), y)
-        self.classes_: Array = self.regression_.classes_
-        return self
-
-    def logits(self, X: Array) -> Array:
-        """Logits (N, C); with two classes the first has 0."""
-        states = torch.from_numpy(self.scaler_.transform(X))
-        weight, bias = (torch.from_numpy(values) for values in (self.regression_.coef_, self.regression_.intercept_))
-        logits: Array = invariant_linear(states, weight, bias).numpy()
-        return logits if len(self.classes_) > 2 else np.column_stack([np.zeros_like(logits), logits])
 
 
 def _directions(states: Tensor, labels: Tensor, n_neighbors: int, caller: str) -> SupportSet:

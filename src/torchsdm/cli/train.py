@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from torchsdm.choices import BACKGROUNDS, CONTROLS, PAPER, POLICIES, PRESETS
+from torchsdm.choices import BACKGROUNDS, CONTROLS, PAPER, POLICIES, PRESETS, TRAININGS
 from torchsdm.cli._options import (
     AskedModel,
     ModelOutput,
@@ -43,6 +43,21 @@ if TYPE_CHECKING:
     default="default",
     show_default=True,
     help="Training settings that are not given: fast ones, or the paper's, without a certificate.",
+)
+@click.option(
+    "--training",
+    type=click.Choice(TRAININGS),
+    default="linear",
+    show_default=True,
+    help="A penalised linear solution over all examples, or rounds of the paper's training; --rounds, --epochs, "
+    "--batch-size, --learning-rate, --patience, --calibration-size and --ensemble belong to the second and choose it.",
+)
+@click.option(
+    "--class-weight",
+    "class_weights",
+    metavar="balanced|CLASS=WEIGHT",
+    multiple=True,
+    help="Let every class count as much as any other, or name what an example of a class counts; can be repeated.",
 )
 @click.option("--filters", "n_filters", default=500, show_default=True, help="M, the width of an exemplar.")
 @click.option(
@@ -124,6 +139,7 @@ def train(
     seed: int | None,
     checkpoint: Path | None,
     pools: Path | None,
+    class_weights: tuple[str, ...],
     columns: Columns,
     language_model: AskedModel,
     backend: str | None,
@@ -195,6 +211,7 @@ def train(
             verbose=True,
             pools=families,
             backend=backend,
+            class_weight=_class_weight(class_weights),
             **_chosen(settings, preset),
         )
         with said_once(classifier):
@@ -237,10 +254,31 @@ def _pools(path: Path, control: str) -> dict[str, list[Any]]:
     return pools
 
 
+_OF_ROUNDS = ("n_rounds", "max_epochs", "batch_size", "learning_rate", "patience", "calibration_size")
+
+
+def _class_weight(given: tuple[str, ...]) -> str | dict[str, float] | None:
+    """What --class-weight says."""
+    if not given or given == ("balanced",):
+        return given[0] if given else None
+    weights = {}
+    for one in given:
+        name, equals, weight = one.rpartition("=")
+        try:
+            weights[name] = float(weight)
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise InvalidInputError(f"--class-weight takes 'balanced' or CLASS=WEIGHT. Got {one!r}.")
+    return weights
+
+
 def _chosen(settings: dict[str, Any], preset: str) -> dict[str, Any]:
     """The settings of the classifier; what was not given is the preset's. 0 stands for None."""
     context = click.get_current_context()
     is_given = {name: context.get_parameter_source(name) is not ParameterSource.DEFAULT for name in settings}
     papers = PAPER if preset == "paper" else {}
     chosen = {name: value if is_given[name] else papers.get(name, value) for name, value in settings.items()}
+    if not is_given["training"] and any(is_given[name] for name in _OF_ROUNDS):
+        chosen["training"] = "sdm"
     return chosen | {name: chosen[name] or None for name in ("patience", "certification_size")}

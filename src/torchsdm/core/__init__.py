@@ -19,6 +19,7 @@ from torchsdm.core.activation import (
 from torchsdm.core.adaptor import Adaptor, ExemplarAdaptor, IdentityAdaptor, make_adaptor, restore_adaptor
 from torchsdm.core.background import Encoded
 from torchsdm.core.decision import CalibrationScores, Decisions, SDMDecisions, decide
+from torchsdm.core.familiarity import Familiarity, log_odds
 from torchsdm.core.groups import GroupAccuracy, GroupCounts, wilson_interval
 from torchsdm.core.region import HighReliabilityRegion, find_high_reliability_region
 from torchsdm.core.sample_size import dkw_epsilon, effective_sample_sizes
@@ -33,6 +34,7 @@ __all__ = [
     "Decisions",
     "Encoded",
     "ExemplarAdaptor",
+    "Familiarity",
     "GroupAccuracy",
     "GroupCounts",
     "HighReliabilityRegion",
@@ -47,6 +49,7 @@ __all__ = [
     "effective_sample_sizes",
     "find_high_reliability_region",
     "log_activation",
+    "log_odds",
     "make_adaptor",
     "rescaled_similarity",
     "restore_adaptor",

@@ -242,6 +242,9 @@ class SDMDecisions(Decisions):
     """Per class, how many calibration points have a smaller q', (N, C)."""
     dkw_epsilon: Array
     """Half-width of the band around d; a heuristic."""
+    familiarity: Array | None = None
+    """How familiar the input is, in (0, 1]: spread evenly over inputs like the calibration points
+    (``torchsdm.core.Familiarity``); 0 if it resembles the background."""
     background: Array | None = None
     """Whether the input resembles the background, if the model was shown any: its q is 0, and it is never admitted."""
 

@@ -13,16 +13,16 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor
 
-from torchsdm.choices import BACKGROUNDS, CONTROLS, PAPER, POLICIES
+from torchsdm.choices import BACKGROUNDS, CONTROLS, PAPER, POLICIES, TRAININGS
 from torchsdm.cluster import Backend, as_backend, run_rounds, spread_on
 from torchsdm.core import SDMDecisions
 from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, Remedy, warn_user
 from torchsdm.estimators._apart import keep_apart
 from torchsdm.estimators._fitted import check_examples
-from torchsdm.estimators._fitting import Background, FitData, Trained
+from torchsdm.estimators._fitting import Background, FitData, Solved, Trained
 from torchsdm.estimators._saving import Saveable
 from torchsdm.estimators._updates import Updatable
-from torchsdm.labels import BACKGROUND, LabelCodes, count_classes, warn_of_lookalikes
+from torchsdm.labels import BACKGROUND, LabelCodes, class_weights, count_classes, warn_of_lookalikes
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, next_ids
 from torchsdm.model import CALIBRATION, CERTIFICATION, Examples, ListedExamples, Points, Set
 from torchsdm.states import LabelledStates, StatesOrigin
@@ -53,6 +53,7 @@ from torchsdm.wording import shortened
 
 Self = TypeVar("Self", bound="BaseSDMClassifier")
 
+_FILTERS_PER_CLASS = 2  # at least, in linear training: one for its logit, and one beside it
 _FEWEST_BACKGROUND = 2  # one to train on and one to judge by
 _OTHER_SCALE = 3.0  # times as wide or narrow, or standard deviations away: more than other proportions of classes make
 _FEW = 10  # points whose spread says little
@@ -91,6 +92,8 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         policy: str = "certified",
         background_as: str = "class",
         backend: Backend = None,
+        training: str = "linear",
+        class_weight: str | Mapping[Any, float] | None = None,
     ) -> None:
         self.alpha = alpha
         self.n_filters = n_filters
@@ -116,6 +119,8 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         self.policy = policy
         self.background_as = background_as
         self.backend = backend
+        self.training = training
+        self.class_weight = class_weight
 
     @classmethod
     def paper(cls: type[Self], alpha: float | Sequence[float] | Mapping[Any, float] = 0.95, **changes: Any) -> Self:
@@ -153,6 +158,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         classes, class_numbers = count_classes(labels, f"'y' of {caller}")
         warn_of_lookalikes(labels, f"'y' of {caller}")
         check_targets(self.alpha, classes, caller)
+        class_weights(self.class_weight, class_numbers, classes, caller)  # refused before hours of training
         examples = check_examples(data_in.ids, data_in.texts, len(states), caller)
         codes = LabelCodes(classes)
         sets: dict[str, Set] = {"training": (states, examples)}
@@ -180,18 +186,31 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         """Fix the seed of a fit: the given one, or one drawn from ``random_state``."""
         self.random_seed_ = seed_of_fit(seed, self.random_state, self.checkpoint, type(self).__name__)
 
-    def _train(self, data: FitData) -> Trained:
-        """Train the rounds, and set the attributes that do not depend on which of them are kept."""
+    def _begin(self, data: FitData) -> FitData:
+        """Set the attributes that do not depend on how the model is trained; the data with their background."""
         self.data_fingerprint_, self.data_source_ = data.fingerprint, None
         self._home, self.version_ = None, 0  # another model than the one that was loaded
-        outside: tuple[str, ...] = ()
-        if data.background is not None:
-            data, outside = data.with_background(data.background), (BACKGROUND,)
+        self.classes_, self.states_origin_ = data.classes, data.states_origin
+        self._codes = LabelCodes(data.classes, () if data.background is None else (BACKGROUND,))
+        return data if data.background is None else data.with_background(data.background)
+
+    def _solve(self, data: FitData) -> Solved:
+        """The linear training of a fit."""
+        data = self._begin(data)
+        n_classes = data.n_trained_classes
+        settings = self._settings(data)
+        wide_enough = replace(settings, n_filters=max(settings.n_filters, _FILTERS_PER_CLASS * n_classes))
+        alphas = check_targets(self.alpha, data.classes, f"{type(self).__name__}.fit")
+        return Solved(data, wide_enough, self.random_seed_, alphas, int(self.min_class_count))
+
+    def _train(self, data: FitData) -> Trained:
+        """Train the rounds, and set the attributes that do not depend on which of them are kept."""
+        data = self._begin(data)
         caller = f"{type(self).__name__}.fit"
         training = Training(
             SDMLearner,
             data.points,
-            self._settings(data.n_trained_classes),
+            self._settings(data),
             self.random_seed_,
             spread=spread_on(self.backend, caller),
         )
@@ -203,9 +222,6 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
             verbose=self.verbose,
             run=run_rounds(self.backend, caller),
         )
-        self.classes_ = data.classes
-        self._codes = LabelCodes(data.classes, outside)
-        self.states_origin_ = data.states_origin
         self.history_ = History(record for one in rounds for record in one.records)
         alphas = check_targets(self.alpha, data.classes, caller)
         return Trained(data, training, rounds, alphas, int(self.min_class_count))
@@ -239,9 +255,9 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
     def _device(self) -> str:
         return "cpu" if self.device is None else str(self.device)
 
-    def _settings(self, n_classes: int) -> TrainingSettings:
+    def _settings(self, data: FitData) -> TrainingSettings:
         return TrainingSettings(
-            n_classes=n_classes,
+            n_classes=data.n_trained_classes,
             n_filters=int(self.n_filters),
             max_epochs=int(self.max_epochs),
             batch_size=int(self.batch_size),
@@ -252,6 +268,9 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
             calibration_size=float(self.calibration_size),
             block_size=int(self.block_size),
             device=self._device,
+            class_weights=class_weights(
+                self.class_weight, data.points.usable.labels.numpy(), data.classes, f"{type(self).__name__}.fit"
+            ),
         )
 
     def _check_parameters(self, caller: str) -> None:
@@ -262,6 +281,7 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         check_positive(self.min_class_count, "min_class_count", caller, integer=True, zero=True)
         check_positive(self.learning_rate, "learning_rate", caller)
         check_choice(self.adaptor, ("filters", "identity"), "adaptor", caller)
+        check_choice(self.training, TRAININGS, "training", caller)
         check_choice(self.standardization, ("scalar", "per_dimension"), "standardization", caller)
         check_share(self.calibration_size, "calibration_size", caller)
         if self.checkpoint is not None:

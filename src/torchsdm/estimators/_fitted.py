@@ -34,6 +34,8 @@ class FittedState:
     reliability_: Reliability | None = None
     familiarity_: float
     """The familiarity that the certificate was made with."""
+    measures_familiarity_: bool = False
+    """Whether lanes go by ``torchsdm.core.Familiarity``; ensembles and models from before it do not."""
     deltas_spent_: Mapping[str, Mapping[str, float]] = MappingProxyType({})
     """What each certification sample was asked, by its fingerprint, and the delta of every answer; a refit or a new
     sample does not forget."""

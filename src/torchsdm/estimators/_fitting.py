@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from torchsdm.core import restore_adaptor
+from torchsdm.core import Signals, restore_adaptor
 from torchsdm.matching import DEFAULT_BLOCK_SIZE
 from torchsdm.model import Examples, Points, SDMModel
 from torchsdm.states import StatesOrigin
 from torchsdm.targets import Target
-from torchsdm.training import Part, Round, Training, TrainingData, fingerprint
+from torchsdm.training import (
+    EpochRecord,
+    Part,
+    Round,
+    Training,
+    TrainingData,
+    TrainingSettings,
+    epoch_summary,
+    fingerprint,
+    initial_adaptor,
+    solve_linear,
+)
 from torchsdm.validation import Array
 
 
@@ -135,6 +147,56 @@ class Trained:
             self.alphas,
             min_class_count=self.min_class_count,
             block_size=settings.block_size,
+        )
+
+
+@dataclass(frozen=True)
+class Solved:
+    """The result of linear training: a model that all usable points are the support of, and that they calibrate."""
+
+    data: FitData
+    settings: TrainingSettings
+    seed: int
+    alphas: tuple[Target, ...]
+    min_class_count: int
+
+    @property
+    def rows(self) -> tuple[Array, Array]:
+        """The rows that it was trained and calibrated on."""
+        points, given = self.data.points, self.data.points.given_calibration
+        trained = points.usable.rows.numpy()
+        trained = trained[trained < self.data.n_rows]
+        return trained, trained if given is None else given.rows.numpy()
+
+    def model(self) -> tuple[SDMModel, EpochRecord]:
+        """The model, and a record of what it came to, as one epoch."""
+        start = time.perf_counter()
+        data, settings = self.data, self.settings
+        train, given = data.points.usable, data.points.given_calibration
+        adaptor = initial_adaptor(train, settings, self.seed)
+        solution = solve_linear(train, adaptor, settings, self.seed)
+        solution.put_into(adaptor, train)
+        examples = data.examples.take(train.rows.tolist())
+        model = SDMModel.build(
+            adaptor.to(settings.device),
+            _with_exemplars(Points(train.blocks(), train.labels, examples), data.background, len(data.classes)),
+            None if given is None else Points(given.blocks(), given.labels, data.calibration_examples),
+            data.classes,
+            self.alphas,
+            out_of_fold=solution.out_of_fold,
+            min_class_count=self.min_class_count,
+            block_size=settings.block_size,
+        )
+        known = model.calibration
+        d = known.ecdfs.distance_quantile(known.nearest_distance, pool_small=True)
+        signals = Signals(known.similarity, known.nearest_distance, torch.empty(0), d)
+        summary = epoch_summary(signals, known.logits.double(), known.labels, len(data.classes))
+        return model, EpochRecord(
+            round=0,
+            epoch=1,
+            step_loss=solution.loss,
+            **{f"{part}_{name}": value for part in ("train", "calibration") for name, value in summary.items()},
+            seconds=time.perf_counter() - start,
         )
 
 

@@ -97,6 +97,7 @@ class Saveable(HubModel, Trusting):
             "certificate": None if self.certificate_ is None else self.certificate_.to_json(),
             "reliability": None if self.reliability_ is None else self.reliability_.to_json(),
             "familiarity": None if self.certificate_ is None else self.familiarity_,
+            "measures_familiarity": self.measures_familiarity_,
             "deltas_spent": {sample: dict(asked) for sample, asked in self.deltas_spent_.items()},
             "history": self.history_.to_dicts(),
             "models": [part.settings for part in parts],
@@ -163,6 +164,7 @@ class Saveable(HubModel, Trusting):
         try:
             parameters = {name: value for name, value in config["parameters"].items() if name != "keep_rounds"}
             parameters.setdefault("certification_size", None)  # older models stored keep_rounds, and had no certificate
+            parameters.setdefault("training", "sdm")  # and knew no other
             estimator = cls(**parameters, device=device, backend=backend)
             estimator._check_parameters(f"{cls.__name__}.load")
             estimator.classes_ = label_values_from_json(config["classes"])
@@ -193,6 +195,7 @@ class Saveable(HubModel, Trusting):
                 str(sample): {str(asked): float(delta) for asked, delta in questions.items()}
                 for sample, questions in config.get("deltas_spent", {}).items()
             }
+            estimator.measures_familiarity_ = bool(config.get("measures_familiarity", False))  # since format 5
             if config.get("reliability") is not None:
                 estimator.reliability_ = Reliability.from_json(config["reliability"])
             estimator.history_ = History(check_fields(EpochRecord(**record)) for record in config["history"])
@@ -259,4 +262,6 @@ def settings_to_json(parameters: dict[str, Any]) -> dict[str, Any]:
         plain["alpha"] = {str(name): float(value) for name, value in plain["alpha"].items()}
     elif not isinstance(plain["alpha"], float):
         plain["alpha"] = np.asarray(plain["alpha"], dtype=float).tolist()
+    if isinstance(plain.get("class_weight"), Mapping):
+        plain["class_weight"] = {str(name): float(value) for name, value in plain["class_weight"].items()}
     return plain

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from torchsdm.choices import POLICIES
+from torchsdm.core import Familiarity
 from torchsdm.errors import CertificateWarning, Remedy, SDMWarning, warn_user
 from torchsdm.estimators._fitted import FittedState
 from torchsdm.estimators._fitting import FitData
@@ -30,6 +31,8 @@ from torchsdm.trust import (
     SignalSample,
     can_certify,
     certify,
+    familiarity_of,
+    is_familiar,
 )
 from torchsdm.validation import Array, check_choice
 
@@ -56,7 +59,12 @@ class Trusting(FittedState):
             float(self.familiarity if self.certificate_ is None else self.familiarity_),
             self.policy,
             self.models_[0].calibration.regions[0] if len(self.models_) == 1 else None,
+            self._measure(self.models_[0]),
         )
+
+    def _measure(self, model: SDMModel) -> Familiarity | None:
+        """The measure of familiarity that a model's rule uses."""
+        return model.calibration.familiarity if self.measures_familiarity_ else None
 
     def warnings(self) -> list[SDMWarning]:
         """What a user should know before relying on the model; also in its card, its report and ``sdm doctor``."""
@@ -111,7 +119,7 @@ class Trusting(FittedState):
 
     def _certify(self, model: SDMModel, alpha: Target) -> None:
         """Find the certified rule of a model, if it has certification points; warns if there is none."""
-        self.familiarity_ = float(self.familiarity)
+        self.familiarity_, self.measures_familiarity_ = float(self.familiarity), True
         points = model.certification
         spent = {} if points is None else self.deltas_spent_.get(points.fingerprint, {})
         if points is None or len(points.labels) == 0 or largest(alpha) == 1:
@@ -161,10 +169,9 @@ class Trusting(FittedState):
         """Calibration and certification points with their reliability, which is fitted on the first."""
         decisions = model.decide_encoded(points.points)
         calibration, self.reliability_ = _with_reliability(model, self.familiarity_)
-        certification = SignalSample(
-            *(_numpy(points.labels), decisions.logits, decisions.similarity),
-            *(decisions.distance_quantile, decisions.class_distance_quantile),
-        )
+        familiarity = familiarity_of(decisions, model.calibration.familiarity)
+        signals = (decisions.logits, decisions.similarity, decisions.distance_quantile, familiarity)
+        certification = SignalSample(_numpy(points.labels), *signals)
         fitted = (self.reliability_, self.familiarity_)
         return calibration.scored(*fitted), certification.scored(*fitted)
 
@@ -190,10 +197,14 @@ def _with_reliability(model: SDMModel, familiarity: float) -> tuple[SignalSample
     """The calibration points of a model, and the reliability that is fitted on them."""
     known = model.calibration
     calibration = SignalSample(
-        *map(_numpy, (known.labels, known.logits, known.similarity)),
-        *map(_numpy, (known.distance_quantile, known.class_distance_quantile)),
+        labels=_numpy(known.labels),
+        logits=_numpy(known.logits),
+        similarity=_numpy(known.similarity),
+        distance_quantile=_numpy(known.distance_quantile),
+        familiarity=known.familiarities(),
     )
-    familiar, right = calibration.familiar(familiarity), calibration.predictions == calibration.labels
+    familiar = is_familiar(calibration.familiarity, familiarity)
+    right = calibration.predictions == calibration.labels
     return calibration, Reliability.fit(calibration.evidence[familiar], right[familiar])
 
 

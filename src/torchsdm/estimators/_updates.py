@@ -196,10 +196,15 @@ class Updatable(FittedState):
         seen: set[int] = set()
         for model in models:
             taken: dict[int, str] = {}
+            in_support: Sequence[int | None] = [None] * len(ids)
             for name, (_, examples) in model.sets().items():
                 places = examples.positions(ids) if name in names else []
                 rows = [row for row, place in enumerate(places) if place is not None]
-                twice = next((row for row in rows if row in taken), None)
+                if name == SUPPORT:
+                    in_support = places or in_support
+                own = model.calibration_points.places if name == CALIBRATION else None
+                is_same = {row for row in rows if own is not None and own[places[row]] == in_support[row]}
+                twice = next((row for row in rows if row in taken and row not in is_same), None)
                 if twice is not None:
                     raise InvalidInputError(
                         f"'ids' of {type(self).__name__}.{method}: {ids[twice]!r} names a point of the {taken[twice]} "

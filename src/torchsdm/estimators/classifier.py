@@ -15,13 +15,14 @@ from torchsdm.core import HighReliabilityRegion, SDMDecisions
 from torchsdm.errors import InvalidInputError, MissingExtraError, Remedy
 from torchsdm.estimators._apart import keep_apart
 from torchsdm.estimators._base import BaseSDMClassifier, warn_of_other_scale
+from torchsdm.estimators._fitting import FitData
 from torchsdm.labels import by_class
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, Support, next_ids
 from torchsdm.model import CERTIFICATION, Explanation, Points, SDMModel, explain
 from torchsdm.states import LabelledStates
 from torchsdm.storage import write_numpy_export
 from torchsdm.targets import Target, check_control, check_targets
-from torchsdm.training import best_round
+from torchsdm.training import History, best_round
 from torchsdm.trust import AlphaChoice, AlphaCurve, DriftGuard, Prices
 from torchsdm.validation import Array, ArrayLike, check_path, check_positive
 
@@ -181,20 +182,21 @@ class SDMClassifier(BaseSDMClassifier):
         """
         with self._unchanged_on_error():
             data = self._check_data(X, y, ids, texts, calibration, certification, background)
+            is_linear = self.training == "linear" and data.points.hidden_states.ndim == 2
+            if is_linear and keep_rounds:
+                raise InvalidInputError(
+                    "'keep_rounds' of SDMClassifier.fit is for training='sdm': linear training has no rounds."
+                )
             self._draw_seed(seed)
             alpha = check_targets(self.alpha, data.classes, "SDMClassifier.fit")[0]
             if self._certifies(data):
                 check_control(alpha, self.control, "SDMClassifier.fit")
                 self._families(data.classes)  # before hours of training
             data = self._hold_out(data, alpha)
-            trained = self._train(data)
-            best = best_round(trained.rounds)
             for name in ("round_models_", "certificate_", "reliability_"):
                 self.__dict__.pop(name, None)
-            if keep_rounds:
-                self.round_models_ = tuple(trained.model_of(one) for one in trained.rounds)
-            model = self.round_models_[best.number] if keep_rounds else trained.model_of(best)
-            self.training_rows_, self.calibration_rows_ = trained.rows_of(best)
+            model = self._linear_model(data) if is_linear else self._best_model(data, keep_rounds)
+            self.measures_familiarity_ = True
             if data.certification is not None:
                 model.certify_with(data.certification, data.n_given_back)
             if self._certifies(data):
@@ -202,6 +204,24 @@ class SDMClassifier(BaseSDMClassifier):
             self.models_ = (model,)
             self._warn_of_regions()
         return self
+
+    def _linear_model(self, data: FitData) -> SDMModel:
+        """The model of the penalised linear solution."""
+        solved = self._solve(data)
+        self.training_rows_, self.calibration_rows_ = solved.rows
+        model, record = solved.model()
+        self.history_ = History([record])
+        return model
+
+    def _best_model(self, data: FitData, keep_rounds: bool) -> SDMModel:
+        """The model of the best round."""
+        trained = self._train(data)
+        best = best_round(trained.rounds)
+        self.training_rows_, self.calibration_rows_ = trained.rows_of(best)
+        if not keep_rounds:
+            return trained.model_of(best)
+        self.round_models_ = tuple(trained.model_of(one) for one in trained.rounds)
+        return self.round_models_[best.number]
 
     def recertify(
         self: Self,
@@ -346,6 +366,11 @@ class SDMClassifier(BaseSDMClassifier):
         self._check_is_fitted("model_")
         models: tuple[SDMModel, ...] = self.models_
         return models[0]
+
+    @property
+    def is_cross_fitted_(self) -> bool:
+        """Whether training points calibrate it, each by a model that has not seen it."""
+        return self.model_.calibration.places is not None
 
     @property
     def support_(self) -> Support:

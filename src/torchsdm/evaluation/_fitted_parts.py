@@ -9,7 +9,10 @@ import numpy as np
 from torchsdm.errors import InvalidInputError
 from torchsdm.estimators import SDMClassifier
 from torchsdm.states import LabelledStates
+from torchsdm.training import stratified_split
 from torchsdm.validation import Array
+
+_APART = 0.2  # of the rows of a cross-fitted classifier, for others to calibrate on
 
 
 @dataclass(frozen=True)
@@ -19,9 +22,9 @@ class FittedParts:
     of_rounds: LabelledStates
     """All rows that its rounds could split, or train on; without those held out to certify."""
     learned: LabelledStates
-    """The training rows of its best round."""
+    """The training rows of its best round; of a cross-fitted one, four fifths of its rows."""
     calibrated: LabelledStates
-    """The calibration set of its best round."""
+    """The calibration set of its best round; of a cross-fitted one, the other fifth."""
     certified: LabelledStates | None
     """The points that its certificate rests on; None if there are none or their states are not known."""
 
@@ -41,7 +44,8 @@ class FittedParts:
             )
         rows, calibration_rows = classifier.training_rows_, classifier.calibration_rows_
         held_out = getattr(classifier, "certification_rows_", np.array([], dtype=np.int64))  # older models lack it
-        was_split = not np.isin(calibration_rows, [*rows, *held_out]).any()  # a separate set has rows from 0, too
+        is_crossed = classifier.is_cross_fitted_
+        was_split = is_crossed or not np.isin(calibration_rows, [*rows, *held_out]).any()  # own sets have rows from 0
         if was_split != (calibration is None):
             given = (
                 "None: the classifier split X" if was_split else "what the classifier was given in fit(calibration=…)"
@@ -69,6 +73,11 @@ class FittedParts:
                 f"Got {len(certified)} rows where it had {len(known)}, or other labels."
             )
         of_rounds = training if len(used) == len(training) else training.take(used)
+        if is_crossed:
+            labels = np.unique(np.asarray(of_rounds.labels), return_inverse=True)[1]
+            rng = np.random.default_rng(classifier.random_seed_)
+            learned, apart = stratified_split(labels, _APART, rng)
+            return cls(of_rounds, of_rounds.take(learned), of_rounds.take(apart), certified)
         return cls(of_rounds, training.take(rows), calibrated, certified)
 
 

@@ -25,6 +25,7 @@ from torchsdm.baselines import (
     SelectiveClassifier,
     SoftmaxThreshold,
     TemperatureScaling,
+    TunedLogisticModel,
     VBLLClassifier,
 )
 from torchsdm.core import Decisions, SDMDecisions
@@ -157,7 +158,9 @@ def paper_entrants(
         Bayesian last layers; 'sdm': the rules over the classifier, and its certified rule beside softmax, temperature
         and energy of its logits certified alike; 'today': distance thresholds (chosen for accuracy, and keeping 95 % of
         the calibration points as in their literature), a vote of neighbours, MAPIE's risk control over the classifier's
-        softmax, and a logistic regression, the distance and the vote certified like the classifier. APS, RAPS and risk
+        softmax, and a logistic regression, the distance and the vote certified like the classifier. The logistic
+        regression has its penalty by cross-validation over all rows but those held out, and is calibrated out of fold.
+        APS, RAPS and risk
         control over a network are calibrated on the rows that chose its epoch, so what they guarantee holds only
         approximately; certified rules are tested on rows that nothing else saw.
     name : str
@@ -215,6 +218,9 @@ def paper_entrants(
         entrants += _certified_entrants(classifier, f"{name} + SDM")
     if "today" in groups:
         certificate = _certificate(classifier)
+        if certificate is not None and parts.certified is not None:
+            certified = _certified_regression(parts, classifier, certificate)
+            entrants.append(Entrant(f"{name} + logistic regression", "certified softmax", certified, group="today"))
         for model, label, threshold, scores in _today(alpha):
             threshold.fit(learned.hidden_states, learned.labels, calibrated)
             entrants.append(Entrant(f"{name} + {model}", label, threshold, group="today"))
@@ -305,6 +311,17 @@ def _certified(
     return certified.fit(*samples, n_errors=n_errors)
 
 
+def _certified_regression(parts: FittedParts, classifier: SDMClassifier, certificate: Certificate) -> CertifiedScore:
+    """A tuned logistic regression on the classifier's rows, certified by its softmax on the same points."""
+    rows, held_out = parts.of_rounds, parts.certified
+    assert held_out is not None
+    regression = TunedLogisticModel().fit(np.asarray(rows.hidden_states), np.asarray(rows.labels))
+    softmax = NoReject(certificate.alpha, regression).fit()
+    calibration = softmax.decide_logits(regression.out_of_fold_), rows.labels
+    certification = softmax.decide(held_out.hidden_states), held_out.labels
+    return _certified(softmax, "odds", classifier, certificate, calibration, certification)
+
+
 def _certified_entrants(classifier: SDMClassifier, model: str) -> list[Entrant]:
     """The certified rule of a classifier, and scores of its logits certified the same way; needs no training data."""
     certificate, held_out = _certificate(classifier), classifier.model_.certification
@@ -356,7 +373,7 @@ def _rules(alpha: float, model: LogitModel | None, seed: int) -> Iterator[tuple[
 def _today(alpha: float) -> Iterator[tuple[str, str, CalibratedThreshold, dict[str, str]]]:
     """What a user would pick today, using only hidden states, and the scores of each to certify, with their names."""
     regression, neighbours = "logistic regression", "cosine neighbours"
-    certified = {"odds": "certified softmax", "own": "certified k-th neighbour"}
+    certified = {"own": "certified k-th neighbour"}
     yield regression, "Mahalanobis", MahalanobisThreshold(alpha), {}
     yield regression, "Mahalanobis, 95 % kept", MahalanobisThreshold(alpha, keep=_KEPT), {}
     yield regression, "k-th neighbour", NearestNeighborThreshold(alpha), certified

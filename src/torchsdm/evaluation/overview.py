@@ -66,12 +66,16 @@ class Overview:
         guard = (guards or FreshGuards(classifier)).after(decisions)
         lane = np.asarray(decisions.lane)
         background = np.zeros(len(lane), dtype=bool) if decisions.background is None else decisions.background
-        unfamiliar = (lane == _UNFAMILIAR) & ~background
+        is_contradicted = (decisions.similarity == 0) & ~background
+        too_far = (lane == _UNFAMILIAR) & ~background
+        if decisions.familiarity is None:
+            too_far &= ~is_contradicted
+        left = np.isin(lane, (_REVIEW, _UNFAMILIAR)) & ~background & ~too_far
         reasons = {
             **({} if decisions.background is None else {"nearest to the background": background}),
-            "too far from the training data": unfamiliar & (decisions.similarity > 0),
-            "no neighbour vouches": unfamiliar & (decisions.similarity == 0),
-            "neighbours disagree, or below the threshold": lane == _REVIEW,
+            "too far from the training data": too_far,
+            "the nearest training example contradicts": left & is_contradicted,
+            "neighbours disagree, or below the threshold": left & ~is_contradicted,
         }
         return cls(
             len(decisions),

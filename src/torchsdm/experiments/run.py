@@ -240,8 +240,8 @@ def _own_checkpoints(run: Run) -> Iterator[None]:
 def _train(run: Run, pool: LabelledStates) -> SDMClassifier:
     with run.watch.timed("training"):
         classifier = run.experiment.classifier(verbose=run.verbose, checkpoint=run.directory / "training")
-        logger.info("Training %s rounds on %s points", classifier.n_rounds, len(pool))
-        return classifier.fit(pool, keep_rounds=True)
+        logger.info("Training on %s points", len(pool))
+        return classifier.fit(pool, keep_rounds=classifier.training == "sdm")
 
 
 def _study(run: Run, states: Mapping[str, LabelledStates], classifier: SDMClassifier) -> dict[str, Findings]:

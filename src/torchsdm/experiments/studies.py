@@ -131,7 +131,7 @@ def estimators(prepared: Prepared) -> Findings:
     }
     sections = [
         *([Section("Main table", ResultTable(main))] if main else []),
-        Section("Calibration set", _calibration_table(prepared), "Accuracies on the set that determined the region."),
+        *_calibration_section(prepared),
         *_of_strangers(evaluation, [row for _, row in all_results if roles[row.dataset] == "strangers"]),
         *(Section(title, ResultTable(rows), on_page=False) for title, rows in others.items() if rows),
     ]
@@ -526,6 +526,14 @@ def _calibration_table(prepared: Prepared) -> ResultTable:
     return Evaluation(entrants, {prepared.calibration_name: prepared.calibration}, prepared.experiment.alpha).table
 
 
+def _calibration_section(prepared: Prepared) -> list[Section]:
+    """The SDM rules on the calibration set; nothing where that is the training set, out of fold."""
+    if prepared.classifier.is_cross_fitted_:
+        return []
+    said = "Accuracies on the set that determined the region."
+    return [Section("Calibration set", _calibration_table(prepared), said)]
+
+
 def _round_points(classifier: SDMClassifier) -> list[tuple[str, float, float]]:
     """Each round's accuracy on its calibration set, and its q'_min."""
     return [
@@ -534,7 +542,7 @@ def _round_points(classifier: SDMClassifier) -> list[tuple[str, float, float]]:
             float((model.calibration.predictions == model.calibration.labels).double().mean()),
             float(model.calibration.regions[0].min_rescaled_similarity),
         )
-        for number, model in enumerate(classifier.round_models_, start=1)
+        for number, model in enumerate(getattr(classifier, "round_models_", ()), start=1)
     ]
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from torchsdm.core import (
     CalibrationScores,
     ClassEcdfs,
     Encoded,
+    Familiarity,
     GroupAccuracy,
     GroupCounts,
     HighReliabilityRegion,
@@ -23,6 +27,7 @@ from torchsdm.core import (
 from torchsdm.errors import RegionWarning, SDMWarning
 from torchsdm.matching import Support
 from torchsdm.targets import Target, described, target_of
+from torchsdm.validation import Array
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class Calibration:
     ecdfs: ClassEcdfs
     regions: tuple[HighReliabilityRegion, ...]
     min_class_count: int
+    places: Tensor | None = None  # (N,), where each point is in the support, too; -1 if it is not. None: none is
 
     @property
     def logits(self) -> Tensor:
@@ -57,6 +63,20 @@ class Calibration:
     def class_distance_quantile(self) -> Tensor:
         """d of the calibration points within their predicted class."""
         return self.ecdfs.class_distance_quantile(self.nearest_distance, self.predictions)
+
+    @cached_property
+    def familiarity(self) -> Familiarity:
+        """What inputs are ranked among."""
+        return Familiarity.fit(self.nearest_distance.cpu().numpy(), self.logits.cpu().numpy())
+
+    def familiarities(self, measured: bool = True) -> Array:
+        """The familiarity of the calibration points (N,), measured or, as in earlier models, by d and q."""
+        if measured:
+            own = self.familiarity.of(self.nearest_distance.cpu().numpy(), self.logits.cpu().numpy())
+        else:
+            own = torch.where(self.similarity > 0, self.class_distance_quantile, 0.0).cpu().numpy()
+        familiarities: Array = np.where(self.points.is_background.cpu().numpy(), 0.0, own)
+        return familiarities
 
     @property
     def confidence(self) -> Tensor:
@@ -115,9 +135,10 @@ class Calibration:
         support: Support,
         alphas: Sequence[Target],
         min_class_count: int,
+        places: Tensor | None = None,
     ) -> Calibration:
-        """Match the calibration points against the support, then fit eCDFs and regions."""
-        match = points.unvouched(support.match(points.exemplars, points.predictions))
+        """Match the calibration points against the support, each without itself, then fit eCDFs and regions."""
+        match = points.unvouched(support.match(points.exemplars, points.predictions, places))
         ecdfs = ClassEcdfs.fit(match.nearest_distance, match.similarity, labels, points.logits.shape[1], warn=False)
         signals = Signals.of(match, ecdfs)
         p = _probabilities(points.logits, signals.similarity, signals.distance_quantile)
@@ -131,6 +152,7 @@ class Calibration:
             ecdfs,
             _find_regions(rescaled, p, labels, alphas, min_class_count),
             min_class_count,
+            places,
         )
 
     def with_regions(self, alphas: Sequence[Target], min_class_count: int) -> Calibration:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -51,14 +51,17 @@ class EncodedPoints:
     points: Encoded
     labels: Tensor  # (N,)
     examples: Examples
+    places: Tensor | None = field(default=None, kw_only=True)  # of ``Calibration``
 
     def with_added(self, more: EncodedPoints) -> EncodedPoints:
         """These points and more."""
+        nowhere = torch.full((len(more.labels),), -1)
         return replace(
             self,
             points=Encoded.concatenate([self.points, more.points]),
             labels=torch.cat([self.labels, more.labels]),
             examples=self.examples.with_added(more.examples),
+            places=None if self.places is None else torch.cat([self.places, nowhere]),
         )
 
     def without(self: AnyPoints, positions: Sequence[int]) -> AnyPoints:
@@ -72,6 +75,7 @@ class EncodedPoints:
             points=self.points[kept],
             labels=self.labels[kept],
             examples=self.examples.take(kept),
+            places=None if self.places is None else self.places[kept],
         )
 
     def relabelled(self: AnyPoints, positions: Sequence[int], labels: Tensor) -> AnyPoints:
@@ -122,31 +126,48 @@ class SDMModel:
         cls,
         adaptor: Adaptor,
         training: Points,
-        calibration: Points,
+        calibration: Points | None,
         classes: Array,
         alphas: Sequence[Target],
         *,
+        out_of_fold: Tensor | None = None,
         min_class_count: int = 0,
         block_size: int = DEFAULT_BLOCK_SIZE,
     ) -> SDMModel:
         """The model of a trained adaptor: its support, and the regions found on the calibration points.
 
-        Training points with class number C, beyond the classes, are background.
+        Training points with class number C, beyond the classes, are background. With logits ``out_of_fold`` (N, C) or
+        (N, C + 1), the training points are predicted by them, and if there are no calibration points, the training
+        points calibrate, too, each of them against all others.
         """
         n_classes = len(classes)
         trained = (_encode(adaptor, [block], n_classes) for block in training.state_blocks)  # logits are not kept
-        exemplars, recognised_as = zip(*((one.exemplars, one.recognised_as) for one in trained), strict=True)
-        support = SupportSet(torch.cat(exemplars), training.labels, torch.cat(recognised_as), block_size=block_size)
-        points = _encode(adaptor, calibration.state_blocks, n_classes)
-        labels = calibration.labels.to(support.device)
-        found = Calibration.of(points, labels, support, alphas, min_class_count)
+        exemplars, recognised = map(
+            torch.cat, zip(*((one.exemplars, one.recognised_as) for one in trained), strict=True)
+        )
+        predicted: Encoded | None = None
+        if out_of_fold is not None:
+            predicted = Encoded.of(exemplars, out_of_fold.to(exemplars.device), n_classes)
+            recognised = predicted.recognised_as
+        support = SupportSet(exemplars, training.labels, recognised, block_size=block_size)
+        places: Tensor | None = None
+        if calibration is not None:
+            points, labels = _encode(adaptor, calibration.state_blocks, n_classes), calibration.labels
+            calibration_examples = calibration.examples
+        elif predicted is not None:
+            places = torch.nonzero(training.labels < n_classes).squeeze(1)
+            points, labels = predicted[places.tolist()], training.labels[places]
+            calibration_examples = training.examples.take(places.tolist())
+        else:
+            raise InvalidInputError("SDMModel.build needs calibration points, or logits out of fold.")
+        found = Calibration.of(points, labels.to(support.device), support, alphas, min_class_count, places)
         has_background = bool((training.labels == n_classes).any())
         return cls(
             adaptor,
             support,
             training.examples,
             found,
-            calibration.examples,
+            calibration_examples,
             classes,
             has_background=has_background,
         )
@@ -155,7 +176,8 @@ class SDMModel:
     def calibration_points(self) -> EncodedPoints:
         """The calibration set as it is now, with the changes that the next calibration will use."""
         known = self.calibration
-        return self.next_calibration or EncodedPoints(known.points, known.labels, self.calibration_examples)
+        own = (known.points, known.labels, self.calibration_examples)
+        return self.next_calibration or EncodedPoints(*own, places=known.places)
 
     def held_out(self) -> dict[str, EncodedPoints]:
         """The calibration set and, if there is one, the certification set, by name."""
@@ -229,7 +251,8 @@ class SDMModel:
         """Recompute the regions and, if a set has changed, the signals and eCDFs."""
         if self.outdated:
             known = self.calibration_points
-            self.calibrated(Calibration.of(known.points, known.labels, self.support, alphas, min_class_count))
+            points = known.points, known.labels
+            self.calibrated(Calibration.of(*points, self.support, alphas, min_class_count, known.places))
         else:
             self.calibration = self.calibration.with_regions(alphas, min_class_count)
 
@@ -259,7 +282,11 @@ class SDMModel:
         """Drop points from a set."""
         if of == SUPPORT:
             examples = self.examples.without(set(positions))
-            self.support.remove(torch.tensor(positions, dtype=torch.int64))
+            gone = torch.tensor(positions, dtype=torch.int64)
+            known = self.calibration_points
+            if known.places is not None:
+                self.next_calibration = replace(known, places=_places_without(known.places, gone))
+            self.support.remove(gone)
             self._keep(examples)
         else:
             self._replace(self.held_out()[of].without(positions), len(set(positions)))
@@ -307,6 +334,13 @@ class SDMModel:
             is_nearest = self.support.labels[match.nearest_index] == len(self.classes)
             decisions = replace(decisions, background=(points.is_background | is_nearest).cpu().numpy())
         return decisions, match
+
+
+def _places_without(places: Tensor, gone: Tensor) -> Tensor:
+    """Places (N,) in a support from which some points are removed."""
+    gone = gone.unique()
+    left = places - torch.searchsorted(gone, places)
+    return left.masked_fill(torch.isin(places, gone) | (places < 0), -1)
 
 
 def _hashed(blocks: Iterable[Tensor], digest: Any) -> Iterator[Tensor]:

@@ -61,6 +61,7 @@ def model_parts(model: SDMModel, codes: LabelCodes, prefix: str = "") -> ModelPa
             **_encoded_to_tensors(calibration.points),
             "labels": calibration.labels,
             **{name: getattr(calibration, name) for name in _SIGNALS},
+            **_places_to_tensors(calibration.places),
         },
         f"{prefix}calibration-exemplars": {"exemplars": calibration.points.exemplars},
     }
@@ -78,7 +79,11 @@ def model_parts(model: SDMModel, codes: LabelCodes, prefix: str = "") -> ModelPa
         }
     pending = model.next_calibration
     if pending is not None:
-        tensors[f"{prefix}{_PENDING}"] = {**_encoded_to_tensors(pending.points), "labels": pending.labels}
+        tensors[f"{prefix}{_PENDING}"] = {
+            **_encoded_to_tensors(pending.points),
+            "labels": pending.labels,
+            **_places_to_tensors(pending.places),
+        }
         tensors[f"{prefix}{_PENDING}-exemplars"] = {"exemplars": pending.points.exemplars}
     tables = {
         f"{prefix}support-examples": _rows(model.examples, codes.decode(model.support.labels)),
@@ -159,6 +164,7 @@ def load_model_parts(
         ):
             if one is not None and theirs is not None:
                 _check_points(name, one.points, one.labels, adaptor, codes)
+                _check_places(name, one.places, len(one.labels), len(support.labels))
                 check_same_length(len(one.labels), theirs, "examples", name)
         _check_calibration(calibration, codes)
         check_same_length(len(support.labels), examples, "examples", "support")
@@ -188,6 +194,13 @@ def _check_points(name: str, points: Encoded, labels: Tensor, adaptor: Adaptor, 
     _check_exemplars(name, points.exemplars, adaptor)
     _check_numbers(name, {"logits": points.logits}, torch.float32)
     _check_numbers(name, {"labels": labels}, torch.int64, n_classes)
+
+
+def _check_places(name: str, places: Tensor | None, n: int, n_support: int) -> None:
+    """Require places (N,) in the support, or -1."""
+    if places is not None:
+        check_shape(places, (n,), "places", name)
+        _check_numbers(name, {"places": places + 1}, torch.int64, n_support + 1)
 
 
 def _check_exemplars(name: str, exemplars: Tensor, adaptor: Adaptor) -> None:
@@ -262,6 +275,7 @@ def take_outcome(content: bytes, models: Sequence[SDMModel]) -> dict[str, Any]:
                     ecdfs=_ecdfs(signals, known.labels, len(model.classes)),
                     regions=tuple(_region_from_json(region) for region in facts["regions"][number]),
                     min_class_count=facts["min_class_counts"][number],
+                    places=known.places,
                 )
             )
         learned: dict[str, Any] = facts["learned"]
@@ -285,6 +299,11 @@ def _encoded_from_tensors(tensors: dict[str, Tensor]) -> Encoded:
     logits = tensors.pop("logits")
     nowhere = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
     return Encoded(tensors.pop("exemplars"), logits, tensors.pop("is_background", nowhere))
+
+
+def _places_to_tensors(places: Tensor | None) -> dict[str, Tensor]:
+    """Where points are in the support, if any of them can be."""
+    return {} if places is None else {"places": places}
 
 
 def _rows(examples: Examples, labels: list[Any]) -> Iterator[ExampleRow]:

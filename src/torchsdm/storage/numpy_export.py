@@ -28,7 +28,7 @@ def write_numpy_export(folder: Path, model: SDMModel, rule: LaneRule, *, input_n
     replaced; others are left alone.
     """
     settings = np.array(strict_json(_settings(model, rule, input_ndim)))
-    contents: dict[str, Any] = {**_arrays(model), "settings": settings}
+    contents: dict[str, Any] = {**_arrays(model), **_measure(rule), "settings": settings}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / MODULE_NAME, files("torchsdm.storage").joinpath(MODULE_NAME).read_bytes())
@@ -50,6 +50,15 @@ def _arrays(model: SDMModel) -> dict[str, Array]:
         "ecdf_distances": np.concatenate(ecdfs),
         "ecdf_sizes": np.array([len(distances) for distances in ecdfs]),
     }
+
+
+def _measure(rule: LaneRule) -> dict[str, Array]:
+    """What inputs are ranked among, to say how familiar they are: by class, then all together."""
+    if rule.measure is None:
+        return {}
+    columns = {name: getattr(rule.measure, name) for name in ("distances", "odds", "products")}
+    sizes = np.array([len(one) for one in rule.measure.products])
+    return {"familiar_sizes": sizes, **{f"familiar_{name}": np.concatenate(parts) for name, parts in columns.items()}}
 
 
 def _settings(model: SDMModel, rule: LaneRule, input_ndim: int) -> dict[str, Any]:

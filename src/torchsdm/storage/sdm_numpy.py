@@ -34,7 +34,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 FORMAT = "torchsdm-numpy"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1 had no measure of familiarity
 MODEL_NAME = "sdm_model.npz"
 TRUSTED, CERTIFIED, REVIEW, UNFAMILIAR = "trusted", "certified", "review", "unfamiliar"
 
@@ -144,12 +144,15 @@ class Model:
             psi = _with_infinity(region["thresholds"])[y_hat]
             least = _with_infinity([region["min_rescaled_similarity"]])
             in_region |= _reaches(q_rescaled, least) & _reaches(confidence, psi)
-        familiar = (q > 0) & (d_class > 0) & (d_class >= self.settings["familiarity"])
+        has_measure = "familiar_sizes" in self.arrays
+        familiarity = self._familiarity(nearest_distance, logits) if has_measure else np.where(q > 0, d_class, 0.0)
+        familiarity = np.where(background, 0.0, familiarity)
+        familiar = (familiarity > 0) & (familiarity >= self.settings["familiarity"])
         score, certified, has_certificate = self._certified(z, q, d, y_hat, familiar)
         trusted = in_region & certified if has_certificate else in_region
         lane = np.select([trusted, certified, familiar], [TRUSTED, CERTIFIED, REVIEW], UNFAMILIAR)
         admitted = trusted | certified if self.settings["policy"] == "certified" else trusted
-        columns = (lane, background, q, d_class, y_hat, score, q_rescaled, confidence)
+        columns = (lane, background, q, familiarity, d_class, y_hat, score, q_rescaled, confidence)
         reasons = [self._reason(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
         return Decisions(
             predictions=self.classes[y_hat],
@@ -242,6 +245,20 @@ class Model:
                 by_class[:, c] = (size - np.searchsorted(ecdf, nearest_distance)) / size
         return by_class.min(axis=1), np.take_along_axis(by_class, y_hat[:, None], axis=1)[:, 0]
 
+    def _familiarity(self, nearest_distance: Array, logits: Array) -> Array:
+        """How familiar inputs are among the calibration points with the same prediction, as ``core.familiarity``."""
+        odds, y_hat, ends = _log_odds(logits), logits.argmax(axis=1), self.arrays["familiar_sizes"].cumsum()[:-1]
+        names = ("distances", "odds", "products")
+        distances, known_odds, products = (np.split(self.arrays[f"familiar_{name}"], ends) for name in names)
+        familiarity = np.ones(len(y_hat))
+        for c in np.unique(y_hat).tolist():
+            rows, group = np.flatnonzero(y_hat == c), c if len(products[c]) else -1
+            n = len(products[group])
+            d = (1 + n - np.searchsorted(distances[group], nearest_distance[rows])) / (1 + n)
+            o = (1 + np.searchsorted(known_odds[group], odds[rows], side="right")) / (1 + n)
+            familiarity[rows] = (1 + np.searchsorted(products[group], d**2 * o, side="right")) / (1 + n)
+        return familiarity
+
     # ---------------------------------------------------------------- rules
 
     def _certified(self, z: Array, q: Array, d: Array, y_hat: Array, familiar: Array) -> tuple[Array, Array, bool]:
@@ -254,7 +271,7 @@ class Model:
         margin = top[:, 1] - top[:, 0]
         x = np.log1p(np.stack([q.astype(np.float64), margin, d * np.log(2.0 + q) * margin], axis=1))
         total = np.full(len(z), float(reliability["intercept"]))
-        for column, weight in zip(x.T, reliability["weights"], strict=True):
+        for column, weight in zip([*x.T, _log_odds(z)], reliability["weights"], strict=False):  # version 1 had three
             total = total + weight * column
         score = 1 / (1 + np.exp(-total))
         if not certificate["found"]:
@@ -262,19 +279,32 @@ class Model:
         return score, familiar & _reaches(score, _with_infinity(certificate["thresholds"])[y_hat]), True
 
     def _reason(
-        self, lane: str, background: bool, q: int, d: float, c: int, score: float, rescaled: float, confidence: float
+        self,
+        lane: str,
+        background: bool,
+        q: int,
+        familiarity: float,
+        d: float,
+        c: int,
+        score: float,
+        rescaled: float,
+        confidence: float,
     ) -> str:
         """Why a decision is in its lane, as ``torchsdm.trust.LaneRule`` words it."""
         label, certificate, region = self.classes.tolist()[c], self.settings["certificate"], self.settings["regions"][0]
         if lane == UNFAMILIAR:
             if background:
                 return "nearest to the background: it looks like what does not belong to any class"
+            if "familiar_sizes" in self.arrays:
+                known = f"{familiarity:.1%} of the calibration points of {label!r}"
+                return f"too far for how sure it is: only {known} are less familiar"
             if not q:
                 return "no neighbour vouches: the nearest training example contradicts it"
             nearer = "all" if d == 0 else f"{1 - d:.1%} of the"
             return f"too far: {nearer} calibration points of {label!r} are nearer to the training data"
         vouching = f"{q} neighbours vouch for it" if q != 1 else "1 neighbour vouches for it"
         begin = f"neighbours disagree after {q}; " if lane == REVIEW else f"{vouching}; "
+        begin = "the nearest training example contradicts it; " if q == 0 else begin
         if certificate is not None and certificate["found"]:
             threshold = certificate["thresholds"][c]
             if threshold is None:
@@ -305,7 +335,7 @@ def load(folder: Any) -> Model:
         raise
     except _DAMAGE as error:
         raise ValueError(f"{path} is damaged: {error!r}. Export it again.") from error
-    if settings.get("format") != FORMAT or settings.get("format_version") != FORMAT_VERSION:
+    if settings.get("format") != FORMAT or settings.get("format_version") not in (1, FORMAT_VERSION):
         raise ValueError(
             f"{path} is not an export of version {FORMAT_VERSION}. Read it with the sdm_numpy.py written beside it."
         )
@@ -313,6 +343,13 @@ def load(folder: Any) -> Model:
     classes = np.empty(len(labels["values"]), dtype=np.dtype(labels["dtype"]))
     classes[:] = labels["values"]
     return Model(classes, arrays, settings)
+
+
+def _log_odds(logits: Array) -> Array:
+    """The log-odds of the prediction (N,) by the softmax: z_yhat - log sum of the other exp z_c."""
+    z = np.sort(logits.astype(np.float64), axis=1)
+    odds: Array = z[:, -1] - z[:, -2] - np.log(np.exp(z[:, :-1] - z[:, -2:-1]).sum(axis=1))
+    return odds
 
 
 def _reaches(value: Any, threshold: Any) -> Any:

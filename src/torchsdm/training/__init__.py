@@ -1,6 +1,6 @@
-"""Training in rounds: splits, learners, one loop over J rounds, checkpoints, and the training history.
+"""Training: the linear start; and rounds, with their splits, learners, checkpoints and history.
 
-Every estimator that trains in rounds uses this room, baselines included.
+Every estimator that trains uses this room, baselines included.
 """
 
 from torchsdm.training.callbacks import Callback
@@ -14,11 +14,13 @@ from torchsdm.training.data import (
     fingerprint,
     random_generator,
     split_of_round,
+    stratified_split,
 )
 from torchsdm.training.history import EpochRecord, History, LossRecord
 from torchsdm.training.learner import Learner, Round, Spread, best_round, part_of
+from torchsdm.training.linear import LinearSolution, solve_linear
 from torchsdm.training.rounds import Run, RunningRound, Training, train_rounds
-from torchsdm.training.sdm_learner import AdaptorLearner, SDMLearner, balanced_mean
+from torchsdm.training.sdm_learner import AdaptorLearner, SDMLearner, balanced_mean, epoch_summary, initial_adaptor
 
 __all__ = [
     "AdaptorLearner",
@@ -26,6 +28,7 @@ __all__ = [
     "EpochRecord",
     "History",
     "Learner",
+    "LinearSolution",
     "LossRecord",
     "Part",
     "Round",
@@ -40,12 +43,16 @@ __all__ = [
     "balanced_mean",
     "best_round",
     "certification_split",
+    "epoch_summary",
     "fingerprint",
+    "initial_adaptor",
     "part_of",
     "random_generator",
     "remove_checkpoint",
     "seed_of_fit",
+    "solve_linear",
     "split_of_round",
     "stored_epochs",
+    "stratified_split",
     "train_rounds",
 ]

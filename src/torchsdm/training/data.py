@@ -31,6 +31,8 @@ class TrainingSettings:
     calibration_size: float = 0.5
     block_size: int = DEFAULT_BLOCK_SIZE
     device: str = "cpu"
+    class_weights: tuple[float, ...] | None = None
+    """What a point of each class counts in the loss (C,); None: the same."""
 
     @property
     def device_type(self) -> str:
@@ -55,17 +57,26 @@ class TrainingData:
         is_kept[rows] = False
         return replace(self, rows=torch.nonzero(is_kept).squeeze(1))
 
+    @property
+    def usable(self) -> Part:
+        """All points that may be trained on."""
+        rows = torch.arange(len(self.labels)) if self.rows is None else self.rows
+        return Part(self.hidden_states, self.labels[rows], rows)
+
+    @property
+    def given_calibration(self) -> Part | None:
+        """The calibration set, if it is given."""
+        if self.calibration_states is None or self.calibration_labels is None:
+            return None
+        return Part(self.calibration_states, self.calibration_labels, torch.arange(len(self.calibration_labels)))
+
     def split(self, settings: TrainingSettings, rng: np.random.Generator) -> tuple[Part, Part]:
         """Training and calibration part of a round."""
-        usable = torch.arange(len(self.labels)) if self.rows is None else self.rows
-        if self.calibration_states is not None and self.calibration_labels is not None:
-            given = torch.arange(len(self.calibration_labels))
-            return (
-                Part(self.hidden_states, self.labels[usable], usable),
-                Part(self.calibration_states, self.calibration_labels, given),
-            )
-        parts = stratified_split(self.labels[usable].numpy(), settings.calibration_size, rng)
-        rows = (usable[torch.from_numpy(part)] for part in parts)
+        usable, given = self.usable, self.given_calibration
+        if given is not None:
+            return usable, given
+        parts = stratified_split(usable.labels.numpy(), settings.calibration_size, rng)
+        rows = (usable.rows[torch.from_numpy(part)] for part in parts)
         train, calibration = (Part(self.hidden_states, self.labels[part], part) for part in rows)
         return train, calibration
 
@@ -109,6 +120,7 @@ class Use(IntEnum):
     VBLL_SHUFFLE = 4
     VBLL_DRAWS = 5
     CERTIFICATION = 6
+    FOLDS = 7
 
 
 def random_generator(seed: int, number: int, use: Use, epoch: int = 0) -> np.random.Generator:

@@ -59,8 +59,11 @@ class Training:
 
     def fingerprint(self, data_fingerprint: str) -> str:
         """A hash of what must be the same to resume a checkpoint; the block size does not affect results."""
+        settings = dataclasses.asdict(self.settings)
+        if self.settings.class_weights is None:
+            del settings["class_weights"]  # checkpoints from before there were any can be resumed
         fixed = {
-            **dataclasses.asdict(self.settings),
+            **settings,
             "block_size": None,
             "learner": self.learner.__name__,
             "options": dict(self.options),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -32,6 +31,20 @@ from torchsdm.training.history import EpochRecord
 from torchsdm.training.learner import Learner, part_of, prefixed
 
 
+def initial_adaptor(train: Part, settings: TrainingSettings, seed: int, number: int = 0) -> Adaptor:
+    """The adaptor that a round begins with: random weights of its own, standardised as its training points are."""
+    weight_seed = int(random_generator(seed, number, Use.WEIGHTS).integers(2**63))
+    adaptor = make_adaptor(
+        settings.adaptor,
+        train.hidden_states.shape[-1],
+        settings.n_classes,
+        settings.n_filters,
+        torch.Generator().manual_seed(weight_seed),
+    )
+    adaptor.standardise(train.hidden_states, train.rows, per_dimension=settings.standardization == "per_dimension")
+    return adaptor
+
+
 class AdaptorLearner(Learner):
     """An adaptor trained by Adam on the loss of Eq. 7; subclasses choose the signals."""
 
@@ -39,19 +52,13 @@ class AdaptorLearner(Learner):
 
     def __init__(self, train: Part, calibration: Part, settings: TrainingSettings, seed: int, number: int) -> None:
         super().__init__(train, calibration, settings, seed, number)
-        weight_seed = int(random_generator(seed, number, Use.WEIGHTS).integers(2**63))
-        self.network = make_adaptor(
-            settings.adaptor,
-            train.hidden_states.shape[-1],
-            settings.n_classes,
-            settings.n_filters,
-            torch.Generator().manual_seed(weight_seed),
-        )
-        per_dimension = settings.standardization == "per_dimension"
-        self.network.standardise(train.hidden_states, train.rows, per_dimension=per_dimension)
+        self.network = initial_adaptor(train, settings, seed, number)
         self.network.to(self.device)
         self.optimizer = Adam(self.network.parameters(), settings.learning_rate)
         self.train_labels, self.calibration_labels = train.labels.to(self.device), calibration.labels.to(self.device)
+        self.weights_of_classes: Tensor | None = None
+        if settings.class_weights is not None:
+            self.weights_of_classes = torch.tensor(settings.class_weights, dtype=torch.float32, device=self.device)
         # The softmax: with these signals, Eq. 7 is cross-entropy.
         self.similarity = torch.full((len(train),), SOFTMAX_SIMILARITY, dtype=torch.float64)
         self.distance_quantile = torch.full((len(train),), SOFTMAX_DISTANCE_QUANTILE, dtype=torch.float64)
@@ -67,7 +74,11 @@ class AdaptorLearner(Learner):
             hidden_states = self.train.states(batch).to(self.device)
             batch = batch.to(self.device)
             _, logits = self.network(hidden_states)
-            loss = sdm_losses(logits, self.train_labels[batch], similarity[batch], distance_quantile[batch]).mean()
+            labels = self.train_labels[batch]
+            losses = sdm_losses(logits, labels, similarity[batch], distance_quantile[batch])
+            if self.weights_of_classes is not None:
+                losses = losses * self.weights_of_classes[labels]
+            loss = losses.mean()
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
@@ -91,13 +102,12 @@ class SDMLearner(AdaptorLearner):
         start = time.perf_counter()
         step_loss = self._steps(number)
         train, calibration = self._evaluate()
-        self.similarity, self.distance_quantile = train.signals.similarity.cpu(), train.signals.distance_quantile.cpu()
         return EpochRecord(
             round=self.number,
             epoch=number,
             step_loss=step_loss,
-            **{f"train_{name}": value for name, value in train.summary.items()},
-            **{f"calibration_{name}": value for name, value in calibration.summary.items()},
+            **{f"train_{name}": value for name, value in train.items()},
+            **{f"calibration_{name}": value for name, value in calibration.items()},
             seconds=time.perf_counter() - start,
         )
 
@@ -113,8 +123,8 @@ class SDMLearner(AdaptorLearner):
         self.similarity, self.distance_quantile = signals["similarity"], signals["distance_quantile"]
 
     @torch.no_grad()
-    def _evaluate(self) -> tuple[_Evaluation, _Evaluation]:
-        """Signals and losses of the training part against itself and of the calibration part against it."""
+    def _evaluate(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Summaries of the training part against itself, whose signals the next epoch uses, and of calibration."""
         (exemplars, logits), (calibration_exemplars, calibration_logits) = self._forward()
         support: Support = SupportSet(
             exemplars, self.train_labels, logits.argmax(dim=1), block_size=self.settings.block_size
@@ -122,17 +132,16 @@ class SDMLearner(AdaptorLearner):
         if self.spread is not None:
             support = self.spread(support)
         matches = support.match_self(), support.match(calibration_exemplars, calibration_logits.argmax(dim=1))
-        evaluations = []
-        for match, z, labels in zip(
-            matches, (logits, calibration_logits), (self.train_labels, self.calibration_labels), strict=True
-        ):
-            ecdfs = ClassEcdfs.fit(
-                match.nearest_distance, match.similarity, labels, self.settings.n_classes, warn=False
-            )
-            evaluations.append(
-                _Evaluation(Signals.of(match, ecdfs, pool_small=True), z.double(), labels, self.settings.n_classes)
-            )
-        return evaluations[0], evaluations[1]
+        n_classes, signals = self.settings.n_classes, []
+        for match, labels in zip(matches, (self.train_labels, self.calibration_labels), strict=True):
+            ecdfs = ClassEcdfs.fit(match.nearest_distance, match.similarity, labels, n_classes, warn=False)
+            signals.append(Signals.of(match, ecdfs, pool_small=True))
+        train, calibration = signals
+        self.similarity, self.distance_quantile = train.similarity.cpu(), train.distance_quantile.cpu()
+        return (
+            epoch_summary(train, logits.double(), self.train_labels, n_classes),
+            epoch_summary(calibration, calibration_logits.double(), self.calibration_labels, n_classes),
+        )
 
     def _forward(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """Exemplars and logits of both parts; in one pass if both are rows of the same states."""
@@ -149,25 +158,18 @@ class SDMLearner(AdaptorLearner):
         return train, calibration
 
 
-@dataclass(frozen=True)
-class _Evaluation:
-    signals: Signals
-    logits: Tensor
-    labels: Tensor
-    n_classes: int
-
-    @property
-    def summary(self) -> dict[str, float]:
-        losses = sdm_losses(self.logits, self.labels, self.signals.similarity, self.signals.distance_quantile)
-        correct = (self.logits.argmax(dim=1) == self.labels).double()
-        return {
-            "balanced_loss": balanced_mean(losses, self.labels, self.n_classes),
-            "marginal_loss": float(losses.mean()),
-            "balanced_accuracy": balanced_mean(correct, self.labels, self.n_classes),
-            "marginal_accuracy": float(correct.mean()),
-            "mean_similarity": float(self.signals.similarity.double().mean()),
-            "median_distance": float(self.signals.nearest_distance.median()),
-        }
+def epoch_summary(signals: Signals, logits: Tensor, labels: Tensor, n_classes: int) -> dict[str, float]:
+    """Losses, accuracies and signals of points, as an ``EpochRecord`` has them of training and of calibration."""
+    losses = sdm_losses(logits, labels, signals.similarity, signals.distance_quantile)
+    correct = (logits.argmax(dim=1) == labels).double()
+    return {
+        "balanced_loss": balanced_mean(losses, labels, n_classes),
+        "marginal_loss": float(losses.mean()),
+        "balanced_accuracy": balanced_mean(correct, labels, n_classes),
+        "marginal_accuracy": float(correct.mean()),
+        "mean_similarity": float(signals.similarity.double().mean()),
+        "median_distance": float(signals.nearest_distance.median()),
+    }
 
 
 def balanced_mean(values: Tensor, labels: Tensor, n_classes: int) -> float:

@@ -5,7 +5,7 @@ from torchsdm.trust.certificate import Certificate, GroupCheck, ScoredSample, ca
 from torchsdm.trust.certified import CertifiedClassifier
 from torchsdm.trust.choice import AlphaChoice, AlphaCurve, AlphaPoint, Prices, choose_alpha
 from torchsdm.trust.guard import DriftGuard, GuardReset
-from torchsdm.trust.lanes import LaneRule, SignalSample, demoted
+from torchsdm.trust.lanes import LaneRule, SignalSample, demoted, familiarity_of, is_familiar
 from torchsdm.trust.reliability import Reliability
 
 __all__ = [
@@ -26,5 +26,7 @@ __all__ = [
     "certify",
     "choose_alpha",
     "demoted",
+    "familiarity_of",
+    "is_familiar",
     "points_needed",
 ]

@@ -3,10 +3,10 @@
 - *trusted*: the certified rule and the paper's region both admit it; without a certificate, the region alone.
 - *certified*: the certified rule admits it, the region does not. The promise holds while the stream looks like the
   certification set.
-- *review*: familiar, but not admitted: neighbours disagree or the score is below the threshold of the prediction.
-- *unfamiliar*: no neighbour vouches for it (q = 0), or it is too far from the training data: d within the predicted
-  class is below ``familiarity``. Within that class, so that the same share of ordinary inputs is lost for any number of
-  classes; d itself is a minimum over all classes.
+- *review*: familiar, but not admitted: the nearest training example contradicts it, neighbours disagree, or the score
+  is below the threshold of the prediction.
+- *unfamiliar*: too far from the training data for how sure it is (``core.familiarity``), or like the background. Models
+  from before that measure asked instead for a vouching neighbour (q > 0) and for d within the predicted class.
 
 Programs read one boolean, ``admitted``. It follows a policy: 'certified' admits the first two lanes, 'trusted' only the
 first. With a raised guard, certified decisions go to review (``demoted``).
@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from torchsdm.choices import LANES
-from torchsdm.core import HighReliabilityRegion, SDMDecisions
+from torchsdm.core import Familiarity, HighReliabilityRegion, SDMDecisions
 from torchsdm.trust.certificate import Certificate, ScoredSample
 from torchsdm.trust.reliability import Reliability, evidence_of
 from torchsdm.validation import Array
@@ -33,13 +33,13 @@ Row: TypeAlias = "dict[str, Any]"
 
 @dataclass(frozen=True)
 class SignalSample:
-    """Labelled points with their signals, as plain arrays: class numbers (N,), logits (N, C), q (N,) and d (N,)."""
+    """Labelled points with their signals, as plain arrays: class numbers (N,), logits (N, C), the others (N,)."""
 
     labels: Array
     logits: Array
     similarity: Array
     distance_quantile: Array
-    class_distance_quantile: Array
+    familiarity: Array
 
     @property
     def predictions(self) -> Array:
@@ -49,22 +49,31 @@ class SignalSample:
 
     @property
     def evidence(self) -> Array:
-        """The evidence for each prediction (N, 3)."""
+        """The evidence for each prediction (N, 4)."""
         return evidence_of(self.logits, self.similarity, self.distance_quantile)
 
-    def familiar(self, familiarity: float) -> Array:
-        """Which points may be certified at all (N,)."""
-        return is_familiar(self.similarity, self.class_distance_quantile, familiarity)
-
-    def scored(self, reliability: Reliability, familiarity: float) -> ScoredSample:
+    def scored(self, reliability: Reliability, bound: float) -> ScoredSample:
         """The points as a certificate sees them."""
-        return ScoredSample(self.labels, self.predictions, reliability.of(self.evidence), self.familiar(familiarity))
+        score, familiar = reliability.of(self.evidence), is_familiar(self.familiarity, bound)
+        return ScoredSample(self.labels, self.predictions, score, familiar)
 
 
-def is_familiar(similarity: Array, class_distance_quantile: Array, familiarity: float) -> Array:
-    """Whether a neighbour vouches and the point is near enough: q > 0, and d_c > 0 and >= familiarity (N,)."""
-    familiar: Array = (similarity > 0) & (class_distance_quantile > 0) & (class_distance_quantile >= familiarity)
+def is_familiar(familiarity: Array, bound: float) -> Array:
+    """Which points may be certified at all (N,)."""
+    familiar: Array = (familiarity > 0) & (familiarity >= bound)
     return familiar
+
+
+def familiarity_of(decisions: SDMDecisions, measure: Familiarity | None) -> Array:
+    """The familiarity of decided inputs (N,); 0 for those that resemble the background.
+
+    Without a measure, as in earlier models: d within the predicted class, and 0 without a vouching neighbour.
+    """
+    if measure is None:
+        familiarity: Array = np.where(decisions.similarity > 0, decisions.class_distance_quantile, 0.0)
+    else:
+        familiarity = measure.of(decisions.nearest_distance, decisions.logits)
+    return familiarity if decisions.background is None else np.where(decisions.background, 0.0, familiarity)
 
 
 @dataclass(frozen=True)
@@ -79,11 +88,14 @@ class LaneRule:
     policy: str = "certified"
     region: HighReliabilityRegion | None = None
     """The paper's region, to say why it does not admit a point; None for an ensemble, which has several."""
+    measure: Familiarity | None = None
+    """Of familiarity; None for an ensemble and for earlier models (``familiarity_of``)."""
 
     def apply(self, decisions: SDMDecisions) -> SDMDecisions:
         """The same decisions with score, certificate, lane, reason and admission."""
         y_hat = decisions.logits.argmax(axis=1)
-        familiar = is_familiar(decisions.similarity, decisions.class_distance_quantile, self.familiarity)
+        familiarity = familiarity_of(decisions, self.measure)
+        familiar = is_familiar(familiarity, self.familiarity)
         in_region = decisions.admitted_at.any(axis=1)
         certified, score, identity = np.zeros(len(decisions), dtype=bool), None, None
         if self.certificate is not None and self.reliability is not None:
@@ -97,6 +109,7 @@ class LaneRule:
         judged = replace(
             decisions,
             score=score,
+            familiarity=None if self.measure is None else familiarity,
             certified=certified,
             certificate=np.full(len(decisions), identity, dtype=object),
             lane=lane,
@@ -112,14 +125,15 @@ class LaneRule:
             if lane == UNFAMILIAR:
                 yield self._unfamiliar(decisions, row, q, d, label)
                 continue
-            vouching = f"{q} neighbours vouch for it" if q != 1 else "1 neighbour vouches for it"
-            neighbours = f"neighbours disagree after {q}" if lane == REVIEW else vouching
-            yield f"{neighbours}; {self._verdict(decisions, row, label, c, lane)}"
+            yield f"{_neighbours(q, lane)}; {self._verdict(decisions, row, label, c, lane)}"
 
     @staticmethod
     def _unfamiliar(decisions: SDMDecisions, row: int, q: int, d: float, label: object) -> str:
         if decisions.background is not None and decisions.background[row]:
             return "nearest to the background: it looks like what does not belong to any class"
+        if decisions.familiarity is not None:
+            share = f"{float(decisions.familiarity[row]):.1%}"
+            return f"too far for how sure it is: only {share} of the calibration points of {label!r} are less familiar"
         return _too_far(d, label) if q else "no neighbour vouches: the nearest training example contradicts it"
 
     def _verdict(self, decisions: SDMDecisions, row: int, label: object, c: int, lane: str) -> str:
@@ -174,6 +188,15 @@ def demoted_row(row: Row, is_calm: bool) -> Row:
     falls = row["lane"] == CERTIFIED
     changed = {"lane": REVIEW, "reason": _RAISED, "admitted": False} if falls else {}
     return {**row, **({"certified": False} if "certified" in row else {}), **changed}
+
+
+def _neighbours(q: int, lane: str) -> str:
+    """What the nearest training examples say."""
+    if q == 0:
+        return "the nearest training example contradicts it"
+    if lane == REVIEW:
+        return f"neighbours disagree after {q}"
+    return f"{q} neighbours vouch for it" if q != 1 else "1 neighbour vouches for it"
 
 
 def _too_far(d: float, label: object) -> str:

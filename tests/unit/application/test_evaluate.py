@@ -17,7 +17,15 @@ from torchsdm.errors import InvalidInputError, SDMWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore:On 20 calibration points:torchsdm.errors.SDMWarning")
 
-SMALL = {"alpha": 0.7, "n_filters": 8, "n_rounds": 1, "max_epochs": 2, "learning_rate": 1e-2, "random_state": 0}
+SMALL = {
+    "alpha": 0.7,
+    "n_filters": 8,
+    "n_rounds": 1,
+    "training": "sdm",
+    "max_epochs": 2,
+    "learning_rate": 1e-2,
+    "random_state": 0,
+}
 UNSORTED = TaskPrompt("Is it good? {document} ", {"pos": "Yes", "neg": "No"})  # the classes are neg, pos
 WORDS = tiny_models.TEXT.split()
 
@@ -172,7 +180,14 @@ def of_states(tmp_path_factory):
     rng = np.random.default_rng(0)
     y = np.arange(80) % 2
     X = (rng.standard_normal((80, 3)) + 3 * y[:, None]).astype(np.float32)
-    settings = {"n_filters": 4, "n_rounds": 1, "max_epochs": 2, "certification_size": None, "random_state": 0}
+    settings = {
+        "n_filters": 4,
+        "n_rounds": 1,
+        "training": "sdm",
+        "max_epochs": 2,
+        "certification_size": None,
+        "random_state": 0,
+    }
     path = tmp_path_factory.mktemp("states") / "model"
     quietly(lambda: SDMClassifier(alpha=0.8, **settings).fit(X, y).save(path))
     return SavedModel.load(path)

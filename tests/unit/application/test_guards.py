@@ -18,9 +18,9 @@ CALM, FAR = STATES[:20], STATES[:40] + 9
 
 @pytest.fixture(scope="module")
 def classifier():
-    return SDMClassifier(0.8, n_filters=8, n_rounds=1, max_epochs=5, learning_rate=0.01, random_state=0).fit(
-        STATES, LABELS
-    )
+    return SDMClassifier(
+        0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=5, learning_rate=0.01, random_state=0
+    ).fit(STATES, LABELS)
 
 
 @pytest.fixture(scope="module")

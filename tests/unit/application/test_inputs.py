@@ -25,7 +25,15 @@ LABELS = np.arange(N) % 2
 STATES = (np.random.default_rng(0).normal(size=(N, WIDTH)) + 2.0 * LABELS[:, None]).astype(np.float32)
 
 
-QUICK = {"alpha": 0.6, "n_filters": 4, "n_rounds": 1, "max_epochs": 2, "learning_rate": 1e-2, "random_state": 0}
+QUICK = {
+    "alpha": 0.6,
+    "n_filters": 4,
+    "n_rounds": 1,
+    "training": "sdm",
+    "max_epochs": 2,
+    "learning_rate": 1e-2,
+    "random_state": 0,
+}
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from torchsdm.trust import GuardReset
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 
 NAMES = np.array(["World", "Sports"])
-SETTINGS = {"alpha": 0.8, "n_filters": 8, "max_epochs": 3, "learning_rate": 1e-2, "random_state": 3}
+SETTINGS = {"alpha": 0.8, "n_filters": 8, "training": "sdm", "max_epochs": 3, "learning_rate": 1e-2, "random_state": 3}
 ME = {"who": "me", "why": "a test"}
 KINDS = ("certified", "paper", "ensemble", "background", "background exemplars", "positions")
 

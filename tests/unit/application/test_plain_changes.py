@@ -19,7 +19,7 @@ def saved(tmp_path_factory):
     rng, labels = np.random.default_rng(0), np.arange(120) % 2
     X = (rng.normal(size=(120, 4)) + 2.0 * labels[:, None]).astype(np.float32)
     path = tmp_path_factory.mktemp("plain") / "model"
-    SDMClassifier(0.8, n_filters=4, n_rounds=1, max_epochs=2, random_state=0).fit(X, labels).save(path)
+    SDMClassifier(0.8, n_filters=4, n_rounds=1, training="sdm", max_epochs=2, random_state=0).fit(X, labels).save(path)
     return SavedModel.load(path)
 
 

@@ -23,7 +23,9 @@ STATES = (RNG.normal(size=(300, 4)) + 2.0 * LABELS[:, None]).astype(np.float32)
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     path = tmp_path_factory.mktemp("requests") / "model"
-    classifier = SDMClassifier(0.8, n_filters=8, n_rounds=1, max_epochs=5, learning_rate=0.01, random_state=0)
+    classifier = SDMClassifier(
+        0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=5, learning_rate=0.01, random_state=0
+    )
     classifier.fit(STATES, LABELS).save(path)
     return SavedModel.load(path)
 
@@ -104,7 +106,7 @@ def reader(tmp_path_factory):
     folder = tmp_path_factory.mktemp("texts")
     language_model = tiny_models.save_model(folder / "bert", *tiny_models.bert())
     texts = [f"the {number} film was {'great' if number % 2 else 'awful'}" for number in range(60)]
-    classifier = SDMClassifier(0.8, n_filters=8, n_rounds=1, max_epochs=2, random_state=0)
+    classifier = SDMClassifier(0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=2, random_state=0)
     SDMTextClassifier(language_model, classifier=classifier).fit(texts, [n % 2 for n in range(60)]).save(
         folder / "model"
     )

@@ -27,7 +27,15 @@ STATES = (np.random.default_rng(0).normal(size=(N, WIDTH)) + 2.0 * LABELS[:, Non
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     path = tmp_path_factory.mktemp("saved") / "model"
-    quick = {"alpha": 0.6, "n_filters": 4, "n_rounds": 1, "max_epochs": 2, "learning_rate": 1e-2, "random_state": 0}
+    quick = {
+        "alpha": 0.6,
+        "n_filters": 4,
+        "n_rounds": 1,
+        "training": "sdm",
+        "max_epochs": 2,
+        "learning_rate": 1e-2,
+        "random_state": 0,
+    }
     SDMClassifier(**quick).fit(STATES, LABELS).save(path)
     return SavedModel.load(path)
 

@@ -14,7 +14,14 @@ from torchsdm.cli.command import sdm
 from torchsdm.errors import InvalidInputError, SDMWarning
 
 NAMES = np.array(["ham", "spam"])
-SETTINGS = {"n_filters": 16, "n_rounds": 1, "max_epochs": 5, "learning_rate": 1e-2, "random_state": 0}
+SETTINGS = {
+    "n_filters": 16,
+    "n_rounds": 1,
+    "training": "sdm",
+    "max_epochs": 5,
+    "learning_rate": 1e-2,
+    "random_state": 0,
+}
 PRICES = ("--cost-error", 6, "--cost-review", 1)
 
 

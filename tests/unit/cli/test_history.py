@@ -31,7 +31,9 @@ def made(tmp_path_factory):
     X, y = draw(600, 0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
-        classifier = SDMClassifier(0.8, n_filters=8, n_rounds=1, max_epochs=5, learning_rate=1e-2, random_state=3)
+        classifier = SDMClassifier(
+            0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=5, learning_rate=1e-2, random_state=3
+        )
         classifier.fit(X, y, ids=[f"x{i}" for i in range(600)]).save(folder / "model")
     for name, n in (("more", 30), ("fresh", 200)):
         states, labels = draw(n, n)

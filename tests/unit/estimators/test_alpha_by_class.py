@@ -17,7 +17,14 @@ from torchsdm.states import LabelledStates
 
 NAMES = np.array(["ham", "spam"])
 ALPHA = {"spam": 0.92, "ham": 0.8}
-SETTINGS = {"n_filters": 16, "n_rounds": 1, "max_epochs": 5, "learning_rate": 1e-2, "random_state": 3}
+SETTINGS = {
+    "n_filters": 16,
+    "n_rounds": 1,
+    "training": "sdm",
+    "max_epochs": 5,
+    "learning_rate": 1e-2,
+    "random_state": 3,
+}
 
 
 def draw(n, seed, names=NAMES):

@@ -13,7 +13,15 @@ from torchsdm.cli.command import sdm
 from torchsdm.errors import CheckpointError, InvalidInputError, InvalidTypeError, SDMWarning
 from torchsdm.states import LabelledStates
 
-SETTINGS = {"alpha": 0.9, "n_filters": 16, "n_rounds": 2, "max_epochs": 12, "learning_rate": 1e-2, "random_state": 0}
+SETTINGS = {
+    "alpha": 0.9,
+    "n_filters": 16,
+    "n_rounds": 2,
+    "training": "sdm",
+    "max_epochs": 12,
+    "learning_rate": 1e-2,
+    "random_state": 0,
+}
 CENTRES = np.array([[3.0, 0, 0, 0], [-3.0, 0, 0, 0], [7.0, 0, 0, 0]])  # two classes, and what does not belong
 
 

@@ -13,7 +13,7 @@ from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError,
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 
-QUICK = {"n_filters": 4, "n_rounds": 1, "max_epochs": 1, "random_state": 0, "learning_rate": 1e-2}
+QUICK = {"n_filters": 4, "n_rounds": 1, "training": "sdm", "max_epochs": 1, "random_state": 0, "learning_rate": 1e-2}
 
 
 def states(n=20, width=4, seed=0):

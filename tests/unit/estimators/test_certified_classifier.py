@@ -15,7 +15,14 @@ from torchsdm.trust import Reliability, ScoredSample, certify
 from torchsdm.trust.reliability import evidence_of
 
 NAMES = np.array(["ant", "bee"])
-SETTINGS = {"n_filters": 16, "n_rounds": 2, "max_epochs": 5, "learning_rate": 1e-2, "random_state": 3}
+SETTINGS = {
+    "n_filters": 16,
+    "n_rounds": 2,
+    "training": "sdm",
+    "max_epochs": 5,
+    "learning_rate": 1e-2,
+    "random_state": 3,
+}
 SETTINGS |= {"standardization": "scalar", "patience": None}
 
 

@@ -14,7 +14,14 @@ from torchsdm.errors import CertificateWarning, InvalidInputError, SDMWarning
 from torchsdm.trust import choose_alpha
 
 NAMES = np.array(["ant", "bee"])
-SETTINGS = {"n_filters": 16, "n_rounds": 1, "max_epochs": 5, "learning_rate": 1e-2, "random_state": 3}
+SETTINGS = {
+    "n_filters": 16,
+    "n_rounds": 1,
+    "training": "sdm",
+    "max_epochs": 5,
+    "learning_rate": 1e-2,
+    "random_state": 3,
+}
 PRICES = {"cost_error": 6.0, "cost_review": 1.0}
 
 

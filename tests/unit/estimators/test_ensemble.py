@@ -126,7 +126,7 @@ def test_updates_reach_every_round(ensemble, insects):
 def test_an_added_point_has_one_number_in_all_rounds(insects):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
-        ensemble = SDMEnsemble(alpha=0.7, n_filters=4, n_rounds=4, max_epochs=1, random_state=0)
+        ensemble = SDMEnsemble(alpha=0.7, n_filters=4, n_rounds=4, training="sdm", max_epochs=1, random_state=0)
         ensemble.fit(insects.X[:40], insects.y[:40])  # ids are row numbers
     ensemble.add_exemplars(insects.X[40:42], insects.y[40:42])
     added = {tuple(model.examples.all()[0][-2:]) for model in ensemble.models_}
@@ -163,7 +163,15 @@ def told_by(call):
     return [(type(one.message), one.message.what) for one in told]
 
 
-WEAK = {"alpha": 0.9, "min_class_count": 1000, "n_filters": 6, "n_rounds": 3, "max_epochs": 4, "learning_rate": 1e-2}
+WEAK = {
+    "alpha": 0.9,
+    "min_class_count": 1000,
+    "n_filters": 6,
+    "n_rounds": 3,
+    "training": "sdm",
+    "max_epochs": 4,
+    "learning_rate": 1e-2,
+}
 
 
 def test_a_matter_of_several_rounds_is_told_once(insects):

@@ -15,7 +15,7 @@ from torchsdm.states import LabelledStates
 
 NAMES = np.array([f"intent {number:02d}" for number in range(12)])
 POOLS = {"even": NAMES[::2].tolist(), "odd": NAMES[1::2].tolist()}
-QUICK = {"n_filters": 32, "n_rounds": 1, "max_epochs": 12, "learning_rate": 1e-2, "random_state": 0}
+QUICK = {"n_filters": 32, "n_rounds": 1, "training": "sdm", "max_epochs": 12, "learning_rate": 1e-2, "random_state": 0}
 
 
 def blobs(n, seed):
@@ -101,4 +101,4 @@ def test_others_are_certified_in_the_same_pools_and_the_report_says_so(clf, tmp_
 )
 def test_pools_that_do_not_fit_the_classes_are_refused_before_training(settings, words):
     with pytest.raises(InvalidInputError, match=words):
-        SDMClassifier(0.9, n_rounds=1000, max_epochs=1000, **settings).fit(*blobs(400, 0))
+        SDMClassifier(0.9, n_rounds=1000, training="sdm", max_epochs=1000, **settings).fit(*blobs(400, 0))

@@ -31,7 +31,15 @@ from torchsdm.errors import (
     SDMWarning,
 )
 
-SMALL = {"alpha": 0.7, "n_filters": 8, "n_rounds": 2, "max_epochs": 4, "learning_rate": 1e-2, "random_state": 0}
+SMALL = {
+    "alpha": 0.7,
+    "n_filters": 8,
+    "n_rounds": 2,
+    "training": "sdm",
+    "max_epochs": 4,
+    "learning_rate": 1e-2,
+    "random_state": 0,
+}
 GOOD, BAD = ["good", "funny", "fine"], ["bad", "sad", "long"]
 THINGS = ["film", "plot", "cast", "music", "end"]
 TEXTS = [f"the {thing} was {word} {extra}" for word in [*GOOD, *BAD] for thing in THINGS for extra in ("", "indeed")]

@@ -18,7 +18,14 @@ from torchsdm.estimators._apart import keep_apart
 from torchsdm.model import Calibration, ListedExamples
 
 NAMES = np.array(["ant", "bee"])
-SETTINGS = {"n_filters": 16, "n_rounds": 2, "max_epochs": 5, "learning_rate": 1e-2, "random_state": 3}
+SETTINGS = {
+    "n_filters": 16,
+    "n_rounds": 2,
+    "training": "sdm",
+    "max_epochs": 5,
+    "learning_rate": 1e-2,
+    "random_state": 3,
+}
 NEW = [f"new-{i}" for i in range(60)]
 
 

@@ -19,7 +19,15 @@ from torchsdm import CertifiedClassifier, DriftGuard, SDMClassifier, decide_with
 from torchsdm.baselines import SoftmaxThreshold
 from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, NotFittedError
 
-QUICK = {"alpha": 0.8, "n_filters": 8, "n_rounds": 1, "max_epochs": 6, "learning_rate": 1e-2, "random_state": 0}
+QUICK = {
+    "alpha": 0.8,
+    "n_filters": 8,
+    "n_rounds": 1,
+    "training": "sdm",
+    "max_epochs": 6,
+    "learning_rate": 1e-2,
+    "random_state": 0,
+}
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore::torchsdm.errors.{name}Warning")
     for name in ("Region", "Certificate", "EmptyClass")

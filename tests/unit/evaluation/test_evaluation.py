@@ -37,7 +37,15 @@ from torchsdm.model.model import SDMModel
 from torchsdm.training.data import TrainingData, TrainingSettings, split_of_round
 from torchsdm.training.learner import Learner
 
-SMALL = {"alpha": 0.9, "n_filters": 8, "n_rounds": 2, "max_epochs": 6, "learning_rate": 1e-2, "random_state": 3}
+SMALL = {
+    "alpha": 0.9,
+    "n_filters": 8,
+    "n_rounds": 2,
+    "training": "sdm",
+    "max_epochs": 6,
+    "learning_rate": 1e-2,
+    "random_state": 3,
+}
 SMALL |= {"standardization": "scalar", "patience": None}
 TRAIN, TEST = make_blobs(seed=1, n=500, distance=3.0), make_blobs(seed=2, n=300, distance=3.0)
 NAMES = np.array(["no <b>", "yes & so"])  # what must be escaped in a page

@@ -27,7 +27,14 @@ TEST = make_blobs(seed=6, n=300, distance=3.0)
 @pytest.fixture(scope="module")
 def certified():
     blobs = make_blobs(seed=5, n=1600, distance=3.0)
-    settings = {"n_filters": 8, "n_rounds": 1, "max_epochs": 6, "learning_rate": 1e-2, "random_state": 0}
+    settings = {
+        "n_filters": 8,
+        "n_rounds": 1,
+        "training": "sdm",
+        "max_epochs": 6,
+        "learning_rate": 1e-2,
+        "random_state": 0,
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
         fitted = SDMClassifier(alpha=0.9, **settings).fit(blobs.X, NAMES[blobs.y])
@@ -174,7 +181,9 @@ def test_without_a_certificate_nothing_is_promised_and_the_reason_is_given(certi
     verdict, command = one(with_certificate(certified, looks=10, delta_spent=1.0))
     assert "No promise is left" in verdict.detail and command == "sdm certify 'my model' NEW"
 
-    ensemble = SDMEnsemble(alpha=0.9, n_filters=8, n_rounds=2, max_epochs=4, learning_rate=1e-2, random_state=0)
+    ensemble = SDMEnsemble(
+        alpha=0.9, n_filters=8, n_rounds=2, training="sdm", max_epochs=4, learning_rate=1e-2, random_state=0
+    )
     verdict, _ = one(ensemble.fit(TEST.X, NAMES[TEST.y]))
     assert verdict.detail.startswith("An ensemble is not certified.")
 

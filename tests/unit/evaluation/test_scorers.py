@@ -117,7 +117,7 @@ def test_a_search_finds_the_least_margin_that_holds():
 
 def test_a_search_over_a_pipeline_finds_the_better_setting():
     blobs = make_blobs(seed=2, n=1200, distance=4.0, n_inputs=4)
-    quick = SDMClassifier(0.9, n_filters=8, n_rounds=1, max_epochs=8, control="all", random_state=0)
+    quick = SDMClassifier(0.9, n_filters=8, n_rounds=1, training="sdm", max_epochs=8, control="all", random_state=0)
     search = GridSearchCV(
         make_pipeline(StandardScaler(), quick),
         {"sdmclassifier__learning_rate": [1e-7, 1e-2]},

@@ -26,7 +26,7 @@ def blobs(n, seed, centre=0.0):
 def fitted():
     pool = blobs(600, 0)
     classifier = SDMClassifier(
-        0.9, n_filters=8, n_rounds=1, max_epochs=5, learning_rate=1e-2, random_state=0, control="all"
+        0.9, n_filters=8, n_rounds=1, training="sdm", max_epochs=5, learning_rate=1e-2, random_state=0, control="all"
     ).fit(pool)
     inside, outside = blobs(90, 1), blobs(60, 2, centre=np.array([-3, -3, 1, 2, 2]))
     scores = {(one.of, one.name): one for one in stranger_scores(classifier, pool, inside, outside)}
@@ -102,6 +102,8 @@ def test_one_ecdf_ranks_distances_among_all_calibration_points(fitted):
 
 def test_without_a_certificate_there_is_no_reliability(fitted):
     pool, _, inside, outside, _ = fitted
-    classifier = SDMClassifier(0.9, n_filters=8, n_rounds=1, max_epochs=2, random_state=0, certification_size=None)
+    classifier = SDMClassifier(
+        0.9, n_filters=8, n_rounds=1, training="sdm", max_epochs=2, random_state=0, certification_size=None
+    )
     scores = stranger_scores(classifier.fit(pool), pool, inside, outside)
     assert "reliability" not in {one.name for one in scores} and len(scores) == 10

@@ -702,7 +702,9 @@ def test_texts_are_classified_in_a_pipeline(saved):
     words = {0: ["dull", "late", "false"], 1: ["fine", "well", "true"]}
     y = np.repeat([0, 1], 40)
     texts = [f"The film {number} is {' '.join(rng.choice(words[label], 4))}." for number, label in enumerate(y)]
-    classifier = SDMClassifier(n_filters=8, n_rounds=1, max_epochs=4, batch_size=20, learning_rate=1e-2, random_state=0)
+    classifier = SDMClassifier(
+        n_filters=8, n_rounds=1, training="sdm", max_epochs=4, batch_size=20, learning_rate=1e-2, random_state=0
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
         pipeline = clone(make_pipeline(HiddenStateExtractor(saved, "sentiment"), classifier)).fit(texts, y)

@@ -174,7 +174,9 @@ def test_weak_regions_are_told(fitted):
 def test_a_calibration_set_of_ones_own(insects):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
-        classifier = SDMClassifier(alpha=0.7, n_filters=6, n_rounds=1, max_epochs=3, learning_rate=1e-2, random_state=0)
+        classifier = SDMClassifier(
+            alpha=0.7, n_filters=6, n_rounds=1, training="sdm", max_epochs=3, learning_rate=1e-2, random_state=0
+        )
         classifier.fit(insects.X[:150], insects.y[:150], calibration=(insects.X[150:], insects.y[150:]))
     model = classifier.model_
     assert len(model.support) == 150 and len(model.calibration.labels) == 90
@@ -302,7 +304,9 @@ def test_numbers_of_added_points_are_free_in_the_calibration_set_too(insects):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
         for seed in range(3):
-            classifier = SDMClassifier(alpha=0.7, n_filters=4, n_rounds=1, max_epochs=1, random_state=seed)
+            classifier = SDMClassifier(
+                alpha=0.7, n_filters=4, n_rounds=1, training="sdm", max_epochs=1, random_state=seed
+            )
             classifier.fit(insects.X[:40], insects.y[:40])
             classifier.add_exemplars(insects.X[40:42], insects.y[40:42])
             model = classifier.model_

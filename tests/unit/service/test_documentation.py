@@ -17,7 +17,7 @@ from torchsdm.service.schemas import ExemplarsRequest
 
 RNG = np.random.default_rng(0)
 STATES = (RNG.normal(size=(120, 3)) + 2.0 * (np.arange(120) % 2)[:, None]).astype(np.float32)
-SETTINGS = {"n_filters": 4, "n_rounds": 2, "max_epochs": 2, "random_state": 0}
+SETTINGS = {"n_filters": 4, "n_rounds": 2, "training": "sdm", "max_epochs": 2, "random_state": 0}
 
 
 @pytest.fixture(scope="module", params=[SDMClassifier, SDMEnsemble])

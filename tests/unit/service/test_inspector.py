@@ -21,7 +21,9 @@ def client(tmp_path_factory):
     y = np.arange(80) % 2
     X = (rng.normal(size=(80, 4)) + 2.0 * y[:, None]).astype(np.float32)
     path = tmp_path_factory.mktemp("inspector") / "model"
-    SDMClassifier(0.8, n_filters=8, n_rounds=1, max_epochs=5, learning_rate=0.01, random_state=0).fit(X, y).save(path)
+    SDMClassifier(0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=5, learning_rate=0.01, random_state=0).fit(
+        X, y
+    ).save(path)
     with testclient.TestClient(create_app(path, ServiceSettings()), base_url="http://127.0.0.1") as opened:
         yield opened
 

@@ -25,7 +25,9 @@ def trained(tmp_path_factory):
     y = np.arange(80) % 2
     X = (rng.normal(size=(80, 4)) + 2.0 * y[:, None]).astype(np.float32)
     path = tmp_path_factory.mktemp("serving") / "model"
-    SDMClassifier(0.8, n_filters=8, n_rounds=1, max_epochs=5, learning_rate=0.01, random_state=0).fit(X, y).save(path)
+    SDMClassifier(0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=5, learning_rate=0.01, random_state=0).fit(
+        X, y
+    ).save(path)
     return path
 
 
@@ -133,7 +135,9 @@ def other(tmp_path_factory):
     y = np.arange(120) % 2
     X = (rng.normal(size=(120, 4)) + 3.0 * y[:, None]).astype(np.float32)
     path = tmp_path_factory.mktemp("serving") / "other"
-    SDMClassifier(0.8, n_filters=8, n_rounds=1, max_epochs=5, learning_rate=0.01, random_state=0).fit(X, y).save(path)
+    SDMClassifier(0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=5, learning_rate=0.01, random_state=0).fit(
+        X, y
+    ).save(path)
     return path
 
 

@@ -124,7 +124,8 @@ def test_what_is_read_can_be_fitted(tmp_path, insects):
     ]
     states = read_states(write_jsonl(tmp_path / "states.jsonl", lines))
     classifier, again = (
-        SDMClassifier(alpha=0.6, n_filters=4, n_rounds=1, max_epochs=1, random_state=0) for _ in range(2)
+        SDMClassifier(alpha=0.6, n_filters=4, n_rounds=1, training="sdm", max_epochs=1, random_state=0)
+        for _ in range(2)
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)

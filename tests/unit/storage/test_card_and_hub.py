@@ -96,7 +96,11 @@ def test_many_classes_are_not_all_listed():
     X = np.eye(60)[y] + np.random.default_rng(0).normal(0, 0.1, (240, 60))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
-        card = SDMClassifier(0.6, n_filters=4, n_rounds=1, max_epochs=1, random_state=0).fit(X, y).model_card()
+        card = (
+            SDMClassifier(0.6, n_filters=4, n_rounds=1, training="sdm", max_epochs=1, random_state=0)
+            .fit(X, y)
+            .model_card()
+        )
     assert "\n| 49 | 4 |" in card and "\n| 50 | 4 |" not in card and "... and 10 more classes." in card
 
 
@@ -111,7 +115,14 @@ def test_the_card_names_the_data_where_it_is_known(fitted, insects, tmp_path):
         assert fitted.fit(insects.X[::2], insects.y[::2]).data_source_ is None  # other data
 
 
-CERTIFIED = {"n_filters": 8, "n_rounds": 1, "max_epochs": 5, "learning_rate": 1e-2, "random_state": 0}
+CERTIFIED = {
+    "n_filters": 8,
+    "n_rounds": 1,
+    "training": "sdm",
+    "max_epochs": 5,
+    "learning_rate": 1e-2,
+    "random_state": 0,
+}
 
 
 @pytest.mark.parametrize(

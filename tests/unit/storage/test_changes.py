@@ -23,7 +23,7 @@ def base(tmp_path_factory):
     y = rng.integers(0, 2, 60)
     X = (rng.standard_normal((60, 4)) + 3 * y[:, None]).astype(np.float32)
     path = tmp_path_factory.mktemp("base") / "model"
-    SDMClassifier(n_filters=4, n_rounds=1, max_epochs=1, random_state=0).fit(X, y).save(path)
+    SDMClassifier(n_filters=4, n_rounds=1, training="sdm", max_epochs=1, random_state=0).fit(X, y).save(path)
     return path
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 EXACT = ("predictions", "admitted", "lane", "reason", "certified", "logits", "similarity", "nearest_distance")
 EXACT += ("nearest_index", "distance_quantile", "class_distance_quantile")
 REAL = ("confidence", "probabilities", "rescaled_similarity", "score")
-QUICK = {"n_filters": 12, "n_rounds": 1, "max_epochs": 8, "learning_rate": 1e-2, "random_state": 0}
+QUICK = {"n_filters": 12, "n_rounds": 1, "training": "sdm", "max_epochs": 8, "learning_rate": 1e-2, "random_state": 0}
 
 
 def exported(classifier, folder):

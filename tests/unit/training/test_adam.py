@@ -63,7 +63,7 @@ from torchsdm import SDMClassifier
 
 warnings.simplefilter("ignore")
 X = np.random.default_rng(0).normal(size=(200, 8)).astype(np.float32)
-SDMClassifier(0.8, 8, n_rounds=1, max_epochs=2, random_state=0).fit(X, X[:, 0] > 0).decide(X)
+SDMClassifier(0.8, 8, n_rounds=1, training="sdm", max_epochs=2, random_state=0).fit(X, X[:, 0] > 0).decide(X)
 print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

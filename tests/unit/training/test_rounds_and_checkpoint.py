@@ -344,7 +344,15 @@ def test_damaged_files_are_named(monkeypatch, tmp_path, name, damage):
 
 # --- Through the estimator -------------------------------------------------------------------------------------------
 
-SMALL = {"alpha": 0.6, "n_filters": 4, "n_rounds": 2, "max_epochs": 3, "batch_size": 16, "learning_rate": 1e-2}
+SMALL = {
+    "alpha": 0.6,
+    "n_filters": 4,
+    "n_rounds": 2,
+    "training": "sdm",
+    "max_epochs": 3,
+    "batch_size": 16,
+    "learning_rate": 1e-2,
+}
 
 
 def fit(data, **options):

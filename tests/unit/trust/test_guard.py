@@ -391,7 +391,14 @@ def classifier():
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 300)
     X = rng.normal(size=(300, 3)) + 2 * y[:, None]
-    settings = {"n_filters": 4, "n_rounds": 2, "max_epochs": 3, "learning_rate": 1e-2, "random_state": 0}
+    settings = {
+        "n_filters": 4,
+        "n_rounds": 2,
+        "training": "sdm",
+        "max_epochs": 3,
+        "learning_rate": 1e-2,
+        "random_state": 0,
+    }
     return SDMClassifier(alpha=0.8, certification_size=None, **settings).fit(X, y, keep_rounds=True)
 
 
@@ -413,7 +420,14 @@ class TestFromClassifier:
         rng = np.random.default_rng(3)
         y = rng.integers(0, 2, 400)
         X = (rng.normal(size=(400, 3)) + 3 * y[:, None]).astype(np.float32)
-        settings = {"n_filters": 4, "n_rounds": 1, "max_epochs": 5, "learning_rate": 1e-2, "random_state": 0}
+        settings = {
+            "n_filters": 4,
+            "n_rounds": 1,
+            "training": "sdm",
+            "max_epochs": 5,
+            "learning_rate": 1e-2,
+            "random_state": 0,
+        }
         clf = SDMClassifier(alpha=0.8, certification_size=None, **settings)
         clf.fit(X[:200], y[:200], **{compared_with: (X[200:], y[200:])})
         guard = DriftGuard.from_classifier(clf)
@@ -429,7 +443,14 @@ class TestFromClassifier:
         rng = np.random.default_rng(0)
         y = rng.integers(0, 2, 1600)
         X = rng.normal(size=(1600, 8)) + np.where(y == 1, 2.0, -2.0)[:, None] * np.eye(8)[0]
-        settings = {"n_filters": 16, "n_rounds": 1, "max_epochs": 10, "learning_rate": 1e-2, "random_state": 0}
+        settings = {
+            "n_filters": 16,
+            "n_rounds": 1,
+            "training": "sdm",
+            "max_epochs": 10,
+            "learning_rate": 1e-2,
+            "random_state": 0,
+        }
         clf = SDMClassifier(alpha=0.9, **settings).fit(X[:1000], y[:1000])
         drifting = X[1000:] + np.where(np.arange(600) < 300, 0, 3)[:, None] * np.eye(8)[1]
         decided = clf.decide(drifting)
@@ -482,7 +503,9 @@ class TestFromClassifier:
 def test_rows_that_were_decided_elsewhere_are_watched_in_the_same_way():
     rng = np.random.default_rng(4)
     labels = rng.integers(2, size=600)
-    classifier = SDMClassifier(0.8, n_filters=8, n_rounds=1, max_epochs=4, learning_rate=1e-2, random_state=0)
+    classifier = SDMClassifier(
+        0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=4, learning_rate=1e-2, random_state=0
+    )
     classifier.fit(rng.normal(size=(600, 4)) + 2 * labels[:, None], labels)
     X = np.concatenate([rng.normal(size=(60, 4)) + 2 * rng.integers(2, size=(60, 1)), rng.normal(size=(90, 4)) * 3])
     here, there = (DriftGuard.from_classifier(classifier) for _ in range(2))

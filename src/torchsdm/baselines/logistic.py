@@ -1,0 +1,77 @@
+"""Logistic regressions on hidden states: what people have, and what every other classifier must not lose to."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+
+from torchsdm.core import make_adaptor
+from torchsdm.labels import count_classes
+from torchsdm.numerics import invariant_linear
+from torchsdm.training import Part, TrainingSettings, solve_linear
+from torchsdm.validation import Array
+
+
+class TunedLogisticModel:
+    """A multinomial logistic regression on standardised states, its penalty chosen by cross-validation.
+
+    1. ``fit`` standardises each dimension and chooses the penalty by the log-loss over five folds;
+    2. ``logits`` of a row are the same in any batch.
+
+    Attributes
+    ----------
+    penalty_ : float
+        Of half the squared weights, beside the sum of the losses: 1 / C of scikit-learn.
+    out_of_fold_ : (N, C)
+        The logits of each point of ``fit`` by a regression that has not seen it, to calibrate with.
+    """
+
+    def fit(self, X: Array, y: Array) -> TunedLogisticModel:
+        """Choose the penalty, and fit with it to all points."""
+        self.classes_, numbers = count_classes(np.asarray(y), "'y' of TunedLogisticModel.fit")
+        states = torch.as_tensor(np.asarray(X, dtype=np.float32))
+        points = Part(states, torch.from_numpy(numbers.astype(np.int64)), torch.arange(len(states)))
+        self._adaptor = make_adaptor("identity", states.shape[1], len(self.classes_), 1, torch.Generator())
+        self._adaptor.standardise(states, per_dimension=True)
+        solution = solve_linear(points, self._adaptor, TrainingSettings(len(self.classes_)), seed=0)
+        solution.put_into(self._adaptor, points)
+        self.penalty_, self.out_of_fold_, self._numbers = solution.penalty, solution.out_of_fold.numpy(), numbers
+        return self
+
+    def calibration_logits(self) -> tuple[Array, Array]:
+        """Logits out of fold (N, C), and class numbers (N,), to calibrate other estimators with."""
+        return self.out_of_fold_, self._numbers
+
+    def logits(self, X: Array) -> Array:
+        """Logits (N, C)."""
+        logits: Array = self._adaptor.encode_exactly(torch.as_tensor(np.asarray(X, dtype=np.float32)))[1].numpy()
+        return logits
+
+
+class LogisticModel:
+    """A multinomial logistic regression on standardised states; a row's logits are the same in any batch.
+
+    Parameters
+    ----------
+    penalty : float
+        Of half the squared weights, beside the sum of the losses.
+    """
+
+    def __init__(self, penalty: float) -> None:
+        self.penalty = penalty
+
+    def fit(self, X: Array, y: Array) -> LogisticModel:
+        """Standardise each dimension, and fit."""
+        self.scaler_ = StandardScaler().fit(X)
+        self.regression_ = LogisticRegression(C=1 / self.penalty, max_iter=1000).fit(self.scaler_.transform(X), y)
+        self.classes_: Array = self.regression_.classes_
+        return self
+
+    def logits(self, X: Array) -> Array:
+        """Logits (N, C); with two classes the first has 0."""
+        states = torch.from_numpy(self.scaler_.transform(X))
+        weight, bias = (torch.from_numpy(values) for values in (self.regression_.coef_, self.regression_.intercept_))
+        logits: Array = invariant_linear(states, weight, bias).numpy()
+        return logits if len(self.classes_) > 2 else np.column_stack([np.zeros_like(logits), logits])
