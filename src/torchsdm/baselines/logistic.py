@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from torchsdm.core import make_adaptor
-from torchsdm.labels import count_classes
+from torchsdm.labels import class_weights, count_classes
 from torchsdm.numerics import invariant_linear
 from torchsdm.training import Part, TrainingSettings, solve_linear
 from torchsdm.validation import Array
@@ -20,22 +23,34 @@ class TunedLogisticModel:
     1. ``fit`` standardises each dimension and chooses the penalty by the log-loss over five folds;
     2. ``logits`` of a row are the same in any batch.
 
+    Parameters
+    ----------
+    class_weight : None, 'balanced' or mapping
+        As in scikit-learn.
+
     Attributes
     ----------
     penalty_ : float
-        Of half the squared weights, beside the sum of the losses: 1 / C of scikit-learn.
+        Of half the squared weights, beside the sum of the losses: 1 / C of scikit-learn, and with two classes, each of
+        which has weights here, 2 / C.
     out_of_fold_ : (N, C)
         The logits of each point of ``fit`` by a regression that has not seen it, to calibrate with.
     """
 
+    def __init__(self, class_weight: str | Mapping[Any, float] | None = None) -> None:
+        self.class_weight = class_weight
+
     def fit(self, X: Array, y: Array) -> TunedLogisticModel:
         """Choose the penalty, and fit with it to all points."""
-        self.classes_, numbers = count_classes(np.asarray(y), "'y' of TunedLogisticModel.fit")
+        caller = "TunedLogisticModel.fit"
+        self.classes_, numbers = count_classes(np.asarray(y), f"'y' of {caller}")
         states = torch.as_tensor(np.asarray(X, dtype=np.float32))
         points = Part(states, torch.from_numpy(numbers.astype(np.int64)), torch.arange(len(states)))
         self._adaptor = make_adaptor("identity", states.shape[1], len(self.classes_), 1, torch.Generator())
         self._adaptor.standardise(states, per_dimension=True)
-        solution = solve_linear(points, self._adaptor, TrainingSettings(len(self.classes_)), seed=0)
+        weights = class_weights(self.class_weight, numbers, self.classes_, caller)
+        settings = TrainingSettings(len(self.classes_), class_weights=weights)
+        solution = solve_linear(points, self._adaptor, settings, seed=0)
         solution.put_into(self._adaptor, points)
         self.penalty_, self.out_of_fold_, self._numbers = solution.penalty, solution.out_of_fold.numpy(), numbers
         return self

@@ -12,6 +12,7 @@ from torchsdm.errors import DataWarning, Remedy, SDMWarning, TorchSDMError
 
 if TYPE_CHECKING:
     from torchsdm.estimators import SDMClassifier, SDMEnsemble
+    from torchsdm.evaluation import Strength
 
 _PROMISED = {  # by control
     "groups": "for every class and every prediction",
@@ -53,6 +54,24 @@ def worded(said: Exception | str) -> str:
     if isinstance(said, TorchSDMError | SDMWarning) and said.remedy is not None:
         return f"{said.what} {IN_SHELL[said.remedy]}"
     return str(said)
+
+
+def strength_lines(strength: Strength | None) -> list[str]:
+    """How right a model is beside what costs nothing, and what to do if that is too little."""
+    if strength is None:
+        return []
+    always = f"always answering {strength.largest_class!r} {percent(strength.largest_share)}"
+    other = "" if strength.regression is None else f", a logistic regression {percent(strength.regression)}"
+    lowest = f"of class {strength.lowest_class!r} it recognises {percent(strength.lowest_right)}"
+    lines = [f"Right without rejection: {percent(strength.right)}; {always}{other}; {lowest}."]
+    if strength.is_idle:
+        lines.append(
+            "That is no better than always answering the same: the states say too little about the labels. Try another "
+            "--language-model or --layer, more examples, or --class-weight balanced."
+        )
+    elif strength.is_below_regression:
+        lines.append("The logistic regression is better: leave out --training sdm, which then starts from it.")
+    return lines
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +24,13 @@ from torchsdm.cli._options import (
     resumable,
     say,
 )
-from torchsdm.cli._words import admits, percent, said_once, trust_lines
+from torchsdm.cli._words import admits, percent, said_once, strength_lines, trust_lines
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
 from torchsdm.wording import counted
 
 if TYPE_CHECKING:
+    from torchsdm.evaluation import Strength
     from torchsdm.states import StatesStore
     from torchsdm.validation import Array
 
@@ -214,17 +216,23 @@ def train(
             class_weight=_class_weight(class_weights),
             **_chosen(settings, preset),
         )
+        training = parts.pop("training")
         with said_once(classifier):
-            classifier.fit(parts.pop("training"), **parts)
+            classifier.fit(training, **parts)
         classifier.data_source_ = "standard input" if data == "-" else Path(data).name  # not the whole path
         classifier.save(path)
     if checkpoint is None:
         remove_checkpoint(folder)  # the model has all that matters of it
-    result = summary(classifier, path)
-    say(result, _sentences(result), as_json)
+    from torchsdm.evaluation import Strength
+
+    result, strength = summary(classifier, path), None
+    if isinstance(classifier, SDMClassifier):
+        strength = Strength.of(classifier, training)
+        result["strength"] = None if strength is None else asdict(strength)
+    say(result, _sentences(result, strength), as_json)
 
 
-def _sentences(result: dict[str, Any]) -> str:
+def _sentences(result: dict[str, Any], strength: Strength | None) -> str:
     """What training did, what the model admits, and what to do next."""
     n_rounds, accuracies = result["n_rounds"], result["calibration_accuracies"]
     right = " to ".join(dict.fromkeys(percent(one) for one in (min(accuracies), max(accuracies))))
@@ -238,7 +246,8 @@ def _sentences(result: dict[str, Any]) -> str:
     )
     model = result["model"]
     following = f"Next: sdm predict {model} NEW -o decisions.jsonl, or sdm evaluate {model} TEST."
-    return "\n".join([done, *trust_lines(result), *([following] if admits(result) else [])])
+    lines = [done, *strength_lines(strength), *trust_lines(result), *([following] if admits(result) else [])]
+    return "\n".join(lines)
 
 
 def _pools(path: Path, control: str) -> dict[str, list[Any]]:

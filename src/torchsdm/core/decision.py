@@ -243,8 +243,8 @@ class SDMDecisions(Decisions):
     dkw_epsilon: Array
     """Half-width of the band around d; a heuristic."""
     familiarity: Array | None = None
-    """How familiar the input is, in (0, 1]: spread evenly over inputs like the calibration points
-    (``torchsdm.core.Familiarity``); 0 if it resembles the background."""
+    """How familiar the input is: spread evenly over [0, 1] for inputs like the calibration points
+    (``torchsdm.core.Familiarity``); 0 if it is farther than all of them or resembles the background."""
     background: Array | None = None
     """Whether the input resembles the background, if the model was shown any: its q is 0, and it is never admitted."""
 

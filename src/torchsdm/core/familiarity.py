@@ -3,12 +3,12 @@
 Among the calibration points that have its prediction, let d be the share that is no nearer to the training data, and o
 the share that is no surer (by the log-odds of the softmax). Then
 
-    f = d^2 o,    familiarity = (1 + #{calibration points with the same prediction and no larger f}) / (1 + n).
+    f = d^2 o,    familiarity = (1 + #{calibration points with the same prediction and no larger f}) / (1 + n),
 
-Inputs like the calibration points are spread evenly over it, so a bound of 0.05 loses about 5 % of them, for every
-prediction. Strangers are far *and* seldom sure: the product finds more of them than the distance alone. The distance
-counts twice, since an answer can be sure and far off. A prediction that fewer than ``FEWEST`` calibration points have
-is ranked among all of them.
+and 0 if d = 0, farther than all of them. Inputs like the calibration points are spread evenly over it, so a bound of
+0.05 loses about 5 % of them, for every prediction. Strangers are far *and* seldom sure: the product finds more of them
+than the distance alone. The distance counts twice, since an answer can be sure and far off. A prediction that fewer
+than ``FEWEST`` calibration points have is ranked among all of them.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class Familiarity:
         return cls(distances, sorted_odds, products)
 
     def of(self, nearest_distance: Array, logits: Array) -> Array:
-        """The familiarity of points (N,), in (0, 1]."""
+        """The familiarity of points (N,), in [0, 1]."""
         odds, predictions = log_odds(logits), logits.argmax(axis=1)
         familiarity = np.ones(len(predictions))
         for c in np.unique(predictions).tolist():
             rows, group = np.flatnonzero(predictions == c), c if len(self.products[c]) else -1
             f = _products(nearest_distance[rows], odds[rows], self.distances[group], self.odds[group])
             known = self.products[group]
-            familiarity[rows] = (1 + np.searchsorted(known, f, side="right")) / (1 + len(known))
+            familiarity[rows] = (f > 0) * (1 + np.searchsorted(known, f, side="right")) / (1 + len(known))
         return familiarity
 
 
@@ -68,7 +68,7 @@ def log_odds(logits: Array) -> Array:
 def _products(distance: Array, odds: Array, known_distances: Array, known_odds: Array) -> Array:
     """f = d^2 o of points, ranked among sorted distances and odds."""
     n = len(known_distances)
-    d = (1 + n - np.searchsorted(known_distances, distance)) / (1 + n)
+    d = (n - np.searchsorted(known_distances, distance)) / n
     o = (1 + np.searchsorted(known_odds, odds, side="right")) / (1 + n)
     product: Array = d**2 * o
     return product

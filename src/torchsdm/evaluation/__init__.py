@@ -21,6 +21,7 @@ from torchsdm.evaluation.report import write_report
 from torchsdm.evaluation.scorers import AdmittedShareScorer
 from torchsdm.evaluation.stranger_scores import StrangerScore, stranger_scores
 from torchsdm.evaluation.strangers import explain_labels, split_strangers
+from torchsdm.evaluation.strength import Strength
 from torchsdm.evaluation.tables import (
     Grid,
     ResultRow,
@@ -58,6 +59,7 @@ __all__ = [
     "RiskCoverageDisplay",
     "Rule",
     "StrangerScore",
+    "Strength",
     "TrainingHistoryDisplay",
     "Verdict",
     "accuracy_text",

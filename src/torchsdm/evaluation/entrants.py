@@ -219,7 +219,7 @@ def paper_entrants(
     if "today" in groups:
         certificate = _certificate(classifier)
         if certificate is not None and parts.certified is not None:
-            certified = _certified_regression(parts, classifier, certificate)
+            certified = _certified_regression(parts.of_rounds, parts.certified, classifier, certificate)
             entrants.append(Entrant(f"{name} + logistic regression", "certified softmax", certified, group="today"))
         for model, label, threshold, scores in _today(alpha):
             threshold.fit(learned.hidden_states, learned.labels, calibrated)
@@ -311,10 +311,10 @@ def _certified(
     return certified.fit(*samples, n_errors=n_errors)
 
 
-def _certified_regression(parts: FittedParts, classifier: SDMClassifier, certificate: Certificate) -> CertifiedScore:
+def _certified_regression(
+    rows: LabelledStates, held_out: LabelledStates, classifier: SDMClassifier, certificate: Certificate
+) -> CertifiedScore:
     """A tuned logistic regression on the classifier's rows, certified by its softmax on the same points."""
-    rows, held_out = parts.of_rounds, parts.certified
-    assert held_out is not None
     regression = TunedLogisticModel().fit(np.asarray(rows.hidden_states), np.asarray(rows.labels))
     softmax = NoReject(certificate.alpha, regression).fit()
     calibration = softmax.decide_logits(regression.out_of_fold_), rows.labels

@@ -254,9 +254,10 @@ class Model:
         for c in np.unique(y_hat).tolist():
             rows, group = np.flatnonzero(y_hat == c), c if len(products[c]) else -1
             n = len(products[group])
-            d = (1 + n - np.searchsorted(distances[group], nearest_distance[rows])) / (1 + n)
+            d = (n - np.searchsorted(distances[group], nearest_distance[rows])) / n
             o = (1 + np.searchsorted(known_odds[group], odds[rows], side="right")) / (1 + n)
-            familiarity[rows] = (1 + np.searchsorted(products[group], d**2 * o, side="right")) / (1 + n)
+            no_larger = np.searchsorted(products[group], d**2 * o, side="right")
+            familiarity[rows] = (d > 0) * (1 + no_larger) / (1 + n)
         return familiarity
 
     # ---------------------------------------------------------------- rules
@@ -296,8 +297,8 @@ class Model:
             if background:
                 return "nearest to the background: it looks like what does not belong to any class"
             if "familiar_sizes" in self.arrays:
-                known = f"{familiarity:.1%} of the calibration points of {label!r}"
-                return f"too far for how sure it is: only {known} are less familiar"
+                share = f"only {familiarity:.1%}" if familiarity else "none"
+                return f"too far for how sure it is: {share} of the calibration points of {label!r} are less familiar"
             if not q:
                 return "no neighbour vouches: the nearest training example contradicts it"
             nearer = "all" if d == 0 else f"{1 - d:.1%} of the"

@@ -21,6 +21,7 @@ answer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -90,7 +91,7 @@ def solve_path(states: _Standardised, labels: Tensor, folds: Tensor, weights: Te
     shares = weights[:, None] * is_seen  # (N, K + 1)
     together = max(1, _PARAMETERS // (n_classes * (states.width + 1)))
     problems = [_Regressions(states, labels, part, n_classes) for part in shares.split(together, dim=1)]
-    best: LinearSolution | None = None
+    best = LinearSolution(*problems[-1].last(), math.inf, torch.zeros(len(folds), n_classes), math.inf)
     n_worse = 0
     for penalty in PENALTIES:
         for problem in problems:
@@ -99,13 +100,12 @@ def solve_path(states: _Standardised, labels: Tensor, folds: Tensor, weights: Te
         out_of_fold = logits[torch.arange(len(folds)), folds]
         log_p = torch.log_softmax(out_of_fold.double(), dim=1).gather(1, labels[:, None])[:, 0]
         loss = float(-(weights * log_p).sum() / weights.sum())
-        if best is None or loss < best.loss:
+        if loss < best.loss:
             best, n_worse = LinearSolution(*problems[-1].last(), penalty, out_of_fold, loss), 0
         else:
             n_worse += 1
         if n_worse == _PATIENCE:
             break
-    assert best is not None
     return best
 
 

@@ -132,8 +132,9 @@ class LaneRule:
         if decisions.background is not None and decisions.background[row]:
             return "nearest to the background: it looks like what does not belong to any class"
         if decisions.familiarity is not None:
-            share = f"{float(decisions.familiarity[row]):.1%}"
-            return f"too far for how sure it is: only {share} of the calibration points of {label!r} are less familiar"
+            familiarity = float(decisions.familiarity[row])
+            share = f"only {familiarity:.1%}" if familiarity else "none"
+            return f"too far for how sure it is: {share} of the calibration points of {label!r} are less familiar"
         return _too_far(d, label) if q else "no neighbour vouches: the nearest training example contradicts it"
 
     def _verdict(self, decisions: SDMDecisions, row: int, label: object, c: int, lane: str) -> str:

@@ -253,7 +253,10 @@ def test_a_seed_is_taken_as_it_is(fitted, data):
 @pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 def test_the_first_epoch_is_that_of_ours(data):
     settings = {**QUICK, "n_rounds": 1, "max_epochs": 1}
-    model, ours = CrossEntropyClassifier(**settings).fit(*data), SDMClassifier(alpha=0.8, **settings).fit(*data)
+    model, ours = (
+        CrossEntropyClassifier(**settings).fit(*data),
+        SDMClassifier(0.8, training="sdm", **settings).fit(*data),
+    )
     assert model.random_seed_ == ours.random_seed_
     for name, value in ours.models_[0].adaptor.state_dict().items():
         assert torch.equal(model.network_.state_dict()[name], value)
@@ -391,7 +394,7 @@ def test_a_fit_of_ours_in_its_first_round_is_not_mixed_with(data, tmp_path, monk
 
     monkeypatch.setattr(Checkpointing, "after_epoch", after_epoch)
     with pytest.raises(Killed):
-        SDMClassifier(alpha=0.8, **QUICK, checkpoint=tmp_path).fit(*data)
+        SDMClassifier(alpha=0.8, training="sdm", **QUICK, checkpoint=tmp_path).fit(*data)
     with pytest.raises(CheckpointError, match=f"current-000.{OTHER}"):
         CrossEntropyClassifier(**QUICK, checkpoint=tmp_path).fit(*data)
     assert [path.name for path in tmp_path.iterdir()] == ["current-000.safetensors"]

@@ -33,7 +33,13 @@ def test_the_papers_settings_are_known_and_can_be_changed():
     ("words", "expected"),
     [
         ((), {}),
-        (("--filters", 7, "--patience", 0), {"n_filters": 7, "patience": None}),
+        (
+            ("--filters", 7, "--patience", 0),
+            {"n_filters": 7, "patience": None, "training": "sdm"},
+        ),  # which patience is of
+        (("--training", "linear", "--patience", 3), {"patience": 3}),
+        (("--class-weight", "balanced"), {"class_weight": "balanced"}),
+        (("--class-weight", "0=2", "--class-weight", "1=1.5"), {"class_weight": {"0": 2.0, "1": 1.5}}),
         (("--preset", "paper"), PAPER),
         (("--preset", "paper", "--filters", 7), {**PAPER, "n_filters": 7}),
         (("--preset", "paper", "--certification-size", 0.25), {**PAPER, "certification_size": 0.25}),

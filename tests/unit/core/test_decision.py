@@ -239,7 +239,7 @@ def test_dictionaries_are_strict_json_and_hold_every_value(decisions):
     assert len(rows) == N
     names = {field.name for field in dataclasses.fields(SDMDecisions)} - {"classes", "alphas"} | {"magnitude"}
     names -= {"score", "set_sizes", "member"}  # of other estimators
-    names -= {"certified", "certificate", "lane", "reason"}  # added by torchsdm.trust
+    names -= {"certified", "certificate", "lane", "reason", "familiarity"}  # added by torchsdm.trust
     names -= {"background"}  # only where a model was shown some
     for number, row in enumerate(rows):
         assert set(row) == names

@@ -121,10 +121,7 @@ def test_the_certificate_is_certify_over_plain_arrays(clf, data):
     known = clf.model_.calibration
     q, logits, labels = known.similarity.numpy(), known.logits.numpy(), known.labels.numpy()
     evidence = evidence_of(logits, q, known.distance_quantile.numpy())
-    nearest = known.nearest_distance.numpy()
-    distances = [nearest[(q > 0) & (labels == c)] for c in range(2)]
-    farther = [(distances[c] >= x).mean() for c, x in zip(logits.argmax(axis=1), nearest, strict=True)]
-    familiar = (q > 0) & (np.array(farther) >= 0.05)
+    familiar = known.familiarities() >= 0.05
     fitted = Reliability.fit(evidence[familiar], (logits.argmax(axis=1) == labels)[familiar])
     calibration = ScoredSample(labels, logits.argmax(axis=1), fitted.of(evidence), familiar)
     held = clf.decide(data[0][clf.certification_rows_])
@@ -133,7 +130,7 @@ def test_the_certificate_is_certify_over_plain_arrays(clf, data):
         numbers,
         held.logits.argmax(axis=1),
         fitted.of(evidence_of(held.logits, held.similarity, held.distance_quantile)),
-        (held.similarity > 0) & (held.class_distance_quantile >= 0.05),
+        held.familiarity >= 0.05,
     )
     expected = certify(calibration, certification, 2, alpha=0.9, delta=0.1, control="groups")
     assert expected.found
@@ -145,7 +142,7 @@ def test_admitted_is_what_the_certified_rule_admits(clf):
     X, y = draw(4000, 1)
     decisions = clf.decide(X)
     reached = decisions.score >= clf.certificate_.thresholds[np.searchsorted(NAMES, decisions.predictions)]
-    expected = (decisions.similarity > 0) & (decisions.class_distance_quantile >= 0.05) & reached
+    expected = (decisions.familiarity >= 0.05) & reached
     assert (decisions.admitted == expected).all() and (decisions.certified == expected).all()
     assert expected.mean() > 0.5
     for values in (y, decisions.predictions):
@@ -355,7 +352,7 @@ def test_the_certified_rule_does_not_follow_parameters(clf, tmp_path):
         warnings.simplefilter("ignore", SDMWarning)
         loaded.recertify()
     decisions = loaded.decide(X)
-    assert decisions.class_distance_quantile[decisions.certified].min() >= 0.5
+    assert decisions.familiarity[decisions.certified].min() >= 0.5
 
 
 def test_a_policy_that_there_is_not_is_refused(clf):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp, softmax
 from sklearn.covariance import LedoitWolf
-from sklearn.linear_model import LogisticRegression
-from sklearn.preprocessing import StandardScaler
 
 from torchsdm import LabelledStates, SDMClassifier
+from torchsdm.baselines import TunedLogisticModel
+from torchsdm.baselines.softmax import softmax as softmax_of_ours
 from torchsdm.evaluation import stranger_scores
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
@@ -48,19 +48,18 @@ def test_scores_over_hidden_states_are_their_formulas(fitted):
     pool, classifier, inside, outside, scores = fitted
     rows = classifier.training_rows_
     X, y = np.asarray(pool.hidden_states)[rows].astype(float), pool.labels[rows]
-    scaler = StandardScaler().fit(X)
-    regression = LogisticRegression(max_iter=1000).fit(scaler.transform(X), y)
+    regression = TunedLogisticModel().fit(X, y)
     means = np.stack([X[y == c].mean(axis=0) for c in range(3)])
     precision = np.linalg.inv(LedoitWolf(assume_centered=True).fit(X - means[y]).covariance_)
     unit = X / np.linalg.norm(X, axis=1)[:, None]
 
     def of(data):
         h = np.asarray(data.hidden_states).astype(float)
-        z = regression.decision_function(scaler.transform(h))
+        z = regression.logits(h)
         from_means = h[:, None] - means
         to_others = np.linalg.norm(h[:, None] / np.linalg.norm(h, axis=1)[:, None, None] - unit, axis=2)
         return {
-            "largest probability": softmax(z, axis=1).max(axis=1),
+            "largest probability": softmax_of_ours(z).max(axis=1),  # many are 1 but for the last bits
             "energy": logsumexp(z, axis=1),
             "Mahalanobis": -np.sqrt(np.einsum("ncd,de,nce->nc", from_means, precision, from_means)).min(axis=1),
             "k-th neighbour": -np.sort(to_others, axis=1)[:, 9],

@@ -175,11 +175,11 @@ def test_an_overview_counts_lanes_reasons_and_predictions_and_asks_the_guard(fit
     }
     reasons = [str(reason).partition(":")[0].partition(";")[0] for reason in decisions.reason]
     assert found.reasons == {
-        "too far from the training data": reasons.count("too far"),
-        "no neighbour vouches": reasons.count("no neighbour vouches"),
+        "too far from the training data": reasons.count("too far for how sure it is"),
+        "the nearest training example contradicts": reasons.count("the nearest training example contradicts it"),
         "neighbours disagree, or below the threshold": sum(one.startswith("neighbours disagree") for one in reasons),
     }
-    assert sum(found.reasons.values()) == found.n - found.n_admitted and found.reasons["no neighbour vouches"] > 0
+    assert sum(found.reasons.values()) == found.n - found.n_admitted and found.reasons["too far from the training data"]
     lines = found.lines("outside")
     assert lines["admitted"] == f"{found.n_admitted} ({found.n_admitted / 80:.1%}), each a mistake"
     assert "mistake" not in found.lines("none")["admitted"]

@@ -81,7 +81,7 @@ def keys():
     data = LabelledStates(blobs.X, blobs.y, label_logits=blobs.X, logit_labels=range(2))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)
-        small = {"n_filters": 4, "n_rounds": 1, "max_epochs": 1, "random_state": 0}
+        small = {"n_filters": 4, "n_rounds": 1, "training": "sdm", "max_epochs": 1, "random_state": 0}
         classifier = SDMClassifier(**small).fit(data, keep_rounds=True)
         entrants = paper_entrants(data, classifier, name="LM", n_hidden=4)
     return [entrant.key for entrant in entrants if entrant.key != UNLISTED]

@@ -287,9 +287,9 @@ def test_inputs_of_another_kind_are_refused(certified, digits, tmp_path):
 
 def test_a_file_of_another_version_is_refused(certified, tmp_path, monkeypatch):
     certified.export_numpy(tmp_path)
-    monkeypatch.setattr(sdm_numpy, "FORMAT_VERSION", 2)
+    monkeypatch.setattr(sdm_numpy, "FORMAT_VERSION", 3)
     with pytest.raises(
-        ValueError, match=r"is not an export of version 2. Read it with the sdm_numpy.py written beside"
+        ValueError, match=r"is not an export of version 3. Read it with the sdm_numpy.py written beside"
     ):
         sdm_numpy.load(tmp_path)
     np.savez(tmp_path / "sdm_model.npz", X=np.zeros(3))

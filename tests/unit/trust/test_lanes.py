@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from torchsdm.core import CalibrationScores, ClassEcdfs, HighReliabilityRegion, Signals, decide
+from torchsdm.core import CalibrationScores, ClassEcdfs, Familiarity, HighReliabilityRegion, Signals, decide
 from torchsdm.trust import Certificate, DriftGuard, LaneRule, Reliability, demoted
-from torchsdm.trust.lanes import is_familiar
+from torchsdm.trust.lanes import familiarity_of, is_familiar
 
 CLASSES = np.array(["ant", "bee"])
 RELIABILITY = Reliability(np.array([0.5, 1.0, 0.0]), 0.0)
@@ -41,17 +41,33 @@ def decisions(q, d, margin=3.0, regions=None):
 
 
 @pytest.mark.parametrize(
-    ("q", "d", "familiarity", "expected"),
-    [
-        (1, 0.05, 0.05, True),
-        (1, 0.049, 0.05, False),
-        (0, 1.0, 0.05, False),
-        (1, 0.0, 0.0, False),  # d = 0 is never familiar
-        (1, 1e-9, 0.0, True),
-    ],
+    ("familiarity", "bound", "expected"),
+    [(0.05, 0.05, True), (0.049, 0.05, False), (0.0, 0.0, False), (1e-9, 0.0, True)],
 )
-def test_familiar_needs_a_neighbour_and_a_small_distance(q, d, familiarity, expected):
-    assert is_familiar(np.array([q]), np.array([d]), familiarity).tolist() == [expected]
+def test_what_is_below_the_bound_or_like_the_background_is_unfamiliar(familiarity, bound, expected):
+    assert is_familiar(np.array([familiarity]), bound).tolist() == [expected]
+
+
+def test_without_a_measure_familiar_needs_a_neighbour_and_a_small_distance():
+    rows = decisions([1, 1, 0, 1], [0.5, 0.1, 1.0, 0.0])
+    assert familiarity_of(rows, None).tolist() == [0.5, 0.1, 0.0, 0.0]
+    background = replace(rows, background=np.array([True, False, False, False]))
+    assert familiarity_of(background, None).tolist() == [0.0, 0.1, 0.0, 0.0]
+
+
+def test_with_a_measure_the_score_decides_on_what_a_neighbour_contradicts():
+    """Near and contradicted is a matter of review; far is unfamiliar, whoever vouches."""
+    rng = np.random.default_rng(0)
+    logits = np.stack([np.abs(rng.normal(size=400)), np.zeros(400)], axis=1)
+    measure = Familiarity.fit(rng.uniform(0, 1, 400), logits)
+    rule = LaneRule(certificate(), RELIABILITY, familiarity=0.05, region=region(), measure=measure)
+    rows = rule.apply(decisions([0, 0, 50, 50], [0.9, 0.9, 0.9, -4.0], [0.1, 5.0, 5.0, 5.0]))
+    assert rows.lane.tolist() == ["review", "certified", "trusted", "unfamiliar"]
+    assert rows.familiarity[3] == 0 and (rows.familiarity[:3] >= 0.05).all()
+    assert all(reason.startswith("the nearest training example contradicts it; ") for reason in rows.reason[:2])
+    assert rows.reason[3] == ("too far for how sure it is: none of the calibration points of 'ant' are less familiar")
+    like_background = replace(decisions([50], [0.9], [5.0]), background=np.array([True]))
+    assert rule.apply(like_background).lane.tolist() == ["unfamiliar"]
 
 
 def test_each_lane_is_reached_and_admitted_by_policy():

@@ -19,11 +19,18 @@ def points(n, seed, weights=(0.7, 1.0, 0.5), intercept=-1.5):
     return evidence, rng.random(n) < expit(intercept + evidence @ weights)
 
 
-def test_evidence_is_the_log_of_neighbours_margin_and_sharpened_margin():
+def test_evidence_is_the_log_of_neighbours_margin_and_sharpened_margin_and_the_odds():
     logits = np.array([[1.0, 4.5, 2.0], [0.0, 0.0, -7.0]])
     evidence = evidence_of(logits, np.array([6, 0]), np.array([0.5, 1.0]))
-    expected = [[np.log(1 + 6), np.log(1 + 2.5), np.log(1 + 0.5 * np.log(8) * 2.5)], [0.0, 0.0, 0.0]]
-    np.testing.assert_allclose(evidence, expected, rtol=1e-15)
+    odds = 4.5 - np.log(np.exp(1.0) + np.exp(2.0)), -np.log(1 + np.exp(-7.0))
+    expected = [[np.log(1 + 6), np.log(1 + 2.5), np.log(1 + 0.5 * np.log(8) * 2.5), odds[0]], [0.0, 0.0, 0.0, odds[1]]]
+    np.testing.assert_allclose(evidence, expected, rtol=1e-14)
+
+
+def test_an_earlier_model_has_three_weights():
+    evidence = np.array([[1.0, 2.0, 3.0, 4.0]])
+    assert Reliability(np.array([1.0, 1.0, 1.0]), -6.0).of(evidence) == 0.5
+    assert Reliability(np.array([1.0, 1.0, 1.0, 1.0]), -10.0).of(evidence) == 0.5
 
 
 def test_without_bounds_in_the_way_it_is_logistic_regression():
