@@ -52,6 +52,7 @@ def certificate(**changes):
     facts |= {
         "pooling": "",
         "control": "groups",
+        "chances": {},
         "n_certification": 200,
         "n_admitted": 148,
         "never_admitted": [],
