@@ -4,16 +4,21 @@ From the strongest to the weakest: every class and every prediction ('groups'), 
 ('pooled'), every prediction ('predictions'), all answers together ('all'). The first whose estimated chance of a
 certificate is at least 0.8 is taken; if there is none, the one with the highest chance.
 
-The chance. A walk certifies something if all groups of the first element of its path pass. A group with n points on
-calibration, k of them wrong, will have m points on certification, j of them wrong. With r certification points for each
-calibration point,
+The chance. A walk certifies something if all groups of the first element of its path pass. That element is chosen for
+having few errors, so it is not judged by the points that chose it: each half of calibration is counted by the first
+element of a path that the other half gives. A group that has n points then, k of them wrong, will have m points on
+certification, j of them wrong. With r certification points for each calibration point,
 
     m ~ Normal(r n, r n (1 + r)),    j | m ~ BetaBinomial(m, k + 1, n - k + 1/2).
 
-The second is what Jeffreys' prior expects after k errors, and half an error more, because the element was chosen for
-having few on the same points. The group passes if the randomised test allows j errors among m points, on average over
-u. Groups are taken to be independent. Predictions will be certified if each one that is tried passes; they are not
+The second is what Jeffreys' prior expects after k errors, and half an error more, for luck in the choice of the halves'
+elements is not luck of the whole's. The group passes if the randomised test allows j errors among m points, on average
+over u. Groups are taken to be independent. Predictions will be certified if each one that is tried passes; they are not
 chosen if those are fewer than half of the eligible points.
+
+How honest it is. Over 900 simulated worlds, many of them just above alpha, chances of about 0.82, 0.88, 0.93 and 0.97
+came true in 0.80, 0.88, 0.92 and 0.93 of the cases. By the normal approximation of the path, on the points that chose
+it, 0.85 came true in about half of them.
 
 Of the certification sample only the size is used, not even its u. So the promise holds as if the control had been known
 from the start.
@@ -129,13 +134,17 @@ def _chance_of_first(
     control: str,
     pools: Array | None,
 ) -> float:
-    """The chance that all groups of the first element of a path pass."""
+    """The chance that all groups of the first element of a path pass, from halves that are alike in their scores."""
     asked: dict[str, Any] = {"alpha": alpha, "delta": delta, "control": control, "pools": pools}
-    path = ThresholdPath.of(calibration, n_classes, n_certification, **asked)
-    if not path.thresholds:
-        return 0.0
-    counts = group_counts(calibration, calibration.admitted_by(path.thresholds[0]), n_classes, control, pools)
+    by_score = np.argsort(calibration.score, kind="stable")
+    halves = calibration[by_score[::2]], calibration[by_score[1::2]]
     targets = by_group(alpha, n_classes, control, pools)
+    counts = GroupCounts(*np.zeros((2, len(targets)), dtype=np.int64))
+    for half, other in (halves, halves[::-1]):
+        path = ThresholdPath.of(half, n_classes, n_certification, **asked)
+        if path.thresholds:
+            admitted = other.admitted_by(path.thresholds[0])
+            counts = counts + group_counts(other, admitted, n_classes, control, pools)
     return float(chances_to_pass(counts, targets, delta, n_certification / len(calibration)).prod())
 
 
