@@ -103,9 +103,10 @@ def test_the_chance_of_a_group_is_that_of_draws():
     m = np.rint(rng.normal(ratio * n, np.sqrt(ratio * n * (1 + ratio)), (n_draws, 5))).astype(int)
     m = np.maximum(m, 0)
     wrong = rng.binomial(m, rng.beta(k + 1, n - k + 0.5, (n_draws, 5)))
-    drawn = [p_values(GroupCounts(*one), alpha, u) <= DELTA for *one, u in zip(m, wrong, 1 - rng.random(n_draws))]
+    rows = zip(m, wrong, 1 - rng.random(n_draws), strict=True)
+    drawn = [p_values(GroupCounts(*counts), alpha, u) <= DELTA for *counts, u in rows]
     chances = chances_to_pass(GroupCounts(n, k), alpha, DELTA, ratio)
-    assert 0.05 < chances.min() and chances.max() < 0.95
+    assert chances.min() > 0.05 and chances.max() < 0.95
     np.testing.assert_allclose(chances, np.mean(drawn, axis=0), atol=0.03)  # nine sizes stand for all
 
 
