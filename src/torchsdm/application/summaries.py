@@ -92,6 +92,7 @@ def _certificate(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any] | No
         "delta": certificate.delta,
         "delta_spent": certificate.delta_spent,
         "control": certificate.control,
+        "chances": certificate.chances,
         "n_certification": certificate.n_certification,
         "n_admitted": certificate.n_admitted,
         "looks": certificate.looks,

@@ -101,6 +101,9 @@ def trust_lines(result: dict[str, Any]) -> list[str]:
         lines.append(_promise(result))
     elif is_refused:
         lines.append(f"Not certified at alpha {_asked(certificate)}: {_why_not(result)}.")
+    if certificate is not None and certificate["chances"]:
+        chances = ", ".join(f"{control} {chance:.2f}" for control, chance in certificate["chances"].items())
+        lines.append(f"Control: {certificate['control']} (estimated chance: {chances}).")
     for regions in _by_alpha(result["regions"]):
         lines.append(_ensemble_line(regions) if len(regions) > 1 else _region_line(regions[0], beside=is_certified))
     advice = _advice(result) if is_refused or not admits(result) else []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from torchsdm.choices import BACKGROUNDS, CONTROLS, PAPER, POLICIES, PRESETS, TRAININGS
+from torchsdm.choices import AUTO, BACKGROUNDS, CONTROLS, PAPER, POLICIES, PRESETS, TRAININGS
 from torchsdm.cli._options import (
     AskedModel,
     ModelOutput,
@@ -91,18 +91,18 @@ if TYPE_CHECKING:
 @click.option("--delta", default=0.1, show_default=True, help="Probability with which the promise may fail.")
 @click.option(
     "--control",
-    type=click.Choice(CONTROLS),
+    type=click.Choice([*CONTROLS, AUTO]),
     default="groups",
     show_default=True,
-    help="For whom it holds: every class and every prediction; the same, but small ones pooled; every prediction; or "
-    "all answers together.",
+    help="For whom it holds: every class and every prediction; the same, but small ones pooled; every prediction; all "
+    "answers together; or the strongest of these that will probably be certified, by calibration alone.",
 )
 @click.option(
     "--pools",
     metavar="FILE",
     default=None,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help='Classes that belong together, for --control pooled: JSON, as in {"money": ["pay", "balance"], ...}.',
+    help='Classes that belong together, for --control pooled or auto: JSON, as in {"money": ["pay", "balance"], ...}.',
 )
 @click.option(
     "--familiarity",
@@ -252,8 +252,8 @@ def _sentences(result: dict[str, Any], strength: Strength | None) -> str:
 
 def _pools(path: Path, control: str) -> dict[str, list[Any]]:
     """The pools of a file: lists of classes by name."""
-    if control != "pooled":
-        raise InvalidInputError(f"--pools is for --control pooled. Got --control {control}.")
+    if control not in ("pooled", AUTO):
+        raise InvalidInputError(f"--pools is for --control pooled or auto. Got --control {control}.")
     try:
         pools = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchsdm.choices import CONTROLS, POLICIES
+from torchsdm.choices import AUTO, CONTROLS, POLICIES
 from torchsdm.cli._options import (
     LanguageModel,
     ModelOutput,
@@ -172,7 +172,7 @@ def recalibrate(
 @click.argument("data", metavar="[DATA]", required=False)
 @alpha_option("Accuracy to promise; for one class with CLASS=, then for each. Default: that of the last certificate.")
 @click.option("--delta", type=float, help="Probability with which the promise may fail. Default: as in training.")
-@click.option("--control", type=click.Choice(CONTROLS), help="For whom it holds. Default: as in training.")
+@click.option("--control", type=click.Choice([*CONTROLS, AUTO]), help="For whom it holds. Default: as in training.")
 @model_output_options(OUTPUT_HELP)
 @signature_options
 @column_options

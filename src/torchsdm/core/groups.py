@@ -88,6 +88,9 @@ class GroupCounts:
         n, k = (np.bincount(of_group, weights=values).astype(np.int64) for values in (self.n, self.k))
         return GroupCounts(n, k)
 
+    def __add__(self, other: GroupCounts) -> GroupCounts:
+        return GroupCounts(self.n + other.n, self.k + other.k)
+
     def __sub__(self, other: GroupCounts) -> GroupCounts:
         return GroupCounts(self.n - other.n, self.k - other.k)
 

@@ -13,7 +13,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor
 
-from torchsdm.choices import BACKGROUNDS, CONTROLS, PAPER, POLICIES, TRAININGS
+from torchsdm.choices import AUTO, BACKGROUNDS, CONTROLS, PAPER, POLICIES, TRAININGS
 from torchsdm.cluster import Backend, as_backend, run_rounds, spread_on
 from torchsdm.core import SDMDecisions
 from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, Remedy, warn_user
@@ -292,9 +292,11 @@ class BaseSDMClassifier(Saveable, Updatable, ClassifierMixin, BaseEstimator):
         if self.certification_size is not None:
             check_share(self.certification_size, "certification_size", caller)
         check_share(self.delta, "delta", caller)
-        check_choice(self.control, CONTROLS, "control", caller)
-        if self.pools is not None and self.control != "pooled":
-            raise InvalidInputError(f"'pools' of {caller} are for control 'pooled'. Got control {self.control!r}.")
+        check_choice(self.control, (*CONTROLS, AUTO), "control", caller)
+        if self.pools is not None and self.control not in ("pooled", AUTO):
+            raise InvalidInputError(
+                f"'pools' of {caller} are for control 'pooled' or 'auto'. Got control {self.control!r}."
+            )
         check_choice(self.policy, POLICIES, "policy", caller)
         check_choice(self.background_as, BACKGROUNDS, "background_as", caller)
         check_positive(self.familiarity, "familiarity", caller, zero=True)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchsdm.choices import POLICIES
+from torchsdm.choices import AUTO, POLICIES
 from torchsdm.core import Familiarity
 from torchsdm.errors import CertificateWarning, Remedy, SDMWarning, warn_user
 from torchsdm.estimators._fitted import FittedState
@@ -130,24 +130,29 @@ class Trusting(FittedState):
             )
         else:
             calibration, certification = self._scored_samples(model, points)
-            terms: dict[str, Any] = {"alpha": alpha, "delta": float(self.delta), "control": self.control}
             families = self._families(model.classes)
+            certificate = certify(
+                *(calibration, certification, len(model.classes)),
+                alpha=alpha,
+                delta=float(self.delta),
+                control=self.control,
+                families=families,
+                n_errors=points.n_given_back,
+                u=points.u,
+            )
+            terms = {"alpha": alpha, "delta": certificate.delta, "control": certificate.control}
             question = [calibration.digest(), certification.digest(), terms]
             question += [] if families is None else [families.tolist()]
             name = hashlib.sha256(json.dumps(question).encode()).hexdigest()
             earlier = {asked: delta for asked, delta in spent.items() if asked != name}  # the same question is no look
-            certificate = certify(
-                calibration,
-                certification,
-                len(model.classes),
-                **terms,
-                families=families,
+            self.certificate_ = replace(
+                certificate,
                 looks=len(earlier) + 1,
-                delta_spent=sum(earlier.values()),
-                n_errors=points.n_given_back,
+                delta_spent=sum(earlier.values()) + certificate.delta,
+                n_corrected=points.n_corrected,
             )
-            self.certificate_ = replace(certificate, n_corrected=points.n_corrected)
-            self.deltas_spent_ = {**self.deltas_spent_, points.fingerprint: {**earlier, name: terms["delta"]}}
+            asked = {**earlier, name: certificate.delta}
+            self.deltas_spent_ = {**self.deltas_spent_, points.fingerprint: asked}
         warning = self.certificate_.warning(model.classes.tolist())
         if warning is not None:
             warn_user(warning.what, CertificateWarning, warning.remedy)
@@ -157,7 +162,10 @@ class Trusting(FittedState):
         familiarity = float(self.familiarity)
         calibration, reliability = _with_reliability(model, familiarity)
         scored = calibration.scored(reliability, familiarity)
-        terms: dict[str, Any] = {"delta": float(self.delta), "control": self.control}
+        control = self.control
+        if control == AUTO:  # as it was chosen for the certificate
+            control = "all" if self.certificate_ is None else self.certificate_.control
+        terms: dict[str, Any] = {"delta": float(self.delta), "control": control}
         families = self._families(model.classes)
         return AlphaCurve.of(scored, len(model.classes), n_certification, **terms, families=families)
 

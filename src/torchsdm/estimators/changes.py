@@ -171,7 +171,7 @@ class Certify(Request):
             return Entry("certify", 0, details, outcome=_outcome(classifier))
         ids, texts = sample.examples.all()
         return Entry(
-            *("certify", len(ids), {**details, "fingerprint": sample.fingerprint}),
+            *("certify", len(ids), {**details, "fingerprint": sample.fingerprint, "u": sample.u}),
             *(ids, classifier._codes.decode(sample.labels), texts),
             rows=_to_rows(sample.points),
             outcome=_outcome(classifier),
@@ -363,8 +363,9 @@ def _replace_sample(classifier: Classifier, record: Record) -> None:
     with classifier._updated_models() as models:
         model = models[0]
         points, earlier = _encoded([record], models, 0, numbers), model.certification
-        fingerprint = str(record.change.details.get("fingerprint", ""))
-        model.certification = Certification(points.points, points.labels, points.examples, 0, fingerprint)
+        details = record.change.details
+        known: dict[str, Any] = {"fingerprint": str(details.get("fingerprint", "")), "u": details.get("u", 1.0)}
+        model.certification = Certification(points.points, points.labels, points.examples, **known)
         if earlier is not None:
             model.takes_up(earlier)
         classifier.certification_rows_ = np.array([], dtype=np.int64)

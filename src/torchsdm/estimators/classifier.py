@@ -87,12 +87,14 @@ class SDMClassifier(BaseSDMClassifier):
         are too few points for any certificate.
     delta : float, default=0.1
         Probability with which the promise may fail.
-    control : {'groups', 'pooled', 'predictions', 'all'}
+    control : {'groups', 'pooled', 'predictions', 'all', 'auto'}
         For whom the promise holds: every class and every prediction; the same, but those with too few points only
-        pooled, for many classes with few examples each; every prediction; or all admitted answers together.
+        pooled, for many classes with few examples each; every prediction; or all admitted answers together. 'auto' is
+        the strongest of them that will probably be certified, by the calibration points alone;
+        ``certificate_.control`` says which, ``certificate_.chances`` how probable each was.
     pools : mapping of name to classes, optional
-        With control 'pooled', which classes belong together, such as the intents of a domain: those that have too few
-        points of their own are pooled within it first. By default all of them are.
+        With control 'pooled' or 'auto', which classes belong together, such as the intents of a domain: those that have
+        too few points of their own are pooled within it first. By default all of them are.
     familiarity : float, default=0.05
         Share of the calibration points of a class, the farthest ones, beyond which an input with that prediction is
         unfamiliar: it is never certified. About as many ordinary inputs are lost. A change takes effect with the next

@@ -23,6 +23,7 @@ from torchsdm.core import (
     Signals,
     decide,
 )
+from torchsdm.draws import row_digests, uniform_of
 from torchsdm.errors import InvalidInputError
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, IndexedRows, Match, RowsInFile, Support, SupportSet
 from torchsdm.model.calibration import Calibration
@@ -98,6 +99,9 @@ class Certification(EncodedPoints):
     """SHA-256 of the hidden states as they were given, by which a sample is recognised when it is used again."""
     n_corrected: int = 0
     """Points that were relabelled or removed since."""
+    u: float = 1.0
+    """Of the randomised test: drawn from the hidden states as they were given, whatever their order. Samples that were
+    stored before there was one keep the plain test, 1: what they were asked has been answered with it."""
 
 
 @dataclass
@@ -209,11 +213,12 @@ class SDMModel:
 
     def certify_with(self, points: Points, n_given_back: int = 0) -> None:
         """Keep points to certify with."""
-        digest = hashlib.sha256()
-        blocks = _hashed(points.state_blocks, digest)
+        digest, of_rows = hashlib.sha256(), list[bytes]()
+        blocks = _hashed(points.state_blocks, digest, of_rows)
         encoded = _encode(self.adaptor, blocks, len(self.classes))
         labels = points.labels.to(self.support.device)
-        self.certification = Certification(encoded, labels, points.examples, n_given_back, digest.hexdigest())
+        known: dict[str, Any] = {"n_given_back": n_given_back, "fingerprint": digest.hexdigest()}
+        self.certification = Certification(encoded, labels, points.examples, **known, u=uniform_of(of_rows))
 
     def takes_up(self, earlier: Certification) -> bool:
         """Whether the certification sample is an earlier one, given again: what is known of that one holds for it."""
@@ -222,7 +227,7 @@ class SDMModel:
             return False
         n_relabelled = int((now.labels != earlier.labels).sum()) if len(now.labels) == len(earlier.labels) else 0
         n_corrected = earlier.n_corrected + n_relabelled
-        self.certification = replace(now, n_given_back=earlier.n_given_back, n_corrected=n_corrected)
+        self.certification = replace(now, n_given_back=earlier.n_given_back, n_corrected=n_corrected, u=earlier.u)
         return True
 
     def decide_encoded(self, points: Encoded) -> SDMDecisions:
@@ -343,10 +348,12 @@ def _places_without(places: Tensor, gone: Tensor) -> Tensor:
     return left.masked_fill(torch.isin(places, gone) | (places < 0), -1)
 
 
-def _hashed(blocks: Iterable[Tensor], digest: Any) -> Iterator[Tensor]:
-    """The same blocks of states; on their way they go into a digest, as float32."""
+def _hashed(blocks: Iterable[Tensor], digest: Any, of_rows: list[bytes]) -> Iterator[Tensor]:
+    """The same blocks of states; on their way they go into a digest of all and one of each row, as float32."""
     for block in blocks:
-        digest.update(block.to("cpu", torch.float32).contiguous().numpy().tobytes())
+        states = block.to("cpu", torch.float32).contiguous().numpy()
+        digest.update(states.tobytes())
+        of_rows += row_digests(states)
         yield block
 
 

@@ -76,6 +76,7 @@ def model_parts(model: SDMModel, codes: LabelCodes, prefix: str = "") -> ModelPa
             "n_given_back": certification.n_given_back,
             "fingerprint": certification.fingerprint,
             "n_corrected": certification.n_corrected,
+            "u": certification.u,
         }
     pending = model.next_calibration
     if pending is not None:
@@ -140,6 +141,7 @@ def load_model_parts(
                 n_given_back=about["n_given_back"],
                 fingerprint=about["fingerprint"],
                 n_corrected=about.get("n_corrected", 0),  # formats 1 and 2 lack it
+                u=about.get("u", 1.0),  # models that were saved before there was one lack it
             )
         pending = None
         if f"{prefix}{_PENDING}" in stored.config["files"]:

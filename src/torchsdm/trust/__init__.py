@@ -4,6 +4,7 @@ from torchsdm.trust._pools import points_needed
 from torchsdm.trust.certificate import Certificate, GroupCheck, ScoredSample, can_certify, certify
 from torchsdm.trust.certified import CertifiedClassifier
 from torchsdm.trust.choice import AlphaChoice, AlphaCurve, AlphaPoint, Prices, choose_alpha
+from torchsdm.trust.control import ControlChoice, choose_control
 from torchsdm.trust.guard import DriftGuard, GuardReset
 from torchsdm.trust.lanes import LaneRule, SignalSample, demoted, familiarity_of, is_familiar
 from torchsdm.trust.reliability import Reliability
@@ -14,6 +15,7 @@ __all__ = [
     "AlphaPoint",
     "Certificate",
     "CertifiedClassifier",
+    "ControlChoice",
     "DriftGuard",
     "GroupCheck",
     "GuardReset",
@@ -25,6 +27,7 @@ __all__ = [
     "can_certify",
     "certify",
     "choose_alpha",
+    "choose_control",
     "demoted",
     "familiarity_of",
     "is_familiar",

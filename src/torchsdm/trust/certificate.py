@@ -8,15 +8,23 @@ labelled points are needed:
 2. *certification* is used for one thing: walk the path from its safest element and stop at the first that fails. An
    element holds if for every group g, with n_g admitted points and k_g errors among them,
 
-       p_g = P(Binomial(n_g, 1 - alpha) <= k_g)  <=  delta.
+       p_g = max(P(X < k_g) + u P(X = k_g), alpha^n_g)  <=  delta,    X ~ Binomial(n_g, 1 - alpha).
 
-Why this is a promise. p_g is the exact p-value of "the accuracy of group g is below alpha": given n_g, errors are
-binomial. An element is rejected as unsafe only if *every* group passes, so a wrong element (one with some group below
-alpha) passes with probability at most delta: an intersection-union test. The path is fixed before the certification
+The randomised test. u, uniform on (0, 1], is drawn once for all groups and all elements, from the *inputs* of the
+certification sample by SHA-256: neither their labels nor their order matter, and who asks again gets the same u. With
+u = 1 it is the plain exact test, which uses less of delta than it may, because X is a whole number. alpha^n_g is the
+plain p-value of no error: no certificate rests on fewer points than the plain test needs.
+
+Why this is a promise. p_g is an exact p-value of "the accuracy of group g is below alpha": given n_g, errors are
+binomial and u has nothing to do with them, so it is at most delta with probability at most delta. An element is called
+safe only if *every* group passes, so a wrong element (one with some group below alpha) passes with probability at most
+delta, that of this one group: an intersection-union test. The path is fixed before the certification
 sample is seen, and testing stops at the first failure; to certify any wrong element, the first wrong one on the path
 must pass, which has probability at most delta. So with probability at least 1 - delta over the certification sample,
-every group that the certified rule admits is right at least alpha of the time, on data drawn like the sample. None of
-this needs the same alpha in every group: classes may have their own, for their true points and their predictions.
+every group that the certified rule admits is right at least alpha of the time, on data drawn like the sample. Each of
+these steps is about one p-value at a time, so all may share one u; but the path may not depend on it: where a path is
+made for a known u, the test of its elements is laxer than delta more often than stricter. None of this needs the same
+alpha in every group: classes may have their own, for their true points and their predictions.
 
 Control of predictions alone. Predictions do not depend on each other: the threshold of one admits no point of another.
 So each has a path and a walk of its own, at level delta / m where m predictions are tried; by the union bound the
@@ -24,12 +32,20 @@ promise fails for any of them with probability at most delta. Given how many cer
 the paths are fixed before their labels are seen. A prediction that cannot be certified is never admitted. Which ones
 are tried is decided on calibration.
 
+A walk that comes to the end of its path has no more use for its level: it passes it on, in equal shares, to the walks
+that have stopped. These walk on at the larger level, until nothing changes (a graphical procedure; Bretz, Maurer,
+Brannath and Posch, 2009). Why the promise stays: say w of the m paths have a wrong element. Until the first wrong
+element is certified, only paths without any were walked to their end, so each of the w walks has at most the level that
+it would have if all of those had passed theirs on, delta / w. One of the w first wrong elements passes with probability
+at most delta / w each, delta in all.
+
 Control of pools. Classes with too few points for a test of their own share a group: the points whose true class, or
 whose prediction, is any of them. Which ones do is decided by how many points they have on calibration (``_pools``), so
 that the groups, too, are fixed before the certification sample is seen, and all of the above holds for them. The
 promise is then for the pool: one of its classes may be right less often, if the others make up for it.
 
-The fine print. Points must be drawn independently: rows of one patient or copies of one text are one point. The promise
+The fine print. Points must be drawn independently: rows of one patient or copies of one text are one point. Inputs must
+differ from sample to sample, or u would not: where all have the same few scores, ask for u = 1. The promise
 is for one rule and one alpha, chosen before the result is seen. A second certificate on the same sample is a second
 chance to be wrong: if its alpha was chosen beforehand, both hold with probability 1 - 2 delta (``looks`` and
 ``delta_spent`` count). So is one on the same sample with corrected labels or without some points, and it holds only if
@@ -42,14 +58,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from scipy.special import bdtr, betaincinv
 
-from torchsdm.choices import CONTROLS
+from torchsdm.choices import AUTO, CONTROLS
 from torchsdm.core import GroupAccuracy, GroupCounts
+from torchsdm.draws import row_digests, uniform_of
 from torchsdm.errors import CertificateWarning, InvalidInputError, InvalidTypeError, Remedy
 from torchsdm.settings import check_fields
 from torchsdm.targets import (
@@ -63,11 +80,19 @@ from torchsdm.targets import (
     smallest,
     target_of,
 )
-from torchsdm.trust._path import ThresholdPath, by_group, group_counts, of_prediction, pools_of, predictions_to_try
+from torchsdm.trust._path import (
+    POWER,
+    ThresholdPath,
+    by_group,
+    group_counts,
+    of_prediction,
+    pools_of,
+    predictions_to_try,
+)
 from torchsdm.trust._pools import points_needed
+from torchsdm.trust.control import choose_control, weakest_control
 from torchsdm.validation import Array, check_choice, check_share
 
-POWER = 0.8  #: chance of a certificate that counts as "enough examples"
 _POOLS_NAMED = 3  # in a sentence
 _MOST_GROWTH = 64  # times the sample at hand, up to which more examples are considered
 _PROMISED = {  # by control
@@ -121,6 +146,11 @@ class ScoredSample:
             content.update(np.ascontiguousarray(values).tobytes())
         return content.hexdigest()
 
+    @property
+    def u(self) -> float:
+        """The number in (0, 1] that a randomised test uses: from predictions, score and eligibility, in any order."""
+        return uniform_of(row_digests(np.column_stack([self.predictions, self.score, self.eligible]).astype(float)))
+
     def admitted_by(self, thresholds: Array) -> Array:
         """Which points a rule with these thresholds admits (N,)."""
         admitted: Array = self.eligible & (self.score >= thresholds[self.predictions])
@@ -132,10 +162,11 @@ class GroupCheck(GroupAccuracy):
     """One group on the certification sample: its admitted points, and what they say about its accuracy."""
 
     p_value: float
-    """Of "the accuracy is below alpha"."""
+    """Of "the accuracy is below alpha", randomised."""
     lower_bound: float
-    """Clopper and Pearson's bound for the accuracy of this group, at the level that it was tested at: 1 - delta, or
-    1 - delta / m with control of predictions where m are tried. It describes the sample; what is promised is alpha."""
+    """Clopper and Pearson's bound for the accuracy of this group, at the level that it was tested at: delta, or with
+    control of predictions its share. It describes the sample, and may be a little below alpha, because it is not
+    randomised; what is promised is alpha."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +204,10 @@ class Certificate:
     if that cannot be told."""
     class_alphas: tuple[float, ...] = ()
     """The target of each class (C,), for its true points and for its predictions, if they differ."""
+    u: float = 1.0
+    """Of the randomised test; 1 is the plain exact test, which certificates had before there was a u."""
+    chances: dict[str, float] = field(default_factory=dict)
+    """By control, the chance of a certificate that calibration estimated, if the control was chosen by it ('auto')."""
 
     @property
     def target(self) -> Target:
@@ -185,6 +220,7 @@ class Certificate:
     ) -> Certificate:
         """No certificate, and no look at a sample: alpha is 1, or there were too few points to hold any out."""
         nothing = np.full(n_classes, np.inf)
+        control = weakest_control(alpha) if control == AUTO else control
         counted: dict[str, Any] = {"looks": looks, "delta_spent": delta_spent}
         return cls(smallest(alpha), delta, control, nothing, False, (), 0, 0, **counted, **_differing(alpha))
 
@@ -291,7 +327,7 @@ class Certificate:
         """Plain values for strict JSON: an infinite threshold is null."""
         thresholds = [float(value) if np.isfinite(value) else None for value in self.thresholds]
         plain = {**asdict(self), "thresholds": thresholds, "groups": [_group_json(group) for group in self.groups]}
-        return plain if self.class_alphas else {name: plain[name] for name in plain if name != "class_alphas"}
+        return {name: plain[name] for name in plain if plain[name] or name not in ("class_alphas", "chances")}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Certificate:
@@ -306,6 +342,8 @@ class Certificate:
             counts = [value for name, value in vars(one).items() if name.startswith("n_") and value is not None]
             if any(count < 0 for count in counts):
                 raise InvalidInputError(f"A count of a certificate must not be negative. Got {one}.")
+        if not 0 < found.u <= 1:
+            raise InvalidInputError(f"'u' of a certificate must be in (0, 1]. Got {found.u!r}.")
         if not (0 < found.delta < 1 and all(0.5 < alpha <= 1 for alpha in (found.alpha, *alphas))):
             raise InvalidInputError(f"A certificate must have an alpha in (0.5, 1] and a delta in (0, 1). Got {found}.")
         check_choice(found.control, CONTROLS, "control", "a certificate")
@@ -345,6 +383,7 @@ def can_certify(class_counts: Array, *, alpha: Target, delta: float, control: st
     """Whether a certification sample with so many points of each class (C,) could pass at all."""
     if largest(alpha) == 1:
         return False
+    control = weakest_control(alpha) if control == AUTO else control
     needed = np.array([points_needed(one, delta) for one in by_number(alpha, len(class_counts))])
     if control in ("pooled", "all"):
         return bool(class_counts.sum() >= needed[0])
@@ -364,6 +403,7 @@ def certify(
     looks: int = 1,
     delta_spent: float = 0.0,
     n_errors: int = 0,
+    u: float | None = None,
     advice: bool = True,
 ) -> Certificate:
     """Find a path on calibration, walk it on certification, and return the most lenient rule that holds.
@@ -377,12 +417,13 @@ def certify(
         Accuracy to promise, in (0.5, 1); or one for each class, which its true points and its predictions are held to.
     delta : float
         Probability with which the promise may fail.
-    control : {'groups', 'pooled', 'predictions', 'all'}
+    control : {'groups', 'pooled', 'predictions', 'all', 'auto'}
         For whom the promise holds: every true class and every prediction; the same, but those with too few points only
-        pooled; every prediction (precision); or all admitted points taken together.
+        pooled; every prediction (precision); or all admitted points taken together. 'auto' is the strongest of them
+        that will probably be certified, by calibration alone (``choose_control``).
     families : (C,), optional
-        With control 'pooled', the number of the family of each class, such as the domain of an intent: classes are
-        pooled within their family first.
+        With control 'pooled' or 'auto', the number of the family of each class, such as the domain of an intent:
+        classes are pooled within their family first.
     looks : int
         How many certificates the certification sample has served, this one included.
     delta_spent : float
@@ -390,6 +431,9 @@ def certify(
     n_errors : int
         Points that were drawn with the certification sample but cannot be tested. They count as admitted and wrong in
         every group, which is the worst that they could be: the promise holds as if they had been tested.
+    u : float, optional
+        Of the randomised test, in (0, 1]; 1 is the plain exact test. It must be fixed before any label is seen. By
+        default it is ``certification.u``, which depends neither on labels nor on the order of points.
     advice : bool
         Whether to estimate, where nothing holds, what would: another alpha, or more examples.
     """
@@ -397,11 +441,19 @@ def certify(
     if largest(target) == 1:
         raise InvalidInputError("'alpha' of certify must be below 1: no sample can show that nothing is ever wrong.")
     check_share(delta, "delta", "certify")
-    check_choice(control, CONTROLS, "control", "certify")
+    check_choice(control, (*CONTROLS, AUTO), "control", "certify")
     check_control(target, control, "certify")
+    if u is not None and not 0 < u <= 1:
+        raise InvalidInputError(f"'u' of certify must be in (0, 1]. Got {u!r}.")
+    chances: dict[str, float] = {}
+    if control == AUTO:
+        choice = choose_control(
+            *(calibration, n_classes, len(certification)), alpha=target, delta=delta, families=families
+        )
+        control, chances = choice.control, choice.chances
     asked: dict[str, Any] = {"alpha": target, "delta": delta, "control": control}
     pools = pools_of(calibration, n_classes, len(certification), **asked, families=families)
-    terms = _Terms(n_classes, target, delta, control, n_errors, pools)
+    terms = _Terms(n_classes, target, delta, control, n_errors, certification.u if u is None else float(u), pools)
     walk = _walk_predictions if control == "predictions" else _walk
     thresholds, groups = walk(calibration, certification, terms)
     certificate = Certificate(
@@ -415,6 +467,8 @@ def certify(
         n_admitted=int(certification.admitted_by(thresholds).sum()),
         looks=looks,
         delta_spent=delta_spent + float(delta),
+        u=terms.u,
+        chances=chances,
         **_differing(target),
     )
     return _with_advice(certificate, calibration, terms) if advice and not certificate.found else certificate
@@ -429,6 +483,7 @@ class _Terms:
     delta: float
     control: str
     n_errors: int
+    u: float
     pools: Array | None = None
     """Of the classes (C,), if some share a group."""
 
@@ -443,25 +498,52 @@ def _differing(target: Target) -> dict[str, Any]:
     return {"class_alphas": target} if isinstance(target, tuple) else {}
 
 
+class _Walk:
+    """How far a path holds on the certification sample."""
+
+    def __init__(self, calibration: ScoredSample, certification: ScoredSample, terms: _Terms) -> None:
+        self.path = terms.path(calibration, len(certification)).thresholds
+        self.certification, self.terms = certification, terms
+        self.targets = by_group(terms.alpha, terms.n_classes, terms.control, terms.pools)
+        self.level, self.n_passed = 0.0, 0
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether every element holds."""
+        return self.n_passed == len(self.path)
+
+    def go_on(self, level: float) -> None:
+        """Test element by element at a level, for every group at once, until one fails."""
+        self.level = level
+        while not self.is_at_end and (self._p_values(self.n_passed) <= level).all():
+            self.n_passed += 1
+
+    def result(self) -> tuple[Array, tuple[GroupCheck, ...]]:
+        """The thresholds that hold, and their groups; without any, the groups of the safest element."""
+        nothing = np.full(self.terms.n_classes, np.inf)
+        if not self.path:
+            return nothing, ()
+        counts = self._counts(max(self.n_passed - 1, 0))
+        checks = group_checks(counts, self.targets, self.level, self.terms.u)
+        return self.path[self.n_passed - 1] if self.n_passed else nothing, checks
+
+    def _counts(self, element: int) -> GroupCounts:
+        admitted, terms = self.certification.admitted_by(self.path[element]), self.terms
+        found = group_counts(self.certification, admitted, terms.n_classes, terms.control, terms.pools)
+        return GroupCounts(found.n + terms.n_errors, found.k + terms.n_errors)
+
+    def _p_values(self, element: int) -> Array:
+        return p_values(self._counts(element), self.targets, self.terms.u)
+
+
 def _walk(
     calibration: ScoredSample, certification: ScoredSample, terms: _Terms
 ) -> tuple[Array, tuple[GroupCheck, ...]]:
     """The thresholds that hold for every group at once, and the groups; without any, those of the safest element."""
-    n_classes, alpha, delta, control = terms.n_classes, terms.alpha, terms.delta, terms.control
-    path = terms.path(calibration, len(certification))
-    targets = by_group(alpha, n_classes, control, terms.pools)
-    certified, shown = np.full(n_classes, np.inf), None
-    for thresholds in path:
-        counts = group_counts(certification, certification.admitted_by(thresholds), n_classes, control, terms.pools)
-        counts = GroupCounts(counts.n + terms.n_errors, counts.k + terms.n_errors)
-        holds = bool((p_values(counts, targets) <= delta).all())
-        if holds or shown is None:
-            shown = counts
-        if not holds:
-            break
-        certified = thresholds
-    checks = () if shown is None else group_checks(shown, targets, delta)
-    return certified, checks if terms.pools is None else tuple(_named(check, terms.pools) for check in checks)
+    walk = _Walk(calibration, certification, terms)
+    walk.go_on(terms.delta)
+    thresholds, checks = walk.result()
+    return thresholds, checks if terms.pools is None else tuple(_named(check, terms.pools) for check in checks)
 
 
 def _named(check: GroupCheck, pools: Array) -> GroupCheck:
@@ -486,11 +568,15 @@ def _walk_predictions(
     """The thresholds that hold for each prediction on its own, at a share of delta."""
     n_classes, delta = terms.n_classes, terms.delta
     tried = predictions_to_try(calibration, n_classes, len(certification), alpha=terms.alpha, delta=delta)
-    thresholds, groups = np.full(n_classes, np.inf), []
+    walks = {}
     for c in tried:
         own = target_of(terms.alpha, c)
         of_one = replace(terms, n_classes=2, alpha=own, delta=delta / len(tried), control="all")  # right or wrong
-        certified, checks = _walk(of_prediction(calibration, c), of_prediction(certification, c), of_one)
+        walks[c] = _Walk(of_prediction(calibration, c), of_prediction(certification, c), of_one)
+    _share_delta(list(walks.values()), delta)
+    thresholds, groups = np.full(n_classes, np.inf), []
+    for c, walk in walks.items():
+        certified, checks = walk.result()
         thresholds[c] = certified[0]
         groups += [replace(check, kind="prediction", class_number=c) for check in checks]
     if np.isfinite(thresholds).any():  # the failed ones are not part of the rule
@@ -498,9 +584,25 @@ def _walk_predictions(
     return thresholds, tuple(groups)
 
 
-def p_values(counts: GroupCounts, alpha: float | Array) -> Array:
-    """P(Binomial(n, 1 - alpha) <= k) of each group, each with its own alpha if there are several; 1 without points."""
-    values: Array = np.where(counts.n > 0, bdtr(counts.k, np.maximum(counts.n, 1), 1 - alpha), 1.0)
+def _share_delta(walks: Sequence[_Walk], delta: float) -> None:
+    """Walk at equal shares of delta; those that come to the end of their path pass theirs on to those that stopped."""
+    stopped = list(walks)
+    for walk in walks:
+        walk.go_on(delta / len(walks))
+    while at_end := [walk for walk in stopped if walk.is_at_end]:
+        stopped = [walk for walk in stopped if not walk.is_at_end]
+        for walk in stopped:
+            walk.go_on(walk.level + sum(done.level for done in at_end) / len(stopped))
+
+
+def p_values(counts: GroupCounts, alpha: float | Array, u: float = 1.0) -> Array:
+    """max(P(X < k) + u P(X = k), alpha^n) with X ~ Binomial(n, 1 - alpha), for each group; 1 without points.
+
+    ``alpha`` may be one for each group. P(X < k) + u P(X = k) = (1 - u) P(X <= k - 1) + u P(X <= k).
+    """
+    n, k = np.maximum(counts.n, 1), counts.k
+    fewer = np.where(k > 0, bdtr(np.maximum(k - 1, 0), n, 1 - alpha), 0.0)
+    values: Array = np.maximum((1 - u) * fewer + u * bdtr(k, n, 1 - alpha), np.power(alpha, counts.n))
     return values
 
 
@@ -512,9 +614,10 @@ def lower_bounds(counts: GroupCounts, delta: float) -> Array:
     return bounds
 
 
-def group_checks(counts: GroupCounts, alpha: float | Array, delta: float) -> tuple[GroupCheck, ...]:
+def group_checks(counts: GroupCounts, alpha: float | Array, delta: float, u: float) -> tuple[GroupCheck, ...]:
     """What a sample says about each group."""
-    rows = zip(counts.n.tolist(), counts.k.tolist(), p_values(counts, alpha), lower_bounds(counts, delta), strict=True)
+    tested = p_values(counts, alpha, u), lower_bounds(counts, delta)
+    rows = zip(counts.n.tolist(), counts.k.tolist(), *tested, strict=True)
     return tuple(
         GroupCheck(kind, number, n, k, float(p), float(bound))
         for (kind, number), (n, k, p, bound) in zip(counts.names, rows, strict=True)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
-from torchsdm.choices import CONTROLS
+from torchsdm.choices import AUTO, CONTROLS
 from torchsdm.core import Decisions
 from torchsdm.errors import CertificateWarning, InvalidInputError, NotFittedError, warn_user
 from torchsdm.trust.certificate import Certificate, ScoredSample, certify
@@ -37,9 +37,10 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
         Accuracy to promise among admitted answers, in (0.5, 1).
     delta : float, default=0.1
         Probability with which the promise may fail.
-    control : {'groups', 'pooled', 'predictions', 'all'}
+    control : {'groups', 'pooled', 'predictions', 'all', 'auto'}
         For whom it holds: every class and every prediction; the same, but those with too few points only pooled; every
-        prediction; or all admitted answers together.
+        prediction; or all admitted answers together. 'auto' is the strongest of them that will probably be certified,
+        by the calibration part alone; ``certificate_.control`` says which.
     calibration_size, certification_size : float, default=0.25
         Shares of the data held out for each.
     score_function : callable(estimator, X) -> (N,), optional
@@ -103,7 +104,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
         check_alpha(self.alpha, caller)
         for name in ("delta", "calibration_size", "certification_size"):
             check_share(getattr(self, name), name, caller)
-        check_choice(self.control, CONTROLS, "control", caller)
+        check_choice(self.control, (*CONTROLS, AUTO), "control", caller)
         labels = check_label_array(y, caller)
         rest = float(self.calibration_size) + float(self.certification_size)
         if rest >= 1 and not self.prefit:

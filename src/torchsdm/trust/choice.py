@@ -27,8 +27,8 @@ import numpy as np
 
 from torchsdm.choices import CONTROLS
 from torchsdm.errors import InvalidInputError
-from torchsdm.trust._path import ThresholdPath, of_prediction, pools_of, predictions_to_try
-from torchsdm.trust.certificate import POWER, ScoredSample
+from torchsdm.trust._path import POWER, ThresholdPath, of_prediction, pools_of, predictions_to_try
+from torchsdm.trust.certificate import ScoredSample
 from torchsdm.validation import Array, check_alphas, check_choice, check_positive, check_share
 
 #: 0.55, 0.6, ..., 0.8, then in steps of 0.01 to 0.99, then 0.995

@@ -90,7 +90,7 @@ def assert_same(a, b, X):
             assert torch.equal(held.labels, theirs.labels), name
             for column in ("exemplars", "logits", "is_background"):
                 assert torch.equal(getattr(held.points, column), getattr(theirs.points, column)), (name, column)
-            for fact in ("n_corrected", "n_given_back", "fingerprint"):
+            for fact in ("n_corrected", "n_given_back", "fingerprint", "u"):
                 assert getattr(held, fact, None) == getattr(theirs, fact, None), fact
     assert a.deltas_spent_ == b.deltas_spent_
 

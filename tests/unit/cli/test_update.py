@@ -184,3 +184,18 @@ def test_a_label_clearly_outside_is_for_the_support_alone(folder):
     with pytest.raises(InvalidInputError, match="'spam' is not a class of the model"):
         run("update", folder / "model", "--add-calibration", folder / "spam.npz")
     assert json.loads(run("update", folder / "model", "--add", folder / "spam.npz", "--force", "--json"))["added"] == 20
+
+
+def test_a_control_can_be_chosen_by_calibration(folder):
+    X, y = draw(400, 7)
+    np.savez(folder / "new.npz", hidden_states=X, labels=y)
+    said = run("certify", folder / "model", folder / "new.npz", "--control", "auto")
+    certificate = SDMClassifier.load(folder / "model").certificate_
+    chances = ", ".join(f"{control} {chance:.2f}" for control, chance in certificate.chances.items())
+    assert f"Control: {certificate.control} (estimated chance: {chances})." in said and "groups" in chances
+    X, y = draw(800, 8)
+    np.savez(folder / "data.npz", hidden_states=X, labels=y)
+    small = ("--filters", 16, "--rounds", 1, "--epochs", 5, "--learning-rate", 1e-2, "--seed", 3, "--alpha", 0.85)
+    said = run("train", folder / "data.npz", "-o", folder / "other", *small, "--control", "auto")
+    trained = SDMClassifier.load(folder / "other")
+    assert f"Control: {trained.certificate_.control} (estimated chance: groups" in said and trained.control == "auto"

@@ -52,6 +52,7 @@ def certificate(**changes):
     facts |= {
         "pooling": "",
         "control": "groups",
+        "chances": {},
         "n_certification": 200,
         "n_admitted": 148,
         "never_admitted": [],
@@ -84,6 +85,13 @@ def test_a_certificate_is_said_in_two_lines():
     assert first.endswith("It never admits 'spam'.") and "alpha 0.9, which makes" in second and "is missing" in second
     assert third == "Warning: Twice."  # that the region is missing has been said
     assert "only those that are also trusted" in lines(certificate(), region(), policy="trusted")[0]
+
+
+def test_a_control_that_was_chosen_is_said_with_the_chances():
+    chosen = certificate(control="predictions", chances={"groups": 0.123, "predictions": 0.9, "all": 0.9999})
+    first, second, _ = lines(chosen, region())
+    assert first.startswith("Certified")
+    assert second == "Control: predictions (estimated chance: groups 0.12, predictions 0.90, all 1.00)."
 
 
 def test_a_promise_that_no_longer_holds_is_not_repeated():

@@ -447,3 +447,79 @@ def test_a_missing_region_beside_a_certificate_does_not_say_that_all_is_rejected
     (said,) = [one.message.what for one in told]
     assert clf.certificate_.found and clf.decide(data[0]).admitted.any() and not clf.region_.found
     assert "No high-reliability region at alpha=0.9; no answer is trusted, but the certificate admits." in said
+
+
+# --- The u of the randomised test, and the control that is chosen -----------------------------------------------------
+
+
+def test_u_is_drawn_from_the_hidden_states_whatever_their_order(clf):
+    X, y = draw(400, 50)
+    order = np.random.default_rng(0).permutation(400)
+    swapped = np.where(y == "ant", "bee", "ant")
+    us = []
+    for states, labels in ((X, y), (X[order], y[order]), (X, swapped), (X + 1e-3, y)):
+        other = copy.deepcopy(clf)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SDMWarning)
+            other.recertify(states, labels)
+        us.append(other.certificate_.u)
+        assert other.certificate_.u == other.model_.certification.u
+    assert us[0] == us[1] == us[2] != us[3] and 0 < us[0] < 1
+    assert clf.certificate_.u == clf.model_.certification.u not in us
+
+
+def test_u_is_kept_with_the_model_and_when_points_are_removed(clf, tmp_path):
+    u = clf.certificate_.u
+    clf.save(tmp_path / "model")
+    loaded = SDMClassifier.load(tmp_path / "model")
+    assert loaded.certificate_.u == loaded.model_.certification.u == u
+    names = loaded.model_.certification.examples.ids()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        loaded.remove(names[:2])
+        loaded.recalibrate()
+    assert loaded.certificate_.u == u and loaded.certificate_.n_corrected == 2
+
+
+def test_a_sample_that_was_tested_without_u_stays_so(clf):
+    """As in a model that was saved before there was a u."""
+    X, y = draw(400, 50)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        clf.recertify(X, y)
+        clf.models_ = (replace(clf.model_, certification=replace(clf.model_.certification, u=1.0)),)
+        clf.recertify(X, y)
+    assert clf.certificate_.u == 1.0
+
+
+def test_auto_chooses_by_calibration_and_says_so(data, tmp_path):
+    clf = SDMClassifier(alpha=0.9, **SETTINGS, control="auto")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        clf.fit(*data)
+    certificate = clf.certificate_
+    assert clf.get_params()["control"] == "auto" and next(iter(certificate.chances)) == "groups"
+    likely = [control for control, chance in certificate.chances.items() if chance >= 0.8]
+    assert certificate.control == likely[0]
+    clf.save(tmp_path / "model")
+    loaded = SDMClassifier.load(tmp_path / "model")
+    assert loaded.control == "auto" and loaded.certificate_.chances == certificate.chances
+    assert loaded.choose_alpha(cost_error=10, cost_review=1).curve.points  # with the control that was chosen
+    loaded.set_params(control=certificate.control).recertify()  # the same question by its name
+    assert loaded.certificate_.looks == 1 and loaded.certificate_.chances == {}
+
+
+def test_auto_with_a_target_for_each_class(data):
+    clf = SDMClassifier(alpha={"ant": 0.9, "bee": 0.8}, **SETTINGS, control="auto")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        clf.fit(*data)
+    assert list(clf.certificate_.chances) == ["groups", "predictions"]
+
+
+def test_auto_without_points_to_hold_out_is_no_certificate():
+    clf = SDMClassifier(alpha=0.9, **SETTINGS, control="auto")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        clf.fit(*draw(60, 0))  # a quarter is 15, and it takes 22
+    assert not clf.certificate_.found and clf.certificate_.control == "all" and clf.certificate_.chances == {}

@@ -13,7 +13,7 @@ from scipy import stats
 from torchsdm.core import GroupCounts
 from torchsdm.errors import InvalidInputError, TorchSDMError
 from torchsdm.trust import ScoredSample, can_certify, certify
-from torchsdm.trust._path import ThresholdPath, group_counts
+from torchsdm.trust._path import ThresholdPath, allowed_errors, group_counts, of_prediction
 from torchsdm.trust.certificate import lower_bounds, p_values
 
 ALPHA, DELTA = 0.9, 0.1
@@ -29,7 +29,13 @@ def draw(n, seed, n_classes=2, low=0.5, high=1.0, eligible=1.0, rounding=None):
     return ScoredSample(labels, predictions, score, rng.random(n) < eligible)
 
 
-def slow_certificate(path, sample, n_classes, control):
+def slow_p_value(wrong, n, alpha, u):
+    """max(P(X < k) + u P(X = k), alpha^n) with SciPy's distribution."""
+    x = stats.binom(n, 1 - alpha)
+    return max(x.cdf(wrong - 1) + u * x.pmf(wrong), alpha**n)
+
+
+def slow_certificate(path, sample, n_classes, u):
     """The walk as loops over groups, with SciPy's distribution."""
     best = None
     for thresholds in path:
@@ -41,7 +47,7 @@ def slow_certificate(path, sample, n_classes, control):
                 if of_group[i] and sample.eligible[i] and sample.score[i] >= thresholds[sample.predictions[i]]
             ]
             wrong = sum(sample.labels[i] != sample.predictions[i] for i in rows)
-            if not rows or stats.binom.cdf(wrong, len(rows), 1 - ALPHA) > DELTA:
+            if slow_p_value(wrong, len(rows), ALPHA, u) > DELTA:
                 return best
         best = thresholds
     return best
@@ -59,12 +65,74 @@ def test_p_values_and_bounds_are_those_of_scipy():
     np.testing.assert_array_equal(p_values(counts, ALPHA) <= DELTA, bounds >= ALPHA)
 
 
+@pytest.mark.parametrize("u", [0.01, 0.4, 1.0])
+def test_randomised_p_values_are_those_of_scipy(u):
+    counts = GroupCounts(np.array([0, 1, 22, 30, 100, 100, 5000]), np.array([0, 0, 0, 1, 4, 100, 431]))
+    expected = [slow_p_value(k, n, ALPHA, u) for n, k in zip(counts.n, counts.k, strict=True)]
+    np.testing.assert_allclose(p_values(counts, ALPHA, u), expected, rtol=1e-10)
+
+
+def test_a_randomised_p_value_by_hand():
+    """Two errors among four points at alpha = 1/2: 5/16 have fewer, 6/16 have two. No error: 1/16, whatever u is."""
+    counts = GroupCounts(np.array([4, 4]), np.array([2, 0]))
+    for u, p in ((0.5, 8 / 16), (1.0, 11 / 16), (1e-9, 5 / 16)):
+        np.testing.assert_allclose(p_values(counts, 0.5, u), [p, 1 / 16], rtol=1e-7)
+
+
+def test_the_randomised_test_spends_all_of_delta_and_has_more_power():
+    k, n, alpha, us = np.arange(101), 100, 0.95, (np.arange(500) + 0.5) / 500
+    counts = GroupCounts(np.full(101, n), k)
+    passes = np.mean([p_values(counts, alpha, u) <= DELTA for u in us], axis=0)
+    plain = p_values(counts, alpha, 1.0) <= DELTA
+    at_the_edge, at_half = stats.binom.pmf(k, n, 0.05), stats.binom.pmf(k, n, 0.025)
+    assert passes @ at_the_edge == pytest.approx(DELTA, abs=1e-3)  # the plain test spends 0.04
+    assert plain @ at_the_edge == pytest.approx(0.037, abs=1e-3)
+    assert passes @ at_half == pytest.approx(0.484, abs=5e-3)
+    assert plain @ at_half == pytest.approx(0.283, abs=1e-3)
+    assert allowed_errors(np.array([n]), np.array([alpha]), DELTA) == pytest.approx(passes.sum() - 1, abs=1e-2)
+
+
+def test_u_depends_on_inputs_alone_and_not_on_their_order():
+    sample = draw(300, 0, eligible=0.9)
+    order = np.random.default_rng(0).permutation(300)
+    blamed = dataclasses.replace(sample, labels=1 - sample.labels)
+    assert 0 < sample.u <= 1 and sample.u == sample[order].u == blamed.u
+    others = [
+        dataclasses.replace(sample, score=np.where(np.arange(300) == 7, 0.123, sample.score)),
+        dataclasses.replace(sample, predictions=1 - sample.predictions),
+        dataclasses.replace(sample, eligible=~sample.eligible),
+        sample[1:],
+    ]
+    assert len({sample.u, *(other.u for other in others)}) == 5
+    us = [draw(20, seed).u for seed in range(400)]
+    assert stats.kstest(us, "uniform").pvalue > 0.01
+
+
+def test_a_certificate_uses_the_u_of_its_sample_unless_another_is_given():
+    calibration, certification = draw(400, 0), draw(400, 1)
+    ours, same, plain = (certify(calibration, certification, 2, alpha=0.85, u=u) for u in (None, certification.u, 1.0))
+    assert ours.u == certification.u and ours.groups == same.groups and plain.u == 1.0
+    assert ours.groups != plain.groups  # p-values, at least
+    for group in ours.groups:
+        assert group.p_value == pytest.approx(slow_p_value(group.n_errors, group.n_admitted, 0.85, ours.u))
+    restored = type(ours).from_json(json.loads(json.dumps(ours.to_json())))
+    assert restored.u == ours.u and restored.groups == ours.groups
+    before = {name: value for name, value in ours.to_json().items() if name != "u"}
+    assert type(ours).from_json(before).u == 1.0
+    for wrong in (0.0, 1.5, float("nan")):
+        with pytest.raises(InvalidInputError, match="'u' of"):
+            certify(calibration, certification, 2, alpha=0.85, u=wrong)
+        with pytest.raises(InvalidInputError, match="'u' of"):
+            type(ours).from_json({**before, "u": wrong})
+
+
+@pytest.mark.parametrize("u", [1.0, 0.2])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_walk_is_that_of_plain_loops(seed):
+def test_the_walk_is_that_of_plain_loops(seed, u):
     calibration, certification = draw(400, seed, eligible=0.9), draw(400, 100 + seed, eligible=0.9)
     path = ThresholdPath.of(calibration, 2, len(certification), alpha=ALPHA, delta=DELTA, control="groups")
-    expected = slow_certificate(path, certification, 2, "groups")
-    certificate = certify(calibration, certification, 2, alpha=ALPHA, delta=DELTA)
+    expected = slow_certificate(path, certification, 2, u)
+    certificate = certify(calibration, certification, 2, alpha=ALPHA, delta=DELTA, u=u)
     assert certificate.found == (expected is not None)
     if expected is not None:
         np.testing.assert_array_equal(certificate.thresholds, expected)
@@ -125,7 +193,7 @@ def test_it_says_how_many_examples_would_be_needed():
 
 
 def test_the_promise_in_words():
-    certificate = certify(draw(2000, 0), draw(2000, 1), 2, alpha=ALPHA, delta=DELTA)
+    certificate = certify(draw(2000, 0), draw(2000, 1), 2, alpha=ALPHA, delta=DELTA, u=1.0)
     assert certificate.found
     sentence = certificate.holds_for()
     assert "every class and every prediction" in sentence and "at least 0.9 of the time" in sentence
@@ -207,7 +275,7 @@ def test_each_group_is_held_to_the_alpha_of_its_class(alphas):
         calibration, certification = draw(900, seed, low=0.8), draw(900, 100 + seed, low=0.8)
         path = ThresholdPath.of(calibration, 2, len(certification), alpha=alphas, delta=DELTA, control="groups")
         expected = slow_by_class(path, certification, alphas)
-        certificate = certify(calibration, certification, 2, alpha=alphas, delta=DELTA)
+        certificate = certify(calibration, certification, 2, alpha=alphas, delta=DELTA, u=1.0)
         assert certificate.found == (expected is not None), seed
         if not certificate.found:
             continue
@@ -222,10 +290,97 @@ def test_each_group_is_held_to_the_alpha_of_its_class(alphas):
 
 def test_predictions_are_walked_at_their_own_alpha():
     calibration, certification = draw(900, 0), draw(900, 1)
-    both = certify(calibration, certification, 2, alpha=(0.7, 0.9), delta=DELTA, control="predictions")
-    alone = [certify(calibration, certification, 2, alpha=a, delta=DELTA, control="predictions") for a in (0.7, 0.9)]
+    asked = {"delta": DELTA, "control": "predictions"}
+    both = certify(calibration, certification, 2, alpha=(0.8, 0.9), **asked)  # neither comes to the end of its path
+    alone = [certify(calibration, certification, 2, alpha=a, **asked) for a in (0.8, 0.9)]
     assert both.thresholds.tolist() == [alone[0].thresholds[0], alone[1].thresholds[1]]
     assert both.thresholds[0] < both.thresholds[1] < np.inf
+
+
+# --- Levels that are passed on between predictions --------------------------------------------------------------------
+
+
+def graphical_procedure(p_values, delta):
+    """Bretz, Maurer, Brannath and Posch (2009), Algorithm 1, with a hypothesis for each element of each path.
+
+    A hypothesis hands its level to the next one on its path, the last one to the first ones of the other paths.
+    """
+    nodes = [(c, i) for c, own in enumerate(p_values) for i in range(len(own))]
+    m = len(p_values)
+    level = {node: delta / m * (node[1] == 0) for node in nodes}
+
+    def edge(a, b):
+        if a[0] == b[0]:
+            return float(b[1] == a[1] + 1)
+        return float(a[1] == len(p_values[a[0]]) - 1 and b[1] == 0) / (m - 1)
+
+    weight = {(a, b): edge(a, b) for a in nodes for b in nodes if a != b}
+    rejected = set()
+    while found := [j for j in nodes if level[j] > 0 and p_values[j[0]][j[1]] <= level[j] * (1 + 1e-12)]:
+        j = found[0]
+        nodes.remove(j)
+        rejected.add(j)
+        for i in nodes:
+            level[i] += level[j] * weight[j, i]
+        new = {}
+        for a, b in itertools.permutations(nodes, 2):
+            loop = weight[a, j] * weight[j, a]
+            new[a, b] = (weight[a, b] + weight[a, j] * weight[j, b]) / (1 - loop) if loop < 1 else 0.0
+        weight = new
+    return [sum((c, i) in rejected for i in range(len(own))) for c, own in enumerate(p_values)]
+
+
+def unequal(n, seed):
+    """Three predictions of 40 scores: one is easy, one sits above alpha, one has a bad end."""
+    rng = np.random.default_rng(seed)
+    predictions, score = rng.integers(0, 3, n), np.round(rng.random(n), 1)
+    accuracy = np.array([0.99, 0.93, 0.75])[predictions] + np.array([0.0, 0.06, 0.24])[predictions] * score
+    labels = np.where(rng.random(n) < accuracy, predictions, (predictions + 1) % 3)
+    return ScoredSample(labels, predictions, score, np.ones(n, dtype=bool))
+
+
+def test_levels_are_passed_on_as_by_the_graphical_procedure():
+    n_gained = 0
+    for seed in range(30):
+        calibration, certification = unequal(900, seed), unequal(900, 100 + seed)
+        certificate = certify(calibration, certification, 3, alpha=ALPHA, delta=DELTA, control="predictions", u=0.5)
+        paths, tested = [], []
+        for c in range(3):
+            part, known = of_prediction(certification, c), of_prediction(calibration, c)
+            asked = {"alpha": ALPHA, "delta": DELTA / 3, "control": "all"}
+            paths.append(list(ThresholdPath.of(known, 2, len(part), **asked)))
+            admitted = [part.admitted_by(thresholds) for thresholds in paths[c]]
+            tested.append(
+                [slow_p_value((rows & (part.labels == 1)).sum(), rows.sum(), ALPHA, 0.5) for rows in admitted]
+            )
+        n_passed = graphical_procedure(tested, DELTA)
+        expected = [path[n - 1][0] if n else np.inf for path, n in zip(paths, n_passed, strict=True)]
+        assert certificate.thresholds.tolist() == expected, seed
+        alone = [next((i for i, p in enumerate(own) if p > DELTA / 3), len(own)) for own in tested]
+        n_gained += n_passed != alone
+    assert n_gained >= 5  # so that levels that stay where they are would fail
+
+
+def test_the_bound_of_a_prediction_is_at_the_level_it_was_tested_at():
+    easy = draw(900, 3, low=0.999)  # both walks come to their end
+    certificate = certify(easy, draw(900, 4, low=0.999), 2, alpha=ALPHA, delta=DELTA, control="predictions")
+    assert certificate.n_admitted > 890
+    for group in certificate.groups:
+        assert group.lower_bound == pytest.approx(bound(group, DELTA / 2))
+    for seed in range(20):  # of three, one or two pass theirs on
+        certificate = certify(unequal(900, seed), unequal(900, 100 + seed), 3, alpha=ALPHA, control="predictions")
+        levels = [level_of(group) for group in certificate.groups]
+        assert all(any(level == pytest.approx(DELTA / m) for m in (1, 2, 3)) for level in levels)
+        assert all(group.p_value <= level for group, level in zip(certificate.groups, levels, strict=True))
+
+
+def bound(group, level):
+    return stats.beta.ppf(level, group.n_admitted - group.n_errors, group.n_errors + 1)
+
+
+def level_of(group):
+    """The level at which Clopper and Pearson's bound is what a group shows."""
+    return stats.beta.cdf(group.lower_bound, group.n_admitted - group.n_errors, group.n_errors + 1)
 
 
 def test_equal_targets_make_the_same_certificate():

@@ -155,3 +155,12 @@ def test_the_same_sample_is_recognised_however_it_comes_again():
     assert "probability at least 0.7 for all 3 certificates" in classifier.certificate_.holds_for()
     with pytest.warns(CertificateWarning, match="certificate 2 on the same"):
         classifier.fit(BLOBS.X, BLOBS.y)  # the same rows as before certify it
+
+
+def test_auto_is_the_strongest_control_that_will_probably_hold():
+    classifier = certified(alpha=0.9, control="auto").fit(BLOBS.X, BLOBS.y)
+    certificate = classifier.certificate_
+    assert classifier.control == "auto" and certificate.control == "groups" and certificate.chances["groups"] >= 0.8
+    assert certificate.identity == certified(alpha=0.9).fit(BLOBS.X, BLOBS.y).certificate_.identity
+    few = certified(alpha=0.9, control="auto").fit(BLOBS.X[:300], BLOBS.y[:300]).certificate_
+    assert few.control == "all" and few.found and few.chances["all"] >= 0.8 > few.chances["groups"]

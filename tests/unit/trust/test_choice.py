@@ -126,7 +126,7 @@ def test_the_curve_is_that_of_plain_loops(alpha):
 def test_what_is_expected_is_about_what_is_certified(control):
     """Means over draws, with a fresh sample for the truth."""
     expected, certified = [], []
-    for seed in range(12):
+    for seed in range(30):
         calibration, certification, fresh = (draw(900, 10 * seed + part) for part in range(3))
         (point,) = AlphaCurve.of(calibration, 2, 900, control=control, alphas=(0.87,)).points
         rule = certify(calibration, certification, 2, alpha=0.87, control=control, advice=False)
