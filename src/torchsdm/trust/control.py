@@ -11,8 +11,8 @@ certification, j of them wrong. With r certification points for each calibration
 
     m ~ Normal(r n, r n (1 + r)),    j | m ~ BetaBinomial(m, k + 1, n - k + 1/2).
 
-The second is what Jeffreys' prior expects after k errors, and half an error more, for luck in the choice of the halves'
-elements is not luck of the whole's. The group passes if the randomised test allows j errors among m points, on average
+The second is what Jeffreys' prior expects after k errors, with half an error more as a margin, without which chances
+were a bit too high in simulations. The group passes if the randomised test allows j errors among m points, on average
 over u. Groups are taken to be independent. Predictions will be certified if each one that is tried passes; they are not
 chosen if those are fewer than half of the eligible points.
 
