@@ -5,7 +5,7 @@
     python studies/strength.py --publish             # the tables into docs/strength.md
 
 For each set and seed, points of the pool are drawn, a quarter of them to certify. The logistic regression has the other
-rows, standardised, its penalty by cross-validation (scikit-learn's LogisticRegressionCV with up to eight classes, ours
+rows, standardised, its penalty by cross-validation (scikit-learn's LogisticRegressionCV with up to three classes, ours
 beyond, which agrees with it and is faster), and is calibrated out of fold; it is certified on the same points, alone
 and with the inputs that we call unfamiliar taken out. The cross-entropy adaptor splits the same rows as it always does.
 Sets marked * chose the method (share of the linear filters, evidence, familiarity); the others only report.
@@ -314,7 +314,7 @@ def regression(X: Any, y: Any, seed: int, class_weight: str | None = None) -> tu
     from torchsdm.baselines import TunedLogisticModel
 
     n_classes, fewest = len(np.unique(y)), int(np.unique(y, return_counts=True)[1].min())
-    if n_classes > 8:
+    if n_classes > 3:
         model = TunedLogisticModel(class_weight).fit(X, y)
         return model.logits, model.out_of_fold_
     folds = StratifiedKFold(min(5, fewest), shuffle=True, random_state=seed)

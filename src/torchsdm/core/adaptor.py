@@ -94,6 +94,10 @@ class Adaptor(nn.Module, ABC):
         # A constant dimension is centred but not scaled.
         self.scale = torch.where(scale.float() > 0, scale, torch.ones_like(scale)).float().to(device)
 
+    def answering(self, exemplars: Tensor, logits: Tensor) -> Tensor:
+        """Exemplars (N, M) as they would be with other logits (N, C); unchanged where logits are no part of them."""
+        return exemplars
+
     @abstractmethod
     def _exemplars(self, standardised: Tensor) -> Tensor:
         """g: standardised states to exemplars (N, M)."""
@@ -134,6 +138,11 @@ class ExemplarAdaptor(Adaptor):
     ) -> None:
         super().__init__(n_inputs, n_classes, n_filters, generator)
         self.filters = _linear(n_inputs, n_filters, generator)
+
+    @torch.no_grad()
+    def answering(self, exemplars: Tensor, logits: Tensor) -> Tensor:
+        """Exemplars as they would be with other logits, if the first C filters are the logits (``training.linear``)."""
+        return torch.cat([logits / self.output.weight.diagonal(), exemplars[:, self.n_classes :]], dim=1)
 
     def _exemplars(self, standardised: Tensor) -> Tensor:
         return _pool(self.filters(standardised))

@@ -142,7 +142,7 @@ class SDMModel:
 
         Training points with class number C, beyond the classes, are background. With logits ``out_of_fold`` (N, C) or
         (N, C + 1), the training points are predicted by them, and if there are no calibration points, the training
-        points calibrate, too, each of them against all others.
+        points calibrate, too: each against all others, with the exemplar that it would have if it had not been seen.
         """
         n_classes = len(classes)
         trained = (_encode(adaptor, [block], n_classes) for block in training.state_blocks)  # logits are not kept
@@ -158,9 +158,10 @@ class SDMModel:
         if calibration is not None:
             points, labels = _encode(adaptor, calibration.state_blocks, n_classes), calibration.labels
             calibration_examples = calibration.examples
-        elif predicted is not None:
+        elif predicted is not None and out_of_fold is not None:
             places = torch.nonzero(training.labels < n_classes).squeeze(1)
-            points, labels = predicted[places.tolist()], training.labels[places]
+            unseen = adaptor.answering(exemplars, out_of_fold.to(exemplars.device))
+            points, labels = replace(predicted, exemplars=unseen)[places.tolist()], training.labels[places]
             calibration_examples = training.examples.take(places.tolist())
         else:
             raise InvalidInputError("SDMModel.build needs calibration points, or logits out of fold.")

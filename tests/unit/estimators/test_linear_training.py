@@ -47,16 +47,17 @@ def test_it_answers_as_the_logistic_regression_on_the_same_rows(clf):
 
 
 def test_every_training_point_calibrates_against_all_others(clf):
-    """q and the nearest distance by loops over the exemplars, with the predictions out of fold."""
+    """q and the nearest distance by loops over the exemplars, with the logits out of fold, also in the exemplar."""
     model = clf.model_
     exemplars, labels = clf.support_.exemplars.double(), clf.support_.labels
     known = model.calibration
-    assert torch.equal(known.places, torch.arange(len(labels))) and torch.equal(
-        known.points.exemplars, clf.support_.exemplars
-    )
+    ratio = 1 / model.adaptor.output.weight[0, 0].item()
+    torch.testing.assert_close(known.points.exemplars[:, :3], ratio * known.logits)
+    assert torch.equal(known.points.exemplars[:, 3:], clf.support_.exemplars[:, 3:])
+    assert torch.equal(known.places, torch.arange(len(labels)))
     assert torch.equal(clf.support_.predictions, known.predictions)
     for i in range(0, len(labels), 37):
-        distance = (exemplars - exemplars[i]).norm(dim=1)
+        distance = (exemplars - known.points.exemplars[i].double()).norm(dim=1)
         order = [j for j in torch.argsort(distance, stable=True).tolist() if j != i]
         c, q = int(known.predictions[i]), 0
         while q < len(order) and int(labels[order[q]]) == c == int(known.predictions[order[q]]):
@@ -65,6 +66,21 @@ def test_every_training_point_calibrates_against_all_others(clf):
         assert float(known.nearest_distance[i]) == pytest.approx(float(distance[order[0]]), rel=1e-6)
     ecdfs = ClassEcdfs.fit(known.nearest_distance, known.similarity, known.labels, 3)
     assert all(torch.equal(a, b) for a, b in zip(ecdfs.sorted_distances, known.ecdfs.sorted_distances, strict=True))
+
+
+def test_calibration_looks_like_new_inputs_where_there_are_few_points_and_many_dimensions():
+    """Its own label must not help a point to neighbours that agree: else q says more on calibration than later."""
+    rng = np.random.default_rng(0)
+    n, width = 400, 200
+    y = rng.integers(0, 2, 6000)
+    X = (0.9 * np.eye(2, width)[y] + rng.standard_normal((6000, width))).astype(np.float32)
+    clf = SDMClassifier(0.8, control="all", random_state=0, certification_size=None).fit(X[:n], y[:n])
+    decisions, known = clf.decide(X[n:]), clf.model_.calibration
+    right = (known.predictions == known.labels).numpy()
+    for least in (1, 3):
+        vouched, later = known.similarity.numpy() >= least, decisions.similarity >= least
+        assert abs(right[vouched].mean() - (decisions.predictions == y[n:])[later].mean()) < 0.07
+        assert abs(vouched.mean() - later.mean()) < 0.07
 
 
 def test_calibration_looks_like_new_inputs(clf):
