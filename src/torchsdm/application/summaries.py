@@ -31,6 +31,7 @@ def summary(classifier: SDMClassifier | SDMEnsemble, path: Path) -> dict[str, An
         "n_support": len(model.support),
         "n_background": int((model.support.labels == len(model.classes)).sum()) if model.has_background else 0,
         "n_calibration": len(model.calibration.labels),
+        "is_cross_fitted": model.calibration.places is not None,
         "n_certification": 0 if model.certification is None else len(model.certification.labels),
         "calibration_accuracy": _accuracy(model) if len(models) == 1 else None,
         "calibration_accuracies": [_accuracy(one) for one in models],
@@ -49,7 +50,8 @@ def summary(classifier: SDMClassifier | SDMEnsemble, path: Path) -> dict[str, An
 def _class_counts(model: SDMModel) -> list[int]:
     """Examples of each class in support, calibration and certification set together."""
     held = [] if model.certification is None else [model.certification.labels]
-    labels = np.concatenate([one.cpu().numpy() for one in (model.support.labels, model.calibration.labels, *held)])
+    apart = model.calibration.labels_apart
+    labels = np.concatenate([one.cpu().numpy() for one in (model.support.labels, apart, *held)])
     counts: list[int] = np.bincount(labels, minlength=len(model.classes))[: len(model.classes)].tolist()
     return counts
 

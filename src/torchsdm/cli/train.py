@@ -239,10 +239,11 @@ def _sentences(result: dict[str, Any], strength: Strength | None) -> str:
     n_background = result["n_background"]
     shown = f" and {n_background:,} of the background" if n_background else ""
     held_out = f", certified on {result['n_certification']:,}" if result["n_certification"] else ""
+    calibrated = "the same, out of fold" if result["is_cross_fitted"] else f"{result['n_calibration']:,}"
     done = (
         f"{result['model']}: {f'{n_rounds} rounds, each ' * (n_rounds > 1)}trained on "
         f"{result['n_support'] - n_background:,} examples of {len(result['classes'])} classes{shown}, calibrated on "
-        f"{result['n_calibration']:,} ({right} right){held_out}; seed {result['seed']}."
+        f"{calibrated} ({right} right){held_out}; seed {result['seed']}."
     )
     model = result["model"]
     following = f"Next: sdm predict {model} NEW -o decisions.jsonl, or sdm evaluate {model} TEST."

@@ -33,8 +33,10 @@ class SDMClassifier(BaseSDMClassifier):
     """A classifier over frozen hidden states that admits an answer or rejects it.
 
     1. ``fit`` holds out a random part of the data, which nothing sees but the certificate;
-    2. trains J rounds of an adaptor with the SDM loss on the rest and keeps the best (section 3.1 of the paper);
-    3. matches the calibration set against the training set and estimates the high-reliability region (Algorithm 1);
+    2. trains an adaptor on the rest: its logits are a penalised logistic regression, and every point is judged out of
+       fold; or, with ``training='sdm'``, in J rounds with the SDM loss, of which the best is kept (section 3.1);
+    3. matches the calibration points against the training points and estimates the high-reliability region
+       (Algorithm 1);
     4. certifies a rule on the part held out: ``certificate_.holds_for()`` says what is promised;
     5. ``decide`` answers every input with a label, whether it is admitted, its lane, and the reason;
     6. ``explain`` shows the training examples behind a decision;
@@ -52,13 +54,13 @@ class SDMClassifier(BaseSDMClassifier):
         first is certified. A mapping names a target for every class: its true points and its predictions are held to
         it. A single number that stands for them, such as ``region_.alpha``, is then the smallest.
     n_filters : int, default=500
-        M, the width of an exemplar.
+        M, the width of an exemplar; in linear training at least two for each class.
     n_rounds : int, default=2
-        J, rounds of training, each with its own split and initial weights.
+        J, rounds of SDM training, each with its own split and initial weights.
     max_epochs : int, default=50
         Epochs per round; the model of the best one is kept.
     batch_size : int, default=50
-        Points per training step.
+        Points per step of SDM training.
     learning_rate : float, default=1e-4
         Of Adam, without weight decay.
     random_state : int, RandomState, Generator or None
@@ -70,13 +72,13 @@ class SDMClassifier(BaseSDMClassifier):
     standardization : {'per_dimension', 'scalar'}
         One mean and standard deviation per dimension, or, as in the paper, one over all entries.
     calibration_size : float, default=0.5
-        Share of X that each round calibrates on.
+        Share of X that each round of SDM training calibrates on; in linear training all of it does, out of fold.
     patience : int or None, default=5
         End a round after this many epochs without a better calibration loss; None never does.
     min_class_count : int, default=0
         Regions based on fewer calibration points of some class are refused.
     checkpoint : path or None
-        A directory where training saves its state after every epoch. An interrupted ``fit`` called again with the
+        A directory where SDM training saves its state after every epoch. An interrupted ``fit`` called again with the
         same data and settings resumes from there, with identical results.
     block_size : int
         Rows per block in matching; it limits memory and changes no answer.
@@ -96,9 +98,10 @@ class SDMClassifier(BaseSDMClassifier):
         With control 'pooled' or 'auto', which classes belong together, such as the intents of a domain: those that have
         too few points of their own are pooled within it first. By default all of them are.
     familiarity : float, default=0.05
-        Share of the calibration points of a class, the farthest ones, beyond which an input with that prediction is
-        unfamiliar: it is never certified. About as many ordinary inputs are lost. A change takes effect with the next
-        ``fit`` or ``recertify``, since the certificate is for the rule with the old one.
+        Share of the calibration points with a prediction, the least familiar ones (``torchsdm.core.familiarity``),
+        below which an input with that prediction is unfamiliar: it is never certified. About as many ordinary inputs
+        are lost. A change takes effect with the next ``fit`` or ``recertify``, since the certificate is for the rule
+        with the old one.
     policy : {'certified', 'trusted'}
         Which lanes are admitted: trusted and certified, or only trusted. Without a certificate only trusted ones are.
         It takes effect at once and is saved with the model.
@@ -106,8 +109,14 @@ class SDMClassifier(BaseSDMClassifier):
         What ``fit(background=)`` makes of examples that belong to no class: a further class, which the adaptor learns
         to tell from the others and nobody is answered with; or exemplars of the support alone, without training.
     backend : str, RayBackend or None
-        Where ``fit`` trains: in this process, or, one round beside the other, on a Ray cluster ('auto' or HOST:PORT);
-        the model is the same. Not saved.
+        Where the rounds of SDM training run: in this process, or, one beside the other, on a Ray cluster ('auto' or
+        HOST:PORT); the model is the same. Not saved.
+    training : {'linear', 'sdm'}
+        'linear': the logits are those of a multinomial logistic regression whose penalty is chosen by cross-validation,
+        every point trains, is in the support and calibrates, and it takes seconds. 'sdm': the paper's training, in
+        rounds, on a part of the data each. States of several positions are always trained in rounds.
+    class_weight : None, 'balanced' or mapping of class to float
+        What an example of each class counts in training, as in scikit-learn.
 
     Attributes
     ----------

@@ -45,6 +45,11 @@ class Calibration:
     places: Tensor | None = None  # (N,), where each point is in the support, too; -1 if it is not. None: none is
 
     @property
+    def labels_apart(self) -> Tensor:
+        """The labels of the points that are not in the support as well."""
+        return self.labels if self.places is None else self.labels[self.places < 0]
+
+    @property
     def logits(self) -> Tensor:
         """z' of the calibration points (N, C), float32."""
         return self.points.logits

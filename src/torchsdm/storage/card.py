@@ -174,7 +174,9 @@ def _use_texts(states_origin: StatesOrigin) -> str:
 
 def _points(model: SDMModel) -> dict[str, Array]:
     """The class numbers of the points of each part."""
-    parts = {"training": model.support.labels, "calibration": model.calibration.labels}
+    parts = {"training": model.support.labels}
+    if len(model.calibration.labels_apart):
+        parts["calibration"] = model.calibration.labels_apart
     if model.certification is not None:
         parts["certification"] = model.certification.labels
     return {name: labels.cpu().numpy() for name, labels in parts.items()}

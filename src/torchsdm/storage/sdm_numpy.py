@@ -296,12 +296,12 @@ class Model:
         if lane == UNFAMILIAR:
             if background:
                 return "nearest to the background: it looks like what does not belong to any class"
-            if "familiar_sizes" in self.arrays:
-                share = f"only {familiarity:.1%}" if familiarity else "none"
-                return f"too far for how sure it is: {share} of the calibration points of {label!r} are less familiar"
-            if not q:
+            if "familiar_sizes" in self.arrays and familiarity:
+                few = f"only {familiarity:.1%} of the calibration points of {label!r} are less familiar"
+                return f"too far for how sure it is: {few}"
+            if not q and "familiar_sizes" not in self.arrays:
                 return "no neighbour vouches: the nearest training example contradicts it"
-            nearer = "all" if d == 0 else f"{1 - d:.1%} of the"
+            nearer = "all" if d == 0 or "familiar_sizes" in self.arrays else f"{1 - d:.1%} of the"
             return f"too far: {nearer} calibration points of {label!r} are nearer to the training data"
         vouching = f"{q} neighbours vouch for it" if q != 1 else "1 neighbour vouches for it"
         begin = f"neighbours disagree after {q}; " if lane == REVIEW else f"{vouching}; "

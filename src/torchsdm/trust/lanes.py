@@ -133,8 +133,8 @@ class LaneRule:
             return "nearest to the background: it looks like what does not belong to any class"
         if decisions.familiarity is not None:
             familiarity = float(decisions.familiarity[row])
-            share = f"only {familiarity:.1%}" if familiarity else "none"
-            return f"too far for how sure it is: {share} of the calibration points of {label!r} are less familiar"
+            few = f"only {familiarity:.1%} of the calibration points of {label!r} are less familiar"
+            return f"too far for how sure it is: {few}" if familiarity else _too_far(0, label)
         return _too_far(d, label) if q else "no neighbour vouches: the nearest training example contradicts it"
 
     def _verdict(self, decisions: SDMDecisions, row: int, label: object, c: int, lane: str) -> str:

@@ -65,7 +65,7 @@ def test_with_a_measure_the_score_decides_on_what_a_neighbour_contradicts():
     assert rows.lane.tolist() == ["review", "certified", "trusted", "unfamiliar"]
     assert rows.familiarity[3] == 0 and (rows.familiarity[:3] >= 0.05).all()
     assert all(reason.startswith("the nearest training example contradicts it; ") for reason in rows.reason[:2])
-    assert rows.reason[3] == ("too far for how sure it is: none of the calibration points of 'ant' are less familiar")
+    assert rows.reason[3] == "too far: all calibration points of 'ant' are nearer to the training data"
     like_background = replace(decisions([50], [0.9], [5.0]), background=np.array([True]))
     assert rule.apply(like_background).lane.tolist() == ["unfamiliar"]
 
