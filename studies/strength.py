@@ -149,7 +149,7 @@ def drawn(options: argparse.Namespace, task: Task, seed: int) -> Drawn:
         X, y = np.asarray(pool.hidden_states, dtype=np.float32), np.asarray(pool.labels)
         strangers = np.asarray(shifted.hidden_states, dtype=np.float32)  # statements that another model wrote
         order = rng.permutation(len(y))
-        X, y, test = X[order], y[order], (X[order[task.n :]], y[order[task.n :]])
+        (X, y), test = (X[order[: task.n]], y[order[: task.n]]), (X[order[task.n :]], y[order[task.n :]])
     elif task.kind.startswith("reviews"):
         few = "few" if task.encoder == "qwen" else "strong"  # a decoder takes hours
         (X, y), test = states(f"{few}-reviews-pool"), states(f"{few}-reviews-test")
@@ -174,11 +174,11 @@ def drawn(options: argparse.Namespace, task: Task, seed: int) -> Drawn:
         own, other = names if "tweets" in task.kind else names[::-1]
         (X, y), strangers = states(own), states(other)[0][:1000]
         order = rng.permutation(len(y))
-        X, y, test = X[order], y[order], (X[order[task.n :]], y[order[task.n :]])
+        (X, y), test = (X[order[: task.n]], y[order[: task.n]]), (X[order[task.n :]], y[order[task.n :]])
     elif task.kind == "hallucinations":
         (X, y), strangers = states("strong-hallucinations"), states("strong-tweets")[0]
         order = rng.permutation(len(y))
-        X, y, test = X[order], y[order], (X[order[task.n :]], y[order[task.n :]])
+        (X, y), test = (X[order[: task.n]], y[order[: task.n]]), (X[order[task.n :]], y[order[task.n :]])
     else:  # intents
         (X, y), test, strangers = (
             states("strong-intents-pool"),

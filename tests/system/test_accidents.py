@@ -312,6 +312,7 @@ def test_what_training_did_is_said_once_and_in_names_of_classes(states, tmp_path
     lines = done.stdout.splitlines()
     assert [line.split(":")[0].split(",")[0] for line in lines] == [
         f"{tmp_path / 'model'}",
+        "Right without rejection",
         "Not certified at alpha 0.99",
         "It admits nothing",
         "What may help",

@@ -102,7 +102,7 @@ def test_the_schema_lists_the_fields_of_decisions():
     names = {field.name for field in dataclasses.fields(SDMDecisions)} - {"classes", "alphas", "set_sizes"}
     schema = decision_schema()["$defs"]["decision"]
     assert set(schema["properties"]) == names | {"id", "text", "magnitude"} | EVIDENCE
-    assert set(schema["required"]) == names - {"member", "score", "background"} | {"magnitude"}
+    assert set(schema["required"]) == names - {"member", "score", "background", "familiarity"} | {"magnitude"}
     assert {field.name for field in dataclasses.fields(Decisions)} < names | {"classes", "alphas", "set_sizes"}
 
 

@@ -111,7 +111,6 @@ def test_a_killed_baseline_resumes_with_the_same_bits(tmp_path):
     settings = {
         "n_filters": 16,
         "n_rounds": 3,
-        "training": "sdm",
         "max_epochs": 60,
         "learning_rate": 1e-3,
         "random_state": 3,

@@ -10,10 +10,9 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from torchsdm.core import make_adaptor
 from torchsdm.labels import class_weights, count_classes
 from torchsdm.numerics import invariant_linear
-from torchsdm.training import Part, TrainingSettings, solve_linear
+from torchsdm.training import tuned_regression
 from torchsdm.validation import Array
 
 
@@ -44,14 +43,9 @@ class TunedLogisticModel:
         """Choose the penalty, and fit with it to all points."""
         caller = "TunedLogisticModel.fit"
         self.classes_, numbers = count_classes(np.asarray(y), f"'y' of {caller}")
-        states = torch.as_tensor(np.asarray(X, dtype=np.float32))
-        points = Part(states, torch.from_numpy(numbers.astype(np.int64)), torch.arange(len(states)))
-        self._adaptor = make_adaptor("identity", states.shape[1], len(self.classes_), 1, torch.Generator())
-        self._adaptor.standardise(states, per_dimension=True)
         weights = class_weights(self.class_weight, numbers, self.classes_, caller)
-        settings = TrainingSettings(len(self.classes_), class_weights=weights)
-        solution = solve_linear(points, self._adaptor, settings, seed=0)
-        solution.put_into(self._adaptor, points)
+        states, labels = torch.as_tensor(np.asarray(X, dtype=np.float32)), torch.from_numpy(numbers.astype(np.int64))
+        self._adaptor, solution = tuned_regression(states, labels, len(self.classes_), weights)
         self.penalty_, self.out_of_fold_, self._numbers = solution.penalty, solution.out_of_fold.numpy(), numbers
         return self
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torchsdm.errors import DataWarning, Remedy, SDMWarning, TorchSDMError
 
 if TYPE_CHECKING:
-    from torchsdm.estimators import SDMClassifier, SDMEnsemble
-    from torchsdm.evaluation import Strength
+    from torchsdm.estimators import SDMClassifier, SDMEnsemble, Strength
 
 _PROMISED = {  # by control
     "groups": "for every class and every prediction",

@@ -30,7 +30,7 @@ from torchsdm.errors import InvalidInputError
 from torchsdm.wording import counted
 
 if TYPE_CHECKING:
-    from torchsdm.evaluation import Strength
+    from torchsdm.estimators import Strength
     from torchsdm.states import StatesStore
     from torchsdm.validation import Array
 
@@ -183,7 +183,7 @@ def train(
         extractor = language_model.extractor()
         from torchsdm.application import read_training_parts, summary
         from torchsdm.cluster import extract_on
-        from torchsdm.estimators import SDMClassifier, SDMEnsemble
+        from torchsdm.estimators import SDMClassifier, SDMEnsemble, Strength
         from torchsdm.hidden_states import default_store
         from torchsdm.labels import check_pools
         from torchsdm.targets import check_targets
@@ -223,8 +223,6 @@ def train(
         classifier.save(path)
     if checkpoint is None:
         remove_checkpoint(folder)  # the model has all that matters of it
-    from torchsdm.evaluation import Strength
-
     result, strength = summary(classifier, path), None
     if isinstance(classifier, SDMClassifier):
         strength = Strength.of(classifier, training)

@@ -15,6 +15,7 @@ from torchsdm.estimators.changes import (
 )
 from torchsdm.estimators.classifier import SDMClassifier
 from torchsdm.estimators.ensemble import SDMEnsemble
+from torchsdm.estimators.strength import Strength
 from torchsdm.estimators.text_classifier import SDMTextClassifier
 from torchsdm.estimators.within import decide_with, explain_with
 
@@ -29,6 +30,7 @@ __all__ = [
     "SDMClassifier",
     "SDMEnsemble",
     "SDMTextClassifier",
+    "Strength",
     "decide_with",
     "explain_with",
     "load_base",

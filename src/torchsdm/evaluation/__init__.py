@@ -21,7 +21,6 @@ from torchsdm.evaluation.report import write_report
 from torchsdm.evaluation.scorers import AdmittedShareScorer
 from torchsdm.evaluation.stranger_scores import StrangerScore, stranger_scores
 from torchsdm.evaluation.strangers import explain_labels, split_strangers
-from torchsdm.evaluation.strength import Strength
 from torchsdm.evaluation.tables import (
     Grid,
     ResultRow,
@@ -59,7 +58,6 @@ __all__ = [
     "RiskCoverageDisplay",
     "Rule",
     "StrangerScore",
-    "Strength",
     "TrainingHistoryDisplay",
     "Verdict",
     "accuracy_text",

@@ -30,7 +30,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from torchsdm.core import Adaptor, ExemplarAdaptor
+from torchsdm.core import Adaptor, ExemplarAdaptor, make_adaptor
 from torchsdm.training.data import Part, TrainingSettings, Use, random_generator
 from torchsdm.validation import Array
 
@@ -82,6 +82,18 @@ def solve_linear(train: Part, adaptor: Adaptor, settings: TrainingSettings, seed
     if settings.class_weights is not None:
         weights = torch.tensor(settings.class_weights, dtype=torch.float64)[train.labels]
     return solve_path(_Standardised(train, adaptor), train.labels, folds, weights, settings.n_classes)
+
+
+def tuned_regression(
+    states: Tensor, labels: Tensor, n_classes: int, class_weights: tuple[float, ...] | None = None
+) -> tuple[Adaptor, LinearSolution]:
+    """The regression alone, on states (N, D) that are standardised by dimension: as an adaptor that answers with it."""
+    points = Part(states, labels, torch.arange(len(labels)))
+    adaptor = make_adaptor("identity", states.shape[1], n_classes, 1, torch.Generator())
+    adaptor.standardise(states, per_dimension=True)
+    solution = solve_linear(points, adaptor, TrainingSettings(n_classes, class_weights=class_weights), seed=0)
+    solution.put_into(adaptor, points)
+    return adaptor, solution
 
 
 def solve_path(states: _Standardised, labels: Tensor, folds: Tensor, weights: Tensor, n_classes: int) -> LinearSolution:

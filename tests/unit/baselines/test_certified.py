@@ -76,7 +76,9 @@ def slow_certificate(calibration, certification, n_classes, control):
         groups = [[i for i in admitted if one[i] == c] for one in (y, y_hat) for c in range(n_classes)]
         for rows in groups if control == "groups" else [admitted]:
             n_wrong = sum(y[i] != y_hat[i] for i in rows)
-            if not rows or stats.binom.cdf(n_wrong, len(rows), 1 - ALPHA) > DELTA:
+            errors = stats.binom(len(rows), 1 - ALPHA)
+            p = errors.cdf(n_wrong) - (1 - certification.u) * errors.pmf(n_wrong)  # randomised by the inputs
+            if not rows or max(p, ALPHA ** len(rows)) > DELTA:
                 return best
         best = thresholds
     return best

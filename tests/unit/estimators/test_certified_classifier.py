@@ -132,7 +132,8 @@ def test_the_certificate_is_certify_over_plain_arrays(clf, data):
         fitted.of(evidence_of(held.logits, held.similarity, held.distance_quantile)),
         held.familiarity >= 0.05,
     )
-    expected = certify(calibration, certification, 2, alpha=0.9, delta=0.1, control="groups")
+    asked = {"alpha": 0.9, "delta": 0.1, "control": "groups", "u": clf.model_.certification.u}
+    expected = certify(calibration, certification, 2, **asked)
     assert expected.found
     assert clf.certificate_.identity == expected.identity
     assert clf.certificate_.n_certification == 300

@@ -13,7 +13,7 @@ from torchsdm import SDMClassifier, SDMEnsemble
 from torchsdm.baselines import TunedLogisticModel
 from torchsdm.core import ClassEcdfs
 from torchsdm.errors import InvalidInputError, InvalidTypeError, SDMWarning
-from torchsdm.evaluation import Strength
+from torchsdm.estimators import Strength
 from torchsdm.states import LabelledStates
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")

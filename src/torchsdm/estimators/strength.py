@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
-from torchsdm.baselines import TunedLogisticModel
-from torchsdm.estimators import SDMClassifier
+from torchsdm.estimators.classifier import SDMClassifier
 from torchsdm.states import LabelledStates
+from torchsdm.training import tuned_regression
 
 _WORSE = 0.01  # than a logistic regression: worth saying
 
@@ -40,8 +41,12 @@ class Strength:
             rows, learned = classifier.calibration_rows_, classifier.training_rows_
             if states.ndim != 2 or np.isin(rows, learned).any() or len(rows) != len(labels):
                 return None
-            model = TunedLogisticModel().fit(states[learned], names[learned])
-            regression = float((model.classes_[model.logits(states[rows]).argmax(axis=1)] == names[rows]).mean())
+            numbers = torch.from_numpy(np.searchsorted(classifier.classes_, names))
+            model, _ = tuned_regression(
+                torch.from_numpy(states[learned]).float(), numbers[learned], len(classifier.classes_)
+            )
+            logits = model.encode_exactly(torch.from_numpy(states[rows]))[1]
+            regression = float((logits.argmax(dim=1) == numbers[rows]).double().mean())
         counts = np.bincount(labels, minlength=len(classifier.classes_))
         by_class = np.bincount(labels, weights=right, minlength=len(counts)) / np.maximum(counts, 1)
         lowest = int(np.where(counts > 0, by_class, np.inf).argmin())
