@@ -313,6 +313,7 @@ def test_what_training_did_is_said_once_and_in_names_of_classes(states, tmp_path
     assert [line.split(":")[0].split(",")[0] for line in lines] == [
         f"{tmp_path / 'model'}",
         "Right without rejection",
+        "The logistic regression is better",  # than so few epochs
         "Not certified at alpha 0.99",
         "It admits nothing",
         "What may help",

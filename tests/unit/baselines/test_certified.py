@@ -66,7 +66,7 @@ def slow_score(score, decisions, row):
     return decisions.score[row]
 
 
-def slow_certificate(calibration, certification, n_classes, control):
+def slow_certificate(calibration, certification, n_classes, control, u):
     """The certified thresholds: the walk over the path as loops over groups and points."""
     path = ThresholdPath.of(calibration, n_classes, len(certification), alpha=ALPHA, delta=DELTA, control=control)
     best = None
@@ -77,7 +77,7 @@ def slow_certificate(calibration, certification, n_classes, control):
         for rows in groups if control == "groups" else [admitted]:
             n_wrong = sum(y[i] != y_hat[i] for i in rows)
             errors = stats.binom(len(rows), 1 - ALPHA)
-            p = errors.cdf(n_wrong) - (1 - certification.u) * errors.pmf(n_wrong)  # randomised by the inputs
+            p = errors.cdf(n_wrong) - (1 - u) * errors.pmf(n_wrong)  # randomised by the inputs
             if not rows or max(p, ALPHA ** len(rows)) > DELTA:
                 return best
         best = thresholds
@@ -103,7 +103,7 @@ def test_the_rule_is_that_of_plain_loops(models, name, score, control):
         samples.append(ScoredSample(numbers, predicted, scores, np.ones(len(X), dtype=bool)))
         parts.append((decisions, y))
     certified = CertifiedScore(estimator, score, control=control, **RIGHT).fit(*parts)
-    expected = slow_certificate(*samples, 3, control)
+    expected = slow_certificate(*samples, 3, control, certified.certificate_.u)
     assert certified.certificate_.found == (expected is not None)
     thresholds = np.full(3, np.inf) if expected is None else expected
     np.testing.assert_allclose(certified.certificate_.thresholds, thresholds, rtol=1e-9)
