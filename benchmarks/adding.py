@@ -65,7 +65,7 @@ def run() -> Iterator[Figure]:
 def _saved_and_loaded(n: int, path: Path) -> SDMClassifier:
     """A model whose support has n exemplars, from its files."""
     points, labels = clouds(n, M)
-    classifier = SDMClassifier(adaptor="identity", n_rounds=1, max_epochs=1, random_state=0)
+    classifier = SDMClassifier(adaptor="identity", n_rounds=1, training="sdm", max_epochs=1, random_state=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # no region is needed here
         classifier.fit(points[:1_000], labels[:1_000], ids=[f"first {i}" for i in range(1_000)])

@@ -26,7 +26,7 @@ def run() -> Iterator[Figure]:
     rng = np.random.default_rng(0)
     y = rng.integers(0, C, 500)
     states = rng.standard_normal((500, 64), dtype=np.float32) + y[:, None]
-    classifier = SDMClassifier(n_filters=M, n_rounds=1, max_epochs=2, random_state=0)
+    classifier = SDMClassifier(n_filters=M, n_rounds=1, training="sdm", max_epochs=2, random_state=0)
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore")  # no region is needed here
         classifier.fit(states, y).save(Path(folder) / "model")

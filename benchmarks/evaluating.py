@@ -78,7 +78,7 @@ def _figures(problem: Problem, costs: Costs, yardstick: Problem, small: Costs, g
 
 def _costs(problem: Problem) -> Costs:
     n, n_classes = problem.inputs, problem.classes
-    classifier = SDMClassifier(0.9, M, n_rounds=1, max_epochs=4, learning_rate=1e-3, random_state=0)
+    classifier = SDMClassifier(0.9, M, n_rounds=1, training="sdm", max_epochs=4, learning_rate=1e-3, random_state=0)
     classifier.fit(*_states(N_FITTED, n_classes, seed=0))
     n_more = problem.support - len(classifier.support_)
     if n_more > 0:

@@ -21,7 +21,7 @@ def run() -> Iterator[Figure]:
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, N)
     states = rng.standard_normal((N, D), dtype=np.float32) + labels[:, None] * 0.5
-    classifier = SDMClassifier(n_filters=M, n_rounds=1, max_epochs=2, random_state=0)
+    classifier = SDMClassifier(n_filters=M, n_rounds=1, training="sdm", max_epochs=2, random_state=0)
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as directory:
         warnings.simplefilter("ignore")  # no region is needed here
         classifier.fit(states[:1_000], labels[:1_000]).add_exemplars(states[1_000:], labels[1_000:])

@@ -39,7 +39,7 @@ def _trained() -> tuple[SupportSet, Tensor, Tensor]:
     verdicts = read_films(n_verdicts=N_TEXTS + N_QUERIES)["verdicts"]
     states = HiddenStateExtractor(ENCODER).transform([one.text for one in verdicts])
     labels = np.array([one.label for one in verdicts])
-    classifier = SDMClassifier(0.9, n_filters=1_000, certification_size=None, random_state=0)
+    classifier = SDMClassifier(0.9, n_filters=1_000, training="sdm", certification_size=None, random_state=0)
     classifier.fit(states[:N_TEXTS], labels[:N_TEXTS])
     (model,) = classifier.models_
     exemplars, logits = model.adaptor.encode_exactly(torch.from_numpy(states[N_TEXTS:]))

@@ -19,7 +19,7 @@ def run() -> Iterator[Figure]:
     labels = rng.integers(0, 2, 2 * N)
     states = rng.standard_normal((2 * N, D), dtype=np.float32)
     states[:, :32] += labels[:, None]
-    classifier = SDMClassifier(n_filters=M, n_rounds=1, max_epochs=2, batch_size=50, random_state=0)
+    classifier = SDMClassifier(n_filters=M, n_rounds=1, training="sdm", max_epochs=2, batch_size=50, random_state=0)
     with warnings.catch_warnings(), PeakMemory() as memory:
         warnings.simplefilter("ignore")
         classifier.fit(states, labels)

@@ -38,7 +38,9 @@ def states(n: int, seed: int = 0, width: int = 6_144) -> tuple[Array, Array]:
 
 def classifier_of_the_paper_s_size(n_support: int = 18_000) -> SDMClassifier:
     """A classifier with 1,000 filters and that many exemplars, hardly trained."""
-    classifier = SDMClassifier(0.9, n_filters=1_000, n_rounds=1, max_epochs=1, random_state=0).fit(*states(2_000))
+    classifier = SDMClassifier(0.9, n_filters=1_000, n_rounds=1, training="sdm", max_epochs=1, random_state=0).fit(
+        *states(2_000)
+    )
     seed = 0
     while (n_missing := n_support - len(classifier.support_)) > 0:
         seed += 1

@@ -70,7 +70,7 @@ def _texts(path: Path) -> Iterator[Figure]:
     """Requests of one text, read by a small encoder."""
     texts = documents(320)
     SDMTextClassifier(
-        ENCODER, classifier=SDMClassifier(0.9, n_rounds=1, max_epochs=2, random_state=0), cache=False
+        ENCODER, classifier=SDMClassifier(0.9, n_rounds=1, training="sdm", max_epochs=2, random_state=0), cache=False
     ).fit(texts[:256], [number % 2 for number in range(256)]).save(path)
     library, queries = SDMTextClassifier.load(path), texts[256:]
     requests = [_request("/v1/decide", json.dumps({"texts": [text]}).encode()) for text in queries]

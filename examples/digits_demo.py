@@ -55,7 +55,7 @@ def main() -> None:
 
     print(f"Training on {len(X)} digits, half for training and half for calibration (alpha = {ALPHA}) ...")
     classifier = SDMClassifier(
-        alpha=ALPHA, n_filters=100, n_rounds=2, max_epochs=60, learning_rate=3e-3, random_state=0, verbose=True
+        alpha=ALPHA, n_filters=100, training="sdm", max_epochs=60, learning_rate=3e-3, random_state=0, verbose=True
     )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", RegionWarning)

@@ -28,7 +28,7 @@ def triage(decisions: SDMDecisions) -> np.ndarray:
 def main() -> None:
     X, y = load_digits(return_X_y=True)
     X, X_new, y, y_new = train_test_split(X, y, test_size=400, stratify=y, random_state=0)
-    classifier = SDMClassifier(alpha=0.9, n_filters=50, n_rounds=1, max_epochs=40, learning_rate=3e-3, random_state=0)
+    classifier = SDMClassifier(alpha=0.9, random_state=0)
     classifier.fit(X, y)
     noise = np.random.default_rng(0).uniform(0, 16, size=(100, X.shape[1]))
     for name, inputs, truth in (("400 digits", X_new, y_new), ("100 noise inputs", noise, None)):

@@ -69,7 +69,7 @@ def strength_lines(strength: Strength | None) -> list[str]:
             "--language-model or --layer, more examples, or --class-weight balanced."
         )
     elif strength.is_below_regression:
-        lines.append("The logistic regression is better: leave out --training sdm, which then starts from it.")
+        lines.append("The logistic regression is better: --training linear, the default, starts from it.")
     return lines
 
 
