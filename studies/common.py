@@ -80,7 +80,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def states_of(options: argparse.Namespace, name: str, encoder: str = "minilm") -> Any:
     """The hidden states of texts through a language model, extracted once; only a decoder has a prompt."""
     from torchsdm import Documents, HiddenStateExtractor
-    from torchsdm.states import LabelledStates, read_states
+    from torchsdm.data import LabelledStates, read_states
 
     kept = options.states / (f"{name}.npz" if encoder == "minilm" else f"{name}-{encoder}.npz")
     if not kept.exists():
@@ -104,7 +104,7 @@ def states_of(options: argparse.Namespace, name: str, encoder: str = "minilm") -
 
 def statements(options: argparse.Namespace, part: str) -> Any:
     """Statements as 32 features of Mixtral: ``pool``, or ``test``, which another language model wrote."""
-    from torchsdm.states import read_states
+    from torchsdm.data import read_states
 
     return read_states(
         data_folder(options) / f"factcheck/mixtral32_{part}.jsonl.gz", states="attributes", labels="label"

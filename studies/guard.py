@@ -77,7 +77,7 @@ def main() -> None:
 
 def study(data: Path, n_fits: int, n_streams: int) -> dict[str, Any]:
     """Fit one classifier per seed, run all kinds of streams past its guard."""
-    from torchsdm.states import read_states
+    from torchsdm.data import read_states
 
     pool, shifted = (
         read_states(data / f"factcheck/mixtral32_{part}.jsonl.gz", states="attributes", labels="label")

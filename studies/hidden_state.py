@@ -160,8 +160,8 @@ def main() -> None:
 def extracted(options: argparse.Namespace, model: Model, task: Task, name: str) -> Any:
     """States (N, positions, parts, layers, H) with labels, extracted once: a block of texts at a time."""
     from torchsdm import Documents, HiddenStateExtractor, LabelledStates, TaskPrompt
+    from torchsdm.data import StatesStore
     from torchsdm.experiments import judge_own_answers
-    from torchsdm.states import StatesStore
 
     documents = list(Documents(data_folder(options) / f"{task.file}.jsonl.gz", repeated="drop"))
     if task.labels is not None:

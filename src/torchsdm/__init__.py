@@ -9,7 +9,7 @@ Similarity-Distance-Magnitude activations over frozen hidden states. Start with 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from torchsdm._version import __version__ as __version__
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:  # for type checkers and editors; a test checks that these are the names below
     from torchsdm.core import ClassEcdfs as ClassEcdfs
@@ -28,8 +28,12 @@ if TYPE_CHECKING:  # for type checkers and editors; a test checks that these are
     from torchsdm.core import sdm_activation as sdm_activation
     from torchsdm.core import sdm_log_activation as sdm_log_activation
     from torchsdm.core import sdm_loss as sdm_loss
-    from torchsdm.documents import Document as Document
-    from torchsdm.documents import Documents as Documents
+    from torchsdm.data import Document as Document
+    from torchsdm.data import Documents as Documents
+    from torchsdm.data import LabelledStates as LabelledStates
+    from torchsdm.data import StatesOrigin as StatesOrigin
+    from torchsdm.data import read_states as read_states
+    from torchsdm.data import state_blocks as state_blocks
     from torchsdm.errors import TorchSDMError as TorchSDMError
     from torchsdm.estimators import SDMClassifier as SDMClassifier
     from torchsdm.estimators import SDMEnsemble as SDMEnsemble
@@ -46,10 +50,6 @@ if TYPE_CHECKING:  # for type checkers and editors; a test checks that these are
     from torchsdm.hidden_states import register_prompt as register_prompt
     from torchsdm.matching import SupportSet as SupportSet
     from torchsdm.model import Explanation as Explanation
-    from torchsdm.states import LabelledStates as LabelledStates
-    from torchsdm.states import StatesOrigin as StatesOrigin
-    from torchsdm.states import read_states as read_states
-    from torchsdm.states import state_blocks as state_blocks
     from torchsdm.training import History as History
     from torchsdm.trust import Certificate as Certificate
     from torchsdm.trust import CertifiedClassifier as CertifiedClassifier
@@ -61,14 +61,13 @@ _NAMES = {
         *("SDMDecisions", "SDMLogActivation", "SDMLoss", "dkw_epsilon", "effective_sample_sizes"),
         *("find_high_reliability_region", "rescaled_similarity", "sdm_activation", "sdm_log_activation", "sdm_loss"),
     ),
-    "documents": ("Document", "Documents"),
+    "data": ("Document", "Documents", "LabelledStates", "StatesOrigin", "read_states", "state_blocks"),
     "errors": ("TorchSDMError",),
     "estimators": ("SDMClassifier", "SDMEnsemble", "SDMTextClassifier", "decide_with", "explain_with"),
     "evaluation": ("Evaluation", "LabelAudit", "audit_labels", "write_report"),
     "hidden_states": ("Backbone", "HiddenStateExtractor", "TaskPrompt", "register_prompt"),
     "matching": ("SupportSet",),
     "model": ("Explanation",),
-    "states": ("LabelledStates", "StatesOrigin", "read_states", "state_blocks"),
     "training": ("History",),
     "trust": ("Certificate", "CertifiedClassifier", "DriftGuard"),
 }

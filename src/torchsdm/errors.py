@@ -8,11 +8,7 @@ from __future__ import annotations
 import sys
 import warnings
 from enum import Enum
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from torchsdm._not_fitted import NotFittedError as NotFittedError
-
+from typing import Any
 
 _LONGEST = 2000  # characters of a text
 
@@ -139,9 +135,21 @@ def warn_user(message: str, category: type[SDMWarning], remedy: Remedy | None = 
     warnings.warn(category(message, remedy=remedy), stacklevel=depth + 1)
 
 
-def __getattr__(name: str) -> Any:
-    if name == "NotFittedError":  # scikit-learn takes seconds to import
-        from torchsdm._not_fitted import NotFittedError
+NotFittedError: type[TorchSDMError]  # made by __getattr__
 
-        return NotFittedError
+
+def __getattr__(name: str) -> Any:
+    if name == "NotFittedError":
+        return globals().setdefault(name, _not_fitted())
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _not_fitted() -> type[TorchSDMError]:
+    """The one exception that is also scikit-learn's, made when first used: scikit-learn takes seconds to import."""
+    import sklearn.exceptions
+
+    class NotFittedError(TorchSDMError, sklearn.exceptions.NotFittedError):
+        """A method that needs a fitted estimator was called before ``fit``."""
+
+    NotFittedError.__qualname__ = "NotFittedError"  # so that it can be pickled by name
+    return NotFittedError

@@ -15,9 +15,9 @@ import numpy as np
 import tiny_models
 from torchsdm import HiddenStateExtractor, SDMClassifier, SDMEnsemble
 from torchsdm.application import LiveModel
+from torchsdm.data import LabelledStates
 from torchsdm.errors import SDMWarning
 from torchsdm.estimators.text_classifier import SDMTextClassifier
-from torchsdm.states import LabelledStates
 from torchsdm.storage.review import NewInput, ReviewStore
 from torchsdm.trust import DriftGuard
 

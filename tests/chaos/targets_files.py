@@ -24,10 +24,10 @@ from chaos.mutations import (
     json_bytes,
 )
 from torchsdm import Documents, read_states
+from torchsdm.data import has_states, state_blocks
+from torchsdm.data.folder import folder_origin, n_stored_rows
+from torchsdm.data.store import read_block
 from torchsdm.files import describe_file
-from torchsdm.states import has_states, state_blocks
-from torchsdm.states.folder import folder_origin, n_stored_rows
-from torchsdm.states.store import read_block
 
 
 class _File(Target):

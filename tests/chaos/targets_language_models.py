@@ -72,7 +72,7 @@ class ChatTemplates(Target):
         return {"chat_template.jinja": template.encode("utf-8", "surrogatepass")}
 
     def read(self, folder: Path) -> None:
-        from torchsdm.documents import Document
+        from torchsdm.data import Document
         from torchsdm.hidden_states._tokens import PromptEncoder
         from torchsdm.hidden_states.prompts import TaskPrompt
 

@@ -20,12 +20,11 @@ from chaos.targets_language_models import TEMPLATES
 from chaos.targets_models import SCHEMAS, signed
 from torchsdm import Backbone, HiddenStateExtractor, SDMClassifier, SDMEnsemble, read_states
 from torchsdm.application import LiveModel
-from torchsdm.documents import Documents, _lines
+from torchsdm.data import Documents, LabelledStates, _lines
 from torchsdm.errors import BackboneError, CheckpointError, InvalidInputError, ModelFileError
 from torchsdm.files import parse_json, replace_file, usual_mode, whole_file
 from torchsdm.hidden_states._bounded import bounded_text
 from torchsdm.settings import parse_toml
-from torchsdm.states import LabelledStates
 from torchsdm.storage.review import NewInput, ReviewStore
 from torchsdm.trust import DriftGuard
 

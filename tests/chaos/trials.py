@@ -18,7 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "studies"))
 from common import machine
 
 from torchsdm.application import LiveModel
-from torchsdm.states import LabelledStates
+from torchsdm.data import LabelledStates
 
 SIGNED = {"who": "chaos", "why": "a trial"}
 

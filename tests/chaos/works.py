@@ -21,8 +21,8 @@ import numpy as np
 import tiny_models
 from sdm_command import good
 from torchsdm import SDMClassifier
+from torchsdm.data.folder import StatesFolder
 from torchsdm.errors import SDMWarning
-from torchsdm.states.folder import StatesFolder
 
 D = 8
 N_INPUTS = 1500  # of a prediction: more than one block

@@ -20,10 +20,10 @@ from torchsdm import SDMClassifier, SDMEnsemble, SupportSet
 from torchsdm.application import LiveModel, standing
 from torchsdm.cluster import RayBackend, ShardedSupport, Shards
 from torchsdm.cluster import blocks as cluster_blocks
+from torchsdm.data import LabelledStates
 from torchsdm.errors import ClusterError, InvalidInputError, ModelFileError, SDMWarning
 from torchsdm.estimators import Add, Remove
 from torchsdm.matching import RowsInFile
-from torchsdm.states import LabelledStates
 
 N_SHARDS = 3
 

@@ -15,34 +15,33 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCE = REPOSITORY / "src" / "torchsdm"
 
 # Each room and the rooms it may use, in order: a room uses only rooms above it. Every room may use the modules that
-# lie beside the rooms ("base"), and these may use the compiled loops. docs/decisions/0016-rooms.md says why.
+# lie beside the rooms ("base"). docs/decisions/0016-rooms.md says why.
 ROOMS: dict[str, set[str]] = {
-    "native": set(),
-    "matching": {"native"},
-    "core": {"native", "matching"},
+    "arithmetic": set(),
+    "matching": {"arithmetic"},
+    "core": {"arithmetic", "matching"},
     "training": {"matching", "core"},
-    "model": {"matching", "core"},
-    "trust": {"native", "core"},
-    "documents": set(),
-    "states": {"documents"},
-    "hidden_states": {"documents", "states"},
-    "storage": {"matching", "core", "model", "trust", "states"},
-    "cluster": {"matching", "training", "documents", "states", "hidden_states", "storage"},
+    "trust": {"arithmetic", "core"},
+    "model": {"matching", "core", "trust"},
+    "data": set(),
+    "hidden_states": {"data"},
+    "storage": {"matching", "core", "model", "trust", "data"},
+    "cluster": {"matching", "training", "data", "hidden_states", "storage"},
     "estimators": {
-        *("matching", "core", "training", "model", "trust", "documents", "states", "hidden_states", "storage"),
+        *("matching", "core", "training", "model", "trust", "data", "hidden_states", "storage"),
         "cluster",
     },
-    "baselines": {"matching", "core", "training", "trust", "states", "cluster", "estimators"},
-    "evaluation": {"matching", "core", "training", "model", "trust", "states", "estimators", "baselines"},
-    "experiments": {"core", "documents", "states", "hidden_states", "estimators", "baselines", "evaluation"},
+    "baselines": {"arithmetic", "matching", "core", "training", "trust", "data", "cluster", "estimators"},
+    "evaluation": {"matching", "core", "training", "model", "trust", "data", "estimators", "baselines"},
+    "experiments": {"core", "data", "hidden_states", "estimators", "baselines", "evaluation"},
     "application": {
-        *("core", "model", "trust", "documents", "states", "hidden_states", "storage", "cluster", "estimators"),
+        *("core", "model", "trust", "data", "hidden_states", "storage", "cluster", "estimators"),
         "evaluation",
     },
     "service": {"application"},
     "cli": {
-        *("native", "training", "trust", "documents", "states", "hidden_states", "storage", "cluster", "estimators"),
-        *("evaluation", "experiments", "application"),
+        *("arithmetic", "core", "training", "trust", "data", "hidden_states", "storage", "cluster"),
+        *("estimators", "evaluation", "experiments", "application"),
         "service",  # sdm serve and sdm mcp start it; no other verb knows it
     },
 }
@@ -94,7 +93,7 @@ def test_rooms_use_only_what_other_rooms_give_out():
             mine, other = room_of(module), room_of(name)
             if other is None or other == mine:
                 continue
-            assert mine is not None or other == "native", f"{module}, which every room may use, imports {other}"
+            assert mine is not None, f"{module}, which every room may use, imports {other}"
             assert mine is None or other in ROOMS[mine], f"{module} imports the room {other}"
             assert name == other, f"{module} reaches through the wall of {other}: {name}.{what}"
             assert what in importlib.import_module(f"torchsdm.{other}").__all__, f"{other} does not give out {what}"

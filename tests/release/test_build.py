@@ -49,7 +49,7 @@ def tree(tmp_path_factory):
     shutil.copytree(REPOSITORY / "src", root / "src", ignore=shutil.ignore_patterns("__pycache__", "*.library"))
     for name in FILES:
         shutil.copy(REPOSITORY / name, root)
-    native = root / "src" / "torchsdm" / "native"
+    native = root / "src" / "torchsdm" / "arithmetic"
     (native / "_unfinished-1").mkdir()
     for name in ("_loops-base.library", "_loops-v4.library", "_unfinished-1/_loops-base.library"):
         (native / name).write_text("stale")
@@ -93,7 +93,7 @@ def test_a_wheel_has_the_loops_and_is_for_this_platform(tree, compiler, build):
     wheel, _ = build(tree, compiler())
     assert wheel.name == COMPILED and not differences(wheel, libraries())
     found = loops(wheel)
-    assert found["torchsdm/native/_loops-base.library"] == "compiled with\n"
+    assert found["torchsdm/arithmetic/_loops-base.library"] == "compiled with\n"
     assert len(set(found.values())) == len(libraries())  # each for its own instructions, none of them stale
     with zipfile.ZipFile(wheel) as archive:
         facts = archive.read("torchsdm-0.1.0.dist-info/WHEEL").decode()
@@ -131,7 +131,7 @@ def test_the_archive_of_sources_gives_the_same_wheel(tree, compiler, build, tmp_
     with tarfile.open(archive) as sources:
         names = {name.partition("/")[2] for name in sources.getnames()}
         sources.extractall(tmp_path / "unpacked", filter="data")
-    c_files = {path.relative_to(tree).as_posix() for path in tree.rglob("native/*.[ch]")}
+    c_files = {path.relative_to(tree).as_posix() for path in tree.rglob("arithmetic/*.[ch]")}
     assert {"hatch_build.py", *c_files} <= names and not [name for name in names if name.endswith(".library")]
     (unpacked,) = (tmp_path / "unpacked").iterdir()
     wheel, again = build(tree, cc)[0], build(unpacked, cc)[0]
@@ -150,7 +150,7 @@ def test_an_editable_install_has_the_loops_in_its_folder(tree, compiler, tmp_pat
     root = shutil.copytree(tree, tmp_path / "tree")
     monkeypatch.setenv("CC", compiler(OLD))
     assert editable(root) == {}  # what is installed points to the folder, and fits every platform
-    native = root / "src" / "torchsdm" / "native"
+    native = root / "src" / "torchsdm" / "arithmetic"
     assert (native / "_loops-base.library").read_text() == "compiled with\n"
     if IS_X86:
         assert not (native / "_loops-v4.library").exists()  # it was stale, and this compiler cannot make it anew
@@ -161,4 +161,4 @@ def test_an_editable_install_needs_a_folder_it_may_write_to(tree, compiler, monk
     monkeypatch.setattr(os, "access", lambda path, mode, **_: mode != os.W_OK)  # root may write everywhere
     with pytest.raises(SystemExit):
         editable(tree)
-    assert f"could not be compiled: '{tree / 'src' / 'torchsdm' / 'native'}' is not writable." in capfd.readouterr().err
+    assert f"could not be compiled: '{tree / 'src' / 'torchsdm' / 'arithmetic'}' is not writable." in capfd.readouterr().err

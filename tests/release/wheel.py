@@ -24,7 +24,7 @@ import numpy as np
 
 from release.environments import fresh_environment, install
 from release.pins import CONSTRAINTS, REPOSITORY
-from torchsdm.native import LEVELS
+from torchsdm.arithmetic.loops import LEVELS
 
 SOURCE = REPOSITORY / "src"
 SERVING = re.compile(r"http://127\.0\.0\.1:(\d+)")
@@ -42,7 +42,7 @@ def build(folder: Path, compiler: str | None = None) -> Path:
 def libraries() -> set[str]:
     """The compiled loops that a wheel for this machine has, as it names them."""
     names = LEVELS if platform.machine() in ("x86_64", "AMD64") else LEVELS[:1]
-    return {f"torchsdm/native/_loops-{name}.library" for name in names}
+    return {f"torchsdm/arithmetic/_loops-{name}.library" for name in names}
 
 
 def differences(wheel: Path, compiled: set[str]) -> list[str]:

@@ -18,8 +18,8 @@ import pytest
 import warm_process
 from torchsdm import SDMClassifier
 from torchsdm.application import LiveModel
+from torchsdm.data import LabelledStates
 from torchsdm.errors import ModelFileError, ModelInUseError, SDMWarning
-from torchsdm.states import LabelledStates
 from warm_process import WarmProcess
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
@@ -64,7 +64,7 @@ KILLING = """
     warnings.simplefilter("ignore")
     from torchsdm import SDMClassifier
     from torchsdm.application import LiveModel
-    from torchsdm.states import LabelledStates
+    from torchsdm.data import LabelledStates
     from torchsdm.storage import read_changes, read_config
 
     base, root, n_kills, seed = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
@@ -164,7 +164,7 @@ WRITING = """
     import numpy as np
     warnings.simplefilter("ignore")
     from torchsdm.application import LiveModel
-    from torchsdm.states import LabelledStates
+    from torchsdm.data import LabelledStates
     live = LiveModel.open(sys.argv[1], who="the other process")
     print("ready", flush=True)
     for i in range(int(sys.argv[2])):
@@ -269,7 +269,7 @@ FILLING = """
     warnings.simplefilter("ignore")
     from torchsdm.application import LiveModel
     from torchsdm.errors import ModelFileError
-    from torchsdm.states import LabelledStates
+    from torchsdm.data import LabelledStates
     live = LiveModel.open(sys.argv[1])
     def add(i, n):
         X = 3 * np.random.default_rng(i).standard_normal((n, 4)).astype(np.float32)

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from torchsdm.choices import LANES
 from torchsdm.errors import TorchSDMError
 from torchsdm.estimators import SDMClassifier
 from torchsdm.experiments import demonstration
+from torchsdm.settings import LANES
 from torchsdm.trust import DriftGuard
 
 CERTIFIED = [name for name in demonstration._CALLED.values() if name.endswith("certified")]

@@ -15,8 +15,8 @@ import torch
 from safetensors import safe_open
 
 from torchsdm import DriftGuard, SDMClassifier, SDMEnsemble
-from torchsdm.documents import Document
-from torchsdm.states.folder import FolderWriter, StatesFolder
+from torchsdm.data import Document
+from torchsdm.data.folder import FolderWriter, StatesFolder
 from torchsdm.storage import sdm_numpy
 from torchsdm.training import stored_epochs
 

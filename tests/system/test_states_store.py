@@ -11,8 +11,8 @@ import pytest
 
 import tiny_models
 from torchsdm import Documents, HiddenStateExtractor
+from torchsdm.data import StatesStore
 from torchsdm.hidden_states import extractor as extractor_module
-from torchsdm.states import StatesStore
 from warm_process import WarmProcess
 
 N_DOCUMENTS, BLOCK = 200, 8
@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 from torchsdm import Documents, HiddenStateExtractor
 from torchsdm.hidden_states import extractor
-from torchsdm.states import StatesStore
+from torchsdm.data import StatesStore
 
 extractor.BLOCK = {BLOCK}
 model, texts, directory = sys.argv[1:]

@@ -16,12 +16,11 @@ import numpy as np
 
 from torchsdm.application.inputs import checked
 from torchsdm.application.saved_model import SavedModel
-from torchsdm.choices import REJECTED
 from torchsdm.columns import Columns
-from torchsdm.documents import BadRow, BadRows, Unreadable
+from torchsdm.data import BadRow, BadRows, LabelledStates, Unreadable, join_states, state_of, usual_shape
 from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
-from torchsdm.states import LabelledStates, join_states, state_of, usual_shape
+from torchsdm.settings import REJECTED
 from torchsdm.trust import DriftGuard
 from torchsdm.validation import Array
 

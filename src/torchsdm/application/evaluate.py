@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 from torchsdm.application.inputs import readable
 from torchsdm.application.saved_model import SavedModel
 from torchsdm.columns import Columns
-from torchsdm.documents import BadRows
+from torchsdm.data import BadRows, LabelledStates, join_states
 from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.labels import label_array
-from torchsdm.states import LabelledStates, join_states
 from torchsdm.validation import as_list
 
 if TYPE_CHECKING:

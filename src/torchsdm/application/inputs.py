@@ -15,9 +15,8 @@ import numpy as np
 from torch import Tensor
 
 from torchsdm.columns import Columns
-from torchsdm.documents import BadRow, BadRows, DataFiles, Documents, is_data
+from torchsdm.data import BadRow, BadRows, DataFiles, Documents, LabelledStates, is_data, is_states_folder
 from torchsdm.errors import EmptyInputError, InvalidInputError, MissingExtraError, Remedy
-from torchsdm.states import LabelledStates, is_states_folder
 from torchsdm.validation import is_storable_id
 from torchsdm.wording import shortened
 

@@ -13,6 +13,7 @@ from typing import Any
 from torchsdm.application.saved_model import SavedModel
 from torchsdm.application.summaries import standing
 from torchsdm.cluster import Backend
+from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, ModelFileError
 from torchsdm.estimators import (
     Add,
@@ -30,7 +31,6 @@ from torchsdm.estimators import (
     request_digest,
     save_as,
 )
-from torchsdm.states import LabelledStates
 from torchsdm.storage import (
     UNDO,
     Change,

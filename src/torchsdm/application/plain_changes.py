@@ -10,10 +10,10 @@ import numpy as np
 
 from torchsdm.application.answers import given_block
 from torchsdm.application.saved_model import SavedModel
+from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError
 from torchsdm.estimators import Add, Recalibrate, Relabel, Remove, Request, SDMClassifier, SDMEnsemble
 from torchsdm.labels import near_misses
-from torchsdm.states import LabelledStates
 
 _SETS = {"add": "support", "add_calibration": "calibration"}
 

@@ -12,9 +12,8 @@ import numpy as np
 
 from torchsdm.application.answers import Row, answer_rows, readable_block, with_rejected
 from torchsdm.application.saved_model import SavedModel
-from torchsdm.documents import BadRow, BadRows
+from torchsdm.data import BadRow, BadRows, LabelledStates, join_states
 from torchsdm.errors import InvalidInputError, TorchSDMError
-from torchsdm.states import LabelledStates, join_states
 from torchsdm.trust import DriftGuard
 from torchsdm.validation import Array
 

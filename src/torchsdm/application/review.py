@@ -26,11 +26,10 @@ import torch
 from torchsdm.application.answers import answer_rows, readable_block
 from torchsdm.application.live_model import LiveModel, Snapshot
 from torchsdm.application.summaries import standing
-from torchsdm.choices import REJECTED
-from torchsdm.documents import BadRows, Documents
+from torchsdm.data import BadRows, Documents, LabelledStates
 from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.estimators import Add, Recalibrate, Request, SDMClassifier, SDMEnsemble
-from torchsdm.states import LabelledStates
+from torchsdm.settings import REJECTED
 from torchsdm.storage import CHANGES, Change, Judged, NewInput, ReviewStore
 from torchsdm.validation import Array, is_storable_text
 

@@ -12,11 +12,10 @@ from typing import Any
 from torchsdm.application.inputs import named_and_checked, nothing_to_decide_on, open_documents, readable
 from torchsdm.cluster import Backend
 from torchsdm.columns import Columns
-from torchsdm.documents import BadRows, Document, Documents
+from torchsdm.data import BadRows, Document, Documents, LabelledStates, has_states, join_states, state_blocks
 from torchsdm.errors import InvalidInputError, ModelFileError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier, load_classifier
 from torchsdm.hidden_states import BlockReader, default_store
-from torchsdm.states import LabelledStates, has_states, join_states, state_blocks
 from torchsdm.validation import as_list
 from torchsdm.wording import shortened
 

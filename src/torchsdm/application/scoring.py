@@ -21,17 +21,16 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
-from torchsdm._version import __version__
+from torchsdm import __version__
 from torchsdm.application.answers import Row, answer_rows
 from torchsdm.application.inputs import named_and_checked, nothing_to_decide_on, readable
 from torchsdm.application.saved_model import SavedModel
 from torchsdm.cluster import RayBackend, device_type, map_in_order, portable
 from torchsdm.columns import Columns
-from torchsdm.documents import BadRow, BadRows, Document
+from torchsdm.data import BadRow, BadRows, Document, LabelledStates, input_files
 from torchsdm.errors import CheckpointError, InvalidInputError
 from torchsdm.files import file_digest, remove_unfinished, replace_file, strict_json
 from torchsdm.hidden_states import BlockReader
-from torchsdm.states import LabelledStates, input_files
 from torchsdm.validation import Array
 from torchsdm.wording import shortened
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from torchsdm.core import GroupAccuracy, HighReliabilityRegion
+from torchsdm.core import GroupAccuracy, HighReliabilityRegion, largest
 from torchsdm.errors import Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.model import Calibration, SDMModel
-from torchsdm.targets import largest
 from torchsdm.trust import Certificate, points_needed
 
 

@@ -11,11 +11,10 @@ from typing import Any
 
 from torchsdm.application.inputs import STANDARD_INPUT, checked, open_documents, readable
 from torchsdm.columns import Columns
-from torchsdm.documents import Documents
+from torchsdm.data import Documents, LabelledStates, StatesStore, has_states, read_states
 from torchsdm.errors import EmptyInputError, InvalidInputError, Remedy
 from torchsdm.hidden_states import Elsewhere, HiddenStateExtractor, default_store
 from torchsdm.labels import count_classes, warn_of_lookalikes
-from torchsdm.states import LabelledStates, StatesStore, has_states, read_states
 from torchsdm.validation import Array, check_label_array
 from torchsdm.wording import counted
 

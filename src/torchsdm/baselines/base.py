@@ -12,9 +12,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from torch import Tensor
 
 from torchsdm.core import Decisions
+from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError
 from torchsdm.labels import LabelCodes, count_classes
-from torchsdm.states import LabelledStates
 from torchsdm.training import TrainingData
 from torchsdm.validation import (
     Array,

@@ -7,10 +7,9 @@ from typing import Any, TypeVar
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 
-from torchsdm.core import Decisions
+from torchsdm.core import Decisions, Target, smallest
 from torchsdm.errors import InvalidInputError, NotFittedError
 from torchsdm.labels import LabelCodes
-from torchsdm.targets import Target, smallest
 from torchsdm.trust import Certificate, ScoredSample, certify
 from torchsdm.validation import Array, ArrayLike, check_choice, check_label_array, check_same_length
 

@@ -16,8 +16,8 @@ from torchsdm.baselines.base import training_data
 from torchsdm.baselines.softmax import softmax
 from torchsdm.cluster import Backend, as_backend, run_rounds
 from torchsdm.core import SOFTMAX_DISTANCE_QUANTILE, SOFTMAX_SIMILARITY, sdm_losses
+from torchsdm.data import LabelledStates
 from torchsdm.errors import NotFittedError
-from torchsdm.states import LabelledStates
 from torchsdm.training import (
     AdaptorLearner,
     LossRecord,

@@ -10,8 +10,8 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
+from torchsdm.arithmetic import invariant_linear
 from torchsdm.labels import class_weights, count_classes
-from torchsdm.numerics import invariant_linear
 from torchsdm.training import tuned_regression
 from torchsdm.validation import Array
 

@@ -13,14 +13,14 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.covariance import LedoitWolf
 from torch import Tensor
 
+from torchsdm.arithmetic import canonical_sum, exact_sqrt, invariant_linear
 from torchsdm.baselines.base import LogitModel, training_data
 from torchsdm.baselines.logistic import TunedLogisticModel
 from torchsdm.baselines.softmax import softmax
 from torchsdm.core import Decisions
+from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, NotFittedError, RegionWarning, warn_user
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, SupportSet
-from torchsdm.numerics import canonical_sum, exact_sqrt, invariant_linear
-from torchsdm.states import LabelledStates
 from torchsdm.training import TrainingSettings, split_of_round
 from torchsdm.validation import (
     Array,

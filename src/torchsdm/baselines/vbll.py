@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from torchsdm.arithmetic import canonical_sum, exact_sqrt, invariant_linear
 from torchsdm.baselines.cross_entropy import RoundsClassifier
 from torchsdm.cluster import Backend
 from torchsdm.core import Decisions, ExemplarAdaptor
+from torchsdm.data import LabelledStates
 from torchsdm.errors import MissingExtraError, TrainingError
-from torchsdm.numerics import canonical_sum, exact_sqrt, invariant_linear
-from torchsdm.states import LabelledStates
 from torchsdm.training import (
     Learner,
     LossRecord,

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from torchsdm.choices import PROMPT_NAMES
 from torchsdm.cli._words import rejected_line
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
+from torchsdm.settings import PROMPT_NAMES
 
 if TYPE_CHECKING:
     from torchsdm.application import LiveModel, SavedModel
     from torchsdm.cluster import Backend
-    from torchsdm.documents import BadRow
+    from torchsdm.data import BadRow
     from torchsdm.hidden_states import HiddenStateExtractor, TaskPrompt
 
 Command = TypeVar("Command", bound=Callable[..., Any])

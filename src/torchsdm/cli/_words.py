@@ -21,7 +21,7 @@ _PROMISED = {  # by control
 }
 
 if TYPE_CHECKING:
-    from torchsdm.documents import BadRow
+    from torchsdm.data import BadRow
 
 _SHOWN = 5  # rows that could not be read
 
@@ -252,7 +252,7 @@ def _asked(promise: dict[str, Any]) -> str:
     """The target of a certificate or a region, by class if classes have their own."""
     if promise.get("class_alphas") is None:
         return f"{promise['alpha']:g}"
-    from torchsdm.targets import described
+    from torchsdm.core import described
 
     by_class = promise["class_alphas"]
     return described(tuple(one["alpha"] for one in by_class), [one["label"] for one in by_class])

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from torchsdm._version import __version__
+from torchsdm import __version__
 from torchsdm.cli._options import log_to_terminal
 from torchsdm.cli._words import worded
 from torchsdm.cli.audit import audit

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from torchsdm._version import __version__
+from torchsdm import __version__
 from torchsdm.cli._options import json_option, say
 from torchsdm.cli._words import trust_lines
 from torchsdm.errors import TorchSDMError
@@ -40,8 +40,8 @@ def doctor(model: str | None, compiles: bool, as_json: bool) -> None:
         compile_here()
     import torch
 
+    from torchsdm.arithmetic import loops_in_use
     from torchsdm.hidden_states import cache_directory
-    from torchsdm.native import loops_in_use
 
     found: dict[str, Any] = {
         "torchsdm": __version__,
@@ -61,7 +61,7 @@ def doctor(model: str | None, compiles: bool, as_json: bool) -> None:
 
 def compile_here() -> None:
     """Compile the loops into the installed package."""
-    from torchsdm.native import compile_loops
+    from torchsdm.arithmetic import compile_loops
 
     try:
         libraries = compile_loops()

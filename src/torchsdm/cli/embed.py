@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchsdm.choices import SEGMENTS
 from torchsdm.cli._options import (
     AskedModel,
     asked_model_options,
@@ -20,10 +19,11 @@ from torchsdm.cli._options import (
 )
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
+from torchsdm.settings import SEGMENTS
 from torchsdm.wording import counted
 
 if TYPE_CHECKING:
-    from torchsdm.documents import Documents
+    from torchsdm.data import Documents
 
 
 @click.command()
@@ -80,7 +80,7 @@ def embed(
     """
 
     def kept() -> list[str]:
-        from torchsdm.states import n_stored_rows
+        from torchsdm.data import n_stored_rows
 
         n = n_stored_rows(output)
         return [f"{counted(n, 'document')} in {output}"] if n else []
@@ -99,7 +99,7 @@ def embed(
             raise InvalidInputError("Name a language model: --language-model NAME.")
         from torchsdm.application import readable
         from torchsdm.cluster import extract_on
-        from torchsdm.documents import Documents
+        from torchsdm.data import Documents
 
         with readable(documents) as path:
             source = Documents(

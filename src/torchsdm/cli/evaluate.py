@@ -78,7 +78,7 @@ def evaluate(
       sdm evaluate model test.jsonl --estimator softmax --estimator SDM_HR --format markdown
     """
     from torchsdm.application import evaluate_model
-    from torchsdm.documents import BadRows
+    from torchsdm.data import BadRows
     from torchsdm.files import strict_json
 
     saved = language_model.open(model, backend)

@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from torchsdm.choices import LANES, REJECTED
 from torchsdm.cli._options import (
     LanguageModel,
     column_options,
@@ -27,6 +26,7 @@ from torchsdm.cli._options import (
 from torchsdm.cli._words import guard_line
 from torchsdm.columns import Columns
 from torchsdm.errors import EmptyInputError, InvalidInputError
+from torchsdm.settings import LANES, REJECTED
 from torchsdm.wording import counted, shortened
 
 
@@ -115,7 +115,7 @@ def predict(
         write_rows,
     )
     from torchsdm.cluster import RayBackend, as_backend
-    from torchsdm.documents import BadRows
+    from torchsdm.data import BadRows
 
     if output is not None:
         check_output_format(output)

@@ -64,7 +64,7 @@ def report(
     """
     prices = costs.given("sdm report")
     from torchsdm.application import evaluate_model
-    from torchsdm.documents import BadRows
+    from torchsdm.data import BadRows
     from torchsdm.estimators import SDMClassifier
     from torchsdm.evaluation import write_report
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from torchsdm.choices import AUTO, BACKGROUNDS, CONTROLS, PAPER, POLICIES, PRESETS, TRAININGS
 from torchsdm.cli._options import (
     AskedModel,
     ModelOutput,
@@ -27,11 +26,12 @@ from torchsdm.cli._options import (
 from torchsdm.cli._words import admits, percent, said_once, strength_lines, trust_lines
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
+from torchsdm.settings import AUTO, BACKGROUNDS, CONTROLS, PAPER, POLICIES, PRESETS, TRAININGS
 from torchsdm.wording import counted
 
 if TYPE_CHECKING:
+    from torchsdm.data import StatesStore
     from torchsdm.estimators import Strength
-    from torchsdm.states import StatesStore
     from torchsdm.validation import Array
 
 
@@ -183,10 +183,10 @@ def train(
         extractor = language_model.extractor()
         from torchsdm.application import read_training_parts, summary
         from torchsdm.cluster import extract_on
+        from torchsdm.core import check_targets
         from torchsdm.estimators import SDMClassifier, SDMEnsemble, Strength
         from torchsdm.hidden_states import default_store
         from torchsdm.labels import check_pools
-        from torchsdm.targets import check_targets
         from torchsdm.training import remove_checkpoint
 
         def check(classes: Array) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchsdm.choices import AUTO, CONTROLS, POLICIES
 from torchsdm.cli._options import (
     LanguageModel,
     ModelOutput,
@@ -26,11 +25,12 @@ from torchsdm.cli._options import (
 from torchsdm.cli._words import change_lines, said_once, trust_lines
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
+from torchsdm.settings import AUTO, CONTROLS, POLICIES
 
 if TYPE_CHECKING:
     from torchsdm.application import Draft, LiveModel, SavedModel
+    from torchsdm.data import LabelledStates
     from torchsdm.estimators import SDMClassifier, SDMEnsemble
-    from torchsdm.states import LabelledStates
 
 OUTPUT_HELP = "Directory for the changed model. Default: MODEL itself, whose log then has the change."
 
@@ -305,7 +305,7 @@ def _ending(target: Path, is_dry_run: bool, falls: bool, result: dict[str, Any])
 
 def labelled_data(saved: SavedModel, source: str, columns: Columns) -> LabelledStates:
     """New labelled data for a saved model, with ids that are not in use."""
-    from torchsdm.states import join_states
+    from torchsdm.data import join_states
 
     data = join_states(list(saved.blocks(source, columns, needs_labels=True)))
     return replace(data, ids=_new_ids(data.ids, _known_ids(saved.classifier)))

@@ -14,10 +14,9 @@ from sklearn.base import clone
 
 from torchsdm.cluster.backend import Backend, RayBackend, as_backend
 from torchsdm.cluster.replicas import map_in_order
-from torchsdm.documents import Document
+from torchsdm.data import Document, ExtractedStates
 from torchsdm.errors import InvalidInputError
 from torchsdm.hidden_states import BlockReader, Elsewhere, NumberedBlocks
-from torchsdm.states import ExtractedStates
 
 
 def extract_on(backend: Backend, caller: str) -> Elsewhere | None:

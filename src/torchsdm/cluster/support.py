@@ -21,8 +21,7 @@ from torch import Tensor
 from torchsdm.cluster.backend import Backend, as_backend
 from torchsdm.cluster.blocks import BLOCK_ROWS, Block, HeldRows, Recipe, Source, even_parts, joined, logged, stretches
 from torchsdm.cluster.shards import IN_FLIGHT, Batch, Shards, StateName
-from torchsdm.matching import Firsts, IndexedRows, Match, RowsInFile, Support, rows_at_once
-from torchsdm.parts import with_part
+from torchsdm.matching import Firsts, IndexedRows, Match, RowsInFile, Support, rows_at_once, with_part
 from torchsdm.training import Spread
 from torchsdm.validation import as_tensor
 

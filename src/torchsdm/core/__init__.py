@@ -24,6 +24,19 @@ from torchsdm.core.groups import GroupAccuracy, GroupCounts, wilson_interval
 from torchsdm.core.region import HighReliabilityRegion, find_high_reliability_region
 from torchsdm.core.sample_size import dkw_epsilon, effective_sample_sizes
 from torchsdm.core.signals import ClassEcdfs, Signals
+from torchsdm.core.targets import (
+    Target,
+    by_number,
+    capped,
+    check_alpha_setting,
+    check_control,
+    check_target,
+    check_targets,
+    described,
+    largest,
+    smallest,
+    target_of,
+)
 
 __all__ = [
     "SOFTMAX_DISTANCE_QUANTILE",
@@ -44,10 +57,19 @@ __all__ = [
     "SDMLogActivation",
     "SDMLoss",
     "Signals",
+    "Target",
+    "by_number",
+    "capped",
+    "check_alpha_setting",
+    "check_control",
+    "check_target",
+    "check_targets",
     "decide",
+    "described",
     "dkw_epsilon",
     "effective_sample_sizes",
     "find_high_reliability_region",
+    "largest",
     "log_activation",
     "log_odds",
     "make_adaptor",
@@ -57,5 +79,7 @@ __all__ = [
     "sdm_log_activation",
     "sdm_loss",
     "sdm_losses",
+    "smallest",
+    "target_of",
     "wilson_interval",
 ]

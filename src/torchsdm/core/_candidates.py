@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchsdm.native import call, has_loops
+from torchsdm.arithmetic import call, has_loops
 from torchsdm.validation import Array
 
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
+from torchsdm.arithmetic import empty_float32, invariant_linear
 from torchsdm.errors import InvalidInputError
-from torchsdm.numerics import empty_float32, invariant_linear
 from torchsdm.validation import check_positive, check_shape
 
 _CACHED_ELEMENTS = 1 << 22  # hidden-state entries that may stay in cache from one operation to the next (16 MB)

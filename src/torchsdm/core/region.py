@@ -28,8 +28,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchsdm.core.targets import Target, by_number, capped, check_target, described, largest, smallest, target_of
 from torchsdm.errors import InvalidInputError, RegionWarning, Remedy
-from torchsdm.targets import Target, by_number, capped, check_target, described, largest, smallest, target_of
 from torchsdm.validation import (
     Array,
     ArrayLike,

@@ -13,9 +13,9 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor
 
-from torchsdm.choices import AUTO, BACKGROUNDS, CONTROLS, PAPER, POLICIES, TRAININGS
 from torchsdm.cluster import Backend, as_backend, run_rounds, spread_on
-from torchsdm.core import SDMDecisions
+from torchsdm.core import SDMDecisions, check_alpha_setting, check_targets
+from torchsdm.data import LabelledStates, StatesOrigin
 from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, Remedy, warn_user
 from torchsdm.estimators._apart import keep_apart
 from torchsdm.estimators._fitted import check_examples
@@ -25,8 +25,7 @@ from torchsdm.estimators._updates import Updatable
 from torchsdm.labels import BACKGROUND, LabelCodes, class_weights, count_classes, warn_of_lookalikes
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, next_ids
 from torchsdm.model import CALIBRATION, CERTIFICATION, Examples, ListedExamples, Points, Set
-from torchsdm.states import LabelledStates, StatesOrigin
-from torchsdm.targets import check_alpha_setting, check_targets
+from torchsdm.settings import AUTO, BACKGROUNDS, CONTROLS, PAPER, POLICIES, TRAININGS
 from torchsdm.training import (
     History,
     SDMLearner,

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
+from torchsdm.data import StatesOrigin
 from torchsdm.errors import InvalidTypeError, NotFittedError
 from torchsdm.labels import LabelCodes
 from torchsdm.matching import check_ids
 from torchsdm.model import ListedExamples, SDMModel
-from torchsdm.states import StatesOrigin
 from torchsdm.training import History
 from torchsdm.trust import Certificate, Reliability
 from torchsdm.validation import Array, as_list, check_same_length, is_storable_text

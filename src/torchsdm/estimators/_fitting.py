@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from torchsdm.core import Signals, restore_adaptor
+from torchsdm.core import Signals, Target, restore_adaptor
+from torchsdm.data import StatesOrigin
 from torchsdm.matching import DEFAULT_BLOCK_SIZE
 from torchsdm.model import Examples, Points, SDMModel
-from torchsdm.states import StatesOrigin
-from torchsdm.targets import Target
 from torchsdm.training import (
     EpochRecord,
     Part,

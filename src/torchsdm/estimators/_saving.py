@@ -8,14 +8,14 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from torchsdm._version import __version__
+from torchsdm import __version__
 from torchsdm.cluster import Backend, ShardedSupport, Shards, StoredSupport, as_backend
+from torchsdm.data import StatesOrigin
 from torchsdm.errors import InvalidInputError, ModelFileError
 from torchsdm.estimators._trust import Trusting
 from torchsdm.estimators.changes import replay
 from torchsdm.labels import LabelCodes
 from torchsdm.settings import check_fields
-from torchsdm.states import StatesOrigin
 from torchsdm.storage import (
     CONFIG_NAME,
     HubModel,

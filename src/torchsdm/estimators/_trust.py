@@ -13,14 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchsdm.choices import AUTO, POLICIES
-from torchsdm.core import Familiarity
+from torchsdm.core import Familiarity, Target, largest
 from torchsdm.errors import CertificateWarning, Remedy, SDMWarning, warn_user
 from torchsdm.estimators._fitted import FittedState
 from torchsdm.estimators._fitting import FitData
 from torchsdm.labels import check_pools
 from torchsdm.model import Certification, Points, SDMModel
-from torchsdm.targets import Target, largest
+from torchsdm.settings import AUTO, POLICIES
 from torchsdm.training import Part, certification_split
 from torchsdm.trust import (
     AlphaCurve,

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from torchsdm.core import check_targets
 from torchsdm.errors import InvalidInputError, InvalidTypeError, Remedy
 from torchsdm.estimators._apart import keep_apart
 from torchsdm.estimators._fitted import FittedState, check_examples
 from torchsdm.model import CALIBRATION, CERTIFICATION, SUPPORT, EncodedPoints, SDMModel
-from torchsdm.targets import check_targets
 from torchsdm.validation import (
     Array,
     ArrayLike,

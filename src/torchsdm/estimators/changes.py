@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from torchsdm.core import Encoded
+from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, ModelFileError, SDMWarning
 from torchsdm.estimators._apart import keep_apart
 from torchsdm.matching import RowsInFile
@@ -32,7 +33,6 @@ from torchsdm.model import (
     ListedExamples,
     SDMModel,
 )
-from torchsdm.states import LabelledStates
 from torchsdm.storage import COSTLY, UNDO, Entry, ReadLog, Record, outcome_to_bytes, take_outcome, undone_by
 from torchsdm.trust import Certificate, GuardReset, Reliability
 from torchsdm.validation import Array, as_list, as_tensor, check_choice

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from torchsdm.core import HighReliabilityRegion, SDMDecisions
+from torchsdm.core import HighReliabilityRegion, SDMDecisions, Target, check_control, check_targets
+from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, MissingExtraError, Remedy
 from torchsdm.estimators._apart import keep_apart
 from torchsdm.estimators._base import BaseSDMClassifier, warn_of_other_scale
@@ -19,9 +20,7 @@ from torchsdm.estimators._fitting import FitData
 from torchsdm.labels import by_class
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, Support, next_ids
 from torchsdm.model import CERTIFICATION, Explanation, Points, SDMModel, explain
-from torchsdm.states import LabelledStates
 from torchsdm.storage import write_numpy_export
-from torchsdm.targets import Target, check_control, check_targets
 from torchsdm.training import History, best_round
 from torchsdm.trust import AlphaChoice, AlphaCurve, DriftGuard, Prices
 from torchsdm.validation import Array, ArrayLike, check_path, check_positive

@@ -10,12 +10,12 @@ import numpy as np
 from torch import Tensor
 
 from torchsdm.core import Decisions, SDMDecisions
+from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError
 from torchsdm.estimators._base import BaseSDMClassifier
 from torchsdm.estimators.classifier import SDMClassifier
 from torchsdm.labels import LabelCodes
 from torchsdm.model import Explanation, explain
-from torchsdm.states import LabelledStates
 from torchsdm.validation import Array, ArrayLike, check_positive
 
 Self = TypeVar("Self", bound="SDMEnsemble")

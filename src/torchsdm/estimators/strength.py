@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchsdm.data import LabelledStates
 from torchsdm.estimators.classifier import SDMClassifier
-from torchsdm.states import LabelledStates
 from torchsdm.training import tuned_regression
 
 _WORSE = 0.01  # than a logistic regression: worth saying

@@ -12,8 +12,8 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
 from torchsdm.cluster import Backend, extract_on
-from torchsdm.core import SDMDecisions
-from torchsdm.documents import Documents
+from torchsdm.core import SDMDecisions, check_targets
+from torchsdm.data import Documents, StatesStore
 from torchsdm.errors import BackboneError, DataWarning, InvalidInputError, ModelFileError, NotFittedError
 from torchsdm.estimators._loading import load_classifier
 from torchsdm.estimators.classifier import SDMClassifier
@@ -21,9 +21,7 @@ from torchsdm.estimators.ensemble import SDMEnsemble
 from torchsdm.hidden_states import Backbone, HiddenStateExtractor, TaskPrompt, default_store
 from torchsdm.labels import LabelCodes, count_classes, warn_of_lookalikes
 from torchsdm.model import Explanation
-from torchsdm.states import StatesStore
 from torchsdm.storage import HubModel
-from torchsdm.targets import check_targets
 from torchsdm.trust import AlphaChoice, DriftGuard
 from torchsdm.validation import Array, ArrayLike, check_path, no_states
 from torchsdm.wording import shortened

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError
 from torchsdm.estimators import SDMClassifier
-from torchsdm.states import LabelledStates
 from torchsdm.training import stratified_split
 from torchsdm.validation import Array
 

@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 from scipy.special import bdtrc
 
-from torchsdm.choices import LANES, REJECTED
-from torchsdm.core import SDMDecisions
+from torchsdm.core import SDMDecisions, described
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.metrics import Cell, SelectiveAccuracy, selective_accuracy
 from torchsdm.evaluation.overview import FreshGuards
 from torchsdm.evaluation.strangers import CLASSES, OUTSIDE
-from torchsdm.targets import described
+from torchsdm.settings import LANES, REJECTED
 from torchsdm.trust import Certificate
 
 PROMISED, DRIFTED, MISSED, OUTSIDERS, UNPROMISED = STANDINGS = (

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from torchsdm.core import Decisions, SDMDecisions
+from torchsdm.data import LabelledStates
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
-from torchsdm.states import LabelledStates
 
 ROWS_AT_ONCE = 8192  #: inputs whose decisions are in memory with all values per class
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchsdm.choices import LANES
 from torchsdm.core import Decisions, SDMDecisions
+from torchsdm.data import LabelledStates
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation.displays import (
     AlphaDisplay,
@@ -23,7 +23,7 @@ from torchsdm.evaluation.displays import (
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.strangers import CLASSES, NONE, kind_of_labels
 from torchsdm.model import Explanation
-from torchsdm.states import LabelledStates
+from torchsdm.settings import LANES
 from torchsdm.validation import Array, ArrayLike, check_label_array
 
 MAX_EXAMPLES = 3  #: per kind and data set

@@ -28,10 +28,10 @@ from sklearn.preprocessing import StandardScaler, normalize
 from tqdm.auto import tqdm
 
 from torchsdm.baselines import LogisticModel
+from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.labels import count_classes
 from torchsdm.matching import SupportSet
-from torchsdm.states import LabelledStates
 from torchsdm.validation import (
     Array,
     ArrayLike,

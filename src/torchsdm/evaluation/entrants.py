@@ -29,12 +29,12 @@ from torchsdm.baselines import (
     VBLLClassifier,
 )
 from torchsdm.core import Decisions, SDMDecisions
+from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation._fitted_parts import FittedParts
 from torchsdm.evaluation.keys import UNLISTED, Basis, EstimatorKey, Rule
 from torchsdm.labels import check_pools
-from torchsdm.states import LabelledStates
 from torchsdm.trust import Certificate
 from torchsdm.validation import Array, check_choice, check_path
 

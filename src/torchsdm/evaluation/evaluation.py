@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchsdm._version import __version__
-from torchsdm.core import Decisions
+from torchsdm import __version__
+from torchsdm.core import Decisions, Target, described
+from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation._own_decisions import OwnDecisions, blocks_of
@@ -42,8 +43,6 @@ from torchsdm.evaluation.strangers import (
     strangers_of,
 )
 from torchsdm.evaluation.tables import ResultRow, ResultTable
-from torchsdm.states import LabelledStates
-from torchsdm.targets import Target, described
 from torchsdm.training import fingerprint
 from torchsdm.validation import Array, check_alpha, check_label_array
 

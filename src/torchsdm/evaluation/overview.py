@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from torchsdm.choices import LANES
 from torchsdm.core import SDMDecisions
+from torchsdm.data import LabelledStates
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation.strangers import OUTSIDE
-from torchsdm.states import LabelledStates
+from torchsdm.settings import LANES
 from torchsdm.trust import DriftGuard
 from torchsdm.validation import Array, check_hidden_states
 

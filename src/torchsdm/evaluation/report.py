@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from torchsdm.choices import REJECTED as UNREAD
-from torchsdm.core import HighReliabilityRegion
+from torchsdm.core import HighReliabilityRegion, Target, described, target_of
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation._opening import UNPROMISED, Verdict, next_steps, verdicts
@@ -31,7 +30,7 @@ from torchsdm.evaluation.overview import FreshGuards, Overview
 from torchsdm.evaluation.strangers import CLASSES
 from torchsdm.evaluation.tables import ABSENT, REJECTED, UNKNOWN, ResultRow, Stratum, accuracy_text, share_text, strata
 from torchsdm.files import replace_file, strict_json
-from torchsdm.targets import Target, described, target_of
+from torchsdm.settings import REJECTED as UNREAD
 from torchsdm.validation import check_path
 from torchsdm.wording import shortened
 

@@ -25,12 +25,12 @@ import numpy as np
 import torch
 
 from torchsdm.baselines import MahalanobisThreshold, NearestNeighborThreshold, negative_energy
-from torchsdm.choices import LANES
 from torchsdm.core import ClassEcdfs, SDMDecisions, sdm_activation
+from torchsdm.data import LabelledStates
 from torchsdm.estimators import SDMClassifier
 from torchsdm.evaluation._fitted_parts import FittedParts
 from torchsdm.evaluation.metrics import ood_auroc, ood_fpr_at_95, ordering_score
-from torchsdm.states import LabelledStates
+from torchsdm.settings import LANES
 from torchsdm.validation import Array
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from torchsdm.data import LabelledStates
 from torchsdm.labels import LabelCodes, label_array
-from torchsdm.states import LabelledStates
 from torchsdm.validation import Array, ArrayLike, as_list, check_same_length
 from torchsdm.wording import is_one_edit_away
 

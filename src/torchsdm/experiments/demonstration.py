@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 
 from torchsdm.baselines import CertifiedScore
-from torchsdm.choices import LANES
 from torchsdm.core import SDMDecisions
-from torchsdm.documents import Document, csv_rows
+from torchsdm.data import Document, LabelledStates, csv_rows
 from torchsdm.errors import BackboneError, CertificateWarning, RegionWarning
 from torchsdm.estimators import SDMClassifier
 from torchsdm.evaluation import (
@@ -42,7 +41,7 @@ from torchsdm.evaluation import (
 )
 from torchsdm.files import replace_file, strict_json
 from torchsdm.hidden_states import HiddenStateExtractor, default_store
-from torchsdm.states import LabelledStates
+from torchsdm.settings import LANES
 from torchsdm.wording import shortened
 
 ALPHA = 0.9

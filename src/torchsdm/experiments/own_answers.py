@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError
-from torchsdm.states import LabelledStates
 
 WRONG, RIGHT = 0, 1  #: the labels of an own answer
 

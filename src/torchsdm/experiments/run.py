@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchsdm._version import __version__
+from torchsdm import __version__
+from torchsdm.data import LabelledStates
 from torchsdm.errors import CheckpointError, InvalidInputError
 from torchsdm.estimators import SDMClassifier
 from torchsdm.evaluation import ResultTable, csv_text, split_strangers, write_report
@@ -34,7 +35,6 @@ from torchsdm.experiments.studies import FUNCTIONS, Findings, Prepared, Section
 from torchsdm.files import replace_file, strict_json
 from torchsdm.hidden_states import default_store
 from torchsdm.labels import label_array
-from torchsdm.states import LabelledStates
 from torchsdm.validation import check_label_array
 
 logger = logging.getLogger(__name__)

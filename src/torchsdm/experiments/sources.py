@@ -13,12 +13,11 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from torchsdm.documents import Document, Documents
+from torchsdm.data import Document, Documents, LabelledStates, read_states
 from torchsdm.errors import InvalidInputError, MissingExtraError
 from torchsdm.evaluation import explain_labels
 from torchsdm.experiments.specification import ROLES_WITHOUT_LABELS, DataSet, Experiment, HubData
 from torchsdm.labels import label_array
-from torchsdm.states import LabelledStates, read_states
 from torchsdm.validation import (
     Array,
     as_float_tensor,

@@ -13,13 +13,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from torchsdm.choices import PRESETS
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimators import SDMClassifier
 from torchsdm.evaluation import GROUPS
 from torchsdm.files import strict_json
 from torchsdm.hidden_states import HiddenStateExtractor, TaskPrompt, task_prompt
-from torchsdm.settings import as_table, filled, parse_toml, read_settings, refuse_unknown
+from torchsdm.settings import PRESETS, as_table, filled, parse_toml, read_settings, refuse_unknown
 from torchsdm.validation import check_alpha, check_choice, check_positive, check_share, draw_seed
 
 FULL = "full"  #: the variant without changes: as in the paper

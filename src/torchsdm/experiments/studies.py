@@ -13,6 +13,7 @@ import numpy as np
 
 from torchsdm.baselines import SDMRule
 from torchsdm.core import Decisions, SDMDecisions
+from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation import (
@@ -33,7 +34,6 @@ from torchsdm.evaluation import (
 )
 from torchsdm.experiments.claims import Claim, all_hold, paper_claims
 from torchsdm.experiments.specification import Experiment
-from torchsdm.states import LabelledStates
 from torchsdm.validation import Array
 
 _MAIN = {  # the rules of the main table

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from torchsdm.documents import Document, Unreadable
+from torchsdm.data import Document, Unreadable
 from torchsdm.errors import BackboneError, InvalidInputError
 from torchsdm.hidden_states._bounded import bounded_text
 from torchsdm.hidden_states._segments import Span, join_spans, split_spans

@@ -10,13 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchsdm.documents import Document
+from torchsdm.data import Document, ExtractedStates
 from torchsdm.errors import BackboneError, InvalidInputError
 from torchsdm.hidden_states._batches import MAX_PADDING, batches_by_length
 from torchsdm.hidden_states._pooling import pool
 from torchsdm.hidden_states._tokens import PromptEncoder, TokenSequence
 from torchsdm.hidden_states.backbone import Backbone, Beginning, Layer
-from torchsdm.states import ExtractedStates
 from torchsdm.validation import Array
 
 _SHORTEST_BEGINNING = 4  # tokens that are worth running once

@@ -13,19 +13,12 @@ from typing import Any, TypeAlias
 import torch
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from torchsdm._version import __version__
-from torchsdm.choices import SEGMENTS
-from torchsdm.documents import BadRow, BadRows, Document, Documents
-from torchsdm.errors import BackboneError, InvalidInputError, InvalidTypeError
-from torchsdm.hidden_states._pooling import DECODER_PARTS, ENCODER_PARTS, PARTS
-from torchsdm.hidden_states._tokens import PromptEncoder
-from torchsdm.hidden_states.backbone import Backbone, Layer, resolve_dtype
-from torchsdm.hidden_states.extraction import Extraction
-from torchsdm.hidden_states.model_source import find_model
-from torchsdm.hidden_states.prompts import TaskPrompt, task_prompt
-from torchsdm.labels import as_label_array
-from torchsdm.progress import Progress
-from torchsdm.states import (
+from torchsdm import __version__
+from torchsdm.data import (
+    BadRow,
+    BadRows,
+    Document,
+    Documents,
     ExtractedStates,
     FolderWriter,
     LabelledStates,
@@ -38,6 +31,16 @@ from torchsdm.states import (
     folder_origin,
     join_states,
 )
+from torchsdm.errors import BackboneError, InvalidInputError, InvalidTypeError
+from torchsdm.hidden_states._pooling import DECODER_PARTS, ENCODER_PARTS, PARTS
+from torchsdm.hidden_states._tokens import PromptEncoder
+from torchsdm.hidden_states.backbone import Backbone, Layer, resolve_dtype
+from torchsdm.hidden_states.extraction import Extraction
+from torchsdm.hidden_states.model_source import find_model
+from torchsdm.hidden_states.prompts import TaskPrompt, task_prompt
+from torchsdm.labels import as_label_array
+from torchsdm.progress import Progress
+from torchsdm.settings import SEGMENTS
 from torchsdm.validation import Array, check_choice, check_device, check_path, check_positive
 from torchsdm.wording import shortened
 

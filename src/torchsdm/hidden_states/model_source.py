@@ -24,9 +24,9 @@ from filelock import FileLock
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
+from torchsdm.data import StatesStore
 from torchsdm.errors import BackboneError
 from torchsdm.files import file_digest
-from torchsdm.states import StatesStore
 from torchsdm.wording import shortened
 
 PACKAGE_PREFIX = "package:"  #: 'package:NAME' is a model inside an installed Python package

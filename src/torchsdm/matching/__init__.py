@@ -5,6 +5,8 @@
 
 from torchsdm.matching._bounds import CentredPoints
 from torchsdm.matching._parts import Part
+from torchsdm.matching.hash_index import HashIndex
+from torchsdm.matching.parts import with_part
 from torchsdm.matching.rows import IndexedRows, RowIndex, RowsInFile
 from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, NO_POINT, Firsts, Match, Search, match, rows_at_once
 from torchsdm.matching.support import Support, check_ids, next_ids
@@ -15,6 +17,7 @@ __all__ = [
     "NO_POINT",
     "CentredPoints",
     "Firsts",
+    "HashIndex",
     "IndexedRows",
     "Match",
     "Part",
@@ -27,4 +30,5 @@ __all__ = [
     "match",
     "next_ids",
     "rows_at_once",
+    "with_part",
 ]

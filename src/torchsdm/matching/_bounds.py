@@ -26,12 +26,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from torchsdm.arithmetic import empty_float32, has_loops, product_error, rounded_down, rounded_up
 from torchsdm.matching import _kernels as kernels
 from torchsdm.matching._coarse import CoarsePoints
 from torchsdm.matching._tiles import LARGEST_QUERY, SMALLEST_QUERY, BoundTerms, RowBounds
 from torchsdm.matching.rows import RowIndex
-from torchsdm.native import has_loops
-from torchsdm.numerics import empty_float32, product_error, rounded_down, rounded_up
 
 _BLOCK_ELEMENTS = 1 << 22  # float64 elements in memory at once while norms are computed (32 MB)
 _CACHED_ELEMENTS = 1 << 18  # elements that stay in cache between one operation and the next

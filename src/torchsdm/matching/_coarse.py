@@ -8,8 +8,8 @@ are measured, the error of a product p that stands for sigma^2 (x - c).(s - c) i
 
     delta_x S + (X + delta_x) delta_s + gamma (X + delta_x) (S + delta_s)
 
-by Cauchy-Schwarz, with gamma for M sums in float32, which may even be truncated (``native/coarse_products.c``). Twice
-that, split into a part of the row and a part of the column by 2 u v <= u^2 / t + t v^2, is
+by Cauchy-Schwarz, with gamma for M sums in float32, which may even be truncated (``arithmetic/coarse_products.c``).
+Twice that, split into a part of the row and a part of the column by 2 u v <= u^2 / t + t v^2, is
 
     delta_x^2 / (e r) + (e + gamma) (X + delta_x)^2 / r        for the row,
     e r S^2 + r delta_s^2 / e + gamma r (S + delta_s)^2        for the column
@@ -25,10 +25,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchsdm.arithmetic import empty_float32, in_shares, product_error, rounded_down, rounded_up
 from torchsdm.matching import _kernels as kernels
 from torchsdm.matching._tiles import BoundTerms, CoarseTerms, RowBounds
-from torchsdm.numerics import empty_float32, product_error, rounded_down, rounded_up
-from torchsdm.threads import in_shares
 
 _LANES = 32  # numbers that are read at once: rows are padded to a multiple of them
 _LARGEST = 1 << 29  # bytes that rounded points may take, which are kept from one search to the next

@@ -10,10 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from torchsdm.arithmetic import full_float32_products, in_shares
 from torchsdm.matching import _kernels, _tensor_kernels
 from torchsdm.matching._tiles import Columns, Found, Kernels, Rows, Tile
-from torchsdm.numerics import full_float32_products
-from torchsdm.threads import in_shares
 
 KernelKind = Literal["coarse", "compiled", "torch"]
 """The compiled kernels, with a first filter in bfloat16 or without it, or the same in torch operations."""

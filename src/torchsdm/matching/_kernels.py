@@ -1,4 +1,4 @@
-"""The compiled kernels of matching (CPU): ``native/tiles.c``, ``native/bounds.c`` and ``native/coarse_products.c``.
+"""The compiled kernels of matching (CPU): ``tiles.c``, ``bounds.c`` and ``coarse_products.c`` of ``arithmetic``.
 
 The functions release the interpreter lock and touch only rows ``begin`` to ``end``, so threads can share a tile.
 ``_tensor_kernels`` does the same in torch operations, for other devices and packages without compiled loops.
@@ -11,8 +11,8 @@ from ctypes import Structure, byref, c_double, c_int64, c_void_p
 import torch
 from torch import Tensor
 
+from torchsdm.arithmetic import call, library
 from torchsdm.matching._tiles import BoundTerms, CoarseTerms, Columns, Found, Rows, Tile
-from torchsdm.native import call, library
 
 
 class _Points(Structure):

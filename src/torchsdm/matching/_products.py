@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchsdm._large_products import multiply_into
+from torchsdm.arithmetic import empty_float32, whole_lines
 from torchsdm.matching import _coarse as coarse
 from torchsdm.matching._parts import Part
 from torchsdm.matching._tiles import CHUNK, CHUNK_DOWN, NO_LIMIT, Tile
-from torchsdm.numerics import empty_float32, whole_lines
 
 _KEPT_BLOCKS = 32  # blocks of products that may be kept at once: 512 MB for the default block size
 _FIRST_ROWS = 128  # queries that are enough to see whether coarse bounds leave too much open
@@ -68,11 +67,19 @@ class Products:
         elif is_coarse:
             coarse.multiply_into(out, multiplier, part.points.coarse.rounded[start:stop], bounds.n_filters)
         else:
-            multiply_into(out, multiplier, part.points.multiplicands(start, stop))
+            _multiply_into(out, multiplier, part.points.multiplicands(start, stop))
         if own is not None:
             here = torch.nonzero((own >= start) & (own < stop)).squeeze(1)
             out[here, own[here] - start] = -torch.inf  # so that the bounds of the query itself are infinite
         return tile
+
+
+def _multiply_into(out: Tensor, rows: Tensor, columns: Tensor) -> None:
+    """``rows @ columns.T`` (n, m) into ``out``, in float32; the bounds hold for any order of summation."""
+    if len(rows) == 1:
+        torch.mv(columns, rows[0], out=out[0])
+    else:
+        torch.mm(rows, columns.T, out=out)
 
 
 def limit_of(n_columns: int) -> int:
@@ -123,7 +130,7 @@ class MutualProducts:
             if self.is_coarse:
                 coarse.multiply_into(out, rows, columns, self.n_filters)
             else:
-                multiply_into(out, rows, columns)
+                _multiply_into(out, rows, columns)
             limit = limit_of(last - first) if self.is_coarse else NO_LIMIT
             if first == piece.start:
                 out.fill_diagonal_(-torch.inf)  # so that the bounds of a point with itself are infinite

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from torchsdm.arithmetic import pair_distances
 from torchsdm.matching._tiles import Columns, Found, Rows, Tile
-from torchsdm.numerics import pair_distances
 
 
 class Arguments(NamedTuple):

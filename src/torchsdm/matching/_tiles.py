@@ -1,6 +1,6 @@
 """What the matching kernels work on: rows and columns of a search, tiles of products, and the results so far.
 
-``native/tiles.c`` has structures with the same fields.
+``arithmetic/tiles.c`` has structures with the same fields.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torchsdm.arithmetic import pair_distances
 from torchsdm.matching.search import NO_POINT, Match
-from torchsdm.numerics import pair_distances
 
 
 def match_plain(

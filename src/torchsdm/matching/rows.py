@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchsdm.hash_index import HashIndex
-from torchsdm.native import call, has_loops
+from torchsdm.arithmetic import call, has_loops
+from torchsdm.matching.hash_index import HashIndex
 from torchsdm.validation import Array
 
 _BLOCK_ELEMENTS = 1 << 20  # numbers that are hashed or compared at once

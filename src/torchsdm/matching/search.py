@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchsdm.arithmetic import has_loops
 from torchsdm.errors import InvalidInputError
 from torchsdm.matching._bounds import CentredPoints
 from torchsdm.matching._coarse import fits
@@ -37,7 +38,6 @@ from torchsdm.matching._kernels import has_coarse_products
 from torchsdm.matching._parts import Part, joined
 from torchsdm.matching._products import FEWEST_ROWS, MutualProducts, Products, pieces_of, rows_of_products
 from torchsdm.matching._tiles import Columns, Found, Rows, Tile
-from torchsdm.native import has_loops
 
 DEFAULT_BLOCK_SIZE = 2048
 _FEWEST_FILTERS = 32  # with fewer, products take no longer than what is done with them

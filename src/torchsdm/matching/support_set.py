@@ -12,10 +12,10 @@ from torch import Tensor
 
 from torchsdm.matching._bounds import CentredPoints
 from torchsdm.matching._parts import Part, joined
+from torchsdm.matching.parts import with_part
 from torchsdm.matching.rows import IndexedRows, RowsInFile
 from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, Match, match, match_self, neighbors
 from torchsdm.matching.support import Support, check_exemplars, check_ids, check_labels
-from torchsdm.parts import with_part
 from torchsdm.validation import Array, ArrayLike, check_positive, check_shape
 
 

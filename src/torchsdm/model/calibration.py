@@ -20,13 +20,15 @@ from torchsdm.core import (
     GroupCounts,
     HighReliabilityRegion,
     Signals,
+    Target,
+    described,
     find_high_reliability_region,
     log_activation,
     rescaled_similarity,
+    target_of,
 )
 from torchsdm.errors import RegionWarning, SDMWarning
 from torchsdm.matching import Support
-from torchsdm.targets import Target, described, target_of
 from torchsdm.validation import Array
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
-from torchsdm.parts import with_part
+from torchsdm.matching import with_part
 from torchsdm.validation import Array, as_list
 
 

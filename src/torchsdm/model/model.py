@@ -21,15 +21,15 @@ from torchsdm.core import (
     Encoded,
     SDMDecisions,
     Signals,
+    Target,
     decide,
 )
-from torchsdm.draws import row_digests, uniform_of
 from torchsdm.errors import InvalidInputError
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, IndexedRows, Match, RowsInFile, Support, SupportSet
 from torchsdm.model.calibration import Calibration
 from torchsdm.model.examples import Examples, ListedExamples
 from torchsdm.model.same import Set, same_points
-from torchsdm.targets import Target
+from torchsdm.trust import row_digests, uniform_of
 from torchsdm.validation import Array, check_finite
 
 SUPPORT, CALIBRATION, CERTIFICATION = "support", "calibration", "certification"  #: the three sets of a model

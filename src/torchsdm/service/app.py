@@ -9,12 +9,11 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from torchsdm._version import __version__
+from torchsdm import __version__
 from torchsdm.service import inference_protocol, inspector, routes
 from torchsdm.service.documentation import described
 from torchsdm.service.failures import answer_failures
 from torchsdm.service.metrics import MeasuredRequests, Metrics
-from torchsdm.service.routes.access import BareRoute
 from torchsdm.service.security import BodyLimit, Gate, SecurityHeaders
 from torchsdm.service.serving import Serving
 from torchsdm.service.settings import ServiceSettings
@@ -48,8 +47,6 @@ def create_app(path: str | Path, settings: ServiceSettings, **opening: Any) -> F
     no_pages: Any = {"docs_url": None, "redoc_url": None}  # they would load scripts from elsewhere
     app = FastAPI(title="torchsdm", version=__version__, lifespan=lifespan, redirect_slashes=False, **no_pages)
     app.state.serving, app.state.inspector = serving, inspecting
-    app.router.routes += [BareRoute("/v1/decide", routes.decisions.decide)]
-    app.router.routes += [BareRoute("/v2/models/{name}/infer", inference_protocol.infer)]
     for router in ROUTERS:
         app.include_router(router)
     app.mount("/page", inspector.files)

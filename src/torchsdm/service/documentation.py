@@ -14,8 +14,9 @@ from fastapi.openapi.utils import get_openapi
 
 from torchsdm.application import decision_schema
 from torchsdm.service.inference_protocol import InferRequest
-from torchsdm.service.schemas import DecideRequest
+from torchsdm.service.security import needs_token
 from torchsdm.service.serving import Served, Serving
+from torchsdm.service.settings import ServiceSettings
 
 _ABOUT = """\
 Which answers of a model may be acted on, and why. Every answer names the `version` of the support that it was decided
@@ -33,12 +34,24 @@ def described(app: FastAPI, serving: Serving) -> None:
     def of_model(served: Served) -> dict[str, Any]:
         schema = get_openapi(title=app.title, version=app.version, description=_ABOUT, routes=app.routes)
         schema["components"]["schemas"] |= _shared_schemas()
+        schema["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        for path, operations in schema["paths"].items():
+            for method, operation in operations.items():
+                operation["security"] = _security(method.upper(), path, serving.settings)
         for (method, path), examples in all_examples(served).items():
             body = schema["paths"][path][method]["requestBody"]["content"]["application/json"]
             body["examples"] = {name: {"value": value} for name, value in examples.items()}
         return schema
 
     app.openapi = lambda: of_model(serving.served)  # type: ignore[method-assign]
+
+
+def _security(method: str, path: str, settings: ServiceSettings) -> list[dict[str, list[str]]]:
+    """What OpenAPI says of the token: demanded, not demanded by this service but perhaps by others, or never."""
+    if not needs_token(method, path, is_local=False):
+        return []
+    demanded = settings.token is not None and needs_token(method, path, settings.is_local)
+    return [{"token": []}] if demanded else [{}, {"token": []}]
 
 
 def all_examples(served: Served) -> dict[tuple[str, str], dict[str, Any]]:
@@ -88,14 +101,11 @@ def all_examples(served: Served) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def _shared_schemas() -> dict[str, Any]:
-    """The schema of a decision, and the shapes that FastAPI does not see, as components."""
+    """The schema of a decision, and the body that FastAPI does not read, as components."""
     text = json.dumps(decision_schema()).replace("#/$defs/", f"{_REFERENCE}Decision-")
     decision = json.loads(text)
     parts = decision.pop("$defs")
     decision.pop("$schema")
     schemas = {"Decision": decision, **{f"Decision-{name}": part for name, part in parts.items()}}
-    for body in (DecideRequest, InferRequest):
-        schema = body.model_json_schema(ref_template=f"{_REFERENCE}{{model}}")
-        schemas |= schema.pop("$defs", {})
-        schemas[body.__name__] = schema
-    return schemas
+    infer = InferRequest.model_json_schema(ref_template=f"{_REFERENCE}{{model}}")
+    return {**schemas, **infer.pop("$defs"), InferRequest.__name__: infer}

@@ -19,7 +19,7 @@ from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from torchsdm._version import __version__
+from torchsdm import __version__
 from torchsdm.application import AnswerRequest
 from torchsdm.errors import InvalidInputError
 from torchsdm.service.failures import JSONAnswer

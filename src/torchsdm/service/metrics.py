@@ -10,7 +10,7 @@ from typing import Any
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.responses import Response
 
-from torchsdm._version import __version__
+from torchsdm import __version__
 from torchsdm.service.security import App, Message, Receive, Scope, Send
 
 _SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)

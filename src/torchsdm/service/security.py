@@ -114,13 +114,20 @@ class Gate:
 
     def _may(self, method: str, path: str, authorization: str) -> bool:
         token = self.settings.token
-        is_question = method in ("GET", "HEAD", "OPTIONS") or _QUESTIONS.fullmatch(path) is not None
-        is_page = method in ("GET", "HEAD") and _PAGE.fullmatch(path) is not None
-        if token is None or _HEALTH.fullmatch(path) or is_page or (is_question and self.settings.is_local):
+        if token is None or not needs_token(method, path, self.settings.is_local):
             return True
         scheme, _, given = authorization.partition(" ")
         same = hmac.compare_digest(given.strip().encode(), token.encode())  # in constant time
         return same and scheme.lower() == "bearer"
+
+
+def needs_token(method: str, path: str, is_local: bool) -> bool:
+    """Whether a service that has a token demands it of a request; of questions only if others can reach it."""
+    is_page = method in ("GET", "HEAD") and _PAGE.fullmatch(path) is not None
+    if is_page or _HEALTH.fullmatch(path):
+        return False
+    is_question = method in ("GET", "HEAD", "OPTIONS") or _QUESTIONS.fullmatch(path) is not None
+    return not (is_question and is_local)
 
 
 class BodyLimit:

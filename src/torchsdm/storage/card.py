@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from torchsdm._version import __version__
-from torchsdm.core import HighReliabilityRegion
+from torchsdm import __version__
+from torchsdm.core import HighReliabilityRegion, described
+from torchsdm.data import StatesOrigin
 from torchsdm.model import SDMModel
-from torchsdm.states import StatesOrigin
-from torchsdm.targets import described
 from torchsdm.trust import Certificate
 from torchsdm.validation import Array
 

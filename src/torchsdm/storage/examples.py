@@ -13,7 +13,7 @@ from urllib.parse import quote
 import numpy as np
 
 from torchsdm.errors import ModelFileError
-from torchsdm.hash_index import HashIndex
+from torchsdm.matching import HashIndex
 from torchsdm.model import Examples
 from torchsdm.storage._tables import check_schema
 from torchsdm.storage.directory import EXAMPLES_INDEX, EXAMPLES_TABLE

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from torchsdm._version import __version__
+from torchsdm import __version__
 from torchsdm.errors import ModelFileError
 from torchsdm.files import replace_file, strict_json, whole_file
 from torchsdm.model import SDMModel

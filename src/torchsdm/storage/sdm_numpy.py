@@ -9,8 +9,8 @@
     decisions.predictions, decisions.admitted, decisions.lane, decisions.reason
 
 It decides as the classifier did when it was exported. Exemplars, logits, neighbours, q and d are the same to the bit:
-they are defined by float64 operations in NumPy's order (``torchsdm.numerics``). Probabilities and scores may differ in
-their last bits, because torch and SciPy have their own exp and log; so a value counts as reaching a threshold from a
+they are defined by float64 operations in NumPy's order (``torchsdm.arithmetic``). Probabilities and scores may differ
+in their last bits, because torch and SciPy have their own exp and log; so a value counts as reaching a threshold from a
 few bits below. Only an input that is that close to a threshold can be decided otherwise.
 
 There is no drift guard, no explanation and no update here, and nothing checks that hidden states are made as in

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from torchsdm.matching import Support
-from torchsdm.training._adam import Optimizer
 from torchsdm.training.data import Part, TrainingSettings
 from torchsdm.training.history import EpochRecord, LossRecord
 
@@ -41,7 +40,7 @@ class Learner(ABC):
     record: ClassVar[type[EpochRecord] | type[LossRecord]] = LossRecord
     """What ``epoch`` returns."""
     network: nn.Module
-    optimizer: Optimizer
+    optimizer: torch.optim.Optimizer
     spread: Spread | None = None
     """Where the support that every epoch matches is put, if not here."""
 

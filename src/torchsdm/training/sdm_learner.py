@@ -25,7 +25,6 @@ from torchsdm.core import (
 )
 from torchsdm.errors import TrainingError
 from torchsdm.matching import Support, SupportSet
-from torchsdm.training._adam import Adam
 from torchsdm.training.data import Part, TrainingSettings, Use, random_generator
 from torchsdm.training.history import EpochRecord
 from torchsdm.training.learner import Learner, part_of, prefixed
@@ -54,7 +53,7 @@ class AdaptorLearner(Learner):
         super().__init__(train, calibration, settings, seed, number)
         self.network = initial_adaptor(train, settings, seed, number)
         self.network.to(self.device)
-        self.optimizer = Adam(self.network.parameters(), settings.learning_rate)
+        self.optimizer = torch.optim.Adam(self.network.parameters(), settings.learning_rate, fused=True)
         self.train_labels, self.calibration_labels = train.labels.to(self.device), calibration.labels.to(self.device)
         self.weights_of_classes: Tensor | None = None
         if settings.class_weights is not None:

@@ -5,6 +5,7 @@ from torchsdm.trust.certificate import Certificate, GroupCheck, ScoredSample, ca
 from torchsdm.trust.certified import CertifiedClassifier
 from torchsdm.trust.choice import AlphaChoice, AlphaCurve, AlphaPoint, Prices, choose_alpha
 from torchsdm.trust.control import ControlChoice, choose_control
+from torchsdm.trust.draws import row_digests, uniform_of
 from torchsdm.trust.guard import DriftGuard, GuardReset
 from torchsdm.trust.lanes import LaneRule, SignalSample, demoted, familiarity_of, is_familiar
 from torchsdm.trust.reliability import Reliability
@@ -32,4 +33,6 @@ __all__ = [
     "familiarity_of",
     "is_familiar",
     "points_needed",
+    "row_digests",
+    "uniform_of",
 ]

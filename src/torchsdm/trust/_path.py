@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import bdtr, bdtrik, ndtr
 
-from torchsdm.core import GroupCounts
-from torchsdm.targets import Target, by_number, smallest, target_of
+from torchsdm.core import GroupCounts, Target, by_number, smallest, target_of
 from torchsdm.trust._pools import pooled
 from torchsdm.validation import Array
 

@@ -64,12 +64,9 @@ from typing import Any
 import numpy as np
 from scipy.special import bdtr, betaincinv
 
-from torchsdm.choices import AUTO, CONTROLS
-from torchsdm.core import GroupAccuracy, GroupCounts
-from torchsdm.draws import row_digests, uniform_of
-from torchsdm.errors import CertificateWarning, InvalidInputError, InvalidTypeError, Remedy
-from torchsdm.settings import check_fields
-from torchsdm.targets import (
+from torchsdm.core import (
+    GroupAccuracy,
+    GroupCounts,
     Target,
     by_number,
     capped,
@@ -80,6 +77,8 @@ from torchsdm.targets import (
     smallest,
     target_of,
 )
+from torchsdm.errors import CertificateWarning, InvalidInputError, InvalidTypeError, Remedy
+from torchsdm.settings import AUTO, CONTROLS, check_fields
 from torchsdm.trust._path import (
     POWER,
     ThresholdPath,
@@ -91,6 +90,7 @@ from torchsdm.trust._path import (
 )
 from torchsdm.trust._pools import points_needed
 from torchsdm.trust.control import choose_control, weakest_control
+from torchsdm.trust.draws import row_digests, uniform_of
 from torchsdm.validation import Array, check_choice, check_share
 
 _POOLS_NAMED = 3  # in a sentence

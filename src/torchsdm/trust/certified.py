@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
-from torchsdm.choices import AUTO, CONTROLS
 from torchsdm.core import Decisions
 from torchsdm.errors import CertificateWarning, InvalidInputError, NotFittedError, warn_user
+from torchsdm.settings import AUTO, CONTROLS
 from torchsdm.trust.certificate import Certificate, ScoredSample, certify
 from torchsdm.trust.lanes import CERTIFIED, REVIEW
 from torchsdm.validation import Array, RandomState, check_alpha, check_choice, check_label_array, check_share

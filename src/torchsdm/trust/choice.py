@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from torchsdm.choices import CONTROLS
 from torchsdm.errors import InvalidInputError
+from torchsdm.settings import CONTROLS
 from torchsdm.trust._path import POWER, ThresholdPath, of_prediction, pools_of, predictions_to_try
 from torchsdm.trust.certificate import ScoredSample
 from torchsdm.validation import Array, check_alphas, check_choice, check_positive, check_share

@@ -33,9 +33,8 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import betabinom
 
-from torchsdm.choices import CONTROLS
-from torchsdm.core import GroupCounts
-from torchsdm.targets import Target, target_of
+from torchsdm.core import GroupCounts, Target, target_of
+from torchsdm.settings import CONTROLS
 from torchsdm.trust._path import (
     POWER,
     ThresholdPath,

@@ -42,10 +42,10 @@ from typing import Any
 
 import numpy as np
 
+from torchsdm.arithmetic import call, has_loops
 from torchsdm.core import SDMDecisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError, ModelFileError, NotFittedError
 from torchsdm.files import parse_json, replace_file, strict_json
-from torchsdm.native import call, has_loops
 from torchsdm.settings import check_fields
 from torchsdm.trust.lanes import Row, demoted, demoted_row
 from torchsdm.validation import (

@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from torchsdm.choices import LANES
 from torchsdm.core import Familiarity, HighReliabilityRegion, SDMDecisions
+from torchsdm.settings import LANES
 from torchsdm.trust.certificate import Certificate, ScoredSample
 from torchsdm.trust.reliability import Reliability, evidence_of
 from torchsdm.validation import Array

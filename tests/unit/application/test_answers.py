@@ -19,7 +19,7 @@ from torchsdm.application.answers import (
     selected,
     with_rejected,
 )
-from torchsdm.documents import BadRow
+from torchsdm.data import BadRow
 from torchsdm.errors import InvalidInputError
 
 

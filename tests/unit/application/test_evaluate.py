@@ -12,7 +12,7 @@ import tiny_models
 from torchsdm import HiddenStateExtractor, SDMClassifier, TaskPrompt
 from torchsdm.application import SavedModel, evaluate_model, read_training
 from torchsdm.columns import Columns
-from torchsdm.documents import Documents
+from torchsdm.data import Documents
 from torchsdm.errors import InvalidInputError, SDMWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore:On 20 calibration points:torchsdm.errors.SDMWarning")

@@ -15,7 +15,7 @@ import tiny_models
 from torchsdm import SDMClassifier, SDMTextClassifier
 from torchsdm.application import SavedModel, check_output_place, read_training, readable, saved_model
 from torchsdm.columns import Columns
-from torchsdm.documents import DataFiles
+from torchsdm.data import DataFiles
 from torchsdm.errors import InvalidInputError, TorchSDMError
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")

@@ -14,9 +14,9 @@ import torch
 
 from torchsdm import SDMClassifier, SDMEnsemble
 from torchsdm.application import LiveModel, standing
+from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, InvalidTypeError, ModelFileError, ModelInUseError, SDMWarning
 from torchsdm.estimators import Add, Recalibrate, Relabel, Remove, load_classifier
-from torchsdm.states import LabelledStates
 from torchsdm.storage import directory as storage_directory
 from torchsdm.storage import read_config
 from torchsdm.trust import GuardReset

@@ -18,7 +18,7 @@ import tiny_models
 from torchsdm import SDMClassifier
 from torchsdm.application import LiveModel, ReviewQueue, calibration_map, signal_histograms
 from torchsdm.application.review import contradiction
-from torchsdm.documents import Documents
+from torchsdm.data import Documents
 from torchsdm.errors import InvalidInputError
 from torchsdm.estimators import SDMTextClassifier
 

@@ -17,6 +17,7 @@ from sklearn.preprocessing import StandardScaler
 
 from conftest import make_blobs
 from torchsdm import LabelledStates
+from torchsdm.arithmetic.exact import pair_distances
 from torchsdm.baselines.cross_entropy import CrossEntropyClassifier
 from torchsdm.baselines.logistic import LogisticModel
 from torchsdm.baselines.neighbors import (
@@ -27,7 +28,6 @@ from torchsdm.baselines.neighbors import (
     permissive_threshold,
 )
 from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError, RegionWarning
-from torchsdm.numerics import pair_distances
 from torchsdm.training.data import TrainingData, TrainingSettings, split_of_round
 from torchsdm.validation import draw_seed
 

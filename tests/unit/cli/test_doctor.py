@@ -7,23 +7,23 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from torchsdm import native
+from torchsdm.arithmetic import loops
 from torchsdm.cli.doctor import doctor
 from torchsdm.errors import TorchSDMError
 
 
 def test_the_loops_in_use_are_said():
-    assert json.loads(CliRunner().invoke(doctor, ["--json"]).output)["compiled_loops"] == native.loops_in_use()
-    assert f"compiled loops: {native.loops_in_use()}" in CliRunner().invoke(doctor).output
+    assert json.loads(CliRunner().invoke(doctor, ["--json"]).output)["compiled_loops"] == loops.loops_in_use()
+    assert f"compiled loops: {loops.loops_in_use()}" in CliRunner().invoke(doctor).output
 
 
 def test_what_to_do_without_them_is_said(monkeypatch):
-    monkeypatch.setattr(native, "loops_in_use", lambda: "none")
+    monkeypatch.setattr("torchsdm.arithmetic.loops_in_use", lambda: "none")
     assert "compiled loops: none, so matching is slow  ->  install a C compiler" in CliRunner().invoke(doctor).output
 
 
 def test_they_are_compiled_into_the_package(monkeypatch, tmp_path):
-    monkeypatch.setattr(native._build, "compile_loops", lambda: [tmp_path / "library"])
+    monkeypatch.setattr(loops._build, "compile_loops", lambda: [tmp_path / "library"])
     assert CliRunner().invoke(doctor, ["--compile"]).exit_code == 0
 
 

@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from torchsdm import SDMClassifier, SDMEnsemble
-from torchsdm.choices import PAPER
 from torchsdm.cli.command import sdm
 from torchsdm.cli.train import train
+from torchsdm.settings import PAPER
 
 DEFAULTS = {name: one.default for name, one in inspect.signature(SDMClassifier).parameters.items()}
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import torchsdm.application
-from torchsdm.choices import PROMPT_NAMES
 from torchsdm.cli._words import IN_SHELL, said_once, trust_lines, worded
 from torchsdm.errors import DataWarning, InvalidInputError, RegionWarning, Remedy
 from torchsdm.hidden_states.prompts import PROMPTS
+from torchsdm.settings import PROMPT_NAMES
 
 
 @pytest.mark.parametrize("remedy", Remedy)
@@ -26,7 +26,7 @@ def test_the_layer_that_the_service_shares_names_no_option():
     modules = list(Path(torchsdm.application.__file__).parent.glob("*.py"))
     assert len(modules) > 5
     for module in modules:
-        assert not re.search(r"--[a-z]|sdm [a-z]+", module.read_text(encoding="utf-8")), module.name
+        assert not re.search(r"--[a-z]|\bsdm [a-z]+", module.read_text(encoding="utf-8")), module.name
 
 
 @pytest.mark.parametrize("said", [InvalidInputError("What."), DataWarning("What."), OSError("What."), "What."])

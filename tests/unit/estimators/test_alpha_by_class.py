@@ -11,9 +11,9 @@ import pytest
 import reference
 from torchsdm import SDMClassifier, SDMEnsemble, dkw_epsilon
 from torchsdm.core import log_activation
+from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, SDMWarning
 from torchsdm.evaluation import Evaluation, classifier_entrants, write_report
-from torchsdm.states import LabelledStates
 
 NAMES = np.array(["ham", "spam"])
 ALPHA = {"spam": 0.92, "ham": 0.8}

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from torchsdm import SDMClassifier, SDMEnsemble
 from torchsdm.cli.command import sdm
+from torchsdm.data import LabelledStates
 from torchsdm.errors import CheckpointError, InvalidInputError, InvalidTypeError, SDMWarning
-from torchsdm.states import LabelledStates
 
 SETTINGS = {
     "alpha": 0.9,

@@ -12,9 +12,9 @@ from sklearn.metrics import balanced_accuracy_score
 from torchsdm import SDMClassifier, SDMEnsemble
 from torchsdm.baselines import TunedLogisticModel
 from torchsdm.core import ClassEcdfs
+from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, InvalidTypeError, SDMWarning
 from torchsdm.estimators import Strength
-from torchsdm.states import LabelledStates
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 NAMES = np.array(["ant", "bee", "cat"])

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from torchsdm import SDMClassifier
+from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, SDMWarning
 from torchsdm.evaluation import classifier_entrants, write_report
 from torchsdm.evaluation.evaluation import Evaluation
-from torchsdm.states import LabelledStates
 
 NAMES = np.array([f"intent {number:02d}" for number in range(12)])
 POOLS = {"even": NAMES[::2].tolist(), "odd": NAMES[1::2].tolist()}

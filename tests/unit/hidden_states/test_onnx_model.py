@@ -28,10 +28,10 @@ from tiny_models import (
     save_model,
 )
 from torchsdm import Backbone, HiddenStateExtractor
+from torchsdm.data import StatesStore
 from torchsdm.errors import BackboneError, InvalidInputError, MissingExtraError
 from torchsdm.hidden_states.model_source import find_model
 from torchsdm.hidden_states.onnx_model import OnnxModel
-from torchsdm.states import StatesStore
 
 MODELS = {"bert": bert, "roberta": roberta, "convbert": convbert, "mistral": mistral_without_head}
 SEQUENCES = [[11, 60, 70, 12], [99, 150, 33, 12, 18, 44, 71, 11, 120, 90, 17, 20], [45], [12, 70, 60, 11, 45, 45, 45]]

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from tiny_models import byte_level_tokenizer, roberta_tokenizer, sentencepiece_tokenizer, wordpiece_tokenizer
 from torchsdm import TaskPrompt
-from torchsdm.choices import SEGMENTS
-from torchsdm.documents.documents import Document
+from torchsdm.data.documents import Document
 from torchsdm.hidden_states._pooling import DECODER_PARTS, ENCODER_PARTS, PARTS, pool
 from torchsdm.hidden_states._segments import join_spans, split_spans
 from torchsdm.hidden_states._tokens import PromptEncoder
+from torchsdm.settings import SEGMENTS
 
 TOKENIZERS = {
     "byte-level": byte_level_tokenizer(),

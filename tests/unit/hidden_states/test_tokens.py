@@ -16,7 +16,7 @@ from tiny_models import (
     wordpiece_tokenizer,
 )
 from torchsdm import TaskPrompt
-from torchsdm.documents.documents import Document
+from torchsdm.data.documents import Document
 from torchsdm.errors import InvalidInputError
 from torchsdm.hidden_states._tokens import PromptEncoder
 from torchsdm.hidden_states.prompts import PROMPTS

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from exact_bounds import both_bounds, draw, exact_squares
+from torchsdm.arithmetic.exact import pairwise_sum, product_error, rounded_down, rounded_up
 from torchsdm.matching import _bounds as bounds
 from torchsdm.matching._bounds import Bounds, CentredPoints, _power_of_two, centred_products
 from torchsdm.matching._tiles import LARGEST_QUERY, SMALLEST_QUERY
-from torchsdm.numerics import pairwise_sum, product_error, rounded_down, rounded_up
 
 N_FILTERS = [1, 2, 3, 8, 50, 300, 2000]
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from exact_bounds import both_bounds, draw, exact_squares
+from torchsdm.arithmetic.exact import product_error
 from torchsdm.matching import CentredPoints, Part, _coarse, search
 from torchsdm.matching._kernels import has_coarse_products
 from torchsdm.matching.plain import match_plain, neighbors_plain
-from torchsdm.numerics import product_error
 
 pytestmark = pytest.mark.skipif(not has_coarse_products(), reason="this processor has no instruction for bfloat16")
 

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import reference
-from torchsdm import _large_products as large_products
-from torchsdm import numerics
+from torchsdm.arithmetic import exact
+from torchsdm.arithmetic.loops import has_loops
 from torchsdm.errors import InvalidInputError
 from torchsdm.matching import _kernels as kernels
 from torchsdm.matching import _products
@@ -28,7 +28,6 @@ from torchsdm.matching._products import Products
 from torchsdm.matching._tiles import CHUNK, CHUNK_DOWN, Kernels
 from torchsdm.matching.plain import match_plain, neighbors_plain
 from torchsdm.matching.search import match, match_self, neighbors
-from torchsdm.native import has_loops
 
 N_SUPPORT, N_QUERIES = 60, 16
 
@@ -603,15 +602,15 @@ def test_threads_change_nothing(large, threads):
 
 
 @needs_loops
-@pytest.mark.parametrize("library", ["_by_torch", "_by_numpy"])
-def test_the_library_of_the_products_changes_nothing(large, library, monkeypatch):
+def test_the_order_of_summation_changes_nothing(large, monkeypatch):
     calls = []
 
-    def multiply_into(out, a, b):
-        calls.append(len(a))
-        getattr(large_products, library)(out, a, b)
+    def multiply_into(out, rows, columns):  # sums of the halves, the second one first
+        calls.append(len(rows))
+        half = rows.shape[1] // 2
+        out.copy_(rows[:, half:] @ columns[:, half:].T + rows[:, :half] @ columns[:, :half].T)
 
-    monkeypatch.setattr(_products, "multiply_into", multiply_into)
+    monkeypatch.setattr(_products, "_multiply_into", multiply_into)
     for block_size in (48, 80, 2048):
         assert_same_as_brute_force(large, block_size, True)
     crowd = Crowd(650, 2, 0.1)
@@ -701,7 +700,7 @@ def test_exceptions_in_a_thread_reach_the_caller(monkeypatch, name, who):
     with pytest.raises(ZeroDivisionError, match="here"):
         match(problem.queries, problem.query_predictions, problem.whole(), k=1, kernels="compiled")
     assert threading.active_count() == n_threads
-    assert numerics.full_float32_products.users == 0
+    assert exact.full_float32_products.users == 0
 
 
 @every_kernel
@@ -713,7 +712,7 @@ def test_exceptions_in_one_thread_reach_the_caller(monkeypatch, how):
     problem = Problem("gaussian")
     with pytest.raises(ZeroDivisionError, match="here"):
         match(problem.queries, problem.query_predictions, problem.whole(), kernels=how)
-    assert numerics.full_float32_products.users == 0
+    assert exact.full_float32_products.users == 0
 
 
 # --- By hand ---------------------------------------------------------------------------------------------------------

@@ -79,3 +79,26 @@ def test_whatever_is_not_known_as_a_question_needs_the_token(app):
         assert asyncio.run(status(path)) == 401
     for path in questions:
         assert asyncio.run(status(path.replace("{name}", "model"))) == 422  # an empty request
+
+    described = app.openapi()
+    assert described["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}
+    for path, operations in described["paths"].items():
+        for method, operation in operations.items():
+            is_refused = path in writes and method == "post"
+            assert (operation["security"] == [{"token": []}]) == is_refused, (method, path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "question", "write"),
+    [
+        ({}, [{}, {"token": []}], [{}, {"token": []}]),
+        ({"host": "0.0.0.0", "token": "0123456789abcdef"}, [{"token": []}], [{"token": []}]),
+    ],
+)
+def test_the_description_says_where_this_service_wants_its_token(app, settings, question, write):
+    other = create_app(app.state.serving.path, ServiceSettings(**settings))
+    paths = other.openapi()["paths"]
+    assert paths["/v1/decide"]["post"]["security"] == paths["/v1/model"]["get"]["security"] == question
+    assert paths["/v1/exemplars"]["post"]["security"] == write
+    assert paths["/v1/health/live"]["get"]["security"] == paths["/v2/health/ready"]["get"]["security"] == []
+    other.state.serving.close()

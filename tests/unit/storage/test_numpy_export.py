@@ -12,8 +12,8 @@ import torch
 from sklearn.datasets import load_digits
 
 from torchsdm import SDMClassifier, SDMEnsemble
+from torchsdm.arithmetic.exact import invariant_linear
 from torchsdm.errors import ModelFileError, NotFittedError
-from torchsdm.numerics import invariant_linear
 from torchsdm.storage import sdm_numpy
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -141,3 +144,18 @@ def test_folds_have_as_many_of_each_class_as_can_be(counts):
         assert of_class.max() - of_class.min() <= 1 and of_class.sum() == count
     sizes = np.bincount(folds, minlength=5)
     assert sizes.max() - sizes.min() <= 1
+
+
+def test_fitting_does_not_import_torch_s_compiler():  # the first optimiser of torch.optim does, for a second
+    program = """
+import sys, warnings
+import numpy as np
+from torchsdm import SDMClassifier
+
+warnings.simplefilter("ignore")
+X = np.random.default_rng(0).normal(size=(200, 8)).astype(np.float32)
+SDMClassifier(0.8, 8, random_state=0).fit(X, X[:, 0] > 0).decide(X)
+print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr

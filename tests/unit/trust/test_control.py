@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from torchsdm.choices import CONTROLS
 from torchsdm.core import GroupCounts
 from torchsdm.errors import InvalidInputError
+from torchsdm.settings import CONTROLS
 from torchsdm.trust import Certificate, ScoredSample, can_certify, certify, choose_control
 from torchsdm.trust.certificate import p_values
 from torchsdm.trust.control import chances_to_pass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Request
@@ -12,7 +12,6 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.routing import Match, Route
 
 from torchsdm.service.schemas import ErrorAnswer
 from torchsdm.service.serving import Serving
@@ -60,24 +59,6 @@ def validated(kind: type[Body], value: Any) -> Body:
         return kind.model_validate(value)
     except ValidationError as error:
         raise RequestValidationError(error.errors(include_url=False)) from error
-
-
-class BareRoute(Route):
-    """A way to a function that reads the request itself, past FastAPI, which takes half of the time of a short one.
-
-    FastAPI's own route to the same function describes it for ``/openapi.json``.
-    """
-
-    def __init__(self, path: str, function: Callable[..., Awaitable[Response]]) -> None:
-        async def answer(request: Request) -> Response:
-            return await function(request=request, serving=request.app.state.serving, **request.path_params)
-
-        super().__init__(path, answer, methods=["POST"])
-
-    def matches(self, scope: Any) -> tuple[Match, Any]:
-        """As usual; the metrics want to know the route."""
-        match, found = super().matches(scope)
-        return match, {**found, "route": self}
 
 
 class _StrictRoute(APIRoute):

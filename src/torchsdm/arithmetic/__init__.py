@@ -1,0 +1,36 @@
+"""Arithmetic: sums and products whose bits depend on neither batch nor device, loops in C, and threads for them."""
+
+from torchsdm.arithmetic.exact import (
+    canonical_sum,
+    empty_float32,
+    exact_sqrt,
+    full_float32_products,
+    invariant_linear,
+    pair_distances,
+    product_error,
+    rounded_down,
+    rounded_up,
+    whole_lines,
+)
+from torchsdm.arithmetic.loops import LEVELS, call, compile_loops, has_loops, library, loops_in_use
+from torchsdm.arithmetic.threads import in_shares
+
+__all__ = [
+    "LEVELS",
+    "call",
+    "canonical_sum",
+    "compile_loops",
+    "empty_float32",
+    "exact_sqrt",
+    "full_float32_products",
+    "has_loops",
+    "in_shares",
+    "invariant_linear",
+    "library",
+    "loops_in_use",
+    "pair_distances",
+    "product_error",
+    "rounded_down",
+    "rounded_up",
+    "whole_lines",
+]

@@ -1,0 +1,49 @@
+"""What to read from a file of states."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchsdm.data._data_files import DataFiles
+from torchsdm.data.document import BadRows
+from torchsdm.errors import InvalidInputError, Remedy
+
+_SINGULAR = {"labels": "label", "ids": "id", "texts": "text"}  # as in rows of documents
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to read from the files of an input."""
+
+    files: DataFiles
+    size: int | None
+    """Rows per block; None for all rows in one."""
+    names: tuple[str, ...]
+    """The names of states, labels, ids and texts."""
+    bad: BadRows | None = None
+    """Where rows that cannot be used are noted; None: they are errors."""
+    width: int | None = None
+    """The width of the states that are wanted, if it is known."""
+
+    @property
+    def path(self) -> Path:
+        """The input, as it was given."""
+        return self.files.path
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The columns of states and ids, without which rows cannot be used or told apart."""
+        states, _, ids, _ = self.names
+        return states, ids, _SINGULAR.get(ids, ids)
+
+    def keys(self, present: Container[str]) -> tuple[str | None, ...]:
+        """The key under which each name is present; None if it is not."""
+        singular = {name: key for name, key in _SINGULAR.items() if key not in self.names}
+        candidates = ((name, singular.get(name, name)) for name in self.names)
+        return tuple(next((key for key in keys if key in present), None) for keys in candidates)
+
+    def missing(self, name: str) -> InvalidInputError:
+        """The error for something that is not in the file."""
+        return InvalidInputError(f"{self.path}: no {name!r} found.", remedy=Remedy.NAME_ARRAYS)

@@ -1,0 +1,315 @@
+"""Texts to classify, with optional labels, ids and answers, from files, tables and lists.
+
+``Documents`` can be iterated any number of times and is never in memory all at once. The first pass looks for missing,
+empty and duplicate entries and says where they are: nothing is dropped silently.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from torchsdm.data._lines import Unreadable
+from torchsdm.data._sources import choose_columns, open_source
+from torchsdm.data.document import BadRow, BadRows, Document
+from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, Remedy, warn_user
+from torchsdm.validation import Array, check_choice, check_positive, is_storable_id, is_storable_label, is_storable_text
+
+_SHOWN = 5  # places listed per kind of problem
+_LABEL_PROBLEMS = ("no label", "label that is neither text nor a number")
+
+
+@dataclass
+class DocumentReport:
+    """What a pass over documents found."""
+
+    n_documents: int = 0
+    """Documents that are used."""
+    problems: dict[str, list[str]] = field(default_factory=dict)
+    """Places of unusable documents, by kind: missing, empty, unreadable, duplicate ids."""
+    bad_rows: BadRows = field(default_factory=dict)
+    """The same documents, by number."""
+    repeated: list[str] = field(default_factory=list)
+    """Places of texts that duplicate an earlier one."""
+    contradicted: list[str] = field(default_factory=list)
+    """Places of duplicates with a different label."""
+    unanswered: list[str] = field(default_factory=list)
+    """Places of used documents without an answer."""
+    label_counts: Counter[Any] = field(default_factory=Counter)
+    fingerprint: str = ""
+    """SHA-256 of all documents that are used."""
+
+    @property
+    def n_problems(self) -> int:
+        """How many documents cannot be used."""
+        return sum(len(places) for places in self.problems.values())
+
+    def explain(self) -> str | None:
+        """The problems, one sentence per kind; None if there are none."""
+        return _explained(self.problems) or None
+
+    def explain_repeated(self) -> str | None:
+        """The duplicate texts in one sentence; None if there are none."""
+        if not self.repeated:
+            return None
+        labels = f"; with a different label: {_places(self.contradicted)}" if self.contradicted else ""
+        return f"duplicate text: {_places(self.repeated)}{labels}"
+
+
+class Documents:
+    """Checked texts from a file, a table or a list, to iterate as often as you like.
+
+    Parameters
+    ----------
+    source : path, pandas.DataFrame, datasets.Dataset, or a sequence of strings, of mappings or of ``Document``
+        A path ends in ``.jsonl``, ``.csv``, ``.tsv`` or ``.parquet``; the first three may be followed by ``.gz``. It
+        may be a folder, or a pattern such as ``data/*.jsonl``: files of one such kind, read in the order of their
+        names as if they were one file. Names that begin with a dot or an underscore are left out.
+        A ``Document`` keeps its place. Labels in a file lose surrounding white space. Labels of a dataset that are a
+        ``ClassLabel`` become their names, also those of a Parquet file that a dataset wrote.
+    text : str
+        Name of the text column or key.
+    label, id, answer : str or False, optional
+        Names of the others. By default 'label', 'id' and 'answer' are used if the source has them; False ignores such a
+        column. Without ids, documents are numbered from 0.
+    labels, ids, answers : sequences, optional
+        The labels, ids and answers themselves, for a sequence of strings.
+    problems : {'raise', 'skip', 'reject'}
+        Whether an unusable document is an error, or is skipped and counted in ``report``. 'reject' is for documents to
+        decide on: it also leaves out lines that cannot be read, takes the columns that most of the first rows have,
+        and keeps what it leaves out in ``report.bad_rows``; a missing label stays an error.
+    repeated : {'warn', 'keep', 'drop'}
+        What to do with a duplicate text: keep it and warn, keep it, or drop it. Duplicates on both sides of a split
+        make a model look better than it is.
+
+    Examples
+    --------
+    >>> documents = Documents(["A fine film.", "A dull film."], labels=[1, 0])
+    >>> [document.label for document in documents]
+    [1, 0]
+    >>> documents.report.n_documents
+    2
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        *,
+        text: str = "text",
+        label: str | Literal[False] | None = None,
+        id: str | Literal[False] | None = None,
+        answer: str | Literal[False] | None = None,
+        labels: Any = None,
+        ids: Any = None,
+        answers: Any = None,
+        problems: str = "raise",
+        repeated: str = "warn",
+    ) -> None:
+        if not isinstance(text, str):
+            raise InvalidTypeError(f"'text' of Documents must be the name of a column. Got {text!r}.")
+        check_choice(problems, ("raise", "skip", "reject"), "problems", "Documents")
+        check_choice(repeated, ("warn", "keep", "drop"), "repeated", "Documents")
+        self._problems, self._drop, self._warn = problems, repeated == "drop", repeated == "warn"
+        rejects = problems == "reject"
+        self._needs_answers = bool(answer) or answers is not None
+        beside = {"label": labels, "id": ids, "answer": answers}
+        opened = open_source(source, {name: values for name, values in beside.items() if values is not None})
+        self._source = opened if rejects else opened.strict()
+        self.name = self._source.name
+        """The file, or the kind of object that the documents come from."""
+        parts = {"text": text, "label": label, "id": id, "answer": answer}
+        self._columns = choose_columns(self._source, parts, usual=rejects)
+        names = {"label": label, "id": id}
+        self._unseen = [part for part, name in names.items() if name is None and self._columns[part] is None]
+        self._report: DocumentReport | None = None
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether the source has labels."""
+        return self._columns["label"] is not None
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether the source has ids; if not, documents are numbered."""
+        return self._columns["id"] is not None
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether the source has answers."""
+        return self._columns["answer"] is not None
+
+    @property
+    def report(self) -> DocumentReport:
+        """What the first pass found; raises if it found problems, unless they are skipped."""
+        if self._report is None:
+            self._report = self._examine()
+        return self._report
+
+    def label_array(self) -> Array:
+        """The labels, equal ones together: enough to know the classes before anything is made of the texts."""
+        return np.array(list(self.report.label_counts.elements()))
+
+    def __len__(self) -> int:
+        return self.report.n_documents
+
+    def __iter__(self) -> Iterator[Document]:
+        report, digest = self.report, hashlib.sha256()
+        for document, problem, is_repeated in self._examined(DocumentReport()):
+            if problem is None and not (is_repeated and self._drop):
+                digest.update(_document_digest(document))
+                yield document
+        if digest.hexdigest() != report.fingerprint:
+            raise InvalidInputError(f"{self.name} changed while it was being read. Start again.")
+
+    def blocks(self, size: int) -> Iterator[list[Document]]:
+        """The documents in lists of ``size``; the last one may be shorter."""
+        check_positive(size, "size", "Documents.blocks", integer=True)
+        block: list[Document] = []
+        for document in self:
+            block.append(document)
+            if len(block) == size:
+                yield block
+                block = []
+        if block:
+            yield block
+
+    def _examine(self) -> DocumentReport:
+        report, digest = DocumentReport(), hashlib.sha256()
+        for document, problem, is_repeated in self._examined(report):
+            if problem is not None:
+                report.problems.setdefault(problem, []).append(document.place)
+                name = document.id if is_storable_id(document.id) else document.number
+                report.bad_rows[document.number] = BadRow(document.number, document.place, problem, name)
+            elif not (is_repeated and self._drop):
+                report.n_documents += 1
+                if document.answer is None:
+                    report.unanswered.append(document.place)
+                report.label_counts[document.label] += 1
+                digest.update(_document_digest(document))
+        report.fingerprint = digest.hexdigest()
+        refused = {kind: places for kind, places in report.problems.items() if self._refuses(kind)}
+        if refused:
+            n_refused = sum(map(len, refused.values()))
+            raise InvalidInputError(
+                f"{self.name} has {_count(n_refused)} that cannot be used. {_explained(refused)}.",
+                remedy=Remedy.SKIP_PROBLEMS,
+            )
+        if report.n_documents == 0:
+            explained = report.explain()
+            raise InvalidInputError(
+                f"{self.name} has no document that can be used{f': {explained}' * bool(explained)}."
+            )
+        if report.repeated and self._warn:
+            warn_user(f"{self.name}: {report.explain_repeated()}.", DataWarning, Remedy.DROP_REPEATED)
+        return report
+
+    def _refuses(self, problem: str) -> bool:
+        """Whether a kind of problem is an error."""
+        return self._problems == "raise" or (self._problems == "reject" and problem in _LABEL_PROBLEMS)
+
+    def _examined(self, report: DocumentReport) -> Iterator[tuple[Document, str | None, bool]]:
+        """Each document with its problem, and whether its text is a duplicate (noted in the report)."""
+        seen_ids: set[Any] = set()
+        seen_texts: dict[bytes, Any] = {}
+        to_label = self._source.label_reader(self._columns["label"])
+        for index, (place, row) in enumerate(self._source.rows()):
+            if isinstance(row, Unreadable):
+                yield Document("", index, place=place, number=index), str(row), False
+                continue
+            values = {
+                name: _plain(row.get(column), is_typed=self._source.is_typed or name == "text")
+                for name, column in self._columns.items()
+                if column is not None
+            }
+            if not self._needs_answers and not is_storable_text(values.get("answer")):
+                values.pop("answer", None)  # a column that happens to have this name
+            label = to_label(values["label"]) if values.get("label") is not None else None
+            name = values.get("id", index)
+            late = next((part for part in self._unseen if part in row), None)
+            if late is not None and self._problems != "reject":  # even when skipping: otherwise it would be ignored
+                raise InvalidInputError(
+                    f"{self.name}, {place}: a {late}, but the first document has none. Give it one too."
+                )
+            problem = self._problem_of({**values, "label": label}, name, seen_ids)
+            if late is not None and problem is None:
+                problem = f"{late} where other documents have none"
+            text = values["text"] if problem is None else ""
+            document = Document(text, name, label, values.get("answer"), place, index)
+            if problem is not None:
+                yield document, problem, False
+                continue
+            seen_ids.add(name)
+            key = _text_digest(document)
+            is_repeated = key in seen_texts
+            if is_repeated:
+                report.repeated.append(place)
+                if seen_texts[key] != label:
+                    report.contradicted.append(place)
+            seen_texts.setdefault(key, label)
+            yield document, None, is_repeated
+
+    def _problem_of(self, values: Mapping[str, Any], name: Any, seen_ids: set[Any]) -> str | None:
+        for key in ("text", "answer"):
+            if key == "answer" and not self._needs_answers:
+                continue
+            value = values[key]
+            if value is None:
+                return f"no {key}"
+            if not isinstance(value, str):
+                return f"{key} that is not a string"
+            if not is_storable_text(value):
+                return f"{key} that UTF-8 cannot encode"
+            if not value.strip():
+                return f"empty {key}"
+        if self.has_labels and not is_storable_label(values["label"]):
+            return "no label" if values["label"] is None else "label that is neither text nor a number"
+        if not is_storable_id(name):
+            return "no id" if name is None else "id that is neither text nor an integer"
+        return "duplicate id" if name in seen_ids else None
+
+
+def _plain(value: Any, *, is_typed: bool) -> Any:
+    """A plain Python value; a missing value in a table becomes None, and so does a blank without types."""
+    if not is_typed and isinstance(value, str) and not value.strip():
+        return None
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return None if type(value).__name__ in ("NAType", "NaTType") else value
+
+
+def _text_digest(document: Document) -> bytes:
+    return hashlib.blake2b(json.dumps([document.text, document.answer]).encode(), digest_size=16).digest()
+
+
+def _document_digest(document: Document) -> bytes:
+    parts = [document.id, document.text, document.label, document.answer]
+    return hashlib.sha256(json.dumps(parts, default=repr).encode()).digest()
+
+
+def _count(n: int) -> str:
+    return f"{n} document{'s' * (n != 1)}"
+
+
+def _explained(problems: Mapping[str, Sequence[str]]) -> str:
+    """Problems, one sentence per kind."""
+    return "; ".join(f"{kind}: {_places(places)}" for kind, places in problems.items())
+
+
+def _places(places: Sequence[str]) -> str:
+    """'lines 2, 3 and 40 more' for places of one unit; those of several files are listed with their files."""
+    shown = places[:_SHOWN]
+    unit = shown[0].rpartition(" ")[0]
+    has_one_unit = all(place.rpartition(" ")[0] == unit for place in places)
+    rest = len(places) - len(shown)
+    listed = ", ".join(place.rpartition(" ")[2] if has_one_unit else place for place in shown)
+    listed += f" and {rest} more" if rest else ""
+    return f"{unit}{'s' * (len(places) > 1)} {listed}" if has_one_unit else listed

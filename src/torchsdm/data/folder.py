@@ -1,0 +1,358 @@
+"""A folder of the hidden states of one run, as ``sdm embed`` writes it: blocks, and a manifest of them in order.
+
+Next to each block (``torchsdm.data.store``) are its ids, labels and texts as JSONL. The manifest names every finished
+block with its digest and says what the states were made from. It is replaced atomically after each block, so it never
+names half a block. A different run (language model, prompt or input) is refused, not mixed in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from itertools import chain, takewhile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError, safe_open
+
+from torchsdm.data.document import Document
+from torchsdm.data.extracted import ExtractedStates
+from torchsdm.data.origin import StatesOrigin
+from torchsdm.data.store import Make, block_name, read_block, write_block
+from torchsdm.errors import CheckpointError, InvalidInputError, ModelFileError, TorchSDMError
+from torchsdm.files import (
+    describe_file,
+    file_problem,
+    is_file_entry,
+    parse_json,
+    remove_unfinished,
+    replace_file,
+    strict_json,
+)
+from torchsdm.validation import Array
+from torchsdm.wording import shortened
+
+MANIFEST_NAME = "manifest.json"
+_FORMAT = "torchsdm-states"
+_FORMAT_VERSION = 1
+_LOCK_NAME = ".lock"
+
+
+class FolderWriter:
+    """Writes the states of one run, resuming an earlier one. Use it as a context manager.
+
+    Parameters
+    ----------
+    directory : path
+        Created if missing.
+    origin : StatesOrigin
+        What the states are made from; a folder made from anything else is refused.
+    documents : str
+        The fingerprint of all documents; a folder made from others is refused.
+    n_rows : int
+        Documents in the whole run.
+    shard_size : int
+        Documents per block. A resumed run keeps the size it started with.
+    facts : mapping, optional
+        What is worth recording but does not affect states, such as versions.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        origin: StatesOrigin,
+        documents: str,
+        n_rows: int,
+        shard_size: int,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.directory = Path(directory)
+        self.n_extracted = 0
+        """Documents that this object had to extract."""
+        self._origin = origin
+        self._fresh: dict[str, Any] = {
+            "format": _FORMAT,
+            "format_version": _FORMAT_VERSION,
+            "origin": {**json.loads(strict_json(origin.to_json())), "documents": {"fingerprint": documents}},
+            "facts": dict(facts or {}),
+            "n_rows": n_rows,
+            "shard_size": shard_size,
+            "shards": [],
+        }
+
+    def __enter__(self) -> FolderWriter:
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._lock = FileLock(self.directory / _LOCK_NAME)  # the system releases it if we are killed
+            self._lock.acquire(timeout=0)
+        except Timeout as error:
+            raise CheckpointError(f"{self.directory} is being written by another process.") from error
+        except OSError as error:
+            raise CheckpointError(f"{self.directory} cannot be written: {error}.") from error
+        try:
+            self._manifest = self._resume()
+            remove_unfinished(self.directory)
+            self._write_manifest(self._manifest)  # before any block: files next to a manifest are ours
+        except OSError as error:
+            self._lock.release()
+            if isinstance(error, TorchSDMError):
+                raise
+            raise CheckpointError(f"{self.directory} cannot be written: {error}.") from error
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._lock.release()
+
+    @property
+    def shard_size(self) -> int:
+        """Documents per block, as the run started."""
+        return int(self._manifest["shard_size"])
+
+    @property
+    def n_finished(self) -> int:
+        """Number of finished blocks."""
+        return len(self._manifest["shards"])
+
+    def counted(self, name: str) -> int:
+        """The sum of a count over all finished blocks."""
+        return sum(int(shard["counts"][name]) for shard in self._manifest["shards"])
+
+    def has(self, documents: Sequence[Document]) -> bool:
+        """Whether there is a file of the states of some documents; only ``add`` finds out if it is damaged."""
+        return (self.directory / block_name(self._origin, documents)).is_file()
+
+    def add(self, documents: Sequence[Document], make: Make) -> ExtractedStates:
+        """The states of the next documents, made if they are not stored, and listed in the manifest."""
+        path = self.directory / block_name(self._origin, documents)
+        stored = read_block(path)
+        states = make() if stored is None else stored.states
+        if len(states) != len(documents):
+            raise InvalidInputError(
+                f"The states of FolderWriter.add must have {len(documents)} rows. Got {len(states)}."
+            )
+        lines = [json.dumps(_example(one), ensure_ascii=False, allow_nan=False) for one in documents]
+        examples = self.directory / f"examples-{self.n_finished:05d}.jsonl"
+        try:
+            if stored is None:
+                write_block(path, states)
+            replace_file(examples, "".join(f"{line}\n" for line in lines).encode())
+            shard = {
+                "rows": len(lines),
+                "counts": {"documents_cut": int((states.n_cut > 0).sum()), "tokens_cut": int(states.n_cut.sum())},
+                "states": describe_file(path),
+                "examples": describe_file(examples),
+            }
+            manifest = {**self._manifest, "shards": [*self._manifest["shards"], shard]}
+            self._write_manifest(manifest)
+        except OSError as error:
+            raise CheckpointError(f"{self.directory} cannot be written: {error}. Finished blocks are kept.") from error
+        self._manifest = manifest
+        self.n_extracted += len(states) if stored is None else 0
+        return states
+
+    def _write_manifest(self, manifest: dict[str, Any]) -> None:
+        replace_file(self.directory / MANIFEST_NAME, f"{strict_json(manifest)}\n".encode())
+
+    def _resume(self) -> dict[str, Any]:
+        """The manifest to resume from: a new one, or that of an earlier run up to its first damaged block."""
+        path = self.directory / MANIFEST_NAME
+        if not path.exists():
+            if any(self.directory.glob("[!.]*.safetensors")):
+                raise CheckpointError(
+                    f"{self.directory} contains safetensors files that are not ours. Use a separate directory."
+                )
+            return dict(self._fresh)
+        stored = StatesFolder(self.directory, _read_manifest(path))
+        for what, old, new in self._differences(stored):
+            if old != new:
+                raise CheckpointError(
+                    f"{self.directory} was made with a different {what}: {shortened(repr(old))} then, "
+                    f"{shortened(repr(new))} now. Use another directory, or remove this one to start over."
+                )
+        sound = list(
+            takewhile(lambda shard: stored.problem_of(shard, with_digest=True) is None, stored.manifest["shards"])
+        )
+        return {**stored.manifest, "shards": sound}
+
+    def _differences(self, stored: StatesFolder) -> Iterator[tuple[str, Any, Any]]:
+        """(what, then, now) of everything that must not change between runs."""
+        difference = stored.origin.difference(StatesOrigin.from_json(self._fresh["origin"]))
+        if difference is not None:
+            yield difference
+        yield (
+            "documents fingerprint",
+            *(manifest["origin"]["documents"]["fingerprint"] for manifest in (stored.manifest, self._fresh)),
+        )
+        yield "number of documents", stored.manifest["n_rows"], self._fresh["n_rows"]
+
+
+@dataclass(frozen=True)
+class StatesFolder:
+    """A folder that ``FolderWriter`` wrote, checked on opening."""
+
+    directory: Path
+    manifest: dict[str, Any]
+
+    @classmethod
+    def open(cls, directory: str | Path, *, verify: bool = False) -> StatesFolder:
+        """Open a folder, checking that every finished block is present and complete; ``verify`` checks digests too."""
+        directory = Path(directory)
+        stored = cls(directory, _read_manifest(directory / MANIFEST_NAME))
+        for shard in stored.manifest["shards"]:
+            stored._check(shard, with_digest=verify)
+        return stored
+
+    @property
+    def origin(self) -> StatesOrigin:
+        """What the states were made from."""
+        return StatesOrigin.from_json(self.manifest["origin"])
+
+    def problem_of(self, shard: Mapping[str, Any], *, with_digest: bool = False) -> str | None:
+        """What is wrong with the files of a block; None if nothing is."""
+        problems = (
+            file_problem(self.directory, shard[kind], with_digest=with_digest) for kind in ("states", "examples")
+        )
+        return next((problem for problem in problems if problem is not None), None)
+
+    def _check(self, shard: Mapping[str, Any], *, with_digest: bool) -> None:
+        problem = self.problem_of(shard, with_digest=with_digest)
+        if problem is not None:
+            raise ModelFileError(f"{problem} Run the extraction again; it redoes this block.")
+
+    @property
+    def n_finished_rows(self) -> int:
+        """Number of finished rows."""
+        return sum(int(shard["rows"]) for shard in self.manifest["shards"])
+
+    def check_complete(self) -> None:
+        """Refuse an unfinished run."""
+        if self.n_finished_rows != self.manifest["n_rows"]:
+            raise ModelFileError(
+                f"{self.directory} is not finished: {self.n_finished_rows} of {self.manifest['n_rows']} rows are "
+                "done. Run the extraction again; it resumes where it stopped."
+            )
+
+    def block_examples(self) -> Iterator[list[dict[str, Any]]]:
+        """The ids, texts and labels of each block in turn."""
+        for shard in self.manifest["shards"]:
+            path = self.directory / shard["examples"]["file"]
+            try:
+                with open(path, encoding="utf-8") as lines:
+                    examples = [_parsed_example(line) for line in lines]
+                _check_rows(path.name, examples, shard)
+            except (OSError, ValueError) as error:
+                raise ModelFileError(f"{path} is damaged: {error}.") from error
+            yield examples
+
+    def examples(self) -> Iterator[dict[str, Any]]:
+        """The ids, texts and labels of all rows, in order."""
+        return chain.from_iterable(self.block_examples())
+
+    def block_arrays(self, *, verify: bool = False) -> Iterator[dict[str, Array]]:
+        """The arrays of each block in turn; with ``verify``, the digests of its files are checked first.
+
+        All blocks have the same arrays, each with one dtype and one row shape.
+        """
+        expected: dict[str, Any] | None = None
+        for shard in self.manifest["shards"]:
+            if verify:
+                self._check(shard, with_digest=True)
+            path = self.directory / shard["states"]["file"]
+            try:
+                with safe_open(path, framework="pt") as archive:
+                    arrays = {key: archive.get_tensor(key).numpy() for key in archive.keys()}  # noqa: SIM118
+                for key, array in arrays.items():
+                    _check_rows(key, array, shard)
+                found = {key: (str(array.dtype), *array.shape[1:]) for key, array in arrays.items()}
+                if found != (expected := expected or found):
+                    raise ValueError(f"it has {found}, but the first block has {expected}")
+            except (SafetensorError, OSError, TypeError, ValueError) as error:  # TypeError: a type that NumPy lacks
+                raise ModelFileError(f"{path} is damaged and cannot be read: {error}.") from error
+            yield arrays
+
+    def arrays(self) -> dict[str, Array]:
+        """The arrays of all rows, joined."""
+        joined: dict[str, Array] = {}
+        start = 0
+        for shard, arrays in zip(self.manifest["shards"], self.block_arrays(), strict=True):
+            for key, block in arrays.items():
+                if key not in joined:
+                    joined[key] = np.empty((self.n_finished_rows, *block.shape[1:]), dtype=block.dtype)
+                joined[key][start : start + len(block)] = block
+            start += int(shard["rows"])
+        return joined
+
+
+def folder_origin(directory: Path) -> StatesOrigin | None:
+    """What the states of a folder were made from; None if there are none yet."""
+    path = directory / MANIFEST_NAME
+    return StatesFolder(directory, _read_manifest(path)).origin if path.exists() else None
+
+
+def n_stored_rows(directory: Path) -> int:
+    """How many documents of a run are in its folder so far; 0 without a folder."""
+    path = directory / MANIFEST_NAME
+    return StatesFolder(directory, _read_manifest(path)).n_finished_rows if path.exists() else 0
+
+
+def _example(document: Document) -> dict[str, Any]:
+    example = {"id": document.id, "text": document.text, "label": document.label, "answer": document.answer}
+    return {name: value for name, value in example.items() if value is not None}
+
+
+def _parsed_example(line: str) -> dict[str, Any]:
+    example = parse_json(line)
+    if not isinstance(example, dict):
+        raise ValueError(f"expected a JSON object in each line. Got {shortened(repr(example))}")
+    return example
+
+
+def _check_rows(what: str, values: Sized, shard: Mapping[str, Any]) -> None:
+    if len(values) != shard["rows"]:
+        raise ValueError(f"{what} has {len(values)} rows, not {shard['rows']}")
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = parse_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ModelFileError(f"{path} is missing: {path.parent} contains no hidden states.") from error
+    except (OSError, ValueError) as error:
+        raise ModelFileError(f"{path} is damaged: {error}. Remove the directory to start over.") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
+        raise ModelFileError(f"{path} is not a torchsdm states manifest; left untouched.")
+    if manifest.get("format_version") != _FORMAT_VERSION:
+        raise ModelFileError(
+            f"{path} has format version {manifest.get('format_version')!r}; this torchsdm reads {_FORMAT_VERSION}."
+        )
+    if not _is_manifest(manifest):
+        raise ModelFileError(f"{path} is damaged: entries are missing or invalid. Remove the directory to start over.")
+    return manifest
+
+
+def _is_manifest(manifest: dict[str, Any]) -> bool:
+    """Whether a manifest of our format and version has every entry it needs."""
+    try:
+        StatesOrigin.from_json(manifest["origin"])
+        is_sound = isinstance(manifest["origin"]["documents"]["fingerprint"], str)
+        shards = manifest["shards"]
+    except (KeyError, TypeError, InvalidInputError):
+        return False
+    is_sound = is_sound and all(isinstance(manifest.get(name), int) for name in ("n_rows", "shard_size"))
+    return is_sound and isinstance(shards, list) and all(_is_shard(shard) for shard in shards)
+
+
+def _is_shard(shard: Any) -> bool:
+    return (
+        isinstance(shard, dict)
+        and isinstance(shard.get("rows"), int)
+        and isinstance(shard.get("counts"), dict)
+        and is_file_entry(shard.get("states"))
+        and is_file_entry(shard.get("examples"))
+    )
