@@ -1,4 +1,4 @@
-"""``sdm reproduce`` as a person runs it: a small experiment of one's own, killed, resumed, shown, given nonsense."""
+"""``python -m research`` as a person runs it: a small experiment, killed, resumed, shown, given nonsense."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import time
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,15 +21,17 @@ import pytest
 
 import tiny_models
 import warm_process
+from research.__main__ import main
 from research.experiments.specification import STUDIES as ALL_STUDIES
 from research.experiments.specification import experiment_names, load_experiment
+from research.tests.conftest import write_rows
 from torchsdm import HiddenStateExtractor, SDMClassifier
-from torchsdm.cli.command import main
 from torchsdm.evaluation.entrants import GROUPS
-from warm_process import SDM, WarmProcess
+from warm_process import WarmProcess
 
 STUDIES = [study for study in ALL_STUDIES if study != "strangers"]  # there are none here
 
+RESEARCH = "from research.__main__ import main; main()"
 ALPHA = 0.7
 EXPERIMENT = f"""\
 title = "Tiny"
@@ -105,7 +108,7 @@ class Place:
         return self.folder / "tiny.toml"
 
     def arguments(self, *more):
-        return ["reproduce", str(self.file), "-m", str(self.folder / "tiny-model"), *map(str, more)]
+        return [str(self.file), "-m", str(self.folder / "tiny-model"), *map(str, more)]
 
     def environment(self, cache):
         threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")  # as here: last bits depend on it
@@ -122,11 +125,6 @@ class Done:
     stderr: str
 
 
-def write_rows(path, rows):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("place")
@@ -141,7 +139,7 @@ def place(tmp_path_factory):
 def whole(place, tmp_path_factory):
     """A run from beginning to end in a process of its own: where it was started, and how it ended."""
     home = tmp_path_factory.mktemp("whole")
-    return home, warm_process.run(SDM, *place.arguments(), cwd=home, env=place.environment(home / "cache"))
+    return home, warm_process.run(RESEARCH, *place.arguments(), cwd=home, env=place.environment(home / "cache"))
 
 
 @pytest.fixture
@@ -150,11 +148,12 @@ def run(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TORCHSDM_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("TORCHSDM_DATA", raising=False)
-    library = logging.getLogger("torchsdm")
-    before = library.handlers, library.propagate, library.level
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # the command sets it, and the handlers
+    loggers = [logging.getLogger(name) for name in ("research", "torchsdm")]
+    before = [(one.handlers, one.propagate, one.level) for one in loggers]
 
     def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["sdm", *map(str, arguments)])
+        monkeypatch.setattr(sys, "argv", ["research", *map(str, arguments)])
         capsys.readouterr()  # what the test itself wrote
         try:
             main()
@@ -164,7 +163,8 @@ def run(monkeypatch, capsys, tmp_path):
         return Done(status, *capsys.readouterr())
 
     yield call
-    library.handlers, library.propagate, library.level = before
+    for one, (handlers, propagate, level) in zip(loggers, before, strict=True):
+        one.handlers, one.propagate, one.level = handlers, propagate, level
 
 
 @pytest.fixture
@@ -228,7 +228,7 @@ def test_the_result_is_strict_json_and_complete(whole, place):
         ALPHA,
     )
     assert result["model"] == {"name": "tiny-model", "reference": str(place.folder / "tiny-model"), "in_paper": False}
-    assert result["command"] == " ".join(["sdm", *place.arguments()])
+    assert result["command"] == " ".join(["python -m research", *place.arguments()])
     described = {one["name"]: one for one in result["data"]}
     assert {name: (one["role"], one["n"]) for name, one in described.items()} == {
         "pool": ("pool", 110),
@@ -372,7 +372,7 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_result(whole, place, run, n
         (folder / "networks" / "vbll-discriminative-1" / "round-000.safetensors", folder / "result.json"),
     ]
     for begun, finished in moments:
-        running = WarmProcess(SDM, *place.arguments(), cwd=tmp_path, env=place.environment(tmp_path / "cache"))
+        running = WarmProcess(RESEARCH, *place.arguments(), cwd=tmp_path, env=place.environment(tmp_path / "cache"))
         while running.poll() is None and not begun.exists():
             time.sleep(0.0005)
         running.send_signal(signal.SIGKILL)
@@ -408,14 +408,14 @@ def test_settings_variants_and_names(run, place, tmp_path):
     described = {one["name"]: one["n"] for one in read_result(tmp_path / "elsewhere" / "mine")["data"]}
     assert described == {"pool": 60, "Now": 10, "Later": 20, "Mixed": 20}
     # A page on the runs in a folder, those of one's own names too.
-    page = run("reproduce", "--page", "page.md", "-o", "runs")
+    page = run("--page", "page.md", "-o", "runs")
     assert page.returncode == 0 and page.stdout == ""
     assert "\n## Run tiny-tiny-model-small\n" in (tmp_path / "page.md").read_text(encoding="utf-8")
 
 
 def test_a_page_on_a_run_with_its_report(whole, run, tmp_path):
     home, _ = whole
-    done = run("reproduce", "--page", tmp_path / "docs" / "results.md", "-o", home / "runs")
+    done = run("--page", tmp_path / "docs" / "results.md", "-o", home / "runs")
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "docs" / "results.md").read_text(encoding="utf-8")
     result = read_result(home / "runs" / "tiny-tiny-model-full")
@@ -439,7 +439,7 @@ def test_a_report_of_an_earlier_run_does_not_pass_for_that_of_this_one(run, plac
 
 
 def test_the_list_has_every_experiment(run):
-    done = run("reproduce", "--list")
+    done = run("--list")
     assert done.returncode == 0
     for name in experiment_names():
         assert re.search(rf"^{name} +\w", done.stdout, flags=re.MULTILINE), name
@@ -447,7 +447,7 @@ def test_the_list_has_every_experiment(run):
 
 def test_what_is_shown_is_the_experiment(run, tmp_path):
     for name in experiment_names():
-        done = run("reproduce", "--show", name)
+        done = run("--show", name)
         assert done.returncode == 0 and done.stderr == ""
         path = tmp_path / f"{name}.toml"
         path.write_text(done.stdout, encoding="utf-8")
@@ -456,13 +456,13 @@ def test_what_is_shown_is_the_experiment(run, tmp_path):
 
 
 def test_what_is_shown_runs_as_a_file_of_ones_own(run, place, tmp_path):
-    (tmp_path / "mine.toml").write_text(run("reproduce", "--show", "factcheck").stdout, encoding="utf-8")
+    (tmp_path / "mine.toml").write_text(run("--show", "factcheck").stdout, encoding="utf-8")
     for name, file in (("pool", "pool"), ("test", "later")):
         write_rows(tmp_path / "factcheck" / f"{name}.jsonl", made_up(file))
     settings = {"n_filters": 8, "n_rounds": 1, "training": "sdm", "max_epochs": 1, "learning_rate": 1e-2}
     more = [part for key, value in settings.items() for part in ("--set", f"training.{key}={value}")]
     more += ["--set", 'studies=["sample size"]']
-    done = run("reproduce", "mine.toml", "-m", place.folder / "tiny-model", *more)
+    done = run("mine.toml", "-m", place.folder / "tiny-model", *more)
     assert done.returncode == 0, done.stderr
     result = read_result(tmp_path / "runs" / "mine-tiny-model-full")
     assert {one["name"]: one["n"] for one in result["data"]} == {"pool": 110, "Factcheck": 40, "FactcheckShuffled": 40}
@@ -474,9 +474,9 @@ def test_what_is_shown_runs_as_a_file_of_ones_own(run, place, tmp_path):
 
 
 def test_an_unknown_experiment_in_a_process_of_its_own(tmp_path):
-    done = warm_process.run(SDM, "reproduce", "facts", cwd=tmp_path)
+    done = warm_process.run(RESEARCH, "facts", cwd=tmp_path)
     assert done.returncode == 1 and done.stdout == ""
-    assert done.stderr.startswith("sdm: There is no experiment 'facts'. Choose one of ablation, ")
+    assert done.stderr.startswith("research: There is no experiment 'facts'. Choose one of ablation, ")
     assert done.stderr.count("\n") == 1 and list(tmp_path.iterdir()) == []
 
 
@@ -498,7 +498,7 @@ def test_an_unknown_experiment_in_a_process_of_its_own(tmp_path):
             "The data set 'Later' was not found: none is not in",
         ),
         (["TINY", "-m", "MODEL", "--set", "tests.Later.relabel=7"], "tests.Later has no label of the pool"),
-        (["TINY", "-m", "MODEL", "-o", "FILE"], "must be a directory"),
+        (["TINY", "-m", "MODEL", "-o", "FILE"], "file/tiny-tiny-model-full cannot be written"),
         (["--page", "page.md"], "has no finished run"),
         (["--show"], "Name"),
     ],
@@ -507,17 +507,17 @@ def test_what_is_wrong_is_one_sentence(arguments, expected, run, place, tmp_path
     (tmp_path / "broken.toml").write_text("title = ", encoding="utf-8")
     (tmp_path / "file").write_text("", encoding="utf-8")
     named = {"TINY": place.file, "MODEL": place.folder / "tiny-model", "BROKEN": "broken.toml", "FILE": "file"}
-    done = run("reproduce", *(named.get(argument, argument) for argument in arguments))
+    done = run(*(named.get(argument, argument) for argument in arguments))
     assert done.returncode == 1 and done.stdout == ""
-    assert expected in done.stderr and done.stderr.startswith("sdm: ")
-    steps = [line for line in done.stderr.splitlines() if line.startswith("sdm: Hidden states of ")]
+    assert expected in done.stderr and done.stderr.startswith("research: ")
+    steps = [line for line in done.stderr.splitlines() if line.startswith("research: Hidden states of ")]
     assert "Traceback" not in done.stderr and done.stderr.count("\n") == 1 + len(steps), done.stderr
 
 
 def test_nothing_to_add_is_said_in_words_of_the_experiment(run, place):
     more = ("--variant", "small", "--set", 'studies=["updatability"]', "--set", "updates.share=0.01")
     done = run(*place.arguments(*more))
-    assert done.returncode == 1 and done.stderr.splitlines()[-1] == "sdm: updates.share = 0.01 of 20 adds 0."
+    assert done.returncode == 1 and done.stderr.splitlines()[-1] == "research: updates.share = 0.01 of 20 adds 0."
 
 
 def test_a_folder_of_another_fit_is_refused_with_the_option_that_helps(run, place):
@@ -526,7 +526,7 @@ def test_a_folder_of_another_fit_is_refused_with_the_option_that_helps(run, plac
     done = run(*place.arguments(*small, "--set", "training.n_filters=8"))
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith(
-        "sdm: runs/tiny-tiny-model-small has a run with other data or settings, or a damaged one. "
+        "research: runs/tiny-tiny-model-small has a run with other data or settings, or a damaged one. "
         "Remove it, or give this run its own folder: --run NAME. ("
     )
     helped = run(*place.arguments(*small, "--set", "training.n_filters=8", "--run", "other"))
@@ -535,7 +535,7 @@ def test_a_folder_of_another_fit_is_refused_with_the_option_that_helps(run, plac
 
 def test_without_data_and_network_the_message_is_clear_and_quick(run, place):
     begin = time.monotonic()
-    done = run("reproduce", "factcheck", "-m", place.folder / "tiny-model")
+    done = run("factcheck", "-m", place.folder / "tiny-model")
     assert time.monotonic() - begin < 20
     assert done.returncode == 1 and done.stdout == "" and done.stderr.count("\n") == 1
     assert "The data set 'pool' was not found" in done.stderr and "--data or TORCHSDM_DATA" in done.stderr

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import math
-import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,41 +12,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-STUDIES = Path(__file__).resolve().parents[2] / "studies"
+from research.studies import audit, certificate, guard, hidden_state, loop
 
-
-def module(name):
-    spec = importlib.util.spec_from_file_location(f"{name}_study", STUDIES / f"{name}.py")
-    loaded = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(STUDIES)  # as if it were run
-        patch.setitem(sys.modules, spec.name, loaded)  # where dataclasses look for names
-        spec.loader.exec_module(loaded)
-    return loaded
+STUDIES = Path(audit.__file__).parent
 
 
 @pytest.fixture(scope="module")
-def guard():
-    return module("guard")
-
-
-@pytest.fixture(scope="module")
-def certificate():
-    return module("certificate")
-
-
-@pytest.fixture(scope="module")
-def loop():
-    return module("loop")
-
-
-@pytest.fixture(scope="module")
-def audit():
-    return module("audit")
-
-
-@pytest.fixture(scope="module")
-def results(guard):
+def results():
     return json.loads(guard.RESULTS.read_text(encoding="utf-8"))
 
 
@@ -59,14 +29,14 @@ def points(rng, n, shift=0.0):
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in STUDIES.glob("*.json")))
 def test_the_page_says_what_the_results_say(name):
-    study = module(name)
+    study = importlib.import_module(f"research.studies.{name}")
     page = study.PAGE.read_text(encoding="utf-8")
     written = page.partition(study.BEGIN)[2].partition(study.END)[0]
     assert written.strip() == study.section(json.loads(study.RESULTS.read_text(encoding="utf-8"))).strip()
 
 
 def test_what_is_within_reach_is_the_largest_share_that_is_right_often_enough():
-    reach = module("hidden_state").share_within_reach
+    reach = hidden_state.share_within_reach
     confidence = np.array([0.9, 0.8, 0.7, 0.6, 0.5])
     assert reach(np.array([True, True, False, True, True]), confidence, 0.8) == 1.0  # 4 of 5, though 2 of 3 is less
     assert reach(np.array([True, True, False, False, True]), confidence, 0.8) == 2 / 5
@@ -75,18 +45,17 @@ def test_what_is_within_reach_is_the_largest_share_that_is_right_often_enough():
 
 
 def test_a_form_of_h_is_cut_out_of_all_layers_and_parts():
-    study = module("hidden_state")
     states = np.arange(2 * 3 * 2 * 4 * 5).reshape(2, 3, 2, 4, 5)  # texts, positions, parts, layers, width
     layers = (6, 8, 10, -1)
-    last = study.Form().of(states, layers)
+    last = hidden_state.Form().of(states, layers)
     assert last.tolist() == [[*states[i, 0, 0, 3], *states[i, 0, 1, 3]] for i in range(2)]
-    assert study.Form(layers=(8, -1), parts=(1,)).of(states, layers).tolist() == [
+    assert hidden_state.Form(layers=(8, -1), parts=(1,)).of(states, layers).tolist() == [
         [*states[i, 0, 1, 1], *states[i, 0, 1, 3]] for i in range(2)
     ]
-    assert study.Form(takes_segments=True).of(states, layers).shape == (2, 3, 10)
+    assert hidden_state.Form(takes_segments=True).of(states, layers).shape == (2, 3, 10)
 
 
-def test_a_line_has_the_means_over_the_seeds(certificate):
+def test_a_line_has_the_means_over_the_seeds():
     def fit(share, accuracy):
         cell = {"share": share, "accuracy": accuracy, "lowest_group": accuracy}
         return {"test": cell, "shifted": cell}
@@ -95,7 +64,7 @@ def test_a_line_has_the_means_over_the_seeds(certificate):
     assert line == "| rule | 0.200 | 0.000 | 1 | 0.850 | 0.850 | 0.2000 | 0.850 |"
 
 
-def test_every_rule_is_measured_on_both_sets(certificate, tmp_path):
+def test_every_rule_is_measured_on_both_sets(tmp_path):
     """On small data: the shares are those of the classifier's own decisions."""
     from torchsdm import LabelledStates, SDMClassifier
 
@@ -121,7 +90,7 @@ def test_every_rule_is_measured_on_both_sets(certificate, tmp_path):
     assert found["**SDM, certified**"]["shifted"]["share"] < own.certified.mean()
 
 
-def test_a_loop_labels_what_it_says_and_puts_it_where_it_says(loop, monkeypatch):
+def test_a_loop_labels_what_it_says_and_puts_it_where_it_says(monkeypatch):
     from torchsdm import LabelledStates, SDMClassifier
 
     rng = np.random.default_rng(0)
@@ -152,7 +121,7 @@ def test_a_loop_labels_what_it_says_and_puts_it_where_it_says(loop, monkeypatch)
     assert grown == [sizes[0] + n, sizes[1] + len(chosen) - n, sizes[2]]
 
 
-def test_a_line_of_the_loop_has_its_means(loop):
+def test_a_line_of_the_loop_has_its_means():
     def run(shares, right, fresh, n_labelled=100):
         states = [{"certified": [share, right], "region": [0.1, None], "looks": 3} for share in shares]
         return {"n_labelled": n_labelled, "over_time": states, "fresh": {"certified": fresh}}
@@ -165,7 +134,7 @@ def test_a_line_of_the_loop_has_its_means(loop):
     assert "up to 3 certificates" in loop.broken(runs, 0.9)
 
 
-def test_labels_are_spoiled_as_said_and_methods_rank_them(audit):
+def test_labels_are_spoiled_as_said_and_methods_rank_them():
     rng = np.random.default_rng(0)
     y = rng.integers(0, 3, 400)
     X = rng.standard_normal((400, 5)) + 6 * np.eye(5)[y]
@@ -176,7 +145,7 @@ def test_labels_are_spoiled_as_said_and_methods_rank_them(audit):
         assert is_wrong[first].sum() >= 11, method
 
 
-def test_a_line_of_the_audit_has_ratios_to_logistic_regression(audit):
+def test_a_line_of_the_audit_has_ratios_to_logistic_regression():
     runs = [
         {"it": {"found": a, "seconds": 1.0}, audit.REFERENCE: {"found": b, "seconds": 1.0}}
         for a, b in ((60, 50), (66, 60))
@@ -184,7 +153,7 @@ def test_a_line_of_the_audit_has_ratios_to_logistic_regression(audit):
     assert audit.line("it", runs) == "| it | 63.0 | 60 | 66 | 1.15 | 1.10 | 1.0 |"
 
 
-def test_the_picture_shows_the_turn_and_the_alarm(guard, results, tmp_path):
+def test_the_picture_shows_the_turn_and_the_alarm(results, tmp_path):
     turn, n_before = results["turn"], results["n_before_turn"]
     largest = np.max(list(turn["log10_martingale_third"].values()), axis=0)
     assert np.flatnonzero(largest >= 2)[0] + 1 == turn["raised_at"] > n_before
@@ -192,7 +161,7 @@ def test_the_picture_shows_the_turn_and_the_alarm(guard, results, tmp_path):
     assert f"alarm at input {turn['raised_at']}" in (tmp_path / "guard.svg").read_text(encoding="utf-8")
 
 
-def test_streams_that_never_raise_count_as_infinitely_late(guard):
+def test_streams_that_never_raise_count_as_infinitely_late():
     found = guard.delays([(3, "confidence"), (None, None), (3, "similarity"), (2, "confidence")])
     assert found["raised_by"] == {"confidence": 2, "similarity": 1}
     delays = guard.all_delays([{"kind": json.loads(json.dumps(found))}], "kind")
@@ -200,7 +169,7 @@ def test_streams_that_never_raise_count_as_infinitely_late(guard):
     assert [guard.quantile(delays, share) for share in (0.5, 0.75, 0.9)] == [3, 3, math.inf]
 
 
-def test_delays_are_counted_from_the_turn(guard):
+def test_delays_are_counted_from_the_turn():
     rng = np.random.default_rng(0)
     sets = [points(rng, 300), points(rng, 250), points(rng, 60, shift=50.0), points(rng, 300)]
     ends = guard.streams(*sets, seed=0, n_streams=5)
@@ -225,7 +194,11 @@ def test_delays_are_counted_from_the_turn(guard):
         ("audit", "newsgroups/"),
     ],
 )
-def test_without_data_the_study_says_what_it_needs(name, needs):
-    environment = {name: value for name, value in os.environ.items() if name != "TORCHSDM_DATA"}
-    done = subprocess.run([sys.executable, STUDIES / f"{name}.py"], capture_output=True, text=True, env=environment)
-    assert done.returncode == 2 and needs in done.stderr and "Traceback" not in done.stderr
+def test_without_data_the_study_says_what_it_needs(name, needs, monkeypatch, capsys, tmp_path):
+    study = importlib.import_module(f"research.studies.{name}")
+    monkeypatch.delenv("TORCHSDM_DATA", raising=False)
+    monkeypatch.setattr(study, "RESULTS", tmp_path / "none.json")  # nothing is known yet
+    monkeypatch.setattr(sys, "argv", [name])
+    with pytest.raises(SystemExit) as leaving:
+        study.main()
+    assert leaving.value.code == 2 and needs in capsys.readouterr().err

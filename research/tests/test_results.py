@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from research import publish_results as publish
 
 
-@pytest.fixture(scope="module")
-def publish():
-    spec = importlib.util.spec_from_file_location("publish_results", REPOSITORY / "examples/publish_results.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_page_and_its_picture_say_what_the_files_say(publish):
+def test_the_page_and_its_picture_say_what_the_files_say():
     results = publish.read_results()
     page = publish.PAGE.read_text(encoding="utf-8")
     assert results and page == publish.filled(page, results)
@@ -29,7 +19,7 @@ def test_the_page_and_its_picture_say_what_the_files_say(publish):
     assert sorted(named) == sorted(results)
 
 
-def test_files_are_small_and_say_how_they_are_made(publish):
+def test_files_are_small_and_say_how_they_are_made():
     for path in publish.FOLDER.iterdir():
         assert path.suffix == ".json" and path.stat().st_size < 100_000, path
         result = json.loads(path.read_text(encoding="utf-8"))
@@ -39,7 +29,7 @@ def test_files_are_small_and_say_how_they_are_made(publish):
         assert set(result.get("shown", [])) <= {point["rule"] for point in result["points"]}
 
 
-def test_a_new_result_needs_a_place_on_the_page(publish):
+def test_a_new_result_needs_a_place_on_the_page():
     results = publish.read_results()
     with pytest.raises(SystemExit, match="has no section for mine"):
         publish.filled(publish.PAGE.read_text(encoding="utf-8"), {"mine": next(iter(results.values()))})
@@ -69,7 +59,7 @@ def run():
         "title": "Posts",
         "model": {"name": "LM", "reference": "package:lm"},
         "alpha": 0.9,
-        "command": "sdm reproduce posts",
+        "command": "python -m research posts",
         "machine": {"threads": 1, "processor": "x86_64", "torch": "2", "python": "3.12"},
         "region": {"explanation": "No region."},
         "states": {"dimensions": 384, "tokens": 1000, "documents": 50, "documents_cut": 3},
@@ -86,13 +76,13 @@ def run():
     }
 
 
-def test_a_command_says_nothing_of_the_machine(publish, run):
-    run["command"] = "sdm reproduce posts -m /models/big/lm.gguf --run a -o /home/me/runs --no-texts"
+def test_a_command_says_nothing_of_the_machine(run):
+    run["command"] = "python -m research posts -m /models/big/lm.gguf --run a -o /home/me/runs --no-texts"
     run["model"]["reference"] = "/models/big/lm.gguf"
-    assert publish.kept(run)["command"] == "sdm reproduce posts -m lm.gguf --run a --no-texts"
+    assert publish.kept(run)["command"] == "python -m research posts -m lm.gguf --run a --no-texts"
 
 
-def test_certified_rules_are_shown_by_their_names(publish, run):
+def test_certified_rules_are_shown_by_their_names(run):
     (table, *_) = run["sections"]
     certified = {**table["records"][-1], "model": "LM + SDM", "estimator": "certified"}
     table["records"] += [certified, {**certified, "model": "LM", "estimator": "certified softmax"}]
@@ -100,7 +90,7 @@ def test_certified_rules_are_shown_by_their_names(publish, run):
     assert "| the paper's region | own probability, certified | SDM, certified |" in section
 
 
-def test_a_run_becomes_a_file_a_section_and_a_page(publish, run):
+def test_a_run_becomes_a_file_a_section_and_a_page(run):
     result = json.loads(json.dumps(publish.kept(run)))
     assert result["points"][0] == {
         "dataset": "News",
@@ -111,8 +101,8 @@ def test_a_run_becomes_a_file_a_section_and_a_page(publish, run):
     }
     section = publish.section("posts", result)
     row = "| News, shifted | 200 | 50 %; 0.87, lowest 0.75 | &lt; 1 %; 1.00, lowest 1.00 | admits nothing |"
-    assert row in section and "sdm reproduce posts" in section and "1 held; not held: (b)." in section
-    assert "| pool" not in section and "(results/posts.json)" in section
+    assert row in section and "python -m research posts" in section and "1 held; not held: (b)." in section
+    assert "| pool" not in section and "(../research/results/posts.json)" in section
     page = publish.whole_page(result)
     assert "| a\\|b |" in page and "| &lt;0.01 |" in page and "Hidden" not in page
     assert "(b) It fails. **not held**" in page and "- 1 &lt; 2" in page and "training 1.5" in page

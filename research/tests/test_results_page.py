@@ -23,7 +23,7 @@ def made_up(accuracy=0.9, q_min=20.0, alpha=0.95, title="Truth of statements", *
         "title": title,
         "variant": "full",
         "model": {"name": "LM|7b", "reference": "package:lm", "in_paper": False},
-        "command": "sdm reproduce factcheck -m package:lm",
+        "command": "python -m research factcheck -m package:lm",
         "alpha": alpha,
         "classes": {"0": "false", "1": "true"},
         "seed": 209652396,
@@ -202,7 +202,7 @@ def test_each_run_has_its_part(page):
         "Run sentiment-LM-quick",
     ]
     first, second, _ = parts
-    assert "```\nsdm reproduce factcheck -m package:lm\n```" in first and "```" not in second
+    assert "```\npython -m research factcheck -m package:lm\n```" in first and "```" not in second
     assert "States with 1,152 dimensions from 123,456 tokens; 3 of 6,260 texts" in first and "dimensions" not in second
     assert "No high-reliability region" in second and "No high-reliability region" not in first
     shown = re.findall(r"^### (.*)$", first, flags=re.MULTILINE)

@@ -14,6 +14,9 @@ from research.experiments.results_page import results_page
 from research.experiments.run import Stopwatch, _section_facts, _write, model_name, run_experiment, run_name
 from research.experiments.specification import load_experiment
 from research.experiments.studies import Section
+from research.tests.conftest import write_rows
+from tiny_models import phi3, save_model, tiny_backbone
+from torchsdm import HiddenStateExtractor
 from torchsdm.errors import InvalidInputError
 from torchsdm.evaluation.metrics import Cell, SelectiveAccuracy
 from torchsdm.evaluation.tables import Grid, ResultRow, ResultTable, csv_text
@@ -217,3 +220,49 @@ def test_strangers_in_the_role_of_others_are_refused_before_training(tmp_path):
     with pytest.raises(InvalidInputError, match=r"tests\.now has no label of the pool; is its role 'strangers'\?"):
         run_experiment(load_experiment(str(tmp_path / "mine.toml")), None, tmp_path / "run")
     assert not (tmp_path / "run" / "training").exists()
+
+
+# --- A language model's own answers ----------------------------------------------------------------------------------
+
+OWN_ANSWERS = """
+title = "Letters"
+prompt = { template = "{document} Answer:", label_words = ["A", "B", "C"] }
+own_answers = true
+groups = ["language model", "sdm"]
+preset = "default"
+
+[pool]
+file = "pool"
+
+[tests.same]
+role = "in distribution"
+file = "same"
+
+[training]
+alpha = 0.6
+control = "predictions"
+n_filters = 8
+max_epochs = 4
+random_state = 0
+"""
+
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+def test_a_run_judges_what_the_decoder_answers(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHSDM_CACHE", str(tmp_path / "cache"))
+    rng = np.random.default_rng(1)
+    words = ["film", "late", "dull", "bridge", "hero", "rain"]
+    texts = list(dict.fromkeys(" ".join(rng.choice(words, 5)) for _ in range(220)))
+    rows = [{"id": str(i), "text": text, "label": int(rng.integers(0, 3))} for i, text in enumerate(texts)]
+    for name, part in (("pool", rows[:140]), ("same", rows[140:])):
+        write_rows(tmp_path / f"{name}.jsonl", part)
+    (tmp_path / "mine.toml").write_text(OWN_ANSWERS, encoding="utf-8")
+    experiment = load_experiment(str(tmp_path / "mine.toml"))
+    model = save_model(tmp_path / "model", *phi3())
+    result = run_experiment(experiment, str(model), tmp_path / "run")
+    logits = HiddenStateExtractor(tiny_backbone("phi3"), experiment.prompt).extract(texts[140:]).label_logits
+    n_right = int((logits.argmax(axis=1) == [row["label"] for row in rows[140:]]).sum())
+    of_tests = {one["name"]: one["labels"] for one in result["data"]}
+    assert of_tests["same"] == {"0": len(texts) - 140 - n_right, "1": n_right}
+    estimators = {(row[1], row[2]) for section in result["sections"] for row in section["rows"]}
+    assert ("model", "certified softmax") in estimators and ("model + SDM", "certified") in estimators

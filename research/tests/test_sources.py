@@ -26,6 +26,7 @@ from research.experiments.sources import (
     shuffled_words,
 )
 from research.experiments.specification import DataSet, HubData, load_experiment
+from research.tests.conftest import write_rows
 from torchsdm import Documents
 from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError, TorchSDMError
 
@@ -56,12 +57,6 @@ def rows_of(n, prefix="text", labels=(0, 1)):
         {"id": f"{prefix}-{i}", "text": f"{prefix} {i} has a few words", "label": labels[i % len(labels)]}
         for i in range(n)
     ]
-
-
-def write_rows(path, rows):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 @pytest.fixture

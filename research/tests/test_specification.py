@@ -6,6 +6,7 @@ import datetime
 
 import pytest
 
+from research.experiments.settings import parse_value
 from research.experiments.specification import (
     FULL,
     ROLES,
@@ -17,7 +18,7 @@ from research.experiments.specification import (
 from torchsdm import SDMClassifier
 from torchsdm.errors import InvalidInputError, InvalidTypeError, TorchSDMError
 from torchsdm.hidden_states.prompts import PROMPTS
-from torchsdm.settings import parse_value, tomllib
+from torchsdm.settings import tomllib
 
 OURS = {name: tomllib.loads(experiment_source(name)) for name in experiment_names()}
 TASKS = [name for name, table in OURS.items() if "task" not in table]
