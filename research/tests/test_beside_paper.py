@@ -12,21 +12,16 @@ from research.experiments.beside_paper import beside_paper
 from research.experiments.paper import printed_rows
 from research.experiments.specification import load_experiment
 from research.experiments.studies import Section
+from research.tests.conftest import result_row
 from torchsdm import LabelledStates, SDMClassifier
 from torchsdm.errors import SDMWarning
 from torchsdm.evaluation.entrants import paper_entrants
 from torchsdm.evaluation.keys import UNLISTED, Basis, EstimatorKey, Rule
-from torchsdm.evaluation.metrics import Cell, SelectiveAccuracy
-from torchsdm.evaluation.tables import Grid, ResultRow, ResultTable
+from torchsdm.evaluation.tables import Grid, ResultTable
 
 PHI, MIXTRAL = "microsoft/Phi-3.5-mini-instruct", "mistralai/Mixtral-8x7B-Instruct-v0.1"
 REGION = EstimatorKey(Basis.SDM, Rule.REGION)
-CELLS = SelectiveAccuracy(
-    {0: Cell(50, 40, 39, 0.4), 1: Cell(50, 0, 0, 0.0)},
-    {0: Cell(60, 38, 38, 0.38), 1: Cell(40, 2, 1, 0.02)},
-    Cell(100, 40, 39, 0.4),
-)
-OURS = {  # of the cells above
+OURS = {  # the cells of a row
     ("class", 0): ("0.97", "0.40", "y=0"),
     ("class", 1): ("R", "0.00", "y=1"),
     ("prediction", 0): ("1.00", "0.38", "ŷ=0"),
@@ -44,7 +39,7 @@ def experiment():
 
 
 def row(dataset, key=REGION, *, model="m", estimator="e", alpha=0.95):
-    return ResultRow(dataset, model, estimator, alpha, CELLS, key)
+    return result_row(dataset, model, estimator, key=key, alpha=alpha)
 
 
 def section(*rows):

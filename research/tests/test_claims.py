@@ -212,24 +212,49 @@ def test_where_everything_is_rejected_a_says_so():
 # --- (b): on shifted data, the region ---------------------------------------------------------------------------------
 
 
-def test_b_held_by_accuracy_or_by_rejecting_all():
-    roles = {"t": SHIFTED}
-    right = shifted_region_accurate(evaluate({"t": "0011"}, region("0b1b")), roles)
-    assert right.held and right.evidence == ("t, LM + SDM, SDM_HR holds: admits 50.0%, of which 100.0% are right",)
-    nothing = shifted_region_accurate(evaluate({"t": "0011"}, region("bbaa")), roles)
-    assert nothing.held and nothing.evidence == ("t, LM + SDM, SDM_HR holds: rejects all",)
+def of_region(truth, answers):
+    """Claim (b) on one shifted set."""
+    return shifted_region_accurate(evaluate({"t": truth}, region(answers)), {"t": SHIFTED})
 
 
-def test_b_not_held_by_one_class_that_the_whole_hides():
-    # All: 39 of 40; ŷ = 1: 39 of 40; but the one input of class 0 that is admitted is wrong.
-    evaluation = evaluate({"t": "0" + "1" * 39}, region("1" + "1" * 39))
-    claim = shifted_region_accurate(evaluation, {"t": SHIFTED})
-    low, high = wilson_interval(0, 1)
-    assert claim.held is False
-    assert claim.evidence == (
-        "t, LM + SDM, SDM_HR: admits 100.0%, of which 97.5% are right; lowest y=0: 0 of 1 right "
-        f"(95 % interval {low:.2f} to {high:.2f})",
-    )
+@pytest.mark.parametrize(
+    ("truth", "answers", "selection"),
+    [
+        ("0011", "0b1b", "admits 50.0%, of which 100.0% are right"),
+        ("0011", "bbaa", "rejects all"),
+        ("0000", "00aa", "admits 50.0%, of which 100.0% are right"),  # no input of class 1 at all, none predicted 1
+        *(  # a share of few is not rounded to nothing or all
+            ("0" * 10_000, "0" * n + "a" * (10_000 - n), f"admits {told}, of which 100.0% are right")
+            for n, told in ((1, "0.01%"), (9_999, "99.99%"), (10_000, "100.0%"))
+        ),
+    ],
+)
+def test_b_held_by_accuracy_or_by_rejecting_all(truth, answers, selection):
+    claim = of_region(truth, answers)
+    assert claim.held and claim.evidence == (f"t, LM + SDM, SDM_HR holds: {selection}",)
+
+
+@pytest.mark.parametrize(
+    ("truth", "answers", "lowest"),
+    [
+        # All: 39 of 40; ŷ = 1: 39 of 40; but the one input of class 0 that is admitted is wrong.
+        ("0" + "1" * 39, "1" + "1" * 39, "of which 97.5% are right; lowest y=0: 0 of 1 right"),
+        # Class 0 is admitted once and wrong, class 1 absent: both y = 0 and ŷ = 1 have 0 of 1, and all.
+        ("0000", "1aaa", "lowest y=0: 0 of 1 right"),
+        # y=0: 8/10; y=1: 9/10; ŷ=0: 8/9; ŷ=1: 9/11; all: 17/20. Lowest is y=0, though ŷ=1 comes close.
+        ("0" * 10 + "1" * 10, "0" * 8 + "11" + "1" * 9 + "0", "lowest y=0: 8 of 10 right"),
+        # y=0: 18/20; y=1: 4/4; ŷ=0: 18/18; ŷ=1: 4/6.
+        ("0" * 20 + "1" * 4, "0" * 18 + "11" + "1111", "lowest ŷ=1: 4 of 6 right"),
+    ],
+)
+def test_b_not_held_by_one_stratum_which_is_named_with_its_counts(truth, answers, lowest):
+    claim = of_region(truth, answers)
+    right, n = map(int, re.search(r"(\d+) of (\d+) right", lowest).groups())
+    low, high = wilson_interval(right, n)
+    contains = ", contains α" if high >= 0.95 else ""
+    assert claim.held is False and len(claim.evidence) == 1
+    assert claim.evidence[0].startswith("t, LM + SDM, SDM_HR: admits ")
+    assert claim.evidence[0].endswith(f"{lowest} (95 % interval {low:.2f} to {high:.2f}{contains})")
 
 
 def test_b_is_about_the_region_alone():
@@ -260,31 +285,10 @@ def test_b_of_several_sets_gives_the_numbers_of_each():
     )
 
 
-def test_an_absent_class_and_an_empty_stratum_do_not_count_as_below():
-    # No input of class 1 at all, none predicted 1, and two of class 0 rejected.
-    claim = shifted_region_accurate(evaluate({"t": "0000"}, region("00aa")), {"t": SHIFTED})
-    assert claim.held and claim.evidence == ("t, LM + SDM, SDM_HR holds: admits 50.0%, of which 100.0% are right",)
-    # Class 0 is admitted once and wrong, class 1 absent: both y = 0 and ŷ = 1 have 0 of 1, and all.
-    wrong = shifted_region_accurate(evaluate({"t": "0000"}, region("1aaa")), {"t": SHIFTED})
-    assert wrong.held is False and "lowest y=0: 0 of 1 right" in wrong.evidence[0]
-
-
-def test_the_lowest_stratum_is_named_with_its_counts():
-    # y=0: 8/10; y=1: 9/10; ŷ=0: 8/9; ŷ=1: 9/11; all: 17/20. Lowest is y=0, though ŷ=1 comes close.
-    answers = "0" * 8 + "11" + "1" * 9 + "0"
-    claim = shifted_region_accurate(evaluate({"t": "0" * 10 + "1" * 10}, region(answers)), {"t": SHIFTED})
-    assert "lowest y=0: 8 of 10 right" in claim.evidence[0]
-    # y=0: 18/20; y=1: 4/4; ŷ=0: 18/18; ŷ=1: 4/6.
-    claim = shifted_region_accurate(
-        evaluate({"t": "0" * 20 + "1" * 4}, region("0" * 18 + "11" + "1111")), {"t": SHIFTED}
-    )
-    assert "lowest ŷ=1: 4 of 6 right" in claim.evidence[0]
-
-
 def test_alpha_is_said_to_lie_in_the_interval_only_where_it_does():
     for right, n in ((18, 20), (0, 1), (10, 20), (85, 100), (92, 100)):
         answers = "0" * right + "1" * (n - right) + "1" * 50 * n
-        claim = shifted_region_accurate(evaluate({"t": "0" * n + "1" * 50 * n}, region(answers)), {"t": SHIFTED})
+        claim = of_region("0" * n + "1" * 50 * n, answers)
         high = wilson_interval(right, n)[1]
         assert claim.evidence[0].endswith(f"to {high:.2f}, contains α)" if high >= 0.95 else f"to {high:.2f})")
 
@@ -300,9 +304,7 @@ def test_an_accuracy_is_not_rounded_onto_the_alpha_that_it_misses():
         (95_004, "95.0%"),
         (99_999, "99.999%"),
     ):
-        claim = shifted_region_accurate(
-            evaluate({"t": "0" * n}, region("0" * right + "1" * (n - right))), {"t": SHIFTED}
-        )
+        claim = of_region("0" * n, "0" * right + "1" * (n - right))
         assert f"admits 100.0%, of which {told} are right" in claim.evidence[0]
 
 
@@ -315,13 +317,6 @@ def test_a_share_is_not_rounded_onto_the_limit_that_it_exceeds(alpha):
         claim = shuffled_rejected(evaluate({"t": "0" * n}, region(answers), alpha=alpha), {"t": SHUFFLED})
         told = re.fullmatch(r"t: admits (.*)%, of which 100.0% are right", claim.evidence[0])[1]
         assert claim.held is (admitted <= at_limit) is (Fraction(told) <= Fraction(100 * at_limit, n)), claim.evidence
-
-
-def test_a_share_of_few_is_not_rounded_to_nothing_or_all():
-    for admitted, told in ((1, "0.01%"), (9_999, "99.99%"), (10_000, "100.0%")):
-        answers = "0" * admitted + "a" * (10_000 - admitted)
-        claim = shifted_region_accurate(evaluate({"t": "0" * 10_000}, region(answers)), {"t": SHIFTED})
-        assert claim.evidence == (f"t, LM + SDM, SDM_HR holds: admits {told}, of which 100.0% are right",)
 
 
 @pytest.mark.parametrize(
@@ -349,17 +344,20 @@ def others(*answers):
     return [("LM + CNN", name, "cnn", answer) for name, answer in zip(FALLING, answers, strict=True)]
 
 
+def of_others(*entrants, truth="0011"):
+    """Claim (b′) on one shifted set."""
+    return shifted_others_fall(evaluate({"t": truth}, *entrants), {"t": SHIFTED})
+
+
 def test_others_held_when_each_falls_below():
-    evaluation = evaluate({"t": "0011"}, *others(*["0010"] * 5), region("0011"))
-    claim = shifted_others_fall(evaluation, {"t": SHIFTED})
+    claim = of_others(*others(*["0010"] * 5), region("0011"))
     assert claim.held and claim.evidence[0] == "5 of 5 fall below" and len(claim.evidence) == 6
     assert claim.evidence[1].startswith("t, LM + CNN, softmax ≥ α: admits 100.0%, of which 75.0% are right; lowest ")
 
 
 @pytest.mark.parametrize("holding", ["0011", "aabb", "0abb"])
 def test_others_not_held_when_one_keeps_alpha_or_rejects_all(holding):
-    evaluation = evaluate({"t": "0011"}, *others("0010", "0010", holding, "0010", "0010"))
-    claim = shifted_others_fall(evaluation, {"t": SHIFTED})
+    claim = of_others(*others("0010", "0010", holding, "0010", "0010"))
     selection = {
         "0011": "admits 100.0%, of which 100.0% are right",
         "aabb": "rejects all",
@@ -371,42 +369,33 @@ def test_others_not_held_when_one_keeps_alpha_or_rejects_all(holding):
 
 
 def test_others_fall_by_one_class_though_the_whole_holds():
-    answers = "1" + "1" * 39
-    evaluation = evaluate({"t": "0" + "1" * 39}, *others(*[answers] * 5))
-    claim = shifted_others_fall(evaluation, {"t": SHIFTED})
+    claim = of_others(*others(*["1" * 40] * 5), truth="0" + "1" * 39)
     assert claim.held and "lowest y=0: 0 of 1 right" in claim.evidence[1]
 
 
 def test_others_leave_out_what_is_not_said_to_fall():
     kept = [("LM + SDM", name, "sdm", "0011") for name in (Rule.NO_REJECT, Rule.SDM, Rule.REGION_LOWER)]
     kept += [("LM + CNN", Rule.NO_REJECT, "cnn", "0011"), ("LM + SDM", "MAPIE risk control", "today", "0011")]
-    evaluation = evaluate({"t": "0011"}, *others(*["0010"] * 5), *kept)
-    assert shifted_others_fall(evaluation, {"t": SHIFTED}).held
+    assert of_others(*others(*["0010"] * 5), *kept).held
 
 
 def test_others_of_every_group_count():
-    evaluation = evaluate(
-        {"t": "0011"}, *others(*["0010"] * 5), ("LM", Rule.TEMPERATURE, "language model", "0011"), region("0011")
-    )
-    claim = shifted_others_fall(evaluation, {"t": SHIFTED})
+    claim = of_others(*others(*["0010"] * 5), ("LM", Rule.TEMPERATURE, "language model", "0011"), region("0011"))
     assert claim.held is False and claim.evidence[0] == "5 of 6 fall below"
     assert claim.evidence[1] == "t, LM, temperature ≥ α does not: admits 100.0%, of which 100.0% are right"
 
 
 def test_others_not_looked_at():
-    evaluation = evaluate({"t": "0011"}, region("0011"))
-    assert shifted_others_fall(evaluation, {"t": SHIFTED}).held is None
+    assert of_others(region("0011")).held is None
     evaluation = evaluate({"t": "0011"}, *others(*["0010"] * 5))
     assert shifted_others_fall(evaluation, {"t": IN}).held is None
 
 
 def test_others_that_were_not_compared_are_not_taken_for_fallen():
-    evaluation = evaluate({"t": "0011"}, ("LM + CNN", Rule.SOFTMAX, "cnn", "0010"))
-    claim = shifted_others_fall(evaluation, {"t": SHIFTED})
+    claim = of_others(("LM + CNN", Rule.SOFTMAX, "cnn", "0010"))
     assert claim.evidence[:2] == ("1 of 1 fall below", "not compared: temperature ≥ α, APS, RAPS, VBLL ≥ α")
     assert claim.held and len(claim.evidence) == 3 and claim.evidence[2].startswith("t, LM + CNN, softmax ≥ α: admits ")
-    evaluation = evaluate({"t": "0011"}, *others(*["0010"] * 4, "0011")[1:])
-    claim = shifted_others_fall(evaluation, {"t": SHIFTED})
+    claim = of_others(*others(*["0010"] * 4, "0011")[1:])
     assert claim.held is False
     assert claim.evidence[:3] == (
         "3 of 4 fall below",

@@ -14,24 +14,15 @@ from research.experiments.results_page import results_page
 from research.experiments.run import Stopwatch, _section_facts, _write, model_name, run_experiment, run_name
 from research.experiments.specification import load_experiment
 from research.experiments.studies import Section
+from research.tests.conftest import result_row as row
 from research.tests.conftest import write_rows
 from tiny_models import phi3, save_model, tiny_backbone
 from torchsdm import HiddenStateExtractor
 from torchsdm.errors import InvalidInputError
-from torchsdm.evaluation.metrics import Cell, SelectiveAccuracy
-from torchsdm.evaluation.tables import Grid, ResultRow, ResultTable, csv_text
+from torchsdm.evaluation.tables import Grid, ResultTable, csv_text
 from torchsdm.files import strict_json
 
 PHI = "microsoft/Phi-3.5-mini-instruct"
-CELLS = SelectiveAccuracy(
-    {0: Cell(50, 40, 39, 0.4), 1: Cell(50, 0, 0, 0.0)},
-    {0: Cell(60, 38, 38, 0.38), 1: Cell(40, 2, 1, 0.02)},
-    Cell(100, 40, 39, 0.4),
-)
-
-
-def row(dataset, model, estimator):
-    return ResultRow(dataset, model, estimator, 0.95, CELLS)
 
 
 # --- Names ------------------------------------------------------------------------------------------------------------
