@@ -11,7 +11,7 @@ from typing import Any
 from tools.pages import REPOSITORY, said, write_between
 
 RESULTS = Path(__file__).resolve().parent / "results"
-VERSIONS = REPOSITORY / "tests" / "release" / "results.json"
+VERSIONS = REPOSITORY / "tools" / "release" / "results.json"
 PAGE = REPOSITORY / "docs" / "reliability.md"
 
 WRITTEN_BY = {"versions": "make test-versions"}  # the others by make chaos
