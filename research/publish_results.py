@@ -26,7 +26,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from research.experiments.claims import VERDICTS
 from tools.pages import REPOSITORY
+from torchsdm.evaluation import Grid, markdown_text
 
 FOLDER, PAGE = REPOSITORY / "research/results", REPOSITORY / "docs/results.md"
 PICTURE = REPOSITORY / "docs/pictures/results.svg"
@@ -41,7 +43,6 @@ CERTIFIED = {  # rules of runs that certify, on the page only
     "SDM: certified softmax": "softmax(z′), certified",
     "SDM: certified": "SDM, certified",
 }
-HELD = {True: "held", False: "not held", None: "not evaluated"}
 
 
 # --- Files -----------------------------------------------------------------------------------------------------------
@@ -130,7 +131,7 @@ def section(name: str, result: Mapping[str, Any]) -> str:
         f"{result['title']}, with {result['model']}, α = {result['alpha']:g}. "
         f"[All tables](../research/results/{name}.json).",
         f"```\n{result['command']}\n```",
-        _table(head, rows),
+        Grid(head, rows).to_markdown(),
         _claims_in_words(result.get("claims", [])),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -180,21 +181,21 @@ def whole_page(result: Mapping[str, Any]) -> str:
         f"α = {result['alpha']:g}. Run on {result['machine']}.",
         *result.get("remarks", []),
         _minutes(result.get("minutes", {})),
-        _table(
+        Grid(
             ["data set", "role", "inputs", "remark"],
             [[one["name"], one["role"], f"{one['n']:,}", one.get("remark", "")] for one in result["data"]],
-        ),
+        ).to_markdown(),
         "## What each rule admits",
         "Share of all inputs, accuracy of what is admitted, and the lowest accuracy of any class or prediction.",
-        _table(columns, [_values(point) for point in result["points"]]),
+        Grid(columns, [_values(point) for point in result["points"]]).to_markdown(),
     ]
     for one in result.get("sections", []):
-        parts += [f"## {one['title']}", one["text"], _table(one["columns"], one["rows"])]
+        parts += [f"## {one['title']}", one["text"], Grid(one["columns"], one["rows"]).to_markdown()]
     if result.get("claims"):
         parts.append("## Claims")
     for claim in result.get("claims", []):
-        evidence = "\n".join(f"- {_plain(line)}" for line in claim["evidence"])
-        parts += [f"({claim['key']}) {claim['statement']} **{HELD[claim['held']]}**", evidence]
+        evidence = "\n".join(f"- {markdown_text(line)}" for line in claim["evidence"])
+        parts += [f"({claim['key']}) {claim['statement']} **{VERDICTS[claim['held']]}**", evidence]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -206,15 +207,6 @@ def _minutes(minutes: Mapping[str, float]) -> str:
 def _values(point: Mapping[str, Any]) -> list[str]:
     right = ["–" if point[name] is None else f"{point[name]:.3f}" for name in ("accuracy", "lowest")]
     return [point["dataset"], point["rule"], f"{point['share']:.3f}", *right]
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [[_plain(cell) for cell in line] for line in (head, ["---"] * len(head), *rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
 # --- The picture -----------------------------------------------------------------------------------------------------
