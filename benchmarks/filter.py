@@ -12,8 +12,8 @@ from problems import ENCODER, clouds, support_of
 from torch import Tensor
 
 from torchsdm import HiddenStateExtractor, SDMClassifier, SupportSet
+from torchsdm.application.demo import read_films
 from torchsdm.errors import SDMWarning
-from torchsdm.experiments.demonstration import read_films
 from torchsdm.matching import _coarse, match
 from torchsdm.matching._kernels import has_coarse_products
 

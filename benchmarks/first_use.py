@@ -17,7 +17,7 @@ from measure import Figure, compare
 from problems import ENCODER
 
 import torchsdm
-from torchsdm.experiments.demonstration import read_films
+from torchsdm.application.demo import read_films
 
 N, N_TEXTS, WIDTH = 3_000, 300, 384
 SAY = "; import sys, time; print(time.time() - float(sys.argv[1]))"  # since the process was asked for

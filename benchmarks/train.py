@@ -19,7 +19,7 @@ import steps
 from measure import Figure, judged
 from problems import ENCODER
 
-from torchsdm.experiments.demonstration import read_films
+from torchsdm.application.demo import read_films
 
 N = 3_000
 STEPS = {

@@ -6,23 +6,21 @@ these pages.
 
 from __future__ import annotations
 
-import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, InclusionLevel
 
-_SCRIPT = Path(__file__).resolve().parents[1] / "examples/publish_results.py"
-_SPEC = importlib.util.spec_from_file_location("publish_results", _SCRIPT)
-assert _SPEC is not None and _SPEC.loader is not None
-publish_results = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(publish_results)
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from research.publish_results import read_results, whole_page
 
 
 def on_files(files: Any, config: Any) -> Any:
     """Add the pages."""
-    for name, result in publish_results.read_results().items():
-        page = File.generated(config, f"results/{name}.md", content=publish_results.whole_page(result))
+    for name, result in read_results().items():
+        page = File.generated(config, f"results/{name}.md", content=whole_page(result))
         page.inclusion = InclusionLevel.NOT_IN_NAV
         files.append(page)
     return files
@@ -32,6 +30,6 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Let links to result files lead to their pages."""
     if page.file.src_uri != "results.md":
         return markdown
-    for name in publish_results.read_results():
-        markdown = markdown.replace(f"(results/{name}.json)", f"(results/{name}.md)")
+    for name in read_results():
+        markdown = markdown.replace(f"(../research/results/{name}.json)", f"(results/{name}.md)")
     return markdown

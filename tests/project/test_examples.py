@@ -28,7 +28,7 @@ def test_an_example_runs(name):
 
 
 def test_every_example_is_run_or_known_to_need_data():
-    of_data = {"newsgroups_data.py", "publish_demo.py", "publish_results.py"}  # tested with data of their own
+    of_data = {"newsgroups_data.py"}  # tested with data of their own
     of_data |= {"tickets.py"}  # by the tutorial
     assert {path.name for path in EXAMPLES.glob("*.py")} == {*ALONE, *of_data}
 

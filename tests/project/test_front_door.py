@@ -79,7 +79,7 @@ def test_type_checkers_see_the_names_that_are_there():
 def test_help_completion_and_wrong_options_import_nothing_heavy(tmp_path):
     helps = [["--help"], ["--version"], *([verb, "--help"] for verb in sdm.commands)]
     refused = [
-        *(["tarin"], ["train"], ["train", "--nonsense"], ["reproduce"], ["reproduce", "x", "--set", "alpha"]),
+        *(["tarin"], ["train"], ["train", "--nonsense"]),
         ["embed", "texts.jsonl", "-o", str(tmp_path / "states")],
         ["embed", "texts.jsonl", "-o", str(tmp_path / "states"), "--segments", "words"],
         ["train", "texts.jsonl", "-o", str(tmp_path / "model"), "-p", "sentiment"],

@@ -33,7 +33,6 @@ ROOMS: dict[str, set[str]] = {
     },
     "baselines": {"arithmetic", "matching", "core", "training", "trust", "data", "cluster", "estimators"},
     "evaluation": {"matching", "core", "training", "model", "trust", "data", "estimators", "baselines"},
-    "experiments": {"core", "data", "hidden_states", "estimators", "baselines", "evaluation"},
     "application": {
         *("core", "model", "trust", "data", "hidden_states", "storage", "cluster", "estimators"),
         "evaluation",
@@ -41,7 +40,7 @@ ROOMS: dict[str, set[str]] = {
     "service": {"application"},
     "cli": {
         *("arithmetic", "core", "training", "trust", "data", "hidden_states", "storage", "cluster"),
-        *("estimators", "evaluation", "experiments", "application"),
+        *("estimators", "evaluation", "application"),
         "service",  # sdm serve and sdm mcp start it; no other verb knows it
     },
 }
@@ -66,12 +65,16 @@ def room_of(module: str) -> str | None:
 
 def imports_of(module: str) -> list[tuple[str, str]]:
     """(module of ours, name) of each import, anywhere in a module: also inside functions and for types alone."""
+    return imports_in(TREES[module])
+
+
+def imports_in(code: ast.AST) -> list[tuple[str, str]]:
     found = []
-    for node in ast.walk(TREES[module]):
+    for node in ast.walk(code):
         if isinstance(node, ast.Import):
             found += [(alias.name, "") for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{module} has a relative import"
+            assert node.level == 0, "a relative import"
             found += [(str(node.module), alias.name) for alias in node.names]
     ours = ((name.removeprefix("torchsdm").lstrip("."), what) for name, what in found if name.startswith("torchsdm"))
     return [(what, "") if not name else (name, what) for name, what in ours]  # from torchsdm import errors
@@ -100,6 +103,23 @@ def test_rooms_use_only_what_other_rooms_give_out():
             if mine is not None:
                 used[mine].add(other)
     assert used == ROOMS, "a room no longer uses what ROOMS says"
+
+
+def test_research_uses_only_what_rooms_give_out():
+    scripts = [path for path in (REPOSITORY / "research").rglob("*.py") if "tests" not in path.parts]
+    assert scripts
+    for path in scripts:
+        for name, what in imports_in(ast.parse(path.read_text(encoding="utf-8"))):
+            room, place = room_of(name), f"{path.relative_to(REPOSITORY)} imports {name}.{what}"
+            if room is not None:
+                assert name == room and what in importlib.import_module(f"torchsdm.{room}").__all__, place
+            else:  # of the package itself, or of a module beside the rooms
+                assert name in torchsdm.__all__ or name in MODULES, place
+
+
+def test_nothing_of_the_package_knows_what_is_made_with_it():
+    made_with_it = {"research", "tools", "examples", "benchmarks"}
+    assert not {module for module, code in TREES.items() if third_party(code) & made_with_it}
 
 
 def test_only_the_verbs_serve_and_mcp_know_the_service():
@@ -265,7 +285,7 @@ def repository_files():
         )
         paths = [REPOSITORY / name for name in done.stdout.splitlines()]
     except (OSError, subprocess.CalledProcessError):  # an unpacked archive
-        parts = [REPOSITORY / name for name in ("src", "tests", "docs", "examples")]
+        parts = [REPOSITORY / name for name in ("src", "tests", "docs", "examples", "research", "tools")]
         paths = [*REPOSITORY.glob("*"), *(path for part in parts for path in part.rglob("*"))]
     for path in paths:
         if path.is_file() and "__pycache__" not in path.parts:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from release.audit import FOUND, NOT_LOOKED, verdict
+from tools.release.audit import FOUND, NOT_LOOKED, verdict
 
 CLEAN = {"name": "a", "version": "1", "vulns": []}
 WEAK = {"name": "b", "version": "2", "vulns": [{"id": "CVE-1"}]}

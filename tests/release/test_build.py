@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from release.pins import REPOSITORY
-from release.wheel import differences, libraries
+from tools.release.pins import REPOSITORY
+from tools.release.wheel import differences, libraries
 
 pytest.importorskip("hatchling", reason="pip install hatchling")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no loops are compiled on Windows")
@@ -161,4 +161,7 @@ def test_an_editable_install_needs_a_folder_it_may_write_to(tree, compiler, monk
     monkeypatch.setattr(os, "access", lambda path, mode, **_: mode != os.W_OK)  # root may write everywhere
     with pytest.raises(SystemExit):
         editable(tree)
-    assert f"could not be compiled: '{tree / 'src' / 'torchsdm' / 'arithmetic'}' is not writable." in capfd.readouterr().err
+    assert (
+        f"could not be compiled: '{tree / 'src' / 'torchsdm' / 'arithmetic'}' is not writable."
+        in capfd.readouterr().err
+    )

@@ -7,8 +7,8 @@ from email.message import Message
 
 import pytest
 
-from release.licences import ARGUED, PAGE, UNKNOWN, needs_argument, stated
-from release.pins import CONSTRAINTS, read_pins
+from tools.release.licences import ARGUED, PAGE, UNKNOWN, needs_argument, stated
+from tools.release.pins import CONSTRAINTS, read_pins
 
 
 def listed() -> dict[str, tuple[str, str]]:

@@ -8,7 +8,7 @@ import sys
 import pytest
 from packaging.markers import Marker
 
-from release.pins import CONSTRAINTS, HASHED, HASHED_CUDA, REPOSITORY, read_pins
+from tools.release.pins import CONSTRAINTS, HASHED, HASHED_CUDA, REPOSITORY, read_pins
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from chaos.page import PAGE, VERSIONS, versions
-from release import versions as script
+from tools.chaos.page import PAGE, VERSIONS, versions
+from tools.release import versions as script
 
 
 @pytest.fixture

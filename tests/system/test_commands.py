@@ -776,7 +776,6 @@ def test_bad_states_are_one_sentence_in_every_verb(verb, world, bad, tmp_path, m
         (("--config", "BAD/syntax.toml", "doctor"), "not valid TOML"),
         (("--config", "BAD/nowhere.toml", "doctor"), "cannot be read"),
         (("doctor", "BAD/no-model"), "contains no torchsdm model"),
-        (("reproduce", "zzz"), "no experiment 'zzz'"),
         (("demo", "-o", "BAD/notes.txt"), "--output must be a directory"),
     ],
 )

@@ -1,5 +1,7 @@
 """What the command and the service share: open a saved model, read inputs, decide, and describe the result."""
 
+from typing import TYPE_CHECKING, Any
+
 from torchsdm.application.answers import (
     answer_rows,
     decision_schema,
@@ -23,6 +25,9 @@ from torchsdm.application.saved_model import SavedModel
 from torchsdm.application.scoring import remove_finished, score_blocks
 from torchsdm.application.summaries import standing, summary
 from torchsdm.application.training import read_training, read_training_parts
+
+if TYPE_CHECKING:
+    from torchsdm.application.demo import run_demo
 
 __all__ = [
     "AnswerRequest",
@@ -53,6 +58,7 @@ __all__ = [
     "readable",
     "readable_block",
     "remove_finished",
+    "run_demo",
     "score_blocks",
     "selected",
     "signal_histograms",
@@ -62,3 +68,12 @@ __all__ = [
     "with_rejected",
     "write_rows",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The demo, imported when it is used: it needs all of evaluation, which takes half a second."""
+    if name != "run_demo":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from torchsdm.application.demo import run_demo
+
+    return run_demo

@@ -26,7 +26,6 @@ from torchsdm.cli.history import compact, log, undo
 from torchsdm.cli.mcp import mcp
 from torchsdm.cli.predict import predict
 from torchsdm.cli.report import report
-from torchsdm.cli.reproduce import reproduce
 from torchsdm.cli.serve import serve
 from torchsdm.cli.train import train
 from torchsdm.cli.update import certify, recalibrate, update
@@ -73,7 +72,7 @@ def sdm(context: click.Context, config: Path | None, debug: bool) -> None:
 
 _VERBS = (
     *(embed, audit, train, predict, evaluate, explain, update, recalibrate, certify, choose),
-    *(log, undo, compact, guard, export, report, reproduce, serve, mcp, demo, doctor),
+    *(log, undo, compact, guard, export, report, serve, mcp, demo, doctor),
 )
 for verb in _VERBS:
     sdm.add_command(verb)

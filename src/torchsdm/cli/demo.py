@@ -26,8 +26,8 @@ def demo(output: Path, seed: int, as_json: bool) -> None:
     Example:
       sdm demo
     """
-    from torchsdm.experiments import tell_story
+    from torchsdm.application import run_demo
 
-    result = tell_story(output, show=(lambda text: None) if as_json else click.echo, seed=seed)
+    result = run_demo(output, show=(lambda text: None) if as_json else click.echo, seed=seed)
     if as_json:
         say(result, "", as_json)

@@ -3,6 +3,7 @@
 from torchsdm.hidden_states.backbone import Backbone
 from torchsdm.hidden_states.extractor import BlockReader, Elsewhere, HiddenStateExtractor, NumberedBlocks
 from torchsdm.hidden_states.model_source import cache_directory, default_store, find_model
+from torchsdm.hidden_states.own_answers import judge_own_answers
 from torchsdm.hidden_states.prompts import PROMPTS, TaskPrompt, register_prompt, task_prompt
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "cache_directory",
     "default_store",
     "find_model",
+    "judge_own_answers",
     "register_prompt",
     "task_prompt",
 ]

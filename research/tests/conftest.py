@@ -1,0 +1,28 @@
+"""What these tests share, among themselves and with those of the package: its conftest also gives them a cache."""
+
+from __future__ import annotations
+
+import json
+
+from conftest import shared_data, shared_paper  # noqa: F401  (fixtures)
+from torchsdm.evaluation.keys import UNLISTED
+from torchsdm.evaluation.metrics import Cell, SelectiveAccuracy
+from torchsdm.evaluation.tables import ResultRow
+
+CELLS = SelectiveAccuracy(
+    {0: Cell(50, 40, 39, 0.4), 1: Cell(50, 0, 0, 0.0)},
+    {0: Cell(60, 38, 38, 0.38), 1: Cell(40, 2, 1, 0.02)},
+    Cell(100, 40, 39, 0.4),
+)
+
+
+def result_row(dataset, model="m", estimator="e", *, key=UNLISTED, alpha=0.95):
+    """A row of a table of results whose cells are ``CELLS``."""
+    return ResultRow(dataset, model, estimator, alpha, CELLS, key)
+
+
+def write_rows(path, rows):
+    """Write rows as JSON lines, and give back the path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path

@@ -1,0 +1,1 @@
+"""What the project is made with: publishing figures, chaos, releases, counting the road."""

@@ -1,0 +1,1 @@
+"""What a release needs: pinned versions, licences, the wheel tried where users install it."""
