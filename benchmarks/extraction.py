@@ -14,7 +14,8 @@ from measure import Figure, compare, judged
 from problems import ENCODER, documents
 from sentence_transformers import SentenceTransformer
 
-from torchsdm import Backbone, Documents, HiddenStateExtractor
+from torchsdm import Documents, HiddenStateExtractor
+from torchsdm.hidden_states import Backbone
 from torchsdm.hidden_states._batches import MAX_PADDING, batches_by_length
 from torchsdm.hidden_states.prompts import PROMPTS
 

@@ -133,7 +133,7 @@ def _start(path: Path) -> Figure:
         with _served(path) as service, _connected(service.port) as connection:
             _ask(connection, request)
 
-    load = f"from torchsdm import Backbone; Backbone.load({ENCODER!r})"
+    load = f"from torchsdm.hidden_states import Backbone; Backbone.load({ENCODER!r})"
     return compare(
         "sdm serve: start to the first answer to a text",
         answer,

@@ -10,7 +10,8 @@ import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from torchsdm import SDMClassifier, SDMDecisions
+from torchsdm import SDMClassifier
+from torchsdm.core import SDMDecisions
 
 
 def triage(decisions: SDMDecisions) -> np.ndarray:

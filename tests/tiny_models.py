@@ -16,7 +16,7 @@ import torch
 import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from torchsdm import Backbone
+from torchsdm.hidden_states import Backbone
 
 TEXT = """Here is a movie review. Is the sentiment of the movie review positive? Answer Yes or No.
 Start your response with Yes or No. The film is a fine piece of work: well played, well lit, and never dull!

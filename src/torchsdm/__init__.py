@@ -3,6 +3,9 @@
 Similarity-Distance-Magnitude activations over frozen hidden states. Start with ``SDMTextClassifier`` for texts, with
 ``SDMClassifier`` for your own hidden states.
 
+``load`` opens what any of them saved. The names here are those that most people need; the rest is in the rooms, such
+as ``torchsdm.core``.
+
 ``import torchsdm`` is fast: torch and scikit-learn are imported with the first name that needs them.
 """
 
@@ -15,65 +18,44 @@ if TYPE_CHECKING:  # for type checkers and editors; a test checks that these are
     from torchsdm.core import ClassEcdfs as ClassEcdfs
     from torchsdm.core import Decisions as Decisions
     from torchsdm.core import ExemplarAdaptor as ExemplarAdaptor
-    from torchsdm.core import HighReliabilityRegion as HighReliabilityRegion
-    from torchsdm.core import IdentityAdaptor as IdentityAdaptor
-    from torchsdm.core import SDMActivation as SDMActivation
-    from torchsdm.core import SDMDecisions as SDMDecisions
-    from torchsdm.core import SDMLogActivation as SDMLogActivation
-    from torchsdm.core import SDMLoss as SDMLoss
-    from torchsdm.core import dkw_epsilon as dkw_epsilon
-    from torchsdm.core import effective_sample_sizes as effective_sample_sizes
     from torchsdm.core import find_high_reliability_region as find_high_reliability_region
     from torchsdm.core import rescaled_similarity as rescaled_similarity
     from torchsdm.core import sdm_activation as sdm_activation
     from torchsdm.core import sdm_log_activation as sdm_log_activation
     from torchsdm.core import sdm_loss as sdm_loss
-    from torchsdm.data import Document as Document
     from torchsdm.data import Documents as Documents
     from torchsdm.data import LabelledStates as LabelledStates
-    from torchsdm.data import StatesOrigin as StatesOrigin
     from torchsdm.data import read_states as read_states
-    from torchsdm.data import state_blocks as state_blocks
     from torchsdm.errors import TorchSDMError as TorchSDMError
     from torchsdm.estimators import SDMClassifier as SDMClassifier
     from torchsdm.estimators import SDMEnsemble as SDMEnsemble
     from torchsdm.estimators import SDMTextClassifier as SDMTextClassifier
-    from torchsdm.estimators import decide_with as decide_with
-    from torchsdm.estimators import explain_with as explain_with
+    from torchsdm.estimators import load as load
     from torchsdm.evaluation import Evaluation as Evaluation
-    from torchsdm.evaluation import LabelAudit as LabelAudit
     from torchsdm.evaluation import audit_labels as audit_labels
     from torchsdm.evaluation import write_report as write_report
-    from torchsdm.hidden_states import Backbone as Backbone
     from torchsdm.hidden_states import HiddenStateExtractor as HiddenStateExtractor
     from torchsdm.hidden_states import TaskPrompt as TaskPrompt
-    from torchsdm.hidden_states import register_prompt as register_prompt
     from torchsdm.matching import SupportSet as SupportSet
-    from torchsdm.model import Explanation as Explanation
-    from torchsdm.training import History as History
-    from torchsdm.trust import Certificate as Certificate
     from torchsdm.trust import CertifiedClassifier as CertifiedClassifier
     from torchsdm.trust import DriftGuard as DriftGuard
 
 _NAMES = {
     "core": (
-        *("ClassEcdfs", "Decisions", "ExemplarAdaptor", "HighReliabilityRegion", "IdentityAdaptor", "SDMActivation"),
-        *("SDMDecisions", "SDMLogActivation", "SDMLoss", "dkw_epsilon", "effective_sample_sizes"),
-        *("find_high_reliability_region", "rescaled_similarity", "sdm_activation", "sdm_log_activation", "sdm_loss"),
+        *("ClassEcdfs", "Decisions", "ExemplarAdaptor", "find_high_reliability_region", "rescaled_similarity"),
+        *("sdm_activation", "sdm_log_activation", "sdm_loss"),
     ),
-    "data": ("Document", "Documents", "LabelledStates", "StatesOrigin", "read_states", "state_blocks"),
+    "data": ("Documents", "LabelledStates", "read_states"),
     "errors": ("TorchSDMError",),
-    "estimators": ("SDMClassifier", "SDMEnsemble", "SDMTextClassifier", "decide_with", "explain_with"),
-    "evaluation": ("Evaluation", "LabelAudit", "audit_labels", "write_report"),
-    "hidden_states": ("Backbone", "HiddenStateExtractor", "TaskPrompt", "register_prompt"),
+    "estimators": ("SDMClassifier", "SDMEnsemble", "SDMTextClassifier", "load"),
+    "evaluation": ("Evaluation", "audit_labels", "write_report"),
+    "hidden_states": ("HiddenStateExtractor", "TaskPrompt"),
     "matching": ("SupportSet",),
-    "model": ("Explanation",),
-    "training": ("History",),
-    "trust": ("Certificate", "CertifiedClassifier", "DriftGuard"),
+    "trust": ("CertifiedClassifier", "DriftGuard"),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
-__all__ = sorted(["__version__", *_HOMES])
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -18,11 +18,12 @@ from tools.chaos.harness import files_of, write_case
 from tools.chaos.mutations import safetensors_bytes, safetensors_parts
 from tools.chaos.targets_language_models import TEMPLATES
 from tools.chaos.targets_models import SCHEMAS, signed
-from torchsdm import Backbone, HiddenStateExtractor, SDMClassifier, SDMEnsemble, read_states
+from torchsdm import HiddenStateExtractor, SDMClassifier, SDMEnsemble, read_states
 from torchsdm.application import LiveModel
 from torchsdm.data import Documents, LabelledStates, _lines
 from torchsdm.errors import BackboneError, CheckpointError, InvalidInputError, ModelFileError
 from torchsdm.files import parse_json, replace_file, usual_mode, whole_file
+from torchsdm.hidden_states import Backbone
 from torchsdm.hidden_states._bounded import bounded_text
 from torchsdm.settings import parse_toml
 from torchsdm.storage.review import NewInput, ReviewStore

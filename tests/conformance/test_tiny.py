@@ -213,14 +213,14 @@ def test_effective_sample_sizes_and_lower_estimator(
 ) -> None:
     data, s = getattr(tiny, name), signals[name]
     labels = tiny.calib["label"]
-    sizes = torchsdm.effective_sample_sizes(signals["calib"].rescaled, labels, s.rescaled, 2)
+    sizes = torchsdm.core.effective_sample_sizes(signals["calib"].rescaled, labels, s.rescaled, 2)
     # The recorded sizes stop at n_c - 1. Only the calibration point with the largest q' (28) can be beyond a class.
     n_c = np.bincount(labels)
     same(torch.minimum(sizes, torch.as_tensor(n_c - 1)), data["a0.8_n_hat"])
     beyond = (sizes.numpy() == n_c).any(1)
     assert beyond.sum() == (1 if name == "calib" else 0)
 
-    epsilon = torchsdm.dkw_epsilon(sizes, ALPHA)
+    epsilon = torchsdm.core.dkw_epsilon(sizes, ALPHA)
     assert epsilon.dtype == torch.float64
     # Recorded per class: the largest belongs to the smallest size. The one row beyond has n_min = 145 in both: the
     # class that was capped is not the smaller one.

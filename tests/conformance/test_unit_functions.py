@@ -109,7 +109,7 @@ def test_effective_sample_sizes_and_epsilon(recorded: Any) -> None:
     # The queries were stored in float32 but compared with float64 values of the same decimals: 1.2 must equal 1.2.
     classes = [recorded["nhat_class0"].astype(np.float32), recorded["nhat_class1"].astype(np.float32)]
     labels = np.repeat([0, 1], [len(values) for values in classes])
-    sizes = torchsdm.effective_sample_sizes(np.concatenate(classes), labels, recorded["nhat_qprime"], 2)
+    sizes = torchsdm.core.effective_sample_sizes(np.concatenate(classes), labels, recorded["nhat_qprime"], 2)
     assert sizes.dtype == torch.int64
 
     # The recorded sizes stop at n_c - 1; ours reach n_c beyond the largest value (the last three rows).
@@ -121,10 +121,10 @@ def test_effective_sample_sizes_and_epsilon(recorded: Any) -> None:
     # smallest size, at most 1. For equal sizes of both classes the smallest is the class's own.
     for c in (0, 1):
         capped = torch.as_tensor(recorded["nhat_out"][:, [c, c]], dtype=torch.int64)
-        epsilon = torchsdm.dkw_epsilon(capped, 0.95)
+        epsilon = torchsdm.core.dkw_epsilon(capped, 0.95)
         assert epsilon.dtype == torch.float64
         within(epsilon, np.minimum(recorded["nhat_eps"][:, c], 1.0), 4 * UNIT)
-    within(torchsdm.dkw_epsilon(sizes, 0.95)[:1], np.ones(1), 0.0)
+    within(torchsdm.core.dkw_epsilon(sizes, 0.95)[:1], np.ones(1), 0.0)
 
 
 def test_position_of_the_threshold(recorded: Any) -> None:

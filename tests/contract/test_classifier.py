@@ -11,7 +11,8 @@ import pytest
 import torch
 from sklearn.datasets import make_blobs
 
-from torchsdm import Decisions, LabelledStates, SDMClassifier, SDMDecisions, SDMEnsemble
+from torchsdm import Decisions, LabelledStates, SDMClassifier, SDMEnsemble
+from torchsdm.core import SDMDecisions
 from torchsdm.errors import CheckpointError, InvalidInputError, InvalidTypeError
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")

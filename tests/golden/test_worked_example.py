@@ -362,11 +362,11 @@ def test_effective_sample_sizes_and_band(
     worked_example: WorkedExample, library: SimpleNamespace, loops: SimpleNamespace
 ) -> None:
     labels = worked_example.calibration_labels
-    sizes = torchsdm.effective_sample_sizes(library.calibration.rescaled, labels, library.queries.rescaled, 2)
+    sizes = torchsdm.core.effective_sample_sizes(library.calibration.rescaled, labels, library.queries.rescaled, 2)
     assert sizes.dtype == torch.int64
     same(sizes, QUERY_SIZES)
-    close(torchsdm.dkw_epsilon(sizes, 0.75), QUERY_EPSILON)
-    close(torchsdm.dkw_epsilon(sizes, 1.0), np.ones(7))
+    close(torchsdm.core.dkw_epsilon(sizes, 0.75), QUERY_EPSILON)
+    close(torchsdm.core.dkw_epsilon(sizes, 1.0), np.ones(7))
 
     for rescaled, n, epsilon in zip(loops.queries.rescaled, QUERY_SIZES, QUERY_EPSILON, strict=True):
         assert reference.effective_sample_sizes(loops.calibration.rescaled, labels, rescaled, 2) == n
@@ -378,7 +378,7 @@ def test_lower_estimator(worked_example: WorkedExample, library: SimpleNamespace
     labels = worked_example.calibration_labels
     c, q = library.calibration, library.queries
     region = torchsdm.find_high_reliability_region(c.rescaled, c.probabilities, labels, 0.75)
-    epsilon = torchsdm.dkw_epsilon(torchsdm.effective_sample_sizes(c.rescaled, labels, q.rescaled, 2), 0.75)
+    epsilon = torchsdm.core.dkw_epsilon(torchsdm.core.effective_sample_sizes(c.rescaled, labels, q.rescaled, 2), 0.75)
     lower = (q.distance_quantile - epsilon).clamp(min=0)
     close(lower, QUERY_QUANTILE_LOWER)
     p = torchsdm.sdm_activation(q.logits, q.matches.similarity, lower)

@@ -619,17 +619,17 @@ def test_beyond_the_largest_calibration_distance_everything_is_rejected(c: Calib
 @settings(REPEATABLE)
 def test_effective_sample_sizes_and_band_equal_the_reference(c: Calibration, queries: list[float]) -> None:
     n_classes = c.probabilities.shape[1]
-    sizes = torchsdm.effective_sample_sizes(c.rescaled, c.labels, np.array(queries), n_classes)
+    sizes = torchsdm.core.effective_sample_sizes(c.rescaled, c.labels, np.array(queries), n_classes)
     assert sizes.dtype == torch.int64
     assert sizes.tolist() == [
         reference.effective_sample_sizes(c.rescaled, c.labels, value, n_classes) for value in queries
     ]
-    epsilon = torchsdm.dkw_epsilon(sizes, c.alpha)
+    epsilon = torchsdm.core.dkw_epsilon(sizes, c.alpha)
     assert epsilon.dtype == torch.float64
     expected = [reference.dkw_epsilon(n, c.alpha) for n in sizes.tolist()]
     np.testing.assert_allclose(epsilon.numpy(), expected, rtol=1e-12)
     # Sizes grow with q', to all of the class and no further; the band only narrows with them.
-    beyond = torchsdm.effective_sample_sizes(c.rescaled, c.labels, np.array([0.0, 1e9]), n_classes)
+    beyond = torchsdm.core.effective_sample_sizes(c.rescaled, c.labels, np.array([0.0, 1e9]), n_classes)
     assert beyond.tolist() == [[0] * n_classes, np.bincount(c.labels, minlength=n_classes).tolist()]
     by_size = epsilon[sizes.min(1).values.argsort()]
     assert (by_size.diff() <= 0).all()

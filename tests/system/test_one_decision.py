@@ -11,9 +11,10 @@ from click.testing import CliRunner
 from sklearn.datasets import make_blobs
 
 from json_schema import problems
-from torchsdm import Decisions, SDMClassifier, SDMDecisions, SDMEnsemble
+from torchsdm import Decisions, SDMClassifier, SDMEnsemble
 from torchsdm.application import decision_schema
 from torchsdm.cli.command import sdm
+from torchsdm.core import SDMDecisions
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 

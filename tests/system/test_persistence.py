@@ -18,8 +18,9 @@ import torch
 from sklearn.datasets import make_blobs
 
 import warm_process
-from torchsdm import SDMClassifier, SDMDecisions, SDMEnsemble
-from torchsdm.errors import ModelFileError, TorchSDMError
+from torchsdm import SDMClassifier, SDMEnsemble, load
+from torchsdm.core import SDMDecisions
+from torchsdm.errors import InvalidInputError, ModelFileError, TorchSDMError
 from torchsdm.storage import directory as persistence
 from torchsdm.storage.directory import CONFIG_NAME
 from warm_process import WarmProcess
@@ -104,8 +105,19 @@ def test_an_ensemble_survives(data, tmp_path):
     ensemble = SDMEnsemble(**SETTINGS).fit(*data)
     ensemble.save(tmp_path)
     assert_same_decisions(SDMEnsemble.load(tmp_path).decide(data[0]), ensemble.decide(data[0]))
+    assert type(load(tmp_path)) is SDMEnsemble
     with pytest.raises(ModelFileError, match="SDMEnsemble"):
         SDMClassifier.load(tmp_path)
+
+
+def test_load_opens_whichever_kind_was_saved(saved, classifier, data, tmp_path):
+    opened = load(saved)
+    assert type(opened) is SDMClassifier
+    assert_same_decisions(opened.decide(data[0]), classifier.decide(data[0]))
+    with pytest.raises(InvalidInputError, match="trained on states only"):
+        load(saved, model="a/language-model")
+    with pytest.raises(ModelFileError, match="missing"):
+        load(tmp_path)
 
 
 def test_updates_work_on_a_loaded_model_and_survive(saved, data):

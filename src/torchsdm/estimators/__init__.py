@@ -16,7 +16,7 @@ from torchsdm.estimators.changes import (
 from torchsdm.estimators.classifier import SDMClassifier
 from torchsdm.estimators.ensemble import SDMEnsemble
 from torchsdm.estimators.strength import Strength
-from torchsdm.estimators.text_classifier import SDMTextClassifier
+from torchsdm.estimators.text_classifier import SDMTextClassifier, load
 from torchsdm.estimators.within import decide_with, explain_with
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "Strength",
     "decide_with",
     "explain_with",
+    "load",
     "load_base",
     "load_classifier",
     "replay",

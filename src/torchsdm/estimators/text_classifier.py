@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from torchsdm.cluster import Backend, extract_on
 from torchsdm.core import SDMDecisions, check_targets
 from torchsdm.data import Documents, StatesStore
-from torchsdm.errors import BackboneError, DataWarning, InvalidInputError, ModelFileError, NotFittedError
+from torchsdm.errors import BackboneError, DataWarning, InvalidInputError, ModelFileError, NotFittedError, Remedy
 from torchsdm.estimators._loading import load_classifier
 from torchsdm.estimators.classifier import SDMClassifier
 from torchsdm.estimators.ensemble import SDMEnsemble
@@ -380,6 +380,39 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
                 "language model it was fitted on, or fit it again."
             )
         return self.extractor_
+
+
+def load(
+    path: str | Path,
+    *,
+    model: str | Path | Backbone | None = None,
+    device: str | None = None,
+    verify: bool | None = None,
+    backend: Backend = None,
+) -> SDMClassifier | SDMEnsemble | SDMTextClassifier:
+    """Open a model directory, whichever kind of model was saved there.
+
+    A classifier that knows the language model of its hidden states is opened as an ``SDMTextClassifier``, which takes
+    texts; its ``classifier_`` takes hidden states. Any other is the ``SDMClassifier`` or ``SDMEnsemble`` itself.
+
+    Parameters
+    ----------
+    path : path
+    model : optional
+        Where the language model is now, if it has moved; for a classifier of texts alone.
+    device : str, optional
+    verify : bool, optional
+        As for ``SDMClassifier.load``.
+    backend : str or RayBackend, optional
+        As for ``SDMClassifier.load``.
+    """
+    directory = check_path(path, "path", "load")
+    classifier = load_classifier(directory, device=device, verify=verify, backend=backend)
+    if classifier.states_origin_ is not None:
+        return SDMTextClassifier.around(classifier, model=model, device=device)
+    if model is not None:
+        raise InvalidInputError(f"{directory} was trained on states only.", remedy=Remedy.NO_LANGUAGE_MODEL)
+    return classifier
 
 
 def _documents(source: Any, caller: str, **columns: Any) -> Documents:

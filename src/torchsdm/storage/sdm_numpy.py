@@ -51,7 +51,7 @@ _TIE = 2.0**-46  # relative; more than the last bits of exp and log
 
 @dataclass(frozen=True)
 class Decisions:
-    """One row per input; the fields are those of ``torchsdm.SDMDecisions``."""
+    """One row per input; the fields are those of ``torchsdm.core.SDMDecisions``."""
 
     predictions: Array
     """Predicted label (N,), whether admitted or not."""

@@ -10,15 +10,8 @@ import torch
 from torch import nn
 
 import reference
-from torchsdm import (
-    SDMActivation,
-    SDMLogActivation,
-    SDMLoss,
-    rescaled_similarity,
-    sdm_activation,
-    sdm_log_activation,
-    sdm_loss,
-)
+from torchsdm import rescaled_similarity, sdm_activation, sdm_log_activation, sdm_loss
+from torchsdm.core import SDMActivation, SDMLogActivation, SDMLoss
 from torchsdm.core.activation import sdm_losses
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from torchsdm import ExemplarAdaptor, IdentityAdaptor
+from torchsdm import ExemplarAdaptor
+from torchsdm.core import IdentityAdaptor
 from torchsdm.core import adaptor as adaptor_module
 from torchsdm.core.adaptor import make_adaptor
 from torchsdm.errors import InvalidInputError, InvalidTypeError

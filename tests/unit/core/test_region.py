@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import reference
-from torchsdm import HighReliabilityRegion, find_high_reliability_region
+from torchsdm import find_high_reliability_region
+from torchsdm.core import HighReliabilityRegion
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 
 ALPHAS = [0.51, 0.6, 2 / 3, 0.7, 0.75, 0.8, 0.9, 0.95, 0.99, 1.0]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import reference
-from torchsdm import dkw_epsilon, effective_sample_sizes
+from torchsdm.core import dkw_epsilon, effective_sample_sizes
 from torchsdm.core.sample_size import distance_quantile_band
 from torchsdm.errors import InvalidInputError
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from torchsdm import StatesOrigin
-from torchsdm.data import ModelOrigin, PoolingOrigin, PromptOrigin
+from torchsdm.data import ModelOrigin, PoolingOrigin, PromptOrigin, StatesOrigin
 from torchsdm.errors import InvalidInputError
 
 STORED = {  # as models and folders have it on disk

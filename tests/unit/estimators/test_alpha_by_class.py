@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import reference
-from torchsdm import SDMClassifier, SDMEnsemble, dkw_epsilon
-from torchsdm.core import log_activation
+from torchsdm import SDMClassifier, SDMEnsemble
+from torchsdm.core import dkw_epsilon, log_activation
 from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, SDMWarning
 from torchsdm.evaluation import Evaluation, classifier_entrants, write_report

@@ -9,7 +9,8 @@ import warnings
 import numpy as np
 import pytest
 
-from torchsdm import SDMClassifier, SDMDecisions, SDMEnsemble
+from torchsdm import SDMClassifier, SDMEnsemble
+from torchsdm.core import SDMDecisions
 from torchsdm.errors import InvalidInputError, RegionWarning, SDMWarning
 from torchsdm.estimators.ensemble import _most_frequent, combine
 from torchsdm.labels import LabelCodes

@@ -13,7 +13,6 @@ from sklearn.base import clone
 
 import tiny_models
 from torchsdm import (
-    Backbone,
     Documents,
     DriftGuard,
     HiddenStateExtractor,
@@ -21,6 +20,7 @@ from torchsdm import (
     SDMEnsemble,
     SDMTextClassifier,
     TaskPrompt,
+    load,
 )
 from torchsdm.errors import (
     BackboneError,
@@ -30,6 +30,7 @@ from torchsdm.errors import (
     NotFittedError,
     SDMWarning,
 )
+from torchsdm.hidden_states import Backbone
 
 SMALL = {
     "alpha": 0.7,
@@ -118,6 +119,8 @@ def test_saved_and_loaded_it_answers_alike(fitted, tmp_path):
     assert over_states.states_origin_.model.fingerprint == fitted.extractor_.backbone.fingerprint()
     again.save(tmp_path / "copy")
     assert SDMTextClassifier.load(tmp_path / "copy")(TEXTS[:5]) == fitted(TEXTS[:5])
+    whichever = load(tmp_path / "copy")
+    assert isinstance(whichever, SDMTextClassifier) and whichever(TEXTS[:5]) == fitted(TEXTS[:5])
 
 
 def test_the_language_model_may_move_but_not_change(fitted, directory, tmp_path):

@@ -15,9 +15,10 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
-from torchsdm import CertifiedClassifier, DriftGuard, SDMClassifier, decide_with, explain_with
+from torchsdm import CertifiedClassifier, DriftGuard, SDMClassifier
 from torchsdm.baselines import SoftmaxThreshold
 from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, NotFittedError
+from torchsdm.estimators import decide_with, explain_with
 
 QUICK = {
     "alpha": 0.8,

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from torchsdm import ClassEcdfs, Decisions, History, SDMClassifier, SDMDecisions, SDMEnsemble, SDMTextClassifier
+from torchsdm import ClassEcdfs, Decisions, SDMClassifier, SDMEnsemble, SDMTextClassifier
+from torchsdm.core import SDMDecisions
 from torchsdm.core.region import HighReliabilityRegion
 from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError, NotFittedError
 from torchsdm.evaluation.displays import (
@@ -24,6 +25,7 @@ from torchsdm.evaluation.displays import (
     TrainingHistoryDisplay,
 )
 from torchsdm.evaluation.metrics import aurc
+from torchsdm.training import History
 from torchsdm.training.history import EpochRecord
 
 plt = pytest.importorskip("matplotlib.pyplot")

@@ -32,8 +32,8 @@ from tiny_models import (
     sentencepiece_tokenizer,
     tiny_backbone,
 )
-from torchsdm import Backbone
 from torchsdm.errors import BackboneError, InvalidInputError, MissingExtraError
+from torchsdm.hidden_states import Backbone
 
 SEQUENCES = [[11, 60, 70, 12], [99, 150, 33, 12, 18, 44, 71, 11, 120, 90, 17, 200], [45], [12, 70, 60, 11, 45, 45, 45]]
 

@@ -32,8 +32,10 @@ from tiny_models import (
     save_model,
     tiny_backbone,
 )
-from torchsdm import Backbone, Documents, HiddenStateExtractor, SDMClassifier, StatesOrigin, TaskPrompt, read_states
+from torchsdm import Documents, HiddenStateExtractor, SDMClassifier, TaskPrompt, read_states
+from torchsdm.data import StatesOrigin
 from torchsdm.errors import BackboneError, CheckpointError, InvalidInputError, InvalidTypeError, SDMWarning
+from torchsdm.hidden_states import Backbone
 from torchsdm.hidden_states.prompts import PROMPTS
 
 TEXTS = [

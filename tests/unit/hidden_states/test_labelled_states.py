@@ -15,11 +15,11 @@ from safetensors.numpy import save_file
 
 import tiny_models
 from clock import Clock, open_terminal, remaining
-from torchsdm import Backbone, Documents, HiddenStateExtractor, TaskPrompt
+from torchsdm import Documents, HiddenStateExtractor, TaskPrompt
 from torchsdm.data import Document, StatesStore
 from torchsdm.data import store as store_module
 from torchsdm.errors import BackboneError, CheckpointError, InvalidInputError
-from torchsdm.hidden_states import cache_directory, default_store
+from torchsdm.hidden_states import Backbone, cache_directory, default_store
 from torchsdm.hidden_states import extractor as extractor_module
 from torchsdm.hidden_states.extraction import Extraction
 

@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tiny_models import MAX_POSITIONS, bert, phi3, save_model
-from torchsdm import Backbone
 from torchsdm.errors import BackboneError
+from torchsdm.hidden_states import Backbone
 from torchsdm.hidden_states.model_source import cache_directory, converted, find_model
 
 

@@ -27,9 +27,10 @@ from tiny_models import (
     roberta,
     save_model,
 )
-from torchsdm import Backbone, HiddenStateExtractor
+from torchsdm import HiddenStateExtractor
 from torchsdm.data import StatesStore
 from torchsdm.errors import BackboneError, InvalidInputError, MissingExtraError
+from torchsdm.hidden_states import Backbone
 from torchsdm.hidden_states.model_source import find_model
 from torchsdm.hidden_states.onnx_model import OnnxModel
 

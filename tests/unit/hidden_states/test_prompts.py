@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchsdm import TaskPrompt, register_prompt
+from torchsdm import TaskPrompt
 from torchsdm.errors import InvalidInputError, InvalidTypeError
+from torchsdm.hidden_states import register_prompt
 from torchsdm.hidden_states.prompts import PROMPTS, PromptRegistry, task_prompt
 
 # --- Templates -------------------------------------------------------------------------------------------------------

@@ -12,8 +12,9 @@ from huggingface_hub import ModelCard, hub_mixin
 
 import tiny_models
 import torchsdm
-from torchsdm import Backbone, SDMClassifier, SDMEnsemble, SDMTextClassifier
+from torchsdm import SDMClassifier, SDMEnsemble, SDMTextClassifier
 from torchsdm.errors import ModelFileError, NotFittedError, RegionWarning, SDMWarning
+from torchsdm.hidden_states import Backbone
 from torchsdm.storage import hub
 
 

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from torchsdm import History
 from torchsdm.errors import InvalidInputError, MissingExtraError, TorchSDMError
+from torchsdm.training import History
 from torchsdm.training.history import EpochRecord
 
 NAMES = [field.name for field in dataclasses.fields(EpochRecord)]
