@@ -100,6 +100,22 @@ def test_a_wheel_has_the_loops_and_is_for_this_platform(tree, compiler, build):
     assert "Root-Is-Purelib: false" in facts and f"Tag: {COMPILED.removeprefix('torchsdm-0.1.0-')[:-4]}" in facts
 
 
+def test_a_wheel_has_the_templates_of_the_report(tree, build, tmp_path):
+    wheel, _ = build(tree, "none")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
+    render = """
+from torchsdm.evaluation import report
+templates = {name: report._environment().get_template(name) for name in report._environment().list_templates()}
+assert report.__file__.startswith(%r) and len(templates) > 10 and {"report.html", "report.css"} <= {*templates}
+print(templates["sections/where-the-numbers-come-from.html"].render(facts="<b>"))
+"""
+    command = [sys.executable, "-c", render % str(tmp_path / "installed")]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "<pre>&lt;b&gt;</pre>" in done.stdout, done.stderr
+
+
 def test_building_a_wheel_leaves_the_sources_alone(tree, compiler, build):
     before = {path: path.stat().st_mtime_ns for path in sorted(tree.rglob("*.library"))}
     build(tree, compiler())

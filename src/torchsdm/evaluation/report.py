@@ -3,29 +3,30 @@
 It opens with a sentence per data set, their lanes, and what to do next; the tables of estimators come after. The report
 is self-contained: styles and images are inline. Its size is bounded for any amount of data: examples are
 few and shortened, and plots draw at most a few thousand points.
+
+The page is in ``templates``, which escape every value; here is what they show.
 """
 
 from __future__ import annotations
 
 import base64
-import html
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import resources
+from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from torchsdm.core import HighReliabilityRegion, Target, described, target_of
+from torchsdm.core import GroupAccuracy, HighReliabilityRegion, Target, described, target_of
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation._opening import UNPROMISED, Verdict, next_steps, verdicts
 from torchsdm.evaluation._own_decisions import OwnDecisions
-from torchsdm.evaluation._report_contents import Example, Lane, Reasoned, examples, lanes, pictures
+from torchsdm.evaluation._report_contents import examples, lanes, pictures
 from torchsdm.evaluation.displays import CostDisplay, TrainingHistoryDisplay
 from torchsdm.evaluation.evaluation import Evaluation
-from torchsdm.evaluation.metrics import Cell
 from torchsdm.evaluation.overview import FreshGuards, Overview
 from torchsdm.evaluation.strangers import CLASSES
 from torchsdm.evaluation.tables import ABSENT, REJECTED, UNKNOWN, ResultRow, Stratum, accuracy_text, share_text, strata
@@ -33,6 +34,9 @@ from torchsdm.files import replace_file, strict_json
 from torchsdm.settings import REJECTED as UNREAD
 from torchsdm.validation import check_path
 from torchsdm.wording import shortened
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 MAX_TEXT = 400  #: characters shown of a text
 _SHORT_TEXT = 120  # the same beside a reason
@@ -45,6 +49,11 @@ _LANE_MEANS = {
     "unfamiliar": "unlike the training examples: do not act",
     UNREAD: "could not be read",
 }
+_COSTS = "What alpha costs"
+_SECTIONS = (  # each has a template in templates/sections
+    *("What is promised", _COSTS, "Results", "Lanes", "Region", "Ordering and calibration", "Plots", "Examples"),
+    "Where the numbers come from",
+)
 _DPI = 110
 _COLOURS = 128  # in an image
 
@@ -101,119 +110,137 @@ def render_report(
         )
     own = {name: evaluation.own_decisions(classifier, name) for name in evaluation.data_sets}
     guards = FreshGuards(classifier)
-    opening = _opening(evaluation, guards, own)
-    sections = [
-        ("What is promised", _promises(classifier)),
-        ("What alpha costs", _costs(classifier, prices)),
-        ("Results", _results(evaluation)),
-        ("Lanes", "".join(_lanes(evaluation, guards, own, texts))),
-        ("Region", _region(classifier)),
-        ("Ordering and calibration", _summaries(evaluation)),
-        ("Plots", "".join(_pictures(evaluation, classifier, own))),
-        ("Examples", "".join(_examples(evaluation, classifier, own, texts))),
-        ("Where the numbers come from", _facts(evaluation, classifier)),
-    ]
-    sections = [(name, content) for name, content in sections if content]
-    links = " · ".join(f'<a href="#{_anchor(name)}">{_escape(name)}</a>' for name, _ in sections)
-    body = "".join(_section(name, content) for name, content in sections)
-    return _PAGE.format(title=_escape(title), style=_style(), opening=opening, links=links, body=body)
+    found = verdicts(evaluation, classifier, {name: one.by_policy for name, one in own.items()}, guards)
+    costs = _costs(classifier, prices)
+    page = _environment().get_template("report.html")
+    return page.render(
+        title=title,
+        texts=texts,
+        evaluation=evaluation,
+        names=classifier.classes_.tolist(),
+        sections=[name for name in _SECTIONS if name != _COSTS or costs is not None],
+        verdicts=found,
+        legend=_legend(found),
+        steps=next_steps(found, classifier, evaluation.settings.get("model")),
+        certificate=classifier.certificate_,
+        is_outdated=classifier.lane_rule_.certificate is None,
+        tested=[groups for groups in _tested(classifier) if groups.rows],
+        warnings=classifier.warnings(),
+        costs=costs,
+        results=_results(evaluation),
+        lanes=_lanes(evaluation, guards, own),
+        regions=_regions(classifier),
+        summaries=evaluation.summaries(),
+        plots=_pictures(evaluation, classifier, own),
+        examples=[
+            (name, *examples(classifier, data, own[name].at_alpha)) for name, data in evaluation.data_sets.items()
+        ],
+        facts=_facts(evaluation, classifier),
+    )
 
 
-def _section(name: str, content: str) -> str:
-    return f'<section id="{_anchor(name)}"><h2>{_escape(name)}</h2>{content}</section>'
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader("torchsdm.evaluation")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {
+        "accuracy": accuracy_text,
+        "anchor": lambda name: name.lower().replace(" ", "-"),
+        "bar": _bar,
+        "interval": _interval,
+        "number": _number,
+        "share": share_text,
+        "shortened": shortened,
+        "strata": _shown_strata,
+        "thousands": "{:,}".format,
+    }
+    environment.globals |= {
+        "absent": ABSENT,
+        "folded": _FOLDED,
+        "longest": MAX_TEXT,
+        "longest_beside": _SHORT_TEXT,
+        "rejected": REJECTED,
+        "unknown": UNKNOWN,
+        "unread": UNREAD,
+    }
+    return environment
 
 
 # --- The opening -----------------------------------------------------------------------------------------------------
 
 
-def _opening(evaluation: Evaluation, guards: FreshGuards, own: Mapping[str, OwnDecisions]) -> str:
-    """What a reader in a hurry needs: a sentence per data set, a picture of the lanes, what to do next."""
-    classifier = guards.classifier
-    found = verdicts(evaluation, classifier, {name: one.by_policy for name, one in own.items()}, guards)
-    said = "".join(
-        f"<div class='verdict {one.standing}'><h2>{_escape(one.name)}</h2>"
-        f"<p class='said'>{_escape(one.sentence)}</p><p>{_escape(one.detail)}</p></div>"
-        for one in found
-    )
-    notes = "".join(f"<li>{_escape(note)}</li>" for note in evaluation.notes)
-    steps = "".join(
-        f"<li>{_escape(step.what)}<code>{_escape(step.command)}</code></li>"
-        for step in next_steps(found, classifier, evaluation.settings.get("model"))
-    )
-    return (
-        f"<section id='in-short'>{said}{f'<ul>{notes}</ul>' if notes else ''}</section>"
-        f"<section id='lanes-at-a-glance'>{_bars(found)}</section>"
-        f"<section id='next'><h2>What to do next</h2><ol class='steps'>{steps}</ol></section>"
-    )
+class _Part(NamedTuple):
+    """A lane's part of a bar, in percent."""
+
+    lane: str
+    count: int
+    start: float
+    share: float
+    number: str
+    """In the part, if there is room for it."""
 
 
-def _bars(found: Sequence[Verdict]) -> str:
-    """How the inputs of each data set fall into lanes: a bar each, and what the colours mean."""
-    rows = "".join(f"<div class='row'><span>{_escape(one.name)}</span>{_bar(one)}</div>" for one in found)
-    shown = [lane for lane in _LANE_MEANS if any(one.lanes[lane] for one in found)]
-    means = _LANE_MEANS
-    if any(one.standing == UNPROMISED for one in found):
-        means = {**means, "trusted": "admitted, without a promise"}
-    legend = "".join(f"<span><i class='{lane}'></i><b>{lane}</b> {means[lane]}</span>" for lane in shown)
-    return (
-        f"<figure class='lanes'>{rows}<p class='legend'>{legend}</p>"
-        "<figcaption>Inputs in each lane, of 100.</figcaption></figure>"
-    )
-
-
-def _bar(one: Verdict) -> str:
-    """A stacked bar whose text keeps its shape at any width."""
-    n, parts, start = sum(one.lanes.values()), [], 0.0
-    for lane, count in one.lanes.items():
-        share = 100 * count / n
-        number = f"<text x='{start + share / 2:.2f}%' y='19'>{_rounded(share)}</text>" if share >= _LABELLED else ""
-        title = f"<title>{lane}: {count:,} of {n:,}</title>"
-        parts.append(
-            f"<g class='{lane}'>{title}<rect x='{start:.2f}%' width='{share:.2f}%' height='28'></rect>{number}</g>"
-        )
-        start += share
-    spoken = ", ".join(f"{lane} {count:,}" for lane, count in one.lanes.items() if count)
-    return f"<svg role='img' aria-label='{_escape(one.name)}: {spoken}'>{''.join(parts)}</svg>"
+def _bar(one: Verdict) -> list[_Part]:
+    shares = [100 * count / sum(one.lanes.values()) for count in one.lanes.values()]
+    numbers = [_rounded(share) if share >= _LABELLED else "" for share in shares]
+    return list(map(_Part, one.lanes, one.lanes.values(), accumulate(shares, initial=0.0), shares, numbers))
 
 
 def _rounded(percent: float) -> str:
-    return f"{percent:.0f}" if round(percent) < 100 or percent == 100 else "&gt;99"
+    return f"{percent:.0f}" if round(percent) < 100 or percent == 100 else ">99"
+
+
+def _legend(found: Sequence[Verdict]) -> dict[str, str]:
+    """What the colours of the bars mean."""
+    unpromised = any(one.standing == UNPROMISED for one in found)
+    means = _LANE_MEANS | ({"trusted": "admitted, without a promise"} if unpromised else {})
+    return {lane: meaning for lane, meaning in means.items() if any(one.lanes[lane] for one in found)}
 
 
 # --- Tables ----------------------------------------------------------------------------------------------------------
 
 
-def _table(head: str, rows: Sequence[str], kind: str = "wide") -> str:
-    """A table that scrolls in its own box where it is wider than the page."""
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-    return f"<div class='box {kind}'>{table}</div>"
+class _Groups(NamedTuple):
+    """A table of groups, with a value beside the accuracy of each."""
+
+    title: str
+    column: str
+    target: Target
+    rows: list[tuple[GroupAccuracy, str]]
+
+    def is_below(self, group: GroupAccuracy) -> bool:
+        return group.accuracy is not None and group.accuracy < target_of(self.target, group.class_number)
 
 
-def _results(evaluation: Evaluation) -> str:
-    alpha, table = evaluation.alpha, evaluation.table
-    parts = [
-        f"<p>Accuracy of admitted inputs, and their share of all inputs, at α = {alpha:g}. <b>{REJECTED}</b>: all "
-        f"rejected. <b>{ABSENT}</b>: no such input. <span class='below'>Marked</span>: below α. Under each accuracy: "
-        "Wilson's 95 % interval. Where no class is known: the number admitted, and its share. Hover over a number for "
-        "its counts.</p>",
-        *(f"<p>{_escape(line)}</p>" for line in table.note.splitlines() if line not in evaluation.notes),
-    ]
-    by_data_set: dict[str, list[ResultRow]] = {name: [] for name in evaluation.data_sets}
-    for row in table.rows:
-        by_data_set[row.dataset].append(row)
-    for name, rows in by_data_set.items():
-        head = "".join(f"<th colspan=2>{_escape(stratum.name)}</th>" for stratum in _shown_strata(rows[0]))
-        lines = []
-        for row in rows:
-            line = "".join(_accuracy_cell(stratum.cell, alpha) for stratum in _shown_strata(row))
-            lines.append(f"<tr><td>{_escape(row.model)}</td><td>{_escape(row.estimator)}</td>{line}</tr>")
-        n_unread = evaluation.unread.get(name, 0)
-        unread = f", {n_unread:,} of them unread" if n_unread else ""
-        parts.append(
-            f"<h3>{_escape(name)} <small>{evaluation.n_inputs(name):,} inputs{unread}</small></h3>"
-            + _table(f"<th>model</th><th>estimator</th>{head}", lines)
-        )
-    return "".join(parts)
+def _tested(classifier: SDMClassifier | SDMEnsemble) -> Iterator[_Groups]:
+    """The groups of the certificate, and those of each region."""
+    names, certificate = classifier.classes_.tolist(), classifier.certificate_
+    if certificate is not None and classifier.lane_rule_.certificate is not None:
+        title = "On the certification set, " + ("of the certified rule" if certificate.found else "of the safest rule")
+        bounds = [(group, f"{group.lower_bound:.3f}") for group in certificate.groups]
+        yield _Groups(title, "exact lower bound", certificate.target, bounds)
+    for number, model in enumerate(classifier.models_, start=1):
+        for region in model.calibration.regions:
+            of_round = f"round {number}, " if len(classifier.models_) > 1 else ""
+            asked = described(region.target, names)
+            title = f"On the calibration set, which the region was found on: {of_round}α = {asked}"
+            groups = model.calibration.groups(region) if region.found else ()
+            yield _Groups(title, "95 % interval", region.target, [(one, _interval(one.interval)) for one in groups])
+
+
+def _interval(interval: tuple[float, float] | None, digits: int = 3) -> str:
+    return ABSENT if interval is None else f"{interval[0]:.{digits}f}–{interval[1]:.{digits}f}"
+
+
+def _results(evaluation: Evaluation) -> dict[str, Any]:
+    """The rows of each data set, and what the note says that is not at the top of the page already."""
+    table = evaluation.table
+    rows = {name: [row for row in table.rows if row.dataset == name] for name in evaluation.data_sets}
+    return {"rows": rows, "note": [line for line in table.note.splitlines() if line not in evaluation.notes]}
 
 
 def _shown_strata(row: ResultRow) -> list[Stratum]:
@@ -222,275 +249,79 @@ def _shown_strata(row: ResultRow) -> list[Stratum]:
     return sorted(shown, key=lambda stratum: stratum.kind != "all")
 
 
-def _accuracy_cell(cell: Cell, alpha: float) -> str:
-    if cell.n_correct is None:
-        return f"<td title='{cell.n_total} in total'>{cell.n_admitted:,}</td><td>{share_text(cell.share)}</td>"
-    hint = f"{cell.n_correct} of {cell.n_admitted} admitted are right; {cell.n_total} in total"
-    mark = " class='below'" if cell.is_below(alpha) else ""
-    interval = cell.interval()
-    band = "" if interval is None else f"<span class='band'>{interval[0]:.2f}–{interval[1]:.2f}</span>"
-    accuracy = f"<span{mark}>{accuracy_text(cell, alpha)}</span>{band}"
-    return f"<td title='{hint}'>{accuracy}</td><td>{share_text(cell.share)}</td>"
-
-
-def _summaries(evaluation: Evaluation) -> str:
-    columns = {
-        "coverage": "admitted share",
-        "risk": "error rate of admitted",
-        "aurc": "AURC",
-        "excess_aurc": "E-AURC",
-        "coverage_at_alpha": "coverage at α in hindsight",
-        "ece": "ECE",
-        "top_label_accuracy": "lowest accuracy of a prediction with confidence in [α, 1]",
-        "ood_auroc": "AUROC against the first data set",
-        "ood_fpr_at_95": "FPR at 95 %",
-        "admitted_correct": "admitted, right",
-        "admitted_wrong": "admitted, wrong",
-        "rejected_correct": "rejected, right",
-        "rejected_wrong": "rejected, wrong",
-    }
-    head = "".join(f"<th>{_escape(text)}</th>" for text in ("data set", "model", "estimator", *columns.values()))
-    lines = []
-    for record in evaluation.summaries():
-        names = "".join(f"<td>{_escape(record[key])}</td>" for key in ("dataset", "model", "estimator"))
-        values = "".join(f"<td>{_number(record[key])}</td>" for key in columns)
-        lines.append(f"<tr>{names}{values}</tr>")
-    return (
-        "<p>Inputs are ordered by each estimator's own score. AURC is the mean over inputs of the risk at which each "
-        "is first admitted; E-AURC is its excess over a perfect order. ECE: 15 bins of equal width.</p>"
-        + _table(head, lines)
-    )
-
-
-def _promises(classifier: SDMClassifier | SDMEnsemble) -> str:
-    """The certificate with its groups, the region with its groups, and what a user should know."""
-    names, certificate = classifier.classes_.tolist(), classifier.certificate_
-    parts = []
-    if certificate is None:
-        parts.append(
-            "<p><b>Certificate:</b> none, as nothing was held out to certify. The paper's region admits, and promises "
-            "nothing.</p>"
-        )
-    elif classifier.lane_rule_.certificate is None:
-        parts.append("<p><b>Certificate:</b> it no longer holds: the support was changed after it was made.</p>")
-    else:
-        parts.append(f"<p><b>Certificate:</b> {_escape(certificate.holds_for(names))}</p>")
-        bounds = {group: f"{group.lower_bound:.3f}" for group in certificate.groups}
-        title = "On the certification set, " + ("of the certified rule" if certificate.found else "of the safest rule")
-        parts.append(_groups(title, bounds, "exact lower bound", certificate.target, names))
-    for number, model in enumerate(classifier.models_, start=1):
-        for region in model.calibration.regions:
-            found = {group: _interval(group.interval) for group in model.calibration.groups(region) if region.found}
-            of_round = f"round {number}, " if len(classifier.models_) > 1 else ""
-            asked = described(region.target, names)
-            title = f"On the calibration set, which the region was found on: {of_round}α = {asked}"
-            parts.append(_groups(title, found, "95 % interval", region.target, names))
-    warnings = "".join(f"<li>{_escape(warning)}</li>" for warning in classifier.warnings())
-    return "".join(parts) + (f"<p><b>Before you rely on it:</b></p><ul>{warnings}</ul>" if warnings else "")
-
-
-def _costs(classifier: SDMClassifier | SDMEnsemble, prices: Mapping[str, Any] | None) -> str:
-    """What each alpha would admit and, with prices, cost; nothing where nothing can be certified."""
-    if not isinstance(classifier, SDMClassifier):
-        if prices is not None:
-            raise InvalidInputError("'prices' of write_report must be None: an ensemble has no alpha to choose.")
-        return ""
-    points = classifier.model_.certification
-    if prices is None and (points is None or not len(points.labels) or len(classifier.classes_) > _FOLDED):
-        return ""  # of many classes the curve takes long
-    display = CostDisplay.from_estimator(classifier, **(prices or {}))
-    choice = display.choice
-    chosen = "" if choice is None else f"<p>{_escape(choice.explain())}</p>"
-    caption = "What would be admitted at each α" + ("." if choice is None else ", and what it would cost per input.")
-    return (
-        f"{chosen}<p>Estimated on the calibration set, which the model was shaped on. Only the certified point was "
-        f"tested on points that nothing else saw.</p>{_figure(caption, display)}"
-    )
-
-
-def _groups(title: str, groups: Mapping[Any, str], column: str, target: Target, names: list[Any]) -> str:
-    """A table of groups with the admitted points of each, their accuracy, and one more column; nothing for none."""
-    lines = []
-    for group, value in groups.items():
-        alpha = target_of(target, group.class_number)
-        mark = " class='below'" if group.accuracy is not None and group.accuracy < alpha else ""
-        accuracy = ABSENT if group.accuracy is None else f"{group.accuracy:.3f}"
-        lines.append(
-            f"<tr><td>{_escape(group.name(names))}</td><td>{group.n_admitted:,}</td>"
-            f"<td><span{mark}>{accuracy}</span></td><td>{value}</td></tr>"
-        )
-    head = f"<th>group</th><th>admitted</th><th>accuracy</th><th>{_escape(column)}</th>"
-    table = _table(head, lines, "counts")
-    if not lines:
-        return ""
-    if len(lines) > _FOLDED:
-        return f"<details><summary><b>{_escape(title)}</b></summary>{table}</details>"
-    return f"<h4>{_escape(title)}</h4>{table}"
-
-
-def _interval(interval: tuple[float, float] | None) -> str:
-    return ABSENT if interval is None else f"{interval[0]:.3f}–{interval[1]:.3f}"
-
-
-def _region(classifier: SDMClassifier | SDMEnsemble) -> str:
-    is_ensemble = len(classifier.models_) > 1
-    return "".join(
-        _one_region(region, f"Round {number}, α" if is_ensemble else "α", classifier.classes_.tolist())
-        for number, model in enumerate(classifier.models_)
-        for region in model.calibration.regions
-    )
-
-
-def _one_region(region: HighReliabilityRegion, where: str, names: list[Any]) -> str:
-    message, asked = _escape(region.explain(names) or ""), _escape(described(region.target, names))
-    if not region.found:
-        return f"<p>{where} = {asked}: the paper's region was not found and admits nothing. {message}</p>"
-    lines = [
-        f"<tr><td>{_escape(name)}</td><td>{float(threshold):.4f}</td><td>{int(count)}</td></tr>"
-        for name, threshold, count in zip(names, region.thresholds, region.class_counts, strict=True)
-    ]
-    head = "<th>class</th><th>confidence threshold</th><th>calibration points behind it</th>"
-    return (
-        f"<p>{where} = {asked}: the paper's region admits an input if q′ is at least "
-        f"{region.min_rescaled_similarity:.4g} and its confidence reaches the threshold of the predicted class. "
-        f"{message}</p>" + _table(head, lines, "counts")
-    )
-
-
-# --- Lanes -----------------------------------------------------------------------------------------------------------
-
-
-def _lanes(evaluation: Evaluation, guards: FreshGuards, own: Mapping[str, OwnDecisions], texts: bool) -> Iterator[str]:
-    yield (
-        "<p>What may be done with each input: act on <b>trusted</b> ones; on <b>certified</b> ones while the stream "
-        "looks like the certification set; have the others looked at. Examples are the first inputs of each lane.</p>"
-    )
+def _lanes(evaluation: Evaluation, guards: FreshGuards, own: Mapping[str, OwnDecisions]) -> Iterator[dict[str, Any]]:
     for name, data in evaluation.data_sets.items():
-        decisions, n_inputs, n_unread = own[name].by_policy, evaluation.n_inputs(name), evaluation.unread.get(name, 0)
-        found = lanes(data, decisions)
-        lines = [
-            f"<tr><td>{lane.name}</td><td>{lane.n:,}</td><td>{share_text(lane.n / n_inputs)}</td>"
-            f"<td>{_right(lane)}</td></tr>"
-            for lane in found
-        ]
-        if n_unread:
-            share = share_text(n_unread / n_inputs)
-            lines.append(f"<tr><td>{UNREAD}</td><td>{n_unread:,}</td><td>{share}</td><td>{ABSENT}</td></tr>")
-        kind = evaluation.kinds[name]
-        said = {} if kind == CLASSES else Overview.of(guards.classifier, decisions, guards).lines(kind)
-        yield (
-            f"<h3>{_escape(name)}</h3>"
-            + _table("<th>lane</th><th>inputs</th><th>share</th><th>right</th>", lines, "counts")
-            + "".join(f"<p><b>{topic}:</b> {_escape(text)}.</p>" for topic, text in said.items() if topic != "lanes")
-        )
-        for lane in found:
-            reasons = "".join(_reason(example, texts) for example in lane.examples)
-            yield f"<h4>{lane.name}</h4><ul>{reasons}</ul>" if reasons else ""
+        decisions, kind = own[name].by_policy, evaluation.kinds[name]
+        yield {
+            "name": name,
+            "lanes": lanes(data, decisions),
+            "n_inputs": evaluation.n_inputs(name),
+            "n_unread": evaluation.unread.get(name, 0),
+            "said": {} if kind == CLASSES else Overview.of(guards.classifier, decisions, guards).lines(kind),
+        }
 
 
-def _right(lane: Lane) -> str:
-    """The accuracy in a lane."""
-    if not lane.n:
-        return ABSENT
-    return UNKNOWN if lane.n_correct is None else f"{lane.n_correct / lane.n:.3f}"
+def _regions(classifier: SDMClassifier | SDMEnsemble) -> Iterator[tuple[str, HighReliabilityRegion, str]]:
+    """The regions, each with its place and the accuracy that it was found for."""
+    for number, model in enumerate(classifier.models_):
+        for region in model.calibration.regions:
+            where = f"Round {number}, α" if len(classifier.models_) > 1 else "α"
+            yield where, region, described(region.target, classifier.classes_.tolist())
 
 
-def _given(label: Any) -> str:
-    """The given label of an input, if it has one."""
-    return "" if label is None else f", given label {_escape(label)}"
-
-
-def _reason(example: Reasoned, texts: bool) -> str:
-    quoted = "" if example.text is None or not texts else f" “{_escape(shortened(example.text, _SHORT_TEXT))}”"
-    return (
-        f"<li><b>{_escape(example.prediction)}</b>{_given(example.label)}, id {_escape(example.id)}: "
-        f"{_escape(example.reason)}.{quoted}</li>"
-    )
+def _number(value: float | int | str | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.3f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
 
 
 # --- Plots -----------------------------------------------------------------------------------------------------------
 
 
+class _Picture(NamedTuple):
+    caption: str
+    image: str
+
+
+def _costs(classifier: SDMClassifier | SDMEnsemble, prices: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What each alpha would admit and, with prices, cost; None where nothing can be certified."""
+    if not isinstance(classifier, SDMClassifier):
+        if prices is not None:
+            raise InvalidInputError("'prices' of write_report must be None: an ensemble has no alpha to choose.")
+        return None
+    points = classifier.model_.certification
+    if prices is None and (points is None or not len(points.labels) or len(classifier.classes_) > _FOLDED):
+        return None  # of many classes the curve takes long
+    display = CostDisplay.from_estimator(classifier, **(prices or {}))
+    costs = "." if display.choice is None else ", and what it would cost per input."
+    return {
+        "choice": display.choice,
+        "picture": _Picture("What would be admitted at each α" + costs, _image(display)),
+    }
+
+
 def _pictures(
     evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, own: Mapping[str, OwnDecisions]
-) -> Iterator[str]:
+) -> Iterator[tuple[str, Iterator[_Picture]]]:
+    """The plots of training, and of each data set by its name."""
     history = TrainingHistoryDisplay.from_estimator(classifier)
-    yield _figure("Training: loss, accuracy and similarity by epoch.", history)
+    yield "", iter([_Picture("Training: loss, accuracy and similarity by epoch.", _image(history))])
     for name, decided in own.items():
-        yield f"<h3>{_escape(name)}</h3>"
-        for caption, display in pictures(evaluation, classifier, name, decided.at_alpha):
-            yield _figure(caption, display)
+        drawn = pictures(evaluation, classifier, name, decided.at_alpha)
+        yield name, (_Picture(caption, _image(display)) for caption, display in drawn)
 
 
-def _figure(caption: str, display: Any) -> str:
-    """A display as an inline image."""
+def _image(display: Any) -> str:
+    """A display as a PNG in base64, with a palette, which takes a third of the bytes and looks the same."""
     import matplotlib.pyplot as plt
-
-    figure = display.plot().figure_
-    file = io.BytesIO()
-    figure.savefig(file, format="png", bbox_inches="tight", dpi=_DPI)
-    plt.close(figure)
-    data = base64.b64encode(_in_few_colours(file)).decode()
-    text = _escape(caption)
-    return f"<figure><img alt='{text}' src='data:image/png;base64,{data}'><figcaption>{text}</figcaption></figure>"
-
-
-def _in_few_colours(picture: io.BytesIO) -> bytes:
-    """The image with a palette, which takes a third of the bytes and looks the same."""
     from PIL import Image  # comes with matplotlib
 
-    smaller = io.BytesIO()
-    Image.open(picture).convert("RGB").quantize(_COLOURS).save(smaller, format="png", optimize=True)
-    return smaller.getvalue()
-
-
-# --- Examples --------------------------------------------------------------------------------------------------------
-
-
-def _examples(
-    evaluation: Evaluation,
-    classifier: SDMClassifier | SDMEnsemble,
-    own: Mapping[str, OwnDecisions],
-    texts: bool,
-) -> Iterator[str]:
-    yield (
-        "<p>Admitted or rejected as the model itself would, by its policy. + marks a training example that vouches for "
-        "the answer: its label and prediction both match it.</p>"
-    )
-    for name, data in evaluation.data_sets.items():
-        n_errors, groups = examples(classifier, data, own[name].at_alpha)
-        against = "" if n_errors is None else f"<p>{n_errors} admitted against their given label.</p>"
-        yield f"<h3>{_escape(name)}</h3>{against}"
-        for group in groups:
-            cards = "".join(_card(example, texts) for example in group.examples)
-            counts = f"{len(group.examples)} of {group.n_total}"
-            yield f"<h4>{_escape(group.caption)} <small>{counts}</small></h4>{cards}"
-
-
-def _card(example: Example, texts: bool) -> str:
-    decision = example.explanation.decision
-    verdict = "admitted" if decision["admitted"] else "rejected"
-    reason = f"{decision['lane']}: {decision['reason']}"
-    exemplars = "".join(
-        f"<li>{'+' if point.vouches else '−'} <b>{_escape(point.label)}</b> (predicted {_escape(point.prediction)}), "
-        f"distance {point.distance:.4g}, id {_escape(point.id)}{_quoted(point.text if texts else None)}</li>"
-        for point in example.explanation.exemplars
-    )
-    return (
-        f"<article class='{verdict}'><p><b>{_escape(decision['predictions'])}</b> {verdict}"
-        f"{_given(example.label)}; confidence {decision['confidence']:.3f}, q {decision['similarity']}, d "
-        f"{decision['distance_quantile']:.3f}, q′ {decision['rescaled_similarity']:.1f}; id {_escape(example.id)}</p>"
-        f"<p>{_escape(reason)}</p>{_quoted(example.text if texts else None)}<ol>{exemplars}</ol></article>"
-    )
-
-
-def _quoted(text: str | None) -> str:
-    if text is None:
-        return ""
-    return f"<blockquote>{_escape(shortened(text, MAX_TEXT))}</blockquote>"
-
-
-# --- The rest --------------------------------------------------------------------------------------------------------
+    drawn, smaller = io.BytesIO(), io.BytesIO()
+    figure = display.plot().figure_
+    figure.savefig(drawn, format="png", bbox_inches="tight", dpi=_DPI)
+    plt.close(figure)
+    Image.open(drawn).convert("RGB").quantize(_COLOURS).save(smaller, format="png", optimize=True)
+    return base64.b64encode(smaller.getvalue()).decode()
 
 
 def _facts(evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble) -> str:
@@ -502,30 +333,4 @@ def _facts(evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble) -> s
             "states_origin": None if classifier.states_origin_ is None else classifier.states_origin_.to_json(),
         },
     }
-    text = _escape(strict_json(facts))
-    return f"<details><summary>versions, data, settings, seeds</summary><pre>{text}</pre></details>"
-
-
-def _style() -> str:
-    return resources.files("torchsdm.evaluation").joinpath("report.css").read_text(encoding="utf-8")
-
-
-def _number(value: float | int | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
-
-
-def _escape(value: Any) -> str:
-    return html.escape(str(value), quote=True)
-
-
-def _anchor(name: str) -> str:
-    return name.lower().replace(" ", "-")
-
-
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title><style>{style}</style></head>
-<body><h1>{title}</h1>{opening}<nav>{links}</nav>{body}</body></html>
-"""
+    return strict_json(facts)

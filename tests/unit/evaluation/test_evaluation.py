@@ -754,7 +754,7 @@ def test_tables_overviews_and_a_page_decide_on_each_input_once(certified, monkey
         "_decide_block",
         lambda self, points, k=0: decided.append(len(points.logits)) or decide(self, points, k),
     )
-    monkeypatch.setattr("torchsdm.evaluation.report._figure", lambda *_: "")
+    monkeypatch.setattr("torchsdm.evaluation.report._image", lambda _: "")
     data = {
         "inside": labelled(TEST),
         "bare": LabelledStates(TEST.X[:200], None),
@@ -771,6 +771,20 @@ def test_tables_overviews_and_a_page_decide_on_each_input_once(certified, monkey
     explained = [n for n in decided if n <= 15]
     others = [n for n in decided if n > 15]
     assert others == ([] if is_known else [300, 200, 100]) + [n_certification] and len(explained) == len(data)
+
+
+def test_a_hostile_text_is_shown_and_does_nothing(certified, monkeypatch):
+    monkeypatch.setattr("torchsdm.evaluation.report._image", lambda _: "")
+    hostile = "<script>alert(1)</script>'\"></p><img src='http://x'>{{ 7 * 7 }}{% raw %}&amp;"
+    data = LabelledStates(TEST.X, [*NAMES[TEST.y[:-1]], hostile], [hostile] * 300, [hostile] * 300)
+    entrants = [Entrant(hostile, hostile, SDMRule(certified, rule).fit()) for rule in RULES]
+    evaluation = Evaluation(entrants, {hostile: data}, 0.9, {"model": hostile, hostile: hostile}, certified)
+    page = render_report(evaluation, certified, title=hostile)
+    parsed = Page(page)
+    assert parsed.fetched == [] and not {"script", "raw"} & {*parsed.tags}
+    n_plots = page.count("<figcaption>") - 1  # that of the lanes is no image
+    assert parsed.tags.count("img") == n_plots and "{{ 7 * 7 }}{% raw %}&amp;" in parsed.text
+    assert page.count(hostile) == 0 and parsed.text.count(hostile[:40]) > 30
 
 
 def test_texts_are_shortened_and_the_page_is_bounded(page):

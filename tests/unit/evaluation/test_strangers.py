@@ -249,8 +249,7 @@ def test_a_point_that_any_round_of_an_ensemble_trained_on_counts_as_training(fit
 
 
 def test_a_report_shows_strangers_without_accuracy(one_alpha, mixed, monkeypatch):
-    drawn = []
-    monkeypatch.setattr("torchsdm.evaluation.report._figure", lambda caption, _: drawn.append(caption) or "")
+    monkeypatch.setattr("torchsdm.evaluation.report._image", lambda _: "")
     entrants = classifier_entrants(one_alpha)[:3]
     data = {
         "inside": mixed.take([0, 1, 2]),
@@ -263,9 +262,7 @@ def test_a_report_shows_strangers_without_accuracy(one_alpha, mixed, monkeypatch
     assert "<td title='40 in total'>40</td><td>1.00</td>" in bare and "<td title='2 in total'>2</td>" in away
     assert page.index("<th colspan=2>all</th>") < page.index("<th colspan=2>y=ant</th>")
     assert page.count("<b>drift:</b>") == page.count("<b>not admitted:</b>") == 2
-    assert (
-        "2 of 2 labels of away are not classes of the model (&#x27;dog&#x27;)" in page and "bare has no labels" in page
-    )
+    assert "2 of 2 labels of away are not classes of the model (&#39;dog&#39;)" in page and "bare has no labels" in page
     assert "given label dog" in page and "given label None" not in page
-    assert sum(caption.startswith("Distance") for caption in drawn) == 3
-    assert sum(caption.startswith("Accuracy against") for caption in drawn) == 1  # inside alone
+    assert page.count("<figcaption>Distance") == 3
+    assert page.count("<figcaption>Accuracy against") == 1  # inside alone
