@@ -38,6 +38,11 @@ class Remedy(Enum):
     NAME_LANGUAGE_MODEL = "Pass an extractor to read them."
     NO_LANGUAGE_MODEL = "Leave the language model out."
 
+    # Changes of a saved model.
+    ALLOW_NEW_LABELS = "To allow it: allow_new_labels=True."
+    REPLACE_MODEL = "To replace it: overwrite=True."
+    WRITE_ANYWAY = "To write it anyway: force=True."
+
 
 class _Advising(Exception):
     """What exceptions and warnings share: a text and, optionally, a remedy."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, warn_user
+from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, Remedy, warn_user
 from torchsdm.validation import Array, check_choice, check_positive, is_storable_label
 from torchsdm.wording import counted, is_one_edit_away
 
@@ -140,6 +140,29 @@ def stripped_labels(labels: Any) -> Any:
     if isinstance(labels, np.ndarray) and labels.dtype.kind == "U":
         return np.char.strip(labels)
     return [stripped_label(label) for label in labels] if isinstance(labels, list) else labels
+
+
+def check_known_labels(
+    labels: Sequence[Any], classes: Array, where: str, *, to: str = "support", allow_new: bool = False
+) -> None:
+    """Refuse labels outside the classes. Only the support may have them, and only if that is asked for.
+
+    Examples
+    --------
+    >>> check_known_labels(["World", "Wrold"], np.array(["Sports", "World"]), "new.jsonl", to="calibration")
+    Traceback (most recent call last):
+    torchsdm.errors.InvalidInputError: new.jsonl: 'Wrold' (1 example) is not a class of the model; 'World' is.
+    """
+    known = classes.tolist()
+    strange = [label for label in labels if label not in known]
+    if not strange or (allow_new and to == "support"):
+        return
+    alike = near_misses(strange[:1], known).get(strange[0]) if is_storable_label(strange[0]) else None
+    raise InvalidInputError(
+        f"{where}: {strange[0]!r} ({counted(strange.count(strange[0]), 'example')}) is not a class of the model"
+        + ("." if alike is None else f"; {alike!r} is."),
+        remedy=Remedy.ALLOW_NEW_LABELS if to == "support" else None,
+    )
 
 
 def near_misses(labels: Iterable[Any], classes: Iterable[Any]) -> dict[Any, Any]:

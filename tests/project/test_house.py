@@ -34,13 +34,12 @@ ROOMS: dict[str, set[str]] = {
     "baselines": {"arithmetic", "matching", "core", "training", "trust", "data", "cluster", "estimators"},
     "evaluation": {"matching", "core", "training", "model", "trust", "data", "estimators", "baselines"},
     "application": {
-        *("core", "model", "trust", "data", "hidden_states", "storage", "cluster", "estimators"),
-        "evaluation",
+        *("arithmetic", "core", "training", "model", "trust", "data", "hidden_states", "storage", "cluster"),
+        *("estimators", "evaluation"),
     },
     "service": {"application"},
     "cli": {
-        *("arithmetic", "core", "training", "trust", "data", "hidden_states", "storage", "cluster"),
-        *("estimators", "evaluation", "application"),
+        *("core", "trust", "data", "hidden_states", "storage", "cluster", "estimators", "application"),
         "service",  # sdm serve and sdm mcp start it; no other verb knows it
     },
 }

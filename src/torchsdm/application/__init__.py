@@ -12,6 +12,9 @@ from torchsdm.application.answers import (
     selected,
     with_rejected,
 )
+from torchsdm.application.audit import audit_data
+from torchsdm.application.certify import certify_model, choose_alpha
+from torchsdm.application.describe import compile_here, describe_installation, describe_model
 from torchsdm.application.evaluate import evaluate_model
 from torchsdm.application.guards import continued_guard, guard_state, open_guard, successor
 from torchsdm.application.inputs import check_output_place, checked, open_documents, readable
@@ -23,8 +26,11 @@ from torchsdm.application.requests import AnswerRequest, answer_requests
 from torchsdm.application.review import ReviewQueue
 from torchsdm.application.saved_model import SavedModel
 from torchsdm.application.scoring import remove_finished, score_blocks
+from torchsdm.application.share import export_model, report_model
 from torchsdm.application.summaries import standing, summary
+from torchsdm.application.train import train_model
 from torchsdm.application.training import read_training, read_training_parts
+from torchsdm.application.update import ModelChange, recalibrate_model, update_model
 
 if TYPE_CHECKING:
     from torchsdm.application.demo import run_demo
@@ -33,21 +39,29 @@ __all__ = [
     "AnswerRequest",
     "Draft",
     "LiveModel",
+    "ModelChange",
     "ReviewQueue",
     "SavedModel",
     "Snapshot",
     "answer_requests",
     "answer_rows",
+    "audit_data",
     "calibration_examples",
     "calibration_map",
+    "certify_model",
     "change_requests",
     "check_output_format",
     "check_output_place",
     "checked",
+    "choose_alpha",
+    "compile_here",
     "continued_guard",
     "decision_schema",
+    "describe_installation",
+    "describe_model",
     "evaluate_model",
     "example_row",
+    "export_model",
     "given_block",
     "guard_state",
     "ids_and_texts",
@@ -57,7 +71,9 @@ __all__ = [
     "read_training_parts",
     "readable",
     "readable_block",
+    "recalibrate_model",
     "remove_finished",
+    "report_model",
     "run_demo",
     "score_blocks",
     "selected",
@@ -65,6 +81,8 @@ __all__ = [
     "standing",
     "successor",
     "summary",
+    "train_model",
+    "update_model",
     "with_rejected",
     "write_rows",
 ]

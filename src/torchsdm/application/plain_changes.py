@@ -12,10 +12,11 @@ from torchsdm.application.answers import given_block
 from torchsdm.application.saved_model import SavedModel
 from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError
-from torchsdm.estimators import Add, Recalibrate, Relabel, Remove, Request, SDMClassifier, SDMEnsemble
-from torchsdm.labels import near_misses
+from torchsdm.estimators import Add, Recalibrate, Relabel, Remove, Request
+from torchsdm.labels import check_known_labels
+from torchsdm.model import CALIBRATION, SUPPORT
 
-_SETS = {"add": "support", "add_calibration": "calibration"}
+_SETS = {"add": SUPPORT, "add_calibration": CALIBRATION}
 
 
 def change_requests(saved: SavedModel, changes: Sequence[Mapping[str, Any]]) -> list[Request]:
@@ -30,7 +31,9 @@ def change_requests(saved: SavedModel, changes: Sequence[Mapping[str, Any]]) -> 
     Labels are checked before a language model reads any text.
     """
     for change in changes:
-        _check_labels(change, saved.classifier)
+        to, labels = _SETS.get(change["what"], SUPPORT), change.get("labels") or []
+        allow_new = bool(change.get("allow_new_labels"))
+        check_known_labels(labels, saved.classifier.classes_, "labels", to=to, allow_new=allow_new)
     return [_request(saved, change) for change in changes]
 
 
@@ -43,8 +46,7 @@ def _request(saved: SavedModel, change: Mapping[str, Any]) -> Request:
     if what == "remove":
         return Remove(change["ids"])
     if what == "recalibrate":
-        alpha = _by_class(change.get("alpha"), saved.classifier)
-        return Recalibrate(alpha, change.get("min_class_count"), change.get("policy"))
+        return Recalibrate(change.get("alpha"), change.get("min_class_count"), change.get("policy"))
     raise InvalidInputError(f"'what' must be add, add_calibration, relabel, remove or recalibrate. Got {what!r}.")
 
 
@@ -63,24 +65,3 @@ def _points(saved: SavedModel, change: Mapping[str, Any]) -> LabelledStates:
     if not np.isfinite(read.hidden_states).all():
         raise InvalidInputError("hidden_states: the states contain NaN or infinity.")
     return replace(read, labels=labels, ids=ids)
-
-
-def _check_labels(change: Mapping[str, Any], classifier: SDMClassifier | SDMEnsemble) -> None:
-    """Refuse a label that is no class, unless that is meant; it never is in a calibration set."""
-    classes = classifier.classes_.tolist()
-    labels = change.get("labels") or []
-    strange = next((label for label in labels if label not in classes), None)
-    if strange is None or (change.get("allow_new_labels") and change["what"] != "add_calibration"):
-        return
-    alike = near_misses([strange], classes).get(strange) if isinstance(strange, str) else None
-    hint = f"; {alike!r} is" if alike is not None else ""
-    meant = "" if change["what"] == "add_calibration" else " To add it as an outsider: allow_new_labels."
-    raise InvalidInputError(f"labels: {strange!r} is not a class of the model{hint}.{meant}")
-
-
-def _by_class(alpha: Any, classifier: SDMClassifier | SDMEnsemble) -> Any:
-    """Targets by class have strings for keys in JSON, whatever the classes are."""
-    if not isinstance(alpha, Mapping):
-        return alpha
-    names = {str(name): name for name in classifier.classes_.tolist()}
-    return {names.get(name, name): target for name, target in alpha.items()}

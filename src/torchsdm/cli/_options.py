@@ -10,13 +10,14 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from torchsdm.cli._words import rejected_line
 from torchsdm.columns import Columns
@@ -38,16 +39,14 @@ LANGUAGE_MODEL_HELP = (
     "name on the Hugging Face hub."
 )
 _DOCUMENT_OPTIONS: dict[str, Option] = {
-    "text": click.option("--text", default="text", show_default=True, help="Column or key of the text."),
+    "text": click.option("--text", default="text", help="Column or key of the text."),
     "label": click.option("--label", help="Column of the label. Default: 'label', if there is one."),
     "id": click.option("--id", help="Column of the id. Default: 'id', if there is one; else rows are numbered."),
     "answer": click.option("--answer", help="Column of the answer to judge. Default: 'answer', if there is one."),
 }
 _COLUMN_OPTIONS: dict[str, Option] = {
     **_DOCUMENT_OPTIONS,
-    "states": click.option(
-        "--states", default="hidden_states", show_default=True, help="Key of the states, if the file has any."
-    ),
+    "states": click.option("--states", default="hidden_states", help="Key of the states, if the file has any."),
 }
 _DEVICE = click.option("--device", help="A torch device. Default: the CPU.")
 
@@ -61,12 +60,17 @@ def _bundled(kind: Callable[..., Any], name: str, options: dict[str, Option]) ->
             bundle = kind(**{option: values.pop(option) for option in options})
             return command(**values, **{name: bundle})
 
-        decorated: Any = with_bundle
-        for option in reversed(options.values()):
-            decorated = option(decorated)
-        return decorated  # type: ignore[no-any-return]
+        decorated: Command = _decorated(with_bundle, options.values())
+        return decorated
 
     return decorate
+
+
+def _decorated(command: Any, options: Iterable[Option]) -> Any:
+    """A command with options, listed in this order."""
+    for option in reversed(list(options)):
+        command = option(command)
+    return command
 
 
 #: ``columns``: the columns of text, label, id and answer in a file of texts.
@@ -83,29 +87,24 @@ class LanguageModel:
     device: str | None
     batch_tokens: int
 
+    def opening(self) -> dict[str, Any]:
+        """The same as arguments of ``LiveModel.open``."""
+        return {"model": self.reference, "device": self.device, "batch_tokens": self.batch_tokens}
+
     def open(self, path: str, backend: Backend = None) -> SavedModel:
         """Open the classifier saved at a path, with this language model to read texts; see ``SavedModel.load``."""
         from torchsdm.application import SavedModel
 
-        return SavedModel.load(
-            path,
-            language_model=self.reference,
-            device=self.device,
-            batch_tokens=self.batch_tokens,
-            backend=backend,
-        )
-
-    def open_live(self, path: str, *, writable: bool) -> LiveModel:
-        """The same to be changed, if it is ``writable``, or copied with changes."""
-        return open_live(path, writable, model=self.reference, device=self.device, batch_tokens=self.batch_tokens)
+        rest: dict[str, Any] = {"device": self.device, "batch_tokens": self.batch_tokens, "backend": backend}
+        return SavedModel.load(path, language_model=self.reference, **rest)
 
 
-def open_live(path: str, writable: bool, **language_model: Any) -> LiveModel:
+def open_live(path: str, writable: bool) -> LiveModel:
     """A model to change; others can change it, too, until ours is written."""
     from torchsdm.application import LiveModel
 
     verb = f"sdm {click.get_current_context().info_name}"
-    return LiveModel.open(path, who=verb, writable=writable, exclusive=False, **language_model)
+    return LiveModel.open(path, who=verb, writable=writable, exclusive=False)
 
 
 language_model_options = _bundled(
@@ -116,7 +115,7 @@ language_model_options = _bundled(
             "-m", "--language-model", "reference", help="Where the language model is now, if it has moved."
         ),
         "device": _DEVICE,
-        "batch_tokens": click.option("--batch-tokens", default=4096, show_default=True, help="Tokens per batch."),
+        "batch_tokens": click.option("--batch-tokens", default=4096, help="Tokens per batch."),
     },
 )
 
@@ -245,34 +244,30 @@ def alpha_option(help: str) -> Callable[[Any], Any]:
     )
 
 
-def alpha_setting(values: Sequence[float | tuple[str, float]], default: Any) -> Any:
-    """``--alpha`` as an estimator takes it: one number, several, or one by class; the default if there is none."""
+def alpha_setting(values: Sequence[float | tuple[str, float]]) -> Any:
+    """``--alpha`` as an estimator takes it: one number, several, or one by class; None if there is none."""
     if not values:
-        return default
+        return None
     given = numbers_or_by_class(values, "--alpha")
     return given[0] if isinstance(given, list) and len(given) == 1 else given
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What a wrong answer and a look cost, if it was said."""
+    """What a wrong answer and a review cost, if it was said."""
 
     cost_error: tuple[float | tuple[str, float], ...]
     cost_review: float | None
 
-    def given(self, caller: str) -> dict[str, Any] | None:
-        """The arguments of ``choose_alpha``, checked but for names of classes; None if there are none."""
-        if not self.cost_error and self.cost_review is None:
+    def given(self, *, required: bool = False) -> dict[str, Any] | None:
+        """The arguments of ``choose_alpha``, which checks them; None if there are none and none are required."""
+        if not self.cost_error and self.cost_review is None and not required:
             return None
         if not self.cost_error or self.cost_review is None:
-            raise InvalidInputError(f"{caller} needs both prices: --cost-error and --cost-review.")
-        from torchsdm.trust import Prices
-
+            raise InvalidInputError("--cost-error and --cost-review are required, both of them.")
         error = numbers_or_by_class(self.cost_error, "--cost-error")
         if isinstance(error, list) and len(error) > 1:
             raise InvalidInputError("--cost-error takes one number, or CLASS=NUMBER once for every class.")
-        listed = list(error.values()) if isinstance(error, dict) else error
-        Prices.of(listed, self.cost_review, len(listed), caller)
         return {"cost_error": error if isinstance(error, dict) else error[0], "cost_review": self.cost_review}
 
 
@@ -284,35 +279,30 @@ cost_options = _bundled(
             "--cost-error",
             multiple=True,
             type=ClassNumber(),
-            metavar="[CLASS=]PRICE",
-            help="Price of a wrong answer; for one true class with CLASS=, then for each.",
+            metavar="[CLASS=]COST",
+            help="Cost of a wrong answer; with CLASS=, of one whose true class that is, then for every class.",
         ),
-        "cost_review": click.option("--cost-review", type=float, metavar="PRICE", help="Price of a person's look."),
+        "cost_review": click.option("--cost-review", type=float, metavar="COST", help="Cost of one review."),
     },
 )
 
 
-def training_options(command: Command) -> Command:
-    """``--training`` and what goes with it: estimators to train and compare a saved model with."""
-    for option in (
-        click.option(
-            "--groups",
-            default="cnn,vbll,today",
-            show_default=True,
-            help="Which of them, comma-separated: language model, cnn, vbll, today.",
-        ),
-        click.option(
-            "--calibration", metavar="FILE", help="MODEL's calibration set, if it was trained with --calibration."
-        ),
-        click.option(
-            "--certification", metavar="FILE", help="MODEL's certification set, if it was given one of its own."
-        ),
-        click.option(
-            "--training", metavar="FILE", help="MODEL's training data, to compare with estimators that need training."
-        ),
-    ):
-        command = option(command)
-    return command
+def comparison_options(command: Command) -> Command:
+    """The data that a model was fitted on, and which estimators to train on them and compare it with."""
+    decorated: Command = _decorated(
+        command,
+        [
+            click.option("--training", metavar="FILE", help="MODEL's training data, to train other estimators on."),
+            click.option("--certification", metavar="FILE", help="MODEL's certification set, if it had its own."),
+            click.option("--calibration", metavar="FILE", help="MODEL's calibration set, if it had its own."),
+            click.option(
+                "--groups",
+                default="cnn,vbll,today",
+                help="Which estimators to train, comma-separated: language model, cnn, vbll, today.",
+            ),
+        ],
+    )
+    return decorated
 
 
 def strict_option(command: Command) -> Command:
@@ -351,29 +341,6 @@ def output_option(what: str, *, is_directory: bool = True, **settings: Any) -> C
 
 
 @dataclass(frozen=True)
-class ModelOutput:
-    """The directory that a verb writes a model to, and whether a model that is there may be replaced."""
-
-    output: Path | None
-    overwrite: bool
-
-    def is_in_place(self, model: str) -> bool:
-        """Whether the model itself is to be changed."""
-        return self.output is None or self.output.resolve() == Path(model).resolve()
-
-    def path(self, model: str | None = None) -> Path:
-        """The directory, by default that of MODEL itself; another model or foreign files there are refused."""
-        path = Path(str(model)) if self.output is None else self.output
-        if not path.exists() or (model is not None and self.is_in_place(model)):
-            return path
-        from torchsdm.storage import holds_model
-
-        if holds_model(path) and not self.overwrite:
-            raise InvalidInputError(f"{path} already has a model: replace it with --overwrite, or choose another -o.")
-        return path
-
-
-@dataclass(frozen=True)
 class Signature:
     """Who changes a model, and why; both go into its log."""
 
@@ -388,22 +355,35 @@ class Signature:
         return {"who": login_name() if self.who is None else self.who, "why": verb if self.why is None else self.why}
 
 
-signature_options = _bundled(
-    Signature,
-    "signature",
-    {
-        "who": click.option(
-            "--who", metavar="NAME", help="Who makes the change, for the log. Default: your login name."
-        ),
-        "why": click.option("--why", metavar="REASON", help="Why, for the log."),
-    },
-)
+_SIGNATURE: dict[str, Option] = {
+    "who": click.option("--who", metavar="NAME", help="Who makes the change, for the log. Default: your login name."),
+    "why": click.option("--why", metavar="REASON", help="Why, for the log."),
+}
+signature_options = _bundled(Signature, "signature", _SIGNATURE)
 
 
 def model_output_options(what: str, **settings: Any) -> Callable[[Command], Command]:
     """``--output`` and ``--overwrite``, for the directory of a model."""
-    overwrite = click.option("--overwrite", is_flag=True, help="Replace a model that is in --output already.")
-    return _bundled(ModelOutput, "output", {"output": output_option(what, **settings), "overwrite": overwrite})
+    return lambda command: _decorated(command, [output_option(what, **settings), _OVERWRITE])
+
+
+_OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace a model that is in --output already.")
+
+
+def _writing(why: str | None, **values: Any) -> dict[str, Any]:
+    return {**values, "why": f"sdm {click.get_current_context().info_name}" if why is None else why}
+
+
+#: ``writing``: where a changed model is written, and who changes it why, as ``application.ModelChange`` takes it.
+writing_options = _bundled(
+    _writing,
+    "writing",
+    {
+        "output": output_option("Directory for the changed model. Default: MODEL itself, whose log gets the change."),
+        "overwrite": _OVERWRITE,
+        **_SIGNATURE,
+    },
+)
 
 
 def _check_output(path: Path, is_directory: bool) -> None:
@@ -417,15 +397,21 @@ def _check_output(path: Path, is_directory: bool) -> None:
 
 
 @contextmanager
-def resumable(kept: Callable[[], list[str]]) -> Iterator[None]:
+def resumable(kept: Callable[[], list[str]] = lambda: []) -> Iterator[None]:
     """On Ctrl-C, say what is kept and that the same command resumes, and leave with 130, as shells do."""
     try:
         yield
-    except KeyboardInterrupt:
-        what = " and ".join(kept())
+    except KeyboardInterrupt as error:
+        what = " and ".join(error.args or kept())
         said = f"with {what} kept: the same command resumes" if what else "before there was anything to keep"
         click.echo(f"{chr(10) * sys.stderr.isatty()}sdm: Interrupted, {said}.", err=True)
         raise click.exceptions.Exit(_EXIT_INTERRUPTED) from None
+
+
+def given_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of options that were given, on the command line or in the settings file."""
+    context = click.get_current_context()
+    return {k: v for k, v in values.items() if context.get_parameter_source(k) is not ParameterSource.DEFAULT}
 
 
 def say(result: dict[str, Any], text: str, as_json: bool) -> None:

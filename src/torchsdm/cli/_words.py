@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from torchsdm.errors import DataWarning, Remedy, SDMWarning, TorchSDMError
-
-if TYPE_CHECKING:
-    from torchsdm.estimators import SDMClassifier, SDMEnsemble, Strength
+from torchsdm.errors import Remedy, SDMWarning, TorchSDMError
 
 _PROMISED = {  # by control
     "groups": "for every class and every prediction",
@@ -45,6 +40,9 @@ IN_SHELL = {
     Remedy.NAME_LABELS: "Name their column: --label NAME.",
     Remedy.NAME_LANGUAGE_MODEL: "Name a language model to read them: --language-model NAME.",
     Remedy.NO_LANGUAGE_MODEL: "Leave out --language-model.",
+    Remedy.ALLOW_NEW_LABELS: "To allow it: --allow-new-labels.",
+    Remedy.REPLACE_MODEL: "Replace it with --overwrite, or choose another -o.",
+    Remedy.WRITE_ANYWAY: "To write it anyway: --force.",
 }
 
 
@@ -55,10 +53,13 @@ def worded(said: Exception | str) -> str:
     return str(said)
 
 
-def strength_lines(strength: Strength | None) -> list[str]:
+def strength_lines(known: Mapping[str, Any] | None) -> list[str]:
     """How right a model is beside what costs nothing, and what to do if that is too little."""
-    if strength is None:
+    if known is None:
         return []
+    from torchsdm.estimators import Strength
+
+    strength = Strength(**known)
     always = f"always answering {strength.largest_class!r} {percent(strength.largest_share)}"
     other = "" if strength.regression is None else f", a logistic regression {percent(strength.regression)}"
     lowest = f"of class {strength.lowest_class!r} it recognises {percent(strength.lowest_right)}"
@@ -71,18 +72,6 @@ def strength_lines(strength: Strength | None) -> list[str]:
     elif strength.is_below_regression:
         lines.append("The logistic regression is better: --training linear, the default, starts from it.")
     return lines
-
-
-@contextmanager
-def said_once(classifier: SDMClassifier | SDMEnsemble) -> Iterator[None]:
-    """Hold back the warnings that ``trust_lines`` says about a classifier, or that were given before it was fitted."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("ignore", DataWarning)
-        yield
-    later = {warning.what for warning in classifier.warnings()}
-    for one in caught:
-        if getattr(one.message, "what", None) not in later:
-            warnings.showwarning(one.message, one.category, one.filename, one.lineno)
 
 
 def admits(result: dict[str, Any]) -> bool:

@@ -1,8 +1,7 @@
-"""``sdm choose``: the alpha that costs least, by what a wrong answer and a look cost, and a certificate for it."""
+"""``sdm choose``: the alpha that costs least, by what a wrong answer and a review cost, and a certificate for it."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -10,20 +9,14 @@ import click
 from torchsdm.cli._options import (
     Costs,
     LanguageModel,
-    ModelOutput,
-    Signature,
     column_options,
     cost_options,
     json_option,
     language_model_options,
-    model_output_options,
     say,
-    signature_options,
+    writing_options,
 )
-from torchsdm.cli._words import said_once, trust_lines
-from torchsdm.cli.update import OUTPUT_HELP, labelled_data, write
-from torchsdm.columns import Columns
-from torchsdm.errors import InvalidInputError
+from torchsdm.cli._words import trust_lines
 
 _FINE = 0.895  # from here on every alpha has a line in the table; below, every twentieth
 
@@ -33,23 +26,14 @@ _FINE = 0.895  # from here on every alpha has a line in the table; below, every 
 @click.argument("data", metavar="[DATA]", required=False)
 @cost_options
 @click.option("--dry-run", is_flag=True, help="Only print: certify nothing and write nothing.")
-@model_output_options(OUTPUT_HELP)
-@signature_options
+@writing_options
 @column_options
 @language_model_options
 @json_option
 def choose(
-    model: str,
-    data: str | None,
-    costs: Costs,
-    dry_run: bool,
-    output: ModelOutput,
-    signature: Signature,
-    columns: Columns,
-    language_model: LanguageModel,
-    as_json: bool,
+    model: str, costs: Costs, writing: dict[str, Any], language_model: LanguageModel, as_json: bool, **asked: Any
 ) -> None:
-    r"""Choose alpha for a saved MODEL by what a wrong answer and a person's look cost, and certify it.
+    r"""Choose alpha for a saved MODEL by what a wrong answer and a review cost, and certify it.
 
     The choice is an estimate on the calibration set. The certificate is then made on data that the choice has not seen:
     the model's certification sample or, better if that has served before, new labelled DATA. If no alpha pays, or none
@@ -60,35 +44,12 @@ def choose(
       sdm choose model --cost-error 20 --cost-review 1 --dry-run
       sdm choose model checked.jsonl --cost-error spam=50 --cost-error ham=5 --cost-review 1
     """
-    prices = costs.given("sdm choose")
-    if prices is None:
-        raise InvalidInputError("What do a wrong answer and a look cost? Give --cost-error and --cost-review.")
-    path = output.path(model)
-    from torchsdm.application import summary
-    from torchsdm.estimators import Certify, SDMClassifier
-    from torchsdm.labels import by_class
+    prices = costs.given(required=True) or {}
+    from torchsdm.application import choose_alpha
 
-    live = language_model.open_live(model, writable=output.is_in_place(model) and not dry_run)
-    draft = live.draft()
-    classifier = draft.classifier
-    if not isinstance(classifier, SDMClassifier):
-        raise InvalidInputError(f"{model} is an ensemble, which is not certified: it has no alpha to choose.")
-    if isinstance(prices["cost_error"], dict):
-        by_class(prices["cost_error"], classifier.classes_, "cost_error", "sdm choose")  # before texts are read
-    given = None if data is None else labelled_data(live.snapshot.saved, data, columns)
-    choice = classifier.choose_alpha(**prices, n_certification=None if given is None else len(given))
-    is_written = choice.pays and not dry_run
-    if is_written:
-        with said_once(classifier):
-            draft.apply(Certify(given, choice.alpha))
-        write(live, draft, path, output.is_in_place(model), signature)
-    result = {
-        **summary(classifier, path if is_written else Path(model)),
-        "choice": choice.to_json(),
-        "written": is_written,
-        "version": classifier.version_,
-    }
-    say(result, "\n".join([*_table(result["choice"]), "", *_verdict(result, dry_run)]), as_json)
+    result = choose_alpha(model, language_model=language_model.opening(), **prices, **asked, **writing)
+    lines = [*_table(result["choice"]), "", *_verdict(result, asked["dry_run"])]
+    say(result, "\n".join(lines), as_json)
 
 
 def _table(choice: dict[str, Any]) -> list[str]:

@@ -34,16 +34,9 @@ from torchsdm.settings import parse_toml, read_settings
 
 _EXIT_BAD_INPUT = 1
 _MANY_OBJECTS = 100_000  # between garbage collections: imports make more, which all live as long as the command
-_TYPES: dict[str, tuple[str, Any]] = {  # of options, by click's names; others are strings
-    "integer": ("an integer", int),
-    "integer range": ("an integer", int),
-    "float": ("a number", (int, float)),
-    "class number": ("a number or CLASS=NUMBER", (int, float, str)),
-    "boolean": ("true or false", bool),
-}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True})
 @click.version_option(__version__, prog_name="sdm")
 @click.option(
     "--config",
@@ -123,19 +116,22 @@ def _settings(path: Path) -> dict[str, Any]:
             if option not in known:
                 listed = ", ".join(sorted(spelling for spelling in known if len(spelling) > 1))
                 raise InvalidInputError(f"{path}: sdm {name} has no option {option!r}. Choose from {listed}.")
-            value = _typed(options.pop(option), known[option], f"{path}: {option!r} of sdm {name}")
+            value = _typed(options.pop(option), known[option], f"{path}, {option!r} of sdm {name}")
             options[str(known[option].name)] = value
     return settings
 
 
 def _typed(value: Any, option: click.Option, where: str) -> Any:
-    """Check a value from a settings file; an option that can be repeated also takes a list."""
-    words, kinds = _TYPES.get(option.type.name, ("a string", str))
+    """A value from a settings file, as if it had been typed; an option that can be repeated also takes a list."""
     values = value if option.multiple and isinstance(value, list) else [value]
-    for one in values:
-        if not isinstance(one, kinds) or (isinstance(one, bool) and kinds is not bool):
-            raise InvalidInputError(f"{where} must be {words}. Got {one!r}.")
-    return values if option.multiple else value
+    if not all(isinstance(one, str | int | float) for one in values):
+        raise InvalidInputError(f"{where}: {value!r} is not one value.")
+    typed = [str(one).lower() if isinstance(one, bool) else str(one) for one in values]
+    try:
+        converted = [option.type(one, option) for one in typed]
+    except click.BadParameter as error:
+        raise InvalidInputError(f"{where}: {error.message}") from error
+    return converted if option.multiple else converted[0]
 
 
 def _show_warning(message: Warning | str, *_: Any) -> None:

@@ -9,14 +9,13 @@ import click
 from torchsdm.cli._options import (
     LanguageModel,
     column_options,
+    comparison_options,
     json_option,
     language_model_options,
     ray_option,
     strict_option,
-    training_options,
     warn_of_rejected,
 )
-from torchsdm.columns import Columns
 
 FORMATS = ("text", "markdown", "latex", "csv", "json")
 
@@ -32,9 +31,9 @@ FORMATS = ("text", "markdown", "latex", "csv", "json")
     multiple=True,
     help="Estimator, by name or part of it; can be repeated. Default: all.",
 )
-@training_options
+@comparison_options
 @strict_option
-@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", help="How the table is printed.")
 @click.option("--intervals", is_flag=True, help="Also print 95 % intervals.")
 @click.option("--wide", is_flag=True, help="Print accuracy and share of every class and prediction, as in the paper.")
 @column_options
@@ -43,21 +42,14 @@ FORMATS = ("text", "markdown", "latex", "csv", "json")
 @json_option
 def evaluate(
     model: str,
-    data: tuple[str, ...],
-    alpha: float | None,
-    estimators: tuple[str, ...],
-    training: str | None,
-    calibration: str | None,
-    certification: str | None,
-    groups: str,
     strict: bool,
     form: str,
     intervals: bool,
     wide: bool,
-    columns: Columns,
     language_model: LanguageModel,
     backend: str | None,
     as_json: bool,
+    **asked: Any,
 ) -> None:
     r"""Print the share of DATA that a saved MODEL admits, and the accuracy of admitted inputs.
 
@@ -81,20 +73,8 @@ def evaluate(
     from torchsdm.data import BadRows
     from torchsdm.files import strict_json
 
-    saved = language_model.open(model, backend)
     bad: dict[str, BadRows] = {}
-    evaluation = evaluate_model(
-        saved,
-        data,
-        columns,
-        alpha,
-        estimators,
-        training,
-        groups,
-        calibration,
-        certification,
-        bad=None if strict else bad,
-    )
+    evaluation = evaluate_model(language_model.open(model, backend), **asked, bad=None if strict else bad)
     for name, rows in bad.items():
         warn_of_rejected(rows, evaluation.n_rows(name), name)
     table, overviews = evaluation.table, evaluation.overviews()

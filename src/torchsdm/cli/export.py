@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from torchsdm.cli._options import json_option, output_option, say
-from torchsdm.errors import InvalidInputError
 
 
 @click.command()
@@ -24,12 +23,8 @@ def export(model: Path, output: Path, as_json: bool) -> None:
     Example:
       sdm export model -o exported
     """
-    from torchsdm.estimators import SDMClassifier, load_classifier
+    from torchsdm.application import export_model
 
-    classifier = load_classifier(model)
-    if not isinstance(classifier, SDMClassifier):
-        raise InvalidInputError(f"{model} is an ensemble, which cannot be exported. Train without --ensemble.")
-    classifier.export_numpy(output)
-    sizes = {path.name: path.stat().st_size for path in sorted(output.glob("sdm_*"))}
+    sizes = export_model(model, output)
     text = f"{output}: {sum(sizes.values()) / 1e6:.1f} MB in {' and '.join(sizes)}, to copy to where it decides."
     say({"export": str(output), "bytes": sizes}, text, as_json)

@@ -39,7 +39,7 @@ def test_each_kind_of_change(saved):
     assert isinstance(calibration, Add) and (calibration.to, calibration.repeated) == ("calibration", "refuse")
     assert calibration.data.ids is None
     assert relabel == Relabel(["a"], [1]) and remove == Remove(["b"])
-    assert recalibrate == Recalibrate({0: 0.8, 1: 0.9}, 3, None)
+    assert recalibrate == Recalibrate({"0": 0.8, "1": 0.9}, 3, None)
 
 
 @pytest.mark.parametrize(
@@ -48,13 +48,19 @@ def test_each_kind_of_change(saved):
         ({"what": "explode"}, "'what' must be"),
         ({"what": "add", "hidden_states": STATES, "labels": [0]}, "labels: there must be 2"),
         ({"what": "add", "hidden_states": STATES, "labels": [0, 1], "ids": ["a"]}, "ids: there must be 2"),
-        ({"what": "add", "hidden_states": STATES, "labels": [0, 9]}, "9 is not a class of the model. To add it"),
-        ({"what": "add", "hidden_states": STATES, "labels": [0, "1"]}, "'1' is not a class of the model; 1 is."),
+        (
+            {"what": "add", "hidden_states": STATES, "labels": [0, 9]},
+            r"9 \(1 example\) is not a class of the model. To allow it: allow_new_labels=True",
+        ),
+        (
+            {"what": "add", "hidden_states": STATES, "labels": [0, "1"]},
+            r"'1' \(1 example\) is not a class of the model; 1 is.",
+        ),
         (
             {"what": "add_calibration", "hidden_states": STATES, "labels": [0, 9], "allow_new_labels": True},
-            "9 is not a",
+            r"9 \(1 example\) is not a class of the model\.$",
         ),
-        ({"what": "relabel", "ids": ["a"], "labels": ["x"]}, "'x' is not a class"),
+        ({"what": "relabel", "ids": ["a"], "labels": ["x"]}, r"'x' \(1 example\) is not a class"),
         ({"what": "add", "hidden_states": [[1.0, np.inf, 0.0, 0.0]], "labels": [0]}, "NaN or infinity"),
         ({"what": "add", "texts": ["a"], "labels": [0]}, "trained on states only"),
     ],

@@ -50,7 +50,7 @@ def test_json_is_the_library_s_audit(states):
 
 
 def test_a_file_has_all_rows_most_contradicted_first(states, tmp_path, monkeypatch):
-    monkeypatch.setattr("torchsdm.cli.audit._ROWS_AT_ONCE", 50)
+    monkeypatch.setattr("torchsdm.application.audit._ROWS_AT_ONCE", 50)
     said = run(states, "-o", tmp_path / "all.jsonl").stdout
     audit = audit_labels(read_states(states))
     lines = (tmp_path / "all.jsonl").read_text(encoding="utf-8").splitlines()

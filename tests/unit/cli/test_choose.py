@@ -88,9 +88,9 @@ def test_the_model_stays_as_it_is(folder, given):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ((), "Give --cost-error and --cost-review"),
-        (("--cost-error", 5), "needs both prices"),
-        (("--cost-review", 5), "needs both prices"),
+        ((), "--cost-error and --cost-review are required"),
+        (("--cost-error", 5), "--cost-error and --cost-review are required"),
+        (("--cost-review", 5), "--cost-error and --cost-review are required"),
         (("--cost-error", 0, "--cost-review", 1), "must be positive"),
         (("--cost-error", -3, "--cost-review", 1), "must be positive"),
         (("--cost-error", 3, "--cost-review", -1), "must be positive"),

@@ -18,7 +18,7 @@ def test_the_loops_in_use_are_said():
 
 
 def test_what_to_do_without_them_is_said(monkeypatch):
-    monkeypatch.setattr("torchsdm.arithmetic.loops_in_use", lambda: "none")
+    monkeypatch.setattr("torchsdm.application.describe.loops_in_use", lambda: "none")
     assert "compiled loops: none, so matching is slow  ->  install a C compiler" in CliRunner().invoke(doctor).output
 
 

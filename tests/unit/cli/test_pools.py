@@ -52,7 +52,7 @@ def test_pools_of_a_file_are_certified_and_said(data):
         ('{"first": ["intent 0"]}', "pooled", "must name every class"),
         ('{"first": "intent 0"}', "pooled", "lists of classes by name"),
         ("[1, 2", "pooled", "cannot be read as JSON"),
-        ("{}", "groups", "--pools is for --control pooled"),
+        ("{}", "groups", "'pools' are for control 'pooled' or 'auto'. Got control 'groups'"),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused(content, control, words, data):

@@ -1,0 +1,219 @@
+"""Change a saved model without training: add, remove and relabel examples, and recompute its region."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torchsdm.application.describe import told_once
+from torchsdm.application.live_model import LiveModel
+from torchsdm.application.saved_model import SavedModel
+from torchsdm.application.summaries import standing, summary
+from torchsdm.columns import Columns
+from torchsdm.data import LabelledStates
+from torchsdm.errors import InvalidInputError, Remedy
+from torchsdm.estimators import Add, Recalibrate, Relabel, Remove, Request, SDMClassifier, SDMEnsemble
+from torchsdm.labels import check_known_labels
+from torchsdm.model import CALIBRATION, CERTIFICATION, SUPPORT
+from torchsdm.storage import holds_model, login_name
+
+_SETS = {"added": SUPPORT, "added_calibration": CALIBRATION}
+
+
+class ModelChange:
+    """Changes of a saved model: tried on a copy, then written to its log, or as a model of its own elsewhere.
+
+    Parameters
+    ----------
+    model : path
+    output : path, optional
+        Where the changed model is written; by default into the log of ``model``.
+    overwrite : bool
+        Whether a model that is at ``output`` already is replaced.
+    dry_run : bool
+        Whether nothing is to be written.
+    who, why : str
+        Who makes the change and why, for the log; by default the user's login name.
+    language_model : mapping, optional
+        ``model``, ``device`` and ``batch_tokens``, as ``SavedModel.load`` takes them.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        output: Path | None = None,
+        *,
+        overwrite: bool = False,
+        dry_run: bool = False,
+        who: str | None = None,
+        why: str = "",
+        language_model: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.is_in_place = output is None or output.resolve() == Path(model).resolve()
+        self.path = Path(model) if output is None else output
+        if not self.is_in_place:
+            check_model_output(self.path, overwrite)
+        self.signature, self.is_written = {"who": login_name() if who is None else who, "why": why}, not dry_run
+        writable = self.is_in_place and not dry_run
+        self.live = LiveModel.open(model, writable=writable, exclusive=False, **(language_model or {}))
+        self.draft = self.live.draft()
+        self.classifier: SDMClassifier | SDMEnsemble = self.draft.classifier
+
+    @property
+    def saved(self) -> SavedModel:
+        """The model as it is."""
+        return self.live.snapshot.saved
+
+    def single(self) -> SDMClassifier:
+        """The classifier, which must not be an ensemble."""
+        if not isinstance(self.classifier, SDMClassifier):
+            raise InvalidInputError(f"{self.live.path} is an ensemble, which is not certified.")
+        return self.classifier
+
+    def apply(self, request: Request) -> None:
+        """Try a change. Of its warnings those are held back that the result has."""
+        with told_once(self.classifier):
+            self.draft.apply(request)
+
+    def write(self) -> dict[str, Any]:
+        """Write what was tried, unless nothing is to be written; returns the summary and the version."""
+        with self.live:
+            if self.is_written and self.is_in_place:
+                self.live.commit(self.draft, **self.signature)
+            elif self.is_written:
+                self.classifier.save(self.path)
+        return {**summary(self.classifier, self.path), "version": self.classifier.version_, "written": self.is_written}
+
+
+def check_model_output(path: Path, overwrite: bool) -> None:
+    """Refuse to write a model over another one, unless that is wanted, or over foreign files."""
+    if path.exists() and holds_model(path) and not overwrite:
+        raise InvalidInputError(f"{path} already has a model.", remedy=Remedy.REPLACE_MODEL)
+
+
+def update_model(
+    model: str | Path,
+    *,
+    add: str | None = None,
+    add_calibration: str | None = None,
+    remove: Sequence[Any] = (),
+    relabel: Mapping[Any, Any] | None = None,
+    allow_new_labels: bool = False,
+    keep_repeated: bool = False,
+    recalibrate: bool = True,
+    force: bool = False,
+    columns: Columns = Columns(),  # noqa: B008  # frozen
+    show: Callable[[dict[str, Any]], None] = lambda result: None,
+    **writing: Any,
+) -> dict[str, Any]:
+    """Remove, relabel and add examples of a saved model, in this order.
+
+    Parameters
+    ----------
+    model : path
+    add, add_calibration : str, optional
+        Files of labelled texts or states for the support and for the calibration set.
+    remove, relabel
+        Ids, and labels by id, as text or as they are.
+    allow_new_labels, keep_repeated : bool
+        Whether labels outside the classes and points that the model has already are meant.
+    recalibrate : bool
+        Whether the region is recomputed afterwards.
+    force : bool
+        Whether the model is written even if it then admits less than half of what it admitted.
+    columns : Columns
+    show : callable
+        Called with the result before anything is written.
+    **writing
+        As ``ModelChange`` takes them.
+    """
+    change = ModelChange(model, **writing)
+    classifier = change.classifier
+    before, known = standing(classifier), known_ids(classifier)
+    removed, relabelled = list(dict.fromkeys(remove)), dict(relabel or {})
+    result: dict[str, Any] = {"added": 0, "added_calibration": 0}
+    result |= {"removed": len(removed), "relabelled": len(relabelled)}
+    if removed:
+        change.apply(Remove([known.get(str(name), name) for name in removed]))
+    if relabelled:
+        classes = {str(one): one for one in classifier.classes_.tolist()}
+        labels = [classes.get(value, value) for value in relabelled.values()]
+        check_known_labels(labels, classifier.classes_, "relabel", allow_new=allow_new_labels)
+        change.apply(Relabel([known.get(str(name), name) for name in relabelled], labels))
+    for (what, to), file in zip(_SETS.items(), (add, add_calibration), strict=True):
+        if file is not None:
+            data = new_examples(change.saved, file, columns, classifier, to, allow_new_labels=allow_new_labels)
+            change.apply(Add(data, to, "keep" if keep_repeated else "refuse"))
+            result[what] = len(data)
+    if recalibrate:
+        change.apply(Recalibrate())
+    result |= {"before": before, "after": standing(classifier)}
+    share, earlier = admitted_share(result["after"]), admitted_share(before)
+    result["needs_force"] = recalibrate and share < earlier / 2
+    show(result)
+    if result["needs_force"] and change.is_written and not force:
+        raise InvalidInputError(
+            f"{change.path} was not written: {share:.1%} would be admitted instead of {earlier:.1%}.",
+            remedy=Remedy.WRITE_ANYWAY,
+        )
+    return {**result, **change.write()}
+
+
+def recalibrate_model(
+    model: str | Path,
+    *,
+    alpha: Any = None,
+    min_class_count: int | None = None,
+    policy: str | None = None,
+    **writing: Any,
+) -> dict[str, Any]:
+    """Recompute the region of a saved model; see ``SDMClassifier.recalibrate`` and ``ModelChange``."""
+    change = ModelChange(model, **writing)
+    change.apply(Recalibrate(alpha, min_class_count, policy))
+    return change.write()
+
+
+def admitted_share(known: Mapping[str, Any]) -> float:
+    """The share of inputs that a model of this ``standing`` admits, as far as it can tell."""
+    share: float = known["region_share"] if known["admitted_share"] is None else known["admitted_share"]
+    return share
+
+
+def new_examples(
+    saved: SavedModel,
+    file: str,
+    columns: Columns,
+    classifier: SDMClassifier | SDMEnsemble,
+    to: str,
+    *,
+    allow_new_labels: bool = False,
+) -> LabelledStates:
+    """Labelled examples for a set of a model; ids and labels are checked before a language model reads any text.
+
+    Rows that are merely numbered get new ids where the numbers are taken. Other ids must be new, but in a certification
+    set, which may be given again.
+    """
+    known = known_ids(classifier)
+
+    def check(labels: list[Any], ids: list[Any]) -> None:
+        clash = next((name for name in _new_ids(ids, known) or [] if str(name) in known), None)
+        if clash is not None and to != CERTIFICATION:
+            raise InvalidInputError(f"{file}: the 'ids' must be new, but the model has {clash!r} already.")
+        check_known_labels(labels, classifier.classes_, file, to=to, allow_new=allow_new_labels)
+
+    data = saved.labelled(file, columns, check)
+    return replace(data, ids=_new_ids(data.ids, known))
+
+
+def known_ids(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any]:
+    """The ids of all sets of a model, by how they are written."""
+    return {str(name): name for one in classifier.models_ for name in one.known_ids()}
+
+
+def _new_ids(ids: Any, known: Mapping[str, Any]) -> list[Any] | None:
+    """Ids of added examples; None, to assign new ones, if rows were merely numbered and the numbers are taken."""
+    names = list(ids)
+    is_numbered = names == list(range(len(names)))
+    return None if is_numbered and any(str(name) in known for name in names) else names
