@@ -10,26 +10,15 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
 TEMPORARY_PREFIX = ".writing-"  #: of unfinished files; the next write removes those that a crash left
 
 
 def replace_file(path: Path, content: bytes) -> None:
     """Replace a file atomically; readers see the old content or the new. A link is replaced, never followed."""
-    temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}")
-    with _new_file(temporary) as file:
+    with _replacing(path) as temporary, open(temporary, "xb") as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    sync_directory(path.parent)
-
-
-def _new_file(path: Path) -> BinaryIO:
-    """A file to write to in place of whatever a crash, or a stranger, left at the path: a link is not followed."""
-    path.unlink(missing_ok=True)
-    return open(path, "xb")
 
 
 def link_in(folder: Path) -> Path | None:
@@ -44,7 +33,13 @@ def whole_file(path: Path) -> Iterator[Path]:
 
     If the path is a link, the file that it points to is replaced.
     """
-    path = path.resolve()
+    with _replacing(path.resolve()) as temporary:
+        yield temporary
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A path to write to; whatever a crash, or a stranger, left there is removed: a link is not followed."""
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}")
     temporary.unlink(missing_ok=True)
     try:
@@ -66,8 +61,9 @@ def remove_unfinished(directory: Path) -> None:
 def usual_mode(directory: Path) -> int:
     """The mode that a file newly written to a directory has, by the umask; other libraries have ideas of their own."""
     probe = directory / f"{TEMPORARY_PREFIX}mode"
+    probe.unlink(missing_ok=True)
     try:
-        with _new_file(probe) as file:
+        with open(probe, "xb") as file:
             return stat.S_IMODE(os.fstat(file.fileno()).st_mode)
     finally:
         probe.unlink(missing_ok=True)

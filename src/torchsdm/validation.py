@@ -24,15 +24,26 @@ from torchsdm.errors import InvalidInputError, InvalidTypeError, TorchSDMError
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 ArrayLike: TypeAlias = "Array | Tensor | Sequence[Any]"
+Shape: TypeAlias = "tuple[int | None, ...]"  # None stands for any length
 RandomState: TypeAlias = "int | np.random.RandomState | np.random.Generator | None"
 
 _ROWS_PER_CHECK = 4096
 
 
-def as_tensor(value: ArrayLike | float, name: str, caller: str) -> Tensor:
-    """Turn an array, a tensor or a nested sequence into a tensor without copying where possible."""
-    if isinstance(value, Tensor):
-        return value
+def as_tensor(
+    value: ArrayLike | float, name: str, caller: str, *, shape: Shape | None = None, like: Tensor | None = None
+) -> Tensor:
+    """Turn an array, a tensor or a nested sequence into a tensor without copying where possible.
+
+    With a ``shape``, that is required; with ``like``, the result is where that tensor is.
+    """
+    tensor = value if isinstance(value, Tensor) else _from_array(value, name, caller)
+    if shape is not None:
+        check_shape(tensor, shape, name, caller)
+    return tensor if like is None else tensor.to(like.device)
+
+
+def _from_array(value: Any, name: str, caller: str) -> Tensor:
     try:
         array = np.asarray(value)
         if array.ndim == 0:
@@ -50,17 +61,17 @@ def as_tensor(value: ArrayLike | float, name: str, caller: str) -> Tensor:
         ) from error
 
 
-def as_float_tensor(value: ArrayLike | float, name: str, caller: str) -> Tensor:
+def as_float_tensor(value: ArrayLike | float, name: str, caller: str, **wanted: Any) -> Tensor:
     """Like ``as_tensor``; float32 and float64 are kept, every other numeric dtype becomes float32."""
-    tensor = as_tensor(value, name, caller)
+    tensor = as_tensor(value, name, caller, **wanted)
     if tensor.dtype.is_complex:
         raise InvalidTypeError(f"'{name}' of {caller} must be real. Complex data not supported: got {tensor.dtype}.")
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
-def as_integer_tensor(value: ArrayLike, name: str, caller: str) -> Tensor:
-    """Turn class numbers or indices into an int64 tensor; fractions are refused, not truncated."""
-    tensor = as_tensor(value, name, caller)
+def as_integer_tensor(value: ArrayLike, name: str, caller: str, **wanted: Any) -> Tensor:
+    """Like ``as_tensor``, but class numbers or indices as int64; fractions are refused, not truncated."""
+    tensor = as_tensor(value, name, caller, **wanted)
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
         whole = tensor.to(torch.int64)
         if not torch.equal(whole.to(tensor.dtype), tensor):
@@ -69,12 +80,19 @@ def as_integer_tensor(value: ArrayLike, name: str, caller: str) -> Tensor:
     return tensor.to(torch.int64)
 
 
-def check_shape(tensor: Tensor, shape: tuple[int | None, ...], name: str, caller: str) -> None:
-    """Require a shape; ``None`` stands for any length."""
+def check_shape(tensor: Tensor, shape: Shape, name: str, caller: str) -> None:
+    """Require a shape."""
     if tensor.ndim == len(shape) and all(want in (None, got) for want, got in zip(shape, tensor.shape, strict=True)):
         return
     expected = "(" + ", ".join("any" if n is None else str(n) for n in shape) + ("," if len(shape) == 1 else "") + ")"
     raise InvalidInputError(f"'{name}' of {caller} must have shape {expected}. Got {tuple(tensor.shape)}.")
+
+
+def check_range(tensor: Tensor, lowest: int, largest: int, name: str, caller: str) -> None:
+    """Require integers from the lowest to the largest."""
+    if len(tensor) and not lowest <= int(tensor.min()) <= int(tensor.max()) <= largest:
+        got = f"{int(tensor.min())}..{int(tensor.max())}"
+        raise InvalidInputError(f"'{name}' of {caller} must be in {lowest}..{largest}. Got {got}.")
 
 
 def check_finite(tensor: Tensor, name: str, caller: str) -> None:

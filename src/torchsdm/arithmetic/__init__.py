@@ -8,8 +8,7 @@ from torchsdm.arithmetic.exact import (
     invariant_linear,
     pair_distances,
     product_error,
-    rounded_down,
-    rounded_up,
+    rounded_interval,
     whole_lines,
 )
 from torchsdm.arithmetic.loops import LEVELS, call, compile_loops, has_loops, library, loops_in_use
@@ -30,7 +29,6 @@ __all__ = [
     "loops_in_use",
     "pair_distances",
     "product_error",
-    "rounded_down",
-    "rounded_up",
+    "rounded_interval",
     "whole_lines",
 ]

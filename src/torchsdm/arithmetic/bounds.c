@@ -157,12 +157,6 @@ typedef struct {
     double ratio, rounding, product_error, sum_error; /* r, e, gamma and eta of torchsdm.matching._coarse */
 } coarse_terms_t;
 
-/* The sizes of these structures, which torchsdm.matching._kernels has too. */
-int term_sizes(int64_t *sizes) {
-    sizes[0] = sizeof(bound_terms_t), sizes[1] = sizeof(coarse_terms_t);
-    return 0;
-}
-
 /* The rows' side of the coarse bounds; see CoarseBounds.queries. */
 int coarse_queries(const points_t *queries, const double *centre, const coarse_terms_t *coarse, uint16_t *halves,
                    int64_t stride, float *factor, float *low, float *high, int64_t begin, int64_t end) {

@@ -1,4 +1,4 @@
-/* Algorithm 1's pass over the candidates; torchsdm.core._candidates has the same in Python. */
+/* Algorithm 1's pass over the candidates; torchsdm.core.region has the same in Python. */
 
 #include <stdint.h>
 #include <stdlib.h>

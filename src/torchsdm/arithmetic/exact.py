@@ -132,6 +132,12 @@ def rounded_up(values: Tensor) -> Tensor:
     return -rounded_down(-values)
 
 
+def rounded_interval(middle: Tensor, slack: Tensor, is_unknown: Tensor) -> tuple[Tensor, Tensor]:
+    """float32 bounds on what is within ``slack`` of a float64, or infinite ones where nothing is known about it."""
+    lower = rounded_down(middle - slack).masked_fill_(is_unknown, -torch.inf)
+    return lower, rounded_up(middle + slack).masked_fill_(is_unknown, torch.inf)
+
+
 def invariant_linear(
     x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor | None = None, scale: Tensor | None = None
 ) -> Tensor:

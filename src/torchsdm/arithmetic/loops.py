@@ -56,8 +56,6 @@ _FUNCTIONS = {  # the arguments of each; all return an int
     "find_first": "pppppii",
     "count_matches": "pppppii",
     "find_neighbors": "ppppii",
-    "tile_sizes": "p",
-    "term_sizes": "p",
 }
 
 

@@ -56,13 +56,6 @@ typedef struct {
     int64_t k;
 } found_t;
 
-/* The sizes of these structures, which torchsdm.matching._kernels has too. */
-int tile_sizes(int64_t *sizes) {
-    sizes[0] = sizeof(points_t), sizes[1] = sizeof(tile_t), sizes[2] = sizeof(rows_t);
-    sizes[3] = sizeof(columns_t), sizes[4] = sizeof(found_t);
-    return 0;
-}
-
 /* A query and its distances to columns, measured when they are needed. */
 typedef struct {
     const rows_t *rows;

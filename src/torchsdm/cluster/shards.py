@@ -1,7 +1,7 @@
 """Shards: actors that search their blocks of a support, and the driver's side of them.
 
 A shard remembers nothing that it could not read again. Every call names the state of the support that it is about, and
-the batch of queries; what the shard does not have, because it was restarted or made room, it gets or computes anew. So
+the batch of queries; what the shard does not have, because it was restarted or made room, it gets or computes again. So
 every call may be repeated, and Ray repeats those that a lost shard did not answer.
 """
 
@@ -22,7 +22,7 @@ from torchsdm.cluster.backend import RayBackend
 from torchsdm.cluster.blocks import Block, Recipe, part_of
 from torchsdm.cluster.connection import import_ray
 from torchsdm.errors import ClusterError, TorchSDMError
-from torchsdm.matching import CentredPoints, Firsts, Match, Part, RowIndex, Search, match
+from torchsdm.matching import CentredPoints, Found, Match, Part, RowIndex, Search, match
 from torchsdm.validation import Array, as_tensor, check_positive
 
 IN_FLIGHT = 3  #: batches that are on their way at once, so that no shard waits for the driver or for another shard
@@ -60,7 +60,10 @@ class StateName:
 
 
 class Shard:
-    """What an actor does; it needs no Ray but to read recipes and rows from the object store."""
+    """What an actor does; it needs no Ray but to read recipes and rows from the object store.
+
+    Every question comes with the names of the states that nobody has any more (``dropped``).
+    """
 
     def __init__(self, n_threads: int = 1) -> None:
         self.n_threads = n_threads
@@ -69,7 +72,7 @@ class Shard:
         self.points: weakref.WeakValueDictionary[tuple[Any, ...], CentredPoints] = weakref.WeakValueDictionary()
         self.searches: OrderedDict[tuple[str, str], Search] = OrderedDict()
 
-    def find_first(self, state: StateName, batch: Batch, counts: bool, dropped: Sequence[str]) -> Firsts:
+    def find_first(self, state: StateName, batch: Batch, counts: bool, dropped: Sequence[str] = ()) -> Found:
         """Round one; ``counts`` says whether a second one follows, for which products are kept."""
         self._begin(dropped)
         search = self._search(state, batch)
@@ -80,9 +83,11 @@ class Shard:
                 self.searches.popitem(last=False)
         return found
 
-    def count_matches(self, state: StateName, batch: Batch, boundary: tuple[Array, Array]) -> Array:
+    def count_matches(
+        self, state: StateName, batch: Batch, boundary: tuple[Array, Array], dropped: Sequence[str] = ()
+    ) -> Array:
         """Round two: how many matches (n,) are before the first non-match among all shards."""
-        self._begin()
+        self._begin(dropped)
         search = self.searches.pop((state.name, batch.name), None)
         if search is None:  # lost, or it had to make room
             search = self._search(state, batch)
@@ -90,13 +95,13 @@ class Shard:
         n: Array = search.count_matches(*(_tensor(values) for values in boundary)).numpy()
         return n
 
-    def match(self, state: StateName, batch: Batch, dropped: Sequence[str]) -> Match:
+    def match(self, state: StateName, batch: Batch, dropped: Sequence[str] = ()) -> Match:
         """Both rounds, as on one machine: no other shard has points."""
         self._begin(dropped)
         exclude = None if batch.exclude is None else _tensor(batch.exclude)
         return match(_tensor(batch.queries), _tensor(batch.predictions), self._parts(state), exclude, k=batch.k)
 
-    def find_rows(self, state: StateName, rows: Array, dropped: Sequence[str]) -> dict[int, int]:
+    def find_rows(self, state: StateName, rows: Array, dropped: Sequence[str] = ()) -> dict[int, int]:
         """Which of some rows are here, each with its last support index."""
         self._begin(dropped)
         wanted, found = RowIndex(_tensor(rows)), dict[int, int]()
@@ -108,7 +113,7 @@ class Shard:
         """Whether the actor is there."""
         return True
 
-    def _begin(self, dropped: Sequence[str] = ()) -> None:
+    def _begin(self, dropped: Sequence[str]) -> None:
         torch.set_num_threads(self.n_threads)  # of the thread that the actor calls this from
         for name in dropped:
             self.states.pop(name, None)
@@ -146,7 +151,7 @@ class Shards:
     n_shards : int, optional
         By default one for each node that can take one.
     n_threads : int
-        Threads of each shard. It reserves one processor all the same, so that a lost shard finds room on other nodes.
+        Threads of each shard. It still reserves one processor, so that a lost shard finds room on other nodes.
     patience : float
         Seconds that a lost shard may take to be back on another node before ``ClusterError`` is raised.
     """
@@ -155,7 +160,7 @@ class Shards:
         check_positive(n_threads, "n_threads", "Shards", integer=True)
         self._ray, self.patience, self.n_threads = import_ray(), patience, n_threads
         if n_shards is None:
-            n_shards = max(1, sum(node["Resources"].get("CPU", 0) >= 1 for node in self._nodes()))
+            n_shards = max(1, sum(node["Alive"] and node["Resources"].get("CPU", 0) >= 1 for node in self._ray.nodes()))
         check_positive(n_shards, "n_shards", "Shards", integer=True)
         actor = self._ray.remote(
             num_cpus=1,
@@ -193,25 +198,15 @@ class Shards:
         weakref.finalize(state, self._dropped[shard].append, state.name).atexit = False
         return state
 
-    def put(self, batch: Batch) -> Any:
-        """Put queries where all shards of a node read them."""
-        return self._ray.put(batch)
+    def put(self, value: Batch | Array) -> Any:
+        """Put queries or rows where all shards of a node read them."""
+        return self._ray.put(value)
 
-    def find_first(self, shard: int, state: StateName, batch: Any, *, counts: bool = True) -> Any:
-        """Begin round one."""
-        return self.actors[shard].find_first.remote(state, batch, counts, self._take_dropped(shard))
-
-    def count_matches(self, shard: int, state: StateName, batch: Any, boundary: tuple[Array, Array]) -> Any:
-        """Begin round two."""
-        return self.actors[shard].count_matches.remote(state, batch, boundary)
-
-    def match(self, shard: int, state: StateName, batch: Any) -> Any:
-        """Begin both rounds, on the only shard that has points."""
-        return self.actors[shard].match.remote(state, batch, self._take_dropped(shard))
-
-    def find_rows(self, shard: int, state: StateName, rows: Any) -> Any:
-        """Begin to look for rows."""
-        return self.actors[shard].find_rows.remote(state, rows, self._take_dropped(shard))
+    def ask(self, question: str, shard: int, state: StateName, *arguments: Any) -> Any:
+        """Begin to ask a shard, by the name of a method of ``Shard``; ``gathered`` waits for answers."""
+        dropped = self._dropped[shard]
+        names = [dropped.popleft() for _ in range(len(dropped))]
+        return getattr(self.actors[shard], question).remote(state, *arguments, names)
 
     def gathered(self, answers: Sequence[Any]) -> list[Any]:
         """Wait for answers; a lost shard is waited for while it may still come back."""
@@ -233,17 +228,9 @@ class Shards:
         if missing:
             free = self._ray.available_resources().get("CPU", 0)
             raise ClusterError(
-                f"{len(missing)} of {len(pings)} shards are not there, {self.patience:g} seconds after they were "
-                f"asked. Each needs a processor, of which {free:g} are free in the cluster. Add nodes, or use fewer "
-                "shards."
+                f"{len(missing)} of {len(pings)} shards did not answer within {self.patience:g} seconds. Each needs a "
+                f"processor, of which {free:g} are free in the cluster. Add nodes, or use fewer shards."
             )
-
-    def _take_dropped(self, shard: int) -> list[str]:
-        dropped = self._dropped[shard]
-        return [dropped.popleft() for _ in range(len(dropped))]
-
-    def _nodes(self) -> list[dict[str, Any]]:
-        return [node for node in self._ray.nodes() if node["Alive"]]
 
 
 _IN_USE: weakref.WeakValueDictionary[tuple[Any, ...], Shards] = weakref.WeakValueDictionary()

@@ -21,7 +21,7 @@ from torch import Tensor
 from torchsdm.cluster.backend import Backend, as_backend
 from torchsdm.cluster.blocks import BLOCK_ROWS, Block, HeldRows, Recipe, Source, even_parts, joined, logged, stretches
 from torchsdm.cluster.shards import IN_FLIGHT, Batch, Shards, StateName
-from torchsdm.matching import Firsts, IndexedRows, Match, RowsInFile, Support, rows_at_once, with_part
+from torchsdm.matching import Found, IndexedRows, Match, RowsInFile, Support, rows_at_once, with_part
 from torchsdm.training import Spread
 from torchsdm.validation import as_tensor
 
@@ -189,11 +189,6 @@ class ShardedSupport(Support):
         return self._dtype
 
     @property
-    def device(self) -> torch.device:
-        """The CPU: queries and answers are in this process."""
-        return self.centre.device
-
-    @property
     def rows(self) -> IndexedRows:
         """The exemplars, of which each shard has an index, to find equal ones."""
         return RowsOnShards(self._state)
@@ -230,7 +225,7 @@ class ShardedSupport(Support):
         shards, ((shard, name),) = self._state.shards, self._state.names.items()
         waiting: deque[Any] = deque()
         for batch in batches:
-            waiting.append(shards.match(shard, name, shards.put(batch)))
+            waiting.append(shards.ask("match", shard, name, shards.put(batch)))
             if len(waiting) == IN_FLIGHT:
                 yield from shards.gathered([waiting.popleft()])
         yield from shards.gathered(waiting)
@@ -239,27 +234,26 @@ class ShardedSupport(Support):
         """The answers to batches, in their order; while some are in their second round, others are in their first."""
         state = self._state
         waiting: deque[tuple[Any, list[Any]]] = deque()
-        counting: deque[tuple[Firsts, list[Any]]] = deque()
+        counting: deque[tuple[Found, list[Any]]] = deque()
 
         def count() -> None:
             batch, answers = waiting.popleft()
-            firsts = Firsts.merged(state.shards.gathered(answers))
+            firsts = Found.merged(state.shards.gathered(answers))
             boundary = firsts.boundary_distance.numpy(), firsts.boundary_index.numpy()
             names = state.names.items() if counts else ()
-            second = [state.shards.count_matches(shard, name, batch, boundary) for shard, name in names]
+            second = [state.shards.ask("count_matches", shard, name, batch, boundary) for shard, name in names]
             counting.append((firsts, second))
 
         def answer() -> Match:
             firsts, answers = counting.popleft()
-            similarity = torch.zeros_like(firsts.nearest_index)
             for n in state.shards.gathered(answers):
-                similarity += as_tensor(n, "counts", "ShardedSupport")
-            return firsts.matched(similarity)
+                firsts.count.add_(as_tensor(n, "counts", "ShardedSupport"))
+            return Match.of(firsts)
 
         for batch in batches:
             there = state.shards.put(batch)
-            first = [state.shards.find_first(shard, name, there, counts=counts) for shard, name in state.names.items()]
-            waiting.append((there, first))
+            names = state.names.items()
+            waiting.append((there, [state.shards.ask("find_first", *name, there, counts) for name in names]))
             if len(waiting) == IN_FLIGHT:
                 count()
             if len(counting) == IN_FLIGHT:
@@ -346,8 +340,8 @@ class RowsOnShards(IndexedRows):
         found: dict[int, int] = {}
         shards = self.state.shards
         rows = torch.cat([part.rows for part in wanted.parts])
-        there = shards._ray.put(rows.numpy())
-        answers = [shards.find_rows(shard, name, there) for shard, name in self.state.names.items()]
+        there = shards.put(rows.numpy())
+        answers = [shards.ask("find_rows", shard, name, there) for shard, name in self.state.names.items()]
         for answer in shards.gathered(answers):
             found |= {row: max(place, found.get(row, -1)) for row, place in answer.items()}
         return found

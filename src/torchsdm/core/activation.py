@@ -8,18 +8,20 @@ signals (q = e - 2, d = 1) everything here is the ordinary softmax.
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from torchsdm.errors import InvalidInputError
-from torchsdm.validation import ArrayLike, as_float_tensor, as_integer_tensor, as_tensor, check_shape
+from torchsdm.validation import ArrayLike, as_float_tensor, as_integer_tensor, as_tensor, check_range, check_shape
 
+Signal: TypeAlias = "Tensor | float"  # q or d of every point (N,), or one number for all
 SOFTMAX_SIMILARITY = math.e - 2  #: the q that, with d = 1, turns the SDM activation into softmax
 SOFTMAX_DISTANCE_QUANTILE = 1.0
 
 
-def log_activation(logits: Tensor, similarity: Tensor | float, distance_quantile: Tensor | float) -> Tensor:
+def log_activation(logits: Tensor, similarity: Signal, distance_quantile: Signal) -> Tensor:
     """Natural logarithm of Eq. 6, without checks: log_softmax(ln(2 + q) * d * z')."""
     q = torch.as_tensor(similarity, dtype=logits.dtype, device=logits.device).detach()
     d = torch.as_tensor(distance_quantile, dtype=logits.dtype, device=logits.device).detach()
@@ -29,7 +31,7 @@ def log_activation(logits: Tensor, similarity: Tensor | float, distance_quantile
     return torch.log_softmax(temperature * shifted, dim=-1)
 
 
-def log_base(similarity: Tensor | float, like: Tensor) -> Tensor:
+def log_base(similarity: Signal, like: Tensor) -> Tensor:
     """ln(2 + q): dividing a natural logarithm by it gives the logarithm in base 2 + q."""
     return torch.log(2 + torch.as_tensor(similarity, dtype=like.dtype, device=like.device).detach())
 
@@ -76,16 +78,12 @@ def sdm_loss(
     """SDM loss (Eq. 7): the mean over points of ``-log_(2 + q) sdm(z')_y``."""
     z, q, d = _check_signals(logits, similarity, distance_quantile, "sdm_loss")
     check_shape(z, (None, None), "logits", "sdm_loss")
-    y = as_integer_tensor(labels, "labels", "sdm_loss").to(z.device)
-    check_shape(y, (len(z),), "labels", "sdm_loss")
-    if len(y) and not 0 <= int(y.min()) <= int(y.max()) < z.shape[1]:
-        raise InvalidInputError(
-            f"'labels' of sdm_loss must be in 0..{z.shape[1] - 1}. Got {int(y.min())}..{int(y.max())}."
-        )
+    y = as_integer_tensor(labels, "labels", "sdm_loss", shape=(len(z),), like=z)
+    check_range(y, 0, z.shape[1] - 1, "labels", "sdm_loss")
     return sdm_losses(z, y, q, d).mean()
 
 
-def sdm_losses(logits: Tensor, labels: Tensor, similarity: Tensor | float, distance_quantile: Tensor | float) -> Tensor:
+def sdm_losses(logits: Tensor, labels: Tensor, similarity: Signal, distance_quantile: Signal) -> Tensor:
     """Loss of each point (N,), the terms of Eq. 7; without checks, for the training loop."""
     log_probability = log_activation(logits, similarity, distance_quantile).gather(1, labels.unsqueeze(1)).squeeze(1)
     return -log_probability / log_base(similarity, logits)
@@ -94,8 +92,7 @@ def sdm_losses(logits: Tensor, labels: Tensor, similarity: Tensor | float, dista
 def rescaled_similarity(similarity: ArrayLike, confidence: ArrayLike) -> Tensor:
     """Rescaled similarity (Eq. 8): ``q' = min(q, (2 + q)^sdm(z')_yhat)``, in float64; q = 0 gives 0."""
     q = as_tensor(similarity, "similarity", "rescaled_similarity").double()
-    p = as_tensor(confidence, "confidence", "rescaled_similarity").double().to(q.device)
-    check_shape(p, tuple(q.shape), "confidence", "rescaled_similarity")
+    p = as_tensor(confidence, "confidence", "rescaled_similarity", shape=tuple(q.shape), like=q).double()
     # exp and log, not pow: the last bits of torch's pow depend on the batch shape.
     return torch.minimum(q, torch.exp(p * torch.log(2 + q)))
 
@@ -103,12 +100,7 @@ def rescaled_similarity(similarity: ArrayLike, confidence: ArrayLike) -> Tensor:
 class SDMActivation(nn.Module):
     """``sdm_activation`` as a module; called with only logits it is ``nn.Softmax(dim=-1)``."""
 
-    def forward(
-        self,
-        logits: Tensor,
-        similarity: Tensor | float = SOFTMAX_SIMILARITY,
-        distance_quantile: Tensor | float = SOFTMAX_DISTANCE_QUANTILE,
-    ) -> Tensor:
+    def forward(self, logits: Tensor, similarity: Signal = SOFTMAX_SIMILARITY, distance_quantile: Signal = 1) -> Tensor:
         """Probabilities (N, C)."""
         return sdm_activation(logits, similarity, distance_quantile)
 
@@ -116,12 +108,7 @@ class SDMActivation(nn.Module):
 class SDMLogActivation(nn.Module):
     """``sdm_log_activation`` as a module; called with only logits it is ``nn.LogSoftmax(dim=-1)``."""
 
-    def forward(
-        self,
-        logits: Tensor,
-        similarity: Tensor | float = SOFTMAX_SIMILARITY,
-        distance_quantile: Tensor | float = SOFTMAX_DISTANCE_QUANTILE,
-    ) -> Tensor:
+    def forward(self, logits: Tensor, similarity: Signal = SOFTMAX_SIMILARITY, distance_quantile: Signal = 1) -> Tensor:
         """Logarithms (N, C) in base 2 + q."""
         return sdm_log_activation(logits, similarity, distance_quantile)
 
@@ -130,11 +117,7 @@ class SDMLoss(nn.Module):
     """``sdm_loss`` as a module; called with only logits and labels it is ``nn.CrossEntropyLoss()``."""
 
     def forward(
-        self,
-        logits: Tensor,
-        labels: Tensor,
-        similarity: Tensor | float = SOFTMAX_SIMILARITY,
-        distance_quantile: Tensor | float = SOFTMAX_DISTANCE_QUANTILE,
+        self, logits: Tensor, labels: Tensor, similarity: Signal = SOFTMAX_SIMILARITY, distance_quantile: Signal = 1
     ) -> Tensor:
         """The mean loss, a scalar."""
         return sdm_loss(logits, labels, similarity, distance_quantile)

@@ -9,8 +9,8 @@ k(n_c) = min(floor((1 - alpha) n_c), n_c - 1) of the sorted probabilities, so
 Each class may have an alpha of its own, which takes the place of alpha for that class.
 
 Two counts per class replace the eCDFs, and both change only at the class's own points. One sort and one pass over the
-points (``_candidates``) therefore find the first candidate at which every class holds: O(n log n), for any number of
-classes.
+points (``best_candidates``) therefore find the first candidate at which every class holds: O(n log n), for any number
+of classes.
 
 The region is an estimate, no guarantee. Only true classes are checked, never predictions. The calibration set is
 reused: the epoch and the round were chosen on it, the eCDFs were fitted on it, and nothing corrects for the search. And
@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchsdm.arithmetic import call, has_loops
 from torchsdm.core.targets import Target, by_number, capped, check_target, described, largest, smallest, target_of
 from torchsdm.errors import InvalidInputError, RegionWarning, Remedy
 from torchsdm.validation import (
@@ -37,7 +38,7 @@ from torchsdm.validation import (
     as_integer_tensor,
     as_tensor,
     check_positive,
-    check_shape,
+    check_range,
 )
 
 _ALPHA_STEPS = 20  # bisections of [0.5, 1] in the search for the largest alpha: to 5e-7
@@ -90,8 +91,8 @@ class HighReliabilityRegion:
         """Selection rule (Eq. 9): admitted (N,) where ``q' >= q'_min and sdm(z')_yhat >= psi_yhat``."""
         caller = "HighReliabilityRegion.admits"
         q_rescaled = as_tensor(rescaled_similarity, "rescaled_similarity", caller).double()
-        y_hat = as_integer_tensor(predictions, "predictions", caller).to(q_rescaled.device)
-        p = as_tensor(confidence, "confidence", caller).double().to(q_rescaled.device)
+        y_hat = as_integer_tensor(predictions, "predictions", caller, like=q_rescaled)
+        p = as_tensor(confidence, "confidence", caller, like=q_rescaled).double()
         thresholds = self.thresholds.to(q_rescaled.device)
         if not self.found:
             return torch.zeros_like(y_hat, dtype=torch.bool)
@@ -169,18 +170,12 @@ def find_high_reliability_region(
     """
     caller = "find_high_reliability_region"
     check_positive(min_class_count, "min_class_count", caller, integer=True, zero=True)
-    p = as_float_tensor(probabilities, "probabilities", caller).detach().double()
-    check_shape(p, (None, None), "probabilities", caller)
+    p = as_float_tensor(probabilities, "probabilities", caller, shape=(None, None)).detach().double()
     n, n_classes = p.shape
     target = check_target(alpha, n_classes, caller)
-    q_rescaled = as_tensor(rescaled_similarity, "rescaled_similarity", caller).detach().double().to(p.device)
-    y = as_integer_tensor(labels, "labels", caller).to(p.device)
-    check_shape(q_rescaled, (n,), "rescaled_similarity", caller)
-    check_shape(y, (n,), "labels", caller)
-    if n and not 0 <= int(y.min()) <= int(y.max()) < n_classes:
-        raise InvalidInputError(
-            f"'labels' of {caller} must be in 0..{n_classes - 1}. Got {int(y.min())}..{int(y.max())}."
-        )
+    q_rescaled = as_tensor(rescaled_similarity, "rescaled_similarity", caller, shape=(n,), like=p).detach().double()
+    y = as_integer_tensor(labels, "labels", caller, shape=(n,), like=p)
+    check_range(y, 0, n_classes - 1, "labels", caller)
     if bool(torch.isnan(p.sum())) or bool(torch.isnan(q_rescaled.sum())):  # a sum with NaN in it is NaN
         raise InvalidInputError(f"'probabilities' and 'rescaled_similarity' of {caller} must not contain NaN.")
 
@@ -209,13 +204,8 @@ class _SortedPoints:
 
     def best_candidates(self, target: Target, min_class_count: int) -> tuple[int, int]:
         """Sizes of the smallest candidate at which no class fails (0 if none), and of the one where fewest fail."""
-        from torchsdm.core._candidates import best_candidates
-
         alphas = by_number(target, self.n_classes)
-        holds, best = best_candidates(
-            self.rescaled_similarity, self.truth, self.labels, alphas.copy(), int(min_class_count)
-        )
-        return int(holds), int(best)
+        return best_candidates(self.rescaled_similarity, self.truth, self.labels, alphas, min_class_count)
 
     def region(self, n: int, target: Target) -> HighReliabilityRegion:
         """The region of the candidate with n points."""
@@ -245,6 +235,48 @@ def _region(
     differing = target if isinstance(target, tuple) else ()
     found = (smallest(target), min_rescaled_similarity, thresholds, class_counts)
     return HighReliabilityRegion(*found, class_alphas=differing, **failure)
+
+
+def best_candidates(
+    rescaled_similarity: Array, truth: Array, labels: Array, alphas: Array, min_class_count: int
+) -> tuple[int, int]:
+    """Sizes of two candidates: the smallest q' at which every class holds (0 if none), and the one where fewest fail.
+
+    The points are in descending order of q', so a candidate's points are a prefix. Each further point changes only the
+    two counts of its own class. ``alphas`` (C,) are the targets of the classes.
+    """
+    if not has_loops():
+        return best_candidates_plain(rescaled_similarity, truth, labels, alphas, min_class_count)
+    sizes = np.empty(2, dtype=np.int64)
+    values = (np.ascontiguousarray(one, dtype=np.float64) for one in (rescaled_similarity, truth))
+    classes, targets = np.ascontiguousarray(labels, dtype=np.int64), np.ascontiguousarray(alphas, dtype=np.float64)
+    call("best_candidates", *values, classes, len(classes), targets, len(targets), int(min_class_count), sizes)
+    return int(sizes[0]), int(sizes[1])
+
+
+def best_candidates_plain(
+    rescaled_similarity: Array, truth: Array, labels: Array, alphas: Array, min_class_count: int
+) -> tuple[int, int]:
+    """The same in Python."""
+    n_classes = len(alphas)
+    n_points = np.zeros(n_classes, dtype=np.int64)
+    n_low = np.zeros(n_classes, dtype=np.int64)
+    fails = np.ones(n_classes, dtype=np.bool_)  # a class without points fails
+    n_failing, fewest = n_classes, n_classes + 1
+    holds, best = 0, 0
+    for i in range(len(labels)):
+        c = labels[i]
+        n_points[c] += 1
+        n_low[c] += truth[i] < alphas[c]
+        now_fails = (n_low[c] > threshold_index(n_points[c], alphas[c])) | (n_points[c] < min_class_count)
+        n_failing += int(now_fails) - int(fails[c])
+        fails[c] = now_fails
+        is_whole = i + 1 == len(labels) or rescaled_similarity[i + 1] < rescaled_similarity[i]
+        if is_whole and n_failing <= fewest:
+            fewest, best = n_failing, i + 1
+            if n_failing == 0:
+                holds = i + 1
+    return holds, best
 
 
 def threshold_index(n: int, alpha: float) -> int:

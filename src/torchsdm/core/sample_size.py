@@ -11,8 +11,8 @@ import math
 import torch
 from torch import Tensor
 
-from torchsdm.core._by_class import sorted_by_class
-from torchsdm.validation import ArrayLike, as_integer_tensor, as_tensor, check_alpha, check_shape
+from torchsdm.core.signals import sorted_by_class
+from torchsdm.validation import ArrayLike, as_integer_tensor, as_tensor, check_alpha
 
 
 def effective_sample_sizes(
@@ -24,11 +24,10 @@ def effective_sample_sizes(
     """Effective sample sizes (N, C): ``n_c = #{calibration points of class c with q'_ca < q'}``, int64."""
     caller = "effective_sample_sizes"
     calibration = as_tensor(calibration_rescaled_similarity, "calibration_rescaled_similarity", caller).double()
-    labels = as_integer_tensor(calibration_labels, "calibration_labels", caller).to(calibration.device)
-    check_shape(labels, tuple(calibration.shape), "calibration_labels", caller)
-    q_rescaled = as_tensor(rescaled_similarity, "rescaled_similarity", caller).double().to(calibration.device)
-    check_shape(q_rescaled, (None,), "rescaled_similarity", caller)
-    q_rescaled = q_rescaled.contiguous()
+    n = tuple(calibration.shape)
+    labels = as_integer_tensor(calibration_labels, "calibration_labels", caller, shape=n, like=calibration)
+    q_rescaled = as_tensor(rescaled_similarity, "rescaled_similarity", caller, shape=(None,), like=calibration)
+    q_rescaled = q_rescaled.double().contiguous()
     by_class = sorted_by_class(calibration, labels, n_classes)
     return torch.stack([torch.searchsorted(known, q_rescaled) for known in by_class], dim=1)  # left: #{q'_ca < q'}
 
@@ -39,8 +38,7 @@ def dkw_epsilon(effective_sample_sizes: ArrayLike, alpha: float) -> Tensor:
     ``n_min`` is the smallest of a row's effective sample sizes (N, C). The half-width is 1 if n_min = 0 or alpha = 1.
     """
     alpha = check_alpha(alpha, "dkw_epsilon")
-    sizes = as_tensor(effective_sample_sizes, "effective_sample_sizes", "dkw_epsilon")
-    check_shape(sizes, (None, None), "effective_sample_sizes", "dkw_epsilon")
+    sizes = as_tensor(effective_sample_sizes, "effective_sample_sizes", "dkw_epsilon", shape=(None, None))
     n_min = sizes.double().amin(dim=1)
     if alpha == 1.0:
         return torch.ones_like(n_min)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchsdm.core._by_class import rows_by_class, sorted_by_class
 from torchsdm.errors import EmptyClassWarning, InvalidInputError, warn_user
 from torchsdm.matching import Match
-from torchsdm.validation import ArrayLike, as_integer_tensor, as_tensor, check_shape
+from torchsdm.validation import ArrayLike, as_integer_tensor, as_tensor
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,10 @@ class ClassEcdfs:
         A class left without points is named in an ``EmptyClassWarning`` unless ``warn`` is false.
         """
         caller = "ClassEcdfs.fit"
-        distance = as_tensor(nearest_distance, "nearest_distance", caller).double()
-        q = as_tensor(similarity, "similarity", caller).to(distance.device)
-        y = as_integer_tensor(labels, "labels", caller).to(distance.device)
-        check_shape(distance, (None,), "nearest_distance", caller)
-        check_shape(q, tuple(distance.shape), "similarity", caller)
-        check_shape(y, tuple(distance.shape), "labels", caller)
+        distance = as_tensor(nearest_distance, "nearest_distance", caller, shape=(None,)).double()
+        n = (len(distance),)
+        q = as_tensor(similarity, "similarity", caller, shape=n, like=distance)
+        y = as_integer_tensor(labels, "labels", caller, shape=n, like=distance)
         if bool(torch.isnan(distance).any()) or bool((distance < 0).any()):
             raise InvalidInputError(f"'nearest_distance' of {caller} must be distances. Got NaN or negative values.")
         in_distribution = q > 0
@@ -140,3 +138,19 @@ class Signals:
         Too far is beyond every calibration point with q > 0 of some class. A part of genuine data is among them, too.
         """
         return (self.similarity == 0) | (self.distance_quantile == 0)
+
+
+def rows_by_class(labels: Tensor, n_classes: int) -> tuple[Tensor, ...]:
+    """The rows of each class 0..C-1, ascending; rows with any other label (N,) are left out.
+
+    One sort, so that the cost does not grow with the number of classes.
+    """
+    order = torch.argsort(labels, stable=True)
+    ends = torch.searchsorted(labels[order], torch.arange(n_classes + 1, device=labels.device)).tolist()
+    return tuple(order[start:stop] for start, stop in itertools.pairwise(ends))
+
+
+def sorted_by_class(values: Tensor, labels: Tensor, n_classes: int) -> tuple[Tensor, ...]:
+    """The values (N,) of each class 0..C-1, ascending."""
+    ascending, order = values.sort()
+    return tuple(ascending[rows] for rows in rows_by_class(labels[order], n_classes))

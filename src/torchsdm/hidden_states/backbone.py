@@ -23,7 +23,7 @@ from torch import Tensor
 from torchsdm.errors import BackboneError, InvalidInputError, MissingExtraError, TorchSDMError
 from torchsdm.hidden_states._promised import check_counts, check_weights
 from torchsdm.hidden_states.model_source import ModelSource, converted, find_model, weight_bytes, without_volatile
-from torchsdm.hidden_states.onnx_model import OnnxModel
+from torchsdm.hidden_states.onnx_model import OnnxModel, first_line
 from torchsdm.validation import check_device
 
 _logger = logging.getLogger(__name__)
@@ -138,29 +138,24 @@ class Backbone:
         if (loaded := cls._in_use.get(key)) is not None:
             return loaded
         options = {"trust_remote_code": trust_remote_code, "local_files_only": True}
-        try:
-            with _quiet(transformers):
-                directory = converted(source, _convert_gguf)
-                config = transformers.AutoConfig.from_pretrained(directory, **options)
-                check_counts(config)
-                if source.onnx_file is None:
-                    loader = _loader(config, transformers)
-                    if not trust_remote_code:
-                        check_weights(partial(loader.from_config, config), weight_bytes(directory))
-                    model, info = loader.from_pretrained(
-                        directory, config=config, dtype=number_type, output_loading_info=True, **options
-                    )
-                    model = model.to(name)
-                else:
-                    with torch.device("meta"):  # without weights
-                        skeleton = transformers.AutoModel.from_config(config, trust_remote_code=trust_remote_code)
-                    model = OnnxModel(source.onnx_file, skeleton, device=name, dtype=dtype)
-                    info = {"missing_keys": (), "mismatched_keys": ()}  # they are in the file
-                tokenizer = transformers.AutoTokenizer.from_pretrained(directory, **options)
-        except TorchSDMError:
-            raise
-        except Exception as error:  # damaged or strange files make transformers and its readers raise anything
-            raise BackboneError(f"The language model {str(reference)!r} cannot be loaded: {_reason(error)}") from error
+        with _explained(f"The language model {str(reference)!r} cannot be loaded"), _quiet(transformers):
+            directory = converted(source, _convert_gguf)
+            config = transformers.AutoConfig.from_pretrained(directory, **options)
+            check_counts(config)
+            if source.onnx_file is None:
+                loader = _loader(config, transformers)
+                if not trust_remote_code:
+                    check_weights(partial(loader.from_config, config), weight_bytes(directory))
+                model, info = loader.from_pretrained(
+                    directory, config=config, dtype=number_type, output_loading_info=True, **options
+                )
+                model = model.to(name)
+            else:
+                with torch.device("meta"):  # without weights
+                    skeleton = transformers.AutoModel.from_config(config, trust_remote_code=trust_remote_code)
+                model = OnnxModel(source.onnx_file, skeleton, device=name, dtype=dtype)
+                info = {"missing_keys": (), "mismatched_keys": ()}  # they are in the file
+            tokenizer = transformers.AutoTokenizer.from_pretrained(directory, **options)
         absent = sorted(
             str(name) for name in {*info["missing_keys"], *info["mismatched_keys"]} if "pooler" not in str(name)
         )
@@ -169,12 +164,8 @@ class Backbone:
                 f"The weights of the language model {str(reference)!r} are incomplete: {len(absent)} are missing or "
                 f"have the wrong shape, such as {absent[0]}."
             )
-        try:
+        with _explained(f"The language model {str(reference)!r} cannot be run"):
             backbone = cls(model, tokenizer, source=source)
-        except TorchSDMError:
-            raise
-        except Exception as error:  # it was loaded, and cannot read
-            raise BackboneError(f"The language model {str(reference)!r} cannot be run: {_reason(error)}") from error
         cls._in_use[key] = backbone
         return backbone
 
@@ -293,7 +284,7 @@ class Backbone:
             raise BackboneError(
                 f"The language model {self.name!r} cannot read its tokenizer's tokens: {error}."
             ) from error
-        return _states_of(output, layer, last), logits, output.get("past_key_values")
+        return _states_of(output, layer, last), logits, getattr(output, "past_key_values", None)
 
     @property
     def _padding(self) -> int:
@@ -421,8 +412,15 @@ def _position_limit(model: Any) -> int:
     return min(limits, default=_NO_LIMIT)
 
 
-def _reason(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+@contextmanager
+def _explained(problem: str) -> Iterator[None]:
+    """Say what went wrong: damaged or strange files make transformers and its readers raise anything."""
+    try:
+        yield
+    except TorchSDMError:
+        raise
+    except Exception as error:
+        raise BackboneError(f"{problem}: {first_line(error) or type(error).__name__}") from error
 
 
 def _convert_gguf(file: Path, directory: Path) -> None:

@@ -14,7 +14,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -66,12 +67,16 @@ class ModelSource:
             return _content_digest(self.gguf_file)
         directory = self.directory
         vocabulary = () if (directory / "tokenizer.json").is_file() else _VOCABULARY
-        settings = sorted(path for name in ("config.json", *_TOKENIZER, *vocabulary) for path in directory.glob(name))
+        configured = sorted(path for name in ("config.json", *_TOKENIZER, *vocabulary) for path in directory.glob(name))
         onnx = self.onnx_file
         weights = _weights(directory) if onnx is None else [onnx, *_external_weights(onnx)]
         digest = hashlib.sha256()
-        for path in [*settings, *weights]:
-            content = _stable_json(path) if path.suffix == ".json" else _content_digest(path)
+        for path in [*configured, *weights]:
+            if path.suffix == ".json":
+                with _reading(path) as settings:
+                    content = json.dumps(without_volatile(settings), sort_keys=True)
+            else:
+                content = _content_digest(path)
             digest.update(f"{path.name}\0{content}\0".encode())
         return digest.hexdigest()
 
@@ -218,23 +223,18 @@ def _outermost(directory: Path) -> Path:
 
 def _sentence_transformer(directory: Path) -> Path:
     """The transformer's folder in a sentence-transformers model: this one, or a subfolder."""
-    try:
-        modules = json.loads((directory / "modules.json").read_text(encoding="utf-8"))
+    with _reading(directory / "modules.json") as modules:
         transformer: Path = directory / modules[0]["path"]
         if not transformer.resolve().is_relative_to(directory.resolve()) or not transformer.is_dir():
             raise ValueError(f"{transformer} is not a folder in it")
         return transformer
-    except (OSError, ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
-        raise BackboneError(f"{directory / 'modules.json'} cannot be read: {shortened(repr(error), 200)}.") from error
 
 
 def _sentence_limit(directory: Path) -> int | None:
     """The length limit that sentence-transformers stores next to a transformer."""
     for path in sorted(directory.glob("sentence_*_config.json")):
-        try:
-            limit = json.loads(path.read_text(encoding="utf-8")).get("max_seq_length")
-        except (OSError, ValueError, AttributeError, RecursionError) as error:
-            raise BackboneError(f"{path} cannot be read: {error!r}.") from error
+        with _reading(path) as settings:
+            limit = settings.get("max_seq_length")
         if isinstance(limit, int):
             return limit
     return None
@@ -305,11 +305,13 @@ def _download(name: str, revision: str | None) -> Path:
     return directory
 
 
-def _stable_json(path: Path) -> str:
+@contextmanager
+def _reading(path: Path) -> Iterator[Any]:
+    """What a JSON file says; an error if that cannot be used."""
     try:
-        return json.dumps(without_volatile(json.loads(path.read_text(encoding="utf-8"))), sort_keys=True)
-    except (OSError, ValueError, RecursionError) as error:
-        raise BackboneError(f"{path} cannot be read: {error}.") from error
+        yield json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError, IndexError, AttributeError, TypeError, RecursionError) as error:
+        raise BackboneError(f"{path} cannot be read: {shortened(repr(error), 200)}.") from error
 
 
 def _content_digest(path: Path) -> str:

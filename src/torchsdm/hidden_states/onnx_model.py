@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,18 +30,13 @@ _SAME = {torch.float32: 1e-4, torch.float16: 0.1}
 _EXPORT = "optimum-cli export onnx --task feature-extraction"
 
 
-@dataclass(frozen=True)
-class OnnxOutput:
+class OnnxOutput(NamedTuple):
     """What an ONNX model returns for a padded batch, named as transformers names it."""
 
     last_hidden_state: Tensor
     """(B, L, H)"""
     hidden_states: tuple[Tensor, ...] | None
     """The states of every layer, embeddings first, if the file has them and they were requested."""
-
-    def get(self, name: str) -> Any:
-        """An output by its name; None if there is none."""
-        return getattr(self, name, None)
 
 
 class OnnxModel:
@@ -181,7 +175,7 @@ class OnnxModel:
         try:
             return list(self._session.run(names, given))
         except self._errors as error:
-            raise BackboneError(f"{self.file} cannot be run: {_first_line(error)}") from error
+            raise BackboneError(f"{self.file} cannot be run: {first_line(error)}") from error
 
     def _each_alone(self, ids: Array, mask: Array, names: list[str]) -> list[Array]:
         """The same, each sequence run without the others and without padding; states of padding are 0."""
@@ -228,8 +222,9 @@ def _open_session(file: Path, device: torch.device) -> tuple[Any, tuple[type[Exc
     try:
         return onnxruntime.InferenceSession(str(file), options, providers=providers), errors
     except errors as error:
-        raise BackboneError(f"{file} cannot be loaded: {_first_line(error)}") from error
+        raise BackboneError(f"{file} cannot be loaded: {first_line(error)}") from error
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Its message, without what a library adds."""
     return str(error).strip().partition("\n")[0]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from torchsdm.errors import InvalidInputError, InvalidTypeError
@@ -68,7 +69,7 @@ class TaskPrompt:
     def pieces(self) -> list[tuple[str, str | None]]:
         """The template as pairs: literal text, and the field that follows it (None at the end)."""
         try:
-            parsed = [(text, name, spec, how) for text, name, spec, how in string.Formatter().parse(self.template)]
+            parsed = list(string.Formatter().parse(self.template))
         except ValueError as error:
             raise InvalidInputError(
                 f"'template' of TaskPrompt has a single brace: {error}. Double a literal brace."
@@ -117,80 +118,53 @@ def _check_words(words: Any) -> dict[Any, str]:
     return chosen
 
 
-class PromptRegistry(Mapping[str, TaskPrompt]):
-    """Prompts by name. A registered name keeps its prompt."""
-
-    def __init__(self, prompts: Mapping[str, TaskPrompt]) -> None:
-        self._prompts = dict(prompts)
-
-    def __getitem__(self, name: str) -> TaskPrompt:
-        return self._prompts[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._prompts)
-
-    def __len__(self) -> int:
-        return len(self._prompts)
-
-    def register(self, name: str, prompt: TaskPrompt) -> None:
-        """Add a prompt; a name that another prompt uses is refused."""
-        if not isinstance(prompt, TaskPrompt):
-            raise InvalidTypeError(f"'prompt' of register_prompt must be a TaskPrompt. Got {type(prompt).__name__}.")
-        if self._prompts.get(name, prompt) != prompt:
-            raise InvalidInputError(f"'name' of register_prompt must be new. Got {name!r}, which is in use.")
-        self._prompts[name] = prompt
-
-    def find(self, prompt: str | TaskPrompt | None, caller: str) -> TaskPrompt:
-        """A prompt given as an object, by name or as a template; None is just the document."""
-        if prompt is None:
-            return self["document"]
-        if isinstance(prompt, TaskPrompt):
-            return prompt
-        if not isinstance(prompt, str):
-            raise InvalidTypeError(f"'prompt' of {caller} must be a name, a template or a TaskPrompt. Got {prompt!r}.")
-        if prompt in self:
-            return self[prompt]
-        if "{" not in prompt:
-            names = ", ".join(repr(name) for name in self)
-            raise InvalidInputError(
-                f"'prompt' of {caller} must be one of {names}, or a template with {{document}}. "
-                f"Got {shortened(repr(prompt))}."
-            )
-        return TaskPrompt(prompt)
-
-
+_PROMPTS = {
+    "sentiment": TaskPrompt(
+        "Here is a movie review. <review> {document} </review> Is the sentiment of the movie review positive? "
+        "Answer Yes if the sentiment is positive. Answer No if the sentiment is negative. "
+        "Start your response with Yes or No.",
+        label_words=["No", "Yes"],
+    ),
+    "factcheck": TaskPrompt(
+        "Here is a statement that may contain errors. <statement> {document} </statement> Is the statement true? "
+        "Answer Yes if the statement is true. Answer No if the statement is false. "
+        "Start your response with Yes or No.",
+        label_words=["No", "Yes"],
+    ),
+    "verify-answer": TaskPrompt(
+        "Here is a request and the response that another system gave. <request> {document} </request> "
+        "<response> {answer} </response> Is the response correct? "
+        "Answer Yes if it is correct. Answer No if it is not. Start your answer with Yes or No.",
+        label_words=["No", "Yes"],
+    ),
+    "document": TaskPrompt("{document}"),
+}
 #: The prompts of this process: the paper's 'sentiment' and 'factcheck'; 'verify-answer' for answers of a model that
 #: exposes no hidden states; 'document', which is just the document; and those that ``register_prompt`` added.
-PROMPTS = PromptRegistry(
-    {
-        "sentiment": TaskPrompt(
-            "Here is a movie review. <review> {document} </review> Is the sentiment of the movie review positive? "
-            "Answer Yes if the sentiment is positive. Answer No if the sentiment is negative. "
-            "Start your response with Yes or No.",
-            label_words=["No", "Yes"],
-        ),
-        "factcheck": TaskPrompt(
-            "Here is a statement that may contain errors. <statement> {document} </statement> Is the statement true? "
-            "Answer Yes if the statement is true. Answer No if the statement is false. "
-            "Start your response with Yes or No.",
-            label_words=["No", "Yes"],
-        ),
-        "verify-answer": TaskPrompt(
-            "Here is a request and the response that another system gave. <request> {document} </request> "
-            "<response> {answer} </response> Is the response correct? "
-            "Answer Yes if it is correct. Answer No if it is not. Start your answer with Yes or No.",
-            label_words=["No", "Yes"],
-        ),
-        "document": TaskPrompt("{document}"),
-    }
-)
+PROMPTS: Mapping[str, TaskPrompt] = MappingProxyType(_PROMPTS)
 
 
 def register_prompt(name: str, prompt: TaskPrompt) -> None:
     """Register a prompt under a name for extractors and the command line; a name in use is refused."""
-    PROMPTS.register(name, prompt)
+    if not isinstance(prompt, TaskPrompt):
+        raise InvalidTypeError(f"'prompt' of register_prompt must be a TaskPrompt. Got {type(prompt).__name__}.")
+    if _PROMPTS.setdefault(name, prompt) != prompt:
+        raise InvalidInputError(f"'name' of register_prompt must be new. Got {name!r}, which is in use.")
 
 
 def task_prompt(prompt: str | TaskPrompt | None, caller: str) -> TaskPrompt:
     """A prompt given as an object, by name or as a template; None is just the document."""
-    return PROMPTS.find(prompt, caller)
+    if prompt is None:
+        return PROMPTS["document"]
+    if isinstance(prompt, TaskPrompt):
+        return prompt
+    if not isinstance(prompt, str):
+        raise InvalidTypeError(f"'prompt' of {caller} must be a name, a template or a TaskPrompt. Got {prompt!r}.")
+    if prompt in PROMPTS:
+        return PROMPTS[prompt]
+    if "{" not in prompt:
+        raise InvalidInputError(
+            f"'prompt' of {caller} must be one of {', '.join(map(repr, PROMPTS))}, or a template with {{document}}. "
+            f"Got {shortened(repr(prompt))}."
+        )
+    return TaskPrompt(prompt)

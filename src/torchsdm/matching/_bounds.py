@@ -26,10 +26,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from torchsdm.arithmetic import empty_float32, has_loops, product_error, rounded_down, rounded_up
-from torchsdm.matching import _kernels as kernels
+from torchsdm.arithmetic import call, empty_float32, has_loops, product_error, rounded_interval
 from torchsdm.matching._coarse import CoarsePoints
-from torchsdm.matching._tiles import LARGEST_QUERY, SMALLEST_QUERY, BoundTerms, RowBounds
+from torchsdm.matching._tiles import LARGEST_QUERY, SMALLEST_QUERY, BoundTerms, RowBounds, points_in_c, terms_in_c
 from torchsdm.matching.rows import RowIndex
 
 _BLOCK_ELEMENTS = 1 << 22  # float64 elements in memory at once while norms are computed (32 MB)
@@ -79,7 +78,7 @@ class CentredPoints:
     def is_worth_rounding(self, n_queries: int) -> bool:
         """Whether so many queries more make it worth rounding the points, they are few, or it has been done.
 
-        Rounding takes about as long as it saves for sixteen queries; whoever asks one and ends should not wait for it.
+        Rounding takes about as long as it saves for sixteen queries; a single query should not wait for it.
         """
         self._n_asked[0] += n_queries
         is_cheap = self.points.numel() <= _CACHED_ELEMENTS or "coarse" in vars(self)
@@ -158,8 +157,7 @@ class Bounds:
             ratio,
             centres_support,
             n_filters,
-            rounded_down(b - slack).masked_fill_(outliers, -torch.inf),
-            rounded_up(b + slack).masked_fill_(outliers, torch.inf),
+            *rounded_interval(b, slack, outliers),
             outliers,
         )
 
@@ -197,7 +195,7 @@ class Bounds:
         rows = torch.empty(3, len(queries), dtype=torch.float32)
         side = RowBounds(empty_float32(*queries.shape, device=queries.device), *rows)
         outputs = side.multiplier, side.factor, side.low, side.high
-        kernels.query_bounds(queries, centre, self.terms, outputs, 0, len(queries))
+        call("query_bounds", points_in_c(queries), centre, terms_in_c(self.terms), *outputs, 0, len(queries))
         return side
 
     def among(self, scaled: Tensor, squared_norms: Tensor) -> RowBounds:
@@ -207,19 +205,15 @@ class Bounds:
 
     def _rows(self, multiplier: Tensor, factor: Tensor, shift: Tensor, squared: Tensor, left_out: Tensor) -> RowBounds:
         slack = squared * self.terms.row_error + (factor + 1) * self.terms.underflow
-        return RowBounds(
-            multiplier,
-            factor.masked_fill(left_out, 1.0).float(),
-            rounded_down(shift - slack).masked_fill_(left_out, -torch.inf),
-            rounded_up(shift + slack).masked_fill_(left_out, torch.inf),
-        )
+        factor = factor.masked_fill(left_out, 1.0).float()
+        return RowBounds(multiplier, factor, *rounded_interval(shift, slack, left_out))
 
 
 def centred_products(points: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
     """|x'|^2 and x'.c (n,) of points (n, M), with x' = x - c, in float64."""
     squared, cross = torch.empty(2, len(points), dtype=torch.float64, device=points.device)
     if points.device.type == "cpu" and has_loops():
-        kernels.centred_products(points, centre, squared, cross, 0, len(points))
+        call("centred_products", points_in_c(points), centre, squared, cross, 0, len(points))
         return squared, cross
     rows = max(1, _BLOCK_ELEMENTS // max(1, points.shape[1]))
     for start in range(0, len(points), rows):

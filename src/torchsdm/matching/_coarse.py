@@ -25,9 +25,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchsdm.arithmetic import empty_float32, in_shares, product_error, rounded_down, rounded_up
-from torchsdm.matching import _kernels as kernels
-from torchsdm.matching._tiles import BoundTerms, CoarseTerms, RowBounds
+from torchsdm.arithmetic import call, empty_float32, in_shares, library, product_error, rounded_interval
+from torchsdm.matching._tiles import BoundTerms, CoarseTerms, RowBounds, points_in_c, terms_in_c
 
 _LANES = 32  # numbers that are read at once: rows are padded to a multiple of them
 _LARGEST = 1 << 29  # bytes that rounded points may take, which are kept from one search to the next
@@ -56,9 +55,8 @@ class CoarsePoints:
         """Round the points; ``squared_norms`` are their squared distances from the centre."""
         n, sigma = len(points), 2.0**-terms.exponent
         rounded, changed = _room_for(points), torch.empty(n, dtype=torch.float64)
-        in_shares(
-            lambda begin, end: kernels.coarse_points(points, centre, sigma, rounded, changed, begin, end), n, _SHARE
-        )
+        given = points_in_c(points), centre, sigma, rounded, rounded.shape[1], changed
+        in_shares(lambda begin, end: call("coarse_points", *given, begin, end), n, _SHARE)
         rounded[outliers] = 0
         norms = squared_norms.sqrt() * sigma
         typical = torch.where(norms > 0, changed / norms, 0.0).median()
@@ -73,15 +71,14 @@ class CoarsePoints:
         b = norms.square()
         slack = e * r * b + r / e * changed.square() + gamma * r * (norms + changed).square() + eta * (1 + r) * b
         slack *= 1 + 1e-9  # these sums are rounded, too
-        lower = rounded_down(b - slack).masked_fill_(outliers, -torch.inf)
-        upper = rounded_up(b + slack).masked_fill_(outliers, torch.inf)
-        return cls(rounded, centre, numbers, lower, upper, norms, changed, outliers)
+        return cls(rounded, centre, numbers, *rounded_interval(b, slack, outliers), norms, changed, outliers)
 
     def queries(self, queries: Tensor) -> RowBounds:
         """The rows' side for queries (n, M)."""
         side = RowBounds(_room_for(queries), *torch.empty(3, len(queries), dtype=torch.float32))
-        outputs = side.factor, side.low, side.high
-        kernels.coarse_queries(queries, self.centre, self.terms, side.multiplier, outputs)
+        halves, outputs = side.multiplier, (side.factor, side.low, side.high)
+        given = points_in_c(queries), self.centre, terms_in_c(self.terms), halves, halves.shape[1]
+        call("coarse_queries", *given, *outputs, 0, len(queries))
         return side
 
     def among(self, order: Tensor) -> RowBounds:
@@ -90,9 +87,14 @@ class CoarsePoints:
         b, changed = self.norms.square(), self.changed
         slack = changed.square() / (e * r) + (e + gamma) / r * (self.norms + changed).square() + eta * (1 + 1 / r) * b
         slack = slack * (1 + 1e-9) + 3 * self.terms.terms.underflow
-        low = rounded_down(b - slack).masked_fill_(self.outliers, -torch.inf)
-        high = rounded_up(b + slack).masked_fill_(self.outliers, torch.inf)
+        low, high = rounded_interval(b, slack, self.outliers)
         return RowBounds(self.rounded[order], torch.full_like(low, 2.0), low[order], high[order])
+
+
+def has_coarse_products() -> bool:
+    """Whether the compiled loops have products of bfloat16, which the processor must have, too."""
+    loaded = library()
+    return loaded is not None and bool(loaded.has_coarse_products())
 
 
 def fits(shape: tuple[int, ...]) -> bool:
@@ -107,7 +109,8 @@ def _room_for(points: Tensor) -> Tensor:
 
 def multiply_into(out: Tensor, rows: Tensor, columns: Tensor, width: int) -> None:
     """Products (n, m) of rows (n, .) and columns (m, .) in bfloat16, of ``width`` numbers, summed in float32."""
-    in_shares(lambda begin, end: kernels.coarse_products(rows, columns, width, out, begin, end), len(columns), 256)
+    given = rows, len(rows), columns, width, rows.shape[1], out, out.stride(0)
+    in_shares(lambda begin, end: call("coarse_products", *given, begin, end), len(columns), 256)
 
 
 def _padded(width: int) -> int:

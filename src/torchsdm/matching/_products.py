@@ -11,8 +11,8 @@ from torch import Tensor
 
 from torchsdm.arithmetic import empty_float32, whole_lines
 from torchsdm.matching import _coarse as coarse
-from torchsdm.matching._parts import Part
 from torchsdm.matching._tiles import CHUNK, CHUNK_DOWN, NO_LIMIT, Tile
+from torchsdm.matching.parts import Part
 
 _KEPT_BLOCKS = 32  # blocks of products that may be kept at once: 512 MB for the default block size
 _FIRST_ROWS = 128  # queries that are enough to see whether coarse bounds leave too much open
@@ -56,35 +56,38 @@ class Products:
         start, stop = span
         offset = self.offsets[part.start] + start if self.kept else 0
         block, bounds = self.buffer[: len(multiplier)], part.points.bounds
-        is_coarse = multiplier.dtype == torch.bfloat16
-        limit = limit_of(stop - start) if is_coarse else NO_LIMIT
-        tile = Tile(block, offset, start, stop, False, CHUNK, limit, bounds.scale)
+        tile = Tile(block, offset, start, stop, False, CHUNK, _limit(multiplier, stop - start), bounds.scale)
         if again and self.kept:
             return tile
         out = block[:, offset : offset + stop - start]
         if bounds.decide_nothing:
             out.zero_()
-        elif is_coarse:
-            coarse.multiply_into(out, multiplier, part.points.coarse.rounded[start:stop], bounds.n_filters)
+        elif multiplier.dtype == torch.bfloat16:
+            _multiply_into(out, multiplier, part.points.coarse.rounded[start:stop], bounds.n_filters)
         else:
-            _multiply_into(out, multiplier, part.points.multiplicands(start, stop))
+            _multiply_into(out, multiplier, part.points.multiplicands(start, stop), bounds.n_filters)
         if own is not None:
             here = torch.nonzero((own >= start) & (own < stop)).squeeze(1)
             out[here, own[here] - start] = -torch.inf  # so that the bounds of the query itself are infinite
         return tile
 
 
-def _multiply_into(out: Tensor, rows: Tensor, columns: Tensor) -> None:
-    """``rows @ columns.T`` (n, m) into ``out``, in float32; the bounds hold for any order of summation."""
-    if len(rows) == 1:
+def _multiply_into(out: Tensor, rows: Tensor, columns: Tensor, n_filters: int) -> None:
+    """``rows @ columns.T`` (n, m) into ``out``, in float32; the bounds hold for any order of summation.
+
+    Rows and columns in bfloat16 are padded, and have ``n_filters`` numbers.
+    """
+    if rows.dtype == torch.bfloat16:
+        coarse.multiply_into(out, rows, columns, n_filters)
+    elif len(rows) == 1:
         torch.mv(columns, rows[0], out=out[0])
     else:
         torch.mm(rows, columns.T, out=out)
 
 
-def limit_of(n_columns: int) -> int:
-    """How many columns coarse bounds may leave open in a row."""
-    return max(_SMALLEST_LIMIT, n_columns // _OPEN_SHARE)
+def _limit(rows: Tensor, n_columns: int) -> int:
+    """How many columns bounds may leave open in a row; only coarse ones have a limit."""
+    return max(_SMALLEST_LIMIT, n_columns // _OPEN_SHARE) if rows.dtype == torch.bfloat16 else NO_LIMIT
 
 
 def rows_of_products(n_support: int, n_queries: int, block_size: int, *, coarse: bool = False) -> tuple[int, bool]:
@@ -106,7 +109,6 @@ class MutualProducts:
 
     def __init__(self, scaled: Tensor, n_filters: int, scale: float, block_size: int) -> None:
         self.scaled, self.n_filters, self.scale = scaled, n_filters, scale
-        self.is_coarse = scaled.dtype == torch.bfloat16
         self.n_rows = max(1, 2 * block_size // 3)
         self.width = max(self.n_rows, 4 * block_size**2 // self.n_rows)
         n = min(self.n_rows, len(scaled)) * whole_lines(min(self.width, len(scaled)))
@@ -127,17 +129,14 @@ class MutualProducts:
             products = self.buffer[: shape[0] * shape[1]].view(shape)
             out = products[:, : last - first]
             rows, columns = self.scaled[piece.start : piece.stop], self.scaled[first:last]
-            if self.is_coarse:
-                coarse.multiply_into(out, rows, columns, self.n_filters)
-            else:
-                _multiply_into(out, rows, columns)
-            limit = limit_of(last - first) if self.is_coarse else NO_LIMIT
+            _multiply_into(out, rows, columns, self.n_filters)
             if first == piece.start:
                 out.fill_diagonal_(-torch.inf)  # so that the bounds of a point with itself are infinite
+            limit = _limit(rows, last - first)
             yield slice(piece.start, piece.stop), Tile(products, 0, first, last, False, CHUNK, limit, self.scale)
             later = max(first, piece.stop)
             if later < last:
-                limit = limit_of(piece.stop - piece.start) if self.is_coarse else NO_LIMIT
+                limit = _limit(rows, piece.stop - piece.start)
                 tile = Tile(products, later - first, piece.start, piece.stop, True, CHUNK_DOWN, limit, self.scale)
                 yield slice(later, last), tile
 

@@ -1,13 +1,10 @@
 """The compiled kernels in torch operations, for other devices and for packages without compiled loops.
 
-The same functions over the same tiles with the same bounds, so the answers are the same bit for bit. They work on all
-rows at once (``begin`` and ``end`` are there for the common signature), leave the device only to learn how many pairs
-are open, and measure as many as there are.
+The same functions over the same tiles with the same bounds, so the answers are the same bit for bit. They leave the
+device only to learn how many pairs are open, and measure as many as there are.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,18 +13,8 @@ from torchsdm.arithmetic import pair_distances
 from torchsdm.matching._tiles import Columns, Found, Rows, Tile
 
 
-class Arguments(NamedTuple):
-    """What a kernel works on."""
-
-    tile: Tile
-    rows: Rows
-    columns: Columns
-    found: Found
-
-
-def find_first(arguments: Arguments, match_lows: Tensor, begin: int, end: int) -> None:
+def find_first(tile: Tile, rows: Rows, columns: Columns, found: Found, match_lows: Tensor) -> None:
     """Update the nearest point and the first non-match of each row with a tile."""
-    tile, rows, columns, found = arguments
     lower, _, is_match = _bounds(tile, rows, columns)
     for c, chunk in enumerate(torch.where(is_match, lower, torch.inf).split(tile.chunk, dim=1)):
         match_lows[:, c] = chunk.amin(dim=1)
@@ -50,9 +37,8 @@ def find_first(arguments: Arguments, match_lows: Tensor, begin: int, end: int) -
     found.nearest_index[boundary_is_nearer] = found.boundary_index[boundary_is_nearer]
 
 
-def count_matches(arguments: Arguments, match_lows: Tensor, begin: int, end: int) -> None:
+def count_matches(tile: Tile, rows: Rows, columns: Columns, found: Found, match_lows: Tensor) -> None:
     """Add to each row's count the matches of a tile that come before the row's boundary, which must be final."""
-    tile, rows, columns, found = arguments
     lower, upper, is_match = _bounds(tile, rows, columns)
     boundary = found.boundary_distance
     is_certain = (upper < _squared_below(boundary, tile.scale)[:, None]) & is_match
@@ -64,9 +50,8 @@ def count_matches(arguments: Arguments, match_lows: Tensor, begin: int, end: int
     found.count.index_add_(0, at_rows, before.to(torch.int64))
 
 
-def find_neighbors(arguments: Arguments, begin: int, end: int) -> None:
+def find_neighbors(tile: Tile, rows: Rows, columns: Columns, found: Found) -> None:
     """Update the k nearest points of each row with a tile."""
-    tile, rows, columns, found = arguments
     n, k = found.neighbor_distance.shape
     lower, upper, _ = _bounds(tile, rows, columns)
     limit = _squared_above(found.neighbor_distance[:, -1], tile.scale)

@@ -1,13 +1,16 @@
 """What the matching kernels work on: rows and columns of a search, tiles of products, and the results so far.
 
-``arithmetic/tiles.c`` has structures with the same fields.
+``arithmetic/tiles.c``, ``bounds.c`` and ``distance.h`` have structures with the same fields, which are mirrored below.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from ctypes import Structure, byref, c_double, c_int64, c_void_p
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 Values = Any  # a tensor; 'index' and 'count' are also methods of every tuple
@@ -71,7 +74,10 @@ class Rows(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What is known about each row so far; points are ordered by (distance, support index)."""
+    """What is known about each row so far; points are ordered by (distance, support index).
+
+    Where no point was found, the distance is infinite and the index larger than any.
+    """
 
     nearest_distance: Values  # (n,) float64
     nearest_index: Values  # (n,) int64
@@ -81,6 +87,38 @@ class Found(NamedTuple):
     left: Values  # (n,) uint8: whether the row is left to tighter bounds, and the rest of it means nothing
     neighbor_distance: Values  # (n, k) float64, nearest first
     neighbor_index: Values  # (n, k) int64
+
+    @classmethod
+    def nothing(cls, n: int, k: int, device: torch.device) -> Found:
+        """Nothing found yet for n rows."""
+
+        def far(*shape: int) -> Tensor:
+            return torch.full(shape, torch.inf, dtype=torch.float64, device=device)
+
+        def last(*shape: int) -> Tensor:
+            return torch.full(shape, torch.iinfo(torch.int64).max, device=device)
+
+        count, left = torch.zeros(n, dtype=torch.int64, device=device), torch.zeros(n, dtype=torch.uint8, device=device)
+        return cls(far(n), last(n), far(n), last(n), count, left, far(n, k), last(n, k))
+
+    @classmethod
+    def merged(cls, found: Sequence[Found]) -> Found:
+        """What comes first among all that was found, each time among other points; nothing is counted yet."""
+        merged = cls.nothing(len(found[0].left), 0, found[0].left.device)._asdict()
+        for kind, join in (("nearest", torch.stack), ("boundary", torch.stack), ("neighbor", torch.cat)):
+            names = f"{kind}_distance", f"{kind}_index"
+            distances, indices = (join([getattr(one, name) for one in found], dim=1) for name in names)  # (n, .)
+            order = torch.argsort(indices, dim=1, stable=True)
+            order = order.gather(1, torch.argsort(distances.gather(1, order), dim=1, stable=True))
+            for name, values in zip(names, (distances, indices), strict=True):
+                shape = getattr(found[0], name).shape
+                first = order[:, : shape[1] if len(shape) == 2 else 1]
+                merged[name] = values.gather(1, first).reshape(shape)
+        return cls(**merged)
+
+    def of_rows(self, rows: slice) -> Found:
+        """The same for some of the rows, to be updated in place."""
+        return Found(*(values[rows] for values in self))
 
 
 class Tile(NamedTuple):
@@ -100,20 +138,65 @@ class Tile(NamedTuple):
     scale: float  # multiplies a distance before it is compared with the bounds
 
 
-class Kernels(Protocol):
-    """What matching does with a tile; ``_kernels`` and ``_tensor_kernels`` give the same answers bit for bit.
+# --- The same in C ---------------------------------------------------------------------------------------------------
 
-    Each function touches only the rows ``begin`` to ``end`` or, in torch operations, all of them. The first argument is
-    what ``Arguments`` makes of tile, rows, columns and found values.
-    """
 
-    Arguments: Any
+def _fields(of: Any, default: Any, **others: Any) -> list[tuple[str, Any]]:
+    return [(name, others.get(name, default)) for name in of._fields]
 
-    def find_first(self, arguments: Any, match_lows: Tensor, begin: int, end: int) -> None:
-        """Update the nearest point and the first non-match of each row with a tile."""
 
-    def count_matches(self, arguments: Any, match_lows: Tensor, begin: int, end: int) -> None:
-        """Add to each row's count the matches of a tile before the row's boundary, which must be final."""
+class _Points(Structure):
+    _fields_ = [("values", c_void_p), ("width", c_int64), ("is_double", c_int64)]
 
-    def find_neighbors(self, arguments: Any, begin: int, end: int) -> None:
-        """Update the k nearest points of each row with a tile."""
+    @classmethod
+    def of(cls, points: Tensor) -> _Points:
+        return cls(points.data_ptr(), points.shape[1], points.dtype == torch.float64)
+
+
+class _Tile(Structure):
+    _fields_ = [
+        ("products", c_void_p),
+        *((name, c_int64) for name in ("stride", "offset", "start", "stop", "transposed", "chunk", "limit")),
+        ("scale", c_double),
+    ]
+
+
+class _Rows(Structure):
+    _fields_ = _fields(Rows, c_void_p, points=_Points)
+
+
+class _Columns(Structure):
+    _fields_ = _fields(Columns, c_void_p, points=_Points, start=c_int64)
+
+
+class _Found(Structure):
+    _fields_ = [*_fields(Found, c_void_p), ("k", c_int64)]
+
+
+class _BoundTerms(Structure):
+    _fields_ = _fields(BoundTerms, c_double, exponent=c_int64, decide_nothing=c_int64)
+
+
+class _CoarseTerms(Structure):
+    _fields_ = _fields(CoarseTerms, c_double, terms=_BoundTerms)
+
+
+def points_in_c(points: Tensor) -> Any:
+    """Points (n, M) as the C takes them. Here and below, the tensors must outlive the call."""
+    return byref(_Points.of(points))
+
+
+def terms_in_c(terms: BoundTerms | CoarseTerms) -> Any:
+    """The terms of the bounds as the C takes them."""
+    if isinstance(terms, BoundTerms):
+        return byref(_BoundTerms(*terms))
+    return byref(_CoarseTerms(_BoundTerms(*terms.terms), *terms[1:]))
+
+
+def work_in_c(tile: Tile, rows: Rows, columns: Columns, found: Found) -> list[Any]:
+    """What a kernel works on as the C takes it."""
+    products = _Tile(tile.products.data_ptr(), tile.products.stride(0), *tile[1:])
+    queries = _Rows(_Points.of(rows.points), *(one.data_ptr() for one in rows[1:]))
+    points = _Columns(_Points.of(columns.points), columns.start, *(one.data_ptr() for one in columns[2:]))
+    k = found.neighbor_index.shape[1]
+    return [byref(one) for one in (products, queries, points, _Found(*map(Tensor.data_ptr, found), k))]

@@ -8,13 +8,13 @@ is a support point whose prediction and label are both c. With (B, i_B) the firs
 so one pass over the non-matches finds the boundary and one over the matches counts those before it. Both read the same
 block of products, computed once: queries x support, in tiles that are read while they are in cache.
 
-A support may consist of parts (``_parts``). Then the first pass goes over all of them, so that the boundary is final,
+A support may consist of parts (``parts``). Then the first pass goes over all of them, so that the boundary is final,
 before the second does; ``PartSearch`` has the two.
 
 ``match_self`` is the same for every support point against all the others, with half of the products: p_ij = p_ji.
 
 Exactness. float32 products bound each squared distance from below and above (``_bounds``); whatever the bounds leave
-open is decided by the distance in float64 (``_kernels``, ``_tensor_kernels``). The answer therefore depends only on
+open is decided by the distance in float64 (``_engine``). The answer therefore depends only on
 query and support: not on block size, threads, device or the rest of the batch. ``plain`` does the same in a few lines,
 by sorting; the fast path is tested against it.
 """
@@ -32,12 +32,11 @@ from torch import Tensor
 from torchsdm.arithmetic import has_loops
 from torchsdm.errors import InvalidInputError
 from torchsdm.matching._bounds import CentredPoints
-from torchsdm.matching._coarse import fits
+from torchsdm.matching._coarse import fits, has_coarse_products
 from torchsdm.matching._engine import Engine, KernelKind
-from torchsdm.matching._kernels import has_coarse_products
-from torchsdm.matching._parts import Part, joined
 from torchsdm.matching._products import FEWEST_ROWS, MutualProducts, Products, pieces_of, rows_of_products
 from torchsdm.matching._tiles import Columns, Found, Rows, Tile
+from torchsdm.matching.parts import Part, joined
 
 DEFAULT_BLOCK_SIZE = 2048
 _FEWEST_FILTERS = 32  # with fewer, products take no longer than what is done with them
@@ -59,6 +58,14 @@ class Match:
     """Distances to the k nearest support points, nearest first; empty unless asked for."""
     neighbor_indices: Tensor = field(default_factory=lambda: torch.empty(0, 0, dtype=torch.int64))
     """Their support indices."""
+
+    @classmethod
+    def of(cls, found: Found) -> Match:
+        """The result of a search; where nothing was found, the index becomes -1, in place."""
+        nearest, neighbors = found.nearest_distance, found.neighbor_distance
+        for distance, index in ((nearest, found.nearest_index), (neighbors, found.neighbor_index)):
+            index.masked_fill_(torch.isinf(distance), NO_POINT)
+        return cls(found.count, nearest, found.nearest_index, neighbors, found.neighbor_index)
 
 
 class PartSearch:
@@ -116,48 +123,10 @@ class PartSearch:
         return self.products.tile(self.part, self.multiplier, self.own, span, again=again)
 
 
-@dataclass(frozen=True)
-class Firsts:
-    """What the first round finds for each query: points that come first in the order (distance, support index).
-
-    Where there is no such point, the distance is infinite and the index larger than any.
-    """
-
-    nearest_distance: Tensor  # (N,) float64
-    nearest_index: Tensor  # (N,) int64
-    boundary_distance: Tensor  # (N,): the first non-match
-    boundary_index: Tensor  # (N,)
-    neighbor_distances: Tensor  # (N, k), nearest first
-    neighbor_indices: Tensor  # (N, k)
-
-    @classmethod
-    def merged(cls, found: Sequence[Firsts]) -> Firsts:
-        """The first ones among all that were found, each time among other points."""
-        k = found[0].neighbor_indices.shape[1]
-        nearest = _first_points(1, [(one.nearest_distance[:, None], one.nearest_index[:, None]) for one in found])
-        boundary = _first_points(1, [(one.boundary_distance[:, None], one.boundary_index[:, None]) for one in found])
-        neighbors = _first_points(k, [(one.neighbor_distances, one.neighbor_indices) for one in found])
-        return cls(nearest[0][:, 0], nearest[1][:, 0], boundary[0][:, 0], boundary[1][:, 0], *neighbors)
-
-    def matched(self, similarity: Tensor) -> Match:
-        """The result, with the matches that the second round counted."""
-        nearest, boundary = (self.nearest_distance, self.nearest_index), (self.boundary_distance, self.boundary_index)
-        left = torch.zeros_like(similarity, dtype=torch.uint8)
-        return _result(Found(*nearest, *boundary, similarity, left, self.neighbor_distances, self.neighbor_indices))
-
-
-def _first_points(k: int, found: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """The first k points of each row by (distance, index), of all distances and indices (N, .)."""
-    distances, indices = (torch.cat(values, dim=1) for values in zip(*found, strict=True))
-    order = torch.argsort(indices, dim=1, stable=True)
-    order = order.gather(1, torch.argsort(distances.gather(1, order), dim=1, stable=True))[:, :k]
-    return distances.gather(1, order), indices.gather(1, order)
-
-
 class Search:
     """A batch of queries against some parts of a support, while its other parts are searched elsewhere.
 
-    1. ``find_first`` gives what comes first among these parts; ``Firsts.merged`` puts together what all parts gave.
+    1. ``find_first`` gives what comes first among these parts; ``Found.merged`` puts together what all parts gave.
     2. ``count_matches`` takes the first non-match among all parts and gives the number of matches here before it. The
        sum over all parts is q.
 
@@ -182,21 +151,20 @@ class Search:
         if len(queries) > products.n_rows:
             raise InvalidInputError(f"'queries' of Search must be at most {products.n_rows}. Got {len(queries)}.")
         self.searches = [PartSearch(self.engine, products, part, queries, predictions, exclude) for part in parts]
-        self.found = _nothing(len(queries), k, queries.device)
+        self.found = Found.nothing(len(queries), k, queries.device)
 
-    def find_first(self) -> Firsts:
+    def find_first(self) -> Found:
         """Round one; at most once."""
         with self.engine:
             for search in self.searches:
                 search.find_first(self.found)
-        found = self.found
-        firsts = Firsts(*found[:4], found.neighbor_distance, found.neighbor_index)
-        left = torch.nonzero(found.left).squeeze(1)
+        left = torch.nonzero(self.found.left).squeeze(1)
         if len(left):
-            finer = self._finer(left, found.neighbor_index.shape[1]).find_first()
-            for values, better in zip(vars(firsts).values(), vars(finer).values(), strict=True):
-                values[left] = better
-        return firsts
+            finer = self._finer(left, self.found.neighbor_index.shape[1]).find_first()
+            for name, better in finer._asdict().items():
+                if name != "left":  # the second round leaves these rows to finer bounds, too
+                    getattr(self.found, name)[left] = better
+        return self.found
 
     def count_matches(self, boundary_distance: Tensor, boundary_index: Tensor) -> Tensor:
         """Round two: the matches (N,) before the first non-matches."""
@@ -256,21 +224,13 @@ def match(
         The compiled kernels, with or without a first filter in bfloat16, or torch operations; by default the fastest.
     """
 
-    def search(block: slice, engine: Engine, products: Products, found: Found) -> None:
-        batch = _some(block, queries, predictions, exclude)
-        searches = [PartSearch(engine, products, part, *batch) for part in parts]
+    def both_rounds(searches: list[PartSearch], found: Found) -> None:
         for one in searches:
             one.find_first(found)
         for one in searches:  # the boundaries are final
             one.count_matches(found)
 
-    found = _nothing(len(queries), k, queries.device)
-    left = _search_in_blocks(search, _engine(queries, parts, kernels), queries, parts, found, block_size)
-    result = _result(found)
-    if len(left):
-        of, y_hat, own = _some(left, queries, predictions, exclude)
-        _overwrite(result, left, match(of, y_hat, parts, own, block_size, k=k, kernels="compiled"))
-    return result
+    return _search_in_blocks(both_rounds, parts, block_size, k, kernels, queries, predictions, exclude)
 
 
 def match_self(
@@ -299,13 +259,13 @@ def match_self(
             side, lower, upper = finer.among(scaled, support.squared_norms[order]), finer.lower, finer.upper
         columns = Columns(support.points, 0, order, groups, lower, upper)
         rows = Rows(support.points, order, own, y_hat, side.factor, side.low, side.high)
-        found = _nothing(n, 0, order.device)
+        found = Found.nothing(n, 0, order.device)
         products = MutualProducts(scaled, support.points.shape[1], support.bounds.scale, block_size)
         pieces = pieces_of(columns.groups, products.n_rows)
         for piece in pieces:
             start = piece.stop_of_matches if piece.is_one_class else piece.start
             for some, tile in products.both_ways(piece, start, n):
-                mine, state = _rows_of(rows, some), _found_of(found, some)
+                mine, state = _rows_of(rows, some), found.of_rows(some)
                 match_lows = engine.find_first(tile, mine, columns, state)
                 if piece.is_unsure and not tile.transposed and products.fits(piece.start, n):  # these rows are done
                     engine.count_matches(tile, mine, columns, state, match_lows)
@@ -316,12 +276,12 @@ def match_self(
             if piece.is_unsure and products.fits(piece.start, n):
                 continue
             for some, tile in products.both_ways(piece, start, stop):
-                mine, state = _rows_of(rows, some), _found_of(found, some)
+                mine, state = _rows_of(rows, some), found.of_rows(some)
                 engine.count_matches(tile, mine, columns, state, engine.find_first(tile, mine, columns, state))
-    in_support_order = _nothing(n, 0, order.device)
+    in_support_order = Found.nothing(n, 0, order.device)
     for values, by_group in zip(in_support_order, found, strict=True):
         values[order] = by_group
-    result, left = _result(in_support_order), torch.nonzero(in_support_order.left).squeeze(1)
+    result, left = Match.of(in_support_order), torch.nonzero(in_support_order.left).squeeze(1)
     if len(left):
         again = match(support.points[left], whole.predictions[left], [whole], left, block_size, kernels="compiled")
         _overwrite(result, left, again)
@@ -339,17 +299,42 @@ def neighbors(
     """The k nearest support points of each query: distances (N, k) float64 and indices (N, k), nearest first."""
     nobody = torch.full((len(queries),), NO_POINT, device=queries.device)
 
-    def search(block: slice, engine: Engine, products: Products, found: Found) -> None:
-        for part in parts:
-            PartSearch(engine, products, part, queries[block], nobody[block]).find_neighbors(found)
+    def neighbors_alone(searches: list[PartSearch], found: Found) -> None:
+        for one in searches:
+            one.find_neighbors(found)
 
-    found = _nothing(len(queries), k, queries.device)
-    left = _search_in_blocks(search, _engine(queries, parts, kernels), queries, parts, found, block_size)
-    result = _result(found)
+    found = _search_in_blocks(neighbors_alone, parts, block_size, k, kernels, queries, nobody)
+    return found.neighbor_distances, found.neighbor_indices
+
+
+def _search_in_blocks(
+    rounds: Callable[[list[PartSearch], Found], None],
+    parts: Sequence[Part],
+    block_size: int,
+    k: int,
+    kernels: KernelKind | None,
+    queries: Tensor,
+    predictions: Tensor,
+    exclude: Tensor | None = None,
+) -> Match:
+    """Search in blocks of queries; rows that coarse bounds left open are searched again without them.
+
+    If they leave too many open, so are the other blocks.
+    """
+    engine, found = _engine(queries, parts, kernels), Found.nothing(len(queries), k, queries.device)
+    products = Products(parts, len(queries), block_size, coarse=engine.coarse)
+    with ExitStack() as context:
+        context.enter_context(engine)
+        for block in products.row_blocks(carefully=engine.coarse):
+            batch, state = _some(block, queries, predictions, exclude), found.of_rows(block)
+            rounds([PartSearch(engine, products, part, *batch) for part in parts], state)
+            if engine.coarse and int(state.left.sum()) > _LARGEST_SHARE_LEFT * len(state.left):
+                engine = context.enter_context(Engine(engine.device, "compiled"))
+    result, left = Match.of(found), torch.nonzero(found.left).squeeze(1)
     if len(left):
-        finer = neighbors(queries[left], parts, k, block_size, kernels="compiled")
-        result.neighbor_distances[left], result.neighbor_indices[left] = finer
-    return result.neighbor_distances, result.neighbor_indices
+        batch = _some(left, queries, predictions, exclude)
+        _overwrite(result, left, _search_in_blocks(rounds, parts, block_size, k, "compiled", *batch))
+    return result
 
 
 def _engine(queries: Tensor, parts: Sequence[Part], kernels: KernelKind | None) -> Engine:
@@ -367,29 +352,6 @@ def _fastest_kernels(queries: Tensor, points: Sequence[CentredPoints]) -> Kernel
     return "coarse" if all(one.is_worth_rounding(len(queries)) for one in points) else "compiled"
 
 
-def _search_in_blocks(
-    search: Callable[[slice, Engine, Products, Found], None],
-    engine: Engine,
-    queries: Tensor,
-    parts: Sequence[Part],
-    found: Found,
-    block_size: int,
-) -> Tensor:
-    """Search in blocks of queries; returns the rows that coarse bounds left open.
-
-    If they leave too many open, the other blocks are searched without them.
-    """
-    products = Products(parts, len(queries), block_size, coarse=engine.coarse)
-    with ExitStack() as context:
-        context.enter_context(engine)
-        for block in products.row_blocks(carefully=engine.coarse):
-            state = _found_of(found, block)
-            search(block, engine, products, state)
-            if engine.coarse and int(state.left.sum()) > _LARGEST_SHARE_LEFT * len(state.left):
-                engine = context.enter_context(Engine(engine.device, "compiled"))
-    return torch.nonzero(found.left).squeeze(1)
-
-
 def _some(rows: slice | Tensor, *values: Tensor | None) -> tuple[Any, ...]:
     return tuple(None if value is None else value[rows] for value in values)
 
@@ -401,34 +363,6 @@ def _overwrite(result: Match, rows: Tensor, better: Match) -> None:
 
 def _rows_of(rows: Rows, part: slice) -> Rows:
     return Rows(rows.points, *(values[part] for values in rows[1:]))
-
-
-def _found_of(found: Found, part: slice) -> Found:
-    return Found(*(values[part] for values in found))
-
-
-def _nothing(n: int, k: int, device: torch.device) -> Found:
-    """Nothing found yet: beyond every point in the order (distance, index)."""
-
-    def far(*shape: int) -> Tensor:
-        return torch.full(shape, torch.inf, dtype=torch.float64, device=device)
-
-    def last(*shape: int) -> Tensor:
-        return torch.full(shape, torch.iinfo(torch.int64).max, device=device)
-
-    count, left = torch.zeros(n, dtype=torch.int64, device=device), torch.zeros(n, dtype=torch.uint8, device=device)
-    return Found(far(n), last(n), far(n), last(n), count, left, far(n, k), last(n, k))
-
-
-def _result(found: Found) -> Match:
-    for distance, index in (
-        (found.nearest_distance, found.nearest_index),
-        (found.neighbor_distance, found.neighbor_index),
-    ):
-        index.masked_fill_(torch.isinf(distance), NO_POINT)
-    return Match(
-        found.count, found.nearest_distance, found.nearest_index, found.neighbor_distance, found.neighbor_index
-    )
 
 
 def _may_hold_matches(match_lows: Tensor, found: Found, scale: float) -> bool:

@@ -26,7 +26,7 @@ from torchsdm.validation import (
     as_tensor,
     check_finite,
     check_positive,
-    check_shape,
+    check_range,
     is_storable_id,
 )
 
@@ -78,9 +78,9 @@ class Support(ABC):
         """The type of the exemplars."""
 
     @property
-    @abstractmethod
     def device(self) -> torch.device:
         """Where queries and answers are."""
+        return self.centre.device
 
     @property
     @abstractmethod
@@ -114,17 +114,13 @@ class Support(ABC):
         caller = self._caller("match")
         self._check_k(k, caller, zero=True)
         queries = self._check_queries(exemplars, caller)
-        y_hat = as_integer_tensor(predictions, "predictions", caller).to(queries.device)
-        check_shape(y_hat, (len(queries),), "predictions", caller)
+        n = (len(queries),)
+        y_hat = as_integer_tensor(predictions, "predictions", caller, shape=n, like=queries)
         _check_class_numbers(y_hat, caller)
         own = None
         if exclude is not None:
-            own = as_integer_tensor(exclude, "exclude", caller).to(queries.device)
-            check_shape(own, (len(queries),), "exclude", caller)
-            if len(own) and not -1 <= int(own.min()) <= int(own.max()) < len(self):
-                raise InvalidInputError(
-                    f"'exclude' of {caller} must be in -1..{len(self) - 1}. Got {int(own.min())}..{int(own.max())}."
-                )
+            own = as_integer_tensor(exclude, "exclude", caller, shape=n, like=queries)
+            check_range(own, -1, len(self) - 1, "exclude", caller)
         return self._match(queries, y_hat, own, k)
 
     @abstractmethod
@@ -180,8 +176,7 @@ class Support(ABC):
         """Give points new labels, in place; labels outside the classes are allowed."""
         caller = self._caller("relabel")
         chosen = self._check_indices(indices, caller)
-        y = as_integer_tensor(labels, "labels", caller).to(self.device)
-        check_shape(y, (len(chosen),), "labels", caller)
+        y = as_integer_tensor(labels, "labels", caller, shape=(len(chosen),), like=chosen)
         _refuse_unlabelled(y, caller)
         self._relabel(chosen, y)
         return self
@@ -224,17 +219,13 @@ class Support(ABC):
                 f"'indices' of {caller} must be integer indices. Got a boolean mask; use its nonzero()."
             )
         tensor = as_integer_tensor(tensor, "indices", caller).reshape(-1).to(self.device)
-        if len(tensor) and not 0 <= int(tensor.min()) <= int(tensor.max()) < len(self):
-            raise InvalidInputError(
-                f"'indices' of {caller} must be in 0..{len(self) - 1}. Got {int(tensor.min())}..{int(tensor.max())}."
-            )
+        check_range(tensor, 0, len(self) - 1, "indices", caller)
         return tensor
 
 
 def check_exemplars(exemplars: ArrayLike, width: int | None, caller: str) -> Tensor:
     """Exemplars (N, width), finite and contiguous; without a width, at least one number."""
-    tensor = as_float_tensor(exemplars, "exemplars", caller)
-    check_shape(tensor, (None, width), "exemplars", caller)
+    tensor = as_float_tensor(exemplars, "exemplars", caller, shape=(None, width))
     if width is None and (len(tensor) == 0 or tensor.shape[1] == 0):
         raise InvalidInputError(f"'exemplars' of {caller} must not be empty. Got shape {tuple(tensor.shape)}.")
     check_finite(tensor, "exemplars", caller)
@@ -243,10 +234,8 @@ def check_exemplars(exemplars: ArrayLike, width: int | None, caller: str) -> Ten
 
 def check_labels(labels: ArrayLike, predictions: ArrayLike, points: Tensor, caller: str) -> tuple[Tensor, Tensor]:
     """Labels and predictions (N,) of points."""
-    y = as_integer_tensor(labels, "labels", caller).to(points.device)
-    y_hat = as_integer_tensor(predictions, "predictions", caller).to(points.device)
-    check_shape(y, (len(points),), "labels", caller)
-    check_shape(y_hat, (len(points),), "predictions", caller)
+    y = as_integer_tensor(labels, "labels", caller, shape=(len(points),), like=points)
+    y_hat = as_integer_tensor(predictions, "predictions", caller, shape=(len(points),), like=points)
     _refuse_unlabelled(y, caller)
     _check_class_numbers(y_hat, caller)
     return y, y_hat

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from torchsdm.matching._bounds import CentredPoints
-from torchsdm.matching._parts import Part, joined
-from torchsdm.matching.parts import with_part
+from torchsdm.matching.parts import Part, joined, with_part
 from torchsdm.matching.rows import IndexedRows, RowsInFile
 from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, Match, match, match_self, neighbors
 from torchsdm.matching.support import Support, check_exemplars, check_ids, check_labels
@@ -82,8 +81,8 @@ class SupportSet(Support):
         support = cls.__new__(cls)
         support.block_size = block_size
         check_shape(exemplars, (len(labels), len(centre)), "exemplars", "SupportSet.restore")
-        check_shape(predictions, (len(labels),), "predictions", "SupportSet.restore")
-        check_shape(squared_norms, (len(labels),), "squared_norms", "SupportSet.restore")
+        for name, values in (("predictions", predictions), ("squared_norms", squared_norms)):
+            check_shape(values, (len(labels),), name, "SupportSet.restore")
         points = CentredPoints(exemplars.contiguous(), centre, squared_norms)
         support._parts = (Part(points, labels, predictions),)
         return support
@@ -124,11 +123,6 @@ class SupportSet(Support):
     def dtype(self) -> torch.dtype:
         """The type of the exemplars."""
         return self._parts[0].points.points.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Where the exemplars are."""
-        return self._parts[0].labels.device
 
     @property
     def centre(self) -> Tensor:

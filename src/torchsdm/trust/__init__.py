@@ -3,7 +3,7 @@
 from torchsdm.trust._pools import points_needed
 from torchsdm.trust.certificate import Certificate, GroupCheck, ScoredSample, can_certify, certify
 from torchsdm.trust.certified import CertifiedClassifier
-from torchsdm.trust.choice import AlphaChoice, AlphaCurve, AlphaPoint, Prices, choose_alpha
+from torchsdm.trust.choice import AlphaChoice, AlphaCurve, AlphaPoint, Prices
 from torchsdm.trust.control import ControlChoice, choose_control
 from torchsdm.trust.draws import row_digests, uniform_of
 from torchsdm.trust.guard import DriftGuard, GuardReset
@@ -27,7 +27,6 @@ __all__ = [
     "SignalSample",
     "can_certify",
     "certify",
-    "choose_alpha",
     "choose_control",
     "demoted",
     "familiarity_of",

@@ -46,7 +46,7 @@ class Prices:
 
     @classmethod
     def of(cls, cost_error: Any, cost_review: Any, n_classes: int, caller: str) -> Prices:
-        """Checked prices; one price of an error holds for every class."""
+        """Checked prices of a wrong answer that is acted on, one or (C,), and of a look at one that is not."""
         is_one = np.ndim(cost_error) == 0
         error = (cost_error,) * n_classes if is_one else tuple(cost_error)
         if len(error) != n_classes:
@@ -121,7 +121,21 @@ class AlphaCurve:
         families: Array | None = None,
         alphas: Sequence[float] = ALPHAS,
     ) -> AlphaCurve:
-        """Estimate the curve; the parameters are those of ``choose_alpha``."""
+        """Estimate the curve by calibration points alone.
+
+        Parameters
+        ----------
+        calibration : ScoredSample
+            Never the points that will be certified on: the promise is for an alpha that was chosen before they are
+            seen.
+        n_classes : int
+        n_certification : int
+            How many points will be certified on. More of them admit more at the same alpha.
+        delta, control, families
+            Of the certificate; see ``certify``.
+        alphas : sequence of float
+            To choose from.
+        """
         caller = "AlphaCurve.of"
         check_share(delta, "delta", caller)
         check_choice(control, CONTROLS, "control", caller)
@@ -221,66 +235,22 @@ class AlphaChoice:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for strict JSON."""
+
+        def values(of: Any, *names: str) -> dict[str, Any]:
+            return {name: getattr(of, name) for name in names}
+
         rows = zip(self.curve.points, self.costs, strict=True)
         return {
-            "alpha": self.alpha,
-            "expected_cost": self.expected_cost,
-            "admitted_share": self.admitted_share,
-            "error_rate": self.error_rate,
-            "pays": self.pays,
-            "cost_of_reviewing_everything": self.cost_of_reviewing_everything,
-            "cost_of_admitting_everything": self.cost_of_admitting_everything,
+            **values(self, "alpha", "expected_cost", "admitted_share", "error_rate", "pays"),
+            **values(self, "cost_of_reviewing_everything", "cost_of_admitting_everything"),
             "prices": {"error": list(self.prices.error), "review": self.prices.review},
             "n_certification": self.curve.n_certification,
             "curve": [
-                {
-                    "alpha": point.alpha,
-                    "admitted_share": point.admitted_share,
-                    "error_rate": point.error_rate,
-                    "chance": point.chance,
-                    "cost": cost,
-                }
+                values(point, "alpha", "admitted_share", "error_rate", "chance") | {"cost": cost}
                 for point, cost in rows
             ],
             "explanation": self.explain(),
         }
-
-
-def choose_alpha(
-    calibration: ScoredSample,
-    n_classes: int,
-    n_certification: int,
-    *,
-    cost_error: float | Sequence[float],
-    cost_review: float,
-    delta: float = 0.1,
-    control: str = "groups",
-    families: Array | None = None,
-    alphas: Sequence[float] = ALPHAS,
-) -> AlphaChoice:
-    """The alpha of least expected cost, by calibration points alone.
-
-    Parameters
-    ----------
-    calibration : ScoredSample
-        Never the points that will be certified on: the promise is for an alpha that was chosen before they are seen.
-    n_classes : int
-    n_certification : int
-        How many points will be certified on. More of them admit more at the same alpha.
-    cost_error : float or (C,)
-        Price of a wrong answer that is acted on; or one price for each true class.
-    cost_review : float
-        Price of a person's look at an answer that is not admitted.
-    delta, control, families
-        Of the certificate; see ``certify``.
-    alphas : sequence of float
-        To choose from.
-    """
-    prices = Prices.of(cost_error, cost_review, n_classes, "choose_alpha")
-    curve = AlphaCurve.of(
-        *(calibration, n_classes, n_certification), delta=delta, control=control, families=families, alphas=alphas
-    )
-    return curve.choose(prices)
 
 
 def _point(calibration: ScoredSample, n_classes: int, n_certification: int, alpha: float, **terms: Any) -> AlphaPoint:

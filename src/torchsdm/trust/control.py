@@ -115,7 +115,7 @@ def _chance_of_predictions(
     predicted = calibration.predictions[calibration.eligible]
     if np.isin(predicted, list(tried)).sum() < _ENOUGH_TRIED * len(predicted):
         return 0.0
-    shared: dict[str, Any] = {"delta": delta / len(tried), "control": "all", "pools": None}
+    shared: dict[str, Any] = {"delta": delta / len(tried), "control": "all"}
     chances = [
         _chance_of_first(of_prediction(calibration, c), 2, n, alpha=target_of(alpha, c), **shared)
         for c, n in tried.items()
@@ -124,26 +124,18 @@ def _chance_of_predictions(
 
 
 def _chance_of_first(
-    calibration: ScoredSample,
-    n_classes: int,
-    n_certification: int,
-    *,
-    alpha: Target,
-    delta: float,
-    control: str,
-    pools: Array | None,
+    calibration: ScoredSample, n_classes: int, n_certification: int, *, alpha: Target, delta: float, **groups: Any
 ) -> float:
     """The chance that all groups of the first element of a path pass, from halves that are alike in their scores."""
-    asked: dict[str, Any] = {"alpha": alpha, "delta": delta, "control": control, "pools": pools}
     by_score = np.argsort(calibration.score, kind="stable")
     halves = calibration[by_score[::2]], calibration[by_score[1::2]]
-    targets = by_group(alpha, n_classes, control, pools)
+    targets = by_group(alpha, n_classes, **groups)
     counts = GroupCounts(*np.zeros((2, len(targets)), dtype=np.int64))
     for half, other in (halves, halves[::-1]):
-        path = ThresholdPath.of(half, n_classes, n_certification, **asked)
+        path = ThresholdPath.of(half, n_classes, n_certification, alpha=alpha, delta=delta, **groups)
         if path.thresholds:
             admitted = other.admitted_by(path.thresholds[0])
-            counts = counts + group_counts(other, admitted, n_classes, control, pools)
+            counts = counts + group_counts(other, admitted, n_classes, **groups)
     return float(chances_to_pass(counts, targets, delta, n_certification / len(calibration)).prod())
 
 

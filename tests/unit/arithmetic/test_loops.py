@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from torchsdm.arithmetic import _build, loops
-from torchsdm.core._candidates import best_candidates, best_candidates_plain
+from torchsdm.core.region import best_candidates, best_candidates_plain
 from torchsdm.errors import InvalidInputError
-from torchsdm.matching import _kernels as kernels
+from torchsdm.matching import _tiles as tiles
 from torchsdm.matching.rows import RowIndex
 from torchsdm.trust import guard
 
@@ -137,13 +137,13 @@ def test_memory_that_is_not_there_is_an_error(monkeypatch):
 # --- What Python says of the C ---------------------------------------------------------------------------------------
 
 STRUCTURES = {
-    "points_t": kernels._Points,
-    "tile_t": kernels._Tile,
-    "rows_t": kernels._Rows,
-    "columns_t": kernels._Columns,
-    "found_t": kernels._Found,
-    "bound_terms_t": kernels._BoundTerms,
-    "coarse_terms_t": kernels._CoarseTerms,
+    "points_t": tiles._Points,
+    "tile_t": tiles._Tile,
+    "rows_t": tiles._Rows,
+    "columns_t": tiles._Columns,
+    "found_t": tiles._Found,
+    "bound_terms_t": tiles._BoundTerms,
+    "coarse_terms_t": tiles._CoarseTerms,
 }
 
 
@@ -170,12 +170,20 @@ def test_structures_have_the_fields_of_the_c_in_its_order(c_sources):
         assert of_c == [field for field, _ in structure._fields_]
 
 
-@needs_loops
-def test_structures_have_the_sizes_of_the_c():
-    tiles, terms = np.zeros(5, dtype=np.int64), np.zeros(2, dtype=np.int64)
-    loops.call("tile_sizes", tiles)
-    loops.call("term_sizes", terms)
-    assert [*tiles.tolist(), *terms.tolist()] == [ctypes.sizeof(one) for one in STRUCTURES.values()]
+@pytest.mark.skipif(not _build.has_compiler(), reason="no C compiler")
+def test_structures_lie_in_memory_as_in_the_c(tmp_path):
+    expected, lines = [], []
+    for name, structure in STRUCTURES.items():
+        expected += [getattr(structure, field).offset for field, _ in structure._fields_] + [ctypes.sizeof(structure)]
+        asked = [f"offsetof({name}, {field})" for field, _ in structure._fields_] + [f"sizeof({name})"]
+        lines += [f'printf("%zu ", {one});' for one in asked]
+    sources = [f'#include "{_build.FOLDER / name}"' for name in ("tiles.c", "bounds.c")]
+    program = ["#include <stddef.h>", "#include <stdio.h>", *sources, "int main(void) {", *lines, "return 0; }"]
+    (tmp_path / "layout.c").write_text("\n".join(program))
+    command = [*_build._compiler(), "-std=gnu11", "-w", "layout.c", "-o", "layout", "-lm"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    printed = subprocess.run([tmp_path / "layout"], capture_output=True, text=True, check=True).stdout
+    assert [int(number) for number in printed.split()] == expected
 
 
 @needs_loops

@@ -11,7 +11,7 @@ from torchsdm import SupportSet
 from torchsdm.cluster import shards as module
 from torchsdm.cluster.blocks import Block, Recipe
 from torchsdm.cluster.shards import Batch, Shard, StateName
-from torchsdm.matching import Firsts
+from torchsdm.matching import Found, Match
 
 G = torch.Generator().manual_seed(0)
 POINTS = torch.randint(0, 3, (60, 4), generator=G).float()
@@ -68,9 +68,9 @@ def boundary_of(firsts):
 def test_two_rounds_give_the_answer_in_any_order(turned):
     batch, pairs = asked(k=9), list(zip([Shard(), Shard()], STATES, strict=True))
     pairs = pairs[::-1] if turned else pairs
-    firsts = Firsts.merged([shard.find_first(one, batch, True, ()) for shard, one in pairs])
+    firsts = Found.merged([shard.find_first(one, batch, True, ()) for shard, one in pairs])
     counts = [torch.from_numpy(shard.count_matches(one, batch, boundary_of(firsts))) for shard, one in pairs]
-    got, expected = firsts.matched(sum(counts)), SUPPORT.match(QUERIES, ASKED, k=9)
+    got, expected = Match.of(firsts._replace(count=sum(counts))), SUPPORT.match(QUERIES, ASKED, k=9)
     for name, values in vars(expected).items():
         assert torch.equal(values, getattr(got, name)), name
 

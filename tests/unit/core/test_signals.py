@@ -11,7 +11,7 @@ import torch
 
 import reference
 from torchsdm import ClassEcdfs
-from torchsdm.core.signals import Signals
+from torchsdm.core.signals import Signals, rows_by_class, sorted_by_class
 from torchsdm.errors import EmptyClassWarning, InvalidInputError
 from torchsdm.matching.search import Match
 
@@ -124,3 +124,19 @@ def test_signals_join_match_and_quantile():
     assert signals.distance_quantile.tolist() == [0.5, 1.0, 0.0, 0.0]
     # q = 0 or d = 0
     assert signals.out_of_distribution.tolist() == [False, True, True, True]
+
+
+def test_rows_and_values_are_those_of_a_mask_for_each_class():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(-1, 7, (200,), generator=generator)  # -1, 5 and 6 are no classes
+    labels[labels == 3] = 2  # and class 3 is empty
+    values = torch.rand(200, generator=generator).round(decimals=1)
+    for c, (rows, ascending) in enumerate(
+        zip(rows_by_class(labels, 5), sorted_by_class(values, labels, 5), strict=True)
+    ):
+        assert torch.equal(rows, torch.nonzero(labels == c).squeeze(1))
+        assert torch.equal(ascending, values[labels == c].sort().values)
+
+
+def test_without_points_every_class_is_empty():
+    assert [len(rows) for rows in rows_by_class(torch.empty(0, dtype=torch.int64), 3)] == [0, 0, 0]

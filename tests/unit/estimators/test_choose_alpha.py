@@ -11,7 +11,7 @@ import pytest
 
 from torchsdm import SDMClassifier
 from torchsdm.errors import CertificateWarning, InvalidInputError, SDMWarning
-from torchsdm.trust import choose_alpha
+from torchsdm.trust import AlphaCurve, Prices
 
 NAMES = np.array(["ant", "bee"])
 SETTINGS = {
@@ -46,7 +46,8 @@ def clf(_fitted):
 
 def test_it_is_the_choice_on_the_scored_calibration_points(clf):
     calibration, certification = copy.copy(clf)._scored_samples(clf.model_, clf.model_.certification)
-    expected = choose_alpha(calibration, 2, len(certification), **PRICES)
+    prices = Prices.of(*PRICES.values(), 2, "choose_alpha")
+    expected = AlphaCurve.of(calibration, 2, len(certification)).choose(prices)
     choice = clf.choose_alpha(**PRICES)
     assert choice.to_json() == expected.to_json() and choice.pays and 0.6 < choice.alpha < 0.99
 

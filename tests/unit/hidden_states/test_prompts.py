@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torchsdm import TaskPrompt
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.hidden_states import register_prompt
-from torchsdm.hidden_states.prompts import PROMPTS, PromptRegistry, task_prompt
+from torchsdm.hidden_states.prompts import _PROMPTS, PROMPTS, task_prompt
 
 # --- Templates -------------------------------------------------------------------------------------------------------
 
@@ -174,9 +174,12 @@ def test_json_gives_the_same_prompt_back(prompt):
 
 
 @pytest.fixture
-def registry(monkeypatch):
+def registry():
     """What a test registers is forgotten after it."""
-    monkeypatch.setattr("torchsdm.hidden_states.prompts.PROMPTS", PromptRegistry(PROMPTS))
+    known = dict(_PROMPTS)
+    yield
+    _PROMPTS.clear()
+    _PROMPTS.update(known)
 
 
 def test_the_papers_prompts_have_names():
@@ -225,12 +228,13 @@ def test_a_registered_prompt_is_known_by_its_name():
     assert task_prompt("spam", "f") == prompt and task_prompt("sentiment", "f") == PROMPTS["sentiment"]
 
 
-def test_a_registry_is_changed_by_registering_alone():
-    own = PromptRegistry(PROMPTS)
-    own.register("spam", TaskPrompt("Is this spam? {document}"))
-    assert [*own] == [*PROMPTS, "spam"] and len(own) == len(PROMPTS) + 1
+@pytest.mark.usefixtures("registry")
+def test_the_prompts_are_changed_by_registering_alone():
+    before = [*PROMPTS]
+    register_prompt("spam", TaskPrompt("Is this spam? {document}"))
+    assert [*PROMPTS] == [*before, "spam"]
     with pytest.raises(TypeError):
-        PROMPTS["spam"] = own["spam"]
+        PROMPTS["spam"] = PROMPTS["sentiment"]
 
 
 @pytest.mark.usefixtures("registry")

@@ -8,8 +8,8 @@ import torch
 
 from exact_bounds import both_bounds, draw, exact_squares
 from torchsdm.arithmetic.exact import product_error
-from torchsdm.matching import CentredPoints, Part, _coarse, search
-from torchsdm.matching._kernels import has_coarse_products
+from torchsdm.matching import CentredPoints, Found, Match, Part, _coarse, search
+from torchsdm.matching._coarse import has_coarse_products
 from torchsdm.matching.plain import match_plain, neighbors_plain
 
 pytestmark = pytest.mark.skipif(not has_coarse_products(), reason="this processor has no instruction for bfloat16")
@@ -188,9 +188,9 @@ def test_a_search_in_two_rounds_is_exact_however_much_is_left_open(spread):
     first = Part(CentredPoints.of(points[:300], whole.points.centre), labels[:300], predicted[:300])
     second = Part(CentredPoints.of(points[300:], whole.points.centre), labels[300:], predicted[300:], start=300)
     searches = [search.Search(queries, predictions, [part], k=4, kernels="coarse") for part in (first, second)]
-    firsts = search.Firsts.merged([one.find_first() for one in searches])
+    firsts = Found.merged([one.find_first() for one in searches])
     boundary = firsts.boundary_distance, firsts.boundary_index
-    got = firsts.matched(torch.stack([one.count_matches(*boundary) for one in searches]).sum(dim=0))
+    got = Match.of(firsts._replace(count=sum(one.count_matches(*boundary) for one in searches)))
     expected = search.match(queries, predictions, [whole], k=4, kernels="compiled")
     for name, values in vars(expected).items():
         assert torch.equal(getattr(got, name), values), name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import subprocess
 import sys
 import textwrap
@@ -15,21 +14,25 @@ import pytest
 import torch
 
 import reference
-from torchsdm.arithmetic import exact
+from torchsdm.arithmetic import exact, loops
 from torchsdm.arithmetic.loops import has_loops
 from torchsdm.errors import InvalidInputError
-from torchsdm.matching import _kernels as kernels
-from torchsdm.matching import _products
+from torchsdm.matching import _engine, _products
 from torchsdm.matching import _tensor_kernels as tensor_kernels
 from torchsdm.matching._bounds import CentredPoints
-from torchsdm.matching._kernels import has_coarse_products
-from torchsdm.matching._parts import Part, match_groups
+from torchsdm.matching._coarse import has_coarse_products
 from torchsdm.matching._products import Products
-from torchsdm.matching._tiles import CHUNK, CHUNK_DOWN, Kernels
+from torchsdm.matching._tiles import CHUNK, CHUNK_DOWN, Found
+from torchsdm.matching.parts import Part
 from torchsdm.matching.plain import match_plain, neighbors_plain
 from torchsdm.matching.search import match, match_self, neighbors
 
 N_SUPPORT, N_QUERIES = 60, 16
+
+
+def match_groups(labels, predictions):
+    return torch.where(labels == predictions, labels, -1)
+
 
 KERNELS = (*(["coarse"] if has_coarse_products() else []), *(["compiled"] if has_loops() else []), "torch")
 needs_loops = pytest.mark.skipif(not has_loops(), reason="this package was built without a compiler")
@@ -457,7 +460,7 @@ def test_ties_across_parts(first_other, how):
 def test_parts_may_be_searched_apart(large):
     """Each with findings of its own, merged after each round: what parts on several machines would do."""
     from torchsdm.matching._engine import Engine
-    from torchsdm.matching.search import PartSearch, _nothing
+    from torchsdm.matching.search import PartSearch
 
     points, queries, predictions, groups, exclude = map(torch.from_numpy, large[:-1])
     parts = in_parts(one_part(points, groups, centre=points.double().mean(dim=0)), [700, 701, 2500])
@@ -466,7 +469,7 @@ def test_parts_may_be_searched_apart(large):
             PartSearch(engine, Products([part], len(queries), 2048), part, queries, predictions, exclude)
             for part in parts
         ]
-        found = [_nothing(len(queries), 0, points.device) for _ in parts]
+        found = [Found.nothing(len(queries), 0, points.device) for _ in parts]
         for search, own in zip(searches, found, strict=True):
             search.find_first(own)
         firsts = zip(*(zip(own.boundary_distance.tolist(), own.boundary_index.tolist(), strict=True) for own in found),
@@ -605,7 +608,12 @@ def test_threads_change_nothing(large, threads):
 def test_the_order_of_summation_changes_nothing(large, monkeypatch):
     calls = []
 
-    def multiply_into(out, rows, columns):  # sums of the halves, the second one first
+    multiply = _products._multiply_into
+
+    def multiply_into(out, rows, columns, n_filters):  # sums of the halves, the second one first
+        if rows.dtype == torch.bfloat16:
+            multiply(out, rows, columns, n_filters)
+            return
         calls.append(len(rows))
         half = rows.shape[1] // 2
         out.copy_(rows[:, half:] @ columns[:, half:].T + rows[:, :half] @ columns[:, :half].T)
@@ -664,14 +672,12 @@ def test_ties_of_every_point_with_the_others(first_other):
 def test_threads_share_the_rows_out(monkeypatch, threads):
     # 301 rows and 700 columns in one tile: every kernel must be called for each row once, whoever calls it.
     calls = {name: [] for name in ("find_first", "find_neighbors", "count_matches")}
-    for name, seen in calls.items():
-        kernel = getattr(kernels, name)
 
-        def spy(*arguments, kernel=kernel, seen=seen):
-            seen.append(arguments[-2:])
-            kernel(*arguments)
+    def spy(name, *arguments):
+        calls[name].append(arguments[-2:])
+        loops.call(name, *arguments)
 
-        monkeypatch.setattr(kernels, name, spy)
+    monkeypatch.setattr(_engine, "call", spy)
     problem = Problem("gaussian", n_support=700, n_queries=301)
     torch.set_num_threads(threads)
     match(problem.queries, problem.query_predictions, problem.whole(), k=1, kernels="compiled")
@@ -684,16 +690,19 @@ def test_threads_share_the_rows_out(monkeypatch, threads):
 @pytest.mark.parametrize("name", ["find_first", "find_neighbors", "count_matches"])
 @pytest.mark.parametrize("who", ["a helper", "the caller"])
 def test_exceptions_in_a_thread_reach_the_caller(monkeypatch, name, who):
-    kernel, caller, failed = getattr(kernels, name), threading.current_thread(), threading.Event()
+    caller, failed = threading.current_thread(), threading.Event()
 
-    def failing(*arguments):
-        if (threading.current_thread() is caller) == (who == "the caller"):
+    def failing(called, *arguments):
+        if called != name:
+            loops.call(called, *arguments)
+        elif (threading.current_thread() is caller) == (who == "the caller"):
             failed.set()
             raise ZeroDivisionError("here")
-        failed.wait(60)  # until it has its share
-        kernel(*arguments)
+        else:
+            failed.wait(60)  # until it has its share
+            loops.call(called, *arguments)
 
-    monkeypatch.setattr(kernels, name, failing)
+    monkeypatch.setattr(_engine, "call", failing)
     problem = Problem("gaussian", n_support=300, n_queries=300)
     n_threads = threading.active_count()
     torch.set_num_threads(2)
@@ -705,10 +714,12 @@ def test_exceptions_in_a_thread_reach_the_caller(monkeypatch, name, who):
 
 @every_kernel
 def test_exceptions_in_one_thread_reach_the_caller(monkeypatch, how):
-    def failing(*_):
-        raise ZeroDivisionError("here")
+    def failing(*arguments):
+        if how == "torch" or arguments[0] == "count_matches":
+            raise ZeroDivisionError("here")
+        loops.call(*arguments)
 
-    monkeypatch.setattr(tensor_kernels if how == "torch" else kernels, "count_matches", failing)
+    monkeypatch.setattr(*((tensor_kernels, "count_matches") if how == "torch" else (_engine, "call")), failing)
     problem = Problem("gaussian")
     with pytest.raises(ZeroDivisionError, match="here"):
         match(problem.queries, problem.query_predictions, problem.whole(), kernels=how)
@@ -810,14 +821,7 @@ def test_memory_is_bounded_by_the_block_size():
     assert grown < whole_matrix / 5  # 205 MB for the float32 matrix alone
 
 
-# --- One declared interface -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["find_first", "count_matches", "find_neighbors"])
-def test_both_kernels_have_the_declared_parameters(name):
-    declared = list(inspect.signature(getattr(Kernels, name)).parameters)[1:]  # without self
-    for module in (kernels, tensor_kernels):
-        assert list(inspect.signature(getattr(module, name)).parameters) == declared
+# --- Batches that are under way together -----------------------------------------------------------------------------
 
 
 def test_a_batch_that_does_not_fit_in_memory_is_refused():

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from torchsdm.errors import InvalidInputError, TorchSDMError
-from torchsdm.trust import AlphaCurve, Prices, ScoredSample, certify, choose_alpha
+from torchsdm.trust import AlphaCurve, Prices, ScoredSample, certify
 from torchsdm.trust._path import ThresholdPath
 from torchsdm.trust.choice import ALPHAS
 
@@ -33,6 +33,11 @@ def draw(n, seed, n_classes=2):
     right = rng.random(n) < 0.6 + 0.4 * np.sqrt(score)
     labels = np.where(right, predictions, (predictions + 1) % n_classes)
     return ScoredSample(labels, predictions, score, rng.random(n) < 0.9)
+
+
+def choose_alpha(calibration, n_classes, n_certification, *, cost_error, cost_review, **terms):
+    prices = Prices.of(cost_error, cost_review, n_classes, "choose_alpha")
+    return AlphaCurve.of(calibration, n_classes, n_certification, **terms).choose(prices)
 
 
 def point_at(curve, alpha):
