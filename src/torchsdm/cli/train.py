@@ -23,11 +23,11 @@ from torchsdm.cli._options import (
     resumable,
     say,
 )
-from torchsdm.cli._words import admits, percent, said_once, strength_lines, trust_lines
+from torchsdm.cli._words import admits, said_once, strength_lines, trust_lines
 from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
 from torchsdm.settings import AUTO, BACKGROUNDS, CONTROLS, PAPER, POLICIES, PRESETS, TRAININGS
-from torchsdm.wording import counted
+from torchsdm.wording import counted, percent
 
 if TYPE_CHECKING:
     from torchsdm.data import StatesStore

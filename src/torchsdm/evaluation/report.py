@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from torchsdm.core import HighReliabilityRegion, Target, described, target_of
+from torchsdm.core import HighReliabilityRegion, Target, target_of
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation._opening import UNPROMISED, Verdict, next_steps, verdicts
@@ -32,19 +32,12 @@ from torchsdm.evaluation.tables import ABSENT, REJECTED, UNKNOWN, ResultRow, Str
 from torchsdm.files import replace_file, strict_json
 from torchsdm.settings import REJECTED as UNREAD
 from torchsdm.validation import check_path
-from torchsdm.wording import shortened
+from torchsdm.wording import LANE_MEANS, described, promise_or_why, shortened
 
 MAX_TEXT = 400  #: characters shown of a text
 _SHORT_TEXT = 120  # the same beside a reason
 _FOLDED = 16  # groups, above which a table of them is folded away
 _LABELLED = 6  # percent of a bar, above which a part has room for its number
-_LANE_MEANS = {
-    "trusted": "act",
-    "certified": "act while the drift guard is calm",
-    "review": "a person decides",
-    "unfamiliar": "unlike the training examples: do not act",
-    UNREAD: "could not be read",
-}
 _DPI = 110
 _COLOURS = 128  # in an image
 
@@ -150,8 +143,8 @@ def _opening(evaluation: Evaluation, guards: FreshGuards, own: Mapping[str, OwnD
 def _bars(found: Sequence[Verdict]) -> str:
     """How the inputs of each data set fall into lanes: a bar each, and what the colours mean."""
     rows = "".join(f"<div class='row'><span>{_escape(one.name)}</span>{_bar(one)}</div>" for one in found)
-    shown = [lane for lane in _LANE_MEANS if any(one.lanes[lane] for one in found)]
-    means = _LANE_MEANS
+    shown = [lane for lane in LANE_MEANS if any(one.lanes[lane] for one in found)]
+    means = LANE_MEANS
     if any(one.standing == UNPROMISED for one in found):
         means = {**means, "trusted": "admitted, without a promise"}
     legend = "".join(f"<span><i class='{lane}'></i><b>{lane}</b> {means[lane]}</span>" for lane in shown)
@@ -265,16 +258,14 @@ def _summaries(evaluation: Evaluation) -> str:
 def _promises(classifier: SDMClassifier | SDMEnsemble) -> str:
     """The certificate with its groups, the region with its groups, and what a user should know."""
     names, certificate = classifier.classes_.tolist(), classifier.certificate_
-    parts = []
-    if certificate is None:
-        parts.append(
-            "<p><b>Certificate:</b> none, as nothing was held out to certify. The paper's region admits, and promises "
-            "nothing.</p>"
-        )
-    elif classifier.lane_rule_.certificate is None:
-        parts.append("<p><b>Certificate:</b> it no longer holds: the support was changed after it was made.</p>")
-    else:
-        parts.append(f"<p><b>Certificate:</b> {_escape(certificate.holds_for(names))}</p>")
+    is_current = classifier.lane_rule_.certificate is not None
+    said = promise_or_why(
+        None if certificate is None else certificate.promise(names),
+        is_current=is_current,
+        is_ensemble=isinstance(classifier, SDMEnsemble),
+    )
+    parts = [f"<p><b>Certificate:</b> {_escape(said)}</p>"]
+    if certificate is not None and is_current:
         bounds = {group: f"{group.lower_bound:.3f}" for group in certificate.groups}
         title = "On the certification set, " + ("of the certified rule" if certificate.found else "of the safest rule")
         parts.append(_groups(title, bounds, "exact lower bound", certificate.target, names))
