@@ -1,6 +1,6 @@
 """The exceptions and warnings of torchsdm: one tree each, so that one ``except`` or filter catches all.
 
-Advice is a value, a ``Remedy``, and is worded last: Python names arguments, the command ``sdm`` names options.
+Advice is a value, a ``Remedy``: Python names arguments, the command ``sdm`` names options.
 """
 
 from __future__ import annotations
@@ -14,34 +14,69 @@ _LONGEST = 2000  # characters of a text
 
 
 class Remedy(Enum):
-    """What the user can do about an error or a warning; the value says it in terms of Python."""
+    """What the user can do about an error or a warning: in Python, and with the command."""
 
-    SKIP_PROBLEMS = "Fix them, or skip them: Documents(..., problems='skip')."
-    DROP_REPEATED = "Drop duplicates, or keep them on purpose: Documents(..., repeated='drop' or 'keep')."
-    KEEP_REPEATED = "To keep them on purpose: repeated='keep'."
-    NAME_ARRAYS = "Name the right one: states=... or labels=..."
-    LOWER_ALPHA = "To accept it: recalibrate(alpha=...)."
-    COARSER_CONTROL = "With few examples of each class, ask for less: control='all' promises alpha over all answers."
-    POOLED_CONTROL = "With few examples of each class, ask for less: control='pooled' takes small classes together."
-    GIVE_LABELLED = "Pass labelled data: X and y."
-    COUNT_CERTIFICATION = "Say how many labelled points you will certify with: n_certification=..."
-    CERTIFY_AGAIN = "Certify it again: recertify(X, y) with new labelled data, or recalibrate()."
-    SAME_STATES = "A scikit-learn Pipeline transforms X alone: transform other states in the same way first."
-    FEWER_FOLDS = "Add examples, leave the class out, or lower n_folds (at least 2)."
-    OTHER_FOLDS = "Draw other folds with another random_state, or raise n_folds."
-    MORE_CALIBRATION = "Use more calibration data, or reject such regions with min_class_count."
+    SKIP_PROBLEMS = (
+        "Fix them, or skip them: Documents(..., problems='skip').",
+        "Fix them; sdm embed --skip-problems skips them, sdm predict without --strict rejects them.",
+    )
+    DROP_REPEATED = (
+        "Drop duplicates, or keep them on purpose: Documents(..., repeated='drop' or 'keep').",
+        "Drop duplicates: sdm embed --drop-repeated.",
+    )
+    KEEP_REPEATED = ("To keep them on purpose: repeated='keep'.", "To keep them on purpose: --keep-repeated.")
+    NAME_ARRAYS = ("Name the right one: states=... or labels=...", "Name the right one: --states or --label.")
+    LOWER_ALPHA = ("To accept it: recalibrate(alpha=...).", "To accept it: sdm recalibrate MODEL --alpha ALPHA.")
+    COARSER_CONTROL = (
+        "With few examples of each class, ask for less: control='all' promises alpha over all answers.",
+        "With few examples of each class, ask for less: --control all promises alpha over all answers.",
+    )
+    POOLED_CONTROL = (
+        "With few examples of each class, ask for less: control='pooled' takes small classes together.",
+        "With few examples of each class, ask for less: --control pooled takes small classes together.",
+    )
+    GIVE_LABELLED = ("Pass labelled data: X and y.", "Give labelled DATA.")
+    COUNT_CERTIFICATION = (
+        "Say how many labelled points you will certify with: n_certification=...",
+        "Give labelled DATA.",
+    )
+    CERTIFY_AGAIN = (
+        "Certify it again: recertify(X, y) with new labelled data, or recalibrate().",
+        "Certify it again: sdm certify MODEL DATA with new labelled data, or sdm recalibrate MODEL.",
+    )
+    SAME_STATES = (
+        "A scikit-learn Pipeline transforms X alone: transform other states in the same way first.",
+        "Make the states of both files in the same way: sdm embed.",
+    )
+    FEWER_FOLDS = (
+        "Add examples, leave the class out, or lower n_folds (at least 2).",
+        "Add examples, leave the class out, or lower --folds (at least 2).",
+    )
+    OTHER_FOLDS = (
+        "Draw other folds with another random_state, or raise n_folds.",
+        "Draw other folds with another --seed, or raise --folds.",
+    )
+    MORE_CALIBRATION = (
+        "Use more calibration data, or reject such regions with min_class_count.",
+        "Use more calibration data, or reject such regions with --min-class-count.",
+    )
+    GIVE_STATES = ("Give hidden_states instead.", "Give states as INPUT instead.")
+    EXTRACT_STATES = (
+        "Extract their states with the same language model: HiddenStateExtractor.",
+        "Extract their states with the same language model: sdm embed.",
+    )
+    NAME_LABELS = ("Name their column: Columns(label=...).", "Name their column: --label NAME.")
+    NAME_LANGUAGE_MODEL = (
+        "Pass an extractor to read them.",
+        "Name a language model to read them: --language-model NAME.",
+    )
+    NO_LANGUAGE_MODEL = ("Leave the language model out.", "Leave out --language-model.")
+    ALLOW_NEW_LABELS = ("To allow it: allow_new_labels=True.", "To allow it: --allow-new-labels.")
+    REPLACE_MODEL = ("To replace it: overwrite=True.", "Replace it with --overwrite, or choose another -o.")
+    WRITE_ANYWAY = ("To write it anyway: force=True.", "To write it anyway: --force.")
 
-    # Inputs of a saved model.
-    GIVE_STATES = "Give hidden_states instead."
-    EXTRACT_STATES = "Extract their states with the same language model: HiddenStateExtractor."
-    NAME_LABELS = "Name their column: Columns(label=...)."
-    NAME_LANGUAGE_MODEL = "Pass an extractor to read them."
-    NO_LANGUAGE_MODEL = "Leave the language model out."
-
-    # Changes of a saved model.
-    ALLOW_NEW_LABELS = "To allow it: allow_new_labels=True."
-    REPLACE_MODEL = "To replace it: overwrite=True."
-    WRITE_ANYWAY = "To write it anyway: force=True."
+    def __init__(self, python: str, shell: str) -> None:
+        self.python, self.shell = python, shell
 
 
 class _Advising(Exception):
@@ -58,7 +93,7 @@ class _Advising(Exception):
         return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} […] {text[-_LONGEST // 2 :]}"
 
     def __str__(self) -> str:
-        return self.what if self.remedy is None else f"{self.what} {self.remedy.value}"
+        return self.what if self.remedy is None else f"{self.what} {self.remedy.python}"
 
 
 class TorchSDMError(_Advising):
@@ -121,23 +156,42 @@ class DataWarning(SDMWarning):
 
 
 class RegionWarning(SDMWarning):
-    """No high-reliability region was found, or it is based on too few calibration points."""
+    """There is no high-reliability region, or it is based on too few calibration points."""
+
+
+class NoRegionWarning(RegionWarning):
+    """No high-reliability region was found."""
 
 
 class CertificateWarning(SDMWarning):
-    """No rule could be certified, or a certification sample is used more than once."""
+    """A certificate no longer holds, or promises less than it says."""
+
+
+class NoCertificateWarning(CertificateWarning):
+    """No rule could be certified."""
+
+
+class OverlapWarning(CertificateWarning):
+    """A few certification points are in another set, too."""
 
 
 class EmptyClassWarning(SDMWarning):
     """A class has no calibration points to build its distance eCDF from: every distance quantile is 0."""
 
 
-def warn_user(message: str, category: type[SDMWarning], remedy: Remedy | None = None) -> None:
+def worded(said: Exception | str) -> str:
+    """An error or a warning with its remedy as options of the command."""
+    if isinstance(said, _Advising) and said.remedy is not None:
+        return f"{said.what} {said.remedy.shell}"
+    return str(said)
+
+
+def warn_user(said: str | SDMWarning, category: type[SDMWarning] = SDMWarning, remedy: Remedy | None = None) -> None:
     """Warn at the line of the user's code that led here, however deep in the library we are."""
     depth = 1
     while sys._getframe(depth).f_globals.get("__name__", "").partition(".")[0] == "torchsdm":
         depth += 1
-    warnings.warn(category(message, remedy=remedy), stacklevel=depth + 1)
+    warnings.warn(category(said, remedy=remedy) if isinstance(said, str) else said, stacklevel=depth + 1)
 
 
 NotFittedError: type[TorchSDMError]  # made by __getattr__

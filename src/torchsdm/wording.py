@@ -1,6 +1,21 @@
-"""Words as people read and write them: long texts shortened, things counted, slips of the keyboard recognised."""
+"""The sentences of torchsdm: promises, lanes, reasons, standings and advice, each made once, from plain values.
+
+Python, the model card, the report, the command and the service all say what is said here. Whoever decides something
+passes values; no sentence is taken apart again. Remedies of errors and warnings are in ``torchsdm.errors``.
+"""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_NAMED = 3  # classes of a pool, pools, or classes that lack examples: the first of them, in a sentence
+_LISTED = 5  # classes in a list
+_TARGETS = 6  # classes, above which targets are described by their range
+
+# --- Texts and counts ------------------------------------------------------------------------------------------------
 
 
 def shortened(text: str, length: int = 80) -> str:
@@ -41,3 +56,414 @@ def counted(n: int, what: str) -> str:
     ('1 example', '1,200 examples')
     """
     return f"{n:,} {what}{'s' * (n != 1)}"
+
+
+def percent(share: float) -> str:
+    """A share to three digits.
+
+    Examples
+    --------
+    >>> percent(0.9), percent(0.98666)
+    ('90 %', '98.7 %')
+    """
+    return f"{100 * share:.3g} %"
+
+
+def listed(names: Sequence[Any], most: int = _LISTED) -> str:
+    """The first of some names.
+
+    Examples
+    --------
+    >>> listed(["ham", "spam"]), listed(range(9))
+    ("'ham', 'spam'", '0, 1, 2, 3, 4 and 4 more')
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + more
+
+
+def of_100(n: int, n_total: int) -> str:
+    """A count of inputs as people say it: of all, or of 100; never none or all unless it is exactly that.
+
+    Examples
+    --------
+    >>> of_100(3, 60), of_100(730, 1000), of_100(2, 1000), of_100(0, 1000)
+    ('3 of 60 inputs', '73 of 100 inputs', '2 of 1,000 inputs', 'none of the 1,000 inputs')
+    """
+    if n in (0, n_total):
+        return f"{'none' if n == 0 else 'all'} of the {n_total:,} inputs"
+    hundredths = round(100 * n / n_total)
+    if n_total <= 100 or not 0 < hundredths < 100:
+        return f"{n:,} of {n_total:,} inputs"
+    return f"{hundredths} of 100 inputs"
+
+
+# --- Targets and groups ----------------------------------------------------------------------------------------------
+
+
+def described(target: float | tuple[float, ...], class_names: Sequence[Any] | None = None) -> str:
+    """A target: alpha, or the alpha of each class.
+
+    Examples
+    --------
+    >>> described(0.95), described((0.9, 0.99), ["ham", "spam"])
+    ('0.95', "0.9 for 'ham', 0.99 for 'spam'")
+    """
+    if not isinstance(target, tuple):
+        return f"{target:g}"
+    if len(target) > _TARGETS:
+        return f"{min(target):g} to {max(target):g}, by class"
+    names = range(len(target)) if class_names is None else class_names
+    return ", ".join(f"{one:g} for {name!r}" for one, name in zip(target, names, strict=True))
+
+
+def often(target: float | tuple[float, ...], class_names: Sequence[Any] | None = None) -> str:
+    """How often answers are right that reach a target.
+
+    Examples
+    --------
+    >>> often(0.9), often((0.9, 0.99), ["ham", "spam"])
+    ('at least 90 % of the time', "at least as often as asked (0.9 for 'ham', 0.99 for 'spam')")
+    """
+    if isinstance(target, tuple):
+        return f"at least as often as asked ({described(target, class_names)})"
+    return f"at least {100 * target:.6g} % of the time"
+
+
+def group_name(kind: str, classes: Sequence[Any]) -> str:
+    """A group by its kind, 'class', 'prediction' or 'all', and the names of its classes.
+
+    Examples
+    --------
+    >>> group_name("class", ["ham"]), group_name("prediction", range(4)), group_name("all", [])
+    ("class 'ham'", 'prediction any of 4 (0, 1, 2, ...)', 'all together')
+    """
+    if not classes:
+        return "all together"
+    return f"{kind} {classes[0]!r}" if len(classes) == 1 else f"{kind} {_any_of(classes)}"
+
+
+def _any_of(names: Sequence[Any]) -> str:
+    shown = ", ".join(map(repr, names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
+    return f"any of {len(names)} ({shown})"
+
+
+# --- The promise -----------------------------------------------------------------------------------------------------
+
+FOR_WHOM = {
+    "groups": "for every true class and every predicted class",
+    "pooled": "for every true class and every predicted class, those with few points only pooled",
+    "only pools": "for every pool of true classes and of predicted classes",
+    "predictions": "for every predicted class",
+    "all": "taken together",
+}  #: what a promise covers, by control; "only pools" is "pooled" where all classes are
+UNPROMISED = {
+    "ensemble": "An ensemble is not certified.",
+    "uncertified": "Nothing was held out to certify with.",
+    "none": "No certificate holds for this model.",
+    "changed": "The model was changed after it was certified, so the certificate no longer holds.",
+    "trusted": "The policy 'trusted' admits only part of what is certified, and the promise is about the whole.",
+}  #: why nothing is promised, where that is not for the certificate to say
+_ALONE = {"pooled": "one of the pooled classes", "predictions": "a class", "all": "a class or prediction"}
+_OF_EACH = {"groups": " of each class", "predictions": " of one class"}
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a certificate comes to, in plain values (``torchsdm.trust.Certificate.promise``), and how it is said."""
+
+    found: bool
+    target: float | tuple[float, ...]
+    control: str
+    delta: float
+    delta_spent: float
+    """The deltas of all certificates on the sample."""
+    looks: int
+    n_certification: int
+    n_admitted: int
+    n_corrected: int
+    classes: Sequence[Any]
+    """The names of the classes."""
+    never_admitted: Sequence[Any]
+    pools: Sequence[Sequence[Any]]
+    """The classes of each pool, the largest pool first."""
+    weakest: tuple[str, int, int] | None
+    """The group that failed: its name, admitted points, errors."""
+    fewest: int | None
+    """The fewest points that a certificate takes; None where no number would do."""
+    largest_alpha: float | None
+    n_needed: int | None
+
+    @property
+    def confidence(self) -> float:
+        """The probability with which all certificates on the sample hold together, at least."""
+        return max(0.0, 1 - max(self.delta_spent, self.delta))
+
+    @property
+    def sentence(self) -> str:
+        """What is promised, or why nothing is."""
+        if not self.found:
+            return self.why_not + self._estimate
+        if self.confidence <= 0:
+            return f"No promise is left: {self.looks} certificates were made on one certification sample."
+        share = percent(self.n_admitted / max(self.n_certification, 1))
+        never = f" It never admits {listed(self.never_admitted)}." if self.never_admitted else ""
+        return (
+            f"{self.about('the answers that the rule admits')}, on data like the {self.sample}, of which it admits "
+            f"{share}{self._proviso}.{self._pooling}{never}"
+        )
+
+    @property
+    def _proviso(self) -> str:
+        corrected = f", if its corrections ({self.n_corrected}) were made without regard to the decisions"
+        return corrected if self.n_corrected else ""
+
+    def about(self, answers: str) -> str:
+        """What is promised about the admitted answers, which are called as in 'those answers'."""
+        spent = "" if self.looks <= 1 else f" for all {self.looks} certificates on this sample"
+        control, n_pooled = self.control, sum(map(len, self.pools))
+        if control == "pooled" and n_pooled in (0, len(self.classes)):
+            control = "only pools" if n_pooled else "groups"
+        return promised(self.target, self.confidence, answers, control, self.classes, spent)
+
+    @property
+    def sample(self) -> str:
+        """The points that the promise is about the likes of."""
+        return counted(self.n_certification, "certification point")
+
+    @property
+    def why_not(self) -> str:
+        """Why nothing is certified."""
+        return f"Not certified at alpha {described(self.target, self.classes)}: {self._obstacle}."
+
+    @property
+    def _obstacle(self) -> str:
+        if self.fewest is None:
+            return "no sample can show that nothing is ever wrong"
+        of_each = _OF_EACH.get(self.control, "")
+        if not self.n_certification:
+            return f"no labelled points were held out, and it takes at least {self.fewest}{of_each}"
+        if self.weakest is None:
+            return "no calibration point may be admitted at all"
+        name, n_admitted, n_errors = self.weakest
+        if n_admitted < self.fewest:
+            return f"only {n_admitted} certification points can be admitted ({name}), and it takes {self.fewest}"
+        return f"even the strictest rule is wrong on {n_errors} of the {n_admitted} points that it admits ({name})"
+
+    @property
+    def _estimate(self) -> str:
+        """What would do, as far as calibration can tell."""
+        if self.weakest is None or self.fewest is None:
+            return ""
+        lower = "no alpha above 0.5 would hold"
+        if self.largest_alpha is not None:
+            limited = "targets limited to about" if isinstance(self.target, tuple) else "about"
+            lower = f"{limited} {self.largest_alpha:.2g} could be certified, at the cost of another delta"
+        more = "how many more examples would help cannot be told"
+        if self.n_needed is not None:
+            more = f"it takes about {self.n_needed:,} certification points, and as many to calibrate"
+        return f" Estimated on calibration: {lower}; {more}."
+
+    @property
+    def _pooling(self) -> str:
+        if not self.pools:
+            return ""
+        pools = "; ".join(map(_any_of, self.pools[:_NAMED]))
+        more = f"; and {len(self.pools) - _NAMED} more pools" if len(self.pools) > _NAMED else ""
+        where = f"in {len(self.pools)} pools" if len(self.pools) > 1 else "in one pool"
+        return (
+            f" Of the {len(self.classes)} classes, {sum(map(len, self.pools))} have too few points for a promise of "
+            f"their own and are taken together, {where}: {pools}{more}. One of them alone may be right less often."
+        )
+
+    @property
+    def lost(self) -> str:
+        """What corrections and other certificates on the same sample cost; empty if nothing is lost."""
+        costs = []
+        if self.looks > 1:
+            costs.append(
+                f"This is certificate {self.looks} on the same certification sample: all of them hold together with "
+                f"probability at least {max(0.0, 1 - self.delta_spent):.3g}, not {1 - self.delta:.3g}."
+            )
+        if self.n_corrected:
+            costs.append(
+                f"{counted(self.n_corrected, 'certification point')} relabelled or removed: the promise holds only if "
+                "they were chosen without regard to the decisions on them (all points checked, or a random part)."
+            )
+        return " ".join([*costs, "Certify with new labelled data to have the full promise."] if costs else [])
+
+
+def promised(
+    target: float | tuple[float, ...],
+    confidence: float,
+    answers: str,
+    control: str,
+    class_names: Sequence[Any] | None = None,
+    spent: str = "",
+) -> str:
+    """The promise, without what it is about."""
+    right = f"right {often(target, class_names)}, {FOR_WHOM[control]}"
+    return f"With probability at least {confidence:.6g}{spent}, {answers} are {right}"
+
+
+def promise_or_why(
+    promise: Promise | None, *, is_current: bool = True, is_ensemble: bool = False, policy: str = "certified"
+) -> str:
+    """What is promised about the answers that a model admits, or why nothing is."""
+    if promise is None:
+        return UNPROMISED["ensemble" if is_ensemble else "uncertified"]
+    if promise.found and not is_current:
+        return UNPROMISED["changed"]
+    if promise.found and promise.confidence > 0 and policy == "trusted":
+        return UNPROMISED["trusted"]
+    return promise.sentence
+
+
+def limits(promise: Promise | None) -> list[str]:
+    """What must not be read into a promise."""
+    single = (
+        "Any single answer: accuracy is that of many answers. An answer that is not admitted may be right or wrong."
+    )
+    if promise is None or not promise.found:
+        return [single, "An accuracy on new data: nothing is certified. The paper's region below is an estimate."]
+    alone = None if promise.control == "pooled" and not promise.pools else _ALONE.get(promise.control)
+    return [
+        single,
+        f"Certainty: with probability up to {max(promise.delta, promise.delta_spent):.3g} it fails.",
+        *([f"Anything for {alone} on its own: it may be right less often than alpha."] if alone else []),
+        "Anything on data unlike the certification points. Inputs change: a `DriftGuard` watches for it.",
+        "Anything after the support is changed, until it is certified again: `recertify`.",
+    ]
+
+
+# --- Lanes, reasons and the guard ------------------------------------------------------------------------------------
+
+LANE_MEANS = {
+    "trusted": "act",
+    "certified": "act while the drift guard is calm",
+    "review": "a person decides",
+    "unfamiliar": "unlike the training examples: do not act",
+    "rejected": "could not be read",
+}  #: what to do with the answers of each lane
+ADMITS = {
+    "certified": "what the certified rule admits; where nothing is certified, what the paper's region admits",
+    "trusted": "what the paper's region admits, and the certified rule, if there is one, too",
+}  #: by policy
+REASONS = {
+    "background": "nearest to the background: it looks like what does not belong to any class",
+    "uncertain": "too far for how sure it is: only {familiarity:.1%} of the calibration points of {label!r} are less "
+    "familiar",
+    "beyond": "too far: all calibration points of {label!r} are nearer to the training data",
+    "far": "too far: {nearer:.1%} of the calibration points of {label!r} are nearer to the training data",
+    "alone": "no neighbour vouches: the nearest training example contradicts it",
+    "contradicted": "the nearest training example contradicts it",
+    "one agrees": "the nearest example agrees, the next does not",
+    "some agree": "the {q} nearest examples agree, the next does not",
+    "one vouches": "1 neighbour vouches for it",
+    "some vouch": "{q} neighbours vouch for it",
+    "ineligible": "not eligible",
+    "uncertified": "predictions of {label!r} are not certified",
+    "below": "{score_name} {score:.4f} is below {threshold:.4f}, the certified threshold of {label!r}{pooled}",
+    "reaches": "{score_name} {score:.4f} reaches {threshold:.4f}, the certified threshold of {label!r}{pooled}",
+    "region too": "{reaches}, and the paper's region admits it",
+    "region": "the paper's region admits it: q' {rescaled:.4g}, confidence {confidence:.4f}",
+    "rounds": "not all rounds agree and admit it",
+    "no rule": "there is neither a certificate nor a region at alpha {alpha:g}",
+    "outside": "q' {rescaled:.4g} is below {least:.4g}, where the paper's region begins",
+    "unsure": "confidence {confidence:.4f} is below {least:.4f}, the threshold of {label!r}",
+    "drift": "the drift guard is raised: certified answers need review until it is reset",
+}  #: why a decision is in its lane, to be filled in
+
+
+def reason(name: str, **values: Any) -> str:
+    """One of ``REASONS`` with its values."""
+    return REASONS[name].format(**values)
+
+
+def neighbours(q: int, is_admitted: bool) -> str:
+    """What the nearest training examples say."""
+    if q == 0:
+        return REASONS["contradicted"]
+    one, some = ("one vouches", "some vouch") if is_admitted else ("one agrees", "some agree")
+    return reason(one if q == 1 else some, q=q)
+
+
+def threshold_reason(
+    score: float, threshold: float, label: Any, *, score_name: str = "reliability", n_pooled: int = 0
+) -> str:
+    """How a score stands to the certified threshold of a label, which it may share with others."""
+    if not math.isfinite(threshold):
+        return reason("uncertified", label=label)
+    pooled = f", pooled with {counted(n_pooled, 'other')}" if n_pooled else ""
+    given = {"score_name": score_name, "score": score, "threshold": threshold, "label": label, "pooled": pooled}
+    return reason("reaches" if score >= threshold else "below", **given)
+
+
+def guard_line(state: dict[str, Any], path: object = None) -> str:
+    """What a guard has come to (``torchsdm.application.guard_state``), and how to reset one that is kept in a file."""
+    if not state["raised"]:
+        return f"The drift guard is calm after {state['n_seen']:,} inputs."
+    after = "" if path is None else f" Look into it, then: sdm guard {path} --reset REASON."
+    at = f"input {state['raised_at']:,} ({state['raised_by'].replace('_', ' ')})"
+    return f"The drift guard was raised at {at}: from there on only trusted answers are admitted.{after}"
+
+
+# --- Standings: how a data set stands to the promise ------------------------------------------------------------------
+
+STANDINGS = {
+    "promised": "{Count} {can} be answered unattended.",
+    "drifted": "The model admits {count}, but they are not the kind of input that the promise is about.",
+    "missed": "The model admits {count}, but fewer of the answers were right than promised. Do not rely on them.",
+    "outsiders": "The model admits {count}{mistakes}; they belong to no class, and no promise is about them.",
+    "unpromised": "Nothing is promised, but the model admits {count}.",
+}  #: certified and alike, unlike, alike but less often right, of no class, not certified
+
+
+def verdict(standing: str, n_admitted: int, n_total: int, promise: Promise | None, *, is_labelled: bool) -> str:
+    """How a model stands to a data set, in a sentence or two."""
+    count = of_100(n_admitted, n_total)
+    if standing == "unpromised" and not n_admitted:
+        return f"Nothing is promised, and {count} can be answered unattended."
+    said = STANDINGS[standing].format(
+        count=count,
+        Count=count[0].upper() + count[1:],
+        can="can" if is_labelled else "would",
+        mistakes=", each a mistake" if n_admitted else "",
+    )
+    if standing != "promised" or promise is None or not n_admitted:
+        return said
+    alike = "" if is_labelled else f", if the inputs are like the {promise.sample}"
+    return f"{said} {promise.about('those answers')}{promise._proviso}{alike}."
+
+
+STEPS = {
+    "single": ("Train a single classifier, which can be certified.", "sdm train DATA -o new-model"),
+    "admit": ("Admit all that is certified.", "sdm recalibrate {model} --policy certified"),
+    "certify": (
+        "Certify it with labelled inputs that nothing else has seen, drawn at random.",
+        "sdm certify {model} NEW",
+    ),
+    "less": (
+        "Ask for less: with alpha {alpha:.2g} there would probably be a certificate. Certify it with new labelled "
+        "inputs.",
+        "sdm certify {model} NEW --alpha {alpha:.2g}",
+    ),
+    "more": ("Or train with {more}, or with a stronger language model.", "sdm train DATA -o new-model"),
+    "answer": (
+        "Answer new inputs, and let the drift guard watch them. Act on what is admitted; people decide on the rest.",
+        "sdm predict {model} new.jsonl -o decisions.jsonl --guard {model}.guard",
+    ),
+    "compare": (
+        "See how inputs of {name} differ from the training examples. If they are part of the task, label some and "
+        "train with them.",
+        "sdm explain {model} DATA --first 10",
+    ),
+    "keep out": (
+        "Show the model inputs that belong to no class, so that it keeps them out.",
+        "sdm train DATA -o new-model --background OTHERS",
+    ),
+    "label": (
+        "Have people label what was not admitted, add it to the examples, and certify again with other labelled "
+        "inputs.",
+        "sdm update {model} --add CHECKED && sdm certify {model} NEW",
+    ),
+}  #: what to do next, and the command that does it

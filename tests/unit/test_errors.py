@@ -49,7 +49,7 @@ def test_a_missing_extra_gives_the_pip_line():
 def test_the_text_ends_with_the_remedy(kind):
     plain, advising = kind("What."), kind("What.", remedy=Remedy.SKIP_PROBLEMS)
     assert (str(plain), plain.what, plain.remedy) == ("What.", "What.", None)
-    assert str(advising) == f"What. {Remedy.SKIP_PROBLEMS.value}"
+    assert str(advising) == f"What. {Remedy.SKIP_PROBLEMS.python}"
     assert (advising.what, advising.remedy) == ("What.", Remedy.SKIP_PROBLEMS)
     for again in (copy.copy(advising), pickle.loads(pickle.dumps(advising))):
         assert (type(again), str(again), again.remedy) == (kind, str(advising), advising.remedy)

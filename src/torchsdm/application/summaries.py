@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from torchsdm.core import GroupAccuracy, HighReliabilityRegion, largest
-from torchsdm.errors import Remedy
+from torchsdm.core import GroupAccuracy, HighReliabilityRegion
+from torchsdm.errors import SDMWarning
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.model import Calibration, SDMModel
-from torchsdm.trust import Certificate, points_needed
 
 
 def summary(classifier: SDMClassifier | SDMEnsemble, path: Path) -> dict[str, Any]:
@@ -42,7 +41,7 @@ def summary(classifier: SDMClassifier | SDMEnsemble, path: Path) -> dict[str, An
             for number, one in enumerate(models)
             for region in one.calibration.regions
         ],
-        "warnings": [{"what": one.what, "remedy": _name(one.remedy)} for one in classifier.warnings()],
+        "warnings": [_warning(one) for one in classifier.warnings()],
     }
 
 
@@ -82,12 +81,13 @@ def _certificate(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any] | No
     if certificate is None:
         return None
     names, weakest = classifier.classes_.tolist(), certificate.weakest
+    promise = certificate.promise(names)
     return {
         "identity": certificate.identity if certificate.found else None,
         "found": certificate.found,
         "holds": certificate.found and classifier.lane_rule_.certificate is not None,
-        "holds_for": certificate.holds_for(names),
-        "pooling": certificate.pooling(names),
+        "holds_for": promise.sentence,
+        "why_not": None if certificate.found else promise.why_not,
         "alpha": certificate.alpha,
         "class_alphas": _by_name(certificate.class_alphas, names),
         "delta": certificate.delta,
@@ -97,20 +97,17 @@ def _certificate(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any] | No
         "n_certification": certificate.n_certification,
         "n_admitted": certificate.n_admitted,
         "looks": certificate.looks,
-        "never_admitted": [
-            name for name, bound in zip(names, certificate.thresholds, strict=True) if not np.isfinite(bound)
-        ],
+        "never_admitted": promise.never_admitted,
         "groups": [{**_group(group, names), "lower_bound": group.lower_bound} for group in certificate.groups],
         "weakest": None if weakest is None else _group(weakest, names),
         "largest_alpha": certificate.largest_alpha,
         "n_needed": certificate.n_needed,
-        "fewest": None if largest(certificate.target) == 1 else _fewest(certificate, classifier.certification_size),
+        "fewest": None if promise.fewest is None else _fewest(promise.fewest, classifier.certification_size),
     }
 
 
-def _fewest(certificate: Certificate, share: float | None) -> dict[str, Any]:
+def _fewest(held_out: int, share: float | None) -> dict[str, Any]:
     """The fewest examples that any certificate takes: held out, and to have so many held out."""
-    held_out = points_needed(largest(certificate.target), certificate.delta)
     return {"held_out": held_out, "in_all": None if share is None else math.ceil(held_out / share)}
 
 
@@ -132,8 +129,8 @@ def _by_name(alphas: tuple[float, ...], names: list[Any]) -> list[dict[str, Any]
     return [{"label": name, "alpha": alpha} for name, alpha in zip(names, alphas, strict=True)] if alphas else None
 
 
-def _name(remedy: Remedy | None) -> str | None:
-    return None if remedy is None else remedy.name
+def _warning(one: SDMWarning) -> dict[str, Any]:
+    return {"kind": type(one).__name__, "what": one.what, "remedy": None if one.remedy is None else one.remedy.name}
 
 
 def _region(classifier: SDMClassifier | SDMEnsemble, number: int, region: HighReliabilityRegion) -> dict[str, Any]:
@@ -152,7 +149,7 @@ def _region(classifier: SDMClassifier | SDMEnsemble, number: int, region: HighRe
         "failed_classes": [names[c] for c in region.failed_classes],
         "largest_alpha": region.largest_alpha,
         "explanation": None if warning is None else warning.what,
-        "remedy": None if warning is None else _name(warning.remedy),
+        "remedy": None if warning is None else _warning(warning)["remedy"],
     }
 
 

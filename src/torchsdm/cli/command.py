@@ -12,7 +12,6 @@ import click
 
 from torchsdm import __version__
 from torchsdm.cli._options import log_to_terminal
-from torchsdm.cli._words import worded
 from torchsdm.cli.audit import audit
 from torchsdm.cli.choose import choose
 from torchsdm.cli.demo import demo
@@ -29,7 +28,7 @@ from torchsdm.cli.report import report
 from torchsdm.cli.serve import serve
 from torchsdm.cli.train import train
 from torchsdm.cli.update import certify, recalibrate, update
-from torchsdm.errors import InvalidInputError, TorchSDMError
+from torchsdm.errors import InvalidInputError, TorchSDMError, worded
 from torchsdm.settings import parse_toml, read_settings
 
 _EXIT_BAD_INPUT = 1

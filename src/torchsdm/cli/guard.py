@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from torchsdm.cli._options import json_option, say
-from torchsdm.cli._words import guard_line
+from torchsdm.wording import guard_line
 
 
 @click.command()

@@ -23,11 +23,10 @@ from torchsdm.cli._options import (
     strict_option,
     warn_of_rejected,
 )
-from torchsdm.cli._words import guard_line
 from torchsdm.columns import Columns
 from torchsdm.errors import EmptyInputError, InvalidInputError
 from torchsdm.settings import LANES, REJECTED
-from torchsdm.wording import counted, shortened
+from torchsdm.wording import counted, guard_line, shortened
 
 
 @click.command()

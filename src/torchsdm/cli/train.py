@@ -20,9 +20,10 @@ from torchsdm.cli._options import (
     resumable,
     say,
 )
-from torchsdm.cli._words import admits, percent, strength_lines, trust_lines
+from torchsdm.cli._words import admits, strength_lines, trust_lines
 from torchsdm.errors import InvalidInputError
 from torchsdm.settings import AUTO, BACKGROUNDS, CONTROLS, POLICIES, PRESETS, TRAININGS
+from torchsdm.wording import percent
 
 
 @click.command()

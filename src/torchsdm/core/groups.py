@@ -15,8 +15,7 @@ import numpy as np
 
 from torchsdm.errors import InvalidInputError
 from torchsdm.validation import Array
-
-_NAMED = 3  # of the classes that share a group
+from torchsdm.wording import group_name
 
 
 @dataclass(frozen=True)
@@ -43,13 +42,8 @@ class GroupAccuracy:
 
     def name(self, class_names: Sequence[Any] | None = None) -> str:
         """As in "class 'positive'"."""
-        if self.classes:
-            shown = [repr(c if class_names is None else class_names[c]) for c in self.classes[:_NAMED]]
-            more = ", ..." if len(self.classes) > _NAMED else ""
-            return f"{self.kind} any of {len(self.classes)} ({', '.join(shown)}{more})"
-        if self.class_number is None:
-            return "all together"
-        return f"{self.kind} {self.class_number if class_names is None else class_names[self.class_number]!r}"
+        numbers = self.classes or (() if self.class_number is None else (self.class_number,))
+        return group_name(self.kind, numbers if class_names is None else [class_names[c] for c in numbers])
 
     def described(self, class_names: Sequence[Any] | None = None) -> str:
         """Name, accuracy, interval and count, in words."""

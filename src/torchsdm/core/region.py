@@ -29,8 +29,8 @@ import torch
 from torch import Tensor
 
 from torchsdm.arithmetic import call, has_loops
-from torchsdm.core.targets import Target, by_number, capped, check_target, described, largest, smallest, target_of
-from torchsdm.errors import InvalidInputError, RegionWarning, Remedy
+from torchsdm.core.targets import Target, by_number, capped, check_target, largest, smallest, target_of
+from torchsdm.errors import InvalidInputError, NoRegionWarning, RegionWarning, Remedy
 from torchsdm.validation import (
     Array,
     ArrayLike,
@@ -40,6 +40,7 @@ from torchsdm.validation import (
     check_positive,
     check_range,
 )
+from torchsdm.wording import described
 
 _ALPHA_STEPS = 20  # bisections of [0.5, 1] in the search for the largest alpha: to 5e-7
 
@@ -115,7 +116,7 @@ class HighReliabilityRegion:
             so = "no answer is trusted, but the certificate admits" if certified else "everything is rejected"
             text = f"No high-reliability region at alpha={asked}; {so}.{classes}"
             if self.largest_alpha is None:
-                return RegionWarning(
+                return NoRegionWarning(
                     f"{text} No alpha above 0.5 has a region either: the model is too weak or there is too little data."
                 )
             reached = math.floor(self.largest_alpha * 1e4 + 1e-9) / 1e4
@@ -127,8 +128,8 @@ class HighReliabilityRegion:
                 reaching = f"With no target above {reached:.7g} there would be one"
             text += f" {reaching}, based on {counts} points by class"
             if reached <= 0.5:
-                return RegionWarning(f"{text}; it is barely above 0.5.")
-            return RegionWarning(f"{text}.", remedy=Remedy.LOWER_ALPHA)
+                return NoRegionWarning(f"{text}; it is barely above 0.5.")
+            return NoRegionWarning(f"{text}.", remedy=Remedy.LOWER_ALPHA)
         if self.scarce_classes and self.alpha == 1.0:
             return RegionWarning(
                 "At alpha=1 every threshold is just the minimum of the calibration points, however many there are: a "

@@ -52,7 +52,7 @@ class ClassEcdfs:
         ecdfs = cls(sorted_by_class(distance[in_distribution], y[in_distribution], n_classes))
         warning = ecdfs.warning(class_names)
         if warn and warning is not None:
-            warn_user(warning.what, EmptyClassWarning)
+            warn_user(warning)
         return ecdfs
 
     @property

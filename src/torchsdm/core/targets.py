@@ -6,7 +6,7 @@ smallest, which all classes are held to.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,8 +16,6 @@ from torchsdm.labels import by_class
 from torchsdm.validation import Array, check_alpha, check_alphas
 
 Target: TypeAlias = "float | tuple[float, ...]"
-
-_NAMED = 6  # classes, above which targets are described by their range
 
 
 def check_target(alpha: Any, n_classes: int, caller: str) -> Target:
@@ -100,19 +98,3 @@ def capped(target: Target, cap: float) -> Target:
     ((0.9, 0.95), 0.95)
     """
     return tuple(min(one, cap) for one in target) if isinstance(target, tuple) else min(target, cap)
-
-
-def described(target: Target, class_names: Sequence[Any] | None = None) -> str:
-    """A target in words.
-
-    Examples
-    --------
-    >>> described(0.95), described((0.9, 0.99), ["ham", "spam"])
-    ('0.95', "0.9 for 'ham', 0.99 for 'spam'")
-    """
-    if not isinstance(target, tuple):
-        return f"{target:g}"
-    if len(target) > _NAMED:
-        return f"{min(target):g} to {max(target):g}, by class"
-    names = range(len(target)) if class_names is None else class_names
-    return ", ".join(f"{one:g} for {name!r}" for one, name in zip(target, names, strict=True))

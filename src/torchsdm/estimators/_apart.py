@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torchsdm.errors import CertificateWarning, DataWarning, InvalidInputError, Remedy, warn_user
+from torchsdm.errors import DataWarning, InvalidInputError, OverlapWarning, Remedy, warn_user
 from torchsdm.matching import IndexedRows
 from torchsdm.model import CERTIFICATION, Set, same_points
 
@@ -47,5 +47,5 @@ def keep_apart(
             raise InvalidInputError(f"{found} {reason}", remedy=None if is_repeated_kept else remedy)
         warn_user(
             f"{found} If that is no natural duplicate, leave it out.",
-            CertificateWarning if CERTIFICATION in (to, where) else DataWarning,
+            OverlapWarning if CERTIFICATION in (to, where) else DataWarning,
         )

@@ -34,6 +34,7 @@ from torchsdm.trust import (
     is_familiar,
 )
 from torchsdm.validation import Array, check_choice
+from torchsdm.wording import UNPROMISED
 
 
 class Trusting(FittedState):
@@ -73,12 +74,7 @@ class Trusting(FittedState):
         if certificate is not None and (warning := certificate.warning(names)) is not None:
             found.append(warning)
         if certificate is not None and certificate.found and self.models_[0].outdated:
-            found.append(
-                CertificateWarning(
-                    "The model was updated after the certificate was made, which no longer holds.",
-                    remedy=Remedy.CERTIFY_AGAIN,
-                )
-            )
+            found.append(CertificateWarning(UNPROMISED["changed"], remedy=Remedy.CERTIFY_AGAIN))
         return found
 
     def _region_warnings(self) -> list[SDMWarning]:
@@ -90,7 +86,7 @@ class Trusting(FittedState):
 
     def _warn_of_regions(self) -> None:
         for warning in self._region_warnings():
-            warn_user(warning.what, type(warning), warning.remedy)
+            warn_user(warning)
 
     def _hold_out(self, data: FitData, alpha: Target) -> FitData:
         """Hold out a random part of X to certify with, unless there are too few points for any certificate.
@@ -154,7 +150,7 @@ class Trusting(FittedState):
             self.deltas_spent_ = {**self.deltas_spent_, points.fingerprint: asked}
         warning = self.certificate_.warning(model.classes.tolist())
         if warning is not None:
-            warn_user(warning.what, CertificateWarning, warning.remedy)
+            warn_user(warning)
 
     def _alpha_curve(self, model: SDMModel, n_certification: int) -> AlphaCurve:
         """What each alpha would admit; of the certification points only their number is used."""

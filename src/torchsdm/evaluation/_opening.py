@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.special import bdtrc
 
-from torchsdm.core import SDMDecisions, described
+from torchsdm.core import SDMDecisions
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.metrics import Cell, SelectiveAccuracy, selective_accuracy
@@ -22,21 +22,10 @@ from torchsdm.evaluation.overview import FreshGuards
 from torchsdm.evaluation.strangers import CLASSES, OUTSIDE
 from torchsdm.settings import LANES, REJECTED
 from torchsdm.trust import Certificate
+from torchsdm.wording import STANDINGS, STEPS, promise_or_why, verdict
 
-PROMISED, DRIFTED, MISSED, OUTSIDERS, UNPROMISED = STANDINGS = (
-    "promised",  # certified, and the inputs look like the certification set
-    "drifted",  # the guard tells them from it
-    "missed",  # they look like it, but fewer answers are right than promised
-    "outsiders",  # they belong to no class
-    "unpromised",  # there is no certificate
-)  #: how the inputs of a data set stand to the promise
+PROMISED, DRIFTED, MISSED, OUTSIDERS, UNPROMISED = STANDINGS
 _DOUBT = 0.01  # probability of finding a promise missed where it holds, over all of its groups
-_FOR_WHOM = {  # by control
-    "groups": "in every class and for every answer",
-    "pooled": "in every class and for every answer, those with few points taken together",
-    "predictions": "for every answer that is given",
-    "all": "all answers taken together",
-}
 
 
 @dataclass(frozen=True)
@@ -78,37 +67,26 @@ def _verdict(evaluation: Evaluation, guards: FreshGuards, name: str, decisions: 
     alphas = () if certificate is None else certificate.class_alphas
     accuracy = selective_accuracy(decisions, evaluation.data_sets[name].labels, n_unread, alphas)
     admitted, seen = accuracy.marginal, _seen(accuracy)
-    count = _of_100(admitted.n_admitted, admitted.n_total)
-    was = "was" if count.startswith("1 of") else "were"
     if kind == OUTSIDE:
-        standing = OUTSIDERS
-        mistakes = ", each a mistake" if admitted.n_admitted else ""
-        sentence = f"{count} {was} admitted{mistakes}; these belong to no class, and no promise is about them."
-        detail = _counts(admitted)
+        standing, details = OUTSIDERS, [_counts(admitted)]
     elif certificate is None:
-        standing, detail = UNPROMISED, _join(why_unpromised(classifier), seen)
-        sentence = f"Nothing is promised. {count} {was} admitted all the same."
-        if not admitted.n_admitted:
-            sentence = f"Nothing is promised, and {_lower(count)} can be answered unattended."
+        standing, details = UNPROMISED, [_said(classifier), seen]
     elif _drifted(guards, decisions):
         standing = DRIFTED
-        sentence = f"{count} {was} admitted; these are not the kind of input that the promise is about."
-        detail = _join(f"The drift guard tells them from the {_sample(certificate)}.", seen)
+        details = [f"The drift guard tells them from the {_sample(certificate)}.", seen]
     elif (below := _missed(accuracy, certificate)) is not None:
-        standing, detail = MISSED, _join(below, seen)
-        sentence = f"{count} {was} admitted, but fewer of the answers were right than promised. Do not rely on them."
+        standing, details = MISSED, [below, seen]
     else:
         standing = PROMISED
-        promise = _promise(certificate, classifier.classes_.tolist())
-        if kind == CLASSES:
-            promised = f"{count} can be answered unattended; of those, {promise}."
-        else:
-            promised = f"{count} would be answered unattended; if they are like the {_sample(certificate)}, {promise}."
-        sentence = promised if admitted.n_admitted else f"{count} can be answered unattended."
         about = f"The promise is about inputs like the {_sample(certificate)}."
-        detail = _join(seen, about if kind == CLASSES else _in_their_order(guards, decisions))
+        details = [seen, about if kind == CLASSES else _in_their_order(guards, decisions)]
+    promise = None if certificate is None else certificate.promise(classifier.classes_.tolist())
+    counts = admitted.n_admitted, admitted.n_total
+    sentence = verdict(standing, *counts, promise, is_labelled=kind == CLASSES)
     read = {lane: int((np.asarray(decisions.lane) == lane).sum()) for lane in LANES}
-    return Verdict(name, standing, sentence, detail, {**read, REJECTED: n_unread}, admitted.n_admitted)
+    return Verdict(
+        name, standing, sentence, " ".join(filter(None, details)), {**read, REJECTED: n_unread}, admitted.n_admitted
+    )
 
 
 def promise_of(classifier: SDMClassifier | SDMEnsemble) -> Certificate | None:
@@ -119,29 +97,15 @@ def promise_of(classifier: SDMClassifier | SDMEnsemble) -> Certificate | None:
     return certificate if holds and rule.policy == "certified" else None
 
 
-def why_unpromised(classifier: SDMClassifier | SDMEnsemble) -> str:
-    """Why ``promise_of`` is None."""
+def _said(classifier: SDMClassifier | SDMEnsemble) -> str:
+    """What is promised, or why nothing is."""
     rule, made = classifier.lane_rule_, classifier.certificate_
-    if isinstance(classifier, SDMEnsemble):
-        return "An ensemble is not certified."
-    if made is None:
-        return "Nothing was held out to certify with."
-    if rule.certificate is None:
-        return "The model was updated after it was certified."
-    if made.found and made.confidence > 0:
-        return "The policy 'trusted' admits only a part of what is certified, and the promise is about the whole."
-    return made.holds_for(classifier.classes_.tolist())
-
-
-def _promise(certificate: Certificate, names: Sequence[Any]) -> str:
-    """What is promised of the answers, with the confidence that is left."""
-    often = f"at least {100 * certificate.alpha:.4g} in 100 are right"
-    if certificate.class_alphas:
-        often = f"as many are right as asked ({described(certificate.target, names)})"
-    promise = f"{often}, {_FOR_WHOM[certificate.control]}, with {100 * certificate.confidence:.3g} % confidence"
-    if certificate.n_corrected:
-        promise += f", if its corrections ({certificate.n_corrected}) were made without regard to the decisions"
-    return promise
+    return promise_or_why(
+        None if made is None else made.promise(classifier.classes_.tolist()),
+        is_current=rule.certificate is not None,
+        is_ensemble=isinstance(classifier, SDMEnsemble),
+        policy=rule.policy,
+    )
 
 
 def _drifted(guards: FreshGuards, decisions: SDMDecisions) -> bool:
@@ -225,30 +189,6 @@ def _sample(certificate: Certificate) -> str:
     return f"{certificate.n_certification:,} certification points"
 
 
-def _of_100(n: int, n_total: int) -> str:
-    """A count of inputs as people say it: of all, or of 100; never none or all unless it is exactly that.
-
-    Examples
-    --------
-    >>> _of_100(3, 60), _of_100(730, 1000), _of_100(2, 1000), _of_100(0, 1000)
-    ('3 of 60 inputs', '73 of 100 inputs', '2 of 1,000 inputs', 'None of the 1,000 inputs')
-    """
-    if n in (0, n_total):
-        return f"{'None' if n == 0 else 'All'} of the {n_total:,} inputs"
-    hundredths = round(100 * n / n_total)
-    if n_total <= 100 or not 0 < hundredths < 100:
-        return f"{n:,} of {n_total:,} inputs"
-    return f"{hundredths} of 100 inputs"
-
-
-def _lower(text: str) -> str:
-    return text[0].lower() + text[1:]
-
-
-def _join(*sentences: str) -> str:
-    return " ".join(sentence for sentence in sentences if sentence)
-
-
 # --- What to do next -------------------------------------------------------------------------------------------------
 
 MAX_STEPS = 3
@@ -264,54 +204,30 @@ def next_steps(
 
 
 def _steps(found: Sequence[Verdict], classifier: SDMClassifier | SDMEnsemble, where: str) -> Iterator[NextStep]:
-    if promise_of(classifier) is None:
-        yield from _to_a_promise(classifier, where)
-    admitting = [one for one in found if one.standing == PROMISED and one.n_admitted]
-    if admitting:
-        yield NextStep(
-            "Answer new inputs, and let the drift guard watch them. Act on what is admitted; people look at the rest.",
-            f"sdm predict {where} new.jsonl -o decisions.jsonl --guard {where}.guard",
-        )
-    for one in found:
-        if one.standing in (DRIFTED, MISSED):
-            yield NextStep(
-                f"See how inputs of {one.name} differ from the training examples. If they are part of the task, label "
-                "some and train with them.",
-                f"sdm explain {where} DATA --first 10",
-            )
-            break
-    if any(one.standing == OUTSIDERS and one.n_admitted for one in found):
-        yield NextStep(
-            "Show the model inputs that belong to no class, so that it keeps them out.",
-            "sdm train DATA -o new-model --background OTHERS",
-        )
-    if any(one.lanes["review"] or one.lanes["unfamiliar"] for one in found):
-        yield NextStep(
-            "Have people label what was not admitted, add it to the examples, and certify again with other labelled "
-            "inputs.",
-            f"sdm update {where} --add CHECKED && sdm certify {where} NEW",
-        )
+    def step(kind: str, **values: Any) -> NextStep:
+        what, command = STEPS[kind]
+        return NextStep(what.format(**values), command.format(model=where, **values))
 
-
-def _to_a_promise(classifier: SDMClassifier | SDMEnsemble, where: str) -> Iterator[NextStep]:
-    """How a model without a promise could have one."""
     made, rule = classifier.certificate_, classifier.lane_rule_
-    if isinstance(classifier, SDMEnsemble):
-        yield NextStep("Train a single classifier, which can be certified.", "sdm train DATA -o new-model")
+    if promise_of(classifier) is not None:
+        pass
+    elif isinstance(classifier, SDMEnsemble):
+        yield step("single")
     elif made is not None and made.found and rule.certificate is not None and made.confidence > 0:
-        yield NextStep("Admit all that is certified.", f"sdm recalibrate {where} --policy certified")
+        yield step("admit")
     elif made is None or made.found or not made.groups:
-        yield NextStep(
-            "Certify it with labelled inputs that nothing else has seen, drawn at random.", f"sdm certify {where} NEW"
-        )
+        yield step("certify")
     else:
         if made.largest_alpha is not None:
-            yield NextStep(
-                f"Ask for less: at about {100 * made.largest_alpha:.2g} in 100 there would probably be a certificate. "
-                "Certify it with new labelled inputs.",
-                f"sdm certify {where} NEW --alpha {made.largest_alpha:.2g}",
-            )
-        more = (
-            "more labelled inputs" if made.n_needed is None else f"about {made.n_needed:,} labelled inputs to certify"
-        )
-        yield NextStep(f"Or train with {more}, or with a stronger language model.", "sdm train DATA -o new-model")
+            yield step("less", alpha=made.largest_alpha)
+        n = "" if made.n_needed is None else f"about {made.n_needed:,} labelled inputs to certify"
+        yield step("more", more=n or "more labelled inputs")
+    if any(one.standing == PROMISED and one.n_admitted for one in found):
+        yield step("answer")
+    unlike = next((one.name for one in found if one.standing in (DRIFTED, MISSED)), None)
+    if unlike is not None:
+        yield step("compare", name=unlike)
+    if any(one.standing == OUTSIDERS and one.n_admitted for one in found):
+        yield step("keep out")
+    if any(one.lanes["review"] or one.lanes["unfamiliar"] for one in found):
+        yield step("label")

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from torchsdm import __version__
-from torchsdm.core import Decisions, Target, described
+from torchsdm.core import Decisions
 from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
@@ -45,13 +45,8 @@ from torchsdm.evaluation.strangers import (
 from torchsdm.evaluation.tables import ResultRow, ResultTable
 from torchsdm.training import fingerprint
 from torchsdm.validation import Array, check_alpha, check_label_array
+from torchsdm.wording import promised
 
-_PROMISED = {  # by the control of a certificate
-    "groups": "every class and every prediction among the admitted inputs is",
-    "pooled": "every class and every prediction among the admitted inputs, those with few points only pooled, is",
-    "predictions": "every prediction among the admitted inputs is",
-    "all": "the admitted inputs are, taken together,",
-}
 _MEASURES = (  # of a summary; None for strangers
     *("accuracy", "risk", "aurc", "excess_aurc", "coverage_at_alpha", "ece", "top_label_accuracy"),
     *("admitted_correct", "admitted_wrong", "rejected_correct", "rejected_wrong"),
@@ -273,10 +268,10 @@ class Evaluation:
         certificates = [getattr(entrant.estimator, "certificate_", None) for entrant in self.entrants]
         promises = dict.fromkeys((one.target, one.delta, one.control) for one in certificates if one is not None)
         names = self.entrants[0].estimator.classes_.tolist() if promises else []
+        admits = "the answers that a certified rule admits"
         return " ".join(
-            f"Certified rules: with probability {1 - delta:g} (δ = {delta:g}), {_PROMISED[control]} right at least "
-            f"{_often(target, names)}, on data like the certification set; each rule has this promise for itself, or "
-            "admits nothing."
+            f"{promised(target, 1 - delta, admits, control, names)} (δ = {delta:g}), on data like the certification "
+            "set. Each rule has this promise for itself, or admits nothing."
             for target, delta, control in promises
         )
 
@@ -376,10 +371,3 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _often(target: Target, names: list[Any]) -> str:
-    """How often answers are right that a certificate promises."""
-    if isinstance(target, tuple):
-        return f"as often as asked ({described(target, names)})"
-    return f"{target:g} of the time"

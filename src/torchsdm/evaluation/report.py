@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from torchsdm.core import GroupAccuracy, HighReliabilityRegion, Target, described, target_of
+from torchsdm.core import GroupAccuracy, HighReliabilityRegion, Target, target_of
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation._opening import UNPROMISED, Verdict, next_steps, verdicts
@@ -33,7 +33,7 @@ from torchsdm.evaluation.tables import ABSENT, REJECTED, UNKNOWN, ResultRow, Str
 from torchsdm.files import replace_file, strict_json
 from torchsdm.settings import REJECTED as UNREAD
 from torchsdm.validation import check_path
-from torchsdm.wording import shortened
+from torchsdm.wording import LANE_MEANS, described, promise_or_why, shortened
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -42,13 +42,6 @@ MAX_TEXT = 400  #: characters shown of a text
 _SHORT_TEXT = 120  # the same beside a reason
 _FOLDED = 16  # groups, above which a table of them is folded away
 _LABELLED = 6  # percent of a bar, above which a part has room for its number
-_LANE_MEANS = {
-    "trusted": "act",
-    "certified": "act while the drift guard is calm",
-    "review": "a person decides",
-    "unfamiliar": "unlike the training examples: do not act",
-    UNREAD: "could not be read",
-}
 _COSTS = "What alpha costs"
 _SECTIONS = (  # each has a template in templates/sections
     *("What is promised", _COSTS, "Results", "Lanes", "Region", "Ordering and calibration", "Plots", "Examples"),
@@ -122,8 +115,7 @@ def render_report(
         verdicts=found,
         legend=_legend(found),
         steps=next_steps(found, classifier, evaluation.settings.get("model")),
-        certificate=classifier.certificate_,
-        is_outdated=classifier.lane_rule_.certificate is None,
+        promise=_promise(classifier),
         tested=[groups for groups in _tested(classifier) if groups.rows],
         warnings=classifier.warnings(),
         costs=costs,
@@ -197,7 +189,7 @@ def _rounded(percent: float) -> str:
 def _legend(found: Sequence[Verdict]) -> dict[str, str]:
     """What the colours of the bars mean."""
     unpromised = any(one.standing == UNPROMISED for one in found)
-    means = _LANE_MEANS | ({"trusted": "admitted, without a promise"} if unpromised else {})
+    means = LANE_MEANS | ({"trusted": "admitted, without a promise"} if unpromised else {})
     return {lane: meaning for lane, meaning in means.items() if any(one.lanes[lane] for one in found)}
 
 
@@ -214,6 +206,16 @@ class _Groups(NamedTuple):
 
     def is_below(self, group: GroupAccuracy) -> bool:
         return group.accuracy is not None and group.accuracy < target_of(self.target, group.class_number)
+
+
+def _promise(classifier: SDMClassifier | SDMEnsemble) -> str:
+    """What the certificate promises, or why there is none."""
+    certificate = classifier.certificate_
+    return promise_or_why(
+        None if certificate is None else certificate.promise(classifier.classes_.tolist()),
+        is_current=classifier.lane_rule_.certificate is not None,
+        is_ensemble=isinstance(classifier, SDMEnsemble),
+    )
 
 
 def _tested(classifier: SDMClassifier | SDMEnsemble) -> Iterator[_Groups]:

@@ -21,7 +21,6 @@ from torchsdm.core import (
     HighReliabilityRegion,
     Signals,
     Target,
-    described,
     find_high_reliability_region,
     log_activation,
     rescaled_similarity,
@@ -30,6 +29,7 @@ from torchsdm.core import (
 from torchsdm.errors import RegionWarning, SDMWarning
 from torchsdm.matching import Support
 from torchsdm.validation import Array
+from torchsdm.wording import described
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from torchsdm import __version__
-from torchsdm.core import HighReliabilityRegion, described
+from torchsdm.core import HighReliabilityRegion
 from torchsdm.data import StatesOrigin
 from torchsdm.model import SDMModel
 from torchsdm.trust import Certificate
 from torchsdm.validation import Array
+from torchsdm.wording import ADMITS, described, limits, promise_or_why
 
 PAPER = "Similarity-Distance-Magnitude Activations"
 TAGS = ("torchsdm", "selective-classification", "uncertainty-estimation", "text-classification")
@@ -93,11 +94,6 @@ decisions = model.decide({example})"""
 
 _SHOWN_CLASSES = 50  # rows of the table of classes
 
-_ADMITS = {
-    "certified": "what the certified rule admits; where nothing is certified, what the paper's region admits",
-    "trusted": "what the paper's region admits, and the certified rule, if there is one, too",
-}
-
 
 def model_card(
     kind: str,
@@ -133,10 +129,10 @@ def model_card(
         fingerprint=fingerprint,
         source=_describe_source(models[0], source),
         counts=_describe_counts(models, names),
-        promise=_describe_promise(certificate, names, is_void=models[0].outdated),
-        limits="\n".join(f"- {limit}" for limit in _limits(certificate)),
+        promise=_describe_promise(certificate, names, is_current=not models[0].outdated, is_ensemble=len(models) > 1),
+        limits="\n".join(f"- {limit}" for limit in limits(None if certificate is None else certificate.promise(names))),
         policy=policy,
-        admits=_ADMITS[policy],
+        admits=ADMITS[policy],
         warnings="\n".join(f"- Warning: {warning}" for warning in warnings) or "There are no warnings.",
         regions="\n\n".join(regions),
         use=_use_states(kind, n_inputs, input_ndim) if states_origin is None else _use_texts(states_origin),
@@ -202,33 +198,16 @@ def _describe_counts(models: Sequence[SDMModel], names: Sequence[str]) -> str:
     if n_classes > _SHOWN_CLASSES:
         lines.append(f"\n... and {n_classes - _SHOWN_CLASSES} more classes.")
     if len(models) > 1:
-        lines.append("\nThe parts are those of round 0; each round splits the same examples anew.")
+        lines.append("\nThe parts are those of round 0; each round splits the same examples differently.")
     return "\n".join(lines)
 
 
-def _limits(certificate: Certificate | None) -> Iterator[str]:
-    """What must not be read into the promise."""
-    yield "Any single answer: accuracy is that of many answers. An answer that is not admitted may be right or wrong."
-    if certificate is None or not certificate.found:
-        yield "An accuracy on new data: nothing is certified. The paper's region below is an estimate."
-        return
-    yield f"Certainty: with probability up to {max(certificate.delta, certificate.delta_spent):.3g} it fails."
-    if certificate.pools:
-        yield "Anything for one of the pooled classes on its own: it may be right less often than alpha."
-    if certificate.control not in ("groups", "pooled"):
-        whom = "class" if certificate.control == "predictions" else "class or prediction"
-        yield f"Anything for a {whom} on its own: it may be right less often than alpha."
-    yield "Anything on data unlike the certification points. Inputs change: a `DriftGuard` watches for it."
-    yield "Anything after the support is changed, until it is certified again: `recertify`."
-
-
-def _describe_promise(certificate: Certificate | None, names: Sequence[str], *, is_void: bool = False) -> str:
-    if certificate is None:
-        return "Nothing: it was not certified."
-    if is_void and certificate.found:
-        return "Nothing now: the support was changed after the certificate was made."
-    sentence = certificate.holds_for(names)
-    if not certificate.found:
+def _describe_promise(
+    certificate: Certificate | None, names: Sequence[str], *, is_current: bool, is_ensemble: bool
+) -> str:
+    promise = None if certificate is None else certificate.promise(names)
+    sentence = promise_or_why(promise, is_current=is_current, is_ensemble=is_ensemble)
+    if certificate is None or not certificate.found or not is_current:
         return sentence
     rows = "\n".join(
         f"| {one.name(names)} | {one.n_admitted} | {one.n_errors} | {one.accuracy:.4f} | {one.lower_bound:.4f} |"

@@ -17,6 +17,7 @@ from torchsdm.storage.model_files import region_to_json
 from torchsdm.storage.sdm_numpy import FORMAT, FORMAT_VERSION, MODEL_NAME
 from torchsdm.trust import LaneRule
 from torchsdm.validation import Array
+from torchsdm.wording import UNPROMISED
 
 MODULE_NAME = "sdm_numpy.py"
 
@@ -63,7 +64,7 @@ def _measure(rule: LaneRule) -> dict[str, Array]:
 
 def _settings(model: SDMModel, rule: LaneRule, input_ndim: int) -> dict[str, Any]:
     certificate, names = rule.certificate, model.classes.tolist()
-    promise = "Nothing: it was not certified." if certificate is None else certificate.holds_for(names)
+    promise = UNPROMISED["none"] if certificate is None else certificate.holds_for(names)
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,

@@ -304,7 +304,8 @@ class Model:
             nearer = "all" if d == 0 or "familiar_sizes" in self.arrays else f"{1 - d:.1%} of the"
             return f"too far: {nearer} calibration points of {label!r} are nearer to the training data"
         vouching = f"{q} neighbours vouch for it" if q != 1 else "1 neighbour vouches for it"
-        begin = f"neighbours disagree after {q}; " if lane == REVIEW else f"{vouching}; "
+        agreeing = f"the {q} nearest examples agree" if q != 1 else "the nearest example agrees"
+        begin = f"{agreeing}, the next does not; " if lane == REVIEW else f"{vouching}; "
         begin = "the nearest training example contradicts it; " if q == 0 else begin
         if certificate is not None and certificate["found"]:
             threshold = certificate["thresholds"][c]

@@ -72,12 +72,11 @@ from torchsdm.core import (
     capped,
     check_control,
     check_target,
-    described,
     largest,
     smallest,
     target_of,
 )
-from torchsdm.errors import CertificateWarning, InvalidInputError, InvalidTypeError, Remedy
+from torchsdm.errors import CertificateWarning, InvalidInputError, InvalidTypeError, NoCertificateWarning, Remedy
 from torchsdm.settings import AUTO, CONTROLS, check_fields
 from torchsdm.trust._path import (
     POWER,
@@ -92,21 +91,9 @@ from torchsdm.trust._pools import points_needed
 from torchsdm.trust.control import choose_control, weakest_control
 from torchsdm.trust.draws import row_digests, uniform_of
 from torchsdm.validation import Array, check_choice, check_share
+from torchsdm.wording import Promise
 
-_POOLS_NAMED = 3  # in a sentence
 _MOST_GROWTH = 64  # times the sample at hand, up to which more examples are considered
-_PROMISED = {  # by control
-    "groups": "every class and every prediction that the rule admits is",
-    "pooled": "every class and every prediction that the rule admits is",
-    "predictions": "every prediction that the rule admits is",
-    "all": "the answers that the rule admits are, taken together,",
-}
-_CONTROLLED = {
-    "groups": "every class and every prediction",
-    "pooled": "every class and every prediction, those with few points pooled",
-    "predictions": "any prediction",
-    "all": "all answers together",
-}
 
 
 @dataclass(frozen=True)
@@ -237,6 +224,12 @@ class Certificate:
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
 
     @property
+    def fewest(self) -> int | None:
+        """The fewest points that any certificate takes; None where no number would do."""
+        most = largest(self.target)
+        return None if most == 1 else points_needed(most, self.delta)
+
+    @property
     def pools(self) -> tuple[tuple[int, ...], ...]:
         """The class numbers of each pool: of these classes, only taken together, something is promised."""
         return tuple(dict.fromkeys(group.classes for group in self.groups if group.classes))
@@ -251,77 +244,41 @@ class Certificate:
         admitted: Array = eligible & np.isfinite(score) & (score >= self.thresholds[predictions])
         return admitted
 
-    def warning(self, class_names: Sequence[Any] | None = None) -> CertificateWarning | None:
-        """Why there is no promise, or what is lost of it; None if there is nothing to say."""
-        if not self.found:
-            can_be_coarser = self.control != "all" and not self.class_alphas and self.alpha < 1
-            coarser = Remedy.COARSER_CONTROL if can_be_coarser else None
-            coarser = Remedy.POOLED_CONTROL if coarser is not None and self.control == "groups" else coarser
-            return CertificateWarning(self._why_not(class_names), remedy=coarser)
-        lost = []
-        if self.looks > 1:
-            lost.append(
-                f"This is certificate {self.looks} on the same certification sample: all of them hold together with "
-                f"probability at least {max(0.0, 1 - self.delta_spent):.3g}, not {1 - self.delta:.3g}."
-            )
-        if self.n_corrected:
-            lost.append(
-                f"Certification points relabelled or removed: {self.n_corrected}. The promise holds only if they were "
-                "chosen without regard to the decisions on them (all points checked, or a random part)."
-            )
-        full = "Certify with new labelled data to have the full promise."
-        return CertificateWarning(" ".join([*lost, full])) if lost else None
+    def promise(self, class_names: Sequence[Any] | None = None) -> Promise:
+        """What it comes to in plain values, with the names of the classes."""
+        names = range(len(self.thresholds)) if class_names is None else class_names
+        worst = self.weakest
+        return Promise(
+            found=self.found,
+            target=self.target,
+            control=self.control,
+            delta=self.delta,
+            delta_spent=self.delta_spent,
+            looks=self.looks,
+            n_certification=self.n_certification,
+            n_admitted=self.n_admitted,
+            n_corrected=self.n_corrected,
+            classes=names,
+            never_admitted=[names[c] for c in np.flatnonzero(np.isinf(self.thresholds)).tolist()],
+            pools=[[names[c] for c in pool] for pool in sorted(self.pools, key=len, reverse=True)],
+            weakest=None if worst is None else (worst.name(class_names), worst.n_admitted, worst.n_errors),
+            fewest=self.fewest,
+            largest_alpha=self.largest_alpha,
+            n_needed=self.n_needed,
+        )
 
     def holds_for(self, class_names: Sequence[Any] | None = None) -> str:
-        """The promise, or why there is none, in one sentence."""
-        if not self.found:
-            return self._why_not(class_names)
-        confidence = self.confidence
-        if confidence <= 0:
-            return f"No promise is left: {self.looks} certificates were made on one certification sample."
-        spent = "" if self.looks == 1 else f" for all {self.looks} certificates on this sample"
-        share = self.n_admitted / self.n_certification
-        often = f"{self.alpha:.4g} of the time"
-        if self.class_alphas:
-            often = f"as often as asked ({described(self.target, class_names)})"
-        corrected = f", if its corrections ({self.n_corrected}) were made without regard to the decisions"
-        return (
-            f"With probability at least {confidence:.3g}{spent}, {self._promised} right at "
-            f"least {often}, on data like the {self.n_certification} certification points, of "
-            f"which it admits {share:.1%}{corrected if self.n_corrected else ''}.{self.pooling(class_names)}"
-        )
+        """The promise, or why there is none, in a sentence or two."""
+        return self.promise(class_names).sentence
 
-    def pooling(self, class_names: Sequence[Any] | None = None) -> str:
-        """What is promised of classes that share a group; empty if none do."""
-        if not self.pools:
-            return ""
-        pools = [replace(group, kind="").name(class_names).strip() for group in self._pools_by_size]
-        n_pooled = self._n_pooled
-        more = f"; and {len(pools) - _POOLS_NAMED} more pools" if len(pools) > _POOLS_NAMED else ""
-        shown = "; ".join(pools[:_POOLS_NAMED]) + more
-        one_pool = f"in {len(pools)} pools" if len(pools) > 1 else "in one pool"
-        return (
-            f" Of the {len(self.thresholds)} classes, {n_pooled} have too few points for a promise of their own and "
-            f"are taken together, {one_pool}: {shown}. One of them alone may be right less often."
-        )
-
-    @property
-    def _promised(self) -> str:
-        """For whom it holds."""
-        if not self.pools:
-            return _PROMISED[self.control]
-        if self._n_pooled == len(self.thresholds):
-            return "every pool of classes and of predictions that the rule admits is"
-        return "every class, every prediction and every pool of those with few points that the rule admits is"
-
-    @property
-    def _n_pooled(self) -> int:
-        return sum(map(len, self.pools))
-
-    @property
-    def _pools_by_size(self) -> list[GroupCheck]:
-        of_classes = [group for group in self.groups if group.classes and group.kind == "class"]
-        return sorted(of_classes, key=lambda group: -len(group.classes))
+    def warning(self, class_names: Sequence[Any] | None = None) -> CertificateWarning | None:
+        """Why there is no promise, or what is lost of it; None if there is nothing to say."""
+        if self.found:
+            lost = self.promise(class_names).lost
+            return CertificateWarning(lost) if lost else None
+        can_be_coarser = self.control != "all" and not self.class_alphas and self.alpha < 1
+        coarser = Remedy.POOLED_CONTROL if self.control == "groups" else Remedy.COARSER_CONTROL
+        return NoCertificateWarning(self.holds_for(class_names), remedy=coarser if can_be_coarser else None)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for strict JSON: an infinite threshold is null."""
@@ -348,35 +305,6 @@ class Certificate:
             raise InvalidInputError(f"A certificate must have an alpha in (0.5, 1] and a delta in (0, 1). Got {found}.")
         check_choice(found.control, CONTROLS, "control", "a certificate")
         return found
-
-    def _why_not(self, class_names: Sequence[Any] | None) -> str:
-        asked = described(self.target, class_names)
-        if largest(self.target) == 1:
-            return f"Nothing can be certified at alpha = {asked}: no sample can show that nothing is ever wrong."
-        if self.n_certification == 0:
-            of_each = {"groups": " of each class", "predictions": " of a class"}.get(self.control, "")
-            return (
-                f"Nothing is certified at alpha = {asked}: there are too few labelled points to hold any out. "
-                f"A certificate needs at least {points_needed(largest(self.target), self.delta)} held out{of_each}."
-            )
-        worst = self.weakest
-        if worst is None:
-            return f"Nothing can be certified at alpha = {asked}: no calibration point is eligible."
-        name = worst.name(class_names)
-        found = f"{worst.n_errors} wrong among {worst.n_admitted} admitted points"
-        could = "no alpha above 0.5 would hold"
-        if self.largest_alpha is not None:
-            limited = "targets limited to about" if self.class_alphas else "about"
-            could = f"{limited} {self.largest_alpha:.2g} could be certified, at the cost of another delta"
-        needs = (
-            "how many more examples would help cannot be told from calibration"
-            if self.n_needed is None
-            else f"about {self.n_needed:,} certification points, and as many to calibrate, would be needed"
-        )
-        return (
-            f"Nothing can be certified at alpha = {asked} for {_CONTROLLED[self.control]}: {name} fails "
-            f"({found}); {could}, and {needs}."
-        )
 
 
 def can_certify(class_counts: Array, *, alpha: Target, delta: float, control: str) -> bool:

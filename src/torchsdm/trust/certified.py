@@ -10,11 +10,12 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 
 from torchsdm.core import Decisions
-from torchsdm.errors import CertificateWarning, InvalidInputError, NotFittedError, warn_user
+from torchsdm.errors import InvalidInputError, NotFittedError, warn_user
 from torchsdm.settings import AUTO, CONTROLS
 from torchsdm.trust.certificate import Certificate, ScoredSample, certify
 from torchsdm.trust.lanes import CERTIFIED, REVIEW
 from torchsdm.validation import Array, RandomState, check_alpha, check_choice, check_label_array, check_share
+from torchsdm.wording import REASONS, threshold_reason
 
 Self = TypeVar("Self", bound="CertifiedClassifier")
 Score = Callable[[Any, Any], Array]
@@ -165,18 +166,14 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
 
     def _reasons(self, predictions: Array, score: Array, eligible: Array) -> list[str]:
         """How each answer stands to the certified rule."""
-
-        def reason(c: int, value: float, is_eligible: bool) -> str:
-            label, threshold = self.classes_.tolist()[c], float(self.certificate_.thresholds[c])
-            if not is_eligible:
-                return "not eligible"
-            if not np.isfinite(threshold):
-                return f"predictions of {label!r} are not certified"
-            side = "reaches" if value >= threshold else "is below"
-            return f"score {value:.4f} {side} {threshold:.4f}, the certified threshold of {label!r}"
-
+        labels, thresholds = self.classes_.tolist(), self.certificate_.thresholds.tolist()
         rows = zip(predictions.tolist(), score.tolist(), eligible.tolist(), strict=True)
-        return [reason(*row) for row in rows]
+        return [
+            threshold_reason(value, thresholds[c], labels[c], score_name="score")
+            if is_eligible
+            else REASONS["ineligible"]
+            for c, value, is_eligible in rows
+        ]
 
     def predict(self, X: Any) -> Array:
         """The predicted label of each input, admitted or not; ``decide`` says which may be acted on."""
@@ -206,7 +203,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
         self._spent = {**spent, certification.digest(): [*before, float(self.delta)]}
         warning = certificate.warning(scorer.classes.tolist())
         if warning is not None:
-            warn_user(warning.what, CertificateWarning, warning.remedy)
+            warn_user(warning)
 
     def _check_is_fitted(self, method: str) -> None:
         if not hasattr(self, "certificate_"):

@@ -25,7 +25,7 @@ from torchsdm.settings import LANES
 from torchsdm.trust.certificate import Certificate, ScoredSample
 from torchsdm.trust.reliability import Reliability, evidence_of
 from torchsdm.validation import Array
-from torchsdm.wording import counted
+from torchsdm.wording import REASONS, neighbours, reason, threshold_reason
 
 TRUSTED, CERTIFIED, REVIEW, UNFAMILIAR = LANES
 Row: TypeAlias = "dict[str, Any]"
@@ -125,46 +125,35 @@ class LaneRule:
             if lane == UNFAMILIAR:
                 yield self._unfamiliar(decisions, row, q, d, label)
                 continue
-            yield f"{_neighbours(q, lane)}; {self._verdict(decisions, row, label, c, lane)}"
+            yield f"{neighbours(q, lane != REVIEW)}; {self._verdict(decisions, row, label, c, lane)}"
 
     @staticmethod
     def _unfamiliar(decisions: SDMDecisions, row: int, q: int, d: float, label: object) -> str:
         if decisions.background is not None and decisions.background[row]:
-            return "nearest to the background: it looks like what does not belong to any class"
+            return reason("background")
         if decisions.familiarity is not None:
             familiarity = float(decisions.familiarity[row])
-            few = f"only {familiarity:.1%} of the calibration points of {label!r} are less familiar"
-            return f"too far for how sure it is: {few}" if familiarity else _too_far(0, label)
-        return _too_far(d, label) if q else "no neighbour vouches: the nearest training example contradicts it"
+            return reason("uncertain" if familiarity else "beyond", familiarity=familiarity, label=label)
+        return reason("alone" if not q else "far" if d else "beyond", nearer=1 - d, label=label)
 
     def _verdict(self, decisions: SDMDecisions, row: int, label: object, c: int, lane: str) -> str:
         """How a decision stands to the rule that decided on it."""
         if self.certificate is not None and self.certificate.found and decisions.score is not None:
+            n_pooled = next((len(pool) - 1 for pool in self.certificate.pools if c in pool), 0)
             threshold, score = float(self.certificate.thresholds[c]), float(decisions.score[row])
-            if not np.isfinite(threshold):
-                return f"predictions of {label!r} are not certified"
-            side = "is below" if lane == REVIEW else "reaches"
-            also = ", and the paper's region admits it" if lane == TRUSTED else ""
-            others = next((len(pool) - 1 for pool in self.certificate.pools if c in pool), 0)
-            of = f"{label!r}, pooled with {counted(others, 'other')}" if others else f"{label!r}"
-            return f"reliability {score:.4f} {side} {threshold:.4f}, the certified threshold of {of}{also}"
+            reaches = threshold_reason(score, threshold, label, n_pooled=n_pooled)
+            return reason("region too", reaches=reaches) if lane == TRUSTED else reaches
         confidence, rescaled = float(decisions.confidence[row]), float(decisions.rescaled_similarity[row])
         if lane == TRUSTED:
-            return f"the paper's region admits it: q' {rescaled:.4g}, confidence {confidence:.4f}"
+            return reason("region", rescaled=rescaled, confidence=confidence)
         if self.region is None:
-            return "not all rounds agree and admit it"
+            return reason("rounds")
         if not self.region.found:
-            return f"there is neither a certificate nor a region at alpha {self.region.alpha:g}"
-        if rescaled < self.region.min_rescaled_similarity:
-            return (
-                f"q' {rescaled:.4g} is below {self.region.min_rescaled_similarity:.4g}, where the paper's region begins"
-            )
-        return (
-            f"confidence {confidence:.4f} is below {float(self.region.thresholds[c]):.4f}, the threshold of {label!r}"
-        )
-
-
-_RAISED = "the drift guard is raised: certified answers need a look until it is reset"
+            return reason("no rule", alpha=self.region.alpha)
+        least = self.region.min_rescaled_similarity
+        if rescaled < least:
+            return reason("outside", rescaled=rescaled, least=least)
+        return reason("unsure", confidence=confidence, least=float(self.region.thresholds[c]), label=label)
 
 
 def demoted(decisions: SDMDecisions, is_calm: Array) -> SDMDecisions:
@@ -172,12 +161,11 @@ def demoted(decisions: SDMDecisions, is_calm: Array) -> SDMDecisions:
     if decisions.lane is None or decisions.certified is None or decisions.reason is None:
         return decisions
     falls = ~is_calm & (decisions.lane == CERTIFIED)
-    reason = np.where(falls, _RAISED, decisions.reason)
     return replace(
         decisions,
         certified=decisions.certified & is_calm,
         lane=np.where(falls, REVIEW, decisions.lane),
-        reason=reason.astype(object),
+        reason=np.where(falls, REASONS["drift"], decisions.reason).astype(object),
         admitted=decisions.admitted & ~falls,
     )
 
@@ -187,19 +175,5 @@ def demoted_row(row: Row, is_calm: bool) -> Row:
     if is_calm or "lane" not in row:
         return row
     falls = row["lane"] == CERTIFIED
-    changed = {"lane": REVIEW, "reason": _RAISED, "admitted": False} if falls else {}
+    changed = {"lane": REVIEW, "reason": REASONS["drift"], "admitted": False} if falls else {}
     return {**row, **({"certified": False} if "certified" in row else {}), **changed}
-
-
-def _neighbours(q: int, lane: str) -> str:
-    """What the nearest training examples say."""
-    if q == 0:
-        return "the nearest training example contradicts it"
-    if lane == REVIEW:
-        return f"neighbours disagree after {q}"
-    return f"{q} neighbours vouch for it" if q != 1 else "1 neighbour vouches for it"
-
-
-def _too_far(d: float, label: object) -> str:
-    nearer = "all" if d == 0 else f"{1 - d:.1%} of the"
-    return f"too far: {nearer} calibration points of {label!r} are nearer to the training data"

@@ -56,7 +56,7 @@ def test_it_prints_the_curve_and_certifies_what_it_chose(folder, tmp_path):
     chosen = SDMClassifier.load(tmp_path / "chosen").certificate_
     assert chosen.alpha == expected.alpha and chosen.found and chosen.looks == 2
     assert expected.explain() in said and "certificate 2 on the same certification sample" in said
-    assert f"Certified: the answers it admits are right at least {100 * expected.alpha:g} %" in said
+    assert f"the answers that the rule admits are right at least {100 * expected.alpha:g} %" in said
     table = said.splitlines()[: said.splitlines().index("")]
     assert max(map(len, table)) <= 100 and sum(line.startswith(">") for line in table) == 1
     row = next(line.split() for line in table if line.startswith(">"))

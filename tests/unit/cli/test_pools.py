@@ -38,7 +38,7 @@ def data(tmp_path):
 def test_pools_of_a_file_are_certified_and_said(data):
     pools = ("--control", "pooled", "--pools", data / "pools.json")
     said = run("train", data / "train.npz", "-o", data / "model", *QUICK, *pools)
-    assert "for every class and every prediction, those with few examples taken together" in said
+    assert "for every pool of true classes and of predicted classes" in said
     assert "taken together, in 2 pools: any of 4 ('intent 0', 'intent 1', 'intent 2', ...)" in said
     assert SDMClassifier.load(data / "model").certificate_.pools == ((0, 1, 2, 3), (4, 5, 6, 7))
     shown = json.loads(run("train", data / "train.npz", "-o", data / "other", *QUICK, *pools, "--json"))

@@ -8,17 +8,26 @@ from pathlib import Path
 import pytest
 
 import torchsdm.application
-from torchsdm.cli._words import IN_SHELL, trust_lines, worded
-from torchsdm.errors import DataWarning, InvalidInputError, Remedy
+from torchsdm.cli._words import trust_lines
+from torchsdm.errors import (
+    CertificateWarning,
+    DataWarning,
+    InvalidInputError,
+    NoCertificateWarning,
+    NoRegionWarning,
+    Remedy,
+    worded,
+)
 from torchsdm.hidden_states.prompts import PROMPTS
 from torchsdm.settings import PROMPT_NAMES
 
 
 @pytest.mark.parametrize("remedy", Remedy)
-def test_every_remedy_is_worded_for_the_shell(remedy):
-    assert "=" not in IN_SHELL[remedy] and IN_SHELL[remedy] != remedy.value
+def test_every_remedy_is_worded_for_python_and_for_the_shell(remedy):
+    assert "=" not in remedy.shell and "--" not in remedy.python and remedy.shell != remedy.python
     for kind in (InvalidInputError, DataWarning):
-        assert worded(kind("What.", remedy=remedy)) == f"What. {IN_SHELL[remedy]}"
+        assert worded(kind("What.", remedy=remedy)) == f"What. {remedy.shell}"
+        assert str(kind("What.", remedy=remedy)) == f"What. {remedy.python}"
 
 
 def test_the_layer_that_the_service_shares_names_no_option():
@@ -48,9 +57,9 @@ def no_region(alpha=0.9, **changes):
 
 
 def certificate(**changes):
-    facts = {"found": True, "holds": True, "holds_for": "the promise", "alpha": 0.9, "delta": 0.1, "delta_spent": 0.1}
+    facts = {"found": True, "holds": True, "holds_for": "The promise.", "alpha": 0.9, "delta": 0.1, "delta_spent": 0.1}
     facts |= {
-        "pooling": "",
+        "why_not": None,
         "control": "groups",
         "chances": {},
         "n_certification": 200,
@@ -64,25 +73,23 @@ def certificate(**changes):
 def lines(certified, *regions, warned=(), **changes):
     """The lines of a model called 'model'."""
     result = {"model": "model", "policy": "certified", "classes": ["ham", "spam"], "class_counts": [700, 100]}
-    told = [{"what": what, "remedy": remedy} for what, remedy in warned]
+    told = [{"kind": kind.__name__, "what": what, "remedy": remedy} for kind, what, remedy in warned]
     return trust_lines(result | {"certificate": certified, "regions": list(regions), "warnings": told} | changes)
 
 
 def refused(**changes):
-    weakest = {"kind": "class", "label": "spam", "labels": None, "n_admitted": 84, "n_errors": 17}
-    return certificate(found=False, holds=False, holds_for="why not", weakest=weakest, n_admitted=0) | changes
+    why_not = {"holds_for": "Why not. An estimate.", "why_not": "Why not.", "n_admitted": 0}
+    return certificate(found=False, holds=False, **why_not) | changes
 
 
 def test_a_certificate_is_said_in_two_lines():
     assert lines(certificate(), region()) == [
-        "Certified: the answers it admits are right at least 90 % of the time, for every class and every prediction "
-        "(the promise fails with probability 10 %). It admits 74 % of the certification sample.",
+        "The promise.",
         "The paper's region at alpha 0.9, which makes certified answers trusted, admits 25 % of the calibration set.",
     ]
-    spent = certificate(delta_spent=0.2, control="predictions", never_admitted=["spam"])
-    first, second, third = lines(spent, no_region(), warned=[("No region.", None), ("Twice.", None)])
-    assert "for every prediction that it admits (the promise fails with probability 20 %)" in first
-    assert first.endswith("It never admits 'spam'.") and "alpha 0.9, which makes" in second and "is missing" in second
+    missing = [(NoRegionWarning, "No region.", None), (CertificateWarning, "Twice.", None)]
+    _, second, third = lines(certificate(), no_region(), warned=missing)
+    assert "alpha 0.9, which makes" in second and "is missing" in second
     assert third == "Warning: Twice."  # that the region is missing has been said
     assert "only those that are also trusted" in lines(certificate(), region(), policy="trusted")[0]
 
@@ -90,23 +97,22 @@ def test_a_certificate_is_said_in_two_lines():
 def test_a_control_that_was_chosen_is_said_with_the_chances():
     chosen = certificate(control="predictions", chances={"groups": 0.123, "predictions": 0.9, "all": 0.9999})
     first, second, _ = lines(chosen, region())
-    assert first.startswith("Certified")
+    assert first == "The promise."
     assert second == "Control: predictions (estimated chance: groups 0.12, predictions 0.90, all 1.00)."
 
 
 def test_a_promise_that_no_longer_holds_is_not_repeated():
-    said = lines(certificate(holds=False), region(), warned=[("The support was changed.", "CERTIFY_AGAIN")])
+    said = lines(certificate(holds=False), region(), warned=[(CertificateWarning, "It was changed.", "CERTIFY_AGAIN")])
     assert said == [
         "It admits what the paper's region at alpha 0.9 admits, 25 % of the calibration set: an estimate, no promise.",
-        f"Warning: The support was changed. {IN_SHELL[Remedy.CERTIFY_AGAIN]}",
+        f"Warning: It was changed. {Remedy.CERTIFY_AGAIN.shell}",
     ]
 
 
 def test_without_a_certificate_it_says_which_class_fails_and_what_may_help_once():
-    why = [("No region.", "LOWER_ALPHA"), ("why not", "COARSER_CONTROL")]
+    why = [(NoRegionWarning, "No region.", "LOWER_ALPHA"), (NoCertificateWarning, "Why not.", "COARSER_CONTROL")]
     assert lines(refused(largest_alpha=0.85, n_needed=1600), no_region(), warned=why) == [
-        "Not certified at alpha 0.9: even the strictest rule is wrong on 17 of the 84 certification examples of class "
-        "'spam' that it admits.",
+        "Why not.",
         "It admits nothing, as there is no region at alpha 0.9: class 'ham' stays below it.",
         "What may help: a lower target, sdm recalibrate model --alpha 0.85 (the promise then fails with probability up "
         "to 20 %); or about 8 times as many examples, 6,400.",
@@ -114,28 +120,18 @@ def test_without_a_certificate_it_says_which_class_fails_and_what_may_help_once(
 
 
 def test_too_few_examples_say_how_many_are_there_and_how_many_it_takes():
-    few = refused(n_certification=0, weakest=None, fewest={"held_out": 45, "in_all": 180})
+    few = refused(n_certification=0, fewest={"held_out": 45, "in_all": 180})
     assert lines(few, region())[::2] == [
-        "Not certified at alpha 0.9: there are too few examples to hold out the 45 of each class that it takes.",
+        "Why not.",
         "What may help: about 180 examples of each class; there are 100 of class 'spam'; or training with --control "
         "pooled, which promises alpha for small classes taken together.",
     ]
     enough = few | {"fewest": {"held_out": 7, "in_all": 28}}  # of a model that was trained for a higher alpha
-    assert lines(enough, region())[::2] == [
-        "Not certified at alpha 0.9: nothing was held out to certify with.",
+    assert lines(enough, region())[2] == (
         "What may help: sdm certify model DATA, with labelled data that nothing else has seen; or training with "
-        "--control pooled, which promises alpha for small classes taken together.",
-    ]
-    thin = {"kind": "prediction", "label": "spam", "labels": None, "n_admitted": 20, "n_errors": 0}
-    assert (
-        "only 20 certification examples predicted 'spam' can be admitted, and it takes 22."
-        in lines(refused(weakest=thin), region())[0]
+        "--control pooled, which promises alpha for small classes taken together."
     )
-    several = {"kind": "class", "label": None, "labels": ["a", "b"], "name": "class any of 2 ('a', 'b')"}
-    said = lines(refused(control="pooled", weakest=several | {"n_admitted": 84, "n_errors": 17}), region())
-    assert "wrong on 17 of the 84 certification examples of class any of 2 ('a', 'b') that it admits" in said[0]
-    assert "training with --control all" in said[-1]
-    assert "no sample can show" in lines(refused(alpha=1, n_certification=0, weakest=None, fewest=None), region())[0]
+    assert "training with --control all" in lines(refused(control="pooled"), region())[-1]
 
 
 def test_without_any_certificate_to_make_the_region_speaks():
@@ -152,7 +148,9 @@ def test_an_ensemble_is_not_said_to_admit_what_one_round_admits():
         "At alpha 0.9 its rounds admit 23.5 % to 40 % of their calibration sets. The ensemble admits only what all of "
         "them admit: at most 23.5 %, an estimate, no promise."
     ]
-    first, second = lines(None, rounds[0], no_region(round=2), warned=[("Round 2: No region.", "LOWER_ALPHA")])
+    first, second = lines(
+        None, rounds[0], no_region(round=2), warned=[(NoRegionWarning, "Round 2: No region.", "LOWER_ALPHA")]
+    )
     assert first == "It admits nothing at alpha 0.9: round 2 of 2 has no region."
     assert second.startswith("What may help: a lower target without a promise")
 

@@ -11,7 +11,6 @@ from torchsdm.core.targets import (
     check_alpha_setting,
     check_target,
     check_targets,
-    described,
     largest,
     smallest,
     target_of,
@@ -71,5 +70,3 @@ def test_what_stands_for_a_target():
     assert (target_of(target, 1), target_of(target, None), target_of(0.8, 1)) == (0.99, 0.9, 0.8)
     assert by_number(target, 2).tolist() == [0.9, 0.99] and by_number(0.8, 3).tolist() == [0.8] * 3
     assert capped(target, 0.95) == (0.9, 0.95) and capped(0.8, 0.95) == 0.8
-    assert described(target) == "0.9 for 0, 0.99 for 1"
-    assert described((0.9,) * 9 + (0.99,)) == "0.9 to 0.99, by class"

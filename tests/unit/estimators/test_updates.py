@@ -217,7 +217,9 @@ def test_a_corrected_sample_is_another_question_and_says_so(clf, tmp_path):
     names = [names_of(clf, "certification")[row] for row in rejected]
     clf.relabel(names[:3], NAMES[1 - numbers[rejected[:3]]].tolist()).remove(names[3:])
     assert not clf.decide(FRESH).certified.any() and clf.model_.outdated
-    with pytest.warns(CertificateWarning, match=r"certificate 2 on.*points relabelled or removed: 5. The promise"):
+    with pytest.warns(
+        CertificateWarning, match=r"certificate 2 on.*5 certification points relabelled or removed: the promise"
+    ):
         clf.recalibrate()
     certificate = clf.certificate_
     assert (certificate.looks, certificate.n_corrected, certificate.n_certification) == (2, 5, 298)

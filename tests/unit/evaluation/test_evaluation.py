@@ -736,9 +736,9 @@ def test_the_page_says_why_nothing_is_promised(certified, monkeypatch):
     updated = copy.copy(certified)
     updated.add_exemplars(TEST.X[:5], NAMES[TEST.y[:5]], ids=[f"new-{i}" for i in range(5)])
     text = promised(updated)
-    assert "it no longer holds" in text and certified.certificate_.holds_for(NAMES.tolist()) not in text
+    assert "the certificate no longer holds" in text and certified.certificate_.holds_for(NAMES.tolist()) not in text
     paper = SDMClassifier(**{**SMALL, "n_rounds": 1, "certification_size": None}).fit(labelled(TRAIN))
-    assert "nothing was held out to certify" in promised(paper)
+    assert "Nothing was held out to certify with." in promised(paper)
     strict = copy.copy(certified)
     strict.recertify(alpha=0.999)
     text = promised(strict)

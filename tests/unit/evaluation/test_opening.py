@@ -7,7 +7,6 @@ import re
 import shlex
 import warnings
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +15,10 @@ from conftest import make_blobs
 from torchsdm import LabelledStates, SDMClassifier, SDMEnsemble
 from torchsdm.cli.command import sdm
 from torchsdm.errors import SDMWarning
-from torchsdm.evaluation import Evaluation, _opening, classifier_entrants
+from torchsdm.evaluation import Evaluation, classifier_entrants
 from torchsdm.evaluation._opening import next_steps, verdicts
 from torchsdm.evaluation.report import render_report
+from torchsdm.wording import STEPS, of_100
 
 NAMES = np.array(["bad", "good"])
 TEST = make_blobs(seed=6, n=300, distance=3.0)
@@ -71,8 +71,8 @@ def test_a_data_set_like_the_certification_set_has_the_promise_and_what_was_seen
     one = found["test"]
     assert one.standing == "promised" and 0 < n < 300
     assert one.sentence == (
-        f"{round(n / 3)} of 100 inputs can be answered unattended; of those, at least 90 in 100 are right, in every "
-        "class and for every answer, with 90 % confidence."
+        f"{round(n / 3)} of 100 inputs can be answered unattended. With probability at least 0.9, those answers are "
+        "right at least 90 % of the time, for every true class and every predicted class."
     )
     assert one.detail.startswith(f"Seen here: {right} of {n} admitted were right ({100 * right / n:.3g} %).")
     assert f"like the {certified.certificate_.n_certification} certification points" in one.detail
@@ -85,11 +85,11 @@ def test_a_data_set_like_the_certification_set_has_the_promise_and_what_was_seen
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"control": "predictions"}, "90 in 100 are right, for every answer that is given, with 90 % confidence."),
-        ({"control": "all"}, "90 in 100 are right, all answers taken together, with 90 % confidence."),
-        ({"looks": 2, "delta_spent": 0.25}, "in every class and for every answer, with 75 % confidence."),
-        ({"class_alphas": (0.9, 0.95)}, "as many are right as asked (0.9 for 'bad', 0.95 for 'good'), in every class"),
-        ({"n_corrected": 4}, "90 % confidence, if its corrections (4) were made without regard to the decisions."),
+        ({"control": "predictions"}, "are right at least 90 % of the time, for every predicted class."),
+        ({"control": "all"}, "are right at least 90 % of the time, taken together."),
+        ({"looks": 2, "delta_spent": 0.25}, "With probability at least 0.75 for all 2 certificates on this sample, "),
+        ({"class_alphas": (0.9, 0.95)}, "at least as often as asked (0.9 for 'bad', 0.95 for 'good'), for every true"),
+        ({"n_corrected": 4}, "predicted class, if its corrections (4) were made without regard to the decisions."),
     ],
 )
 def test_the_sentence_says_what_this_certificate_promises(certified, changes, words):
@@ -104,7 +104,7 @@ def test_inputs_of_another_kind_have_no_promise_in_whatever_order_they_come(cert
     assert [one.standing for one in found.values()] == ["promised", "promised", "drifted"]
     one = found["moved"]
     assert "not the kind of input that the promise is about" in one.sentence
-    assert "unattended" not in one.sentence and "in 100 are right" not in one.sentence
+    assert "unattended" not in one.sentence and "of the time" not in one.sentence
     assert "inputs of moved differ" in steps[1].what and steps[1].command.startswith("sdm explain")
 
 
@@ -134,11 +134,11 @@ def test_inputs_of_no_class_are_mistakes_and_those_without_labels_unknown(certif
     }
     found, steps = opened(certified, data)
     assert [one.standing for one in found.values()] == ["outsiders", "promised", "outsiders"]
-    assert "admitted, each a mistake; these belong to no class" in found["others"].sentence
-    assert found["far"].sentence.startswith("None of the 300 inputs were admitted; these belong to no class")
+    assert "each a mistake; they belong to no class" in found["others"].sentence
+    assert found["far"].sentence.startswith("The model admits none of the 300 inputs; they belong to no class")
     assert "Without labels nobody knows how many are right." in found["unlabelled"].detail
-    assert "would be answered unattended; if they are like the" in found["unlabelled"].sentence
-    assert "in every class and for every answer, with 90 % confidence." in found["unlabelled"].sentence
+    assert "would be answered unattended. With probability at least 0.9, " in found["unlabelled"].sentence
+    assert "every predicted class, if the inputs are like the" in found["unlabelled"].sentence
     assert any("--background" in step.command for step in steps)
 
 
@@ -158,7 +158,7 @@ def test_without_a_certificate_nothing_is_promised_and_the_reason_is_given(certi
     def one(classifier):
         found, steps = opened(classifier, {"test": inside()})
         assert found["test"].standing == "unpromised" and found["test"].sentence.startswith("Nothing is promised")
-        assert "unattended;" not in found["test"].sentence and "confidence" not in found["test"].sentence
+        assert "unattended. With" not in found["test"].sentence and "probability" not in found["test"].sentence
         return found["test"], steps[0].command
 
     strict = copy.copy(certified)
@@ -170,12 +170,12 @@ def test_without_a_certificate_nothing_is_promised_and_the_reason_is_given(certi
     updated = copy.copy(certified)
     updated.add_exemplars(TEST.X[:5], NAMES[TEST.y[:5]], ids=[f"new-{i}" for i in range(5)])
     verdict, command = one(updated)
-    assert "updated after it was certified" in verdict.detail and command == "sdm certify 'my model' NEW"
+    assert "changed after it was certified" in verdict.detail and command == "sdm certify 'my model' NEW"
 
     cautious = copy.copy(certified)
     cautious.set_params(policy="trusted")
     verdict, command = one(cautious)
-    assert "only a part of what is certified" in verdict.detail and "--policy certified" in command
+    assert "only part of what is certified" in verdict.detail and "--policy certified" in command
     assert verdict.n_admitted == verdict.lanes["trusted"]
 
     verdict, command = one(with_certificate(certified, looks=10, delta_spent=1.0))
@@ -195,21 +195,20 @@ def test_inputs_that_could_not_be_read_count(certified):
 
 
 def test_counts_are_said_as_people_say_them():
-    assert [_opening._of_100(*pair) for pair in [(0, 50), (50, 50), (1, 50), (1, 900), (899, 900), (450, 900)]] == [
-        *("None of the 50 inputs", "All of the 50 inputs", "1 of 50 inputs", "1 of 900 inputs"),
+    assert [of_100(*pair) for pair in [(0, 50), (50, 50), (1, 50), (1, 900), (899, 900), (450, 900)]] == [
+        *("none of the 50 inputs", "all of the 50 inputs", "1 of 50 inputs", "1 of 900 inputs"),
         *("899 of 900 inputs", "50 of 100 inputs"),
     ]
 
 
 def commands():
     """Every command that an opening may name."""
-    source = Path(_opening.__file__).read_text(encoding="utf-8")
-    return sorted(set(re.findall(r'f?"(sdm [^"]+)"', source)))
+    return sorted({command for _, command in STEPS.values()})
 
 
 @pytest.mark.parametrize("command", commands())
 def test_every_command_that_is_named_exists_with_its_options(command):
-    for one in command.replace("{where}", "MODEL").split(" && "):
+    for one in command.replace("{model}", "MODEL").split(" && "):
         _, verb, *arguments = shlex.split(re.sub(r"\{[^}]*\}", "0.9", one))
         known = {option for parameter in sdm.commands[verb].params for option in parameter.opts}
         assert {argument for argument in arguments if argument.startswith("-")} <= known

@@ -16,6 +16,7 @@ from torchsdm import SDMClassifier, SDMEnsemble, SDMTextClassifier
 from torchsdm.errors import ModelFileError, NotFittedError, RegionWarning, SDMWarning
 from torchsdm.hidden_states import Backbone
 from torchsdm.storage import hub
+from torchsdm.wording import UNPROMISED
 
 
 def tables(card):
@@ -140,7 +141,7 @@ def test_the_card_says_what_is_promised_and_what_is_not(control, alone):
     assert "data unlike the certification points" in limits
     assert (f"- Anything {alone} its own" in limits) if alone else ("on its own" not in limits)
     classifier.remove_exemplars(classifier.support_.ids[:1])
-    assert part(classifier.model_card(), "promises").startswith("Nothing now: the support was changed")
+    assert part(classifier.model_card(), "promises").startswith(UNPROMISED["changed"])
 
 
 def part(card, title):

@@ -15,6 +15,7 @@ from torchsdm import SDMClassifier, SDMEnsemble
 from torchsdm.arithmetic.exact import invariant_linear
 from torchsdm.errors import ModelFileError, NotFittedError
 from torchsdm.storage import sdm_numpy
+from torchsdm.wording import UNPROMISED
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 
@@ -203,7 +204,7 @@ def test_a_certificate_that_a_change_has_made_void_is_not_exported(certified, di
     changed.remove_exemplars(changed.support_.ids[:1])
     model = exported(changed, tmp_path / "out")
     assert_same(model.decide(digits[0]), changed.decide(digits[0]))
-    assert model.promise == "Nothing: it was not certified." and not model.decide(digits[0]).certified.any()
+    assert model.promise == UNPROMISED["none"] and not model.decide(digits[0]).certified.any()
 
 
 @pytest.mark.parametrize("labels", [[3, 7], [1.0, 2.0], [False, True], ["ja", "日本"]], ids=str)

@@ -115,11 +115,12 @@ def test_the_region_alone_is_trusted_only_without_a_certificate():
         (
             LaneRule(certificate((0.95, 0.1)), RELIABILITY),
             ([1], [0.5]),
-            "neighbours disagree after 1; reliability 0.8498 is below 0.9500, the certified threshold of 'ant'",
+            "the nearest example agrees, the next does not; reliability 0.8498 is below 0.9500, the certified "
+            "threshold of 'ant'",
         ),
         (LaneRule(certificate((np.inf, 0.1)), RELIABILITY), ([9], [0.5]), "predictions of 'ant' are not certified"),
         (LaneRule(region=region()), ([50], [0.9]), "50 neighbours vouch for it; the paper's region admits it: q' 50"),
-        (LaneRule(region=region()), ([3], [0.9]), "neighbours disagree after 3; q' 3 is below 10"),
+        (LaneRule(region=region()), ([3], [0.9]), "the 3 nearest examples agree, the next does not; q' 3 is below 10"),
         (LaneRule(region=region(2.0)), ([3], [0.05]), "confidence 0.5601 is below 0.9000, the threshold of 'ant'"),
         (LaneRule(region=region(np.inf)), ([3], [0.9]), "there is neither a certificate nor a region at alpha 0.9"),
         (LaneRule(), ([3], [0.9]), "not all rounds agree and admit it"),
