@@ -560,7 +560,9 @@ def _lower(decisions: SDMDecisions) -> SDMDecisions:
 def _with_support(classifier: SDMClassifier, added: LabelledStates, labels: Any) -> SDMClassifier:
     """A copy of the classifier with points added to its support; cheap, as updates replace only what they change."""
     updated = copy.copy(classifier)
-    return updated.add_exemplars(added.hidden_states, labels, ids=[f"added-{name}" for name in added.ids or []])
+    return updated.add_exemplars(
+        added.hidden_states, labels, ids=[f"added-{name}" for name in added.ids or []], allow_new_labels=True
+    )
 
 
 def _outside_label(classes: Array) -> Any:

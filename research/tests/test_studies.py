@@ -598,7 +598,7 @@ def check_update(prepared, findings, name, share, outside):
         "before": copied(),
         f"{n} added": copied().add_exemplars(X[added], y[added]),
         f"{n} added, recalibrated": copied().add_exemplars(X[added], y[added]).recalibrate(),
-        f"{n} added as {outside!r}": copied().add_exemplars(X[added], [outside] * n),
+        f"{n} added as {outside!r}": copied().add_exemplars(X[added], [outside] * n, allow_new_labels=True),
     }
     table = section(findings, "Before and after an update").table
     by_name = {(row.dataset, row.model): row for row in table.rows}

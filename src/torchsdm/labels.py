@@ -153,11 +153,11 @@ def check_known_labels(
     Traceback (most recent call last):
     torchsdm.errors.InvalidInputError: new.jsonl: 'Wrold' (1 example) is not a class of the model; 'World' is.
     """
-    known = classes.tolist()
-    strange = [label for label in labels if label not in known]
+    known = set(classes.tolist())
+    strange = [label for label in labels if not is_storable_label(label) or label not in known]
     if not strange or (allow_new and to == "support"):
         return
-    alike = near_misses(strange[:1], known).get(strange[0]) if is_storable_label(strange[0]) else None
+    alike = near_misses(strange[:1], classes.tolist()).get(strange[0]) if is_storable_label(strange[0]) else None
     raise InvalidInputError(
         f"{where}: {strange[0]!r} ({counted(strange.count(strange[0]), 'example')}) is not a class of the model"
         + ("." if alike is None else f"; {alike!r} is."),

@@ -343,7 +343,7 @@ def test_a_saved_model_decides_alike(twins, backend, shards):
     for classifier in (alone, spread):
         more = states(1)
         classifier.add_exemplars(more.hidden_states, more.labels, ids=more.ids)
-        classifier.remove_exemplars(["1-3"]).relabel_exemplars(["1-4"], ["spam"])
+        classifier.remove_exemplars(["1-3"]).relabel_exemplars(["1-4"], ["spam"], allow_new_labels=True)
         classifier.recalibrate(alpha=0.75)
     same_decisions(alone, spread)
     with pytest.raises(InvalidInputError, match="Already in the support set"):
@@ -371,7 +371,7 @@ def test_a_live_model_through_its_log(twins, backend, shards):
             live.add(states(1), **ME)
             live.add(states(2), **ME)
             live.remove(["1-0", "2-5"], **ME)
-            live.relabel(["1-1"], ["spam"], **ME)
+            live.relabel(["1-1"], ["spam"], allow_new_labels=True, **ME)
             live.recalibrate(0.75, **ME)
         classifiers = [live.snapshot.saved.classifier for live in (alone, spread)]
         same_decisions(*classifiers)

@@ -244,7 +244,7 @@ def test_labels_outside_the_classes_shorten_similarity(data):
     X, _ = data
     fitted = fitted_with_names(data)
     before = fitted.decide(X)
-    fitted.add_exemplars(X, ["elsewhere"] * len(X), repeated="keep")
+    fitted.add_exemplars(X, ["elsewhere"] * len(X), repeated="keep", allow_new_labels=True)
     after = fitted.decide(X)
     np.testing.assert_array_equal(after.predictions, before.predictions)
     np.testing.assert_array_equal(after.logits, before.logits)
@@ -256,9 +256,9 @@ def test_labels_outside_the_classes_shorten_similarity(data):
 def test_mixed_labels_keep_their_types(data):
     X, y = data
     fitted = fitted_with_names(data)
-    fitted.add_exemplars(X[:3] + 0.1, [int(y[0]), np.int64(y[1]), "ood"], ids=["n0", "n1", "n2"])
+    fitted.add_exemplars(X[:3] + 0.1, [int(y[0]), np.int64(y[1]), "ood"], ids=["n0", "n1", "n2"], allow_new_labels=True)
     assert fitted.support_.labels[-3:].tolist() == [y[0], y[1], 3]
-    fitted.relabel_exemplars(["n0", "n1"], ["ood", int(y[1])])
+    fitted.relabel_exemplars(["n0", "n1"], ["ood", int(y[1])], allow_new_labels=True)
     assert fitted.support_.labels[-3:].tolist() == [3, y[1], 3]
 
 
@@ -286,7 +286,7 @@ def test_relabelling_there_and_back(data):
     before = fitted.decide(data[0])
     names = fitted.model_.examples.all()[0][:30]
     labels = [int(label) for label in fitted.support_.labels[:30]]
-    fitted.relabel_exemplars(names, ["other"] * 30)
+    fitted.relabel_exemplars(names, ["other"] * 30, allow_new_labels=True)
     assert fitted.decide(data[0]).similarity.sum() < before.similarity.sum()
     fitted.relabel_exemplars(names, labels)
     assert_same(fitted.decide(data[0]), before)
@@ -411,7 +411,7 @@ def test_new_exemplars_have_the_same_new_id_in_every_round(data):
     X, _ = data
     estimator = SDMEnsemble(**{**QUICK, "n_rounds": 3}).fit(*data)
     sizes = [len(model.support) for model in estimator.models_]
-    estimator.add_exemplars(X[:1] + 0.1, ["ood"])
+    estimator.add_exemplars(X[:1] + 0.1, ["ood"], allow_new_labels=True)
     assert {model.examples.all()[0][-1] for model in estimator.models_} == {len(X)}
     estimator.remove_exemplars([len(X)])
     assert [len(model.support) for model in estimator.models_] == sizes

@@ -91,7 +91,7 @@ KILLING = """
                 done = live.compact(who="a child", why="a test")
                 since = live.snapshot.version
             else:
-                done = live.add(points(rng, f"{name}-{i}"), **made)
+                done = live.add(points(rng, f"{name}-{i}"), allow_new_labels=True, **made)
             if done is not None:
                 os.write(pipe, f"{done.version} {done.what} {done.key}\\n".encode())
 
@@ -121,7 +121,7 @@ KILLING = """
 
     shutil.copytree(base, root / "warm")  # what is compiled and imported at first use, the children inherit
     with LiveModel.open(root / "warm") as live:
-        live.add(points(np.random.default_rng(0), "warm"), who="me", why="")
+        live.add(points(np.random.default_rng(0), "warm"), who="me", why="", allow_new_labels=True)
         live.recalibrate(who="me", why="")
     rng, kinds, n_unacknowledged = random.Random(seed), {}, 0
     for number in range(n_kills):

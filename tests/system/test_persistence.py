@@ -123,7 +123,7 @@ def test_load_opens_whichever_kind_was_saved(saved, classifier, data, tmp_path):
 def test_updates_work_on_a_loaded_model_and_survive(saved, data):
     X, _ = data
     loaded = SDMClassifier.load(saved)
-    loaded.add_exemplars(X[:3] + 0.01, ["other", "yes", 7], texts=["x", "y", "z"])
+    loaded.add_exemplars(X[:3] + 0.01, ["other", "yes", 7], texts=["x", "y", "z"], allow_new_labels=True)
     loaded.remove_exemplars([loaded.model_.examples.all()[0][0]])
     loaded.save(saved)  # over the files it is mapped from
     again = SDMClassifier.load(saved)
@@ -379,7 +379,7 @@ def test_kill_9_while_saving_leaves_the_old_model_or_the_new_one(classifier, dat
     target, second = tmp_path / "model", tmp_path / "second"
     classifier.save(target)
     other = SDMClassifier.load(target)
-    other.add_exemplars(X[:50] + 0.01, ["elsewhere"] * 50)
+    other.add_exemplars(X[:50] + 0.01, ["elsewhere"] * 50, allow_new_labels=True)
     other.save(second)
     lengths = {len(classifier.support_), len(other.support_)}
     seen = set()

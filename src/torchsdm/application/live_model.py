@@ -169,9 +169,10 @@ class LiveModel:
         why: str,
         key: str | None = None,
         repeated: str = "refuse",
+        allow_new_labels: bool = False,
     ) -> Change:
         """Add labelled points to the support or to the calibration set; see ``SDMClassifier.add_exemplars``."""
-        return self.make([Add(data, to, repeated)], who=who, why=why, key=key)[0]
+        return self.make([Add(data, to, repeated, allow_new_labels)], who=who, why=why, key=key)[0]
 
     def remove(self, ids: Sequence[Any] | Array, *, who: str, why: str, key: str | None = None) -> Change:
         """Remove points by id, from whichever set has them."""
@@ -185,9 +186,10 @@ class LiveModel:
         who: str,
         why: str,
         key: str | None = None,
+        allow_new_labels: bool = False,
     ) -> Change:
         """Relabel points by id, in whichever set has them."""
-        return self.make([Relabel(ids, labels)], who=who, why=why, key=key)[0]
+        return self.make([Relabel(ids, labels, allow_new_labels)], who=who, why=why, key=key)[0]
 
     def recalibrate(
         self,

@@ -38,11 +38,12 @@ def change_requests(saved: SavedModel, changes: Sequence[Mapping[str, Any]]) -> 
 
 
 def _request(saved: SavedModel, change: Mapping[str, Any]) -> Request:
-    what = change["what"]
+    what, allow_new = change["what"], bool(change.get("allow_new_labels"))
     if what in _SETS:
-        return Add(_points(saved, change), _SETS[what], "keep" if change.get("keep_repeated") else "refuse")
+        repeated = "keep" if change.get("keep_repeated") else "refuse"
+        return Add(_points(saved, change), _SETS[what], repeated, allow_new)
     if what == "relabel":
-        return Relabel(change["ids"], change["labels"])
+        return Relabel(change["ids"], change["labels"], allow_new)
     if what == "remove":
         return Remove(change["ids"])
     if what == "recalibrate":

@@ -141,11 +141,11 @@ def update_model(
         classes = {str(one): one for one in classifier.classes_.tolist()}
         labels = [classes.get(value, value) for value in relabelled.values()]
         check_known_labels(labels, classifier.classes_, "relabel", allow_new=allow_new_labels)
-        change.apply(Relabel([known.get(str(name), name) for name in relabelled], labels))
+        change.apply(Relabel([known.get(str(name), name) for name in relabelled], labels, allow_new_labels))
     for (what, to), file in zip(_SETS.items(), (add, add_calibration), strict=True):
         if file is not None:
             data = new_examples(change.saved, file, columns, classifier, to, allow_new_labels=allow_new_labels)
-            change.apply(Add(data, to, "keep" if keep_repeated else "refuse"))
+            change.apply(Add(data, to, "keep" if keep_repeated else "refuse", allow_new_labels))
             result[what] = len(data)
     if recalibrate:
         change.apply(Recalibrate())

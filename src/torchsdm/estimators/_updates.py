@@ -11,6 +11,7 @@ from torchsdm.core import check_targets
 from torchsdm.errors import InvalidInputError, InvalidTypeError, Remedy
 from torchsdm.estimators._apart import keep_apart
 from torchsdm.estimators._fitted import FittedState, check_examples
+from torchsdm.labels import check_known_labels
 from torchsdm.model import CALIBRATION, CERTIFICATION, SUPPORT, EncodedPoints, SDMModel
 from torchsdm.validation import (
     Array,
@@ -61,18 +62,19 @@ class Updatable(FittedState):
         ids: Sequence[Any] | Array | None = None,
         texts: Sequence[str] | Array | None = None,
         repeated: str = "refuse",
+        allow_new_labels: bool = False,
     ) -> Self:
         """Add labelled points to the support.
 
-        Labels outside the classes are allowed: inputs near them lose similarity. Weights, eCDFs and region
-        stay as they are until ``recalibrate``.
+        With ``allow_new_labels`` their labels may be outside the classes: inputs near them lose similarity. Weights,
+        eCDFs and region stay as they are until ``recalibrate``.
 
         A point that the model has already, in any of its sets, is refused: a calibration point that is also in the
         support is its own nearest neighbour, and nothing is learned from it. A few among many pass with a warning.
         ``repeated='keep'`` adds them all the same; an id that is in use is always refused, and so is more than a few of
         the certification set.
         """
-        self._add(SUPPORT, "add_exemplars", X, y, ids, texts, repeated)
+        self._add(SUPPORT, "add_exemplars", X, y, ids, texts, repeated, allow_new_labels)
         return self
 
     def add_calibration(
@@ -108,12 +110,12 @@ class Updatable(FittedState):
         self._remove(ids, "remove", EVERYWHERE)
         return self
 
-    def relabel(self: Self, ids: Sequence[Any] | Array, y: ArrayLike) -> Self:
+    def relabel(self: Self, ids: Sequence[Any] | Array, y: ArrayLike, *, allow_new_labels: bool = False) -> Self:
         """Relabel points, by id, in whichever set has them; ``remove`` says what that means for a certificate.
 
-        Labels outside the classes are allowed for points of the support alone.
+        With ``allow_new_labels``, labels of the support may be outside the classes.
         """
-        self._relabel(ids, y, "relabel", EVERYWHERE)
+        self._relabel(ids, y, "relabel", EVERYWHERE, allow_new_labels)
         return self
 
     def remove_exemplars(self: Self, ids: Sequence[Any] | Array) -> Self:
@@ -121,13 +123,15 @@ class Updatable(FittedState):
         self._remove(ids, "remove_exemplars", (SUPPORT,))
         return self
 
-    def relabel_exemplars(self: Self, ids: Sequence[Any] | Array, y: ArrayLike) -> Self:
-        """Relabel points of the support, by id; labels outside the classes are allowed."""
-        self._relabel(ids, y, "relabel_exemplars", (SUPPORT,))
+    def relabel_exemplars(
+        self: Self, ids: Sequence[Any] | Array, y: ArrayLike, *, allow_new_labels: bool = False
+    ) -> Self:
+        """Relabel points of the support, by id; with ``allow_new_labels`` labels may be outside the classes."""
+        self._relabel(ids, y, "relabel_exemplars", (SUPPORT,), allow_new_labels)
         return self
 
     def _add(
-        self, to: str, method: str, X: ArrayLike, y: ArrayLike, ids: Any, texts: Any, repeated: str
+        self, to: str, method: str, X: ArrayLike, y: ArrayLike, ids: Any, texts: Any, repeated: str, allow: bool = False
     ) -> list[EncodedPoints]:
         """Add points to a set of every model; returns them as each model sees them."""
         self._check_is_fitted(method)
@@ -140,8 +144,9 @@ class Updatable(FittedState):
             first = 1 + max(model.largest_number() for model in self.models_)
             ids = range(first, first + len(states))
         examples = check_examples(ids, texts, len(states), caller)
-        codes = self._codes.extended(labels, caller) if to == SUPPORT else self._codes
-        numbers = codes.encode_with_outside(labels, caller) if to == SUPPORT else codes.encode(labels, caller)
+        codes = self._codes.extended(labels, caller)
+        check_known_labels(labels, self.classes_, f"'y' of {caller}", to=to, allow_new=allow)
+        numbers = codes.encode_with_outside(labels, caller)
         added = []
         with self._updated_models() as models:
             for model in models:
@@ -167,7 +172,9 @@ class Updatable(FittedState):
             for model, name, positions, _ in self._located(models, chosen, method, names):
                 model.remove(positions, of=name)
 
-    def _relabel(self, ids: Sequence[Any] | Array, y: ArrayLike, method: str, names: Sequence[str]) -> None:
+    def _relabel(
+        self, ids: Sequence[Any] | Array, y: ArrayLike, method: str, names: Sequence[str], allow: bool
+    ) -> None:
         self._check_is_fitted(method)
         caller = f"{type(self).__name__}.{method}"
         chosen, labels = _names(ids, caller), as_list(y, "y", caller)
@@ -176,6 +183,7 @@ class Updatable(FittedState):
             twice = next(name for row, name in enumerate(chosen) if name in chosen[:row])
             raise InvalidInputError(f"'ids' of {caller} must name each point once. Got {twice!r} more than once.")
         codes = self._codes.extended(labels, caller)
+        check_known_labels(labels, self.classes_, f"'y' of {caller}", allow_new=allow)
         numbers = codes.encode_with_outside(labels, caller)
         with self._updated_models() as models:
             for model, name, positions, rows in self._located(models, chosen, method, names):

@@ -67,6 +67,7 @@ class Add(Request):
     data: LabelledStates
     to: str = SUPPORT
     repeated: str = "refuse"
+    allow_new_labels: bool = False
 
     def apply(self, classifier: Classifier) -> Entry:
         """Encode the points, check that they are new, and add them."""
@@ -76,7 +77,7 @@ class Add(Request):
             caller = f"{type(classifier).__name__}.{method}"
             classifier._check_alike(self.data, "data", classifier.states_origin_, caller)
         labels = [] if self.data.labels is None else as_list(self.data.labels, "labels", "LiveModel.add")
-        given = (self.data.hidden_states, labels, self.data.ids, self.data.texts, self.repeated)
+        given = (self.data.hidden_states, labels, self.data.ids, self.data.texts, self.repeated, self.allow_new_labels)
         encoded = classifier._add(self.to, method, *given)
         ids, texts = encoded[0].examples.all()
         details = {"repeated": self.repeated}
@@ -110,11 +111,12 @@ class Relabel(Request):
 
     ids: Sequence[Any] | Array
     labels: Sequence[Any] | Array
+    allow_new_labels: bool = False
 
     def apply(self, classifier: Classifier) -> Entry:
         """Relabel them."""
         ids, labels = self._lists()
-        classifier.relabel(ids, labels)
+        classifier.relabel(ids, labels, allow_new_labels=self.allow_new_labels)
         return Entry("relabel", len(ids), ids=ids, labels=labels)
 
     def asked(self) -> list[Any]:
@@ -302,7 +304,7 @@ def _repeat(result: Replayed, record: Record, name: str, outcomes: Mapping[str, 
     if what == "remove":
         classifier.remove(record.ids)
     elif what == "relabel":
-        classifier.relabel(record.ids, record.labels)
+        classifier.relabel(record.ids, record.labels, allow_new_labels=True)  # as they were when it was made
     elif what in COSTLY:
         if record.rows is not None:
             _replace_sample(classifier, record)

@@ -183,11 +183,18 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
     # ---------------------------------------------------------------- updating
 
     def add_exemplars(
-        self: Self, X: Any, y: Any = None, *, ids: Any = None, answers: Any = None, repeated: str = "refuse"
+        self: Self,
+        X: Any,
+        y: Any = None,
+        *,
+        ids: Any = None,
+        answers: Any = None,
+        repeated: str = "refuse",
+        allow_new_labels: bool = False,
     ) -> Self:
         """Add labelled texts to the support; see ``SDMClassifier.add_exemplars``."""
         states, names = self._labelled(X, y, ids, answers, "add_exemplars")
-        self.classifier_.add_exemplars(*states, **names, repeated=repeated)
+        self.classifier_.add_exemplars(*states, **names, repeated=repeated, allow_new_labels=allow_new_labels)
         return self
 
     def add_calibration(
@@ -203,9 +210,9 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         self._fitted("remove").remove(ids)
         return self
 
-    def relabel(self: Self, ids: Sequence[Any] | Array, y: Any) -> Self:
+    def relabel(self: Self, ids: Sequence[Any] | Array, y: Any, *, allow_new_labels: bool = False) -> Self:
         """Relabel texts, by id, in whichever set has them; see ``SDMClassifier.relabel``."""
-        self._fitted("relabel").relabel(ids, y)
+        self._fitted("relabel").relabel(ids, y, allow_new_labels=allow_new_labels)
         return self
 
     def remove_exemplars(self: Self, ids: Sequence[Any] | Array) -> Self:
@@ -213,9 +220,9 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         self._fitted("remove_exemplars").remove_exemplars(ids)
         return self
 
-    def relabel_exemplars(self: Self, ids: Sequence[Any] | Array, y: Any) -> Self:
+    def relabel_exemplars(self: Self, ids: Sequence[Any] | Array, y: Any, *, allow_new_labels: bool = False) -> Self:
         """Relabel texts of the support, by id."""
-        self._fitted("relabel_exemplars").relabel_exemplars(ids, y)
+        self._fitted("relabel_exemplars").relabel_exemplars(ids, y, allow_new_labels=allow_new_labels)
         return self
 
     def recalibrate(

@@ -34,7 +34,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
     ----------
     estimator : classifier with ``predict_proba``
         Cloned and fitted; or, with ``prefit=True``, used as it is.
-    alpha : float, default=0.9
+    alpha : float, default=0.95
         Accuracy to promise among admitted answers, in (0.5, 1).
     delta : float, default=0.1
         Probability with which the promise may fail.
@@ -75,7 +75,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
     def __init__(
         self,
         estimator: Any,
-        alpha: float = 0.9,
+        alpha: float = 0.95,
         *,
         delta: float = 0.1,
         control: str = "groups",

@@ -114,14 +114,15 @@ def test_a_model_is_the_same_in_memory_after_loading_and_after_saving(kind, made
     held.hidden_states[-5:] += 9
     with LiveModel.open(path) as live:
         live.add(new, **ME)
-        live.add(far, **ME)
+        live.add(far, **ME, allow_new_labels=True)
         live.add(held, to="calibration", **ME)
         live.relabel(["new-1", "held-2", "x7"], ["Sports", "World", "Sports"], **ME)
         live.remove(["new-3", "held-4", "x9"], **ME)
         live.recalibrate([0.75, 0.9], **ME)
         live.add(later, **ME)
         for data in (new, far):
-            expected.add_exemplars(data.hidden_states, data.labels, ids=data.ids, texts=data.texts)
+            known = {"ids": data.ids, "texts": data.texts}
+            expected.add_exemplars(data.hidden_states, data.labels, **known, allow_new_labels=True)
         expected.add_calibration(held.hidden_states, held.labels, ids=held.ids, texts=held.texts)
         expected.relabel(["new-1", "held-2", "x7"], ["Sports", "World", "Sports"])
         expected.remove(["new-3", "held-4", "x9"])

@@ -112,7 +112,7 @@ def test_it_survives_saving_updates_and_a_new_certificate(clf, tmp_path):
     after = loaded.decide(MORE_STRANGE)
     assert not after.admitted[after.background].any()
     assert (after.background != before.background).mean() < 0.05  # a new example may be the nearest now
-    more = loaded.add_exemplars(NEW[:1] + 50, ["(background)"]).decide(NEW[:1] + 50)
+    more = loaded.add_exemplars(NEW[:1] + 50, ["(background)"], allow_new_labels=True).decide(NEW[:1] + 50)
     assert more.background.all()
 
 

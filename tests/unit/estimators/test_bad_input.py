@@ -399,6 +399,6 @@ def test_refused_updates_lose_nothing(unchanged, method, call, message):
 def test_class_labels_and_labels_outside_may_be_mixed_in_one_call():
     classifier = SDMClassifier(**QUICK).fit(states(), [3, 7] * 10)
     n = len(classifier.support_)
-    classifier.add_exemplars(states(3, seed=1), [3, "other", 7])
+    classifier.add_exemplars(states(3, seed=1), [3, "other", 7], allow_new_labels=True)
     assert classifier.support_.labels[n:].tolist() == [0, 2, 1]  # the 3 is the class 3, not a label "3"
     assert classifier._codes.decode(classifier.support_.labels)[n:] == [3, "other", 7]

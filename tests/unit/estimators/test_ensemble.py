@@ -115,7 +115,7 @@ def test_explanations_are_of_the_round_that_the_row_has(ensemble, insects):
 
 
 def test_updates_reach_every_round(ensemble, insects):
-    ensemble.add_exemplars(insects.fresh[:2], ["wasp", "ant"], ids=["odd", "new"])
+    ensemble.add_exemplars(insects.fresh[:2], ["wasp", "ant"], ids=["odd", "new"], allow_new_labels=True)
     assert [len(model.support) for model in ensemble.models_] == [122, 122]
     assert (ensemble.decide(insects.fresh[:1]).nearest_distance == 0).all()
     ensemble.remove_exemplars(["odd"])

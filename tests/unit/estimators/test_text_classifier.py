@@ -170,7 +170,9 @@ def test_updates_by_text(fitted, tmp_path):
     fitted.save(tmp_path / "model")
     classifier = SDMTextClassifier.load(tmp_path / "model")
     before = len(classifier.classifier_.support_)
-    classifier.add_exemplars(["win money now", "cheap pills"], ["spam", "spam"], ids=["s0", "s1"])
+    classifier.add_exemplars(
+        ["win money now", "cheap pills"], ["spam", "spam"], ids=["s0", "s1"], allow_new_labels=True
+    )
     classifier.add_exemplars(["the cast was quite fine"], ["good"])
     assert len(classifier.classifier_.support_) == before + 3
     assert classifier.explain(["cheap pills"], k=1)[0].exemplars[0].id == "s1"

@@ -109,12 +109,12 @@ def test_a_calibration_point_added_and_removed_leaves_the_same_answers(clf):
 
 def test_a_calibration_label_must_be_a_class(clf):
     before = rows(clf)
-    with pytest.raises(InvalidInputError, match=r"'y' of SDMClassifier.add_calibration must contain only .*Got 'wasp'"):
+    with pytest.raises(InvalidInputError, match=r"add_calibration: 'wasp' .* is not a class of the model"):
         clf.add_calibration(MORE[0][:2], ["ant", "wasp"])
     for name in ("calibration", "certification"):
         one = names_of(clf, name)[0]
         with pytest.raises(InvalidInputError, match=f"must be a class for a point of the {name} set. Got 'wasp'"):
-            clf.relabel([names_of(clf, "support")[0], one], ["wasp", "wasp"])
+            clf.relabel([names_of(clf, "support")[0], one], ["wasp", "wasp"], allow_new_labels=True)
     assert rows(clf) == before and "wasp" not in clf._codes.outside and not clf.model_.outdated
 
 
@@ -434,8 +434,10 @@ def test_background_in_a_later_part_is_seen():
     in_small_steps(clf)
     elsewhere = draw(6, 8)[0] - np.float32(9)
     assert not clf.decide(elsewhere).background.any()
-    clf.add_exemplars(elsewhere[:3], ["(background)"] * 3)
-    at_once.add_exemplars(np.concatenate([MORE[0], elsewhere[:3]]), [*MORE[1].tolist(), *["(background)"] * 3])
+    clf.add_exemplars(elsewhere[:3], ["(background)"] * 3, allow_new_labels=True)
+    at_once.add_exemplars(
+        np.concatenate([MORE[0], elsewhere[:3]]), [*MORE[1].tolist(), *["(background)"] * 3], allow_new_labels=True
+    )
     assert len(clf.support_.parts) > len(at_once.support_.parts)
     for X in (elsewhere, strange, FRESH):
         assert_equal_decisions(clf.decide(X), at_once.decide(X))
@@ -451,8 +453,8 @@ def test_an_older_copy_sees_the_older_state(clf):
     snapshot = clf.model_
     for _ in range(2):  # two futures of one state
         now = copy.copy(clf)
-        now.add_exemplars(MORE[0][40:45], ["wasp"] * 5).add_exemplars(MORE[0][45:], MORE[1][45:])
-        now.remove(names[:3]).relabel(names[-3:], ["wasp"] * 3)
+        now.add_exemplars(MORE[0][40:45], ["wasp"] * 5, allow_new_labels=True).add_exemplars(MORE[0][45:], MORE[1][45:])
+        now.remove(names[:3]).relabel(names[-3:], ["wasp"] * 3, allow_new_labels=True)
         assert sizes(now)[0] == sets[0] + 17 and "wasp" in now._codes.outside
         for one in (old, clf):
             assert rows(one) == before and sizes(one) == sets and one.support_.ids.tolist() == names

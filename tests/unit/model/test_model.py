@@ -281,7 +281,7 @@ def test_added_points_are_found_and_shorten_similarity(fitted, insects):
 
 def test_relabelling_by_position_goes_to_the_named_example(fitted):
     names = fitted.model_.examples.all()[0]
-    fitted.relabel_exemplars([names[4], names[9]], ["bee", "wasp"])
+    fitted.relabel_exemplars([names[4], names[9]], ["bee", "wasp"], allow_new_labels=True)
     labels = fitted._codes.decode(fitted.model_.support.labels)
     assert labels[4] == "bee" and labels[9] == "wasp"
     fitted.remove_exemplars([names[4]])
@@ -317,7 +317,7 @@ def test_a_loaded_model_still_explains_after_an_update_was_saved_over_it(fitted,
     fitted.save(tmp_path / "model")
     loaded = SDMClassifier.load(tmp_path / "model")
     names = loaded.model_.examples.all()[0]
-    loaded.relabel_exemplars([names[0]], ["wasp"])
+    loaded.relabel_exemplars([names[0]], ["wasp"], allow_new_labels=True)
     loaded.save(tmp_path / "model")
     expected = [point.id for point in fitted.explain(insects.fresh[:1])[0].exemplars]
     assert [point.id for point in loaded.explain(insects.fresh[:1])[0].exemplars] == expected

@@ -89,7 +89,7 @@ def test_the_card_counts_the_examples_of_each_class(fitted, insects):
     table = "\n".join(["| class | examples | training | calibration |", "|---|---|---|---|", *lines, ""])
     assert table in fitted.model_card()
     assert "The parts are those of round 0" in SDMEnsemble.from_classifier(fitted).model_card()
-    fitted.relabel_exemplars(fitted.support_.ids[:2], ["moth", "moth"])
+    fitted.relabel_exemplars(fitted.support_.ids[:2], ["moth", "moth"], allow_new_labels=True)
     assert "\n| no class | 2 | 2 | 0 |\n" in fitted.model_card()
 
 

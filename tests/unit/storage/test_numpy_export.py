@@ -187,7 +187,7 @@ def test_a_row_does_not_depend_on_its_batch(certified, digits, tmp_path, monkeyp
 
 
 def test_an_updated_model_is_exported_as_it_is(fitted, insects, tmp_path):
-    fitted.relabel_exemplars([fitted.support_.ids[0], fitted.support_.ids[1]], ["moth", "ant"])
+    fitted.relabel_exemplars([fitted.support_.ids[0], fitted.support_.ids[1]], ["moth", "ant"], allow_new_labels=True)
     fitted.remove_exemplars([fitted.support_.ids[2]])
     model = exported(fitted, tmp_path)
     assert_same(model.decide(insects.fresh), fitted.decide(insects.fresh))
