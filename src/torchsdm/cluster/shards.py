@@ -11,7 +11,7 @@ import threading
 import uuid
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -55,8 +55,7 @@ class StateName:
     """A state of the support as one shard has it: a name, and where to read what it stands for."""
 
     name: str
-    recipe: Any
-    """A reference to a ``Recipe`` in the object store."""
+    recipe: Any  # a reference to a ``Recipe`` in the object store
 
 
 class Shard:
@@ -207,6 +206,16 @@ class Shards:
         dropped = self._dropped[shard]
         names = [dropped.popleft() for _ in range(len(dropped))]
         return getattr(self.actors[shard], question).remote(state, *arguments, names)
+
+    def answered(self, questions: Iterable[tuple[T, list[Any]]]) -> Iterator[tuple[T, list[Any]]]:
+        """What questions belong to, each with its answers, in their order; a few are on their way at once."""
+        waiting: deque[tuple[T, list[Any]]] = deque()
+        for question in questions:
+            waiting.append(question)
+            if len(waiting) == IN_FLIGHT:
+                subject, answers = waiting.popleft()
+                yield subject, self.gathered(answers)
+        yield from ((subject, self.gathered(answers)) for subject, answers in waiting)
 
     def gathered(self, answers: Sequence[Any]) -> list[Any]:
         """Wait for answers; a lost shard is waited for while it may still come back."""
