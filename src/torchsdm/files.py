@@ -48,8 +48,9 @@ def _replacing(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
         sync_directory(path.parent)
-    finally:
+    except BaseException:
         temporary.unlink(missing_ok=True)
+        raise
 
 
 def remove_unfinished(directory: Path) -> None:
