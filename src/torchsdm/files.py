@@ -85,7 +85,7 @@ def describe_file(path: Path) -> dict[str, Any]:
 
 
 def file_identity(path: Path) -> tuple[int, int] | None:
-    """By which a file that is open is told from another that was put at its path; None if there is none."""
+    """What tells an open file from another that was put at its path; None if there is none."""
     try:
         found = path.stat()
     except FileNotFoundError:

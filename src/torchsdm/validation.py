@@ -147,7 +147,8 @@ def check_positive(value: Any, name: str, caller: str, *, integer: bool = False,
     if isinstance(value, bool) or not isinstance(value, kinds):
         kind = "an integer" if integer else "a number"
         raise InvalidTypeError(f"'{name}' of {caller} must be {kind}. Got {value!r}.")
-    if not (0 < value <= sys.float_info.max or (zero and value == 0)):  # neither is NaN
+    number: Any = value
+    if not (0 < number <= sys.float_info.max or (zero and number == 0)):  # NaN is neither
         bound = "at least 0" if zero else "positive"
         raise InvalidInputError(f"'{name}' of {caller} must be {bound}. Got {value!r}.")
 

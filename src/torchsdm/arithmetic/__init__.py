@@ -13,10 +13,11 @@ from torchsdm.arithmetic.exact import (
     whole_lines,
 )
 from torchsdm.arithmetic.loops import LEVELS, call, has_loops, library, loops_in_use
-from torchsdm.arithmetic.threads import in_shares
+from torchsdm.arithmetic.threads import blocks, in_shares
 
 __all__ = [
     "LEVELS",
+    "blocks",
     "call",
     "canonical_sum",
     "compile_loops",

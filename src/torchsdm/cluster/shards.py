@@ -109,7 +109,7 @@ class Shard:
         return found
 
     def ping(self) -> bool:
-        """Whether the actor is there."""
+        """Whether the actor is alive."""
         return True
 
     def _begin(self, dropped: Sequence[str]) -> None:
@@ -179,7 +179,7 @@ class Shards:
 
     @classmethod
     def of(cls, backend: RayBackend) -> Shards:
-        """The shards of a cluster; those that are there already are shared."""
+        """The shards of a cluster; those that exist already are shared."""
         job = backend.connect().get_runtime_context().get_job_id()
         asked = job, backend.shards, backend.threads
         with _ONE_AT_A_TIME:
@@ -192,7 +192,7 @@ class Shards:
         return len(self.actors)
 
     def named(self, shard: int, recipe: Recipe) -> StateName:
-        """A name for a state; the shard drops the state when nobody has the name any more."""
+        """A name for a state; the shard drops the state once the name is gone."""
         state = StateName(uuid.uuid4().hex, self._ray.put(recipe))
         weakref.finalize(state, self._dropped[shard].append, state.name).atexit = False
         return state

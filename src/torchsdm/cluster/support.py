@@ -71,12 +71,12 @@ class State:
 
     @cached_property
     def names(self) -> dict[int, StateName]:
-        """By which each shard that has points knows this state."""
+        """The name of this state for each shard that has points."""
         return {shard: name for shard, (_, name) in self.known.items()}
 
     @cached_property
     def known(self) -> dict[int, tuple[Recipe, StateName]]:
-        """What each shard that has points knows."""
+        """The recipe and name of this state for each shard that has points."""
         found = {}
         for shard in sorted({one.shard for one in self.placed}):
             mine = (
@@ -153,7 +153,7 @@ class ShardedSupport(Support):
 
     @property
     def shards(self) -> Shards:
-        """Who searches it."""
+        """The shards that search it."""
         return self._state.shards
 
     @property

@@ -198,7 +198,7 @@ class Backbone:
         return getattr(self.tokenizer, "chat_template", None) is not None
 
     def fingerprint(self) -> str:
-        """By which a classifier recognises the model it was fitted on."""
+        """The digest by which a classifier recognises the model it was fitted on."""
         if self._fingerprint is None:
             self._fingerprint = self.source.fingerprint() if self.source is not None else _parameter_digest(self)
         return self._fingerprint
