@@ -55,17 +55,8 @@ class State:
         return list(accumulate(map(len, self.placed), initial=0))
 
     @cached_property
-    def labels(self) -> Tensor:
-        """The labels (S,)."""
-        return self._marks[0]
-
-    @cached_property
-    def predictions(self) -> Tensor:
-        """The predictions (S,)."""
-        return self._marks[1]
-
-    @cached_property
-    def _marks(self) -> tuple[Tensor, ...]:
+    def marks(self) -> tuple[Tensor, ...]:
+        """Labels and predictions (S,)."""
         marks = [one.block.marks() for one in self.placed]
         return tuple(torch.cat(values).to(torch.int64) for values in zip(*marks, strict=True))
 
@@ -164,12 +155,12 @@ class ShardedSupport(Support):
     @property
     def labels(self) -> Tensor:
         """The labels (S,)."""
-        return self._state.labels
+        return self._state.marks[0]
 
     @property
     def predictions(self) -> Tensor:
         """The predictions (S,)."""
-        return self._state.predictions
+        return self._state.marks[1]
 
     @property
     def squared_norms(self) -> Tensor:
