@@ -48,8 +48,9 @@ def _replacing(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
         sync_directory(path.parent)
-    finally:
+    except BaseException:
         temporary.unlink(missing_ok=True)
+        raise
 
 
 def remove_unfinished(directory: Path) -> None:
@@ -84,7 +85,7 @@ def describe_file(path: Path) -> dict[str, Any]:
 
 
 def file_identity(path: Path) -> tuple[int, int] | None:
-    """By which a file that is open is told from another that was put at its path; None if there is none."""
+    """What tells an open file from another that was put at its path; None if there is none."""
     try:
         found = path.stat()
     except FileNotFoundError:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -146,11 +147,8 @@ def check_positive(value: Any, name: str, caller: str, *, integer: bool = False,
     if isinstance(value, bool) or not isinstance(value, kinds):
         kind = "an integer" if integer else "a number"
         raise InvalidTypeError(f"'{name}' of {caller} must be {kind}. Got {value!r}.")
-    try:
-        number = float(value)
-    except OverflowError:  # an integer of hundreds of digits
-        number = math.inf
-    if not (np.isfinite(number) and (number > 0 or (zero and number == 0))):
+    number: Any = value
+    if not (0 < number <= sys.float_info.max or (zero and number == 0)):  # NaN is neither
         bound = "at least 0" if zero else "positive"
         raise InvalidInputError(f"'{name}' of {caller} must be {bound}. Got {value!r}.")
 
@@ -298,8 +296,7 @@ def check_label_array(y: Any, caller: str) -> Array:
         if is_loose and len({isinstance(label, str) for label in y if label is not None}) == 2:
             raise InvalidInputError(f"'y' of {caller} must be strings or numbers, not both. Got a mixture.")
         labels: Array = column_or_1d(y, warn=True)
-        missing = [label for label in labels.tolist() if label is None] if labels.dtype == object else []
-        if missing:
+        if labels.dtype == object and None in labels.tolist():
             row = labels.tolist().index(None)
             raise InvalidInputError(
                 f"'y' of {caller} must contain labels. Got None, first in row {row}; leave unlabelled points out."

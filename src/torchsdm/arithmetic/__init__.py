@@ -1,5 +1,6 @@
 """Arithmetic: sums and products whose bits depend on neither batch nor device, loops in C, and threads for them."""
 
+from torchsdm.arithmetic._build import compile_loops
 from torchsdm.arithmetic.exact import (
     canonical_sum,
     empty_float32,
@@ -11,11 +12,12 @@ from torchsdm.arithmetic.exact import (
     rounded_interval,
     whole_lines,
 )
-from torchsdm.arithmetic.loops import LEVELS, call, compile_loops, has_loops, library, loops_in_use
-from torchsdm.arithmetic.threads import in_shares
+from torchsdm.arithmetic.loops import LEVELS, call, has_loops, library, loops_in_use
+from torchsdm.arithmetic.threads import blocks, in_shares
 
 __all__ = [
     "LEVELS",
+    "blocks",
     "call",
     "canonical_sum",
     "compile_loops",

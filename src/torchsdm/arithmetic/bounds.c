@@ -157,7 +157,7 @@ typedef struct {
     double ratio, rounding, product_error, sum_error; /* r, e, gamma and eta of torchsdm.matching._coarse */
 } coarse_terms_t;
 
-/* The rows' side of the coarse bounds; see CoarseBounds.queries. */
+/* The rows' side of the coarse bounds; see CoarsePoints.queries. */
 int coarse_queries(const points_t *queries, const double *centre, const coarse_terms_t *coarse, uint16_t *halves,
                    int64_t stride, float *factor, float *low, float *high, int64_t begin, int64_t end) {
     const bound_terms_t *terms = &coarse->terms;

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from torchsdm.arithmetic.loops import call, has_loops
-from torchsdm.arithmetic.threads import in_shares
+from torchsdm.arithmetic.threads import blocks, in_shares
 
 _FEW_ROWS = 16  # for so few, converting the weights would take longer than the products
 _CHUNK_ELEMENTS = 1 << 18  # float64 elements at once in the canonical evaluation: 2 MB, which stay in cache
@@ -95,9 +95,7 @@ def pair_distances(a: Tensor, b: Tensor, rows: Tensor, columns: Tensor) -> Tenso
     Bit for bit what ``numpy.sqrt(((a - b) ** 2).sum(axis=-1))`` gives.
     """
     distances = torch.empty(len(rows), dtype=torch.float64, device=a.device)
-    chunk = max(1, _CHUNK_ELEMENTS // max(1, a.shape[-1]))
-    for start in range(0, len(rows), chunk):
-        part = slice(start, start + chunk)
+    for part in blocks(len(rows), a.shape[-1], _CHUNK_ELEMENTS):
         difference = a[rows[part]].double() - b[columns[part]].double()  # (P, M)
         distances[part] = exact_sqrt(canonical_sum(difference.square_()))
     return distances
@@ -156,9 +154,8 @@ def invariant_linear(
     bound = size.mul_(1.05 * error).add_(torch.finfo(torch.float64).tiny)
     result: Tensor = (fast - bound).float()
     rows, columns = torch.nonzero(result != fast.add_(bound).float(), as_tuple=True)
-    chunk = max(1, _CHUNK_ELEMENTS // max(1, x.shape[1]))
-    for start in range(0, len(rows), chunk):
-        r, c = rows[start : start + chunk], columns[start : start + chunk]
+    for part in blocks(len(rows), x.shape[1], _CHUNK_ELEMENTS):
+        r, c = rows[part], columns[part]
         result[r, c] = (canonical_sum(standardised(x[r]).mul_(weight[c])) + bias[c]).float()
     return result
 

@@ -79,11 +79,6 @@ def loops_in_use() -> str:
     return wanted or possible[-1]
 
 
-def compile_loops() -> list[Path]:
-    """Compile the loops into this folder, for who got the package without them; none if there is no compiler."""
-    return _build.compile_loops()
-
-
 def has_loops() -> bool:
     """Whether there are compiled loops."""
     return library() is not None

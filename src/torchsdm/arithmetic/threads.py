@@ -1,9 +1,9 @@
-"""Work in shares, by as many threads as torch uses: for loops that release the interpreter lock."""
+"""Work in blocks that fit in memory, or in shares by as many threads as torch uses."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
@@ -11,8 +11,17 @@ from functools import cache
 import torch
 
 
+def blocks(n: int, width: int, n_elements: int) -> Iterator[slice]:
+    """Slices of n rows of a width that have at most so many elements, or a single row."""
+    size = max(1, n_elements // max(1, width))
+    return (slice(start, start + size) for start in range(0, n, size))
+
+
 def in_shares(work: Callable[[int, int], None], n: int, share: int, helpers: ThreadPoolExecutor | None = None) -> None:
-    """Do work from 0 to n in shares, by as many threads as torch uses; the next free thread takes the next share."""
+    """Do work from 0 to n in shares, by as many threads as torch uses; the next free thread takes the next share.
+
+    It should release the interpreter lock.
+    """
     shares = iter(range(0, n, share))
 
     def take_shares() -> None:

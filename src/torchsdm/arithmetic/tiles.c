@@ -1,4 +1,4 @@
-/* What matching does with a tile of products while it is in cache (torchsdm.matching._kernels).
+/* What matching does with a tile of products while it is in cache (torchsdm.matching._engine).
 
    A tile has float32 products of queries (rows) with support points (columns). With them,
 

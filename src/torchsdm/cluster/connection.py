@@ -13,7 +13,7 @@ AUTO = "auto"  #: the cluster of this machine, or a new one on it
 
 _SECONDS_TO_ANSWER = 10
 _LOGGER = logging.getLogger(__name__)
-# A lost node is noticed after three seconds instead of about fifteen. Only a cluster that starts here can be told so.
+# A lost node is noticed after three seconds instead of about fifteen. Only a cluster that starts here can be set up so.
 _QUICK_HEALTH_CHECKS = {
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 1000,
@@ -77,7 +77,7 @@ def _host_and_port(address: object) -> tuple[str, int]:
 
 
 def _check_reachable(host: str, port: int) -> None:
-    """Say at once that nobody answers; Ray alone would try for minutes."""
+    """Fail at once if nothing answers; Ray alone would try for minutes."""
     try:
         socket.create_connection((host, port), timeout=_SECONDS_TO_ANSWER).close()
     except (OSError, OverflowError) as error:

@@ -11,7 +11,7 @@ import threading
 import uuid
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -55,8 +55,7 @@ class StateName:
     """A state of the support as one shard has it: a name, and where to read what it stands for."""
 
     name: str
-    recipe: Any
-    """A reference to a ``Recipe`` in the object store."""
+    recipe: Any  # a reference to a ``Recipe`` in the object store
 
 
 class Shard:
@@ -110,7 +109,7 @@ class Shard:
         return found
 
     def ping(self) -> bool:
-        """Whether the actor is there."""
+        """Whether the actor is alive."""
         return True
 
     def _begin(self, dropped: Sequence[str]) -> None:
@@ -180,7 +179,7 @@ class Shards:
 
     @classmethod
     def of(cls, backend: RayBackend) -> Shards:
-        """The shards of a cluster; those that are there already are shared."""
+        """The shards of a cluster; those that exist already are shared."""
         job = backend.connect().get_runtime_context().get_job_id()
         asked = job, backend.shards, backend.threads
         with _ONE_AT_A_TIME:
@@ -193,7 +192,7 @@ class Shards:
         return len(self.actors)
 
     def named(self, shard: int, recipe: Recipe) -> StateName:
-        """A name for a state; the shard drops the state when nobody has the name any more."""
+        """A name for a state; the shard drops the state once the name is gone."""
         state = StateName(uuid.uuid4().hex, self._ray.put(recipe))
         weakref.finalize(state, self._dropped[shard].append, state.name).atexit = False
         return state
@@ -207,6 +206,16 @@ class Shards:
         dropped = self._dropped[shard]
         names = [dropped.popleft() for _ in range(len(dropped))]
         return getattr(self.actors[shard], question).remote(state, *arguments, names)
+
+    def answered(self, questions: Iterable[tuple[T, list[Any]]]) -> Iterator[tuple[T, list[Any]]]:
+        """What questions belong to, each with its answers, in their order; a few are on their way at once."""
+        waiting: deque[tuple[T, list[Any]]] = deque()
+        for question in questions:
+            waiting.append(question)
+            if len(waiting) == IN_FLIGHT:
+                subject, answers = waiting.popleft()
+                yield subject, self.gathered(answers)
+        yield from ((subject, self.gathered(answers)) for subject, answers in waiting)
 
     def gathered(self, answers: Sequence[Any]) -> list[Any]:
         """Wait for answers; a lost shard is waited for while it may still come back."""

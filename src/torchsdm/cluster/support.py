@@ -7,7 +7,6 @@ counts its matches before the first non-match of all.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from torchsdm.cluster.backend import Backend, as_backend
 from torchsdm.cluster.blocks import BLOCK_ROWS, Block, HeldRows, Recipe, Source, even_parts, joined, logged, stretches
-from torchsdm.cluster.shards import IN_FLIGHT, Batch, Shards, StateName
+from torchsdm.cluster.shards import Batch, Shards, StateName
 from torchsdm.matching import Found, IndexedRows, Match, RowsInFile, Support, rows_at_once, with_part
 from torchsdm.training import Spread
 from torchsdm.validation import as_tensor
@@ -34,8 +33,7 @@ class Placed:
 
     shard: int
     block: Block
-    is_added: bool = False
-    """Whether it came after the support was spread; such blocks are joined while they are small."""
+    is_added: bool = False  # whether it came after the support was spread; such blocks are joined while they are small
 
     def __len__(self) -> int:
         return len(self.block)
@@ -57,28 +55,19 @@ class State:
         return list(accumulate(map(len, self.placed), initial=0))
 
     @cached_property
-    def labels(self) -> Tensor:
-        """The labels (S,)."""
-        return self._marks[0]
-
-    @cached_property
-    def predictions(self) -> Tensor:
-        """The predictions (S,)."""
-        return self._marks[1]
-
-    @cached_property
-    def _marks(self) -> tuple[Tensor, ...]:
+    def marks(self) -> tuple[Tensor, ...]:
+        """Labels and predictions (S,)."""
         marks = [one.block.marks() for one in self.placed]
         return tuple(torch.cat(values).to(torch.int64) for values in zip(*marks, strict=True))
 
     @cached_property
     def names(self) -> dict[int, StateName]:
-        """By which each shard that has points knows this state."""
+        """The name of this state for each shard that has points."""
         return {shard: name for shard, (_, name) in self.known.items()}
 
     @cached_property
     def known(self) -> dict[int, tuple[Recipe, StateName]]:
-        """What each shard that has points knows."""
+        """The recipe and name of this state for each shard that has points."""
         found = {}
         for shard in sorted({one.shard for one in self.placed}):
             mine = (
@@ -155,7 +144,7 @@ class ShardedSupport(Support):
 
     @property
     def shards(self) -> Shards:
-        """Who searches it."""
+        """The shards that search it."""
         return self._state.shards
 
     @property
@@ -166,12 +155,12 @@ class ShardedSupport(Support):
     @property
     def labels(self) -> Tensor:
         """The labels (S,)."""
-        return self._state.labels
+        return self._state.marks[0]
 
     @property
     def predictions(self) -> Tensor:
         """The predictions (S,)."""
-        return self._state.predictions
+        return self._state.marks[1]
 
     @property
     def squared_norms(self) -> Tensor:
@@ -217,51 +206,36 @@ class ShardedSupport(Support):
             yield from self._batches(one.block.points(), one.block.marks()[1].to(torch.int64), own, 0)
 
     def _answers(self, batches: Iterable[Batch], *, counts: bool = True) -> Iterator[Match]:
-        """The answers to batches, in their order; without ``counts``, only what comes first is asked for."""
-        return self._at_once(batches) if self._state.is_on_one else self._in_rounds(batches, counts=counts)
+        """The answers to batches, in their order; without ``counts``, only what comes first is asked for.
 
-    def _at_once(self, batches: Iterable[Batch]) -> Iterator[Match]:
-        """The answers to batches, in their order, from the only shard that has points."""
-        shards, ((shard, name),) = self._state.shards, self._state.names.items()
-        waiting: deque[Any] = deque()
-        for batch in batches:
-            waiting.append(shards.ask("match", shard, name, shards.put(batch)))
-            if len(waiting) == IN_FLIGHT:
-                yield from shards.gathered([waiting.popleft()])
-        yield from shards.gathered(waiting)
+        While some batches are in their second round, others are in their first.
+        """
+        shards, names = self._state.shards, self._state.names.items()
 
-    def _in_rounds(self, batches: Iterable[Batch], *, counts: bool) -> Iterator[Match]:
-        """The answers to batches, in their order; while some are in their second round, others are in their first."""
-        state = self._state
-        waiting: deque[tuple[Any, list[Any]]] = deque()
-        counting: deque[tuple[Found, list[Any]]] = deque()
+        def both_rounds() -> Iterator[tuple[None, list[Any]]]:
+            ((shard, name),) = names
+            for batch in batches:
+                yield None, [shards.ask("match", shard, name, shards.put(batch))]
 
-        def count() -> None:
-            batch, answers = waiting.popleft()
-            firsts = Found.merged(state.shards.gathered(answers))
-            boundary = firsts.boundary_distance.numpy(), firsts.boundary_index.numpy()
-            names = state.names.items() if counts else ()
-            second = [state.shards.ask("count_matches", shard, name, batch, boundary) for shard, name in names]
-            counting.append((firsts, second))
+        def first_round() -> Iterator[tuple[Any, list[Any]]]:
+            for batch in batches:
+                there = shards.put(batch)
+                yield there, [shards.ask("find_first", shard, name, there, counts) for shard, name in names]
 
-        def answer() -> Match:
-            firsts, answers = counting.popleft()
-            for n in state.shards.gathered(answers):
+        def second_round() -> Iterator[tuple[Found, list[Any]]]:
+            for there, found in shards.answered(first_round()):
+                firsts = Found.merged(found)
+                boundary = firsts.boundary_distance.numpy(), firsts.boundary_index.numpy()
+                asked = names if counts else ()
+                yield firsts, [shards.ask("count_matches", shard, name, there, boundary) for shard, name in asked]
+
+        if self._state.is_on_one:
+            yield from (match for _, (match,) in shards.answered(both_rounds()))
+            return
+        for firsts, numbers in shards.answered(second_round()):
+            for n in numbers:
                 firsts.count.add_(as_tensor(n, "counts", "ShardedSupport"))
-            return Match.of(firsts)
-
-        for batch in batches:
-            there = state.shards.put(batch)
-            names = state.names.items()
-            waiting.append((there, [state.shards.ask("find_first", *name, there, counts) for name in names]))
-            if len(waiting) == IN_FLIGHT:
-                count()
-            if len(counting) == IN_FLIGHT:
-                yield answer()
-        while waiting:
-            count()
-        while counting:
-            yield answer()
+            yield Match.of(firsts)
 
     def _add(self, exemplars: Tensor, labels: Tensor, predictions: Tensor, kept_in: Sequence[RowsInFile]) -> None:
         """Put them at the end: with the last small additions, or where there are fewest points."""

@@ -7,7 +7,6 @@ at: the round begins again from the last one that came back. No file system need
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -19,7 +18,7 @@ from torch import Tensor
 from torchsdm.cluster._losses import Lost, answer_of, check_losses
 from torchsdm.cluster.backend import Backend, RayBackend, as_backend
 from torchsdm.training import Callback, Learner, Round, Run, RunningRound, Training, part_of
-from torchsdm.validation import Array
+from torchsdm.validation import Array, as_tensor
 
 # Ray must not begin a lost task again: it knows only the first state. A task waits until we have taken its last epoch.
 _STREAMING = {"num_returns": "streaming", "max_retries": 0, "_generator_backpressure_num_objects": 1}
@@ -130,10 +129,8 @@ class _Shared:
         return cls(replace(training, data=type(training.data)(empty, empty)), arrays)
 
     def resume(self, number: int, state: Mapping[str, Tensor]) -> Learner:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # the arrays are read-only, and training only reads them
-            data = {
-                name: torch.from_numpy(array).view(dtype).view(shape)
-                for name, (array, dtype, shape) in self.arrays.items()
-            }
+        data = {
+            name: as_tensor(array, name, "train_rounds").view(dtype).view(shape)
+            for name, (array, dtype, shape) in self.arrays.items()
+        }
         return replace(self.training, data=type(self.training.data)(**data)).resume(number, state)

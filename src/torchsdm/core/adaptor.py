@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from torchsdm.arithmetic import empty_float32, invariant_linear
+from torchsdm.arithmetic import blocks, empty_float32, invariant_linear
 from torchsdm.errors import InvalidInputError
 from torchsdm.validation import check_positive, check_shape
 
@@ -49,10 +49,9 @@ class Adaptor(nn.Module, ABC):
         """
         device = self.output.weight.device
         exemplars = empty_float32(len(hidden_states), self.n_filters, device=device)
-        rows = max(1, _CACHED_ELEMENTS // max(1, math.prod(hidden_states.shape[1:])))
-        for start in range(0, len(hidden_states), rows):
-            block = hidden_states[start : start + rows].to(device).float()
-            exemplars[start : start + rows] = self._exemplars((block - self.mean).div_(self.scale))
+        for rows in blocks(len(hidden_states), math.prod(hidden_states.shape[1:]), _CACHED_ELEMENTS):
+            block = hidden_states[rows].to(device).float()
+            exemplars[rows] = self._exemplars((block - self.mean).div_(self.scale))
         return exemplars, self.output(exemplars)
 
     @torch.no_grad()
@@ -64,11 +63,9 @@ class Adaptor(nn.Module, ABC):
         """
         device = self.output.weight.device
         widest = max(math.prod(hidden_states.shape[1:]), self.n_filters, self.n_classes)
-        rows = max(1, _BLOCK_ELEMENTS // widest)
         exemplars = torch.empty(len(hidden_states), self.n_filters, dtype=torch.float32, device=device)
         logits = torch.empty(len(hidden_states), self.n_classes, dtype=torch.float32, device=device)
-        for start in range(0, len(hidden_states), rows):
-            block = slice(start, start + rows)
+        for block in blocks(len(hidden_states), widest, _BLOCK_ELEMENTS):
             exemplars[block] = self._exemplars_exact(hidden_states[block].to(device).float())
             logits[block] = invariant_linear(exemplars[block], self.output.weight, self.output.bias)
         return exemplars, logits
@@ -80,11 +77,11 @@ class Adaptor(nn.Module, ABC):
         """
         rows = torch.arange(len(hidden_states)) if rows is None else rows
         axes = (0,) if per_dimension else None
-        blocks = rows.split(max(1, _BLOCK_ELEMENTS // max(1, math.prod(hidden_states.shape[1:]))))
+        pieces = rows.split(max(1, _BLOCK_ELEMENTS // max(1, math.prod(hidden_states.shape[1:]))))
         n = len(rows) * math.prod(hidden_states.shape[1:-1]) * (1 if per_dimension else hidden_states.shape[-1])
 
         def total(of: Callable[[Tensor], Tensor]) -> Tensor:
-            entries = (hidden_states[block].float().double().reshape(-1, hidden_states.shape[-1]) for block in blocks)
+            entries = (hidden_states[block].float().double().reshape(-1, hidden_states.shape[-1]) for block in pieces)
             return torch.stack([of(block).sum(dim=axes) for block in entries]).sum(dim=0)
 
         mean = total(lambda h: h) / n

@@ -50,7 +50,7 @@ class Encoded:
 
     @cached_property
     def row_index(self) -> RowIndex:
-        """Where an exemplar is among these."""
+        """An index that finds equal exemplars."""
         return RowIndex(self.exemplars)
 
     @property

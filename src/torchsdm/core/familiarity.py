@@ -28,8 +28,7 @@ class Familiarity:
 
     distances: tuple[Array, ...]
     odds: tuple[Array, ...]
-    products: tuple[Array, ...]
-    """f of the calibration points."""
+    products: tuple[Array, ...]  # f of the calibration points
 
     @classmethod
     def fit(cls, nearest_distance: Array, logits: Array) -> Familiarity:

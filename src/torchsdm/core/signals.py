@@ -88,8 +88,7 @@ class ClassEcdfs:
         for distances in self._with_small_pooled() if pool_small else self.sorted_distances:
             if len(distances) == 0:
                 return torch.zeros_like(distance)
-            n_nearer = torch.searchsorted(distances.to(distance.device), distance)  # left: #{x < distance}
-            quantile = torch.minimum(quantile, (len(distances) - n_nearer).double() / len(distances))
+            quantile = torch.minimum(quantile, _share_no_nearer(distances, distance))
         return quantile
 
     def _with_small_pooled(self) -> tuple[Tensor, ...]:
@@ -107,9 +106,14 @@ class ClassEcdfs:
         of_classes = rows_by_class(classes, self.n_classes)
         for distances, rows in zip(self.sorted_distances, of_classes, strict=True):
             if len(distances) and len(rows):
-                n_nearer = torch.searchsorted(distances.to(nearest_distance.device), nearest_distance[rows].double())
-                quantile[rows] = (len(distances) - n_nearer).double() / len(distances)
+                quantile[rows] = _share_no_nearer(distances, nearest_distance[rows].double())
         return quantile
+
+
+def _share_no_nearer(known: Tensor, distance: Tensor) -> Tensor:
+    """1 - #{x in known : x < distance} / n."""
+    n_nearer = torch.searchsorted(known.to(distance.device), distance)
+    return (len(known) - n_nearer).double() / len(known)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ def bounded_text(make: Callable[[], str], what: str) -> str:
         try:
             os.close(reader)
             _limit_this_process()
-            _send(writer, _attempt(make))
+            with open(writer, "wb") as pipe:
+                pipe.write(_attempt(make))
         finally:
             os._exit(0)
     os.close(writer)
@@ -80,12 +81,6 @@ def _limit_this_process() -> None:
         most = resource.getrlimit(resource.RLIMIT_AS)[1]
         wanted = size + _MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
-
-
-def _send(writer: int, content: bytes) -> None:
-    view = memoryview(content)
-    while view:
-        view = view[os.write(writer, view) :]
 
 
 def _received(reader: int) -> bytes:

@@ -38,10 +38,8 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 class ModelOutput:
     """What a language model returns for a padded batch of B sequences."""
 
-    states: Tensor
-    """(B, L, H): the states of the chosen layer at every position; of several layers, side by side."""
-    logits: Tensor
-    """(B, K, V): the logits over the vocabulary at the K requested positions; K may be 0."""
+    states: Tensor  # (B, L, H): the states of the chosen layer at every position; of several layers, side by side
+    logits: Tensor  # (B, K, V): the logits over the vocabulary at the K requested positions; K may be 0
 
 
 @dataclass(frozen=True)
@@ -49,10 +47,8 @@ class Beginning:
     """Tokens that sequences begin with, run once for all of them."""
 
     ids: list[int]
-    states: Tensor
-    """(1, P, H): as in ``ModelOutput``."""
-    cache: Any
-    """Keys and values of its positions in every layer, as transformers keeps them."""
+    states: Tensor  # (1, P, H): as in ``ModelOutput``
+    cache: Any  # keys and values of its positions in every layer, as transformers keeps them
 
 
 class Backbone:
@@ -202,7 +198,7 @@ class Backbone:
         return getattr(self.tokenizer, "chat_template", None) is not None
 
     def fingerprint(self) -> str:
-        """By which a classifier recognises the model it was fitted on."""
+        """The digest by which a classifier recognises the model it was fitted on."""
         if self._fingerprint is None:
             self._fingerprint = self.source.fingerprint() if self.source is not None else _parameter_digest(self)
         return self._fingerprint

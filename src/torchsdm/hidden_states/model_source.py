@@ -48,18 +48,12 @@ _PLAIN_ONNX = ["*.json", "*.txt", "*.jinja", "*.model", "model.onnx*", "onnx/mod
 class ModelSource:
     """A language model on disk."""
 
-    reference: str
-    """How to find it again: as the user gave it, a path made absolute."""
-    directory: Path
-    """Contains ``config.json``, weights and tokenizer; or the GGUF file."""
-    gguf_file: Path | None
-    """The GGUF file, if the weights are in one."""
-    revision: str | None
-    """The commit of a model from a hub."""
-    max_tokens: int | None
-    """A limit stored with the model, as sentence-transformers does."""
-    onnx_file: Path | None = None
-    """The ONNX file, if the model is in one."""
+    reference: str  # how to find it again: as the user gave it, a path made absolute
+    directory: Path  # contains ``config.json``, weights and tokenizer; or the GGUF file
+    gguf_file: Path | None  # the GGUF file, if the weights are in one
+    revision: str | None  # the commit of a model from a hub
+    max_tokens: int | None  # a limit stored with the model, as sentence-transformers does
+    onnx_file: Path | None = None  # the ONNX file, if the model is in one
 
     def fingerprint(self) -> str:
         """SHA-256 of the weights that are loaded, the configuration and the tokenizer, wherever they are."""

@@ -33,8 +33,7 @@ _EXPORT = "optimum-cli export onnx --task feature-extraction"
 class OnnxOutput(NamedTuple):
     """What an ONNX model returns for a padded batch, named as transformers names it."""
 
-    last_hidden_state: Tensor
-    """(B, L, H)"""
+    last_hidden_state: Tensor  # (B, L, H)
     hidden_states: tuple[Tensor, ...] | None
     """The states of every layer, embeddings first, if the file has them and they were requested."""
 

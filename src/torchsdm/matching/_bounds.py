@@ -26,7 +26,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from torchsdm.arithmetic import call, empty_float32, has_loops, product_error, rounded_interval
+from torchsdm.arithmetic import blocks, call, empty_float32, has_loops, product_error, rounded_interval
 from torchsdm.matching._coarse import CoarsePoints
 from torchsdm.matching._tiles import LARGEST_QUERY, SMALLEST_QUERY, BoundTerms, RowBounds, points_in_c, terms_in_c
 from torchsdm.matching.rows import RowIndex
@@ -92,7 +92,7 @@ class CentredPoints:
 
     @cached_property
     def row_index(self) -> RowIndex:
-        """Where a point is among these."""
+        """An index that finds equal points."""
         return RowIndex(self.points)
 
     def multiplicands(self, start: int, stop: int) -> Tensor:
@@ -105,9 +105,7 @@ class CentredPoints:
         bounds = Bounds.of(self.squared_norms[order], 0.0, self.points.shape[1])
         scaled = empty_float32(*self.points.shape, device=self.points.device)
         centre = self.centre.to(self.points.dtype)
-        rows = max(1, _CACHED_ELEMENTS // max(1, self.points.shape[1]))
-        for start in range(0, len(order), rows):
-            block = slice(start, start + rows)
+        for block in blocks(len(order), self.points.shape[1], _CACHED_ELEMENTS):
             scaled[block] = self.points[order[block]].sub_(centre).mul_(bounds.scale)
         if bool(bounds.outliers.any()):
             scaled[bounds.outliers] = 0.0
@@ -181,7 +179,11 @@ class Bounds:
     def queries(self, queries: Tensor, centre: Tensor) -> RowBounds:
         """The rows' side for queries (n, M)."""
         if queries.device.type == "cpu" and has_loops():
-            return self._queries_compiled(queries, centre)
+            rows = torch.empty(3, len(queries), dtype=torch.float32)
+            side = RowBounds(empty_float32(*queries.shape, device=queries.device), *rows)
+            outputs = side.multiplier, side.factor, side.low, side.high
+            call("query_bounds", points_in_c(queries), centre, terms_in_c(self.terms), *outputs, 0, len(queries))
+            return side
         squared, cross = centred_products(queries, centre)
         exponents = torch.frexp(squared.sqrt()).exponent.clamp(min=self.exponent - SMALLEST_QUERY)
         left_out = (exponents > self.exponent + LARGEST_QUERY) | self.decide_nothing
@@ -190,13 +192,6 @@ class Bounds:
         factor = _power_of_two(exponents + 1 - 2 * self.exponent)
         shift = (squared + self.terms.cross * cross) * self.scale**2
         return self._rows(multiplier, factor, shift, squared * self.scale**2, left_out)
-
-    def _queries_compiled(self, queries: Tensor, centre: Tensor) -> RowBounds:
-        rows = torch.empty(3, len(queries), dtype=torch.float32)
-        side = RowBounds(empty_float32(*queries.shape, device=queries.device), *rows)
-        outputs = side.multiplier, side.factor, side.low, side.high
-        call("query_bounds", points_in_c(queries), centre, terms_in_c(self.terms), *outputs, 0, len(queries))
-        return side
 
     def among(self, scaled: Tensor, squared_norms: Tensor) -> RowBounds:
         """The rows' side for the support points themselves, centred and scaled."""
@@ -215,9 +210,7 @@ def centred_products(points: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
     if points.device.type == "cpu" and has_loops():
         call("centred_products", points_in_c(points), centre, squared, cross, 0, len(points))
         return squared, cross
-    rows = max(1, _BLOCK_ELEMENTS // max(1, points.shape[1]))
-    for start in range(0, len(points), rows):
-        block = slice(start, start + rows)
+    for block in blocks(len(points), points.shape[1], _BLOCK_ELEMENTS):
         centred = points[block].double() - centre
         cross[block] = centred @ centre
         squared[block] = centred.square_().sum(dim=1)

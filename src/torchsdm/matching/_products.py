@@ -148,10 +148,8 @@ class Piece:
     start: int
     stop: int
     is_one_class: bool
-    is_unsure: bool
-    """Whether these are the points that vouch for nothing; anything may be a match for one of them."""
-    stop_of_matches: int
-    """Where the following points can no longer be matches."""
+    is_unsure: bool  # whether these are the points that vouch for nothing; anything may be a match for one of them
+    stop_of_matches: int  # where the following points can no longer be matches
 
 
 def pieces_of(groups: Tensor, n_rows: int) -> list[Piece]:

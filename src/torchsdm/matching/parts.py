@@ -26,8 +26,7 @@ class Part:
     points: CentredPoints
     labels: Tensor  # (S,)
     predictions: Tensor  # (S,)
-    start: int = 0
-    """The support index of the first point."""
+    start: int = 0  # the support index of the first point
 
     def __len__(self) -> int:
         return len(self.labels)

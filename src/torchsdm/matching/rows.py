@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchsdm.arithmetic import call, has_loops
+from torchsdm.arithmetic import blocks, call, has_loops
 from torchsdm.validation import Array
 
 _BLOCK_ELEMENTS = 1 << 20  # numbers that are hashed or compared at once
@@ -87,7 +87,7 @@ class RowIndex:
         """One number for each row (N,)."""
         hashes = np.empty(len(self), dtype=np.uint64)
         weights = np.random.default_rng(0).integers(0, 2**64, self.rows[:1].numel(), dtype=np.uint64)
-        for block in _blocks(len(self), len(weights)):
+        for block in blocks(len(self), len(weights), _BLOCK_ELEMENTS):
             hashes[block] = _hashes(_bits(self.rows[block]), weights)
         return hashes
 
@@ -100,7 +100,7 @@ class RowIndex:
 
         def is_equal(rows: Array, places: Array) -> Array:
             equal = np.empty(len(rows), dtype=bool)
-            for block in _blocks(len(rows), self.rows[:1].numel()):
+            for block in blocks(len(rows), self.rows[:1].numel(), _BLOCK_ELEMENTS):
                 ours = _bits(self.rows[torch.from_numpy(places[block])])
                 equal[block] = (_bits(wanted.rows[torch.from_numpy(rows[block])]) == ours).all(axis=1)
             return equal
@@ -139,11 +139,6 @@ class IndexedRows:
 def _numbered(parts: Sequence[RowIndex]) -> Iterator[tuple[int, RowIndex]]:
     """Parts with the number of their first row."""
     return zip(accumulate(map(len, parts), initial=0), parts, strict=False)
-
-
-def _blocks(n: int, width: int) -> Iterator[slice]:
-    size = max(1, _BLOCK_ELEMENTS // max(1, width))
-    return (slice(start, start + size) for start in range(0, n, size))
 
 
 def _hashes(bits: Array, weights: Array) -> Array:

@@ -31,7 +31,6 @@ from torch import Tensor
 
 from torchsdm.arithmetic import has_loops
 from torchsdm.errors import InvalidInputError
-from torchsdm.matching._bounds import CentredPoints
 from torchsdm.matching._coarse import fits, has_coarse_products
 from torchsdm.matching._engine import Engine, KernelKind
 from torchsdm.matching._products import FEWEST_ROWS, MutualProducts, Products, pieces_of, rows_of_products
@@ -186,16 +185,14 @@ class Search:
         return Search(queries, predictions, self.parts, exclude, self.block_size, k=k, kernels="compiled")
 
 
-def rows_at_once(n_points: int, block_size: int = DEFAULT_BLOCK_SIZE) -> int:
+def rows_at_once(n_points: int) -> int:
     """How many queries a batch should have if several are under way at once, each searching so many points.
 
     Their products take a quarter of what one alone may take, but all of it rather than be computed twice.
     """
-    small = max(1, block_size // 2)
+    small = DEFAULT_BLOCK_SIZE // 2
     n_rows, kept = rows_of_products(n_points, small, small)
-    if not kept and rows_of_products(n_points, FEWEST_ROWS, block_size)[1]:
-        return min(FEWEST_ROWS, block_size)
-    return n_rows
+    return FEWEST_ROWS if not kept and rows_of_products(n_points, FEWEST_ROWS, DEFAULT_BLOCK_SIZE)[1] else n_rows
 
 
 def match(
@@ -339,10 +336,11 @@ def _search_in_blocks(
 
 def _engine(queries: Tensor, parts: Sequence[Part], kernels: KernelKind | None) -> Engine:
     """The kernels for a search, as wanted or else as they are fastest."""
-    return Engine(queries.device, kernels or _fastest_kernels(queries, [part.points for part in parts]))
+    return Engine(queries.device, kernels or _fastest_kernels(queries, parts))
 
 
-def _fastest_kernels(queries: Tensor, points: Sequence[CentredPoints]) -> KernelKind:
+def _fastest_kernels(queries: Tensor, parts: Sequence[Part]) -> KernelKind:
+    points = [part.points for part in parts]
     if queries.device.type != "cpu" or not has_loops():
         return "torch"
     if not has_coarse_products() or queries.shape[1] < _FEWEST_FILTERS:

@@ -1,10 +1,10 @@
 """What we promise beyond the paper: certificate, lanes, drift guard."""
 
 from torchsdm.trust._pools import points_needed
-from torchsdm.trust.certificate import Certificate, GroupCheck, ScoredSample, can_certify, certify
+from torchsdm.trust.certificate import Certificate, ScoredSample, can_certify, certify
 from torchsdm.trust.certified import CertifiedClassifier
-from torchsdm.trust.choice import AlphaChoice, AlphaCurve, AlphaPoint, Prices
-from torchsdm.trust.control import ControlChoice, choose_control
+from torchsdm.trust.choice import AlphaChoice, AlphaCurve, Prices
+from torchsdm.trust.control import choose_control
 from torchsdm.trust.draws import row_digests, uniform_of
 from torchsdm.trust.guard import DriftGuard, GuardReset
 from torchsdm.trust.lanes import LaneRule, SignalSample, demoted, familiarity_of, is_familiar
@@ -13,12 +13,9 @@ from torchsdm.trust.reliability import Reliability
 __all__ = [
     "AlphaChoice",
     "AlphaCurve",
-    "AlphaPoint",
     "Certificate",
     "CertifiedClassifier",
-    "ControlChoice",
     "DriftGuard",
-    "GroupCheck",
     "GuardReset",
     "LaneRule",
     "Prices",

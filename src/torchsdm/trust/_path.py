@@ -182,11 +182,9 @@ class _Sureness:
     """How surely each group would pass on a certification sample ``ratio`` times as large as calibration (z)."""
 
     ratio: float
-    alpha: Array
-    """The target of each group (G,)."""
+    alpha: Array  # the target of each group (G,)
     delta: float
-    growth: float = 1
-    """How many times larger both samples are taken to be."""
+    growth: float = 1  # how many times larger both samples are taken to be
 
     def of(self, counts: GroupCounts) -> Array:
         n = np.floor(self.growth * self.ratio * counts.n)  # expected on certification

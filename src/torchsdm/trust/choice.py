@@ -1,4 +1,4 @@
-"""Choosing alpha by what it costs: a wrong answer has a price, and so has a person's look.
+"""Choosing alpha by what it costs: a wrong answer has a price, and so has a review by a person.
 
 A rule that admits a share s of the inputs, of which a share e is wrong, costs per input
 
@@ -39,14 +39,14 @@ _ABOUT = 1.001  # times the least cost: for so little, a larger alpha is the bet
 
 @dataclass(frozen=True)
 class Prices:
-    """What a wrong answer costs, for each true class, and what a person's look costs."""
+    """What a wrong answer costs, for each true class, and what a review costs."""
 
     error: tuple[float, ...]
     review: float
 
     @classmethod
     def of(cls, cost_error: Any, cost_review: Any, n_classes: int, caller: str) -> Prices:
-        """Checked prices of a wrong answer that is acted on, one or (C,), and of a look at one that is not."""
+        """Checked prices of a wrong answer that is acted on, one or (C,), and of the review of one that is not."""
         is_one = np.ndim(cost_error) == 0
         error = (cost_error,) * n_classes if is_one else tuple(cost_error)
         if len(error) != n_classes:
@@ -59,7 +59,7 @@ class Prices:
         if max(error) <= cost_review:
             raise InvalidInputError(
                 f"'cost_error' of {caller} must be above 'cost_review'. Got {max(error):g} and {cost_review:g}: if a "
-                "wrong answer costs no more than a look, looking never pays; act on every answer."
+                "wrong answer costs no more than a review, reviewing never pays; act on every answer."
             )
         return cls(tuple(map(float, error)), float(cost_review))
 
@@ -196,7 +196,7 @@ class AlphaChoice:
 
     @property
     def cost_of_reviewing_everything(self) -> float:
-        """The price of a look."""
+        """The price of one review."""
         return self.prices.review
 
     @property

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from torchsdm.arithmetic import threads
-from torchsdm.arithmetic.threads import in_shares
+from torchsdm.arithmetic.threads import blocks, in_shares
 
 
 @pytest.fixture(autouse=True)
@@ -84,3 +84,12 @@ atexit.register(lambda: in_shares(lambda begin, end: print(begin), 3, 1))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split() == ["0", "1", "2"] and done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("n", "width", "sizes"), [(0, 4, []), (5, 4, [3, 2]), (3, 12, [1, 1, 1]), (2, 99, [1, 1]), (7, 0, [7])]
+)
+def test_blocks_have_no_more_elements_than_allowed_but_for_a_single_row(n, width, sizes):
+    rows = range(n)
+    assert [len(rows[block]) for block in blocks(n, width, 12)] == sizes
+    assert [row for block in blocks(n, width, 12) for row in rows[block]] == [*rows]

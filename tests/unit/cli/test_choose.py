@@ -94,7 +94,7 @@ def test_the_model_stays_as_it_is(folder, given):
         (("--cost-error", 0, "--cost-review", 1), "must be positive"),
         (("--cost-error", -3, "--cost-review", 1), "must be positive"),
         (("--cost-error", 3, "--cost-review", -1), "must be positive"),
-        (("--cost-error", 1, "--cost-review", 2), "looking never pays"),
+        (("--cost-error", 1, "--cost-review", 2), "reviewing never pays"),
         (("--cost-error", 3, "--cost-error", 4, "--cost-review", 1), "takes one number, or CLASS=NUMBER"),
         (("--cost-error", 3, "--cost-error", "ham=4", "--cost-review", 1), "not both"),
         (("--cost-error", "ham=3", "--cost-error", "ham=4", "--cost-review", 1), "CLASS=NUMBER once"),
