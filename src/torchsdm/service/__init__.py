@@ -1,10 +1,10 @@
 """A saved model behind HTTP: a service that programs can rely on, on FastAPI and uvicorn.
 
 - ``app`` puts the application together, ``server`` runs it;
-- ``routes`` has what can be asked, ``inference_protocol`` the same in the words of the Open Inference Protocol,
-  ``schemas`` the shapes of requests and answers, ``documentation`` their description for programs, with examples;
+- ``routes`` and ``inference_protocol`` (the same in the words of the Open Inference Protocol) have what can be asked,
+  ``inspector`` what the page asks; ``schemas`` the shapes of requests and answers, ``documentation`` examples of them;
 - ``serving`` holds the model that is served, and replaces it; ``batching`` the one thread that asks it;
-- ``security``, ``failures`` and ``metrics`` are what every request passes;
+- ``security`` and ``failures`` are what every request passes, ``metrics`` and ``recent`` what is counted;
 - ``tools`` offers the model to agents, over the Model Context Protocol.
 
 FastAPI and its kind belong to the extra ``serve``: nothing here is imported before ``create_app`` or ``run_service``.

@@ -36,11 +36,11 @@ class QueueFull(Exception):
 
 
 class Closed(Exception):
-    """The worker takes no more requests."""
+    """The service is shutting down: requests are no longer taken, or no longer answered."""
 
 
 class Abandoned(Exception):
-    """Whoever asked has left before anybody began with the answer."""
+    """The client left before its request was begun."""
 
 
 @dataclass
@@ -56,44 +56,14 @@ class _Waiting:
         return self.weight == math.inf
 
 
-class Mailbox:
-    """Brings results from another thread to the coroutines that wait for them.
-
-    The event loop is woken once for all results that arrive together: waking it costs more than handling one.
-    """
-
-    def __init__(self) -> None:
-        self._arrived: deque[tuple[asyncio.Future[Any], Future[Any]]] = deque()
-        self._is_waking = False
-
-    async def result(self, future: Future[Any]) -> Any:
-        """The result of a future of another thread; who is cancelled meanwhile cancels it."""
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[Any] = loop.create_future()
-
-        def arrive(done: Future[Any]) -> None:
-            self._arrived.append((waiter, done))
-            if not self._is_waking:
-                self._is_waking = True
-                loop.call_soon_threadsafe(self._deliver)
-
-        future.add_done_callback(arrive)
-        try:
-            return await waiter
-        finally:
-            future.cancel()
-
-    def _deliver(self) -> None:
-        self._is_waking = False  # before the first is taken: what arrives from now on wakes again
-        while self._arrived:
-            waiter, done = self._arrived.popleft()
-            if waiter.done():
-                continue
-            error = Closed() if done.cancelled() else done.exception()  # only an end cancels what is waited for
-            if error is None:
-                waiter.set_result(done.result())
-            else:
-                waiter.set_exception(error)
+async def result_of(future: Future[Any]) -> Any:
+    """The result of a future of another thread, for a coroutine; a coroutine that is cancelled cancels it."""
+    try:
+        return await asyncio.wrap_future(future)
+    except asyncio.CancelledError:
+        if future.cancelled():
+            raise Closed from None
+        raise
 
 
 class Worker:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +15,6 @@ from torchsdm.errors import BackboneError, ModelFileError, ModelInUseError, Torc
 from torchsdm.service.batching import Abandoned, Closed, QueueFull
 from torchsdm.wording import shortened
 
-_LOGGER = logging.getLogger(__name__)
 _PLACE = 100  # characters of the place that a message names
 
 
@@ -33,87 +30,53 @@ class JSONAnswer(Response):
 
 def refusal(status: int, what: str, headers: Mapping[str, str] | None = None) -> Response:
     """An answer that says why there is no other."""
-    return JSONAnswer({"error": what}, status, dict(headers or {}))
+    return JSONAnswer({"error": what}, status, headers)
 
 
 def answer_failures(app: FastAPI) -> None:
-    """Have an application answer its exceptions."""
-    app.add_exception_handler(TorchSDMError, _unusable)
-    app.add_exception_handler(RequestValidationError, _malformed)
-    app.add_exception_handler(HTTPException, _refused)
-    app.add_exception_handler(QueueFull, _full)
-    app.add_exception_handler(Closed, _closing)
-    app.add_exception_handler(Abandoned, _abandoned)
-    app.add_middleware(_Unexpected)
+    """Have an application answer its exceptions; of several handlers, the one of the closest class is called."""
 
+    @app.exception_handler(TorchSDMError)
+    async def unusable(_: Request, error: TorchSDMError) -> Response:
+        return refusal(422, str(error))
 
-async def _unusable(_: Request, error: Exception) -> Response:
-    """A request that cannot be used as it is; if it is not the request's fault, the service cannot answer it."""
-    status = 422
-    if isinstance(error, (BackboneError, ModelFileError)):
-        status = 503
-    elif isinstance(error, ModelInUseError):
-        status = 409
-    return refusal(status, str(error))
+    @app.exception_handler(BackboneError)
+    @app.exception_handler(ModelFileError)
+    async def unanswerable(_: Request, error: TorchSDMError) -> Response:  # not the request's fault
+        return refusal(503, str(error))
 
+    @app.exception_handler(ModelInUseError)
+    async def in_use(_: Request, error: ModelInUseError) -> Response:
+        return refusal(409, str(error))
 
-async def _malformed(_: Request, error: Exception) -> Response:
-    """A body of another shape; the first place where it differs is named."""
-    problems = error.errors() if isinstance(error, RequestValidationError) else []
-    first, *others = problems
-    place = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
-    more = (
-        f" There {'is 1 more problem' if len(others) == 1 else f'are {len(others)} more problems'}." if others else ""
-    )
-    return refusal(422, f"{shortened(place, _PLACE)}: {first['msg'].rstrip('.')}.{more}")
+    @app.exception_handler(RequestValidationError)
+    async def malformed(_: Request, error: RequestValidationError) -> Response:
+        """Name the first place where a request has another shape."""
+        first, *others = error.errors()
+        place = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
+        n = len(others)
+        more = f" There {'is 1 more problem' if n == 1 else f'are {n} more problems'}." if others else ""
+        return refusal(422, f"{shortened(place, _PLACE)}: {first['msg'].rstrip('.')}.{more}")
 
+    @app.exception_handler(HTTPException)
+    async def refused(request: Request, error: HTTPException) -> Response:
+        """Answer what FastAPI and Starlette refuse: unknown paths and methods above all."""
+        path, said = shortened(request.url.path, _PLACE), str(error.detail).rstrip(".")
+        if error.status_code == 405:
+            said = f"{path} does not take {request.method}. /openapi.json has the routes"
+        elif error.detail == "Not Found":
+            said = f"There is nothing at {path}. /openapi.json has the routes"
+        return refusal(error.status_code, f"{said}.", error.headers)
 
-async def _refused(request: Request, error: Exception) -> Response:
-    """A path or a method that does not exist, and what the service refuses itself."""
-    if not isinstance(error, HTTPException):
-        raise error
-    path = shortened(request.url.path, _PLACE)
-    if error.status_code == 405:
-        return refusal(405, f"{path} does not take {request.method}. /openapi.json has the routes.", error.headers)
-    if error.detail == "Not Found":
-        return refusal(404, f"There is nothing at {path}. /openapi.json has the routes.")
-    return refusal(error.status_code, f"{str(error.detail).rstrip('.')}.", error.headers)
+    @app.exception_handler(QueueFull)
+    async def full(_: Request, error: QueueFull) -> Response:
+        said = f"Too many requests are waiting. Come back in {error.seconds} s."
+        return refusal(429, said, {"retry-after": str(error.seconds)})
 
+    @app.exception_handler(Closed)
+    async def closing(_: Request, __: Closed) -> Response:
+        return refusal(503, "The service is shutting down.", {"retry-after": "5"})
 
-async def _full(_: Request, error: Exception) -> Response:
-    seconds = error.seconds if isinstance(error, QueueFull) else 1
-    return refusal(429, f"Too many requests wait. Come back in {seconds} s.", {"retry-after": str(seconds)})
-
-
-async def _closing(_: Request, __: Exception) -> Response:
-    return refusal(503, "The service is ending.", {"retry-after": "5"})
-
-
-async def _abandoned(_: Request, __: Exception) -> Response:
-    return refusal(499, "You left before the answer.")  # for the metrics: nobody reads it
-
-
-class _Unexpected:
-    """Whatever nobody thought of gets an id, which is in the log beside the traceback."""
-
-    def __init__(self, app: Any) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request on."""
-        has_begun = False
-
-        async def noting_send(message: Any) -> None:
-            nonlocal has_begun
-            has_begun = has_begun or message["type"] == "http.response.start"
-            await send(message)
-
-        try:
-            await self.app(scope, receive, noting_send)
-        except Exception:
-            name = secrets.token_hex(6)
-            _LOGGER.exception("failure %s: %s %r", name, scope.get("method"), scope.get("path"))
-            if scope["type"] != "http" or has_begun:
-                raise
-            said = f"Something went wrong that should not have. The service's log has it as failure {name}."
-            await refusal(500, said)(scope, receive, send)
+    @app.exception_handler(Abandoned)
+    async def abandoned(_: Request, __: Abandoned) -> Response:
+        return refusal(499, "The client left before the answer.")  # only the metrics see it

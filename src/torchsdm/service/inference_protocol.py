@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from fastapi import Request
+from fastapi import APIRouter, Depends
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
@@ -22,13 +22,10 @@ from starlette.responses import Response
 from torchsdm import __version__
 from torchsdm.application import AnswerRequest
 from torchsdm.errors import InvalidInputError
+from torchsdm.service.access import REFUSALS, ServingModel, StrictRequest, StrictRoute, refusals
 from torchsdm.service.failures import JSONAnswer
-from torchsdm.service.routes.access import REFUSALS, ServingModel, body_of, new_router, strict_json, validated
-from torchsdm.service.schemas import ErrorAnswer
-from torchsdm.service.serving import Served, Serving
+from torchsdm.service.serving import Served
 from torchsdm.wording import shortened
-
-router = new_router(prefix="/v2", tags=["Open Inference Protocol"])
 
 HEADER_LENGTH = "inference-header-content-length"  #: bytes of the JSON in front of binary tensors
 _DIGITS = 20  # of a length in bytes
@@ -38,10 +35,12 @@ _NUMPY = {"BOOL": "?", "INT64": "<i8", "FP64": "<f8", "FP32": "<f4"}
 Parameters = Annotated[dict[str, Any], BeforeValidator(lambda given: {} if given is None else given)]
 
 
-class Tensor(BaseModel):
-    """A tensor: name, shape, type of its elements, and the elements, row by row; nested lists are taken, too."""
-
+class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+
+class Tensor(_Strict):
+    """A tensor: name, shape, type of its elements, and the elements, row by row; nested lists are taken, too."""
 
     name: str
     shape: list[Annotated[int, Field(ge=0)]]
@@ -50,19 +49,15 @@ class Tensor(BaseModel):
     data: Annotated[list[Any] | None, WithJsonSchema({"type": "array"})] = None
 
 
-class OutputWanted(BaseModel):
+class OutputWanted(_Strict):
     """An output that is asked for."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str
     parameters: Parameters = {}
 
 
-class InferRequest(BaseModel):
+class InferRequest(_Strict):
     """Inputs to decide on."""
-
-    model_config = ConfigDict(extra="forbid")
 
     id: str | None = None
     model_name: str | None = Field(None, description="As in the path; KServe's client repeats it.")
@@ -80,51 +75,85 @@ class InferAnswer(BaseModel):
     outputs: list[Tensor]
 
 
+class _TensorRequest(StrictRequest):
+    """JSON, and the binary tensors behind it if a header says how long the JSON is."""
+
+    async def n_json_bytes(self) -> int:
+        n_bytes = len(await self.body())
+        length = self.headers.get(HEADER_LENGTH, str(n_bytes))
+        if not length.isdecimal() or len(length) > _DIGITS or int(length) > n_bytes:
+            said = f"The header {HEADER_LENGTH} must be the length of the JSON. Got {shortened(length)!r}"
+            raise HTTPException(422, said)
+        return int(length)
+
+
+class _TensorRoute(StrictRoute):
+    request_class = _TensorRequest
+
+
+async def _served(name: str, serving: ServingModel) -> Served:
+    served = serving.served
+    if name != served.name:
+        raise HTTPException(404, f"There is no model {name!r} here; it is {served.name!r}")
+    return served
+
+
+NamedModel = Annotated[Served, Depends(_served)]
+router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"], route_class=_TensorRoute)
+_NAMED = refusals({404: "The service has no model of this name."})
+_UNAVAILABLE: dict[int | str, dict[str, Any]] = {503: {"description": "Unavailable."}}
+_BINARY: dict[str, Any] = {"content": {"application/octet-stream": {}}}  # JSON, and binary tensors behind it
+
+
 # --- About the server and the model ----------------------------------------------------------------------------------
 
 
-@router.get("", summary="About the server")
-async def server() -> dict[str, Any]:
-    """Name and version of the server, and the protocol's extensions that it knows."""
+@router.get("")
+async def describe_server() -> dict[str, Any]:
+    """Name and version of the server, and the extensions of the protocol that it supports."""
     return {"name": "torchsdm", "version": __version__, "extensions": ["binary_tensor_data"]}
 
 
-@router.get("/health/live", summary="Whether it runs")
-async def live(serving: ServingModel) -> Response:
-    """200 as long as somebody answers."""
-    return _health(serving.worker.is_alive, "live")
+@router.get("/health/live", responses=_UNAVAILABLE)
+async def liveness(serving: ServingModel) -> Response:
+    """200 while requests are answered."""
+    return _health({"live": serving.worker.is_alive})
 
 
-@router.get("/health/ready", summary="Whether it is warm")
-async def ready(serving: ServingModel) -> Response:
-    """200 from when the model has decided once."""
-    return _health(serving.is_ready, "ready")
+@router.get("/health/ready", responses=_UNAVAILABLE)
+async def readiness(serving: ServingModel) -> Response:
+    """200 from the model's first decision."""
+    return _health({"ready": serving.is_ready})
 
 
-@router.get("/models/{name}", summary="What the model takes and gives", responses={404: {"model": ErrorAnswer}})
-async def model(name: str, serving: ServingModel) -> dict[str, Any]:
+@router.get("/models/{name}/ready", responses=_NAMED | _UNAVAILABLE)
+async def model_readiness(served: NamedModel, serving: ServingModel) -> Response:
+    """200 from the model's first decision."""
+    return _health({"name": served.name, "ready": serving.is_ready})
+
+
+def _health(said: dict[str, Any]) -> Response:
+    """An answer whose last value says whether all is well."""
+    return JSONAnswer(said, 200 if list(said.values())[-1] else 503)
+
+
+@router.get("/models/{name}", responses=_NAMED)
+async def describe_tensors(served: NamedModel) -> dict[str, Any]:
     """Inputs and outputs with their types and shapes; -1 is any number."""
-    served = _named(serving, name)
     classifier = served.saved.classifier
     shape = [-1] * (classifier.input_ndim_ - 1) + [classifier.n_features_in_]
-    inputs = [{"name": "hidden_states", "datatype": "FP32", "shape": shape}]
-    words = ("texts", *(("answers",) if served.asks_for_answers else ())) if served.reads_texts else ()
-    inputs = [*({"name": one, "datatype": "BYTES", "shape": [-1]} for one in words), *inputs]
-    tensors = await _outputs(served)
+    outputs = await _outputs(served)
+    words = [name for name, is_read in (("texts", served.reads_texts), ("answers", served.asks_for_answers)) if is_read]
     return {
-        "name": name,
+        "name": served.name,
         "versions": [str(served.version)],
         "platform": "torchsdm",
-        "inputs": inputs,
-        "outputs": [{"name": one.name, "datatype": one.datatype, "shape": [-1, *one.shape[1:]]} for one in tensors],
+        "inputs": [
+            *({"name": one, "datatype": "BYTES", "shape": [-1]} for one in words),
+            {"name": "hidden_states", "datatype": "FP32", "shape": shape},
+        ],
+        "outputs": [{"name": one.name, "datatype": one.datatype, "shape": [-1, *one.shape[1:]]} for one in outputs],
     }
-
-
-@router.get("/models/{name}/ready", summary="Whether the model is warm", responses={404: {"model": ErrorAnswer}})
-async def model_ready(name: str, serving: ServingModel) -> Response:
-    """200 from when the model has decided once."""
-    _named(serving, name)
-    return JSONAnswer({"name": name, "ready": serving.is_ready}, 200 if serving.is_ready else 503)
 
 
 # --- Deciding --------------------------------------------------------------------------------------------------------
@@ -133,24 +162,21 @@ async def model_ready(name: str, serving: ServingModel) -> Response:
 @router.post(
     "/models/{name}/infer",
     response_model=InferAnswer,
-    responses={404: {"model": ErrorAnswer}, **REFUSALS},
-    openapi_extra=body_of("InferRequest"),
-    summary="Decide on inputs",
+    responses={200: _BINARY} | _NAMED | REFUSALS,
+    openapi_extra={"requestBody": _BINARY},
 )
-async def infer(name: str, request: Request, serving: ServingModel) -> Response:
+async def infer(asked: InferRequest, request: _TensorRequest, served: NamedModel, serving: ServingModel) -> Response:
     """The decision of each input, a tensor for each field. The drift guard watches these inputs as `/v1/decide`'s."""
-    served = _named(serving, name)
-    asked, raw = _parsed(request, await request.body())
-    inputs = _inputs(asked, raw)
+    inputs = _inputs(asked, memoryview(await request.body())[await request.n_json_bytes() :])
     if asked.outputs:  # looked at before the guard sees the inputs
         outputs = [one.name for one in await _outputs(served)]
         unknown = next((one.name for one in asked.outputs if one.name not in outputs), None)
         if unknown is not None:
             raise InvalidInputError(f"There is no output {unknown!r}. The outputs are {', '.join(outputs)}.")
-    answered = await serving.ask(inputs, request.state)
-    serving.count_rows(answered.rows)
-    known = {one.name: one for one in output_tensors(answered.rows)}
-    head: dict[str, Any] = {"model_name": name, "model_version": str(answered.version)}
+    version, rows = await serving.ask(inputs, request)
+    serving.count_rows(rows)
+    known = {one.name: one for one in output_tensors(rows)}
+    head: dict[str, Any] = {"model_name": served.name, "model_version": str(version)}
     head |= {} if asked.id is None else {"id": asked.id}
     return _written(head, [(known[one], is_binary) for one, is_binary in _wanted(asked, known) if one in known])
 
@@ -158,28 +184,6 @@ async def infer(name: str, request: Request, serving: ServingModel) -> Response:
 async def _outputs(served: Served) -> list[Output]:
     """The outputs, as they are for one input."""
     return output_tensors([await asyncio.to_thread(lambda: served.example)])
-
-
-def _named(serving: Serving, name: str) -> Served:
-    served = serving.served
-    if name != served.name:
-        raise HTTPException(404, f"There is no model {name!r} here; it is {served.name!r}")
-    return served
-
-
-def _health(is_good: bool, name: str) -> Response:
-    return JSONAnswer({name: is_good}, 200 if is_good else 503)
-
-
-def _parsed(request: Request, body: bytes) -> tuple[InferRequest, memoryview]:
-    """The JSON of a request, and the binary tensors behind it."""
-    length = request.headers.get(HEADER_LENGTH, str(len(body)))
-    if not length.isdecimal() or len(length) > _DIGITS or int(length) > len(body):
-        raise HTTPException(
-            422, f"The header {HEADER_LENGTH} must be the length of the JSON. Got {shortened(length)!r}"
-        )
-    end = int(length)
-    return validated(InferRequest, strict_json(body[:end])), memoryview(body)[end:]
 
 
 def _inputs(asked: InferRequest, raw: memoryview) -> AnswerRequest:
@@ -274,32 +278,23 @@ def output_tensors(rows: Sequence[Mapping[str, Any]]) -> list[Output]:
     outputs = []
     for name in rows[0] if rows else ():
         values = [row[name] for row in rows]
-        is_table = isinstance(values[0], dict)  # and so is every other, of a rejected input, too
-        flat = [one for value in values for one in value.values()] if is_table else values
-        shape = [len(rows), len(flat) // len(rows)] if is_table else [len(rows)]
-        datatype = _datatype(name, flat)
-        outputs.append(Output(name, shape, datatype, _filled(flat, datatype)))
+        shape = [len(rows)]
+        if isinstance(values[0], dict):  # and so is every other, of a rejected input, too
+            values = [one for value in values for one in value.values()]
+            shape.append(len(values) // len(rows))
+        if name in _WORDS:  # labels, too, of whatever type they are: a rejected input has none
+            words = ["" if value is None else str(value) for value in values]
+            outputs.append(Output(name, shape, "BYTES", words))
+            continue
+        is_bool = {type(value) for value in values} - {type(None)} == {bool}
+        datatype = "BOOL" if is_bool else "INT64" if name in _COUNTS else "FP64"
+        missing = {"BOOL": False, "INT64": -1}.get(datatype)
+        outputs.append(Output(name, shape, datatype, [missing if value is None else value for value in values]))
     return outputs
-
-
-def _datatype(name: str, values: Sequence[Any]) -> str:
-    """The type of a field's elements. Labels are words, of whatever type they are: a rejected input has none."""
-    if name in _WORDS:
-        return "BYTES"
-    known = {type(value) for value in values} - {type(None)}
-    return "BOOL" if known == {bool} else "INT64" if name in _COUNTS else "FP64"
 
 
 _WORDS = ("id", "predictions", "certificate", "lane", "reason")
 _COUNTS = ("similarity", "nearest_index", "effective_sample_sizes", "member")
-
-
-def _filled(values: Sequence[Any], datatype: str) -> list[Any]:
-    """Elements, and what stands for those that are missing."""
-    if datatype == "BYTES":
-        return ["" if value is None else str(value) for value in values]
-    none = {"BOOL": False, "INT64": -1}.get(datatype)
-    return [none if value is None else value for value in values]
 
 
 def _wanted(asked: InferRequest, known: Iterable[str]) -> list[tuple[str, bool]]:
@@ -324,11 +319,8 @@ def _written(head: Mapping[str, Any], tensors: Sequence[tuple[Output, bool]]) ->
     if not binaries:
         return JSONAnswer(body)
     text = to_json(body, inf_nan_mode="null")
-    return Response(
-        b"".join([text, *binaries]),
-        media_type="application/octet-stream",
-        headers={HEADER_LENGTH: str(len(text))},
-    )
+    headers = {HEADER_LENGTH: str(len(text)), "content-type": "application/octet-stream"}
+    return Response(b"".join([text, *binaries]), headers=headers)
 
 
 def _as_bytes(tensor: Output) -> bytes:

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fastapi import Body, Depends, Query, Request
+from fastapi import APIRouter, Body, Depends, Query, Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.staticfiles import StaticFiles
 
 from torchsdm.application import ReviewQueue, SavedModel, calibration_examples, calibration_map, signal_histograms
 from torchsdm.errors import InvalidInputError
+from torchsdm.service.access import StrictRoute
 from torchsdm.service.failures import JSONAnswer
-from torchsdm.service.routes.access import new_router
 from torchsdm.service.serving import Serving
 
 PAGE = Path(__file__).parent / "page"
@@ -36,15 +36,7 @@ class Inspector:
         self._lock = threading.Lock()
         self._drawn: dict[str, tuple[SavedModel, dict[str, Any]]] = {}
 
-    def signals(self) -> dict[str, Any]:
-        """See ``signal_histograms``; also whether the model judges answers."""
-        return {**self._once(signal_histograms), "asks_for_answers": self.serving.served.asks_for_answers}
-
-    def map(self) -> dict[str, Any]:
-        """See ``calibration_map``."""
-        return self._once(calibration_map)
-
-    def _once(self, make: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+    def drawn(self, make: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
         """What is made of the model that answers, once; another model may have the same version."""
         served = self.serving.served
         with self._lock:
@@ -70,16 +62,6 @@ class Inspector:
             raise InvalidInputError(f"positions: they must be in 0..{n - 1}.")
         return {"examples": calibration_examples(classifier, chosen, texts=self.serving.settings.texts)}
 
-    def rows(self, chosen: dict[str, Any], order: str, limit: int, offset: int) -> dict[str, Any]:
-        """Rows of the queue, and how many there are."""
-        store = self.queue.store
-        return {
-            "rows": store.rows(**chosen, order=order, limit=limit, offset=offset),
-            "n": store.count(**chosen),
-            "counts": store.counts(),
-            "problem": self.queue.problem,
-        }
-
     def put(self, body: dict[str, Any]) -> dict[str, int]:
         """Put inputs, or those of a file, into the queue."""
         if set(body) == {"rows"} and isinstance(body["rows"], list):
@@ -88,9 +70,8 @@ class Inspector:
             raise InvalidInputError('For review, give "rows", a list, or the "name" and the "content" of a text file.')
         ending = Path(body["name"]).suffix.lower()
         if ending not in _ENDINGS:
-            raise InvalidInputError(
-                f"The name of a file must end in one of {', '.join(_ENDINGS)}. Got {body['name']!r}."
-            )
+            allowed = ", ".join(_ENDINGS)
+            raise InvalidInputError(f"The name of a file must end in one of {allowed}. Got {body['name']!r}.")
         with tempfile.TemporaryDirectory(prefix="sdm-") as folder:
             path = Path(folder) / f"upload{ending}"
             path.write_bytes(body["content"].encode("utf-8", "surrogatepass"))
@@ -114,7 +95,7 @@ def _inspector(request: Request) -> Inspector:
 Inspecting = Annotated[Inspector, Depends(_inspector)]
 Person = Annotated[str, Body()]
 RowNumber = Annotated[int, Body(ge=1, lt=2**63)]
-router = new_router(include_in_schema=False)
+router = APIRouter(route_class=StrictRoute, include_in_schema=False)
 files = StaticFiles(directory=PAGE)  #: what the page consists of
 
 
@@ -126,14 +107,15 @@ def home() -> Response:
 
 @router.get("/v1/signals")
 def signals(inspector: Inspecting) -> Response:
-    """How the signals of calibration points are spread."""
-    return JSONAnswer(inspector.signals())
+    """How the signals of calibration points are spread; also whether the model judges answers."""
+    asks_for_answers = inspector.serving.served.asks_for_answers
+    return JSONAnswer({**inspector.drawn(signal_histograms), "asks_for_answers": asks_for_answers})
 
 
 @router.get("/v1/map")
 def calibration(inspector: Inspecting) -> Response:
     """Calibration points, and the regions of a grid of alphas."""
-    return JSONAnswer(inspector.map())
+    return JSONAnswer(inspector.drawn(calibration_map))
 
 
 @router.get("/v1/map/examples")
@@ -159,8 +141,15 @@ def rows(
     offset: Annotated[int, Query(ge=0, lt=2**63)] = 0,
 ) -> Response:
     """Rows of the review queue."""
-    chosen = {"status": status or None, "lane": lane or None, "search": search}
-    return JSONAnswer(inspector.rows(chosen, order, limit, offset))
+    store = inspector.queue.store
+    chosen: dict[str, Any] = {"status": status or None, "lane": lane or None, "search": search}
+    found = {
+        "rows": store.rows(**chosen, order=order, limit=limit, offset=offset),
+        "n": store.count(**chosen),
+        "counts": store.counts(),
+        "problem": inspector.queue.problem,
+    }
+    return JSONAnswer(found)
 
 
 @router.get("/v1/review/points")

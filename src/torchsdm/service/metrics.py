@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import collections
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.responses import Response
+from starlette.types import Scope
 
 from torchsdm import __version__
-from torchsdm.service.security import App, Message, Receive, Scope, Send
 
 _SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-_NO_ROUTE = "none"  # paths that do not exist are one: whoever asks must not choose how many series there are
 
 
 class Metrics:
@@ -44,14 +42,13 @@ class Metrics:
         self.queue = Gauge("torchsdm_queue_length", "Requests that wait.", registry=registry)
         self.version = Gauge("torchsdm_support_version", "Version of the support that answers.", registry=registry)
         self.reloads = Counter("torchsdm_reloads", "Models that took the place of another.", registry=registry)
-        self._guard = {
-            "log_martingale": Gauge(
-                "torchsdm_guard_log_martingale", "The drift guard; it is raised at its threshold.", registry=registry
-            ),
-            "log_threshold": Gauge("torchsdm_guard_log_threshold", "Where the guard is raised.", registry=registry),
-            "raised": Gauge("torchsdm_guard_raised", "1 from the alarm until a reset.", registry=registry),
-            "n_seen": Gauge("torchsdm_guard_seen", "Inputs of the guard's stream so far.", registry=registry),
+        guard = {
+            "log_martingale": ("torchsdm_guard_log_martingale", "The drift guard; it is raised at its threshold."),
+            "log_threshold": ("torchsdm_guard_log_threshold", "Where the guard is raised."),
+            "raised": ("torchsdm_guard_raised", "1 from the alarm until a reset."),
+            "n_seen": ("torchsdm_guard_seen", "Inputs of the guard's stream so far."),
         }
+        self._guard = {field: Gauge(*said, registry=registry) for field, said in guard.items()}
 
     def count_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Count the rows that were decided on."""
@@ -65,7 +62,7 @@ class Metrics:
         self._batches.observe(n_rows)
 
     def show_guard(self, state: Mapping[str, Any]) -> None:
-        """Show what a guard has come to."""
+        """Show the status of the drift guard."""
         for name, gauge in self._guard.items():
             gauge.set(float(state[name]))
 
@@ -73,32 +70,8 @@ class Metrics:
         """All numbers, as Prometheus reads them."""
         return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
 
-    def count_request(self, route: str, status: int, seconds: float) -> None:
-        """Count a request that was answered."""
+    def count_request(self, scope: Scope, status: int, seconds: float) -> None:
+        """Count a request that was answered; paths that do not exist are one, since clients choose them."""
+        route = getattr(scope.get("route"), "path", "none")
         self._requests.labels(route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
-
-
-class MeasuredRequests:
-    """Counts every request, by the route that it took."""
-
-    def __init__(self, app: App, metrics: Metrics) -> None:
-        self.app, self.metrics = app, metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        start, status = time.perf_counter(), 0
-
-        async def noting_send(message: Message) -> None:
-            nonlocal status
-            status = message.get("status", status)
-            await send(message)
-
-        try:
-            await self.app(scope, receive, noting_send)
-        finally:
-            route = getattr(scope.get("route"), "path", _NO_ROUTE)
-            self.metrics.count_request(route, status, time.perf_counter() - start)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, WithJsonSchema, model_validator
+
+from torchsdm.service.settings import MOST_EXAMPLES
 
 
 def _listed(*types: str) -> dict[str, Any]:
@@ -21,7 +23,7 @@ Decision = Annotated[dict[str, Any], WithJsonSchema({"$ref": "#/components/schem
 Record = dict[str, Any]
 Key = Annotated[
     StrictStr | None,
-    Field(description="Of your choice; the same request sent again with the same key is no second change."),
+    Field(description="Your choice; a request repeated with its key changes nothing more."),
 ]
 
 
@@ -45,34 +47,31 @@ class Inputs(_Strict):
         return self
 
 
-class DecideRequest(Inputs):
-    """Inputs to decide on."""
-
-
 class ExplainRequest(Inputs):
     """Inputs to explain."""
 
-    k: Annotated[StrictInt, Field(ge=1, le=1000)] = Field(5, description="How many training examples to show.")
+    k: Annotated[StrictInt, Field(ge=1, le=MOST_EXAMPLES)] = Field(5, description="How many training examples to show.")
 
 
-class DecideAnswer(BaseModel):
+class _Answer(BaseModel):
+    version: int = Field(description="Version of the support that answers.")
+
+
+class DecideAnswer(_Answer):
     """A decision for each input."""
 
-    version: int = Field(description="Version of the support that was asked.")
     decisions: list[Decision]
 
 
-class ExplainAnswer(BaseModel):
+class ExplainAnswer(_Answer):
     """A decision for each input, with the examples behind it."""
 
-    version: int = Field(description="Version of the support that was asked.")
     explanations: list[Decision]
 
 
-class ModelAnswer(BaseModel):
+class ModelAnswer(_Answer):
     """What the model is, as in ``torchsdm.application.summary``."""
 
-    version: int
     name: str = Field(description="Its name in the routes of the Open Inference Protocol.")
     kind: str
     classes: list[Any]
@@ -89,17 +88,16 @@ class ModelAnswer(BaseModel):
     shows_texts: bool
 
 
-class GuardAnswer(BaseModel):
-    """What the drift guard has come to, as in ``torchsdm.application.guard_state``; null for an ensemble."""
+class GuardAnswer(_Answer):
+    """Drift guard status, as in ``torchsdm.application.guard_state``; null for an ensemble."""
 
-    version: int
     guard: Record | None
 
 
 class GuardReset(_Strict):
-    """Start the guard's stream anew."""
+    """Restart the guard's stream."""
 
-    reason: StrictStr = Field(description="Why; it is remembered.")
+    reason: StrictStr = Field(description="Why, for the log of changes.")
     who: StrictStr = Field("unknown", description="Who resets it.")
     key: Key = None
 
@@ -116,7 +114,7 @@ class Add(_Examples):
     """Add examples to the support."""
 
     what: Literal["add"]
-    allow_new_labels: StrictBool = Field(False, description="Allow labels that are no class of the model.")
+    allow_new_labels: StrictBool = Field(False, description="Allow labels outside the model's classes.")
 
 
 class AddCalibration(_Examples):
@@ -131,7 +129,7 @@ class Relabel(_Strict):
     what: Literal["relabel"]
     ids: Ids
     labels: Labels
-    allow_new_labels: StrictBool = Field(False, description="Allow labels that are no class of the model.")
+    allow_new_labels: StrictBool = Field(False, description="Allow labels outside the model's classes.")
 
 
 class Remove(_Strict):
@@ -170,13 +168,13 @@ class _Signed(_Strict):
     key: Key = None
 
 
+Edit: TypeAlias = Add | AddCalibration | Relabel | Remove | Recalibrate
+
+
 class ExemplarsRequest(_Signed):
     """Changes that are made in one step: all or none. Undo is not mixed with others."""
 
-    changes: Annotated[
-        list[Annotated[Add | AddCalibration | Relabel | Remove | Recalibrate | Undo, Field(discriminator="what")]],
-        Field(min_length=1),
-    ]
+    changes: list[Annotated[Edit | Undo, Field(discriminator="what")]] = Field(min_length=1)
 
 
 class RecalibrateRequest(_Signed, _Calibration):
@@ -186,15 +184,12 @@ class RecalibrateRequest(_Signed, _Calibration):
 class PreviewRequest(_Strict):
     """Changes to try; nothing is written."""
 
-    changes: list[Annotated[Add | AddCalibration | Relabel | Remove | Recalibrate, Field(discriminator="what")]] = (
-        Field(min_length=1)
-    )
+    changes: list[Annotated[Edit, Field(discriminator="what")]] = Field(min_length=1)
 
 
-class PreviewAnswer(BaseModel):
+class PreviewAnswer(_Answer):
     """How many points each set has and which shares are admitted, before the changes and after them."""
 
-    version: int = Field(description="Version of the support that they were tried on.")
     before: Record
     after: Record
 
@@ -214,17 +209,15 @@ class Change(BaseModel):
     together_with: int
 
 
-class ChangesAnswer(BaseModel):
+class ChangesAnswer(_Answer):
     """Changes, oldest first."""
 
-    version: int = Field(description="Version of the support that answers now.")
     changes: list[Change]
 
 
-class ReloadAnswer(BaseModel):
+class ReloadAnswer(_Answer):
     """Whether there was anything new in the model's directory."""
 
-    version: int
     reloaded: bool
 
 

@@ -51,13 +51,13 @@ def _listening(host: str, port: int) -> socket.socket:
 def _with_limited_heads(seconds: float) -> type[asyncio.Protocol]:
     """uvicorn's protocol, but a connection is closed if its next head does not end in time or is too long.
 
-    Whoever leaves while a question waits in the queue takes it along: clients that give up and ask again would
-    otherwise wait for answers that nobody reads.
+    A client that leaves takes its waiting request along: clients that give up and ask again would otherwise wait for
+    answers that nobody reads.
     """
 
     class LimitedHeads(HttpToolsProtocol):
-        _limit: asyncio.TimerHandle | None = None
-        _n_bytes = 0  # since the last end of a head or part of a body
+        _limit: asyncio.TimerHandle | None = None  # while a head is awaited
+        _n_bytes = 0  # since the beginning of a head
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -66,35 +66,32 @@ def _with_limited_heads(seconds: float) -> type[asyncio.Protocol]:
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._limit = self.loop.call_later(seconds, transport.close)
 
-        def on_headers_complete(self) -> None:
+        def on_message_begin(self) -> None:
+            super().on_message_begin()
             self._n_bytes = 0
-            super().on_headers_complete()
+            self._limit = self._limit or self.loop.call_later(seconds, self.transport.close)
 
-        def on_body(self, body: bytes) -> None:
-            self._n_bytes = 0
-            super().on_body(body)
+        def on_headers_complete(self) -> None:
+            self._end_limit()
+            super().on_headers_complete()
 
         def data_received(self, data: bytes) -> None:
             self._n_bytes += len(data)
             super().data_received(data)
-            if self._n_bytes > _MAX_HEAD and not self.transport.is_closing():
+            if self._limit is not None and self._n_bytes > _MAX_HEAD and not self.transport.is_closing():
                 self.send_400_response(f"A head may have at most {_MAX_HEAD} bytes.")
-                return
-            cycle: Any = self.cycle  # of the last request; None before the first
-            is_in_head = cycle is None or cycle.response_complete
-            if self._limit is not None and not is_in_head:
-                self._limit.cancel()
-                self._limit = None
-            elif self._limit is None and is_in_head:
-                self._limit = self.loop.call_later(seconds, self.transport.close)
 
         def connection_lost(self, exc: Exception | None) -> None:
-            if self._limit is not None:
-                self._limit.cancel()
+            self._end_limit()
             super().connection_lost(exc)
             scope: Any = self.scope or {}  # of the last request; None before the first
-            state = scope.get("state", {})
-            if "abandon" in state:
-                state["abandon"]()  # which does nothing once somebody has begun with the answer
+            abandon = scope.get("state", {}).get("abandon")
+            if abandon is not None:
+                abandon()  # does nothing once the answer has begun
+
+        def _end_limit(self) -> None:
+            if self._limit is not None:
+                self._limit.cancel()
+                self._limit = None
 
     return LimitedHeads

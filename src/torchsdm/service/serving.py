@@ -18,10 +18,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
-from starlette.datastructures import State
+from starlette.requests import Request
 
 from torchsdm.application import (
     AnswerRequest,
@@ -37,7 +37,7 @@ from torchsdm.application import (
     summary,
 )
 from torchsdm.errors import InvalidInputError, ModelFileError, TorchSDMError
-from torchsdm.service.batching import Abandoned, Closed, Mailbox, QueueFull, Worker
+from torchsdm.service.batching import Abandoned, Closed, QueueFull, Worker, result_of
 from torchsdm.service.metrics import Metrics
 from torchsdm.service.recent import Recent
 from torchsdm.service.settings import ServiceSettings
@@ -49,39 +49,18 @@ _SHOWN = ("kind", "classes", "n_support", "n_calibration", "n_certification", "p
           "warnings")  # fmt: skip
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Answered:
-    """The rows of a request, and the version of the support that they were decided with."""
-
-    version: int
-    rows: list[dict[str, Any]]
+Row: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """What answers at the moment."""
+    """What answers at the moment: one version of the model, and its guard."""
 
-    snapshot: Snapshot
+    saved: SavedModel
+    version: int
     guard: Any
     name: str
     """What the model is called in the routes of the Open Inference Protocol: its directory's name."""
-
-    @property
-    def version(self) -> int:
-        """The version of the support."""
-        return self.snapshot.version
-
-    @property
-    def saved(self) -> SavedModel:
-        """The model."""
-        return self.snapshot.saved
-
-    @property
-    def reads_texts(self) -> bool:
-        """Whether the model knows a language model."""
-        return self.extractor is not None
 
     @property
     def extractor(self) -> Any:
@@ -89,9 +68,14 @@ class Served:
         return None if self.saved.text_classifier is None else self.saved.text_classifier.extractor_
 
     @property
+    def reads_texts(self) -> bool:
+        """Whether the model knows a language model."""
+        return self.extractor is not None
+
+    @property
     def asks_for_answers(self) -> bool:
         """Whether the model judges answers."""
-        return self.extractor is not None and self.extractor.asks_for_answers
+        return self.reads_texts and self.extractor.asks_for_answers
 
     @cached_property
     def example(self) -> dict[str, Any]:
@@ -105,6 +89,7 @@ class Served:
         facts, origin = summary(classifier, self.saved.path), classifier.states_origin_
         return {
             "version": self.version,
+            "name": self.name,
             **{name: facts[name] for name in _SHOWN},
             "n_features": classifier.n_features_in_,
             "language_model": None if origin is None else origin.model.reference,
@@ -128,8 +113,7 @@ class Serving:
         self._is_closing = threading.Event()
         self._batch_tokens = int(opening.get("batch_tokens", 4096))
         self._writer = ThreadPoolExecutor(1, "sdm-writer")
-        self._mailbox = Mailbox()
-        self._n_calls = 0  # of the writer and the worker, that somebody waits for
+        self._n_calls = 0  # of the writer and the worker, that routes wait for
         metrics.queue.set_function(lambda: self.worker.n_waiting)
         metrics.version.set_function(lambda: self.served.version)
         self._show_guard()
@@ -149,26 +133,28 @@ class Serving:
         guard = continued_guard(live.snapshot.saved.classifier, guard_file)
         if guard is not None and guard_file is not None:
             guard.save(guard_file)  # who cannot write should know at the start
-        return live, Served(live.snapshot, guard, path.resolve().name)
+        return live, self._served(live.snapshot, guard)
+
+    def _served(self, snapshot: Snapshot, guard: Any) -> Served:
+        return Served(snapshot.saved, snapshot.version, guard, self.path.resolve().name)
 
     # ---------------------------------------------------------------- asking
 
-    async def ask(self, request: AnswerRequest, state: State) -> Answered:
-        """The answer to a request, when the worker has come to it; the server may call ``state.abandon`` before."""
+    async def ask(self, request: AnswerRequest, http: Request) -> tuple[int, list[Row]]:
+        """The version that answers, and a row for each input; a client that leaves before takes its request along."""
         self._check_size(len(request))
         future = self.worker.ask(request, self._weight(request))
-        state.abandon = future.cancel
+        http.state.abandon = future.cancel  # for the server
         try:
-            answered: Answered = await self._mailbox.result(future)
+            answered: tuple[int, list[Row]] = await result_of(future)
+            return answered
         except Closed as error:
             raise Abandoned if future.cancelled() else error from error
-        return answered
 
     def _check_size(self, n_inputs: int) -> None:
-        if n_inputs > self.settings.max_inputs:
-            raise InvalidInputError(
-                f"A request may have at most {self.settings.max_inputs} inputs. Got {n_inputs}: send several."
-            )
+        most = self.settings.max_inputs
+        if n_inputs > most:
+            raise InvalidInputError(f"A request may have at most {most} inputs. Got {n_inputs}: send several.")
 
     def _weight(self, request: AnswerRequest) -> float:
         """The share of a batch that a request takes: of the rows, or of the tokens that a language model reads."""
@@ -177,7 +163,7 @@ class Serving:
         n_characters = sum(len(text) for text in texts if isinstance(text, str))
         return max(of_rows, n_characters / _CHARACTERS_PER_TOKEN / self._batch_tokens)
 
-    def _answer(self, requests: Sequence[AnswerRequest]) -> list[Answered | TorchSDMError]:
+    def _answer(self, requests: Sequence[AnswerRequest]) -> list[tuple[int, list[Row]] | TorchSDMError]:
         """Answer requests together; the worker calls this."""
         served = self.served
         was_raised = served.guard is not None and served.guard.raised
@@ -189,7 +175,7 @@ class Serving:
                 state = guard_state(served.guard)
                 _LOGGER.warning("the drift guard was raised at input %d by %s", state["raised_at"], state["raised_by"])
                 self._keep_guard()
-        return [one if isinstance(one, TorchSDMError) else Answered(served.version, one) for one in answers]
+        return [one if isinstance(one, TorchSDMError) else (served.version, one) for one in answers]
 
     # ---------------------------------------------------------------- changing
 
@@ -200,8 +186,8 @@ class Serving:
 
     async def change(
         self, changes: Sequence[Mapping[str, Any]], *, who: str, why: str, key: str | None
-    ) -> list[dict[str, Any]]:
-        """Make changes in one step; who asks from now on is answered with them."""
+    ) -> dict[str, Any]:
+        """Make changes in one step; requests from now on are answered with them."""
         undone = [change["version"] for change in changes if change["what"] == "undo"]
         if undone and len(undone) < len(changes):
             raise InvalidInputError("changes: undo is not mixed with other changes. Send it by itself.")
@@ -209,39 +195,29 @@ class Serving:
             make = partial(self.live.undo_all, undone)
         else:
             make = partial(self.live.make, await self._read_changes(changes))
-
-        def write() -> list[dict[str, Any]]:
-            made = make(who=who, why=why, key=key)
-            self._take_over()
-            return [change.to_dict() for change in made]
-
-        return await self._in_writer(write)
+        made = await self._called(self._submit, self._then_serve(lambda: make(who=who, why=why, key=key)))
+        return {"version": made[-1].version, "changes": [change.to_dict() for change in made]}
 
     async def preview(self, changes: Sequence[Mapping[str, Any]]) -> tuple[int, tuple[dict[str, Any], dict[str, Any]]]:
         """The version that changes were tried on, and the model's standing before and after them."""
         requests = await self._read_changes(changes)
-        return await self._in_writer(lambda: (self.live.snapshot.version, self.live.preview(requests)))
+        return await self._called(self._submit, lambda: (self.live.snapshot.version, self.live.preview(requests)))
 
     async def reload(self) -> bool:
-        """Take in what others wrote into the model's directory: changes, or another model."""
-        return await self._in_writer(self._refresh)
+        """Serve what another process wrote into the model's directory: changes, or another model."""
+        return await self._called(self._submit, self._then_serve(self.live.refresh))
 
     async def _read_changes(self, changes: Sequence[Mapping[str, Any]]) -> list[Any]:
         """Changes from plain values; their texts are read by the worker, who has the language model."""
         self._check_size(sum(len(change.get("labels") or change.get("ids") or ()) for change in changes))
-        return await self._between_batches(lambda: change_requests(self.served.saved, changes))
-
-    def _refresh(self) -> bool:
-        is_new = self.live.refresh()
-        self._take_over()
-        return is_new
+        return await self._called(self.worker.call, lambda: change_requests(self.served.saved, changes))
 
     def _take_over(self) -> None:
         """Have the worker answer with the newest snapshot. The old one answers until the new one has decided once."""
         old, snapshot = self.served, self.live.snapshot
         if snapshot.saved is old.saved:
             return
-        new = Served(snapshot, continued_guard(snapshot.saved.classifier), self.path.resolve().name)
+        new = self._served(snapshot, continued_guard(snapshot.saved.classifier))
         _decide_once(new, with_texts=new.extractor is not old.extractor)
 
         def switch() -> None:
@@ -255,11 +231,11 @@ class Serving:
         _LOGGER.info("serving %s, version %d", self.path, new.version)
 
     def _watch(self) -> None:
-        """Look for what others wrote, every second until the service ends; a failure is told once."""
+        """Look for what other processes wrote, every second until the end; a failure is logged once."""
         told = ""
         while not self._is_closing.wait(_WATCH_SECONDS):
             try:
-                self._writer.submit(self._refresh).result()
+                self.write(self.live.refresh)
                 told = ""
             except Exception as error:  # whatever it is: the next look may find a model that works
                 if self._is_closing.is_set():
@@ -273,40 +249,38 @@ class Serving:
 
     # ---------------------------------------------------------------- the guard
 
-    async def guard(self) -> tuple[int, dict[str, Any] | None]:
-        """The version that answers, and what its guard has come to; None for an ensemble."""
-        return await self._between_batches(self._guard_state)
+    async def guard(self) -> dict[str, Any]:
+        """The version that answers, and the status of its guard; None for an ensemble."""
+        return await self._called(self.worker.call, self._guard_state)
 
-    async def reset_guard(self, reason: str, *, who: str, key: str | None) -> tuple[int, dict[str, Any] | None]:
-        """Start the guard's stream anew; the log of changes has it first."""
+    async def reset_guard(self, reason: str, *, who: str, key: str | None) -> dict[str, Any]:
+        """Restart the guard's stream; the log of changes has it first."""
         if self.served.guard is None:
             raise InvalidInputError("An ensemble has no drift guard to reset.")
 
-        def reset() -> tuple[int, dict[str, Any] | None]:
+        def reset() -> dict[str, Any]:
             self.served.guard.reset(reason)
             self._show_guard()
             self._keep_guard()
             return self._guard_state()
 
-        def write() -> tuple[int, dict[str, Any] | None]:
+        def write() -> dict[str, Any]:
             known = None if key is None else self.live.made_with(key)
-            if known is None:
-                rehearsed = self.worker.call(lambda: copy.copy(self.served.guard)).result()
-                rehearsed.reset(reason)
-                self.live.guard_reset(rehearsed.resets[-1], who=who, key=key)
-                self._take_over()
-            elif (known.what, known.why) != ("guard_reset", reason):
-                raise InvalidInputError(f"The key {key!r} was used for change {known.version}. Use a new one.")
-            state: tuple[int, dict[str, Any] | None] = self.worker.call(
-                reset if known is None else self._guard_state
-            ).result()
-            return state
+            if known is not None:
+                if (known.what, known.why) != ("guard_reset", reason):
+                    raise InvalidInputError(f"The key {key!r} was used for change {known.version}. Use a new one.")
+                return self.between_batches(self._guard_state)
+            rehearsed = self.between_batches(lambda: copy.copy(self.served.guard))
+            rehearsed.reset(reason)
+            self.live.guard_reset(rehearsed.resets[-1], who=who, key=key)
+            self._take_over()
+            return self.between_batches(reset)
 
-        return await self._in_writer(write)
+        return await self._called(self._submit, write)
 
-    def _guard_state(self) -> tuple[int, dict[str, Any] | None]:
+    def _guard_state(self) -> dict[str, Any]:
         guard = self.served.guard
-        return self.served.version, None if guard is None else guard_state(guard)
+        return {"version": self.served.version, "guard": None if guard is None else guard_state(guard)}
 
     def _show_guard(self) -> None:
         if self.served.guard is not None:
@@ -354,40 +328,42 @@ class Serving:
         self._keep_guard()
         self.live.close()
 
-    async def _in_writer(self, function: Callable[[], Result]) -> Result:
+    # ---------------------------------------------------------------- threads
+
+    def _submit(self, function: Callable[[], Result]) -> Future[Result]:
         """Have the writer call a function when it has done what came before."""
         if self._is_closing.is_set():
             raise Closed
-        return await self._called(lambda: self._writer.submit(function))
+        return self._writer.submit(function)
 
-    def write(self, function: Callable[[], Result]) -> Result:
-        """Have the writer call a function that changes the model, and the worker take over; for other threads."""
+    def _then_serve(self, function: Callable[[], Result]) -> Callable[[], Result]:
+        """A function that changes the model, and the worker answering with the change; for the writer."""
 
         def changing() -> Result:
             result = function()
             self._take_over()
             return result
 
-        if self._is_closing.is_set():
-            raise Closed
-        return self._writer.submit(changing).result()
+        return changing
+
+    def write(self, function: Callable[[], Result]) -> Result:
+        """Have the writer call a function that changes the model, and the worker take over; for other threads."""
+        return self._submit(self._then_serve(function)).result()
 
     def between_batches(self, function: Callable[[], Result]) -> Result:
         """Have the worker call a function, when it has answered what came before; for other threads."""
         result: Result = self.worker.call(function).result()
         return result
 
-    async def _between_batches(self, function: Callable[[], Result]) -> Result:
-        """The same for routes."""
-        return await self._called(lambda: self.worker.call(function))
-
-    async def _called(self, submit: Callable[[], Future[Result]]) -> Result:
-        """The result of a call that is waited for; no more of them wait than questions may."""
+    async def _called(
+        self, submit: Callable[[Callable[[], Result]], Future[Result]], function: Callable[[], Result]
+    ) -> Result:
+        """What a function returns in another thread, for routes; no more calls wait than questions may."""
         if self._n_calls >= self.settings.max_waiting:
             raise QueueFull(1)
         self._n_calls += 1
         try:
-            result: Result = await self._mailbox.result(submit())
+            result: Result = await result_of(submit(function))
             return result
         finally:
             self._n_calls -= 1

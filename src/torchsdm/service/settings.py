@@ -10,6 +10,8 @@ from torchsdm.errors import InvalidInputError
 from torchsdm.validation import check_positive
 
 MEGABYTE = 1_000_000
+MOST_INPUTS = 256  #: in one request, by default
+MOST_EXAMPLES = 1000  #: of one explanation
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class ServiceSettings:
     port: int = 8000
     """0 picks a free one."""
     token: str | None = None
-    """Whoever writes must know it; if others can reach the service, whoever asks anything but health."""
+    """Required for changes; if others can reach the service, for everything but health."""
     allowed_hosts: tuple[str, ...] = ()
     """Names, besides those of loopback, that requests may be for; needed behind a proxy, and with them a token."""
     texts: bool = False
@@ -30,27 +32,26 @@ class ServiceSettings:
     """Whether the model's directory is looked at every second, and a new model in it served."""
     guard_file: Path | None = None
     """Where the drift guard is kept between runs."""
-    max_inputs: int = 256
+    max_inputs: int = MOST_INPUTS
     """Most inputs per request."""
     max_body: int = 64 * MEGABYTE
     """Most bytes of a request's body."""
     max_waiting: int = 256
-    """Most requests that wait; the next are told to come back."""
+    """Most requests that wait; further ones get status 429."""
     batch_rows: int = 1024
     """Most states that are decided on at once; requests are taken together up to this."""
     body_seconds: float = 30.0
     """Longest time that a client may take to send a request's head, and then its body."""
     drain_seconds: float = 30.0
-    """Longest time that requests are given when the service is told to end."""
+    """Longest time for waiting requests when the service shuts down."""
 
     def __post_init__(self) -> None:
         for name in ("max_inputs", "max_body", "max_waiting", "batch_rows"):
             check_positive(getattr(self, name), name, "ServiceSettings", integer=True)
         for name in ("body_seconds", "drain_seconds"):
             check_positive(getattr(self, name), name, "ServiceSettings")
-        if self.token is not None and (
-            len(self.token) < 16 or not self.token.isascii() or not self.token.isprintable()
-        ):
+        token = self.token
+        if token is not None and (len(token) < 16 or not token.isascii() or not token.isprintable()):
             raise InvalidInputError(
                 "A token must have at least 16 printable ASCII characters. Make one: "
                 "python -c 'import secrets; print(secrets.token_urlsafe())'."

@@ -11,11 +11,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from torchsdm.application import LiveModel, answer_rows, change_requests, readable_block, summary, with_rejected
+from torchsdm.application import AnswerRequest, LiveModel, answer_requests, change_requests, summary
 from torchsdm.errors import InvalidInputError, MissingExtraError, TorchSDMError
+from torchsdm.service.settings import MOST_EXAMPLES, MOST_INPUTS
 
-MOST_TEXTS = 256  #: in one call
-MOST_EXAMPLES = 1000  #: of an explanation
 _INSTRUCTIONS = """Decides which classifications of texts may be acted on. Ask `decide` before acting: act only where
 `admitted` is true, and tell a person the `reason` where it is not. `explain` shows the training examples behind a
 decision. `describe_model` says what the labels are and what is promised."""
@@ -54,6 +53,13 @@ def create_tools(live: LiveModel, *, texts: bool = False, writable: bool = False
         except TorchSDMError as error:
             raise ToolError(error.what) from error
 
+    def rows(request: AnswerRequest) -> list[dict[str, Any]]:
+        """A row for each text; those that cannot be decided on are rejected, with the reason."""
+        (answer,) = answer_requests(live.snapshot.saved, [request], texts=texts)
+        if isinstance(answer, TorchSDMError):
+            raise answer
+        return answer
+
     @server.tool()
     def decide(texts: list[str], answers: list[str] | None = None) -> dict[str, Any]:
         """Decide which classifications may be acted on: a row for each text, with `admitted`, its lane and the reason.
@@ -62,12 +68,11 @@ def create_tools(live: LiveModel, *, texts: bool = False, writable: bool = False
         """
 
         def ask() -> dict[str, Any]:
-            rows = _rows(live, texts, answers)
-            return {"version": live.snapshot.version, "decisions": rows}
+            if len(texts) > MOST_INPUTS:
+                raise InvalidInputError(f"At most {MOST_INPUTS} texts in one call. Got {len(texts)}.")
+            return {"version": live.snapshot.version, "decisions": rows(AnswerRequest(texts, answers))}
 
         return answered(ask)
-
-    quotes = texts
 
     @server.tool()
     def explain(text: str, answer: str | None = None, k: int = 5) -> dict[str, Any]:
@@ -76,8 +81,8 @@ def create_tools(live: LiveModel, *, texts: bool = False, writable: bool = False
         def ask() -> dict[str, Any]:
             if not 1 <= k <= MOST_EXAMPLES:
                 raise InvalidInputError(f"'k' must be at least 1 and at most {MOST_EXAMPLES}. Got {k}.")
-            rows = _rows(live, [text], None if answer is None else [answer], k=k, calibration=True, texts=quotes)
-            return {"version": live.snapshot.version, "explanation": rows[0]}
+            (row,) = rows(AnswerRequest([text], None if answer is None else [answer], k=k))
+            return {"version": live.snapshot.version, "explanation": row}
 
         return answered(ask)
 
@@ -124,16 +129,3 @@ def create_tools(live: LiveModel, *, texts: bool = False, writable: bool = False
 
 
 _FACTS = ("classes", "policy", "certificate", "regions", "warnings")
-
-
-def _rows(live: LiveModel, given: list[str], answers: list[str] | None, **wanted: Any) -> list[dict[str, Any]]:
-    """A row for each text; those that cannot be decided on are rejected, with the reason."""
-    if len(given) > MOST_TEXTS:
-        raise InvalidInputError(f"At most {MOST_TEXTS} texts in one call. Got {len(given)}.")
-    if not given:
-        return []
-    bad: dict[int, Any] = {}
-    saved = live.snapshot.saved
-    block = readable_block(saved, bad, texts=given, **({} if answers is None else {"answers": answers}))
-    answered = answer_rows(saved.classifier, block, **wanted)
-    return [row for rows in with_rejected([answered], bad) for row in rows]

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from torchsdm.service.batching import Closed, Mailbox, QueueFull, Worker
+from torchsdm.service.batching import Closed, QueueFull, Worker, result_of
 
 
 class Gatekeeper:
@@ -199,15 +199,15 @@ def test_who_gave_up_waiting_is_not_answered(busy, keeper):
     assert there.result(10) == "there" and keeper.batches[1:] == [["there"]]
 
 
-# --- The mailbox -----------------------------------------------------------------------------------------------------
+# --- Results for coroutines ------------------------------------------------------------------------------------------
 
 
 def test_results_of_the_worker_reach_the_coroutines_that_wait():
-    worker, mailbox = Worker(lambda asked: [KeyError(q) if q % 7 == 0 else q * q for q in asked], 1000), Mailbox()
+    worker = Worker(lambda asked: [KeyError(q) if q % 7 == 0 else q * q for q in asked], 1000)
 
     async def ask(number):
         try:
-            return await mailbox.result(worker.ask(number, 0.05))
+            return await result_of(worker.ask(number, 0.05))
         except KeyError:
             return "refused"
 
@@ -220,28 +220,10 @@ def test_results_of_the_worker_reach_the_coroutines_that_wait():
     assert worker.close(10)
 
 
-def test_the_loop_is_woken_once_for_results_that_arrive_together():
-    mailbox, futures = Mailbox(), [Future() for _ in range(50)]
-
-    async def main():
-        loop, wakes = asyncio.get_running_loop(), []
-        wake = loop.call_soon_threadsafe
-        waiting = [asyncio.ensure_future(mailbox.result(future)) for future in futures]
-        await asyncio.sleep(0)
-        loop.call_soon_threadsafe = lambda *given: wakes.append(given) or wake(*given)
-        for number, future in enumerate(futures):
-            future.set_result(number)
-        return await asyncio.gather(*waiting), len(wakes)
-
-    assert asyncio.run(main()) == (list(range(50)), 1)
-
-
 def test_who_is_cancelled_is_not_answered(busy, keeper):
-    mailbox = Mailbox()
-
     async def main():
-        gone = asyncio.ensure_future(mailbox.result(busy.ask("gone", 0.1)))
-        there = asyncio.ensure_future(mailbox.result(busy.ask("there", 0.1)))
+        gone = asyncio.ensure_future(result_of(busy.ask("gone", 0.1)))
+        there = asyncio.ensure_future(result_of(busy.ask("there", 0.1)))
         await asyncio.sleep(0)
         gone.cancel()
         await asyncio.sleep(0)
@@ -253,8 +235,8 @@ def test_who_is_cancelled_is_not_answered(busy, keeper):
 
 def test_what_the_end_cancels_is_told_so_and_others_get_their_results():
     async def ask():
-        mailbox, cancelled, done = Mailbox(), Future(), Future()
-        waiting = [asyncio.ensure_future(mailbox.result(one)) for one in (cancelled, done)]
+        cancelled, done = Future(), Future()
+        waiting = [asyncio.ensure_future(result_of(one)) for one in (cancelled, done)]
         await asyncio.sleep(0)
         cancelled.cancel()
         done.set_result(7)

@@ -56,6 +56,24 @@ def test_the_examples_are_of_the_shape_that_is_described(app):
         assert changes[0].what == name.split()[0]
 
 
+def test_bodies_are_described_as_they_are(app):
+    paths = app.openapi()["paths"]
+    infer = paths["/v2/models/{name}/infer"]["post"]
+    for content in (infer["requestBody"]["content"], infer["responses"]["200"]["content"]):
+        assert content.keys() == {"application/json", "application/octet-stream"}
+    assert infer["requestBody"]["required"] and paths["/metrics"]["get"]["responses"]["200"]["content"].keys() == {
+        "text/plain"
+    }
+    refused = [
+        (path, status, body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2])
+        for path, operations in paths.items()
+        for operation in operations.values()
+        for status, body in operation["responses"].items()
+        if status >= "400" and "content" in body
+    ]
+    assert len(refused) > 30 and {name for _, _, name in refused} == {"ErrorAnswer"}
+
+
 def test_whatever_is_not_known_as_a_question_needs_the_token(app):
     questions = {"/v1/decide", "/v1/explain", "/v1/preview", "/v2/models/{name}/infer"}
     writes = {path for path, methods in app.openapi()["paths"].items() if "post" in methods} - questions
@@ -86,6 +104,7 @@ def test_whatever_is_not_known_as_a_question_needs_the_token(app):
         for method, operation in operations.items():
             is_refused = path in writes and method == "post"
             assert (operation["security"] == [{"token": []}]) == is_refused, (method, path)
+            assert ("401" in operation["responses"]) == bool(operation["security"]), (method, path)
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,14 @@ from fastapi import FastAPI
 from torchsdm.errors import BackboneError, InvalidInputError, ModelFileError, ModelInUseError
 from torchsdm.service.batching import Abandoned, Closed, QueueFull
 from torchsdm.service.failures import JSONAnswer, answer_failures
+from torchsdm.service.metrics import Metrics
+from torchsdm.service.security import SECURITY_HEADERS, Envelope
 
 
 def failing(error):
     app = FastAPI()
     answer_failures(app)
+    app.add_middleware(Envelope, metrics=Metrics())
 
     @app.get("/")
     async def fail():
@@ -42,7 +45,8 @@ def failing(error):
 
 def test_what_nobody_thought_of_has_an_id_that_is_in_the_log(caplog):
     with caplog.at_level(logging.ERROR, logger="torchsdm"):
-        status, body, _ = failing(ZeroDivisionError("secret"))
+        status, body, headers = failing(ZeroDivisionError("secret"))
+    assert headers.items() >= SECURITY_HEADERS.items()
     assert status == 500 and list(body) == ["error"] and "secret" not in body["error"]
     name = re.search(r"failure (\w{12})\.", body["error"])[1]
     (record,) = caplog.records

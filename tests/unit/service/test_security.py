@@ -10,7 +10,8 @@ import pytest
 pytest.importorskip("fastapi")
 
 from torchsdm.service import ServiceSettings
-from torchsdm.service.security import SECURITY_HEADERS, BodyLimit, Gate, SecurityHeaders
+from torchsdm.service.metrics import Metrics
+from torchsdm.service.security import SECURITY_HEADERS, BodyLimit, Envelope, Gate
 
 TOKEN = "0123456789abcdef"
 LOCAL = {"host": "127.0.0.1:8000"}
@@ -162,7 +163,7 @@ def test_tensors_may_be_declared_as_triton_s_client_does():
 
 def test_every_answer_has_the_headers():
     for app in (echo, Gate(echo, ServiceSettings())):  # an answer and a refusal
-        headers = asked(SecurityHeaders(app))[1]
+        headers = asked(Envelope(app, Metrics()))[1]
         assert headers.items() >= SECURITY_HEADERS.items()
     assert "'unsafe" not in SECURITY_HEADERS["content-security-policy"]
     assert "default-src 'none'" in SECURITY_HEADERS["content-security-policy"]

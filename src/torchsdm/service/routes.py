@@ -1,0 +1,138 @@
+"""The routes under ``/v1``, and ``/metrics``. FastAPI describes each by its name and its docstring."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import PlainTextResponse, Response
+
+from torchsdm.application import AnswerRequest
+from torchsdm.service import schemas
+from torchsdm.service.access import REFUSALS, ServingModel, StrictRoute, refusals
+from torchsdm.service.failures import JSONAnswer, refusal
+
+decisions = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["decisions"], responses=REFUSALS)
+changes = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["changes"], responses=REFUSALS)
+model = APIRouter(prefix="/v1", route_class=StrictRoute, tags=["model"])
+health = APIRouter(tags=["health"])
+routers = (decisions, changes, model, health)
+_IN_USE = refusals({409: "Another process is changing the model; the sentence names it."})
+_UNAVAILABLE = refusals({503: "Unavailable."})
+
+
+# --- Decisions -------------------------------------------------------------------------------------------------------
+
+
+@decisions.post("/decide", response_model=schemas.DecideAnswer)
+async def decide(request: schemas.Inputs, http: Request, serving: ServingModel) -> Response:
+    """A decision for each input, in order; an input that cannot be read is a row in the lane `rejected`.
+
+    The drift guard watches these inputs, in the order of their arrival.
+    """
+    version, rows = await serving.ask(_inputs(request), http)
+    serving.count_rows(rows)
+    return JSONAnswer({"version": version, "decisions": rows})
+
+
+@decisions.post("/explain", response_model=schemas.ExplainAnswer)
+async def explain(request: schemas.ExplainRequest, http: Request, serving: ServingModel) -> Response:
+    """The decision of each input with the training examples and calibration points behind it.
+
+    The answers are those of `/v1/decide`; the drift guard does not count these inputs. The texts of examples are
+    included only if the service was started with `--texts`.
+    """
+    version, rows = await serving.ask(_inputs(request, request.k), http)
+    return JSONAnswer({"version": version, "explanations": rows})
+
+
+def _inputs(given: schemas.Inputs, k: int = 0) -> AnswerRequest:
+    return AnswerRequest(given.texts, given.answers, given.hidden_states, k)
+
+
+# --- Changes ---------------------------------------------------------------------------------------------------------
+
+
+@changes.post("/preview", response_model=schemas.PreviewAnswer)
+async def preview_changes(request: schemas.PreviewRequest, serving: ServingModel) -> dict[str, Any]:
+    """Set sizes and admitted shares before and after the changes. Nothing is written."""
+    version, (before, after) = await serving.preview([change.model_dump() for change in request.changes])
+    return {"version": version, "before": before, "after": after}
+
+
+@changes.post("/exemplars", response_model=schemas.ChangesAnswer, responses=_IN_USE)
+async def change_examples(request: schemas.ExemplarsRequest, serving: ServingModel) -> dict[str, Any]:
+    """Add, relabel and remove examples, recalibrate, or undo. Answered when the changes are safe on disk and in use."""
+    made = [change.model_dump() for change in request.changes]
+    return await serving.change(made, who=request.who, why=request.why, key=request.key)
+
+
+@changes.post("/recalibrate", response_model=schemas.ChangesAnswer, responses=_IN_USE)
+async def recalibrate(request: schemas.RecalibrateRequest, serving: ServingModel) -> dict[str, Any]:
+    """Recompute the region, for another alpha or after changes; the same as the change `recalibrate`."""
+    change = {"what": "recalibrate", **request.model_dump(exclude={"who", "why", "key"})}
+    return await serving.change([change], who=request.who, why=request.why, key=request.key)
+
+
+@changes.get("/changes", response_model=schemas.ChangesAnswer)
+async def list_changes(serving: ServingModel, after: Annotated[int, Query(ge=0)] = 0) -> dict[str, Any]:
+    """Who changed what, when and why, oldest first; with `after`, only changes later than that version."""
+    made = serving.live.changes(after)
+    return {"version": serving.served.version, "changes": [change.to_dict() for change in made]}
+
+
+@changes.post("/reload", response_model=schemas.ReloadAnswer, responses=_IN_USE)
+async def reload_from_disk(serving: ServingModel) -> dict[str, Any]:
+    """Serve the model, or the changes, that another process wrote. Requests are answered meanwhile."""
+    is_new = await serving.reload()
+    return {"version": serving.served.version, "reloaded": is_new}
+
+
+# --- The model and its guard -----------------------------------------------------------------------------------------
+
+
+@model.get("/model", response_model=schemas.ModelAnswer)
+async def describe_model(serving: ServingModel) -> dict[str, Any]:
+    """Classes, sizes, certificate, regions, warnings and language model of the model that is served."""
+    served = serving.served
+    description = await asyncio.to_thread(lambda: served.description)
+    return {**description, "shows_texts": serving.settings.texts}
+
+
+@model.get("/guard", response_model=schemas.GuardAnswer, responses=REFUSALS)
+async def drift_guard_status(serving: ServingModel) -> dict[str, Any]:
+    """Whether the alarm is raised, since which input, and how far the guard is from its threshold."""
+    return await serving.guard()
+
+
+@model.post("/guard", response_model=schemas.GuardAnswer, responses=REFUSALS | _IN_USE)
+async def reset_drift_guard(request: schemas.GuardReset, serving: ServingModel) -> dict[str, Any]:
+    """Restart the stream. If the alarm was right, certify again on new labelled data first."""
+    return await serving.reset_guard(request.reason, who=request.who, key=request.key)
+
+
+# --- Health ----------------------------------------------------------------------------------------------------------
+
+
+@health.get("/v1/health/live", response_model=schemas.HealthAnswer, responses=_UNAVAILABLE)
+async def liveness(serving: ServingModel) -> Response:
+    """200 while requests are answered; otherwise, restart the service."""
+    if not serving.worker.is_alive:
+        return refusal(503, "The worker stopped.")
+    return JSONAnswer({"status": "ok", "version": None})
+
+
+@health.get("/v1/health/ready", response_model=schemas.HealthAnswer, responses=_UNAVAILABLE)
+@health.get("/v1/health", response_model=schemas.HealthAnswer, responses=_UNAVAILABLE)
+async def readiness(serving: ServingModel) -> Response:
+    """200 from the model's first decision until the service shuts down."""
+    if not serving.is_ready:
+        return refusal(503, "The model is not ready.")
+    return JSONAnswer({"status": "ok", "version": serving.served.version})
+
+
+@health.get("/metrics", response_class=PlainTextResponse)
+async def metrics(serving: ServingModel) -> Response:
+    """Requests, latency, lanes, q = 0, d = 0, drift guard, queue and version, in Prometheus' text format."""
+    return serving.metrics.answer()
