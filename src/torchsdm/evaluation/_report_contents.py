@@ -40,7 +40,7 @@ _PICTURE_ROWS = 20_000  # inputs in plots that need their own decisions
 def pictures(
     evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, name: str, decided: SDMDecisions
 ) -> Iterator[tuple[str, Any]]:
-    """The displays of a data set with captions, by what the classifier decides on it; only distances if unlabelled."""
+    """The displays of a data set with captions, by what the classifier decides on it; without classes, of distances."""
     alpha, data = evaluation.alpha, evaluation.data_sets[name]
     rows = some_rows(len(data), _PICTURE_ROWS)
     of_all = "" if len(rows) == len(data) else f" {len(rows):,} of {len(data):,} inputs, drawn at random."
