@@ -1,9 +1,13 @@
-"""What the baselines share: a model that gives logits, and a rule that admits some of its predictions."""
+"""What the baselines share: a model that gives logits, and a rule that admits some of its predictions.
+
+Estimators are dataclasses, whose fields are their parameters: the constructor stores them, and ``fit`` checks them.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -50,13 +54,7 @@ class LogitModel(Protocol):
         """Logits (M, C) and class numbers (M,) of the calibration set."""
 
 
-def training_data(
-    estimator: Any,
-    states: Tensor,
-    y: Any,
-    calibration: Any,
-    caller: str,
-) -> tuple[TrainingData, Array]:
+def training_data(estimator: Any, states: Tensor, y: Any, calibration: Any, caller: str) -> tuple[TrainingData, Array]:
     """Checked states with class numbers, and the classes; with the calibration set if one is given."""
     labels = check_label_array(y, caller)
     check_same_length(len(states), labels, "y", caller)
@@ -77,7 +75,29 @@ def training_data(
     return TrainingData(states, numbers, given, LabelCodes(classes).encode(given_labels, caller)), classes
 
 
-class SelectiveClassifier(ClassifierMixin, BaseEstimator, ABC):
+class DecidingClassifier(ClassifierMixin, BaseEstimator, ABC):
+    """A classifier that decides; its predictions and probabilities are those of its decisions."""
+
+    @abstractmethod
+    def decide(self, X: ArrayLike) -> Decisions:
+        """Decide on each input: the label, and whether it is admitted."""
+
+    def predict(self, X: ArrayLike) -> Array:
+        """The predicted label of each input, admitted or not."""
+        return self.decide(X).predictions
+
+    def predict_proba(self, X: ArrayLike) -> Array:
+        """The estimator's class probabilities (N, C)."""
+        return self.decide(X).probabilities
+
+    def _require(self, learned: str) -> None:
+        """Require an attribute that ``fit`` sets."""
+        if not hasattr(self, learned):
+            raise NotFittedError(f"This {type(self).__name__} is not fitted yet: call fit before decide.")
+
+
+@dataclass(eq=False, repr=False)
+class SelectiveClassifier(DecidingClassifier):
     """A rule over a model's logits: it predicts the class with the largest, and admits some of its predictions.
 
     1. ``fit`` fits the model, unless it is already fitted, then calibrates the rule on the model's calibration set;
@@ -98,9 +118,8 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator, ABC):
         The model that gives the logits, fitted; absent if ``model`` is None.
     """
 
-    def __init__(self, alpha: float | Sequence[float] = 0.95, model: LogitModel | None = None) -> None:
-        self.alpha = alpha
-        self.model = model
+    alpha: float | Sequence[float] = 0.95
+    model: LogitModel | None = None
 
     def fit(self: Self, X: ArrayLike | None = None, y: ArrayLike | None = None) -> Self:
         """Fit the model if needed, and calibrate the rule. With a fitted model, X and y are not needed."""
@@ -122,24 +141,14 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator, ABC):
 
     def decide(self, X: ArrayLike) -> Decisions:
         """Decide on each input: the label, and whether it is admitted."""
-        name = type(self).__name__
-        if not hasattr(self, "is_fitted_"):
-            raise NotFittedError(f"This {name} is not fitted yet: call fit before decide.")
+        self._require("is_fitted_")
         if self.model is None:
-            return self.decide_logits(self._check_logits(X, f"{name}.decide"))
+            return self.decide_logits(self._check_logits(X, f"{type(self).__name__}.decide"))
         return self.decide_logits(self.fitted_model_.logits(X))
 
     def decide_logits(self, logits: Array) -> Decisions:
         """The same for logits (N, C) of the model, such as those of a sample whose states are not kept."""
         return self._decide(np.asarray(logits, dtype=np.float64))
-
-    def predict(self, X: ArrayLike) -> Array:
-        """The predicted label of each input, admitted or not."""
-        return self.decide(X).predictions
-
-    def predict_proba(self, X: ArrayLike) -> Array:
-        """The estimator's class probabilities (N, C)."""
-        return self.decide(X).probabilities
 
     @abstractmethod
     def _calibrate(self, logits: Array, labels: Array) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin
 
+from torchsdm.baselines.base import DecidingClassifier
 from torchsdm.core import Decisions, Target, smallest
-from torchsdm.errors import InvalidInputError, NotFittedError
+from torchsdm.errors import InvalidInputError
 from torchsdm.labels import LabelCodes
-from torchsdm.trust import Certificate, ScoredSample, certify
+from torchsdm.trust import ScoredSample, certify
 from torchsdm.validation import Array, ArrayLike, check_choice, check_label_array, check_same_length
 
 Self = TypeVar("Self", bound="CertifiedScore")
@@ -18,7 +19,8 @@ Self = TypeVar("Self", bound="CertifiedScore")
 SCORES = ("odds", "energy", "own")  #: that ``CertifiedScore`` can set thresholds on
 
 
-class CertifiedScore(ClassifierMixin, BaseEstimator):
+@dataclass(eq=False, repr=False)
+class CertifiedScore(DecidingClassifier):
     """A fitted estimator whose answers are admitted by a certificate on one of its scores.
 
     1. ``fit`` takes the estimator's decisions on a calibration and a certification sample, finds thresholds on the
@@ -48,24 +50,13 @@ class CertifiedScore(ClassifierMixin, BaseEstimator):
         The rule with its promise; where nothing could be certified it admits nothing.
     """
 
-    certificate_: Certificate
-
-    def __init__(
-        self,
-        estimator: Any,
-        score: str = "odds",
-        alpha: Target = 0.95,
-        *,
-        delta: float = 0.1,
-        control: str = "groups",
-        families: Array | None = None,
-    ) -> None:
-        self.estimator = estimator
-        self.score = score
-        self.alpha = alpha
-        self.delta = delta
-        self.control = control
-        self.families = families
+    estimator: Any
+    score: str = "odds"
+    alpha: Target = 0.95
+    _: KW_ONLY
+    delta: float = 0.1
+    control: str = "groups"
+    families: Array | None = None
 
     def fit(
         self: Self,
@@ -96,34 +87,18 @@ class CertifiedScore(ClassifierMixin, BaseEstimator):
 
     def decide(self, X: ArrayLike) -> Decisions:
         """Decide on each input: the estimator's label, and whether the certified rule admits it."""
-        self._check_is_fitted()
+        self._require("certificate_")
         return self.applied(self.estimator.decide(X))
 
     def applied(self, answers: Decisions) -> Decisions:
         """The same for what the estimator decided on inputs, so that several scores of it need not ask it again."""
-        self._check_is_fitted()
+        self._require("certificate_")
         score = self._score(answers)
         admitted = self.certificate_.admits(answers.logits.argmax(axis=1), score, np.isfinite(score))
+        alphas, logits, probabilities = [smallest(self.alpha)], answers.logits, answers.probabilities
         return Decisions.of_probabilities(
-            answers.classes,
-            [smallest(self.alpha)],
-            answers.logits,
-            answers.probabilities,
-            admitted[:, None],
-            score=score,
+            answers.classes, alphas, logits, probabilities, admitted[:, None], score=score
         )
-
-    def predict(self, X: ArrayLike) -> Array:
-        """The estimator's label of each input, admitted or not."""
-        return self.decide(X).predictions
-
-    def predict_proba(self, X: ArrayLike) -> Array:
-        """The estimator's class probabilities (N, C)."""
-        return self.decide(X).probabilities
-
-    def _check_is_fitted(self) -> None:
-        if not hasattr(self, "certificate_"):
-            raise NotFittedError("This CertifiedScore is not fitted yet: call fit before decide.")
 
     def _sample(self, answers: Decisions, y: ArrayLike) -> ScoredSample:
         """Decisions and true labels as a certificate sees them."""

@@ -18,12 +18,12 @@ Coverage is a property of the sets, on average over all inputs; it says nothing 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
 
-from torchsdm.baselines.base import LogitModel, SelectiveClassifier
+from torchsdm.baselines.base import SelectiveClassifier
 from torchsdm.baselines.softmax import softmax
 from torchsdm.baselines.temperature import fit_temperature
 from torchsdm.core import Decisions
@@ -100,6 +100,7 @@ def _of_labels(values: Array, labels: Array) -> Array:
     return np.take_along_axis(values, labels[:, None], axis=1)[:, 0]  # (N, C) -> (N,)
 
 
+@dataclass(eq=False, repr=False)
 class APS(SelectiveClassifier):
     """Adaptive prediction sets: admits if the set at alpha contains one label, which is the predicted one.
 
@@ -134,20 +135,10 @@ class APS(SelectiveClassifier):
         The seed that was used.
     """
 
-    def __init__(
-        self,
-        alpha: float | Sequence[float] = 0.95,
-        model: LogitModel | None = None,
-        randomized: bool = True,
-        allow_empty_sets: bool = False,
-        reference: bool = False,
-        random_state: RandomState = None,
-    ) -> None:
-        super().__init__(alpha, model)
-        self.randomized = randomized
-        self.allow_empty_sets = allow_empty_sets
-        self.reference = reference
-        self.random_state = random_state
+    randomized: bool = True
+    allow_empty_sets: bool = False
+    reference: bool = False
+    random_state: RandomState = None
 
     def _calibrate(self, logits: Array, labels: Array) -> None:
         n_tuning = math.ceil(self._tuning_share() * len(logits))
@@ -192,6 +183,7 @@ class APS(SelectiveClassifier):
         return prediction_sets(scores, threshold, None if self.allow_empty_sets else logits.argmax(axis=1))
 
 
+@dataclass(eq=False, repr=False)
 class RAPS(APS):
     """Regularised adaptive prediction sets: ``APS`` with a penalty on low ranks, for smaller sets.
 
@@ -209,20 +201,8 @@ class RAPS(APS):
         stratum of set sizes ("adaptiveness").
     """
 
-    def __init__(
-        self,
-        alpha: float | Sequence[float] = 0.95,
-        model: LogitModel | None = None,
-        randomized: bool = True,
-        allow_empty_sets: bool = False,
-        reference: bool = False,
-        random_state: RandomState = None,
-        k_reg: int | None = None,
-        lam: float | None = None,
-    ) -> None:
-        super().__init__(alpha, model, randomized, allow_empty_sets, reference, random_state)
-        self.k_reg = k_reg
-        self.lam = lam
+    k_reg: int | None = None
+    lam: float | None = None
 
     def _tuning_share(self) -> float:
         super()._tuning_share()

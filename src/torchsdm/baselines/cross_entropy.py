@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -185,6 +186,7 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
             raise NotFittedError(f"This {type(self).__name__} is not fitted yet: call fit before {method}.")
 
 
+@dataclass(eq=False, repr=False)
 class CrossEntropyClassifier(RoundsClassifier):
     """The paper's CNN adaptor baseline: the adaptor of ``SDMClassifier``, trained with plain cross-entropy.
 
@@ -231,36 +233,20 @@ class CrossEntropyClassifier(RoundsClassifier):
         The parts of the best round, as rows of X (or of the calibration set given).
     """
 
-    def __init__(
-        self,
-        n_filters: int = 1000,
-        n_rounds: int = 10,
-        max_epochs: int = 200,
-        batch_size: int = 50,
-        learning_rate: float = 1e-5,
-        random_state: RandomState = None,
-        device: str | None = None,
-        *,
-        standardization: str = "scalar",
-        calibration_size: float = 0.5,
-        patience: int | None = None,
-        checkpoint: str | Path | None = None,
-        verbose: bool = False,
-        backend: Backend = None,
-    ) -> None:
-        self.n_filters = n_filters
-        self.n_rounds = n_rounds
-        self.max_epochs = max_epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.random_state = random_state
-        self.device = device
-        self.standardization = standardization
-        self.calibration_size = calibration_size
-        self.patience = patience
-        self.checkpoint = checkpoint
-        self.verbose = verbose
-        self.backend = backend
+    n_filters: int = 1000
+    n_rounds: int = 10
+    max_epochs: int = 200
+    batch_size: int = 50
+    learning_rate: float = 1e-5
+    random_state: RandomState = None
+    device: str | None = None
+    _: KW_ONLY
+    standardization: str = "scalar"
+    calibration_size: float = 0.5
+    patience: int | None = None
+    checkpoint: str | Path | None = None
+    verbose: bool = False
+    backend: Backend = None
 
     def _training(self, data: TrainingData, n_classes: int) -> Training:
         return Training(CrossEntropyLearner, data, self._settings(n_classes), self.random_seed_)

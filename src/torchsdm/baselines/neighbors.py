@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.base import clone
 from sklearn.covariance import LedoitWolf
 from torch import Tensor
 
 from torchsdm.arithmetic import canonical_sum, exact_sqrt, invariant_linear
-from torchsdm.baselines.base import LogitModel, training_data
+from torchsdm.baselines.base import DecidingClassifier, LogitModel, training_data
 from torchsdm.baselines.logistic import TunedLogisticModel
 from torchsdm.baselines.softmax import softmax
 from torchsdm.core import Decisions
 from torchsdm.data import LabelledStates
-from torchsdm.errors import InvalidInputError, NotFittedError, RegionWarning, warn_user
+from torchsdm.errors import InvalidInputError, RegionWarning, warn_user
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, SupportSet
 from torchsdm.training import TrainingSettings, split_of_round
 from torchsdm.validation import (
@@ -68,7 +69,7 @@ class Answers(NamedTuple):
     score: Array
 
 
-class CalibratedThreshold(ClassifierMixin, BaseEstimator, ABC):
+class CalibratedThreshold(DecidingClassifier):
     """What the estimators of this module share.
 
     1. ``fit`` splits X as the first round of ``SDMClassifier`` with the same ``random_state`` does, learns from the
@@ -113,27 +114,10 @@ class CalibratedThreshold(ClassifierMixin, BaseEstimator, ABC):
 
     def decide(self, X: ArrayLike) -> Decisions:
         """Decide on each input: the label, and whether its score reaches the threshold."""
-        name = type(self).__name__
-        if not hasattr(self, "thresholds_"):
-            raise NotFittedError(f"This {name} is not fitted yet: call fit before decide.")
-        answers = self._answer(self._check_states(X, f"{name}.decide", reset=False))
-        admitted_at = answers.score[:, None] >= self.thresholds_  # (N, 1) >= (A,) -> (N, A)
-        return Decisions.of_probabilities(
-            self.classes_,
-            self.alphas_.tolist(),
-            answers.logits,
-            answers.probabilities,
-            admitted_at,
-            score=answers.score,
-        )
-
-    def predict(self, X: ArrayLike) -> Array:
-        """The predicted label of each input, admitted or not."""
-        return self.decide(X).predictions
-
-    def predict_proba(self, X: ArrayLike) -> Array:
-        """The estimator's class probabilities (N, C)."""
-        return self.decide(X).probabilities
+        self._require("thresholds_")
+        logits, p, score = self._answer(self._check_states(X, f"{type(self).__name__}.decide", reset=False))
+        admitted_at = score[:, None] >= self.thresholds_  # (N, 1) >= (A,) -> (N, A)
+        return Decisions.of_probabilities(self.classes_, self.alphas_.tolist(), logits, p, admitted_at, score=score)
 
     def _threshold(self, scores: Array, correct: Array, alpha: float) -> float:
         """The threshold for an alpha, from the calibration part."""
@@ -160,23 +144,16 @@ class CalibratedThreshold(ClassifierMixin, BaseEstimator, ABC):
         return states.float()
 
 
+@dataclass(eq=False, repr=False)
 class DistanceThreshold(CalibratedThreshold):
     """A distance threshold on top of a model's predictions."""
 
-    def __init__(
-        self,
-        alpha: float | Sequence[float] = 0.95,
-        model: LogitModel | None = None,
-        calibration_size: float = 0.5,
-        random_state: RandomState = None,
-        *,
-        keep: float | None = None,
-    ) -> None:
-        self.alpha = alpha
-        self.model = model
-        self.calibration_size = calibration_size
-        self.random_state = random_state
-        self.keep = keep
+    alpha: float | Sequence[float] = 0.95
+    model: LogitModel | None = None
+    calibration_size: float = 0.5
+    random_state: RandomState = None
+    _: KW_ONLY
+    keep: float | None = None
 
     def _check_parameters(self, caller: str) -> None:
         super()._check_parameters(caller)
@@ -232,9 +209,8 @@ class MahalanobisThreshold(DistanceThreshold):
         Accuracy of the admitted calibration points, in (0.5, 1].
     model : LogitModel or None
         The model that predicts. By default a multinomial logistic regression on standardised states, its penalty
-        chosen by cross-validation. An unfitted model
-        is fitted on the training part. A fitted one is used as is; it should not have been trained on the calibration
-        part, or that part flatters it.
+        chosen by cross-validation. An unfitted model is fitted on the training part. A fitted one is used as is; it
+        should not have been trained on the calibration part, or that part flatters it.
     calibration_size : float, default=0.5
         Share of X that the threshold is chosen on.
     random_state : int, RandomState, Generator or None
@@ -249,13 +225,13 @@ class MahalanobisThreshold(DistanceThreshold):
         h = states.double()
         means = torch.stack([h[labels == c].mean(dim=0) for c in range(len(self.classes_))])  # (C, D)
         estimate = LedoitWolf(store_precision=False, assume_centered=True).fit((h - means[labels]).numpy())
+        self.covariance_ = estimate.covariance_
         try:  # S = L L', so that (h - mu)' S^-1 (h - mu) = |L^-1 (h - mu)|^2
-            factor = torch.from_numpy(np.linalg.cholesky(estimate.covariance_))
+            factor = torch.from_numpy(np.linalg.cholesky(self.covariance_))
         except np.linalg.LinAlgError as error:
             raise InvalidInputError(
                 f"'X' of {caller} must vary within classes. Got states whose covariance cannot be inverted."
             ) from error
-        self.covariance_ = estimate.covariance_
         self.means_ = means.numpy()
         self._centre = means.mean(dim=0)
         self._whitening = torch.linalg.solve_triangular(factor, torch.eye(len(factor), dtype=h.dtype), upper=False)
@@ -268,12 +244,11 @@ class MahalanobisThreshold(DistanceThreshold):
     def _whiten(self, states: Tensor) -> Tensor:
         """L^-1 (h - centre), the same bits for a row in any batch."""
         no_bias = torch.zeros(len(self._centre), dtype=torch.float64)
-        blocks = states.split(DEFAULT_BLOCK_SIZE)
-        return torch.cat(
-            [invariant_linear(block.double() - self._centre, self._whitening, no_bias) for block in blocks]
-        )
+        blocks = (block.double() - self._centre for block in states.split(DEFAULT_BLOCK_SIZE))
+        return torch.cat([invariant_linear(block, self._whitening, no_bias) for block in blocks])
 
 
+@dataclass(eq=False, repr=False)
 class NearestNeighborThreshold(DistanceThreshold):
     """Admits inputs with training states near them (Sun et al., 2022).
 
@@ -289,22 +264,8 @@ class NearestNeighborThreshold(DistanceThreshold):
         k. Sun et al. use 50 for 50,000 training points.
     """
 
-    def __init__(
-        self,
-        alpha: float | Sequence[float] = 0.95,
-        model: LogitModel | None = None,
-        calibration_size: float = 0.5,
-        random_state: RandomState = None,
-        *,
-        keep: float | None = None,
-        n_neighbors: int = 10,
-    ) -> None:
-        super().__init__(alpha, model, calibration_size, random_state, keep=keep)
-        self.n_neighbors = n_neighbors
-
-    def _check_parameters(self, caller: str) -> None:
-        super()._check_parameters(caller)
-        check_positive(self.n_neighbors, "n_neighbors", caller, integer=True)
+    _: KW_ONLY
+    n_neighbors: int = 10
 
     def _learn_distance(self, states: Tensor, labels: Tensor, caller: str) -> None:
         self._support = _directions(states, labels, self.n_neighbors, caller)
@@ -313,6 +274,7 @@ class NearestNeighborThreshold(DistanceThreshold):
         return self._support.neighbors(_normalise(states), self.n_neighbors)[0][:, -1]
 
 
+@dataclass(eq=False, repr=False)
 class CosineNeighborVote(CalibratedThreshold):
     """The k training states nearest by cosine vote; inputs that they agree on are admitted.
 
@@ -331,21 +293,10 @@ class CosineNeighborVote(CalibratedThreshold):
         k. Equally near states count in the order of X.
     """
 
-    def __init__(
-        self,
-        alpha: float | Sequence[float] = 0.95,
-        n_neighbors: int = 10,
-        calibration_size: float = 0.5,
-        random_state: RandomState = None,
-    ) -> None:
-        self.alpha = alpha
-        self.n_neighbors = n_neighbors
-        self.calibration_size = calibration_size
-        self.random_state = random_state
-
-    def _check_parameters(self, caller: str) -> None:
-        super()._check_parameters(caller)
-        check_positive(self.n_neighbors, "n_neighbors", caller, integer=True)
+    alpha: float | Sequence[float] = 0.95
+    n_neighbors: int = 10
+    calibration_size: float = 0.5
+    random_state: RandomState = None
 
     def _learn(self, states: Tensor, labels: Tensor, caller: str) -> None:
         self._support = _directions(states, labels, self.n_neighbors, caller)
@@ -362,6 +313,7 @@ class CosineNeighborVote(CalibratedThreshold):
 
 def _directions(states: Tensor, labels: Tensor, n_neighbors: int, caller: str) -> SupportSet:
     """The training states scaled to length 1, for exact search."""
+    check_positive(n_neighbors, "n_neighbors", caller, integer=True)
     if n_neighbors > len(states):
         raise InvalidInputError(
             f"'n_neighbors' of {caller} must be at most the number of training points, {len(states)}. "

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from torchsdm.baselines.base import LogitModel, SelectiveClassifier
+from torchsdm.baselines.base import SelectiveClassifier
 from torchsdm.baselines.softmax import softmax
 from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError, MissingExtraError, RegionWarning, warn_user
@@ -18,6 +18,7 @@ from torchsdm.validation import Array, check_positive
 CANDIDATES = 1 - 10.0 ** (-np.arange(61) / 10)
 
 
+@dataclass(eq=False, repr=False)
 class RiskControlledAbstention(SelectiveClassifier):
     """Admits if ``softmax(z)_yhat >= t``, with t chosen to control the accuracy of admitted points.
 
@@ -52,14 +53,7 @@ class RiskControlledAbstention(SelectiveClassifier):
         t for each alpha, ascending; infinite, admitting nothing, if no candidate passes.
     """
 
-    def __init__(
-        self,
-        alpha: float | Sequence[float] = 0.95,
-        model: LogitModel | None = None,
-        confidence_level: float = 0.9,
-    ) -> None:
-        super().__init__(alpha, model)
-        self.confidence_level = confidence_level
+    confidence_level: float = 0.9
 
     def _calibrate(self, logits: Array, labels: Array) -> None:
         name = type(self).__name__

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.base import clone
 
+from torchsdm.baselines.base import DecidingClassifier
 from torchsdm.baselines.softmax import softmax
 from torchsdm.core import Decisions, SDMDecisions
 from torchsdm.errors import InvalidInputError, NotFittedError
@@ -21,7 +22,8 @@ Self = TypeVar("Self", bound="SDMRule")
 RULES = ("no reject", "softmax", "softmax of d·z", "sdm", "region", "region lower", "certified")  #: of ``SDMRule``
 
 
-class SDMRule(ClassifierMixin, BaseEstimator):
+@dataclass(eq=False, repr=False)
+class SDMRule(DecidingClassifier):
     """One of the paper's estimators over an SDM adaptor, or its certified rule.
 
     All share its logits; only confidence and admission differ. The policy of the model has no influence.
@@ -48,16 +50,15 @@ class SDMRule(ClassifierMixin, BaseEstimator):
         The model's; None for the other rules.
     """
 
-    def __init__(self, model: SDMClassifier | SDMEnsemble, rule: str = "region") -> None:
-        self.model = model
-        self.rule = rule
+    model: SDMClassifier | SDMEnsemble
+    rule: str = "region"
 
     def fit(self: Self, X: ArrayLike | None = None, y: ArrayLike | None = None) -> Self:
         """Fit the model if it is not fitted yet; the rule itself learns nothing."""
         check_choice(self.rule, RULES, "rule", "SDMRule")
-        if not hasattr(self.model, "models_") and X is None:
-            raise NotFittedError("'model' of SDMRule is not fitted: pass X and y to fit.")
         is_fitted = hasattr(self.model, "models_")
+        if not is_fitted and X is None:
+            raise NotFittedError("'model' of SDMRule is not fitted: pass X and y to fit.")
         self.fitted_model_ = self.model if is_fitted else clone(self.model, safe=False).fit(X, y)
         self.classes_ = self.fitted_model_.classes_
         if self.rule == "certified" and self.certificate_ is None:
@@ -70,7 +71,8 @@ class SDMRule(ClassifierMixin, BaseEstimator):
     @property
     def certificate_(self) -> Certificate | None:
         """The certificate that admits."""
-        return self._fitted("certificate_").certificate_ if self.rule == "certified" else None
+        self._require("fitted_model_")
+        return self.fitted_model_.certificate_ if self.rule == "certified" else None
 
     def decide(self, X: ArrayLike) -> Decisions:
         """Decide on each input by the rule; ``probabilities`` and ``confidence`` are those that the rule uses.
@@ -78,7 +80,8 @@ class SDMRule(ClassifierMixin, BaseEstimator):
         The decisions have SDM's signals only for the rules that use them: 'sdm', the two of the region and 'certified',
         which alone has lanes.
         """
-        return self.applied(self._fitted("decide").decide(X))
+        self._require("fitted_model_")
+        return self.applied(self.fitted_model_.decide(X))
 
     def applied(self, decisions: SDMDecisions) -> Decisions:
         """The same for what the model decided on inputs, so that several rules over it need not ask it again."""
@@ -100,19 +103,6 @@ class SDMRule(ClassifierMixin, BaseEstimator):
         return Decisions.of_probabilities(
             decisions.classes, decisions.alphas, decisions.logits, probabilities, admitted_at, member=decisions.member
         )
-
-    def predict_proba(self, X: ArrayLike) -> Array:
-        """The class probabilities (N, C) that the rule uses."""
-        return self.decide(X).probabilities
-
-    def predict(self, X: ArrayLike) -> Array:
-        """The predicted label of each input, the same for every rule."""
-        return self._fitted("predict").predict(X)
-
-    def _fitted(self, method: str) -> SDMClassifier | SDMEnsemble:
-        if not hasattr(self, "fitted_model_"):
-            raise NotFittedError(f"This SDMRule is not fitted yet: call fit before {method}.")
-        return self.fitted_model_
 
 
 _PROBABILITIES: dict[str, Callable[[SDMDecisions], Array]] = {

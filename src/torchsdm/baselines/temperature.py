@@ -13,12 +13,11 @@ so NLL is convex in b (but not in T), and the optimum is the b > 0 at which NLL'
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from torchsdm.baselines.base import LogitModel
 from torchsdm.baselines.softmax import SoftmaxThreshold, softmax
 from torchsdm.errors import InvalidInputError, SDMWarning, warn_user
 from torchsdm.validation import Array, check_choice
@@ -127,6 +126,7 @@ def fit_temperature_lbfgs(logits: Array, labels: Array) -> float:
     return fit_temperature(logits, labels)
 
 
+@dataclass(eq=False, repr=False)
 class TemperatureScaling(SoftmaxThreshold):
     """Admits if ``softmax(z / T)_yhat >= alpha``, with the temperature T that fits the calibration set best.
 
@@ -145,11 +145,7 @@ class TemperatureScaling(SoftmaxThreshold):
         T.
     """
 
-    def __init__(
-        self, alpha: float | Sequence[float] = 0.95, model: LogitModel | None = None, method: str = "newton"
-    ) -> None:
-        super().__init__(alpha, model)
-        self.method = method
+    method: str = "newton"
 
     def _calibrate(self, logits: Array, labels: Array) -> None:
         check_choice(self.method, ("newton", "lbfgs"), "method", type(self).__name__)

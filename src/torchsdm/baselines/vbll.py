@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -18,16 +19,7 @@ from torchsdm.cluster import Backend
 from torchsdm.core import Decisions, ExemplarAdaptor
 from torchsdm.data import LabelledStates
 from torchsdm.errors import MissingExtraError, TrainingError
-from torchsdm.training import (
-    Learner,
-    LossRecord,
-    Part,
-    Training,
-    TrainingData,
-    TrainingSettings,
-    Use,
-    random_generator,
-)
+from torchsdm.training import Learner, LossRecord, Part, Training, TrainingData, TrainingSettings, Use, random_generator
 from torchsdm.validation import (
     Array,
     ArrayLike,
@@ -48,6 +40,7 @@ N_DRAWS = 512  #: averaged in a discriminative predictive
 _BLOCK_ELEMENTS = 1 << 22  # float64 terms of the last layer in memory at once (32 MB)
 
 
+@dataclass(eq=False, repr=False)
 class VBLLClassifier(RoundsClassifier):
     """A multi-layer perceptron with a variational Bayesian last layer from the ``vbll`` package.
 
@@ -91,42 +84,23 @@ class VBLLClassifier(RoundsClassifier):
 
     _width: ClassVar[str] = "n_hidden"
 
-    def __init__(
-        self,
-        kind: str = "discriminative",
-        alpha: float | Sequence[float] = 0.95,
-        regularization_factor: float = 1.0,
-        n_hidden: int = 795,
-        n_rounds: int = 10,
-        max_epochs: int = 200,
-        batch_size: int = 50,
-        learning_rate: float = 1e-5,
-        random_state: RandomState = None,
-        device: str | None = None,
-        *,
-        standardization: str = "scalar",
-        calibration_size: float = 0.5,
-        patience: int | None = None,
-        checkpoint: str | Path | None = None,
-        verbose: bool = False,
-        backend: Backend = None,
-    ) -> None:
-        self.kind = kind
-        self.alpha = alpha
-        self.regularization_factor = regularization_factor
-        self.n_hidden = n_hidden
-        self.n_rounds = n_rounds
-        self.max_epochs = max_epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.random_state = random_state
-        self.device = device
-        self.standardization = standardization
-        self.calibration_size = calibration_size
-        self.patience = patience
-        self.checkpoint = checkpoint
-        self.verbose = verbose
-        self.backend = backend
+    kind: str = "discriminative"
+    alpha: float | Sequence[float] = 0.95
+    regularization_factor: float = 1.0
+    n_hidden: int = 795
+    n_rounds: int = 10
+    max_epochs: int = 200
+    batch_size: int = 50
+    learning_rate: float = 1e-5
+    random_state: RandomState = None
+    device: str | None = None
+    _: KW_ONLY
+    standardization: str = "scalar"
+    calibration_size: float = 0.5
+    patience: int | None = None
+    checkpoint: str | Path | None = None
+    verbose: bool = False
+    backend: Backend = None
 
     def fit(
         self: Self,

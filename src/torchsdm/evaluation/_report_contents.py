@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from torchsdm.evaluation.displays import (
     ReliabilityDisplay,
     RiskCoverageDisplay,
 )
+from torchsdm.evaluation.displays._inputs import some_rows
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.strangers import CLASSES, NONE, kind_of_labels
 from torchsdm.model import Explanation
@@ -40,9 +40,9 @@ _PICTURE_ROWS = 20_000  # inputs in plots that need their own decisions
 def pictures(
     evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, name: str, decided: SDMDecisions
 ) -> Iterator[tuple[str, Any]]:
-    """The displays of a data set, by what the classifier decides on it, with captions; of strangers only distances."""
+    """The displays of a data set with captions, by what the classifier decides on it; without classes, of distances."""
     alpha, data = evaluation.alpha, evaluation.data_sets[name]
-    rows = _sample(len(data))
+    rows = some_rows(len(data), _PICTURE_ROWS)
     of_all = "" if len(rows) == len(data) else f" {len(rows):,} of {len(data):,} inputs, drawn at random."
     own = decided[rows] if of_all else decided
     distances = _distances(classifier, own, name, of_all)
@@ -96,13 +96,6 @@ def _curves(evaluation: Evaluation, data_set: str) -> dict[str, Decisions]:
     return curves
 
 
-def _sample(n: int) -> Array:
-    """Row numbers for plots: all, or as many as a plot can show, drawn at random."""
-    if n <= _PICTURE_ROWS:
-        return np.arange(n)
-    return np.sort(np.random.default_rng(0).choice(n, _PICTURE_ROWS, replace=False))
-
-
 def _take(states: ArrayLike, rows: Array) -> Any:
     """Some rows of hidden states of any type."""
     return states[torch.from_numpy(rows)] if isinstance(states, torch.Tensor) else np.asarray(states)[rows]
@@ -111,8 +104,7 @@ def _take(states: ArrayLike, rows: Array) -> Any:
 # --- Lanes -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Reasoned:
+class Reasoned(NamedTuple):
     """An input with its lane's reason."""
 
     id: Any
@@ -123,15 +115,14 @@ class Reasoned:
     reason: str
 
 
-@dataclass(frozen=True)
-class Lane:
+class Lane(NamedTuple):
     """The inputs of a data set that are in one lane; the first few are examples."""
 
     name: str
     n: int
     n_correct: int | None
-    """None for strangers."""
-    examples: tuple[Reasoned, ...]
+    """None where the classes are not known."""
+    examples: list[Reasoned]
 
 
 def lanes(data: LabelledStates, decisions: SDMDecisions) -> list[Lane]:
@@ -141,22 +132,20 @@ def lanes(data: LabelledStates, decisions: SDMDecisions) -> list[Lane]:
     found = []
     for name in LANES:
         rows = np.flatnonzero(decisions.lane == name)
-        reasoned = (_reasoned(data, decisions, int(row)) for row in rows[:MAX_EXAMPLES])
         n_correct = None if truth is None else int((decisions.predictions[rows] == truth[rows]).sum())
-        found.append(Lane(name, len(rows), n_correct, tuple(reasoned)))
+        reasons = np.full(len(decisions), "") if decisions.reason is None else decisions.reason
+        reasoned = [
+            Reasoned(*_named(data, row), decisions.predictions[row], str(reasons[row]))
+            for row in rows[:MAX_EXAMPLES].tolist()
+        ]
+        found.append(Lane(name, len(rows), n_correct, reasoned))
     return found
-
-
-def _reasoned(data: LabelledStates, decisions: SDMDecisions, row: int) -> Reasoned:
-    reason = "" if decisions.reason is None else str(decisions.reason[row])
-    return Reasoned(*_named(data, row), _label(data, row), decisions.predictions[row], reason)
 
 
 # --- Examples --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Example:
+class Example(NamedTuple):
     """An input of a data set, with the explanation of its decision."""
 
     id: Any
@@ -165,22 +154,13 @@ class Example:
     explanation: Explanation
 
 
-@dataclass(frozen=True)
-class ExampleGroup:
+class ExampleGroup(NamedTuple):
     """The first examples of one kind."""
 
     caption: str
     n_total: int
     """Inputs of this kind; only the first few are examples."""
-    examples: tuple[Example, ...]
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """A kind of example: what it shows, and how its rows are chosen."""
-
-    caption: str
-    choose: Callable[[SDMDecisions, Array], Array]
+    examples: list[Example]
 
 
 def _highest(score: Array, chosen: Array) -> Array:
@@ -189,34 +169,26 @@ def _highest(score: Array, chosen: Array) -> Array:
     return ordered
 
 
-_KINDS = (
-    _Kind(
-        "Admitted and right, highest q′ first",
-        lambda d, right: _highest(d.rescaled_similarity, d.admitted & right),
-    ),
-    _Kind(
-        "Admitted and wrong, or mislabelled: look at these first",
-        lambda d, right: _highest(d.confidence, d.admitted & ~right),
-    ),
-    _Kind(
-        "Rejected: farther than all calibration points of some class (d = 0)",
-        lambda d, right: _highest(d.nearest_distance, ~d.admitted & (d.distance_quantile == 0)),
-    ),
-    _Kind(
-        "Rejected: the nearest training example disagrees (q = 0)",
-        lambda d, right: _highest(d.magnitude, ~d.admitted & (d.similarity == 0) & (d.distance_quantile > 0)),
-    ),
-    _Kind(
-        "Rejected although right, highest confidence first",
-        lambda d, right: _highest(d.confidence, ~d.admitted & right & ~d.out_of_distribution),
-    ),
-)
-
-
-_OF_STRANGERS = (
-    _Kind("Admitted, highest q′ first", lambda d, _: _highest(d.rescaled_similarity, d.admitted)),
-    *_KINDS[2:4],
-)
+def _kinds(d: SDMDecisions, right: Array | None) -> dict[str, Array]:
+    """Rows of each kind of example, by caption; fewer where nobody knows whether they are right."""
+    rejected = {
+        "Rejected: farther than all calibration points of some class (d = 0)": _highest(
+            d.nearest_distance, ~d.admitted & (d.distance_quantile == 0)
+        ),
+        "Rejected: the nearest training example disagrees (q = 0)": _highest(
+            d.magnitude, ~d.admitted & (d.similarity == 0) & (d.distance_quantile > 0)
+        ),
+    }
+    if right is None:
+        return {"Admitted, highest q′ first": _highest(d.rescaled_similarity, d.admitted), **rejected}
+    return {
+        "Admitted and right, highest q′ first": _highest(d.rescaled_similarity, d.admitted & right),
+        "Admitted and wrong, or mislabelled: look at these first": _highest(d.confidence, d.admitted & ~right),
+        **rejected,
+        "Rejected although right, highest confidence first": _highest(
+            d.confidence, ~d.admitted & right & ~d.out_of_distribution
+        ),
+    }
 
 
 def examples(
@@ -226,22 +198,20 @@ def examples(
     labels = kind_of_labels(data.labels, decisions.classes)
     truth = check_label_array(data.labels, "render_report") if labels == CLASSES else np.array([None] * len(data))
     right = decisions.predictions == truth
-    kinds = [(kind.caption, kind.choose(decisions, right)) for kind in (_KINDS if labels == CLASSES else _OF_STRANGERS)]
-    kinds = [(caption, rows) for caption, rows in kinds if len(rows)]
-    shown = np.concatenate([np.empty(0, dtype=np.int64), *(rows[:MAX_EXAMPLES] for _, rows in kinds)])
-    explained = iter(classifier.explain(_take(data.hidden_states, shown), k=_EXEMPLARS) if len(shown) else ())
-    groups = []
-    for caption, rows in kinds:
-        named = ((*_named(data, row), _label(data, row)) for row in rows[:MAX_EXAMPLES].tolist())
-        groups.append(ExampleGroup(caption, len(rows), tuple(Example(*one, next(explained)) for one in named)))
+    kinds = {name: rows for name, rows in _kinds(decisions, right if labels == CLASSES else None).items() if len(rows)}
+    shown = [row for rows in kinds.values() for row in rows[:MAX_EXAMPLES].tolist()]
+    explained = iter(classifier.explain(_take(data.hidden_states, np.array(shown)), k=_EXEMPLARS) if shown else ())
+    groups = [
+        ExampleGroup(
+            caption, len(rows), [Example(*_named(data, row), next(explained)) for row in rows[:MAX_EXAMPLES].tolist()]
+        )
+        for caption, rows in kinds.items()
+    ]
     n_against = int((decisions.admitted & (decisions.predictions != truth)).sum())
     return None if labels == NONE else n_against, groups
 
 
-def _label(data: LabelledStates, row: int) -> Any:
-    return None if data.labels is None else data.labels[row]
-
-
-def _named(data: LabelledStates, row: int) -> tuple[Any, str | None]:
-    """Id and text of a row."""
-    return row if data.ids is None else data.ids[row], None if data.texts is None else str(data.texts[row])
+def _named(data: LabelledStates, row: int) -> tuple[Any, str | None, Any]:
+    """Id, text and label of a row."""
+    text = None if data.texts is None else str(data.texts[row])
+    return row if data.ids is None else data.ids[row], text, None if data.labels is None else data.labels[row]

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -208,24 +208,13 @@ def audit_labels(
         )
 
     order = torch.from_numpy(judged.contradiction).argsort(descending=True, stable=True).numpy()
-    columns = (order, judged.contradiction[order], judged.log_p[order], judged.n_agreeing[order])
-    rows = tuple(
-        AuditedLabel(
-            row,
-            data.place(row),
-            names[row],
-            given[row],
-            suggested[row],
-            score,
-            math.exp(log_probability),
-            agreeing,
-            k,
-            texts_of[row],
-            neighbors_of(row),
-        )
-        for row, score, log_probability, agreeing in zip(*(column.tolist() for column in columns), strict=True)
-    )
-    return LabelAudit(rows, classes, k, n_folds, seed, witnesses)
+    scores, log_p, agreeing = judged.contradiction.tolist(), judged.log_p.tolist(), judged.n_agreeing.tolist()
+    rows = []
+    for row in order.tolist():
+        labelled = row, data.place(row), names[row], given[row], suggested[row]
+        evidence = scores[row], math.exp(log_p[row]), agreeing[row], k
+        rows.append(AuditedLabel(*labelled, *evidence, texts_of[row], neighbors_of(row)))
+    return LabelAudit(tuple(rows), classes, k, n_folds, seed, witnesses)
 
 
 def check_auditable(y: Any, n_folds: int) -> tuple[Array, Array]:
@@ -254,8 +243,7 @@ def _neighbors(states: Array, k: int) -> tuple[Array, Array]:
     return found.neighbor_distances.numpy(), found.neighbor_indices.numpy()
 
 
-@dataclass(frozen=True)
-class _Heard:
+class _Heard(NamedTuple):
     """What the witnesses say of some rows."""
 
     rows: Array
@@ -313,8 +301,7 @@ class _Witnesses:
                 yield _Heard(rows, log_p, votes, (log_p + torch.from_numpy(log_v[votes])).log_softmax(dim=1))
 
 
-@dataclass(frozen=True)
-class _Judged:
+class _Judged(NamedTuple):
     """What comes of the evidence on each row and its given label, (N,) each."""
 
     contradiction: Array

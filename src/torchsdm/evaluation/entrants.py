@@ -64,14 +64,11 @@ class Entrant:
         """Its decisions on labelled states; ``asked`` is shared by entrants that decide on the same ones."""
         check_choice(self.reads, INPUTS, "reads", "Entrant")
         if self.reads == "hidden_states":
-            values: Any = data.hidden_states
-        else:
-            values = None if data.label_logits is None else data.label_logits_of(self.estimator.classes_.tolist())
-        if values is None:
+            return (asked or Asked()).answers(self.estimator, data.hidden_states)
+        logits = data.label_logits_of(self.estimator.classes_.tolist())
+        if logits is None:
             raise InvalidInputError(f"{self.model}, {self.name} reads label logits, but the data have none.")
-        if self.reads == "hidden_states" and asked is not None:
-            return asked.answers(self.estimator, values)
-        decisions: Decisions = self.estimator.decide(values)
+        decisions: Decisions = self.estimator.decide(logits)
         return decisions
 
 
@@ -225,9 +222,8 @@ def paper_entrants(
             threshold.fit(learned.hidden_states, learned.labels, calibrated)
             entrants.append(Entrant(f"{name} + {model}", label, threshold, group="today"))
             if certificate is not None and parts.certified is not None:
-                samples = [
-                    (threshold.decide(part.hidden_states), part.labels) for part in (calibrated, parts.certified)
-                ]
+                both = calibrated, parts.certified
+                samples = [(threshold.decide(part.hidden_states), part.labels) for part in both]
                 for score, called in scores.items():
                     certified = _certified(threshold, score, classifier, certificate, *samples)
                     entrants.append(Entrant(f"{name} + {model}", called, certified, group="today"))
@@ -254,11 +250,11 @@ def classifier_entrants(classifier: SDMClassifier | SDMEnsemble, *, name: str = 
     """
     model = f"{name} + SDM"
     if isinstance(classifier, SDMEnsemble):
-        keys = {"no reject": EstimatorKey(Basis.ALL_ROUNDS, Rule.NO_REJECT), "region lower": _OF_ALL_ROUNDS}
-        names = {"no reject": str(Rule.NO_REJECT), "region lower": _ALL_AGREE}
+        everything, agreed = (SDMRule(classifier, rule).fit() for rule in ("no reject", "region lower"))
+        key = EstimatorKey(Basis.ALL_ROUNDS, Rule.NO_REJECT)
         return [
-            Entrant(model, names[rule], SDMRule(classifier, rule).fit(), group="sdm", key=key)
-            for rule, key in keys.items()
+            Entrant(model, str(key.rule), everything, group="sdm", key=key),
+            Entrant(model, _ALL_AGREE, agreed, group="sdm", key=_OF_ALL_ROUNDS),
         ]
     alpha, seed = classifier.region_.alpha, classifier.random_seed_
     entrants = _sdm_entrants(classifier, model)

@@ -29,25 +29,17 @@ from torchsdm.evaluation.metrics import (
     ood_auroc,
     ood_fpr_at_95,
     ordering_score,
-    possible_label_errors,
     rejection_confusion,
     top_label_calibration,
 )
 from torchsdm.evaluation.overview import FreshGuards, Overview, explain_seen
-from torchsdm.evaluation.strangers import (
-    CLASSES,
-    NONE,
-    explain_labels,
-    kind_of_labels,
-    split_strangers,
-    strangers_of,
-)
+from torchsdm.evaluation.strangers import CLASSES, NONE, explain_labels, kind_of_labels, split_strangers, strangers_of
 from torchsdm.evaluation.tables import ResultRow, ResultTable
 from torchsdm.training import fingerprint
 from torchsdm.validation import Array, check_alpha, check_label_array
 from torchsdm.wording import promised
 
-_MEASURES = (  # of a summary; None for strangers
+_MEASURES = (  # of a summary; None where the classes are not known
     *("accuracy", "risk", "aurc", "excess_aurc", "coverage_at_alpha", "ece", "top_label_accuracy"),
     *("admitted_correct", "admitted_wrong", "rejected_correct", "rejected_wrong"),
 )
@@ -58,8 +50,8 @@ _PACKAGES = ("torch", "numpy", "scikit-learn", "transformers", "vbll", "mapie")
 class Evaluation:
     """Decisions of several estimators on several data sets, and what follows from them.
 
-    Labels need not be there, or be classes: such inputs are strangers, of which only what is admitted is shown. If some
-    labels of a data set are classes and others are not, the others become a data set of their own: 'NAME, strangers'.
+    Labels need not be there, or be classes: of such inputs only what is admitted is shown. If some labels of a data set
+    are classes and others are not, the others become a data set of their own: 'NAME, strangers'.
 
     Parameters
     ----------
@@ -71,7 +63,8 @@ class Evaluation:
     settings : mapping, optional
         Anything else to record, as plain values.
     classifier : SDMClassifier or SDMEnsemble, optional
-        The model behind the entrants, for the lanes of strangers and to warn of inputs that it was fitted on.
+        The model behind the entrants, for the lanes of inputs without known classes, and to warn of inputs that it was
+        fitted on.
     unread : mapping of str to int, optional
         How many further inputs of a data set could not be read. They count as rejected: ``share`` and ``coverage`` are
         of all inputs. Everything else is about the inputs that were read.
@@ -167,7 +160,7 @@ class Evaluation:
         return OwnDecisions.of(classifier, self.data_sets[data_set], self.alpha)
 
     def overviews(self) -> dict[str, Overview]:
-        """What the classifier, if it was given, does with each data set of strangers."""
+        """What the classifier, if it was given, does with each data set whose classes are not known."""
         if self.classifier is None:
             return {}
         guards = FreshGuards(self.classifier)
@@ -180,24 +173,19 @@ class Evaluation:
     def results(self) -> list[tuple[Entrant, ResultRow]]:
         """Each entrant with its row on each data set, in the order of the table."""
         class_alphas = () if self.classifier is None else self.classifier.models_[0].calibration.regions[0].class_alphas
-        return [
-            (
-                entrant,
-                ResultRow.of(
-                    self.decisions[position, name],
-                    data.labels,
-                    self.alpha,
-                    dataset=name,
-                    model=entrant.model,
-                    estimator=entrant.name,
-                    key=entrant.key,
-                    n_unread=self.unread.get(name, 0),
-                    class_alphas=class_alphas,
-                ),
-            )
-            for name, data in self.data_sets.items()
-            for position, entrant in enumerate(self.entrants)
-        ]
+        rows = []
+        for name, data in self.data_sets.items():
+            counted: dict[str, Any] = {"n_unread": self.unread.get(name, 0), "class_alphas": class_alphas}
+            for position, entrant in enumerate(self.entrants):
+                named: dict[str, Any] = {
+                    "dataset": name,
+                    "model": entrant.model,
+                    "estimator": entrant.name,
+                    "key": entrant.key,
+                }
+                decisions = self.decisions[position, name]
+                rows.append((entrant, ResultRow.of(decisions, data.labels, self.alpha, **named, **counted)))
+        return rows
 
     @property
     def table(self) -> ResultTable:
@@ -227,7 +215,7 @@ class Evaluation:
 
         ``ood_auroc`` and ``ood_fpr_at_95`` compare a data set with the first one that has labels, and are None on that
         one itself. ``top_label_accuracy`` is the lowest accuracy of any predicted label with confidence in [alpha, 1].
-        For strangers, whatever needs true classes is None.
+        Without true classes, whatever needs them is None.
         """
         first = next((name for name, kind in self.kinds.items() if kind == CLASSES), None)
         return [
@@ -235,10 +223,6 @@ class Evaluation:
             for name in self.data_sets
             for position in range(len(self.entrants))
         ]
-
-    def label_errors(self, entrant: int, data_set: str) -> Array:
-        """Rows of a data set that an entrant admits against their given label, the most confident first."""
-        return possible_label_errors(self.decisions[entrant, data_set], self.data_sets[data_set].labels)
 
     def facts(self) -> dict[str, Any]:
         """Where the numbers come from: versions, fingerprints of the data, settings and seeds of the estimators."""
@@ -296,7 +280,6 @@ class Evaluation:
             return {**dict.fromkeys(_MEASURES), "admitted_wrong": n_wrong}
         truth, score = check_label_array(self.data_sets[name].labels, "Evaluation"), ordering_score(decisions)
         correct = decisions.predictions == truth
-        counts = rejection_confusion(decisions, truth)
         cells = top_label_calibration(decisions, truth, self.alpha).values()
         top_label = [cell.accuracy for cell in cells if cell.accuracy is not None]
         return {
@@ -307,10 +290,7 @@ class Evaluation:
             "coverage_at_alpha": coverage_at_accuracy(score, correct, self.alpha),
             "ece": expected_calibration_error(decisions.confidence, correct),
             "top_label_accuracy": min(top_label, default=None),
-            "admitted_correct": counts.admitted_correct,
-            "admitted_wrong": counts.admitted_wrong,
-            "rejected_correct": counts.rejected_correct,
-            "rejected_wrong": counts.rejected_wrong,
+            **rejection_confusion(decisions, truth),
         }
 
 

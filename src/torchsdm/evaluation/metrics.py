@@ -27,7 +27,7 @@ class Cell:
     """Inputs of the stratum, admitted or not."""
     n_admitted: int
     n_correct: int | None
-    """Admitted inputs that are right; None for strangers, of which nobody knows."""
+    """Admitted inputs that are right; None where the classes are not known."""
     share: float
     """Admitted inputs of the stratum as a share of all inputs."""
     own_alpha: float | None = None
@@ -80,15 +80,15 @@ def selective_accuracy(
 ) -> SelectiveAccuracy:
     """Accuracy of admitted inputs, class-conditional for each y, prediction-conditional for each ŷ, and marginal.
 
-    For strangers, inputs that all have no label or a label outside the classes, only what is admitted. Inputs that
-    could not be read, ``n_unread`` of them, count as rejected: shares are of all inputs. ``class_alphas`` are the
-    target accuracies of the classes, where they differ.
+    Where no input has a label that is a class, only what is admitted. Inputs that could not be read, ``n_unread`` of
+    them, count as rejected: shares are of all inputs. ``class_alphas`` are the target accuracies of the classes, where
+    they differ.
     """
     kind = kind_of_labels(labels, decisions.classes)
     truth = check_known_labels(decisions, labels, "selective_accuracy") if kind == CLASSES else None
     n_inputs, n_classes = len(decisions) + n_unread, len(decisions.classes)
     y_hat = _numbers(decisions, decisions.predictions)
-    y = np.full(len(y_hat), n_classes) if truth is None else _numbers(decisions, truth)  # strangers are in no class
+    y = np.full(len(y_hat), n_classes) if truth is None else _numbers(decisions, truth)  # otherwise in no class
     right = None if truth is None else decisions.admitted & (y == y_hat)
     targets: Sequence[float | None] = class_alphas or [None] * n_classes
 
@@ -100,12 +100,8 @@ def selective_accuracy(
         return {label: Cell(n, n_in, n_right, n_in / n_inputs, own) for label, n, n_in, n_right, own in rows}
 
     n_admitted, n_correct = int(decisions.admitted.sum()), None if right is None else int(right.sum())
-    return SelectiveAccuracy(
-        cells(y),
-        cells(y_hat),
-        Cell(n_inputs, n_admitted, n_correct, n_admitted / n_inputs),
-        kind,
-    )
+    marginal = Cell(n_inputs, n_admitted, n_correct, n_admitted / n_inputs)
+    return SelectiveAccuracy(cells(y), cells(y_hat), marginal, kind)
 
 
 def ordering_score(decisions: Decisions) -> Array:
@@ -209,34 +205,20 @@ def top_label_calibration(decisions: Decisions, labels: Any, alpha: float) -> di
     return {label: Cell(n, n_in, n_right, n_in / len(truth)) for label, n, n_in, n_right in rows}
 
 
-@dataclass(frozen=True)
-class RejectionConfusion:
-    """Right and wrong predictions, admitted and rejected."""
-
-    admitted_correct: int
-    admitted_wrong: int
-    rejected_correct: int
-    rejected_wrong: int
-
-
-def rejection_confusion(decisions: Decisions, labels: Any) -> RejectionConfusion:
-    """What the selection did to right and wrong predictions."""
+def rejection_confusion(decisions: Decisions, labels: Any) -> dict[str, int]:
+    """Counts of ``admitted_correct``, ``admitted_wrong``, ``rejected_correct`` and ``rejected_wrong`` predictions."""
     correct = decisions.predictions == check_known_labels(decisions, labels, "rejection_confusion")
-    counts = [
-        int((chosen & right).sum())
-        for chosen in (decisions.admitted, ~decisions.admitted)
-        for right in (correct, ~correct)
-    ]
-    return RejectionConfusion(*counts)
+    chosen = {"admitted": decisions.admitted, "rejected": ~decisions.admitted}
+    right = {"correct": correct, "wrong": ~correct}
+    return {f"{a}_{b}": int((chosen[a] & right[b]).sum()) for a in chosen for b in right}
 
 
 def possible_label_errors(decisions: Decisions, labels: Any) -> Array:
     """Rows that are admitted but disagree with their given label, the most confident first: check the label."""
     truth = check_known_labels(decisions, labels, "possible_label_errors")
     rows = np.flatnonzero(decisions.admitted & (decisions.predictions != truth))
-    order = np.argsort(-ordering_score(decisions)[rows], kind="stable")
-    chosen: Array = rows[order]
-    return chosen
+    ordered: Array = rows[np.argsort(-ordering_score(decisions)[rows], kind="stable")]
+    return ordered
 
 
 def check_known_labels(decisions: Decisions, labels: Any, caller: str) -> Array:
@@ -268,9 +250,7 @@ def _check_score(score: Any, caller: str) -> Array:
     return values
 
 
-def _in_and_out(
-    score_in: Sequence[float] | Array, score_out: Sequence[float] | Array, caller: str
-) -> tuple[Array, Array]:
+def _in_and_out(score_in: Array, score_out: Array, caller: str) -> tuple[Array, Array]:
     if len(score_in) == 0 or len(score_out) == 0:
         raise InvalidInputError(f"{caller} needs scores of both kinds. Got {len(score_in)} and {len(score_out)}.")
     score = np.concatenate([_check_score(score_in, caller), _check_score(score_out, caller)])

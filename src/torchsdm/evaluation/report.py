@@ -169,7 +169,7 @@ class _Part(NamedTuple):
     """A lane's part of a bar, in percent."""
 
     lane: str
-    count: int
+    n: int
     start: float
     share: float
     number: str
@@ -202,7 +202,7 @@ class _Groups(NamedTuple):
     title: str
     column: str
     target: Target
-    rows: list[tuple[GroupAccuracy, str]]
+    rows: Sequence[tuple[GroupAccuracy, str]]
 
     def is_below(self, group: GroupAccuracy) -> bool:
         return group.accuracy is not None and group.accuracy < target_of(self.target, group.class_number)
@@ -246,7 +246,7 @@ def _results(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _shown_strata(row: ResultRow) -> list[Stratum]:
-    """The strata with the marginal first: with many classes, the last columns are out of sight. Strangers have no y."""
+    """The marginal stratum first, as the last of many columns are out of sight; no y without classes."""
     shown = (one for one in strata(row) if one.kind != "class" or row.accuracy.labels == CLASSES)
     return sorted(shown, key=lambda stratum: stratum.kind != "all")
 
@@ -296,10 +296,7 @@ def _costs(classifier: SDMClassifier | SDMEnsemble, prices: Mapping[str, Any] | 
         return None  # of many classes the curve takes long
     display = CostDisplay.from_estimator(classifier, **(prices or {}))
     costs = "." if display.choice is None else ", and what it would cost per input."
-    return {
-        "choice": display.choice,
-        "picture": _Picture("What would be admitted at each α" + costs, _image(display)),
-    }
+    return {"choice": display.choice, "picture": _Picture("What would be admitted at each α" + costs, _image(display))}
 
 
 def _pictures(

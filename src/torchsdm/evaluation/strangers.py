@@ -1,7 +1,7 @@
-"""Strangers: inputs whose class is not known, because they have no label, or one outside the classes of the model.
+"""Strangers, inputs with a label outside the classes of the model, and inputs without any label.
 
-Nothing can be said about the accuracy of the model on them. Every admitted input with a label outside the classes is a
-mistake, whatever was predicted; an admitted input without a label may be right.
+The accuracy of the model on either is not known. Every stranger that is admitted is a mistake, whatever was predicted;
+an input without a label may be right.
 """
 
 from __future__ import annotations

@@ -48,13 +48,8 @@ class Grid:
 
     def to_markdown(self) -> str:
         """A table in Markdown."""
-        lines = [
-            self.columns,
-            ["---"] * len(self.columns),
-            *([markdown_text(value) for value in row] for row in self.rows),
-        ]
-        lines[0] = [markdown_text(value) for value in self.columns]
-        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
+        return "\n".join("| " + " | ".join(map(markdown_text, line)) + " |" for line in lines)
 
 
 @dataclass(frozen=True)
@@ -267,18 +262,15 @@ class ResultTable:
         return ["dataset", "model", "estimator", *(name for stratum in names for name in (stratum, "share"))]
 
     def _cells(self, accuracy: Callable[..., str], intervals: bool, digits: int) -> list[list[str]]:
-        return [
-            [row.dataset, row.model, row.estimator]
-            + [
-                text
-                for _, _, cell in strata(row)
-                for text in (accuracy(cell, row.alpha, digits, intervals), share_text(cell.share, digits))
-            ]
-            for row in self.rows
-        ]
+        rows = []
+        for row in self.rows:
+            cells = [stratum.cell for stratum in strata(row)]
+            pairs = [(accuracy(one, row.alpha, digits, intervals), share_text(one.share, digits)) for one in cells]
+            rows.append([row.dataset, row.model, row.estimator, *(text for pair in pairs for text in pair)])
+        return rows
 
 
-_OF_STRANGERS = {  # how their rows are called, and the column of what is admitted
+_WITHOUT_CLASSES = {  # what the inputs are called, and the column of what is admitted
     OUTSIDE: ("inputs with labels outside the classes", "wrongly admitted"),
     NONE: ("inputs without labels", "admitted"),
 }
@@ -291,19 +283,14 @@ def _narrow(rows: Sequence[ResultRow], intervals: bool, digits: int) -> tuple[st
     columns = [*(["model"] if len(models) > 1 else []), "estimator", "share"]
     cells = [row.accuracy.marginal for row in rows]
     shares = [share_text(cell.share, digits) for cell in cells]
-    what, admitted = _OF_STRANGERS.get(rows[0].accuracy.labels, ("inputs", ""))
+    what, admitted = _WITHOUT_CLASSES.get(rows[0].accuracy.labels, ("inputs", ""))
     if admitted:
         values = [[share, f"{cell.n_admitted:,}"] for share, cell in zip(shares, cells, strict=True)]
         columns.append(admitted)
     else:
-        values = [
-            [
-                share,
-                _plain_accuracy(row.accuracy.marginal, row.alpha, digits, intervals),
-                *_lowest(row, intervals, digits),
-            ]
-            for share, row in zip(shares, rows, strict=True)
-        ]
+        accuracies = [_plain_accuracy(row.accuracy.marginal, row.alpha, digits, intervals) for row in rows]
+        lowest = [_lowest(row, intervals, digits) for row in rows]
+        values = [[share, accuracy, *least] for share, accuracy, least in zip(shares, accuracies, lowest, strict=True)]
         columns += ["accuracy", "lowest", "of"]
     of_model = f", {models[0]}" if len(models) == 1 and models[0] else ""
     head = f"{cells[0].n_total:,} {what}{of_model}"
@@ -388,14 +375,6 @@ def _latex(text: str) -> str:
     """Plain text for LaTeX."""
     special = {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
     special |= {character: f"\\{character}" for character in "&%$#_{}"}
-    special |= {
-        "≥": "$\\ge$",
-        "α": "$\\alpha$",
-        "′": "$'$",
-        "·": "$\\cdot$",
-        "×": "$\\times$",
-        "<": "$<$",
-        ">": "$>$",
-        "∞": "$\\infty$",
-    }
+    special |= {"≥": "$\\ge$", "α": "$\\alpha$", "′": "$'$", "·": "$\\cdot$", "×": "$\\times$", "∞": "$\\infty$"}
+    special |= {character: f"${character}$" for character in "<>"}
     return "".join(special.get(character, character) for character in text)

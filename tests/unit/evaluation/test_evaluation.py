@@ -30,7 +30,7 @@ from torchsdm.evaluation._report_contents import _of_alphas, pictures
 from torchsdm.evaluation.entrants import GROUPS, Entrant, classifier_entrants, paper_entrants
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.keys import UNLISTED, Basis, EstimatorKey, Rule
-from torchsdm.evaluation.metrics import aurc, ood_auroc
+from torchsdm.evaluation.metrics import aurc, ood_auroc, possible_label_errors
 from torchsdm.evaluation.report import MAX_TEXT, render_report, write_report
 from torchsdm.evaluation.tables import share_text
 from torchsdm.model.model import SDMModel
@@ -356,8 +356,8 @@ def test_facts_lead_back_to_data_seed_and_settings(evaluation, classifier):
 
 
 def test_label_errors_are_rows_to_look_at(evaluation):
-    rows = evaluation.label_errors(1, "inside")
     decisions = evaluation.decisions[1, "inside"]
+    rows = possible_label_errors(decisions, evaluation.data_sets["inside"].labels)
     assert (decisions.predictions[rows] != NAMES[TEST.y][rows]).all() and decisions.admitted[rows].all()
     assert (np.diff(decisions.confidence[rows]) <= 0).all()
 

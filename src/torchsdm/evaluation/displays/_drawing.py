@@ -1,8 +1,9 @@
-"""Drawing that the displays share: axes, legends, and colours and markers that also differ in greyscale."""
+"""What the displays share: axes, legends, and colours and markers that also differ in greyscale."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from torchsdm.errors import InvalidTypeError, MissingExtraError
@@ -26,6 +27,58 @@ _LINES = ("-", "--", "-.", ":")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # their number is coprime to the colours', so pairs repeat late
 
 
+@dataclass(eq=False, repr=False)
+class Display:
+    """Arrays, and how they are drawn."""
+
+    ax_: Any = field(init=False)
+    axes_: Any = field(init=False)
+    figure_: Any = field(init=False)
+
+    def _axes(self, ax: Any, size: tuple[float, float]) -> Any:
+        """The given axes, or those of a new figure of a size in inches, with room for labels and legends."""
+        caller = f"{type(self).__name__}.plot"
+        try:
+            import matplotlib.pyplot as plt
+            from matplotlib.axes import Axes
+        except ImportError as error:
+            raise MissingExtraError("matplotlib", "report", caller) from error
+        if ax is None:
+            _, ax = plt.subplots(figsize=size, layout="constrained")
+        elif not isinstance(ax, Axes):
+            raise InvalidTypeError(f"'ax' of {caller} must be matplotlib axes or None. Got {type(ax).__name__}.")
+        self.ax_, self.figure_ = ax, ax.figure
+        return ax
+
+    def _panels(
+        self,
+        ax: Any,
+        size: tuple[float, float],
+        n_rows: int,
+        n_columns: int = 1,
+        *,
+        height_ratios: Sequence[float] | None = None,
+        share: str = "x",
+    ) -> tuple[Any, Any]:
+        """A strip for the legend and, below it, panels in the order of rows, in place of the given or new axes."""
+        from matplotlib.gridspec import GridSpec
+
+        ax = self._axes(ax, size)
+        ax.set_axis_off()
+        cell = ax.get_subplotspec()
+        heights: dict[str, Any] = {"height_ratios": (1, 1000)}  # the strip has no height: its legend is above it
+        if cell is None:  # axes that were placed by hand
+            x0, y0, x1, y1 = ax.get_position().extents
+            frame: Any = GridSpec(2, 1, figure=ax.figure, left=x0, bottom=y0, right=x1, top=y1, **heights)
+        else:
+            frame = cell.subgridspec(2, 1, **heights)
+        strip = ax.figure.add_subplot(frame[0])
+        strip.set_axis_off()
+        grid = frame[1].subgridspec(n_rows, n_columns, height_ratios=height_ratios)
+        self.axes_ = grid.subplots(squeeze=False, sharex="x" in share, sharey="y" in share).ravel()
+        return strip, self.axes_
+
+
 def series_style(position: int) -> dict[str, Any]:
     """Colour, line and marker of the n-th series; any two of the first 84 differ."""
     return {
@@ -35,44 +88,13 @@ def series_style(position: int) -> dict[str, Any]:
     }
 
 
-def axes_for(ax: Any, size: tuple[float, float], caller: str) -> Any:
-    """The given axes, or those of a new figure of a size in inches, with room for labels and legends."""
-    try:
-        import matplotlib.pyplot as plt
-        from matplotlib.axes import Axes
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "report", caller) from error
-    if ax is None:
-        _, ax = plt.subplots(figsize=size, layout="constrained")
-    elif not isinstance(ax, Axes):
-        raise InvalidTypeError(f"'ax' of {caller} must be matplotlib axes or None. Got {type(ax).__name__}.")
-    return ax
-
-
-def panels_within(
-    ax: Any, n_rows: int, n_columns: int, *, height_ratios: Sequence[float] | None = None, share: str = "x"
-) -> tuple[Any, Any]:
-    """A strip for the legend and a grid of axes (n_rows, n_columns) below it, in place of the given axes."""
-    from matplotlib.gridspec import GridSpec
-
-    ax.set_axis_off()
-    cell = ax.get_subplotspec()
-    heights: dict[str, Any] = {"height_ratios": (1, 1000)}  # the strip has no height: its legend is above it
-    if cell is None:  # axes that were placed by hand
-        x0, y0, x1, y1 = ax.get_position().extents
-        frame: Any = GridSpec(2, 1, figure=ax.figure, left=x0, bottom=y0, right=x1, top=y1, **heights)
-    else:
-        frame = cell.subgridspec(2, 1, **heights)
-    strip = ax.figure.add_subplot(frame[0])
-    strip.set_axis_off()
-    grid = frame[1].subgridspec(n_rows, n_columns, height_ratios=height_ratios)
-    return strip, grid.subplots(squeeze=False, sharex="x" in share, sharey="y" in share)
-
-
-def legend_above(ax: Any, n_columns: int = 1, handles: Any = None, title: str | None = None) -> None:
-    """A legend above the axes, where it covers nothing."""
+def legend_above(
+    ax: Any, n_columns: int, panels: Sequence[Any] = (), *, handles: Any = None, title: str | None = None
+) -> None:
+    """A legend above the axes, where it covers nothing: of what is drawn in panels, or of the given handles."""
+    drawn = [handle for panel in panels for handle in panel.get_legend_handles_labels()[0]]
     ax.legend(
-        handles=handles if handles is not None else ax.get_legend_handles_labels()[0],
+        handles=drawn if handles is None else handles,
         loc="lower left",
         bbox_to_anchor=(0.0, 1.0),
         borderaxespad=0.3,
@@ -85,12 +107,18 @@ def legend_above(ax: Any, n_columns: int = 1, handles: Any = None, title: str | 
     )
 
 
-def tidy(ax: Any) -> None:
+def tidy(*axes: Any) -> None:
     """Remove the frame lines that have no scale, and set the font size of the ticks."""
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.tick_params(labelsize=SMALL)
-    for label in (ax.xaxis.label, ax.yaxis.label):
-        label.set_fontsize(NORMAL)
+    for ax in axes:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.tick_params(labelsize=SMALL)
+        for label in (ax.xaxis.label, ax.yaxis.label):
+            label.set_fontsize(NORMAL)
+
+
+def say(ax: Any, text: str, *, height: float = 0.5, **options: Any) -> None:
+    """A text in the middle of the axes."""
+    ax.text(0.5, height, text, transform=ax.transAxes, ha="center", va="center", **options)
 
 
 def shown(label: Any, longest: int = 18) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,8 +13,7 @@ from torchsdm.labels import LabelCodes
 from torchsdm.validation import Array, check_alpha, check_label_array, check_same_length
 
 
-@dataclass(frozen=True)
-class Judged:
+class Compared(NamedTuple):
     """Decisions compared with the truth, in class numbers."""
 
     labels: Array
@@ -24,7 +22,7 @@ class Judged:
     correct: Array
 
 
-def judge(decisions: Any, y: Any, caller: str) -> Judged:
+def compare(decisions: Any, y: Any, caller: str) -> Compared:
     """Compare decisions with true labels, all of which must be classes of the decisions."""
     check_decisions(decisions, caller)
     labels = check_label_array(y, caller)
@@ -32,7 +30,12 @@ def judge(decisions: Any, y: Any, caller: str) -> Judged:
     codes = LabelCodes(decisions.classes)
     truth = codes.encode(labels, caller).numpy()
     predictions = codes.encode(decisions.predictions, caller).numpy()
-    return Judged(truth, predictions, predictions == truth)
+    return Compared(truth, predictions, predictions == truth)
+
+
+def some_rows(n: int, most: int) -> Array:
+    """Row numbers to draw: all, or as many as a plot can show, drawn at random and always the same."""
+    return np.arange(n) if n <= most else np.sort(np.random.default_rng(0).choice(n, most, replace=False))
 
 
 def check_decisions(decisions: Any, caller: str) -> None:

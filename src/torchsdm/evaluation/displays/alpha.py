@@ -5,31 +5,23 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from torchsdm.core import Decisions, HighReliabilityRegion, SDMDecisions
 from torchsdm.errors import InvalidTypeError, RegionWarning
-from torchsdm.evaluation.displays._drawing import (
-    BLUE,
-    GREEN,
-    GREY,
-    VERMILLION,
-    axes_for,
-    legend_above,
-    panels_within,
-    tidy,
-)
-from torchsdm.evaluation.displays._inputs import Judged, check_sdm_decisions, decide, judge
+from torchsdm.evaluation.displays import _drawing as drawing
+from torchsdm.evaluation.displays._drawing import Display
+from torchsdm.evaluation.displays._inputs import Compared, check_sdm_decisions, compare, decide
 from torchsdm.validation import Array
 
 DEFAULT_ALPHAS = tuple(round(0.6 + 0.01 * step, 2) for step in range(40))  #: 0.6, 0.61, ..., 0.99
 
 
 @dataclass(eq=False, repr=False)
-class AlphaDisplay:
+class AlphaDisplay(Display):
     """Accuracy of admitted inputs, and the share admitted, for each of a range of alphas.
 
     For SDM, admitted by the paper's region of each alpha; a certificate has one alpha.
@@ -59,9 +51,6 @@ class AlphaDisplay:
     class_accuracy: Array
     lowest_class_accuracy: Array
     classes: Array
-    ax_: Any = field(init=False)
-    axes_: Any = field(init=False)
-    figure_: Any = field(init=False)
 
     @classmethod
     def from_estimator(
@@ -96,26 +85,26 @@ class AlphaDisplay:
     @classmethod
     def from_predictions(cls, decisions: Decisions, y: Any) -> AlphaDisplay:
         """Compare the alphas that decisions were made for, such as those of ``SDMClassifier(alpha=(0.9, 0.95))``."""
-        judged = judge(decisions, y, f"{cls.__name__}.from_predictions")
-        return cls._of(decisions.alphas, decisions.admitted_at, judged, decisions.classes)
+        compared = compare(decisions, y, f"{cls.__name__}.from_predictions")
+        return cls._of(decisions.alphas, decisions.admitted_at, compared, decisions.classes)
 
     @classmethod
     def from_regions(cls, decisions: SDMDecisions, y: Any, *, regions: Sequence[HighReliabilityRegion]) -> AlphaDisplay:
         """Compare regions of several alphas, found on the calibration set that the decisions were made with."""
         caller = f"{cls.__name__}.from_regions"
-        judged = judge(decisions, y, caller)
+        compared = compare(decisions, y, caller)
         q_rescaled, confidence = check_sdm_decisions(decisions, caller).rescaled_similarity, decisions.confidence
         ordered = sorted(regions, key=lambda region: region.alpha)
-        admits = [region.admits(q_rescaled, judged.predictions, confidence).numpy() for region in ordered]
+        admits = [region.admits(q_rescaled, compared.predictions, confidence).numpy() for region in ordered]
         admitted_at = np.stack(admits, axis=1)  # (N, A)
-        return cls._of(np.array([region.alpha for region in ordered]), admitted_at, judged, decisions.classes)
+        return cls._of(np.array([region.alpha for region in ordered]), admitted_at, compared, decisions.classes)
 
     @classmethod
-    def _of(cls, alphas: Array, admitted_at: Array, judged: Judged, classes: Array) -> AlphaDisplay:
+    def _of(cls, alphas: Array, admitted_at: Array, compared: Compared, classes: Array) -> AlphaDisplay:
         """The shares and accuracies of what each alpha admits, (N, A)."""
         n_admitted, n_correct = (
-            np.array([np.bincount(judged.labels[chosen], minlength=len(classes)) for chosen in rows.T])  # (A, C)
-            for rows in (admitted_at, admitted_at & judged.correct[:, None])
+            np.array([np.bincount(compared.labels[chosen], minlength=len(classes)) for chosen in rows.T])  # (A, C)
+            for rows in (admitted_at, admitted_at & compared.correct[:, None])
         )
         class_accuracy = _share(n_correct, n_admitted)
         lowest = np.where(n_admitted > 0, class_accuracy, np.inf).min(axis=1)
@@ -130,14 +119,11 @@ class AlphaDisplay:
 
     def plot(self, ax: Any = None) -> AlphaDisplay:
         """Draw the accuracies and below them the admitted share, in a new figure or in place of the given axes."""
-        ax = axes_for(ax, (6, 4.5), f"{type(self).__name__}.plot")
-        strip, panels = panels_within(ax, 2, 1, height_ratios=(3, 2))
-        self._plot_accuracy(panels[0, 0])
-        self._plot_share(panels[1, 0])
-        for panel in panels[:, 0]:
-            tidy(panel)
-        legend_above(strip, 3, panels[0, 0].get_legend_handles_labels()[0])
-        self.ax_, self.axes_, self.figure_ = ax, panels[:, 0], ax.figure
+        strip, panels = self._panels(ax, (6, 4.5), 2, height_ratios=(3, 2))
+        self._plot_accuracy(panels[0])
+        self._plot_share(panels[1])
+        drawing.tidy(*panels)
+        drawing.legend_above(strip, 3, panels[:1])
         return self
 
     @property
@@ -145,26 +131,19 @@ class AlphaDisplay:
         return {"markevery": max(1, len(self.alphas) // 10)}
 
     def _plot_accuracy(self, ax: Any) -> None:
-        lowest_style = {
-            "color": VERMILLION,
-            "markersize": 8,
-            "markerfacecolor": "none",
-            "label": "lowest of any class",
-        }
-        ax.plot(self.alphas, self.lowest_class_accuracy, "s--", **lowest_style, **self._markers)
-        ax.plot(
-            self.alphas, self.marginal_accuracy, "o-", color=BLUE, markersize=4, label="all admitted", **self._markers
-        )
+        lowest = {"color": drawing.VERMILLION, "markersize": 8, "markerfacecolor": "none", **self._markers}
+        ax.plot(self.alphas, self.lowest_class_accuracy, "s--", label="lowest of any class", **lowest)
+        every = {"color": drawing.BLUE, "markersize": 4, **self._markers}
+        ax.plot(self.alphas, self.marginal_accuracy, "o-", label="all admitted", **every)
         ends = np.array([self.alphas[0], self.alphas[-1]])
-        ax.plot(ends, ends, color=GREY, linewidth=1, linestyle=":", label="target: accuracy = α")
+        ax.plot(ends, ends, color=drawing.GREY, linewidth=1, linestyle=":", label="target: accuracy = α")
         if np.isnan(self.marginal_accuracy).all():
-            ax.text(0.5, 0.9, "nothing admitted at any α", transform=ax.transAxes, ha="center", va="center")
-        lowest = np.nanmin([*self.lowest_class_accuracy, self.alphas[0]])
-        ax.set_ylim(max(-0.02, lowest - 0.05), 1.02)
+            drawing.say(ax, "nothing admitted at any α", height=0.9)
+        ax.set_ylim(max(-0.02, np.nanmin([*self.lowest_class_accuracy, self.alphas[0]]) - 0.05), 1.02)
         ax.set_ylabel("accuracy of admitted")
 
     def _plot_share(self, ax: Any) -> None:
-        ax.plot(self.alphas, self.admitted_share, "^-", color=GREEN, markersize=5, **self._markers)
+        ax.plot(self.alphas, self.admitted_share, "^-", color=drawing.GREEN, markersize=5, **self._markers)
         ax.set_ylim(-0.02, 1.02)
         ax.set_xlabel("α, the target accuracy")
         ax.set_ylabel("share admitted")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from torchsdm.core import ClassEcdfs, Decisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError
-from torchsdm.evaluation.displays._drawing import BLACK, GREY, SMALL, axes_for, series_style, shown, tidy
+from torchsdm.evaluation.displays import _drawing as drawing
+from torchsdm.evaluation.displays._drawing import Display
 from torchsdm.evaluation.displays._inputs import check_decisions, check_sdm_decisions, decide, sdm_classifier
 from torchsdm.validation import Array
 
@@ -19,11 +19,11 @@ _FAR = 4  # inputs this many times farther than any calibration point make the a
 
 
 @dataclass(eq=False, repr=False)
-class DistanceDisplay:
+class DistanceDisplay(Display):
     """Distances to the nearest training example: of the calibration set class by class, and of new inputs on top.
 
     The calibration distances are those of points with q > 0, as in the eCDFs behind decisions (Eq. 5); the new inputs
-    are therefore shown twice: those with q > 0, which are comparable, and all.
+    are therefore drawing.shown twice: those with q > 0, which are comparable, and all.
 
     An input beyond the farthest calibration point of *some* class has d = 0 and is rejected; one beyond the farthest of
     *all* classes is also unlike anything in the calibration set.
@@ -60,8 +60,6 @@ class DistanceDisplay:
     share_beyond: float
     share_rejected: float
     name: str
-    ax_: Any = field(init=False)
-    figure_: Any = field(init=False)
 
     @classmethod
     def from_estimator(cls, estimator: Any, X: Any, y: Any = None, *, name: str = "test set") -> DistanceDisplay:
@@ -116,33 +114,31 @@ class DistanceDisplay:
 
     def plot(self, ax: Any = None) -> DistanceDisplay:
         """Draw the eCDFs, on the given or new axes, and say how many inputs are beyond the calibration set."""
-        ax = axes_for(ax, (6, 4), f"{type(self).__name__}.plot")
+        ax = self._axes(ax, (6, 4))
+        name = drawing.shown(self.name, 60)
         self._plot_calibration(ax)
         if len(self.similar_distances):
             share = len(self.similar_distances) / len(self.distances)
-            ax.ecdf(
-                self.similar_distances, color=BLACK, linewidth=2.4, label=f"{shown(self.name, 60)}, q > 0 ({share:.0%})"
-            )
-        ax.ecdf(self.distances, color=BLACK, linewidth=1.6, linestyle=(0, (1, 1)), label=f"{shown(self.name, 60)}, all")
-        if np.isfinite(self.largest_distance):
-            ax.axvline(self.largest_distance, color=GREY, linewidth=1, linestyle="--", label="beyond every class")
-        if np.isfinite(self.rejection_distance):
-            ax.axvline(
-                self.rejection_distance, color=GREY, linewidth=1, linestyle=":", label="beyond some class: d = 0"
-            )
+            ax.ecdf(self.similar_distances, color=drawing.BLACK, linewidth=2.4, label=f"{name}, q > 0 ({share:.0%})")
+        ax.ecdf(self.distances, color=drawing.BLACK, linewidth=1.6, linestyle=(0, (1, 1)), label=f"{name}, all")
+        for at, line, label in (
+            (self.largest_distance, "--", "beyond every class"),
+            (self.rejection_distance, ":", "beyond some class: d = 0"),
+        ):
+            if np.isfinite(at):
+                ax.axvline(at, color=drawing.GREY, linewidth=1, linestyle=line, label=label)
         self._scale(ax)
         ax.set_ylim(0, 1.02)
         ax.set_xlabel("distance to the nearest training example")
         ax.set_ylabel("share at most this far")
         ax.set_title(
-            f"{shown(self.name, 60)}, beyond every calibration point: {self.share_beyond:.1%}\n"
+            f"{name}, beyond every calibration point: {self.share_beyond:.1%}\n"
             f"beyond every point of some class (d = 0, rejected): {self.share_rejected:.1%}",
             loc="left",
-            fontsize=SMALL + 1,
+            fontsize=drawing.SMALL + 1,
         )
-        tidy(ax)
-        ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.02), frameon=False, fontsize=SMALL)
-        self.ax_, self.figure_ = ax, ax.figure
+        drawing.tidy(ax)
+        ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.02), frameon=False, fontsize=drawing.SMALL)
         return self
 
     def _plot_calibration(self, ax: Any) -> None:
@@ -150,10 +146,12 @@ class DistanceDisplay:
         first = True
         for position, (label, values) in enumerate(zip(self.classes, self.calibration_distances, strict=True)):
             if each_named:
-                options = series_style(position) | {"linewidth": 1.2, "markersize": 4, "markevery": (0.1, 0.2)}
-                options["label"] = f"class {shown(label)}" if len(values) else f"class {shown(label)}: no points"
+                options = drawing.series_style(position) | {"linewidth": 1.2, "markersize": 4, "markevery": (0.1, 0.2)}
+                options["label"] = (
+                    f"class {drawing.shown(label)}" if len(values) else f"class {drawing.shown(label)}: no points"
+                )
             else:
-                options = {"color": GREY, "linewidth": 0.8, "alpha": 0.6}
+                options = {"color": drawing.GREY, "linewidth": 0.8, "alpha": 0.6}
                 options["label"] = f"each of {len(self.classes)} classes" if first else None
             if len(values):
                 ax.ecdf(values, **options)
@@ -163,8 +161,7 @@ class DistanceDisplay:
 
     def _scale(self, ax: Any) -> None:
         """A logarithmic axis if inputs are so far away that a linear one would squeeze the eCDFs into a line."""
-        everything: Sequence[Array] = [*self.calibration_distances, self.distances]
-        values = np.concatenate(everything)
+        values = np.concatenate([*self.calibration_distances, self.distances])
         if self.distances[-1] > _FAR * self.largest_distance > 0:
             positive = values[values > 0]
             ax.set_xscale("log")

@@ -10,21 +10,9 @@ import numpy as np
 
 from torchsdm.core import Decisions, HighReliabilityRegion
 from torchsdm.errors import InvalidInputError, InvalidTypeError
-from torchsdm.evaluation.displays._drawing import (
-    BLACK,
-    BLUE,
-    GREY,
-    PALE,
-    SKY_BLUE,
-    SMALL,
-    VERMILLION,
-    axes_for,
-    legend_above,
-    panels_within,
-    shown,
-    tidy,
-)
-from torchsdm.evaluation.displays._inputs import check_sdm_decisions, decide, judge, sdm_classifier
+from torchsdm.evaluation.displays import _drawing as drawing
+from torchsdm.evaluation.displays._drawing import Display
+from torchsdm.evaluation.displays._inputs import check_sdm_decisions, compare, decide, sdm_classifier, some_rows
 from torchsdm.validation import Array, check_alpha, check_positive
 
 _N_BINS = 20
@@ -33,7 +21,7 @@ _CONFIDENCE_TICKS = (0.5, 0.9, 0.99, 0.999, 0.9999, 1.0)
 
 
 @dataclass(eq=False, repr=False)
-class PartitionDisplay:
+class PartitionDisplay(Display):
     """Rescaled similarity q' against confidence, one panel per true class, with the high-reliability region.
 
     A panel shades the area where predictions of *its* class are admitted: q' at least q'_min, confidence at least psi
@@ -77,9 +65,6 @@ class PartitionDisplay:
     similarity_counts: Array
     confidence_edges: Array
     confidence_counts: Array
-    ax_: Any = field(init=False)
-    axes_: Any = field(init=False)
-    figure_: Any = field(init=False)
     drawn_: Any = field(init=False)
 
     @classmethod
@@ -96,24 +81,21 @@ class PartitionDisplay:
         """
         caller = f"{cls.__name__}.from_estimator"
         regions = sdm_classifier(estimator, caller).regions_
-        chosen = regions[0]
-        if alpha is not None:
-            value = check_alpha(alpha, caller)
-            fitting = [region for region in regions if abs(region.alpha - value) < 1e-9]
-            if not fitting:
-                known = ", ".join(f"{region.alpha:g}" for region in regions)
-                raise InvalidInputError(
-                    f"'alpha' of {caller} must be one of the estimator's own, {known}. Got {value:g}; call recalibrate "
-                    "first."
-                )
-            chosen = fitting[0]
-        return cls.from_predictions(decide(estimator, X, caller), y, region=chosen)
+        value = regions[0].alpha if alpha is None else check_alpha(alpha, caller)
+        fitting = [region for region in regions if abs(region.alpha - value) < 1e-9]
+        if not fitting:
+            known = ", ".join(f"{region.alpha:g}" for region in regions)
+            raise InvalidInputError(
+                f"'alpha' of {caller} must be one of the estimator's own, {known}. Got {value:g}; call recalibrate "
+                "first."
+            )
+        return cls.from_predictions(decide(estimator, X, caller), y, region=fitting[0])
 
     @classmethod
     def from_predictions(cls, decisions: Decisions, y: Any, *, region: HighReliabilityRegion) -> PartitionDisplay:
         """Compare decisions with a region, such as ``classifier.region_``."""
         caller = f"{cls.__name__}.from_predictions"
-        judged = judge(decisions, y, caller)
+        compared = compare(decisions, y, caller)
         q_rescaled = check_sdm_decisions(decisions, caller).rescaled_similarity
         n_classes = len(decisions.classes)
         if not isinstance(region, HighReliabilityRegion):
@@ -130,7 +112,7 @@ class PartitionDisplay:
         confidence_edges = _from_scale(np.linspace(0, _to_scale(1.0), _N_BINS + 1))
         confidence_edges[[0, -1]] = 0, 1
         groups = [
-            [(judged.labels == c) & (judged.correct == right) for right in (True, False)] for c in range(n_classes)
+            [(compared.labels == c) & (compared.correct == right) for right in (True, False)] for c in range(n_classes)
         ]
 
         def counts(values: Array, edges: Array) -> Array:
@@ -139,9 +121,9 @@ class PartitionDisplay:
         return cls(
             rescaled_similarity=q_rescaled,
             confidence=decisions.confidence,
-            labels=judged.labels,
-            correct=judged.correct,
-            admitted=region.admits(q_rescaled, judged.predictions, decisions.confidence).numpy(),
+            labels=compared.labels,
+            correct=compared.correct,
+            admitted=region.admits(q_rescaled, compared.predictions, decisions.confidence).numpy(),
             classes=decisions.classes,
             alpha=region.alpha,
             min_rescaled_similarity=region.min_rescaled_similarity,
@@ -162,46 +144,44 @@ class PartitionDisplay:
             Points drawn, over all panels. If there are more, this many are drawn uniformly at random, always the same
             ones; histograms and numbers include all.
         """
-        caller = f"{type(self).__name__}.plot"
-        check_positive(max_points, "max_points", caller, integer=True)
+        check_positive(max_points, "max_points", f"{type(self).__name__}.plot", integer=True)
         n_classes = len(self.classes)
         n_columns = n_classes if n_classes <= 3 else math.ceil(math.sqrt(n_classes))
         n_rows = math.ceil(n_classes / n_columns)
-        ax = axes_for(ax, (max(6, 2.5 * n_columns), max(4, 2.4 * n_rows + 0.8)), caller)
-        strip, grid = panels_within(ax, n_rows, n_columns, share="xy")
-        panels = grid.ravel()[:n_classes]
-        self.drawn_ = self._choose(max_points)
-        for c, panel in enumerate(panels):
+        size = max(6, 2.5 * n_columns), max(4, 2.4 * n_rows + 0.8)
+        strip, grid = self._panels(ax, size, n_rows, n_columns, share="xy")
+        self.axes_, unused = np.split(grid, [n_classes])
+        self.drawn_ = some_rows(len(self.labels), max_points)
+        for c, panel in enumerate(self.axes_):
             self._plot_class(panel, c)
-        self._label(grid, n_classes)
+            if c % n_columns == 0:
+                panel.set_ylabel("confidence")
+            if c + n_columns >= n_classes:
+                panel.set_xlabel("q′, rescaled similarity")
+                panel.tick_params(labelbottom=True)
+            drawing.tidy(panel)
+        for panel in unused:
+            panel.remove()
         self._add_caption(strip)
-        self.ax_, self.axes_, self.figure_ = ax, panels, ax.figure
         return self
-
-    def _choose(self, max_points: int) -> Array:
-        n = len(self.labels)
-        if n <= max_points:
-            return np.arange(n)
-        return np.sort(np.random.default_rng(0).choice(n, size=max_points, replace=False))
 
     def _plot_class(self, panel: Any, c: int) -> None:
         right_end = 1.2 * self.similarity_edges[-1]
         if math.isfinite(self.min_rescaled_similarity):
             x, psi = self.min_rescaled_similarity, self.thresholds[c]
-            panel.fill_between([x, max(right_end, 2 * x)], psi, 1, color=PALE, linewidth=0, zorder=0)
-            panel.axvline(x, color=GREY, linewidth=1, linestyle="--", zorder=1)
-            panel.axhline(psi, color=GREY, linewidth=1, linestyle=":", zorder=1)
+            panel.fill_between([x, max(right_end, 2 * x)], psi, 1, color=drawing.PALE, linewidth=0, zorder=0)
+            panel.axvline(x, color=drawing.GREY, linewidth=1, linestyle="--", zorder=1)
+            panel.axhline(psi, color=drawing.GREY, linewidth=1, linestyle=":", zorder=1)
             right_end = max(right_end, 2 * x)
         rows = self.drawn_[self.labels[self.drawn_] == c]
         correct, admitted = self.correct[rows], self.admitted[rows]
         for style, chosen in zip(_POINTS, (correct, ~correct & ~admitted, ~correct & admitted), strict=True):
             points = rows[chosen]
-            panel.plot(
-                self.rescaled_similarity[points], self.confidence[points], linestyle="none", rasterized=True, **style
-            )
+            values = self.rescaled_similarity[points], self.confidence[points]
+            panel.plot(*values, linestyle="none", rasterized=True, **style)
         n_correct, n_wrong = self.similarity_counts[c].sum(axis=1)
         if n_correct + n_wrong == 0:
-            panel.text(0.5, 0.5, "no inputs", transform=panel.transAxes, ha="center", va="center", fontsize=SMALL)
+            drawing.say(panel, "no inputs", fontsize=drawing.SMALL)
         panel.set_xscale("symlog", linthresh=1, linscale=0.5)
         panel.xaxis.set_major_formatter("{x:,g}")
         panel.set_xlim(-0.5, right_end)
@@ -220,27 +200,13 @@ class PartitionDisplay:
         )
         for side, edges, counts, orientation in sides:
             correct, wrong = (own / max(own.sum(), 1) for own in counts)
-            side.stairs(correct, edges, orientation=orientation, fill=True, color=SKY_BLUE)
+            side.stairs(correct, edges, orientation=orientation, fill=True, color=drawing.SKY_BLUE)
             if wrong.any():
-                side.stairs(wrong, edges, orientation=orientation, color=VERMILLION, linewidth=1.2)
+                side.stairs(wrong, edges, orientation=orientation, color=drawing.VERMILLION, linewidth=1.2)
             side.axis("off")
         n_correct, n_wrong = self.similarity_counts[c].sum(axis=1)
-        above.set_title(
-            f"class {shown(self.classes[c])}: {n_correct:,} correct, {n_wrong:,} wrong", fontsize=SMALL, pad=2
-        )
-
-    def _label(self, grid: Any, n_classes: int) -> None:
-        n_columns = grid.shape[1]
-        for position, panel in enumerate(grid.ravel()):
-            if position >= n_classes:
-                panel.remove()
-                continue
-            if position % n_columns == 0:
-                panel.set_ylabel("confidence")
-            if position + n_columns >= n_classes:
-                panel.set_xlabel("q′, rescaled similarity")
-                panel.tick_params(labelbottom=True)
-            tidy(panel)
+        title = f"class {drawing.shown(self.classes[c])}: {n_correct:,} correct, {n_wrong:,} wrong"
+        above.set_title(title, fontsize=drawing.SMALL, pad=2)
 
     def _add_caption(self, ax: Any) -> None:
         from matplotlib.lines import Line2D
@@ -258,37 +224,24 @@ class PartitionDisplay:
             caption += f"\n{len(self.drawn_):,} of {n:,} points drawn; numbers and histograms include all"
         handles: list[Any] = [Line2D([], [], linestyle="none", **style) for style in _POINTS]
         handles += [
-            Patch(color=SKY_BLUE, label="correct, share per bin"),
-            Patch(facecolor="none", edgecolor=VERMILLION, linewidth=1.2, label="wrong, share per bin"),
+            Patch(color=drawing.SKY_BLUE, label="correct, share per bin"),
+            Patch(facecolor="none", edgecolor=drawing.VERMILLION, linewidth=1.2, label="wrong, share per bin"),
         ]
         if math.isfinite(self.min_rescaled_similarity):
+            edge: dict[str, Any] = {"color": drawing.GREY, "linewidth": 1}
             handles += [
-                Line2D(
-                    [],
-                    [],
-                    color=GREY,
-                    linewidth=1,
-                    linestyle="--",
-                    label=f"q′ min = {self.min_rescaled_similarity:.3g}",
-                ),
-                Line2D([], [], color=GREY, linewidth=1, linestyle=":", label="ψ of the class"),
-                Patch(color=PALE, label="region of the class"),
+                Line2D([], [], linestyle="--", label=f"q′ min = {self.min_rescaled_similarity:.3g}", **edge),
+                Line2D([], [], linestyle=":", label="ψ of the class", **edge),
+                Patch(color=drawing.PALE, label="region of the class"),
             ]
-        legend_above(ax, 3, handles, caption)
+        drawing.legend_above(ax, 3, handles=handles, title=caption)
 
 
 _POINTS: tuple[dict[str, Any], ...] = (
-    {"label": "correct", "marker": "o", "markersize": 3, "color": BLUE, "alpha": 0.5, "markeredgewidth": 0},
-    {"label": "wrong, rejected", "marker": "x", "markersize": 5, "color": VERMILLION, "markeredgewidth": 1.2},
-    {
-        "label": "wrong, admitted",
-        "marker": "X",
-        "markersize": 7.5,
-        "color": VERMILLION,
-        "markeredgecolor": BLACK,
-        "markeredgewidth": 1,
-        "zorder": 3,
-    },
+    {"label": "correct", "marker": "o", "markersize": 3, "color": drawing.BLUE, "alpha": 0.5, "markeredgewidth": 0},
+    {"label": "wrong, rejected", "marker": "x", "markersize": 5, "color": drawing.VERMILLION, "markeredgewidth": 1.2},
+    {"label": "wrong, admitted", "marker": "X", "markersize": 7.5, "color": drawing.VERMILLION, "markeredgewidth": 1}
+    | {"markeredgecolor": drawing.BLACK, "zorder": 3},
 )
 
 

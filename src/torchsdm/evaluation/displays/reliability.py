@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from torchsdm.core import Decisions, wilson_interval
 from torchsdm.errors import InvalidInputError
-from torchsdm.evaluation.displays._drawing import (
-    BLACK,
-    BLUE,
-    GREY,
-    PALE,
-    VERMILLION,
-    axes_for,
-    legend_above,
-    panels_within,
-    tidy,
-)
-from torchsdm.evaluation.displays._inputs import decide, judge
+from torchsdm.evaluation.displays import _drawing as drawing
+from torchsdm.evaluation.displays._drawing import Display
+from torchsdm.evaluation.displays._inputs import compare, decide
 from torchsdm.evaluation.metrics import reliability_bins
 from torchsdm.validation import Array, check_alpha, check_positive
 
 
 @dataclass(eq=False, repr=False)
-class ReliabilityDisplay:
+class ReliabilityDisplay(Display):
     """Accuracy against confidence in bins of equal width, and in the single bin [alpha, 1] that matters most.
 
     Attributes
@@ -62,9 +53,6 @@ class ReliabilityDisplay:
     top_accuracy_upper: float
     top_count: int
     level: float
-    ax_: Any = field(init=False)
-    axes_: Any = field(init=False)
-    figure_: Any = field(init=False)
 
     @classmethod
     def from_estimator(
@@ -94,7 +82,7 @@ class ReliabilityDisplay:
     ) -> ReliabilityDisplay:
         """Compute the bins of decisions' confidence; see ``from_estimator``."""
         caller = f"{cls.__name__}.from_predictions"
-        correct = judge(decisions, y, caller).correct
+        correct = compare(decisions, y, caller).correct
         check_positive(n_bins, "n_bins", caller, integer=True)
         check_positive(level, "level", caller)
         if level >= 1:
@@ -125,59 +113,41 @@ class ReliabilityDisplay:
 
     def plot(self, ax: Any = None) -> ReliabilityDisplay:
         """Draw accuracy against confidence and below it the counts, in a new figure or in place of the given axes."""
-        ax = axes_for(ax, (6, 4.5), f"{type(self).__name__}.plot")
-        strip, panels = panels_within(ax, 2, 1, height_ratios=(3, 1))
-        self._plot_accuracy(panels[0, 0])
-        self._plot_counts(panels[1, 0])
-        for panel in panels[:, 0]:
+        strip, panels = self._panels(ax, (6, 4.5), 2, height_ratios=(3, 1))
+        self._plot_accuracy(panels[0])
+        self._plot_counts(panels[1])
+        for panel in panels:
+            panel.axvspan(self.alpha, 1, color=drawing.PALE, linewidth=0, zorder=0)
             panel.set_xlim(0, 1)
-            tidy(panel)
-        legend_above(strip, handles=panels[0, 0].get_legend_handles_labels()[0])
-        self.ax_, self.axes_, self.figure_ = ax, panels[:, 0], ax.figure
+        drawing.tidy(*panels)
+        drawing.legend_above(strip, 1, panels[:1])
         return self
 
-    @property
-    def _width(self) -> float:
-        return float(self.edges[0, 1] - self.edges[0, 0])
-
     def _plot_accuracy(self, ax: Any) -> None:
-        ax.axvspan(self.alpha, 1, color=PALE, linewidth=0, zorder=0)
-        ax.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--", label="accuracy = confidence")
-        ax.errorbar(
-            self.confidence,
-            self.accuracy,
-            yerr=_around(self.accuracy, self.accuracy_lower, self.accuracy_upper),
-            fmt="o-",
-            color=BLUE,
-            linewidth=1.2,
-            markersize=5,
-            capsize=3,
-            label=f"bin of width {self._width:.2g} (with {self.level:.0%} interval)",
+        ax.plot([0, 1], [0, 1], color=drawing.GREY, linewidth=1, linestyle="--", label="accuracy = confidence")
+        width, bars = (
+            self.edges[0, 1] - self.edges[0, 0],
+            _around(self.accuracy, self.accuracy_lower, self.accuracy_upper),
         )
+        style = {"color": drawing.BLUE, "linewidth": 1.2, "markersize": 5, "capsize": 3}
+        label = f"bin of width {width:.2g} (with {self.level:.0%} interval)"
+        ax.errorbar(self.confidence, self.accuracy, bars, fmt="o-", label=label, **style)
+        label = f"[{self.alpha:g}, 1]: no inputs this confident"
         if self.top_count:
             interval = f"{self.top_accuracy_lower:.3f} to {self.top_accuracy_upper:.3f}"
-            ax.errorbar(
-                [(self.alpha + 1) / 2],
-                [self.top_accuracy],
-                yerr=_around(self.top_accuracy, self.top_accuracy_lower, self.top_accuracy_upper),
-                xerr=(1 - self.alpha) / 2,
-                fmt="D",
-                color=VERMILLION,
-                markeredgecolor=BLACK,
-                markersize=7,
-                capsize=4,
-                zorder=3,
-                label=f"[{self.alpha:g}, 1]: accuracy {self.top_accuracy:.3f} ({interval}), {self.top_count:,} inputs",
-            )
+            label = f"[{self.alpha:g}, 1]: accuracy {self.top_accuracy:.3f} ({interval}), {self.top_count:,} inputs"
+            bars = _around(self.top_accuracy, self.top_accuracy_lower, self.top_accuracy_upper)
+            middle, half = (self.alpha + 1) / 2, (1 - self.alpha) / 2
+            style = {"color": drawing.VERMILLION, "markeredgecolor": drawing.BLACK, "markersize": 7, "capsize": 4}
+            ax.errorbar([middle], [self.top_accuracy], bars, half, fmt="D", zorder=3, label=label, **style)
         else:
-            ax.plot([], [], " ", label=f"[{self.alpha:g}, 1]: no inputs this confident")
+            ax.plot([], [], " ", label=label)
         ax.set_ylim(-0.02, 1.04)
         ax.set_ylabel("accuracy")
 
     def _plot_counts(self, ax: Any) -> None:
-        ax.axvspan(self.alpha, 1, color=PALE, linewidth=0, zorder=0)
         left, right = self.edges.T
-        ax.bar(left, self.counts, right - left, align="edge", color=BLUE, edgecolor="white", linewidth=0.8)
+        ax.bar(left, self.counts, right - left, align="edge", color=drawing.BLUE, edgecolor="white", linewidth=0.8)
         ax.set_yscale("log")
         ax.set_ylim(0.7, 2 * max(self.counts.max(), 5))
         ax.set_xlabel("confidence")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError
-from torchsdm.evaluation.displays._drawing import BLACK, GREY, axes_for, legend_above, series_style, shown, tidy
-from torchsdm.evaluation.displays._inputs import admission, decide, judge
+from torchsdm.evaluation.displays import _drawing as drawing
+from torchsdm.evaluation.displays._drawing import Display
+from torchsdm.evaluation.displays._inputs import admission, compare, decide
 from torchsdm.evaluation.metrics import ordering_score, risk_coverage_curve
 from torchsdm.validation import Array
 
@@ -33,7 +34,7 @@ class RiskCoverageCurve:
 
 
 @dataclass(eq=False, repr=False)
-class RiskCoverageDisplay:
+class RiskCoverageDisplay(Display):
     """Selective risk against coverage, of one estimator or several.
 
     Inputs are answered from the highest score down (``Decisions.score``, or the confidence if there is none), those
@@ -51,8 +52,6 @@ class RiskCoverageDisplay:
 
     curves: tuple[RiskCoverageCurve, ...]
     alpha: float
-    ax_: Any = field(init=False)
-    figure_: Any = field(init=False)
 
     @classmethod
     def from_estimator(
@@ -99,7 +98,7 @@ class RiskCoverageDisplay:
             several = {"answers" if name is None else name: decisions}
         curves, alphas = [], []
         for key, one in several.items():
-            correct = judge(one, y, caller).correct
+            correct = compare(one, y, caller).correct
             coverage, risk = risk_coverage_curve(ordering_score(one), correct)
             target, admitted = admission(one, alpha, caller)
             admitted_risk = float((~correct[admitted]).mean()) if admitted.any() else np.nan
@@ -113,36 +112,30 @@ class RiskCoverageDisplay:
     def plot(self, ax: Any = None) -> RiskCoverageDisplay:
         """Draw the curves, the admitted sets and the target risk, on the given or new axes."""
         height = 4 + 0.17 * max(0, len(self.curves) - 3)  # each has a line in the legend
-        ax = axes_for(ax, (6, height), f"{type(self).__name__}.plot")
+        ax = self._axes(ax, (6, height))
         highest = 1 - self.alpha
         for position, curve in enumerate(self.curves):
-            style = series_style(position)
+            style = drawing.series_style(position)
             marker = style.pop("marker")
             x, y = np.append(0.0, curve.coverage), np.append(curve.risk[0], curve.risk)
-            name = shown(curve.name, 80)
+            name = drawing.shown(curve.name, 80)
             if np.isnan(curve.admitted_risk):
                 label, marker = f"{name}: nothing admitted", None
             else:
                 label = f"{name}: {curve.admitted_share:.1%} admitted (marker), {curve.admitted_risk:.1%} of them wrong"
             ax.plot(x, y, drawstyle="steps-pre", linewidth=1.6, **style)
-            ax.plot([], [], label=label, marker=marker, markeredgecolor=BLACK, markersize=8, **style)
+            ax.plot([], [], label=label, marker=marker, markeredgecolor=drawing.BLACK, markersize=8, **style)
             if marker is not None:
-                point = {"marker": marker, "markersize": 9, "markeredgecolor": BLACK, "color": style["color"]}
+                point = {"marker": marker, "markersize": 9, "markeredgecolor": drawing.BLACK, "color": style["color"]}
                 ax.plot(curve.admitted_share, curve.admitted_risk, linestyle="none", zorder=3, clip_on=False, **point)
             steady = curve.risk[curve.coverage >= _STEADY]
             highest = max(highest, steady.max(), np.nan_to_num(curve.admitted_risk))
-        ax.axhline(
-            1 - self.alpha,
-            color=GREY,
-            linewidth=1,
-            linestyle=(0, (1, 1)),
-            label=f"target risk 1 − α = {1 - self.alpha:.3g}",
-        )
+        target = f"target risk 1 − α = {1 - self.alpha:.3g}"
+        ax.axhline(1 - self.alpha, color=drawing.GREY, linewidth=1, linestyle=(0, (1, 1)), label=target)
         ax.set_xlim(0, 1)
         ax.set_ylim(0, min(1.0, 1.08 * highest) if highest > 0 else 0.05)
         ax.set_xlabel("coverage: share of inputs answered, highest score first")
         ax.set_ylabel("risk: error rate of answered inputs")
-        tidy(ax)
-        legend_above(ax)
-        self.ax_, self.figure_ = ax, ax.figure
+        drawing.tidy(ax)
+        drawing.legend_above(ax, 1, [ax])
         return self

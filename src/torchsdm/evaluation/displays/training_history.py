@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from torchsdm.errors import InvalidTypeError, NotFittedError
-from torchsdm.evaluation.displays._drawing import (
-    BLACK,
-    BLUE,
-    GREY,
-    SMALL,
-    VERMILLION,
-    axes_for,
-    legend_above,
-    panels_within,
-    tidy,
-)
+from torchsdm.evaluation.displays import _drawing as drawing
+from torchsdm.evaluation.displays._drawing import Display
 from torchsdm.training import History
 from torchsdm.validation import Array
 
@@ -30,7 +21,7 @@ _PANELS = {  # field -> label of the axis
 
 
 @dataclass(eq=False, repr=False)
-class TrainingHistoryDisplay:
+class TrainingHistoryDisplay(Display):
     """Balanced loss, balanced accuracy and mean similarity q of the training and calibration sets, round by round.
 
     Attributes
@@ -50,9 +41,6 @@ class TrainingHistoryDisplay:
     train: dict[str, Array]
     calibration: dict[str, Array]
     chosen: int | None
-    ax_: Any = field(init=False)
-    axes_: Any = field(init=False)
-    figure_: Any = field(init=False)
 
     @classmethod
     def from_estimator(cls, estimator: Any, X: Any = None, y: Any = None) -> TrainingHistoryDisplay:
@@ -84,9 +72,7 @@ class TrainingHistoryDisplay:
 
     def plot(self, ax: Any = None) -> TrainingHistoryDisplay:
         """Draw three panels, one above the other, in a new figure or in place of the given axes."""
-        ax = axes_for(ax, (6, 5), f"{type(self).__name__}.plot")
-        strip, grid = panels_within(ax, len(_PANELS), 1)
-        panels = grid[:, 0]
+        strip, panels = self._panels(ax, (6, 5), len(_PANELS))
         position = np.arange(1, len(self.epochs) + 1)
         starts = np.flatnonzero(np.diff(self.rounds, prepend=-1))  # of rounds
         stops = np.append(starts, len(position))[1:]
@@ -94,27 +80,28 @@ class TrainingHistoryDisplay:
             for start, stop in zip(starts, stops, strict=True):
                 own = slice(start, stop)
                 mark = "." if stop - start == 1 else ""
-                panel.plot(position[own], self.train[name][own], color=VERMILLION, linestyle="--", marker=mark)
-                panel.plot(position[own], self.calibration[name][own], color=BLUE, linestyle="-", marker=mark)
+                panel.plot(position[own], self.train[name][own], color=drawing.VERMILLION, linestyle="--", marker=mark)
+                panel.plot(position[own], self.calibration[name][own], color=drawing.BLUE, linestyle="-", marker=mark)
             for start in starts[1:]:
-                panel.axvline(start + 0.5, color=GREY, linewidth=0.8, linestyle=":")
+                panel.axvline(start + 0.5, color=drawing.GREY, linewidth=0.8, linestyle=":")
             if self.chosen is not None:
                 value = self.calibration[name][self.chosen]
-                panel.plot(position[self.chosen], value, "*", color=BLACK, markersize=10, zorder=3, clip_on=False)
+                panel.plot(
+                    position[self.chosen], value, "*", color=drawing.BLACK, markersize=10, zorder=3, clip_on=False
+                )
             panel.set_ylabel(label)
-            tidy(panel)
+        drawing.tidy(*panels)
         for panel in (panels[0], panels[2]):
             panel.set_ylim(bottom=0)
         self._label_epochs(panels, starts, stops)
         self._add_legend(strip)
-        self.ax_, self.axes_, self.figure_ = ax, panels, ax.figure
         return self
 
     def _label_epochs(self, panels: Any, starts: Array, stops: Array) -> None:
         several = len(starts) > 1
         panels[-1].set_xlabel("epoch, rounds in sequence" if several else "epoch")
         if not len(self.epochs):
-            panels[1].text(0.5, 0.5, "no epochs", transform=panels[1].transAxes, ha="center", va="center")
+            drawing.say(panels[1], "no epochs")
             return
         panels[0].set_xlim(0.5, len(self.epochs) + 0.5)
         panels[0].xaxis.get_major_locator().set_params(integer=True)
@@ -122,26 +109,19 @@ class TrainingHistoryDisplay:
             for number, start, stop in zip(self.rounds[starts], starts, stops, strict=True):
                 name = f"round {number + 1}" if len(starts) <= 5 else str(number + 1)
                 middle = (start + stop + 1) / 2
-                panels[0].text(
-                    middle,
-                    1.0,
-                    name,
-                    transform=panels[0].get_xaxis_transform(),
-                    ha="center",
-                    va="bottom",
-                    fontsize=SMALL,
-                )
+                above = {"transform": panels[0].get_xaxis_transform(), "ha": "center", "va": "bottom"}
+                panels[0].text(middle, 1.0, name, fontsize=drawing.SMALL, **above)
 
     def _add_legend(self, ax: Any) -> None:
         from matplotlib.lines import Line2D
 
         handles = [
-            Line2D([], [], color=VERMILLION, linestyle="--", label="training set"),
-            Line2D([], [], color=BLUE, label="calibration set"),
+            Line2D([], [], color=drawing.VERMILLION, linestyle="--", label="training set"),
+            Line2D([], [], color=drawing.BLUE, label="calibration set"),
         ]
         if self.chosen is not None:
             name = f"chosen: epoch {self.epochs[self.chosen]}"
             if len(np.unique(self.rounds)) > 1:
                 name += f" of round {self.rounds[self.chosen] + 1}"
-            handles.append(Line2D([], [], color=BLACK, linestyle="none", marker="*", markersize=10, label=name))
-        legend_above(ax, len(handles), handles)
+            handles.append(Line2D([], [], color=drawing.BLACK, linestyle="none", marker="*", markersize=10, label=name))
+        drawing.legend_above(ax, len(handles), handles=handles)
