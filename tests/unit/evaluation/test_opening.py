@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import html
 import re
 import shlex
 import warnings
@@ -13,11 +14,14 @@ import pytest
 
 from conftest import make_blobs
 from torchsdm import LabelledStates, SDMClassifier, SDMEnsemble
+from torchsdm.application import summary
+from torchsdm.cli._words import trust_lines
 from torchsdm.cli.command import sdm
 from torchsdm.errors import SDMWarning
 from torchsdm.evaluation import Evaluation, classifier_entrants
 from torchsdm.evaluation._opening import next_steps, verdicts
 from torchsdm.evaluation.report import render_report
+from torchsdm.storage import sdm_numpy
 from torchsdm.wording import STEPS, of_100
 
 NAMES = np.array(["bad", "good"])
@@ -212,6 +216,25 @@ def test_every_command_that_is_named_exists_with_its_options(command):
         _, verb, *arguments = shlex.split(re.sub(r"\{[^}]*\}", "0.9", one))
         known = {option for parameter in sdm.commands[verb].params for option in parameter.opts}
         assert {argument for argument in arguments if argument.startswith("-")} <= known
+
+
+def test_python_card_report_command_and_export_say_the_same(certified, tmp_path, monkeypatch):
+    monkeypatch.setattr("torchsdm.evaluation.report._pictures", lambda *_: iter(()))
+    strict = copy.copy(certified)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        strict.recertify(alpha=0.999)
+    for classifier, alpha in ((certified, 0.9), (strict, 0.999)):
+        sentence = classifier.certificate_.holds_for(NAMES.tolist())
+        assert sentence in classifier.model_card()
+        evaluation = Evaluation(classifier_entrants(classifier), {"test": inside()}, 0.9)
+        assert sentence in html.unescape(render_report(evaluation, classifier, title="t"))
+        facts = summary(classifier, tmp_path)
+        assert facts["certificate"]["holds_for"] == sentence
+        assert sentence.startswith(trust_lines(facts)[0]) and trust_lines(facts)[0].endswith(".")
+        classifier.export_numpy(tmp_path / f"{alpha}")
+        assert sdm_numpy.load(tmp_path / f"{alpha}").promise == sentence
+    assert trust_lines(summary(certified, tmp_path))[0] == certified.certificate_.holds_for(NAMES.tolist())
 
 
 def test_the_page_opens_with_it_before_any_table(certified, monkeypatch):
