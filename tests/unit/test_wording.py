@@ -36,7 +36,7 @@ PROMISE = Promise(
     target=0.9,
     control="groups",
     delta=0.1,
-    delta_spent=0.1,
+    confidence=0.9,
     looks=1,
     n_certification=200,
     n_admitted=148,
@@ -49,7 +49,7 @@ PROMISE = Promise(
     largest_alpha=None,
     n_needed=None,
 )
-REFUSED = replace(PROMISE, found=False, n_admitted=0, weakest=("class 'spam'", 84, 17))
+REFUSED = replace(PROMISE, found=False, n_admitted=0, weakest=("class 'spam'", 84, 17, 22))
 
 
 # --- One sentence for each value -------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def test_the_promise_and_what_belongs_to_it():
         "every true class and every predicted class, on data like the 200 certification points, of which it admits "
         "74 %."
     )
-    spent = replace(PROMISE, looks=2, delta_spent=0.25, n_corrected=3, never_admitted=["spam"])
+    spent = replace(PROMISE, looks=2, confidence=0.75, n_corrected=3, never_admitted=["spam"])
     assert spent.sentence.startswith("With probability at least 0.75 for all 2 certificates on this sample, the")
     assert spent.sentence.endswith(
         "74 %, if its corrections (3) were made without regard to the decisions. It never admits 'spam'."
@@ -128,14 +128,17 @@ def test_the_promise_and_what_belongs_to_it():
 def test_no_more_is_promised_than_alpha(alpha):
     assert float(often(alpha).split()[2]) == pytest.approx(100 * alpha) and often(alpha).split()[2] != "100"
     assert described(alpha) == str(alpha)
-    assert replace(PROMISE, delta=0.0004, delta_spent=0.0004).sentence.startswith("With probability at least 0.9996,")
+    assert replace(PROMISE, confidence=0.9996).sentence.startswith("With probability at least 0.9996,")
 
 
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
         ({}, "even the strictest rule is wrong on 17 of the 84 points that it admits (class 'spam')"),
-        ({"weakest": ("class 'spam'", 20, 0)}, "only 20 certification points can be admitted (class 'spam'), and it"),
+        (
+            {"weakest": ("class 'spam'", 20, 0, 22)},
+            "only 20 certification points can be admitted (class 'spam'",
+        ),
         ({"weakest": None}, "no calibration point may be admitted at all"),
         ({"n_certification": 0}, "no labelled points were held out, and it takes at least 22 of each class"),
         ({"n_certification": 0, "control": "predictions"}, "it takes at least 22 of one class"),
@@ -163,7 +166,7 @@ def test_why_nothing_is_promised():
     assert promise_or_why(PROMISE, policy="trusted") == UNPROMISED["trusted"]
     assert promise_or_why(PROMISE) == PROMISE.sentence
     assert promise_or_why(REFUSED, is_current=False, policy="trusted") == REFUSED.sentence
-    nothing_left = replace(PROMISE, looks=10, delta_spent=1.0)
+    nothing_left = replace(PROMISE, looks=10, confidence=0.0)
     assert promise_or_why(nothing_left, policy="trusted").startswith("No promise is left: 10 certificates")
 
 
@@ -171,7 +174,7 @@ def test_why_nothing_is_promised():
 @pytest.mark.parametrize("n_admitted", [0, 1, 60, 100])
 def test_only_the_promised_are_promised_anything(standing, n_admitted):
     said = verdict(standing, n_admitted, 100, PROMISE, is_labelled=True)
-    assert ("those answers are right" in said) == (standing == "promised" and n_admitted > 0)
+    assert ("such answers are right" in said) == (standing == "promised" and n_admitted > 0)
     assert ("can be answered unattended" in said) == (
         standing == "promised" or (standing == "unpromised" and not n_admitted)
     )
