@@ -14,69 +14,33 @@ _LONGEST = 2000  # characters of a text
 
 
 class Remedy(Enum):
-    """What the user can do about an error or a warning: in Python, and with the command."""
+    """What the user can do about an error or a warning, then how: in Python, and with the command."""
 
-    SKIP_PROBLEMS = (
-        "Fix them, or skip them: Documents(..., problems='skip').",
-        "Fix them; sdm embed --skip-problems skips them, sdm predict without --strict rejects them.",
-    )
-    DROP_REPEATED = (
-        "Drop duplicates, or keep them on purpose: Documents(..., repeated='drop' or 'keep').",
-        "Drop duplicates: sdm embed --drop-repeated.",
-    )
-    KEEP_REPEATED = ("To keep them on purpose: repeated='keep'.", "To keep them on purpose: --keep-repeated.")
-    NAME_ARRAYS = ("Name the right one: states=... or labels=...", "Name the right one: --states or --label.")
-    LOWER_ALPHA = ("To accept it: recalibrate(alpha=...).", "To accept it: sdm recalibrate MODEL --alpha ALPHA.")
-    COARSER_CONTROL = (
-        "With few examples of each class, ask for less: control='all' promises alpha over all answers.",
-        "With few examples of each class, ask for less: --control all promises alpha over all answers.",
-    )
-    POOLED_CONTROL = (
-        "With few examples of each class, ask for less: control='pooled' takes small classes together.",
-        "With few examples of each class, ask for less: --control pooled takes small classes together.",
-    )
-    GIVE_LABELLED = ("Pass labelled data: X and y.", "Give labelled DATA.")
-    COUNT_CERTIFICATION = (
-        "Say how many labelled points you will certify with: n_certification=...",
-        "Give labelled DATA.",
-    )
-    CERTIFY_AGAIN = (
-        "Certify it again: recertify(X, y) with new labelled data, or recalibrate().",
-        "Certify it again: sdm certify MODEL DATA with new labelled data, or sdm recalibrate MODEL.",
-    )
-    SAME_STATES = (
-        "A scikit-learn Pipeline transforms X alone: transform other states in the same way first.",
-        "Make the states of both files in the same way: sdm embed.",
-    )
-    FEWER_FOLDS = (
-        "Add examples, leave the class out, or lower n_folds (at least 2).",
-        "Add examples, leave the class out, or lower --folds (at least 2).",
-    )
-    OTHER_FOLDS = (
-        "Draw other folds with another random_state, or raise n_folds.",
-        "Draw other folds with another --seed, or raise --folds.",
-    )
-    MORE_CALIBRATION = (
-        "Use more calibration data, or reject such regions with min_class_count.",
-        "Use more calibration data, or reject such regions with --min-class-count.",
-    )
-    GIVE_STATES = ("Give hidden_states instead.", "Give states as INPUT instead.")
-    EXTRACT_STATES = (
-        "Extract their states with the same language model: HiddenStateExtractor.",
-        "Extract their states with the same language model: sdm embed.",
-    )
-    NAME_LABELS = ("Name their column: Columns(label=...).", "Name their column: --label NAME.")
-    NAME_LANGUAGE_MODEL = (
-        "Pass an extractor to read them.",
-        "Name a language model to read them: --language-model NAME.",
-    )
-    NO_LANGUAGE_MODEL = ("Leave the language model out.", "Leave out --language-model.")
-    ALLOW_NEW_LABELS = ("To allow it: allow_new_labels=True.", "To allow it: --allow-new-labels.")
-    REPLACE_MODEL = ("To replace it: overwrite=True.", "Replace it with --overwrite, or choose another -o.")
-    WRITE_ANYWAY = ("To write it anyway: force=True.", "To write it anyway: --force.")
+    SKIP_PROBLEMS = "Fix them, or skip them:", "Documents(..., problems='skip')", "sdm embed --skip-problems"
+    DROP_REPEATED = "Drop duplicates:", "Documents(..., repeated='drop'), or 'keep'", "sdm embed --drop-repeated"
+    KEEP_REPEATED = "To keep them on purpose:", "repeated='keep'", "--keep-repeated"
+    NAME_ARRAYS = "Name the right one:", "states= or labels=", "--states or --label"
+    LOWER_ALPHA = "To accept it:", "recalibrate(alpha=...)", "sdm recalibrate MODEL --alpha ALPHA"
+    COARSER_CONTROL = "With few examples, promise alpha over all answers:", "control='all'", "--control all"
+    POOLED_CONTROL = "With few examples, pool small classes:", "control='pooled'", "--control pooled"
+    GIVE_LABELLED = "Give labelled", "X and y", "DATA"
+    COUNT_CERTIFICATION = "Say what you will certify with:", "n_certification labelled points", "labelled DATA"
+    CERTIFY_AGAIN = "Certify it again with new labelled data:", "recertify(X, y)", "sdm certify MODEL DATA"
+    SAME_STATES = "Make all states in the same way:", "a scikit-learn Pipeline transforms X alone", "sdm embed"
+    FEWER_FOLDS = "Add examples, leave the class out, or use fewer folds (at least 2):", "n_folds", "--folds"
+    OTHER_FOLDS = "Draw other folds, or more:", "random_state, n_folds", "--seed, --folds"
+    MORE_CALIBRATION = "Use more calibration data, or reject such regions:", "min_class_count", "--min-class-count"
+    GIVE_STATES = "Give", "hidden_states instead", "states as INPUT instead"
+    EXTRACT_STATES = "Extract their states with the same language model:", "HiddenStateExtractor", "sdm embed"
+    NAME_LABELS = "Name their column:", "Columns(label=...)", "--label NAME"
+    NAME_LANGUAGE_MODEL = "Name a language model to read them:", "an extractor", "--language-model NAME"
+    NO_LANGUAGE_MODEL = "Leave out", "the language model", "--language-model"
+    ALLOW_NEW_LABELS = "To allow it:", "allow_new_labels=True", "--allow-new-labels"
+    REPLACE_MODEL = "To replace it:", "overwrite=True", "--overwrite"
+    WRITE_ANYWAY = "To write it anyway:", "force=True", "--force"
 
-    def __init__(self, python: str, shell: str) -> None:
-        self.python, self.shell = python, shell
+    def __init__(self, what: str, python: str, shell: str) -> None:
+        self.python, self.shell = f"{what} {python}.", f"{what} {shell}."
 
 
 class _Advising(Exception):

@@ -175,8 +175,8 @@ class Promise:
     target: float | tuple[float, ...]
     control: str
     delta: float
-    delta_spent: float
-    """The deltas of all certificates on the sample."""
+    confidence: float
+    """The probability with which all certificates on the sample hold together, at least."""
     looks: int
     n_certification: int
     n_admitted: int
@@ -186,17 +186,12 @@ class Promise:
     never_admitted: Sequence[Any]
     pools: Sequence[Sequence[Any]]
     """The classes of each pool, the largest pool first."""
-    weakest: tuple[str, int, int] | None
-    """The group that failed: its name, admitted points, errors."""
+    weakest: tuple[str, int, int, int] | None
+    """The group that failed: its name, admitted points, errors, and the fewest points that a test of it takes."""
     fewest: int | None
     """The fewest points that a certificate takes; None where no number would do."""
     largest_alpha: float | None
     n_needed: int | None
-
-    @property
-    def confidence(self) -> float:
-        """The probability with which all certificates on the sample hold together, at least."""
-        return max(0.0, 1 - max(self.delta_spent, self.delta))
 
     @property
     def sentence(self) -> str:
@@ -218,7 +213,7 @@ class Promise:
         return corrected if self.n_corrected else ""
 
     def about(self, answers: str) -> str:
-        """What is promised about the admitted answers, which are called as in 'those answers'."""
+        """What is promised about the admitted answers, called as in 'such answers'."""
         spent = "" if self.looks <= 1 else f" for all {self.looks} certificates on this sample"
         control, n_pooled = self.control, sum(map(len, self.pools))
         if control == "pooled" and n_pooled in (0, len(self.classes)):
@@ -244,9 +239,9 @@ class Promise:
             return f"no labelled points were held out, and it takes at least {self.fewest}{of_each}"
         if self.weakest is None:
             return "no calibration point may be admitted at all"
-        name, n_admitted, n_errors = self.weakest
-        if n_admitted < self.fewest:
-            return f"only {n_admitted} certification points can be admitted ({name}), and it takes {self.fewest}"
+        name, n_admitted, n_errors, needed = self.weakest
+        if n_admitted < needed:
+            return f"only {n_admitted} certification points can be admitted ({name}), and it takes {needed}"
         return f"even the strictest rule is wrong on {n_errors} of the {n_admitted} points that it admits ({name})"
 
     @property
@@ -282,7 +277,7 @@ class Promise:
         if self.looks > 1:
             costs.append(
                 f"This is certificate {self.looks} on the same certification sample: all of them hold together with "
-                f"probability at least {max(0.0, 1 - self.delta_spent):.3g}, not {1 - self.delta:.3g}."
+                f"probability at least {self.confidence:.6g}, not {1 - self.delta:.6g}."
             )
         if self.n_corrected:
             costs.append(
@@ -328,7 +323,7 @@ def limits(promise: Promise | None) -> list[str]:
     alone = None if promise.control == "pooled" and not promise.pools else _ALONE.get(promise.control)
     return [
         single,
-        f"Certainty: with probability up to {max(promise.delta, promise.delta_spent):.3g} it fails.",
+        f"Certainty: with probability up to {1 - promise.confidence:.6g} it fails.",
         *([f"Anything for {alone} on its own: it may be right less often than alpha."] if alone else []),
         "Anything on data unlike the certification points. Inputs change: a `DriftGuard` watches for it.",
         "Anything after the support is changed, until it is certified again: `recertify`.",
@@ -399,7 +394,7 @@ def threshold_reason(
 
 
 def guard_line(state: dict[str, Any], path: object = None) -> str:
-    """What a guard has come to (``torchsdm.application.guard_state``), and how to reset one that is kept in a file."""
+    """The status of a guard (``torchsdm.application.guard_state``), and how to reset one that is kept in a file."""
     if not state["raised"]:
         return f"The drift guard is calm after {state['n_seen']:,} inputs."
     after = "" if path is None else f" Look into it, then: sdm guard {path} --reset REASON."
@@ -411,7 +406,7 @@ def guard_line(state: dict[str, Any], path: object = None) -> str:
 
 STANDINGS = {
     "promised": "{Count} {can} be answered unattended.",
-    "drifted": "The model admits {count}, but they are not the kind of input that the promise is about.",
+    "drifted": "The model admits {count}; they are not the kind of input that the promise is about.",
     "missed": "The model admits {count}, but fewer of the answers were right than promised. Do not rely on them.",
     "outsiders": "The model admits {count}{mistakes}; they belong to no class, and no promise is about them.",
     "unpromised": "Nothing is promised, but the model admits {count}.",
@@ -432,7 +427,7 @@ def verdict(standing: str, n_admitted: int, n_total: int, promise: Promise | Non
     if standing != "promised" or promise is None or not n_admitted:
         return said
     alike = "" if is_labelled else f", if the inputs are like the {promise.sample}"
-    return f"{said} {promise.about('those answers')}{promise._proviso}{alike}."
+    return f"{said} {promise.about('such answers')}{promise._proviso}{alike}."
 
 
 STEPS = {

@@ -1,4 +1,4 @@
-"""The guard of a saved model: made anew, or carried from one run to the next in a file."""
+"""The guard of a saved model: a new one, or one that is carried from run to run in a file."""
 
 from __future__ import annotations
 
@@ -29,17 +29,9 @@ def open_guard(classifier: SDMClassifier | SDMEnsemble, path: Path | None = None
 
 
 def guard_state(guard: DriftGuard) -> dict[str, Any]:
-    """What a guard has come to, as plain values."""
-    return {
-        "raised": guard.raised,
-        "raised_at": guard.raised_at,
-        "raised_by": guard.raised_by,
-        "n_seen": guard.n_seen,
-        "log_martingale": guard.log_martingale,
-        "log_threshold": guard.log_threshold,
-        "false_alarm": guard.false_alarm,
-        "resets": [vars(reset) for reset in guard.resets],
-    }
+    """The status of a guard, as plain values."""
+    names = ("raised", "raised_at", "raised_by", "n_seen", "log_martingale", "log_threshold", "false_alarm")
+    return {**{name: getattr(guard, name) for name in names}, "resets": [vars(reset) for reset in guard.resets]}
 
 
 def continued_guard(classifier: SDMClassifier | SDMEnsemble, path: Path | None = None) -> DriftGuard | None:
@@ -49,7 +41,7 @@ def continued_guard(classifier: SDMClassifier | SDMEnsemble, path: Path | None =
         return open_guard(classifier, path)
     old = DriftGuard.load(path)
     if old.fingerprint != fresh.fingerprint:
-        _LOGGER.warning("%s is of another version of the model: its stream ends, and its alarm stays, if any", path)
+        _LOGGER.warning("%s belongs to another version of the model: its stream ends; an alarm stays", path)
     return successor(old, fresh, "the model was changed while nobody watched")
 
 

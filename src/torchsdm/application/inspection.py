@@ -24,7 +24,6 @@ def rule_of(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any]:
     """
     region, lanes = classifier.models_[0].calibration.regions[0], classifier.lane_rule_
     certificate = lanes.certificate
-    found = certificate is not None and certificate.found
     return {
         "classes": classifier.classes_.tolist(),
         "n_rounds": len(classifier.models_),
@@ -32,7 +31,7 @@ def rule_of(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any]:
         "familiarity": lanes.familiarity,
         "region": _region(region),
         "certificate": None
-        if certificate is None or not found
+        if certificate is None or not certificate.found
         else {
             "alpha": certificate.alpha,
             "delta": certificate.delta,
@@ -45,7 +44,7 @@ def calibration_map(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any]:
     """Every calibration point as columns of numbers, and the region of each alpha of a grid; see ``rule_of``.
 
     Labels and predictions are class numbers. Numbers are exact: a threshold is the value of one of the points.
-    ``certified`` says which points the certificate admits: it belongs to one alpha, and is not made anew for others.
+    ``certified`` says which points the certificate admits: it belongs to one alpha, and is not made again for others.
     """
     calibration = classifier.models_[0].calibration
     own = calibration.regions[0]

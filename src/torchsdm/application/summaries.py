@@ -13,6 +13,11 @@ from torchsdm.errors import SDMWarning
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.model import Calibration, SDMModel
 
+_OF_CERTIFICATE = (
+    *("found", "alpha", "delta", "delta_spent", "control", "chances", "n_certification", "n_admitted", "looks"),
+    *("largest_alpha", "n_needed"),
+)
+
 
 def summary(classifier: SDMClassifier | SDMEnsemble, path: Path) -> dict[str, Any]:
     """Kind, classes, sizes, accuracy, seed, certificate, policy, regions and warnings of a model.
@@ -80,28 +85,17 @@ def _certificate(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any] | No
     certificate = classifier.certificate_
     if certificate is None:
         return None
-    names, weakest = classifier.classes_.tolist(), certificate.weakest
-    promise = certificate.promise(names)
+    names, promise = classifier.classes_.tolist(), certificate.promise(classifier.classes_.tolist())
     return {
+        **{name: getattr(certificate, name) for name in _OF_CERTIFICATE},
         "identity": certificate.identity if certificate.found else None,
-        "found": certificate.found,
         "holds": certificate.found and classifier.lane_rule_.certificate is not None,
         "holds_for": promise.sentence,
         "why_not": None if certificate.found else promise.why_not,
-        "alpha": certificate.alpha,
         "class_alphas": _by_name(certificate.class_alphas, names),
-        "delta": certificate.delta,
-        "delta_spent": certificate.delta_spent,
-        "control": certificate.control,
-        "chances": certificate.chances,
-        "n_certification": certificate.n_certification,
-        "n_admitted": certificate.n_admitted,
-        "looks": certificate.looks,
         "never_admitted": promise.never_admitted,
         "groups": [{**_group(group, names), "lower_bound": group.lower_bound} for group in certificate.groups],
-        "weakest": None if weakest is None else _group(weakest, names),
-        "largest_alpha": certificate.largest_alpha,
-        "n_needed": certificate.n_needed,
+        "weakest": None if certificate.weakest is None else _group(certificate.weakest, names),
         "fewest": None if promise.fewest is None else _fewest(promise.fewest, classifier.certification_size),
     }
 

@@ -31,6 +31,11 @@ class GroupAccuracy:
     """The classes that share the group, where several do; ``class_number`` is None then."""
 
     @property
+    def numbers(self) -> tuple[int, ...]:
+        """The classes of the group; none of all together."""
+        return self.classes or (() if self.class_number is None else (self.class_number,))
+
+    @property
     def accuracy(self) -> float | None:
         """Share of the admitted points that are right; None without any."""
         return None if self.n_admitted == 0 else 1 - self.n_errors / self.n_admitted
@@ -42,8 +47,7 @@ class GroupAccuracy:
 
     def name(self, class_names: Sequence[Any] | None = None) -> str:
         """As in "class 'positive'"."""
-        numbers = self.classes or (() if self.class_number is None else (self.class_number,))
-        return group_name(self.kind, numbers if class_names is None else [class_names[c] for c in numbers])
+        return group_name(self.kind, self.numbers if class_names is None else [class_names[c] for c in self.numbers])
 
     def described(self, class_names: Sequence[Any] | None = None) -> str:
         """Name, accuracy, interval and count, in words."""

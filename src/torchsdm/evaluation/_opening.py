@@ -22,7 +22,7 @@ from torchsdm.evaluation.overview import FreshGuards
 from torchsdm.evaluation.strangers import CLASSES, OUTSIDE
 from torchsdm.settings import LANES, REJECTED
 from torchsdm.trust import Certificate
-from torchsdm.wording import STANDINGS, STEPS, promise_or_why, verdict
+from torchsdm.wording import STANDINGS, STEPS, counted, group_name, often, percent, promise_or_why, verdict
 
 PROMISED, DRIFTED, MISSED, OUTSIDERS, UNPROMISED = STANDINGS
 _DOUBT = 0.01  # probability of finding a promise missed where it holds, over all of its groups
@@ -131,31 +131,29 @@ def _missed(accuracy: SelectiveAccuracy, certificate: Certificate) -> str | None
     Of m groups with n admitted inputs and k errors each, one is missed if P(Binomial(n, 1 - alpha) >= k) <= 0.01 / m.
     """
     groups = _promised(accuracy, certificate)
-    for whom, cell in groups.items():
+    for name, cell in groups.items():
         n_errors, target = cell.n_admitted - (cell.n_correct or 0), cell.target(certificate.alpha)
         known = cell.n_correct is not None and n_errors > 0
         if known and bdtrc(n_errors - 1, cell.n_admitted, 1 - target) <= _DOUBT / len(groups):
-            of_them = f"Of those {whom}" if whom else "Of them"
-            return f"{of_them}, {_right(cell)}; promised are {100 * target:.4g} in 100."
+            return f"Of {name}, {_right(cell)}; promised: {often(target)}."
     return None
 
 
 def _promised(accuracy: SelectiveAccuracy, certificate: Certificate) -> dict[str, Cell]:
     """The groups that a certificate is about, by what they are called."""
-    predicted = {f"predicted {label!r}": cell for label, cell in accuracy.by_prediction.items()}
+    by_kind = {"class": accuracy.by_class, "prediction": accuracy.by_prediction}
     if certificate.control == "all":
-        return {"": accuracy.marginal}
-    if certificate.control == "predictions":
-        return predicted
-    if not certificate.pools:
-        return {f"of class {label!r}": cell for label, cell in accuracy.by_class.items()} | predicted
-    names = list(accuracy.by_class)  # in the order of the classes
-    groups = {}
-    for group in certificate.groups:
-        cells = accuracy.by_class if group.kind == "class" else accuracy.by_prediction
-        numbers = [number for number in group.classes or (group.class_number,) if number is not None]
-        groups[f"in {group.name(names)}"] = _together([cells[names[number]] for number in numbers])
-    return groups
+        return {"them": accuracy.marginal}
+    if certificate.pools:
+        names = list(accuracy.by_class)  # in the order of the classes
+        groups = [(one.kind, [names[c] for c in one.numbers]) for one in certificate.groups]
+    else:
+        kinds = ("prediction",) if certificate.control == "predictions" else tuple(by_kind)
+        groups = [(kind, [label]) for kind in kinds for label in by_kind[kind]]
+    return {
+        f"those in {group_name(kind, labels)}": _together([by_kind[kind][label] for label in labels])
+        for kind, labels in groups
+    }
 
 
 def _together(cells: Sequence[Cell]) -> Cell:
@@ -177,8 +175,8 @@ def _seen(accuracy: SelectiveAccuracy) -> str:
 
 
 def _right(cell: Cell) -> str:
-    percent = f" ({100 * (cell.accuracy or 0):.3g} %)" if cell.n_admitted > 100 else ""
-    return f"{cell.n_correct:,} of {cell.n_admitted:,} admitted were right{percent}"
+    share = f" ({percent(cell.accuracy or 0)})" if cell.n_admitted > 100 else ""
+    return f"{cell.n_correct:,} of {cell.n_admitted:,} admitted were right{share}"
 
 
 def _counts(cell: Cell) -> str:
@@ -186,7 +184,7 @@ def _counts(cell: Cell) -> str:
 
 
 def _sample(certificate: Certificate) -> str:
-    return f"{certificate.n_certification:,} certification points"
+    return counted(certificate.n_certification, "certification point")
 
 
 # --- What to do next -------------------------------------------------------------------------------------------------
@@ -198,9 +196,7 @@ def next_steps(
     found: Sequence[Verdict], classifier: SDMClassifier | SDMEnsemble, model: str | None = None
 ) -> list[NextStep]:
     """The two or three things to do first, with their commands; ``model`` is where it is saved, if that is known."""
-    where = "MODEL" if model is None else shlex.quote(model)
-    steps = list(_steps(found, classifier, where))
-    return steps[:MAX_STEPS]
+    return list(_steps(found, classifier, "MODEL" if model is None else shlex.quote(model)))[:MAX_STEPS]
 
 
 def _steps(found: Sequence[Verdict], classifier: SDMClassifier | SDMEnsemble, where: str) -> Iterator[NextStep]:

@@ -58,7 +58,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -247,25 +247,22 @@ class Certificate:
     def promise(self, class_names: Sequence[Any] | None = None) -> Promise:
         """What it comes to in plain values, with the names of the classes."""
         names = range(len(self.thresholds)) if class_names is None else class_names
-        worst = self.weakest
-        return Promise(
-            found=self.found,
-            target=self.target,
-            control=self.control,
-            delta=self.delta,
-            delta_spent=self.delta_spent,
-            looks=self.looks,
-            n_certification=self.n_certification,
-            n_admitted=self.n_admitted,
-            n_corrected=self.n_corrected,
-            classes=names,
-            never_admitted=[names[c] for c in np.flatnonzero(np.isinf(self.thresholds)).tolist()],
-            pools=[[names[c] for c in pool] for pool in sorted(self.pools, key=len, reverse=True)],
-            weakest=None if worst is None else (worst.name(class_names), worst.n_admitted, worst.n_errors),
-            fewest=self.fewest,
-            largest_alpha=self.largest_alpha,
-            n_needed=self.n_needed,
-        )
+        by_name: dict[str, Any] = {
+            "classes": names,
+            "never_admitted": [names[c] for c in np.flatnonzero(np.isinf(self.thresholds)).tolist()],
+            "pools": [[names[c] for c in pool] for pool in sorted(self.pools, key=len, reverse=True)],
+            "weakest": self._weakest(class_names),
+        }
+        same = {one.name: getattr(self, one.name) for one in fields(Promise) if one.name not in by_name}
+        return Promise(**same, **by_name)
+
+    def _weakest(self, class_names: Sequence[Any] | None) -> tuple[str, int, int, int] | None:
+        """Name, admitted points and errors of the weakest group, and the fewest points that its test takes."""
+        group = self.weakest
+        if group is None or self.fewest is None:
+            return None
+        needed = points_needed(target_of(self.target, group.class_number), self.delta)
+        return group.name(class_names), group.n_admitted, group.n_errors, needed
 
     def holds_for(self, class_names: Sequence[Any] | None = None) -> str:
         """The promise, or why there is none, in a sentence or two."""

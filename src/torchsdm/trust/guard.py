@@ -72,7 +72,7 @@ _HELD_BACK = 0.05
 
 @dataclass(frozen=True)
 class GuardReset:
-    """One reset of a guard: why, and what the stream had come to."""
+    """One reset of a guard: why, and how far the stream had come."""
 
     reason: str
     n_seen: int

@@ -153,7 +153,7 @@ def test_an_untransformed_certification_set_is_not_silent(insects):
         pipeline.fit(X, insects.y[:160], sdmclassifier__certification=(held_out, insects.y[160:]))
     (said,) = [str(one.message) for one in caught if isinstance(one.message, DataWarning)]
     assert said.startswith("'certification' of SDMClassifier.fit has states on another scale than the training data")
-    assert said.endswith("A scikit-learn Pipeline transforms X alone: transform other states in the same way first.")
+    assert said.endswith("Make all states in the same way: a scikit-learn Pipeline transforms X alone.")
 
 
 @pytest.mark.parametrize("name", ["calibration", "certification"])

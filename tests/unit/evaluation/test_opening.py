@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import html
 import re
 import shlex
 import warnings
@@ -13,11 +14,14 @@ import pytest
 
 from conftest import make_blobs
 from torchsdm import LabelledStates, SDMClassifier, SDMEnsemble
+from torchsdm.application import summary
+from torchsdm.cli._words import trust_lines
 from torchsdm.cli.command import sdm
 from torchsdm.errors import SDMWarning
 from torchsdm.evaluation import Evaluation, classifier_entrants
 from torchsdm.evaluation._opening import next_steps, verdicts
 from torchsdm.evaluation.report import render_report
+from torchsdm.storage import sdm_numpy
 from torchsdm.wording import STEPS, of_100
 
 NAMES = np.array(["bad", "good"])
@@ -71,7 +75,7 @@ def test_a_data_set_like_the_certification_set_has_the_promise_and_what_was_seen
     one = found["test"]
     assert one.standing == "promised" and 0 < n < 300
     assert one.sentence == (
-        f"{round(n / 3)} of 100 inputs can be answered unattended. With probability at least 0.9, those answers are "
+        f"{round(n / 3)} of 100 inputs can be answered unattended. With probability at least 0.9, such answers are "
         "right at least 90 % of the time, for every true class and every predicted class."
     )
     assert one.detail.startswith(f"Seen here: {right} of {n} admitted were right ({100 * right / n:.3g} %).")
@@ -112,8 +116,12 @@ def test_a_promise_that_is_not_kept_is_not_repeated(certified):
     flipped = NAMES[np.where(np.arange(300) % 3 == 0, 1 - TEST.y, TEST.y)]  # the states look as ever
     one = opened(certified, {"test": inside(flipped)})[0]["test"]
     assert one.standing == "missed" and "fewer of the answers were right than promised" in one.sentence
-    group = re.match(r"Of those (?:of class|predicted) '(?:bad|good)', (\d+) of (\d+) admitted were right", one.detail)
-    assert group is not None and int(group[1]) / int(group[2]) < 0.8 and "promised are 90 in 100" in one.detail
+    group = re.match(r"Of those in (?:class|prediction) '(?:bad|good)', (\d+) of (\d+) admitted were right", one.detail)
+    assert (
+        group is not None
+        and int(group[1]) / int(group[2]) < 0.8
+        and "promised: at least 90 % of the time." in one.detail
+    )
 
 
 def test_a_few_errors_more_than_promised_may_be_chance(certified):
@@ -212,6 +220,25 @@ def test_every_command_that_is_named_exists_with_its_options(command):
         _, verb, *arguments = shlex.split(re.sub(r"\{[^}]*\}", "0.9", one))
         known = {option for parameter in sdm.commands[verb].params for option in parameter.opts}
         assert {argument for argument in arguments if argument.startswith("-")} <= known
+
+
+def test_python_card_report_command_and_export_say_the_same(certified, tmp_path, monkeypatch):
+    monkeypatch.setattr("torchsdm.evaluation.report._pictures", lambda *_: iter(()))
+    strict = copy.copy(certified)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SDMWarning)
+        strict.recertify(alpha=0.999)
+    for classifier, alpha in ((certified, 0.9), (strict, 0.999)):
+        sentence = classifier.certificate_.holds_for(NAMES.tolist())
+        assert sentence in classifier.model_card()
+        evaluation = Evaluation(classifier_entrants(classifier), {"test": inside()}, 0.9)
+        assert sentence in html.unescape(render_report(evaluation, classifier, title="t"))
+        facts = summary(classifier, tmp_path)
+        assert facts["certificate"]["holds_for"] == sentence
+        assert sentence.startswith(trust_lines(facts)[0]) and trust_lines(facts)[0].endswith(".")
+        classifier.export_numpy(tmp_path / f"{alpha}")
+        assert sdm_numpy.load(tmp_path / f"{alpha}").promise == sentence
+    assert trust_lines(summary(certified, tmp_path))[0] == certified.certificate_.holds_for(NAMES.tolist())
 
 
 def test_the_page_opens_with_it_before_any_table(certified, monkeypatch):
