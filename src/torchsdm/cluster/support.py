@@ -8,7 +8,7 @@ counts its matches before the first non-match of all.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from torchsdm.cluster.backend import Backend, as_backend
-from torchsdm.cluster.blocks import BLOCK_ROWS, Block, HeldRows, Recipe, Source, even_parts, joined, logged, stretches
+from torchsdm.cluster.blocks import BLOCK_ROWS, Block, HeldRows, Recipe, Source, even_parts, joined, stretches
 from torchsdm.cluster.shards import IN_FLIGHT, Batch, Shards, StateName
-from torchsdm.matching import Firsts, IndexedRows, Match, RowsInFile, Support, rows_at_once, with_part
+from torchsdm.matching import Firsts, IndexedRows, Match, Support, rows_at_once, with_part
 from torchsdm.training import Spread
 from torchsdm.validation import as_tensor
 
@@ -269,13 +269,9 @@ class ShardedSupport(Support):
         while counting:
             yield answer()
 
-    def _add(self, exemplars: Tensor, labels: Tensor, predictions: Tensor, kept_in: Sequence[RowsInFile]) -> None:
+    def _add(self, exemplars: Tensor, labels: Tensor, predictions: Tensor) -> None:
         """Put them at the end: with the last small additions, or where there are fewest points."""
-        rows: Source
-        if kept_in:
-            rows = logged(kept_in, labels, predictions)
-        else:
-            rows = HeldRows.of(points=exemplars, labels=labels, predictions=predictions)
+        rows = HeldRows.of(points=exemplars, labels=labels, predictions=predictions)
         for stretch in stretches(0, len(labels)):
             self._extend(Block(rows, *stretch))
 

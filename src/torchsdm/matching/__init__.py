@@ -7,7 +7,7 @@ from torchsdm.matching._bounds import CentredPoints
 from torchsdm.matching._parts import Part
 from torchsdm.matching.hash_index import HashIndex
 from torchsdm.matching.parts import with_part
-from torchsdm.matching.rows import IndexedRows, RowIndex, RowsInFile
+from torchsdm.matching.rows import IndexedRows, RowIndex
 from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, NO_POINT, Firsts, Match, Search, match, rows_at_once
 from torchsdm.matching.support import Support, check_ids, next_ids
 from torchsdm.matching.support_set import SupportSet
@@ -22,7 +22,6 @@ __all__ = [
     "Match",
     "Part",
     "RowIndex",
-    "RowsInFile",
     "Search",
     "Support",
     "SupportSet",
