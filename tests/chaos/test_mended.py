@@ -47,7 +47,7 @@ def folder(once, tmp_path):
 # --- Writing where a link leads -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["head", "segment-000001.f32", "writer.lock", "log.sqlite"])
+@pytest.mark.parametrize("name", ["head", "writer.lock", "log.sqlite", "log.sqlite-wal"])
 def test_changes_are_not_written_through_a_link(name, folder, tmp_path):
     outside = tmp_path / "outside"
     path = folder / "changed" / "changes" / name

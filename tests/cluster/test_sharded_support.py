@@ -21,9 +21,8 @@ from torchsdm.application import LiveModel, standing
 from torchsdm.cluster import RayBackend, ShardedSupport, Shards
 from torchsdm.cluster import blocks as cluster_blocks
 from torchsdm.data import LabelledStates
-from torchsdm.errors import ClusterError, InvalidInputError, ModelFileError, SDMWarning
+from torchsdm.errors import ClusterError, InvalidInputError, SDMWarning
 from torchsdm.estimators import Add, Remove
-from torchsdm.matching import RowsInFile
 
 N_SHARDS = 3
 
@@ -378,16 +377,16 @@ def test_a_live_model_through_its_log(twins, backend, shards):
         assert alone.preview([Remove(["1-2"])]) == spread.preview([Remove(["1-2"])])
         same_decisions(*classifiers)  # what was tried changed nothing
         for live in (alone, spread):
-            live.undo(4, **ME)
-            live.undo(live.undo(5, **ME).version, **ME)
+            live.undo_all([5, 4], **ME)
+            live.undo(live.undo(3, **ME).version, **ME)
         same_decisions(*(live.snapshot.saved.classifier for live in (alone, spread)))
         rows = [one.block.source for one in spread.snapshot.saved.classifier.support_._state.placed]
-        assert {type(one).__name__ for one in rows} == {"StoredSupport", "LoggedRows"}  # no row is in memory alone
+        assert {type(one).__name__ for one in rows} == {"StoredSupport", "HeldRows"}
     same_decisions(SDMClassifier.load(twins[0]), SDMClassifier.load(twins[1], backend=backend))
 
 
 @pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
-def test_a_lost_shard_is_rebuilt_from_the_log(twins, backend, shards):
+def test_a_lost_shard_is_rebuilt_with_what_was_added(twins, backend, shards):
     """Every shard is killed in the middle of an update; what was acknowledged is there all the same."""
     with LiveModel.open(twins[0]) as alone, LiveModel.open(twins[1], backend=backend) as spread:
         for live in (alone, spread):
@@ -424,15 +423,6 @@ def test_a_service_of_a_model_on_shards(twins, nodes):
         alone.add(replace(more, texts=None), **ME)
         rows = alone.snapshot.saved.classifier.decide(X).to_dicts()
     assert answer["decisions"] == [{"id": number, **row} for number, row in enumerate(rows)]
-
-
-def test_a_node_that_does_not_see_the_files_says_so(shards, tmp_path):
-    rows = RowsInFile(str(tmp_path / "gone"), 0, 3, 5, 0, 5)
-    problem = Problem()
-    spread = ShardedSupport.of(problem.alone(), shards)
-    spread.add(problem.new[:3], [0, 1, 2], [0, 1, 2], kept_in=[rows])
-    with pytest.raises(ModelFileError, match=r"gone cannot be read on .* Every node must see the files of a model"):
-        spread.match(problem.queries, problem.asked)
 
 
 @pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")

@@ -81,12 +81,12 @@ KILLING = """
         os.write(pipe, b"ready\\n")
         for i in range(10**6):  # until killed
             made = {"who": "a child", "why": "a test", "key": f"{name}-{i}"}
-            adds = [one.version for one in live.changes(since) if one.what == "add" and one.undone_by is None]
+            made_before = [one for one in live.changes(since) if one.what != "undo" and one.undone_by is None]
             kind = int(rng.integers(0, 20))
-            if kind == 0 and adds:
+            if kind == 0 and made_before:
                 done = live.recalibrate(**made)
-            elif kind == 1 and adds:
-                done = live.undo(adds[-1], **made)
+            elif kind == 1 and made_before:
+                done = live.undo(made_before[-1].version, **made)
             elif kind == 2:
                 done = live.compact(who="a child", why="a test")
                 since = live.snapshot.version

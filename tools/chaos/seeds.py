@@ -102,7 +102,7 @@ def _models(folder: Path) -> None:
         live.relabel(["n0"], [1], who="Bo", why="wrong")
         live.remove(["n1"], who="Bo", why="wrong")
         live.recalibrate(0.7, who="Ada", why="more")
-        live.undo(2, who="Ada", why="it was right")
+        live.undo(4, who="Ada", why="too soon")
     with sqlite3.connect(folder / "changed" / "changes" / "log.sqlite") as connection:
         connection.execute("PRAGMA journal_mode = DELETE")  # one file, so that what is changed is what is read
     connection.close()

@@ -254,7 +254,7 @@ class _Log(_Directory):
             with LiveModel.open(folder, who="Ada") as live:
                 live.remove(["s3"], who="Ada", why="to go on")
         except TorchSDMError:
-            names = ("log.sqlite", "segment-000001.f32", "config.json")
+            names = ("log.sqlite", "config.json")
             after = files_of(folder)
             for name, content in before.items():
                 if name.endswith(names) and after.get(name) != content and not name.endswith("log.sqlite"):
@@ -299,7 +299,7 @@ class StrangersLog(_Log):
         name = f"{CHANGES}/log.sqlite"
         statements: list[tuple[str, tuple[Any, ...]]] = []
         how = random.randrange(3)
-        table = random.choice(["changes", "points", "facts", "outcomes"])
+        table = random.choice(["changes", "points", "rows", "facts", "outcomes"])
         if how == 0:
             statements.append((random.choice(TRIGGERS).format(table=table), ()))
         elif how == 1:
@@ -309,7 +309,8 @@ class StrangersLog(_Log):
         else:
             table, column = random.choice(
                 [("points", "id"), ("points", "label"), ("points", "text"), ("points", "row"), ("outcomes", "content"),
-                 ("outcomes", "sequence"), ("facts", "value"), ("points", "version")]
+                 ("outcomes", "sequence"), ("facts", "value"), ("points", "version"),
+                 ("rows", "content"), ("rows", "part"), ("rows", "version")]
             )  # fmt: skip
             statements.append(
                 (

@@ -27,7 +27,7 @@ from torchsdm.estimators import (
     SDMEnsemble,
     load_base,
     replay,
-    replay_without,
+    replay_undone,
     request_digest,
     save_as,
 )
@@ -223,14 +223,11 @@ class LiveModel:
         return self.make([ResetGuard(reset)], who=who, why=reset.reason, key=key)[0]
 
     def undo(self, version: int, *, who: str, why: str, key: str | None = None) -> Change:
-        """Undo a change, or an undo: the model is then what all changes that are not undone make of it, in order.
-
-        Refused if a later change makes no sense without it, such as the relabelling of a point that it added.
-        """
+        """Undo the last change with what was made in one step with it, or an undo; see ``undo_all``."""
         return self.undo_all([version], who=who, why=why, key=key)[0]
 
     def undo_all(self, versions: Sequence[int], *, who: str, why: str, key: str | None = None) -> list[Change]:
-        """Undo several changes in one step."""
+        """Undo the last changes in one step: the model is then as it was before them. Refused if others came later."""
         asked = request_digest([]) + " " + " ".join(map(str, versions))
         with self._writing() as writer:
             made = [] if key is None else writer.made_with(key, asked)
@@ -279,7 +276,7 @@ class LiveModel:
         with self._one_at_a_time:
             self._refresh()
             log, base = self._read_log(), self._base
-        replayed, entries = replay_without(base, log, [int(version) for version in versions])
+        replayed, entries = replay_undone(base, log, [int(version) for version in versions])
         return Draft(log.version, replayed.classifier, entries, replayed.computed)
 
     def commit(self, draft: Draft, *, who: str, why: str) -> list[Change]:
@@ -363,9 +360,6 @@ class LiveModel:
         self._mark = config_mark(writer.directory)  # the first change names the log there
         draft.classifier.version_ = made[-1].version
         has_undo = any(change.what == UNDO for change in made)
-        if draft.classifier.backend is not None:  # what shards search, they read from the log
-            self._take_in()
-            return made
         self._history = writer.history() if has_undo else [*self._history, *made]
         self._show(draft.classifier)
         return made

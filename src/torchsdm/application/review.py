@@ -236,14 +236,10 @@ class ReviewQueue:
             return made
 
     def undo(self, version: int, who: str, why: str) -> list[Change]:
-        """Undo a change, and what was made in one step with it."""
+        """Undo the last change, and what was made in one step with it."""
         who = _person(who)
         with self._changing:
-            changes = self.live.changes()
-            step = next((one.together_with for one in changes if one.version == version), version)
-            same = [one for one in changes if step in (one.version, one.together_with) and one.undone_by is None]
-            chosen = [one.version for one in same] or [version]
-            undone: list[Change] = self._writing(lambda: self.live.undo_all(chosen, who=who, why=why))
+            undone: list[Change] = self._writing(lambda: self.live.undo_all([version], who=who, why=why))
             self._settle()
             return undone
 

@@ -39,11 +39,10 @@ def log(model: Path, as_json: bool) -> None:
 @signature_options
 @json_option
 def undo(model: str, versions: tuple[int, ...], dry_run: bool, signature: Signature, as_json: bool) -> None:
-    r"""Undo changes of a saved MODEL by their version, as sdm log lists them; or undo an undo.
+    r"""Undo the last changes of a saved MODEL by their version, as sdm log lists them; or undo an undo.
 
-    The model is then what all other changes make of it, in their order: a recalibration after the undone change is
-    computed again without it. If a later change makes no sense then, such as the relabelling of an example that the
-    undone change added, nothing is done.
+    The model is then as it was before them. What was made in one step is undone together. If another change came later,
+    nothing is done: undo both, or correct what is wrong with sdm update.
 
     \b
     Examples:
@@ -54,14 +53,15 @@ def undo(model: str, versions: tuple[int, ...], dry_run: bool, signature: Signat
 
     with open_live(model, not dry_run) as live:
         before = standing(live.snapshot.saved.classifier)
-        draft = live.draft_undo(list(dict.fromkeys(versions)))
+        draft = live.draft_undo(versions)
+        undone = [entry.details["version"] for entry in draft.entries]
         after = standing(draft.classifier)
         if not as_json:
-            click.echo("\n".join([f"{model}: {_listed(versions)} undone.", *change_lines(before, after)]))
+            click.echo("\n".join([f"{model}: {_listed(undone)} undone.", *change_lines(before, after)]))
         if not dry_run:
             live.commit(draft, **signature.said())
     classifier = draft.classifier
-    result = {**summary(classifier, Path(model)), "version": classifier.version_, "undone": list(versions)}
+    result = {**summary(classifier, Path(model)), "version": classifier.version_, "undone": undone}
     result |= {"before": before, "after": after, "written": not dry_run}
     ending = "Nothing was written." if dry_run else f"Written to {model}, as version {classifier.version_}."
     say(result, "\n".join([ending, *trust_lines(result)]), as_json)
@@ -99,5 +99,5 @@ def _line(change: Change) -> str:
     return f"{change.version:>5}  {change.at}  {change.who}  {change.what}{about}{why}{undone}"
 
 
-def _listed(versions: tuple[int, ...]) -> str:
+def _listed(versions: list[int]) -> str:
     return f"change{'s' if len(versions) > 1 else ''} {', '.join(map(str, versions))}"

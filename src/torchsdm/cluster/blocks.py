@@ -6,7 +6,6 @@ So whoever has the name can read the points, on any node and after any loss, and
 
 from __future__ import annotations
 
-import socket
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -20,8 +19,7 @@ import torch
 from torch import Tensor
 
 from torchsdm.cluster.connection import import_ray
-from torchsdm.errors import ModelFileError
-from torchsdm.matching import CentredPoints, Part, RowsInFile
+from torchsdm.matching import CentredPoints, Part
 from torchsdm.storage import mapped_tensors
 from torchsdm.validation import Array, as_tensor
 
@@ -93,31 +91,6 @@ class HeldRows:
 
     def _tensor(self, name: str) -> Tensor:
         return as_tensor(self._arrays()[name], name, "HeldRows")
-
-
-@dataclass(frozen=True)
-class LoggedRows:
-    """Rows that the log of a saved model has, in segments that every node must see at the same path."""
-
-    places: tuple[RowsInFile, ...]
-    held: HeldRows
-    """Their labels and predictions."""
-
-    def points(self, first: int, stop: int) -> Tensor:
-        """Exemplars (n, M)."""
-        rows = [_read(place) for place in self.places]
-        return as_tensor(rows[0] if len(rows) == 1 else np.concatenate(rows), "rows", "LoggedRows")[first:stop]
-
-    def __len__(self) -> int:
-        return sum(place.n_rows for place in self.places)
-
-    def marks(self, first: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Labels and predictions (n,)."""
-        return self.held.marks(first, stop)
-
-    def squared_norms(self, first: int, stop: int) -> None:
-        """The log does not have them."""
-        return None
 
 
 @dataclass(frozen=True)
@@ -205,52 +178,11 @@ def part_of(start: int, block: Block, points: CentredPoints) -> Part:
     return Part(points, labels.to(torch.int64), predictions.to(torch.int64), start)
 
 
-def logged(places: Sequence[RowsInFile], labels: Tensor, predictions: Tensor) -> LoggedRows:
-    """New points that the log has."""
-    return LoggedRows(_merged(places), HeldRows.of(labels=labels, predictions=predictions))
-
-
 def joined(blocks: Sequence[Block]) -> Block:
-    """Blocks of new points that follow one another as one; it is read from the log if all of them are."""
+    """Blocks of new points that follow one another as one."""
     labels, predictions = (torch.cat(values) for values in zip(*(block.marks() for block in blocks), strict=True))
-    whole = [block.source for block in blocks if isinstance(block.source, LoggedRows) and block == _all(block.source)]
-    if len(whole) == len(blocks):
-        return _all(logged([place for source in whole for place in source.places], labels, predictions))
     points = torch.cat([block.points() for block in blocks])
     return Block(HeldRows.of(points=points, labels=labels, predictions=predictions), 0, len(labels))
-
-
-def _all(source: LoggedRows) -> Block:
-    return Block(source, 0, len(source))
-
-
-def _merged(places: Sequence[RowsInFile]) -> tuple[RowsInFile, ...]:
-    """The same rows; places that follow one another in a file are one."""
-    found: list[RowsInFile] = []
-    for place in places:
-        last = found[-1] if found else None
-        if last is not None and replace(last, start=_end(last), n_rows=place.n_rows) == place:
-            found[-1] = replace(last, n_rows=last.n_rows + place.n_rows)
-        else:
-            found.append(place)
-    return tuple(found)
-
-
-def _end(place: RowsInFile) -> int:
-    return place.start + place.n_rows * place.width * 4
-
-
-def _read(place: RowsInFile) -> Array:
-    """Rows (n, M) of a file."""
-    try:
-        shape = place.n_rows, place.width
-        rows: Array = np.memmap(place.path, dtype="<f4", mode="r", offset=place.start, shape=shape)
-    except (OSError, ValueError) as error:
-        raise ModelFileError(
-            f"{place.path} cannot be read on {socket.gethostname()}: {error}. Every node must see the files of a model "
-            "at the same path, as long as the model is in use."
-        ) from error
-    return rows[:, place.first : place.stop]
 
 
 @lru_cache(maxsize=_MAPPED_FILES)

@@ -7,7 +7,7 @@ counts its matches before the first non-match of all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from torchsdm.cluster.backend import Backend, as_backend
-from torchsdm.cluster.blocks import BLOCK_ROWS, Block, HeldRows, Recipe, Source, even_parts, joined, logged, stretches
+from torchsdm.cluster.blocks import BLOCK_ROWS, Block, HeldRows, Recipe, Source, even_parts, joined, stretches
 from torchsdm.cluster.shards import Batch, Shards, StateName
-from torchsdm.matching import Found, IndexedRows, Match, RowsInFile, Support, rows_at_once, with_part
+from torchsdm.matching import Found, IndexedRows, Match, Support, rows_at_once, with_part
 from torchsdm.training import Spread
 from torchsdm.validation import as_tensor
 
@@ -237,13 +237,9 @@ class ShardedSupport(Support):
                 firsts.count.add_(as_tensor(n, "counts", "ShardedSupport"))
             yield Match.of(firsts)
 
-    def _add(self, exemplars: Tensor, labels: Tensor, predictions: Tensor, kept_in: Sequence[RowsInFile]) -> None:
+    def _add(self, exemplars: Tensor, labels: Tensor, predictions: Tensor) -> None:
         """Put them at the end: with the last small additions, or where there are fewest points."""
-        rows: Source
-        if kept_in:
-            rows = logged(kept_in, labels, predictions)
-        else:
-            rows = HeldRows.of(points=exemplars, labels=labels, predictions=predictions)
+        rows = HeldRows.of(points=exemplars, labels=labels, predictions=predictions)
         for stretch in stretches(0, len(labels)):
             self._extend(Block(rows, *stretch))
 

@@ -10,7 +10,7 @@ from torchsdm.estimators.changes import (
     Request,
     ResetGuard,
     replay,
-    replay_without,
+    replay_undone,
     request_digest,
 )
 from torchsdm.estimators.classifier import SDMClassifier
@@ -37,7 +37,7 @@ __all__ = [
     "load_base",
     "load_classifier",
     "replay",
-    "replay_without",
+    "replay_undone",
     "request_digest",
     "save_as",
 ]

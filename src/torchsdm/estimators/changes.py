@@ -22,11 +22,8 @@ import torch
 from torchsdm.core import Encoded
 from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, ModelFileError, SDMWarning
-from torchsdm.estimators._apart import keep_apart
-from torchsdm.matching import RowsInFile
 from torchsdm.model import (
     CALIBRATION,
-    CERTIFICATION,
     SUPPORT,
     Certification,
     EncodedPoints,
@@ -43,6 +40,7 @@ if TYPE_CHECKING:
 
 Classifier: TypeAlias = "SDMClassifier | SDMEnsemble"
 ADDS = {"add": SUPPORT, "add_calibration": CALIBRATION}
+GUARD_RESET = "guard_reset"
 
 
 # --- Requests --------------------------------------------------------------------------------------------------------
@@ -193,11 +191,11 @@ class ResetGuard(Request):
 
     def apply(self, classifier: Classifier) -> Entry:
         """Change nothing."""
-        return Entry("guard_reset", 0, asdict(self.reset))
+        return Entry(GUARD_RESET, 0, asdict(self.reset))
 
     def asked(self) -> list[Any]:
         """The reset."""
-        return ["guard_reset", asdict(self.reset)]
+        return [GUARD_RESET, asdict(self.reset)]
 
 
 def request_digest(requests: Sequence[Request]) -> str:
@@ -216,35 +214,75 @@ class Replayed:
     computed: dict[str, bytes] = field(default_factory=dict)
 
 
-def replay(classifier: Classifier, log: ReadLog) -> Replayed:
+def replay(base: Classifier, log: ReadLog, undone: Mapping[int, int] | None = None) -> Replayed:
     """The classifier after the changes of a log that were read; the one that is given stays as it is.
 
     That one stands for the version before them: if one of them is an undo, for the model's own files.
     """
-    return _replayed(classifier, log, log.undone())
+    undone = log.undone() if undone is None else undone
+    names, result = log.sequences(undone), Replayed(copy.copy(base))
+    known = max((version for version, name in names.items() if name in log.outcomes), default=0)
+    waiting: list[Record] = []  # a run of additions is one addition: its cost grows with what is added
+    for record in log.records:
+        change = record.change
+        if change.what == UNDO or change.version in undone:
+            continue
+        try:
+            if change.what in ADDS:
+                waiting.append(record)
+            elif change.what not in COSTLY or change.version >= known or record.rows is not None:
+                _take_in(result.classifier, waiting)
+                waiting = []
+                _repeat(result, record, names.get(change.version, ""), log.outcomes, known)
+        except InvalidInputError as error:
+            raise ModelFileError(f"Change {change.version} does not fit the model: {error}") from error
+    _take_in(result.classifier, waiting)
+    _count_looks(result.classifier, log)
+    result.classifier.version_ = log.version
+    return result
 
 
-def replay_without(base: Classifier, log: ReadLog, versions: Sequence[int]) -> tuple[Replayed, list[Entry]]:
-    """The classifier after a log in which some more changes are undone, and what the log keeps of that.
+def replay_undone(base: Classifier, log: ReadLog, versions: Sequence[int]) -> tuple[Replayed, list[Entry]]:
+    """The classifier as it was before some changes, the last ones, and what the log keeps of that.
 
-    Refused if a later change makes no sense then; ``base`` stands for the model's own files.
+    What was made in one step is undone together; undoing an undo makes its change again. ``base`` stands for the
+    model's own files.
     """
+    versions = _whole_steps(log, versions)
     targets = {change.version: change.details["version"] for change in log.history if change.what == UNDO}
+    earlier = {version: target for version, target in targets.items() if version < min(versions)}
     for number, version in enumerate(versions, start=1):
         _check_undo(log, version, undone_by(targets))
         targets[log.version + number] = version
-    replayed = _replayed(base, log, undone_by(targets), is_tried=True)
-    entries = [Entry(UNDO, 0, {"version": version}) for version in versions]
-    new = _questions(_with_questions(base.deltas_spent_, log), replayed.classifier)
-    if new["questions"]:  # of what was computed again
-        entries[-1] = replace(entries[-1], details={**entries[-1].details, **new})
-    return replayed, entries
+    undone, undone_before = undone_by(targets), undone_by(earlier)
+    made, made_before = set(), set()
+    for change in log.history[log.base :]:
+        if change.what not in (UNDO, GUARD_RESET):
+            made |= {change.version} - undone.keys()
+            made_before |= {change.version} - undone_before.keys() if change.version < min(versions) else set()
+    in_the_way = sorted((made - made_before) | {undone[version] for version in made_before - made})
+    if in_the_way:
+        named = ", ".join(map(str, in_the_way))
+        raise InvalidInputError(
+            f"Only the last changes can be undone, and {named} came after {min(versions)}. Undo "
+            f"{', '.join(map(str, sorted({*versions, *in_the_way}, reverse=True)))} together."
+        )
+    return replay(base, log, undone), [Entry(UNDO, 0, {"version": version}) for version in versions]
+
+
+def _whole_steps(log: ReadLog, versions: Sequence[int]) -> list[int]:
+    """Versions, with what was made in one step with each."""
+    found: set[int] = set()
+    for version in versions:
+        steps = {one.together_with for one in log.history if one.version == version}
+        same = [one for one in log.history if one.together_with in steps and one.what != GUARD_RESET]
+        found |= {version, *(one.version for one in same if one.undone_by is None)}
+    return sorted(found, reverse=True)
 
 
 def _check_undo(log: ReadLog, version: int, undone: Mapping[int, int]) -> None:
     if not 1 <= version <= log.version:
         raise InvalidInputError(f"There is no change {version}; the last one is {log.version}.")
-    change = log.history[version - 1]
     if version <= log.base:
         raise InvalidInputError(
             f"Change {version} can no longer be undone: the model was saved with it, as version {log.base}."
@@ -253,49 +291,8 @@ def _check_undo(log: ReadLog, version: int, undone: Mapping[int, int]) -> None:
         raise InvalidInputError(
             f"Change {version} is undone already, by change {undone[version]}. To make it again, undo that one."
         )
-    if change.what == "guard_reset":
+    if log.history[version - 1].what == GUARD_RESET:
         raise InvalidInputError(f"Change {version} cannot be undone: the guard's stream before the reset is gone.")
-
-
-def _replayed(base: Classifier, log: ReadLog, undone: Mapping[int, int], *, is_tried: bool = False) -> Replayed:
-    """Replay the changes that are not undone.
-
-    If this is tried, and not the log's own state, later changes may not fit any more, or add points that came back.
-    """
-    names, before = log.sequences(undone), log.undone()
-    result = Replayed(copy.copy(base))
-    known = max((version for version, name in names.items() if name in log.outcomes), default=0)
-    waiting: list[Record] = []  # a run of additions is one addition: its cost grows with what is added
-    is_fuller = False  # whether there are points that were not there when the next changes were made
-    for record in log.records:
-        change = record.change
-        is_made, is_turned = change.version not in undone, (change.version in undone) != (change.version in before)
-        if is_turned:  # points come back with an addition that is made again, and where taking them away is undone
-            is_fuller |= record.rows is not None if is_made else change.what in ("remove", "certify")
-        if change.what == UNDO or not is_made:
-            continue
-        try:
-            if is_fuller and record.rows is not None:
-                _take_in(result.classifier, waiting)
-                waiting = []
-                _keep_apart(result.classifier, record)
-            if change.what in ADDS:
-                waiting.append(record)
-            elif change.what not in COSTLY or change.version >= known or record.rows is not None:
-                _take_in(result.classifier, waiting)
-                waiting = []
-                _repeat(result, record, names.get(change.version, ""), log.outcomes, known)
-        except InvalidInputError as error:
-            if not is_tried:
-                raise ModelFileError(f"Change {change.version} does not fit the model: {error}") from error
-            about = f"Change {change.version} ({change.what}, made by {change.who} at {change.at})"
-            if is_turned:
-                raise InvalidInputError(f"{about} does not fit any more: {error}") from error
-            raise InvalidInputError(f"{about} is in the way: {error} Undo change {change.version} first.") from error
-    _take_in(result.classifier, waiting)
-    _count_looks(result.classifier, log)
-    result.classifier.version_ = log.version
-    return result
 
 
 def _repeat(result: Replayed, record: Record, name: str, outcomes: Mapping[str, bytes], known: int) -> None:
@@ -335,28 +332,8 @@ def _take_in(classifier: Classifier, records: Sequence[Record]) -> None:
         numbers = codes.encode_with_outside(labels, caller) if to == SUPPORT else codes.encode(labels, caller)
         with classifier._updated_models() as models:
             for place, model in enumerate(models):
-                model.add(_encoded(chosen, models, place, numbers), to=to, kept_in=_kept_in(chosen, models, place))
+                model.add(_encoded(chosen, models, place, numbers), to=to)
             classifier._codes = codes
-
-
-def _keep_apart(classifier: Classifier, record: Record) -> None:
-    """Refuse the points of a change if the model has them already, as when the change was made."""
-    models, details = classifier.models_, record.change.details
-    where, numbers = ADDS.get(record.change.what, CERTIFICATION), torch.zeros(len(record.ids), dtype=torch.int64)
-    for place, model in enumerate(models):
-        mine, sets = _encoded([record], models, place, numbers), model.sets()
-        if model.certification is not None and model.certification.fingerprint == details.get("fingerprint"):
-            del sets[CERTIFICATION]  # the same sample, given again
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SDMWarning)
-            keep_apart(
-                (mine.points.exemplars, mine.examples),
-                sets,
-                f"change {record.change.version}",
-                to=where,
-                by_text=classifier.states_origin_ is not None,
-                is_repeated_kept=details.get("repeated") == "keep",
-            )
 
 
 def _replace_sample(classifier: Classifier, record: Record) -> None:
@@ -398,7 +375,7 @@ def _with_questions(spent: Mapping[str, Mapping[str, float]], log: ReadLog) -> d
 
 
 def _to_rows(points: Encoded) -> Array:
-    """Points as rows of a segment (n, M + C + 1), float32: exemplar, logits, 1 where the background's is highest."""
+    """Points as rows of the log (n, M + C + 1), float32: exemplar, logits, 1 where the background's is highest."""
     columns = (points.exemplars, points.logits, points.is_background[:, None])
     rows: Array = torch.hstack([column.cpu().float() for column in columns]).numpy()
     return rows
@@ -420,13 +397,6 @@ def _encoded(records: Sequence[Record], models: Sequence[SDMModel], place: int, 
         [name for record in records for name in record.ids], [text for record in records for text in record.texts]
     )
     return EncodedPoints(points, numbers.to(mine.device), examples)
-
-
-def _kept_in(records: Sequence[Record], models: Sequence[SDMModel], place: int) -> list[RowsInFile]:
-    """Where the log has the exemplars of one of the models."""
-    start = sum(_widths(models)[:place])
-    stop = start + models[place].adaptor.n_filters
-    return [record.place.columns(start, stop) for record in records if record.place is not None]
 
 
 def _widths(models: Sequence[SDMModel]) -> list[int]:

@@ -6,7 +6,7 @@
 from torchsdm.matching._bounds import CentredPoints
 from torchsdm.matching._tiles import Found
 from torchsdm.matching.parts import Part, with_part
-from torchsdm.matching.rows import HashIndex, IndexedRows, RowIndex, RowsInFile
+from torchsdm.matching.rows import HashIndex, IndexedRows, RowIndex
 from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, Match, Search, match, rows_at_once
 from torchsdm.matching.support import Support, check_ids, next_ids
 from torchsdm.matching.support_set import SupportSet
@@ -20,7 +20,6 @@ __all__ = [
     "Match",
     "Part",
     "RowIndex",
-    "RowsInFile",
     "Search",
     "Support",
     "SupportSet",

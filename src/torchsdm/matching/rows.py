@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
@@ -15,24 +14,6 @@ from torchsdm.arithmetic import blocks, call, has_loops
 from torchsdm.validation import Array
 
 _BLOCK_ELEMENTS = 1 << 20  # numbers that are hashed or compared at once
-
-
-@dataclass(frozen=True)
-class RowsInFile:
-    """Where rows are in a file of float32 numbers, so that another process, or another machine, can read them."""
-
-    path: str
-    start: int
-    """The byte at which the first row begins."""
-    n_rows: int
-    width: int
-    """The numbers of a row, of which these rows are the columns ``first`` to ``stop``."""
-    first: int
-    stop: int
-
-    def columns(self, first: int, stop: int) -> RowsInFile:
-        """Some columns of them."""
-        return replace(self, first=self.first + first, stop=self.first + stop)
 
 
 class HashIndex:

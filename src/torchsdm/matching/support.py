@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from torchsdm.errors import InvalidInputError, InvalidTypeError
-from torchsdm.matching.rows import IndexedRows, RowsInFile
+from torchsdm.matching.rows import IndexedRows
 from torchsdm.matching.search import Match
 from torchsdm.validation import (
     Array,
@@ -139,13 +139,8 @@ class Support(ABC):
         labels: ArrayLike,
         predictions: ArrayLike,
         ids: Sequence[Any] | Array | None = None,
-        *,
-        kept_in: Sequence[RowsInFile] = (),
     ) -> Self:
-        """Append points, in place. Without ids, numbering continues from the largest number in use.
-
-        ``kept_in`` says which files have the exemplars too; machines that see these read them there.
-        """
+        """Append points, in place. Without ids, numbering continues from the largest number in use."""
         caller = self._caller("add")
         new = self._check_queries(exemplars, caller).to(self.dtype)
         y, y_hat = check_labels(labels, predictions, new, caller)
@@ -157,7 +152,7 @@ class Support(ABC):
                 caller,
             )
         if len(new):
-            self._add(new, y, y_hat, kept_in)
+            self._add(new, y, y_hat)
         self._ids = all_ids
         return self
 
@@ -190,7 +185,7 @@ class Support(ABC):
     def _neighbors(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]: ...
 
     @abstractmethod
-    def _add(self, exemplars: Tensor, labels: Tensor, predictions: Tensor, kept_in: Sequence[RowsInFile]) -> None: ...
+    def _add(self, exemplars: Tensor, labels: Tensor, predictions: Tensor) -> None: ...
 
     @abstractmethod
     def _remove(self, indices: Tensor) -> None:

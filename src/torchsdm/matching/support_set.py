@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchsdm.matching._bounds import CentredPoints
 from torchsdm.matching.parts import Part, joined, with_part
-from torchsdm.matching.rows import IndexedRows, RowsInFile
+from torchsdm.matching.rows import IndexedRows
 from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, Match, match, match_self, neighbors
 from torchsdm.matching.support import Support, check_exemplars, check_ids, check_labels
 from torchsdm.validation import Array, ArrayLike, check_positive, check_shape
@@ -144,7 +144,7 @@ class SupportSet(Support):
     def _neighbors(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         return neighbors(queries, self._parts, k, self.block_size)
 
-    def _add(self, exemplars: Tensor, labels: Tensor, predictions: Tensor, kept_in: Sequence[RowsInFile]) -> None:
+    def _add(self, exemplars: Tensor, labels: Tensor, predictions: Tensor) -> None:
         added = Part(CentredPoints.of(exemplars, self.centre), labels, predictions, start=len(self))
         self._parts = with_part(self._parts, added, joined)
 

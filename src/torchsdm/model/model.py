@@ -25,7 +25,7 @@ from torchsdm.core import (
     decide,
 )
 from torchsdm.errors import InvalidInputError
-from torchsdm.matching import DEFAULT_BLOCK_SIZE, IndexedRows, Match, RowsInFile, Support, SupportSet
+from torchsdm.matching import DEFAULT_BLOCK_SIZE, IndexedRows, Match, Support, SupportSet
 from torchsdm.model.calibration import Calibration
 from torchsdm.model.examples import Examples, ListedExamples
 from torchsdm.model.same import Set, same_points
@@ -272,14 +272,11 @@ class SDMModel:
         points = self._encode(hidden_states)
         return EncodedPoints(points, labels.to(points.exemplars.device), examples)
 
-    def add(self, points: EncodedPoints, *, to: str = SUPPORT, kept_in: Sequence[RowsInFile] = ()) -> None:
-        """Append points to the support or the calibration set; weights, eCDFs and region stay as they are.
-
-        ``kept_in`` is as for ``Support.add``.
-        """
+    def add(self, points: EncodedPoints, *, to: str = SUPPORT) -> None:
+        """Append points to the support or the calibration set; weights, eCDFs and region stay as they are."""
         if to == SUPPORT:
             encoded = points.points
-            self.support.add(encoded.exemplars, points.labels, encoded.recognised_as, kept_in=kept_in)
+            self.support.add(encoded.exemplars, points.labels, encoded.recognised_as)
             self._keep(self.examples.with_added(points.examples))
         else:
             self._replace(self.calibration_points.with_added(points))

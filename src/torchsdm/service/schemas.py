@@ -154,7 +154,7 @@ class Recalibrate(_Calibration):
 
 
 class Undo(_Strict):
-    """Undo a change, or an undo."""
+    """Undo the last change, or several of the last in one request; or undo an undo."""
 
     what: Literal["undo"]
     version: Annotated[StrictInt, Field(ge=1)] = Field(description="The version that the change made.")

@@ -1,13 +1,11 @@
 """The log of changes to a saved model: what is in it, and how it is read.
 
-``MODEL/changes/`` has ``log.sqlite`` (one row for each change with who, when and why; the ids, labels and texts of its
-points), ``segment-000001.f32`` (the points themselves as float32 rows, appended and memory-mapped), and ``head`` (the
-last change that was acknowledged). ``config.json`` names the log and the version that the model's own files stand for:
-the model is those files and, in order, all later changes that were not undone.
+``MODEL/changes/`` has ``log.sqlite`` (one row for each change with who, when and why; the ids, labels, texts and rows
+of its points) and ``head`` (the last change that was acknowledged). ``config.json`` names the log and the version that
+the model's own files stand for: the model is those files and, in order, all later changes that were not undone.
 
-Reading takes no lock. A change is read whole or not at all, since it is one transaction of SQLite, and its rows are in
-the segment before that. Every change has a digest over its contents and the digest of the one before it, so that damage
-gives an error and never other numbers.
+Reading takes no lock. A change is read whole or not at all, since it is one transaction of SQLite. Every change has a
+digest over its contents and the digest of the one before it, so that damage gives an error and never other numbers.
 """
 
 from __future__ import annotations
@@ -23,15 +21,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 import numpy as np
 
 from torchsdm.errors import ModelFileError
 from torchsdm.files import parse_json
-from torchsdm.matching import RowsInFile
 from torchsdm.settings import check_fields
-from torchsdm.storage._tables import check_schema
+from torchsdm.storage._sqlite import from_blob, open_to_read, to_blob
 from torchsdm.storage.directory import CONFIG_NAME, VERIFIED_BYTES, read_config
 from torchsdm.validation import Array
 
@@ -39,7 +35,6 @@ CHANGES = "changes"  #: the folder of the log, in a model's directory
 LOG_NAME, HEAD_NAME = "log.sqlite", "head"
 SAVE, UNDO = "save", "undo"
 COSTLY = ("recalibrate", "certify")  #: changes whose outcome is kept, so that opening does not compute it again
-BUSY_SECONDS = 10.0
 T = TypeVar("T")
 _NEVER = 1 << 62  # a version that no model has
 _RESTORE = "Restore the directory from a copy; load(..., changes=False) reads the model without its changes."
@@ -102,8 +97,6 @@ class Record:
     labels: list[Any]
     texts: list[str | None]
     rows: Array | None
-    place: RowsInFile | None = None
-    """Where the rows are."""
 
 
 @dataclass(frozen=True)
@@ -154,39 +147,30 @@ def undone_by(targets: Mapping[int, int]) -> dict[int, int]:
 def read_changes(directory: Path, config: Mapping[str, Any], *, verify: bool | None = None, after: int = 0) -> ReadLog:
     """Read the log of a model directory.
 
-    Contents are read of changes after the version ``after``. The rows of segments are checked by their digests if they
-    are small or ``verify`` is true, everything else always.
+    Contents are read of changes after the version ``after``. Digests of rows are checked if these are small or
+    ``verify`` is true, everything else always.
     """
     named = config.get("changes")
     if named is None:
         return ReadLog(0, [], [])
     path = directory / CHANGES / LOG_NAME
+    head = read_head(path.parent)
+
+    def read(connection: sqlite3.Connection) -> ReadLog:
+        base, rows = int(named["version"]), change_rows(connection)
+        if read_facts(connection).get("id") != named["log"]:
+            raise ModelFileError(f"{path} is not the log that {CONFIG_NAME} names. {_RESTORE}")
+        check_chain(path, rows, head)
+        history = history_of(rows)
+        records = _records(connection, path, rows[base:], history[base:], after, verify)
+        return ReadLog(base, history, records, [row["digest"] for row in rows], _outcomes(connection, path))
+
     try:
-        base = int(named["version"])
-        head = read_head(path.parent)
-        return _read(path, lambda connection: _read_log(connection, path, named["log"], base, head, after, verify))
+        return _read(path, read)
     except ModelFileError:
         raise
     except (sqlite3.Error, OSError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise ModelFileError(f"{path} is damaged or cannot be read: {error}. {_RESTORE}") from error
-
-
-def _read_log(
-    connection: sqlite3.Connection,
-    path: Path,
-    name: str,
-    base: int,
-    head: tuple[int, str] | None,
-    after: int,
-    verify: bool | None,
-) -> ReadLog:
-    if read_facts(connection).get("id") != name:
-        raise ModelFileError(f"{path} is not the log that {CONFIG_NAME} names. {_RESTORE}")
-    rows = change_rows(connection)
-    check_chain(path, rows, head)
-    history = history_of(rows)
-    records = _records(connection, path, rows[base:], history[base:], after, verify)
-    return ReadLog(base, history, records, [row["digest"] for row in rows], _outcomes(connection, path))
 
 
 def read_history(directory: Path) -> list[Change]:
@@ -197,21 +181,20 @@ def read_history(directory: Path) -> list[Change]:
 # --- Rows of the log -------------------------------------------------------------------------------------------------
 
 COLUMNS = ("version", "first", "at", "who", "why", "what", "n", "key", "request", "details")
-PLACE = ("segment", "start", "width")  # where the rows are, in bytes; None without any
+PLACE = ("segment", "start", "width")  # numbers of a row; earlier versions kept rows in a file, from a byte on
 DIGESTS = ("points_digest", "rows_digest")  # of ids, labels and texts, and of the rows
-SCHEMA = (
-    "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT)",
-    f"CREATE TABLE changes (version INTEGER PRIMARY KEY, {', '.join(COLUMNS[1:] + PLACE + DIGESTS)}, digest)",
-    "CREATE UNIQUE INDEX changes_by_key ON changes (key) WHERE key IS NOT NULL",
-    "CREATE TABLE points (version INTEGER, row INTEGER, id, label TEXT, text TEXT, PRIMARY KEY (version, row))",
-    "CREATE TABLE outcomes (sequence TEXT PRIMARY KEY, version INTEGER, sha256 TEXT, content BLOB)",
-)
-
-
-def set_up(connection: sqlite3.Connection) -> None:
-    """Settings of every connection: a log may come from a stranger, whose schema must not run anything."""
-    connection.execute("PRAGMA cell_size_check = ON")
-    check_schema(connection, ";".join(SCHEMA))
+ROWS_TABLE = """CREATE TABLE IF NOT EXISTS rows (
+    version INTEGER, part INTEGER, content BLOB, PRIMARY KEY (version, part)
+);"""
+SCHEMA = f"""
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT);
+CREATE TABLE changes (version INTEGER PRIMARY KEY, {", ".join(COLUMNS[1:] + PLACE + DIGESTS)}, digest);
+CREATE UNIQUE INDEX changes_by_key ON changes (key) WHERE key IS NOT NULL;
+CREATE TABLE points (version INTEGER, row INTEGER, id, label TEXT, text TEXT, PRIMARY KEY (version, row));
+CREATE TABLE outcomes (sequence TEXT PRIMARY KEY, version INTEGER, sha256 TEXT, content BLOB);
+{ROWS_TABLE}
+"""
+_PART_BYTES = 1 << 24  # of a BLOB with rows
 
 
 def read_facts(connection: sqlite3.Connection) -> dict[str, str]:
@@ -231,9 +214,9 @@ def points_digest(points: Sequence[tuple[Any, str | None, str | None]]) -> str:
     return hashlib.sha256(json.dumps(list(points)).encode()).hexdigest()
 
 
-def rows_digest(rows: bytes | memoryview) -> str:
-    """Of the bytes of the rows of a change."""
-    return hashlib.sha256(rows).hexdigest()
+def rows_digest(rows: Array | None) -> str:
+    """Of the rows of a change."""
+    return hashlib.sha256(b"" if rows is None else to_blob(rows).data).hexdigest()
 
 
 def row_digest(row: Mapping[str, Any], previous: str) -> str:
@@ -242,26 +225,16 @@ def row_digest(row: Mapping[str, Any], previous: str) -> str:
     return hashlib.sha256(json.dumps([previous, *named]).encode()).hexdigest()
 
 
-def check_chain(
-    path: Path,
-    rows: Sequence[Mapping[str, Any]],
-    head: tuple[int, str] | None,
-    known: Sequence[Mapping[str, Any]] = (),
-) -> None:
-    """Refuse a log in which a change is missing or not as it was written; those that are known were checked before."""
-    previous = known[-1]["digest"] if known else ""
-    for number, row in enumerate(rows, start=len(known) + 1):
+def check_chain(path: Path, rows: Sequence[Mapping[str, Any]], head: tuple[int, str] | None, n_known: int = 0) -> None:
+    """Refuse a log in which a change is missing or not as it was written; the first ones were checked before."""
+    for number, row in enumerate(rows[n_known:], start=n_known + 1):
+        previous = rows[number - 2]["digest"] if number > 1 else ""
         if row["version"] != number or row["digest"] != row_digest(row, previous):
             raise _damaged(path, number)
-        previous = row["digest"]
-    if head is None:
-        return
-    n, place = len(known) + len(rows), head[0] - 1
-    found = None if place >= n else known[place] if place < len(known) else rows[place - len(known)]
-    if found is None or found["digest"] != head[1]:
+    if head is not None and (head[0] > len(rows) or rows[head[0] - 1]["digest"] != head[1]):
         raise ModelFileError(
-            f"{path} or its -wal file is damaged or missing: it has {n} changes, but {head[0]} were acknowledged. "
-            f"{_RESTORE}"
+            f"{path} or its -wal file is damaged or missing: it has {len(rows)} changes, but {head[0]} were "
+            f"acknowledged. {_RESTORE}"
         )
 
 
@@ -290,11 +263,6 @@ def acknowledged_version(directory: Path) -> int | None:
     """The version of a model's last change, without opening its log; None if that is not known."""
     head = read_head(directory / CHANGES)
     return None if head is None else head[0]
-
-
-def segment_path(folder: Path, number: int) -> Path:
-    """The file of a segment."""
-    return folder / f"segment-{int(number):06d}.f32"
 
 
 def history_of(rows: Sequence[Mapping[str, Any]]) -> list[Change]:
@@ -341,7 +309,8 @@ def _records(
 ) -> list[Record]:
     """The contents of the changes after a version."""
     wanted = [(row, change) for row, change in zip(rows, history, strict=True) if change.version > after]
-    segments = _Segments(path.parent, [row for row, _ in wanted], verify)
+    n_bytes = sum(row["n"] * row["width"] * 4 for row, _ in wanted if row["width"] is not None)
+    is_checked = n_bytes <= VERIFIED_BYTES if verify is None else verify
     points: dict[int, list[tuple[Any, Any, Any]]] = {}
     query = "SELECT version, id, label, text FROM points WHERE version > ? ORDER BY version, row"
     for version, *point in connection.execute(query, (after,)):
@@ -353,8 +322,44 @@ def _records(
             raise _damaged(path, change.version)
         labels = [label_of(label) for _, label, _ in mine if label is not None]
         names, texts = [point[0] for point in mine], [point[2] for point in mine]
-        found.append(Record(change, names, labels, texts, segments.rows_of(row), segments.place_of(row)))
+        rows_of_it = _rows(connection, path.parent, row)
+        if is_checked and rows_digest(rows_of_it) != row["rows_digest"]:
+            raise _damaged(path, change.version)
+        found.append(Record(change, names, labels, texts, rows_of_it))
     return found
+
+
+def row_parts(rows: Array) -> Iterable[Array]:
+    """The rows of a change as BLOBs of bounded size."""
+    content = to_blob(rows)
+    return (content[start : start + _PART_BYTES] for start in range(0, len(content), _PART_BYTES))
+
+
+def _rows(connection: sqlite3.Connection, folder: Path, row: Mapping[str, Any]) -> Array | None:
+    """The rows (n, W) of a change; None if it has none."""
+    if row["width"] is None:
+        return None
+    if row["segment"] is not None:
+        return _segment_rows(folder / f"segment-{int(row['segment']):06d}.f32", row)
+    whose = "FROM rows WHERE version = ?", (row["version"],)
+    (n_bytes,) = connection.execute(f"SELECT total(length(content)) {whose[0]}", whose[1]).fetchone()
+    values, end = np.empty(int(n_bytes) // 4, dtype=np.float32), 0
+    for (content,) in connection.execute(f"SELECT content {whose[0]} ORDER BY part", whose[1]):
+        part = from_blob(content)
+        values[end : end + len(part)] = part
+        end += len(part)
+    return values.reshape(row["n"], row["width"])
+
+
+def _segment_rows(path: Path, row: Mapping[str, Any]) -> Array:
+    """Rows as earlier versions kept them, in a file beside the log."""
+    if not path.is_file():
+        raise ModelFileError(f"{path} is missing. {_RESTORE}")
+    n_numbers, size = row["n"] * row["width"], path.stat().st_size
+    if size < row["start"] + 4 * n_numbers:
+        raise ModelFileError(f"{path} is truncated at {size} bytes. {_RESTORE}")
+    values: Array = np.fromfile(path, "<f4", n_numbers, offset=row["start"])
+    return values.reshape(row["n"], row["width"])
 
 
 def _outcomes(connection: sqlite3.Connection, path: Path) -> dict[str, bytes]:
@@ -378,55 +383,6 @@ def sequences(steps: Iterable[tuple[int, str, str]]) -> dict[int, str]:
             if what in COSTLY:
                 found[version] = digest.hexdigest()
     return found
-
-
-class _Segments:
-    """The segments that some changes have rows in, memory-mapped."""
-
-    def __init__(self, folder: Path, rows: Sequence[Mapping[str, Any]], verify: bool | None) -> None:
-        self._folder = folder
-        ends: dict[int, int] = {}
-        for row in rows:
-            if row["segment"] is not None:
-                ends[row["segment"]] = max(ends.get(row["segment"], 0), row["start"] + _n_bytes(row))
-        self._maps = {number: self._mapped(number, end) for number, end in ends.items()}
-        self._is_checked = sum(ends.values()) <= VERIFIED_BYTES if verify is None else verify
-
-    def rows_of(self, row: Mapping[str, Any]) -> Array | None:
-        """The rows (n, W) of a change; None if it has none."""
-        if row["segment"] is None:
-            return None
-        start = row["start"]
-        part = self._maps[row["segment"]][start : start + _n_bytes(row)]
-        if self._is_checked and rows_digest(part.data) != row["rows_digest"]:
-            raise _damaged(segment_path(self._folder, row["segment"]), row["version"])
-        values: Array = part.view("<f4").reshape(row["n"], row["width"])
-        return values
-
-    def place_of(self, row: Mapping[str, Any]) -> RowsInFile | None:
-        """Where the rows of a change are; None if it has none."""
-        if row["segment"] is None:
-            return None
-        path = segment_path(self._folder, row["segment"])
-        return RowsInFile(str(path), row["start"], row["n"], row["width"], 0, row["width"])
-
-    def _mapped(self, number: int, n_bytes: int) -> Array:
-        path = segment_path(self._folder, number)
-        try:
-            size = path.stat().st_size
-            if size < n_bytes:
-                raise ModelFileError(f"{path} is truncated: {size} bytes where {n_bytes} were written. {_RESTORE}")
-            return np.memmap(path, dtype=np.uint8, mode="r", shape=(n_bytes,))
-        except FileNotFoundError as error:
-            raise ModelFileError(f"{path} is missing. {_RESTORE}") from error
-        except OSError as error:
-            if isinstance(error, ModelFileError):
-                raise
-            raise ModelFileError(f"{path} cannot be read: {error}.") from error
-
-
-def _n_bytes(row: Mapping[str, Any]) -> int:
-    return int(row["n"]) * int(row["width"]) * 4
 
 
 def _read(path: Path, read: Callable[[sqlite3.Connection], T]) -> T:
@@ -484,10 +440,8 @@ def _stamps(path: Path) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
 
 
 def _connected(path: Path, how: str) -> sqlite3.Connection:
-    address = f"file:{quote(str(path.resolve()))}?{how}"
-    connection = sqlite3.connect(address, uri=True, isolation_level=None, timeout=BUSY_SECONDS)
+    connection = open_to_read(path, SCHEMA, how)
     try:
-        set_up(connection)
         connection.execute("BEGIN")
         connection.execute("SELECT 1 FROM facts LIMIT 1").fetchall()  # the transaction begins here
     except sqlite3.Error:

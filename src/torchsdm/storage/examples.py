@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 import numpy as np
 
 from torchsdm.errors import ModelFileError
 from torchsdm.matching import HashIndex
 from torchsdm.model import Examples
-from torchsdm.storage._tables import check_schema
+from torchsdm.storage._sqlite import open_to_read
 from torchsdm.storage.directory import EXAMPLES_INDEX, EXAMPLES_TABLE
 from torchsdm.validation import Array
 
@@ -113,10 +112,8 @@ def _hashes(texts: Iterable[str | None], n: int) -> Array:
 
 
 def _open_read_only(path: Path) -> sqlite3.Connection:
-    address = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
     try:
-        connection = sqlite3.connect(address, uri=True, check_same_thread=False)
-        check_schema(connection, f"{EXAMPLES_TABLE}; {EXAMPLES_INDEX};")
+        connection = open_to_read(path, f"{EXAMPLES_TABLE}; {EXAMPLES_INDEX};")
         connection.execute("SELECT 1 FROM examples LIMIT 1")  # opens the file now, not at the first query
     except sqlite3.Error as error:
         raise ModelFileError(f"{path} is damaged or missing: {error}.") from error

@@ -1,8 +1,7 @@
 """The one writer of a model's log of changes: its lock, appending, and compaction.
 
-An append writes rows to the end of the segment and syncs them, then makes one transaction of SQLite, which is synced
-too, and is then acknowledged. Whenever the writer dies, every acknowledged change is there; an unacknowledged one is
-whole or absent. Bytes that no change refers to are overwritten by the next append.
+An append is one transaction of SQLite, which is synced and then acknowledged. Whenever the writer dies, every
+acknowledged change is there; an unacknowledged one is whole or absent.
 """
 
 from __future__ import annotations
@@ -24,14 +23,15 @@ from filelock import FileLock, Timeout
 
 from torchsdm.errors import InvalidInputError, ModelFileError, ModelInUseError
 from torchsdm.files import file_identity, link_in, strict_json, sync_directory
+from torchsdm.storage._sqlite import open_to_write, transaction
 from torchsdm.storage.changes import (
-    BUSY_SECONDS,
     CHANGES,
     COLUMNS,
     DIGESTS,
     HEAD_NAME,
     LOG_NAME,
     PLACE,
+    ROWS_TABLE,
     SAVE,
     SCHEMA,
     Change,
@@ -44,10 +44,9 @@ from torchsdm.storage.changes import (
     read_facts,
     read_head,
     row_digest,
+    row_parts,
     rows_digest,
-    segment_path,
     sequences,
-    set_up,
     undone_in,
 )
 from torchsdm.storage.directory import holds_model, name_log, read_config
@@ -82,7 +81,6 @@ class LogWriter:
         self._rows: list[dict[str, Any]] = []
         self._by_key: dict[str, dict[str, Any]] = {}
         self._base = 0
-        self._segment, self._end = 1, 0  # where the next rows go
         self.is_behind = False
         """Whether an append was interrupted, so that only the log knows if it was made; ``lock`` finds out."""
 
@@ -186,15 +184,13 @@ class LogWriter:
         """
         try:
             connection = self._opened()
-            rows, payload = self._numbered(entries, {"who": who, "why": why, "at": now()}, key, request)
-            self._write_rows(payload)
         except OSError as error:
             raise error if isinstance(error, ModelFileError) else _unwritten(self.directory, error) from error
+        rows = self._numbered(entries, {"who": who, "why": why, "at": now()}, key, request)
         kept = {**(outcomes or {}), **self._own_outcomes(rows, entries)}
-        self._end += len(payload)  # also if the transaction fails: what a broken disk kept of it must stay readable
         self.is_behind = True
         try:
-            with _transaction(connection):
+            with transaction(connection):
                 _insert(connection, rows, entries)
                 _keep_outcomes(connection, kept, rows[-1]["version"])
         except sqlite3.Error as error:
@@ -207,44 +203,21 @@ class LogWriter:
         return history_of(rows)
 
     def _numbered(
-        self, entries: Sequence[Entry], made: Mapping[str, str], key: str | None, request: str
-    ) -> tuple[list[dict[str, Any]], bytes]:
-        """The rows of the log for some changes, and the bytes for the segment."""
-        first, previous = self.version + 1, self._rows[-1]["digest"] if self._rows else ""
-        rows, parts, end = [], [], self._end
-        for number, entry in enumerate(entries):
-            content = b"" if entry.rows is None else entry.rows.astype("<f4", copy=False).tobytes()
+        self, entries: Sequence[Entry], made: Mapping[str, str], key: str | None = None, request: str = ""
+    ) -> list[dict[str, Any]]:
+        """The rows of the log for some changes."""
+        first, previous, rows = len(self._rows) + 1, self._rows[-1]["digest"] if self._rows else "", []
+        for version, entry in enumerate(entries, start=first):
             row: dict[str, Any] = {
-                **{"version": first + number, "first": first, **made, "what": entry.what, "n": entry.n},
-                **{"key": None if number else key, "request": request},
+                **{"version": version, "first": first, **made, "what": entry.what, "n": entry.n},
+                **{"key": key if version == first else None, "request": request},
                 "details": json.dumps(dict(entry.details), allow_nan=False, sort_keys=True),
-                **dict.fromkeys(PLACE),
-                **{"points_digest": points_digest(entry.points()), "rows_digest": rows_digest(content)},
+                **{"segment": None, "start": None, "width": None if entry.rows is None else entry.rows.shape[1]},
+                **{"points_digest": points_digest(entry.points()), "rows_digest": rows_digest(entry.rows)},
             }
-            if entry.rows is not None:
-                row |= {"segment": self._segment, "start": end, "width": entry.rows.shape[1]}
             previous = row["digest"] = row_digest(row, previous)
             rows.append(row)
-            parts.append(content)
-            end += len(content)
-        return rows, b"".join(parts)
-
-    def _write_rows(self, payload: bytes) -> None:
-        if not payload:
-            return
-        path = segment_path(self._folder, self._segment)
-        with open(path, "rb+" if path.exists() else "wb") as file:
-            try:
-                file.seek(self._end)
-                file.write(payload)
-                file.flush()
-                os.fsync(file.fileno())
-            except OSError:
-                with suppress(OSError):  # give the space back; nothing refers to it
-                    file.truncate(self._end)
-                raise
-        if self._end == 0:  # also if a writer that died made the file
-            sync_directory(self._folder)
+        return rows
 
     def _own_outcomes(self, rows: list[dict[str, Any]], entries: Sequence[Entry]) -> dict[str, bytes]:
         """The outcomes of costly changes, by the name of the sequence that ends with each."""
@@ -288,11 +261,10 @@ class LogWriter:
             self._base = int(named["version"])
             head = read_head(self._folder)
             new = change_rows(connection, len(self._rows))
-            check_chain(path, new, head, self._rows)
+            check_chain(path, [*self._rows, *new], head, len(self._rows))
             self._take(new)
             self.is_behind = False
             self._finish_save(named)
-            self._find_end()
         except (sqlite3.Error, KeyError, TypeError, ValueError) as error:
             raise ModelFileError(f"{path} is damaged or missing: {error}. Restore it from a copy.") from error
 
@@ -301,14 +273,7 @@ class LogWriter:
         if self._connection is not None:
             self._connection.close()
         self._connection, self._file, self._id, self._rows, self._by_key = None, None, "", [], {}
-        self._base, self._segment, self._end = 0, 1, 0
-
-    def _find_end(self) -> None:
-        """Where the next rows go: behind the last that a change refers to, in a segment that is not yet dropped."""
-        placed = [row for row in self._rows if row["segment"] is not None]
-        live = [row for row in placed if row["version"] > self._base]
-        self._segment = placed[-1]["segment"] + (not live) if placed else 1
-        self._end = max((row["start"] + row["n"] * row["width"] * 4 for row in live), default=0)
+        self._base = 0
 
     def _opened(self) -> sqlite3.Connection:
         """The connection to the log, which is created, and named in the model's config, by the first change."""
@@ -317,9 +282,7 @@ class LogWriter:
                 stale.unlink()
             for stale in [self._folder / HEAD_NAME, *self._folder.glob("segment-*.f32")]:
                 stale.unlink(missing_ok=True)
-            path = self._folder / LOG_NAME
-            path.touch()  # so that its mode comes from the umask; SQLite gives it to the files beside it
-            self._connect(path, create=True)
+            self._connect(self._folder / LOG_NAME, create=True)
             sync_directory(self._folder)
             sync_directory(self.directory)
             try:
@@ -332,21 +295,15 @@ class LogWriter:
         return self._connection
 
     def _connect(self, path: Path, *, create: bool = False) -> None:
-        if not path.is_file():
+        if not create and not path.is_file():
             raise ModelFileError(f"{path} is missing. Restore it from a copy.")
-        if self._connection is not None:
-            self._connection.close()
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS)
         try:
-            set_up(connection)
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.execute("PRAGMA secure_delete = ON")  # what compaction drops is gone
+            script = f"{SCHEMA} INSERT INTO facts VALUES ('id', '{uuid.uuid4().hex}');" if create else ROWS_TABLE
+            connection = open_to_write(path, SCHEMA, script)
+        except sqlite3.Error as error:
+            raise ModelFileError(f"{path} is damaged: {error}. Restore it from a copy.") from error
+        try:
             if create:
-                with _transaction(connection):
-                    for statement in SCHEMA:
-                        connection.execute(statement)
-                    connection.execute("INSERT INTO facts VALUES ('id', ?)", (uuid.uuid4().hex,))
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._id = read_facts(connection)["id"]
         except (sqlite3.Error, KeyError) as error:
@@ -371,27 +328,20 @@ class LogWriter:
 
     def _finish_save(self, named: Mapping[str, Any]) -> None:
         """Write the change that a config stands for, and drop contents of changes that it has; again after a crash."""
-        connection = self._opened()
-        with _transaction(connection):
+        connection, dropped = self._opened(), 0
+        with transaction(connection):
             if self._base > len(self._rows):
-                previous = self._rows[-1]["digest"] if self._rows else ""
-                row: dict[str, Any] = {
-                    **{"version": self._base, "first": self._base, "what": SAVE, "n": 0, "key": None, "request": ""},
-                    **{"at": named["at"], "who": named["who"], "why": named["why"], "details": "{}"},
-                    **dict.fromkeys(PLACE),
-                    **{"points_digest": points_digest([]), "rows_digest": rows_digest(b"")},
-                }
-                row["digest"] = row_digest(row, previous)
-                _insert(connection, [row], [Entry(SAVE)])
-                self._take([row])
-            dropped = connection.execute("DELETE FROM points WHERE version <= ?", (self._base,)).rowcount
-            dropped += connection.execute("DELETE FROM outcomes WHERE version <= ?", (self._base,)).rowcount
+                rows = self._numbered([Entry(SAVE)], {name: named[name] for name in ("at", "who", "why")})
+                _insert(connection, rows, [Entry(SAVE)])
+                self._take(rows)
+            for table in ("points", "rows", "outcomes"):
+                dropped += connection.execute(f"DELETE FROM {table} WHERE version <= ?", (self._base,)).rowcount
         self._note_head()
         if dropped:
+            connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        old, new = ({row["segment"] for row in rows} for rows in (self._rows[: self._base], self._rows[self._base :]))
-        for number in old - new - {None}:
-            segment_path(self._folder, number).unlink(missing_ok=True)
+        for segment in {row["segment"] for row in self._rows[: self._base]} - {None}:  # of earlier versions
+            (self._folder / f"segment-{int(segment):06d}.f32").unlink(missing_ok=True)
 
 
 @contextmanager
@@ -418,19 +368,6 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-@contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All of it or nothing, and safe on disk afterwards."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        with suppress(sqlite3.Error):  # after a full disk SQLite has done so itself
-            connection.execute("ROLLBACK")
-        raise
-
-
 def _insert(connection: sqlite3.Connection, rows: Sequence[Mapping[str, Any]], entries: Sequence[Entry]) -> None:
     names = (*COLUMNS, *PLACE, *DIGESTS, "digest")
     marks = ", ".join("?" * len(names))
@@ -438,6 +375,9 @@ def _insert(connection: sqlite3.Connection, rows: Sequence[Mapping[str, Any]], e
         connection.execute(f"INSERT INTO changes ({', '.join(names)}) VALUES ({marks})", [row[name] for name in names])
         numbered = ((row["version"], number, *point) for number, point in enumerate(entry.points()))
         connection.executemany("INSERT INTO points VALUES (?, ?, ?, ?, ?)", numbered)
+        if entry.rows is not None:
+            parts = ((row["version"], number, part) for number, part in enumerate(row_parts(entry.rows)))
+            connection.executemany("INSERT INTO rows VALUES (?, ?, ?)", parts)
 
 
 def _keep_outcomes(connection: sqlite3.Connection, outcomes: Mapping[str, bytes], version: int) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from torchsdm.errors import InvalidInputError, ModelFileError
 from torchsdm.files import file_identity, parse_json
-from torchsdm.storage._tables import check_schema
+from torchsdm.storage._sqlite import from_blob, open_to_write, to_blob, transaction
 from torchsdm.validation import Array
 
 STATUSES = ("open", "labelled", "skipped", "added")  #: of an input, by what people did with it
@@ -113,19 +113,8 @@ class ReviewStore:
 
     def _open(self) -> None:
         try:
-            if self.path is not None:
-                if self.path.is_symlink() or self.path.parent.is_symlink():
-                    raise OSError("it is a link, and nothing is written to where others point")
-                self.path.parent.mkdir(exist_ok=True)
-                self.path.touch()  # so that its mode comes from the umask; SQLite gives it to the files beside it
-            self._connection = sqlite3.connect(
-                self.path or ":memory:", check_same_thread=False, timeout=30, isolation_level=None
-            )
-            check_schema(self._connection, _SCHEMA)
+            self._connection = open_to_write(self.path, _SCHEMA, _SCHEMA)
             self._connection.row_factory = sqlite3.Row
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = FULL")
-            self._connection.executescript(_SCHEMA)
         except (OSError, sqlite3.Error) as error:
             raise ModelFileError(f"The review queue {self.path} cannot be opened: {error}.") from error
         self._file = self._identity()
@@ -187,7 +176,7 @@ class ReviewStore:
                 _json(one.decision),
                 one.version,
                 one.contradiction,
-                None if one.state is None else np.ascontiguousarray(one.state, dtype="<f4").tobytes(),
+                None if one.state is None else to_blob(one.state),
                 one.row,
             )
             for one in judged
@@ -297,7 +286,7 @@ class ReviewStore:
         """Rows and hidden states (N, D) of those inputs that have one."""
         chosen = "" if rows is None else f" AND row IN ({', '.join(str(int(row)) for row in rows)})"
         found = self._ask(f"SELECT row, state FROM inputs WHERE state IS NOT NULL{chosen} ORDER BY row")
-        states = [np.frombuffer(row["state"], dtype="<f4") for row in found]
+        states = [from_blob(row["state"]) for row in found]
         return [row["row"] for row in found], np.stack(states) if states else np.empty((0, 0), dtype=np.float32)
 
     def _ask(self, query: str, *values: Any) -> list[dict[str, Any]]:
@@ -313,13 +302,8 @@ class ReviewStore:
         try:
             with self._lock:
                 connection = self._opened()
-                connection.execute("BEGIN IMMEDIATE")
-                try:
+                with transaction(connection):
                     yield connection
-                    connection.execute("COMMIT")
-                finally:
-                    if connection.in_transaction:
-                        connection.execute("ROLLBACK")
         except sqlite3.Error as error:
             raise ModelFileError(f"The review queue {self.path} cannot be written: {error}.") from error
 

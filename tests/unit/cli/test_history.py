@@ -106,11 +106,19 @@ def test_changes_are_undone_and_made_again(folder):
     assert SDMClassifier.load(model).decide(fresh).to_dicts() == changed
 
 
+def test_an_addition_and_its_recalibration_are_undone_together(folder):
+    model = folder / "model"
+    good("update", model, "--add", folder / "more.npz", "--force")
+    (result,) = good("undo", model, 1, "--json").rows
+    assert (result["version"], result["undone"]) == (4, [2, 1])
+
+
 def test_an_undo_that_is_refused_names_what_is_in_the_way(folder):
     model = folder / "model"
     good("update", model, "--relabel", "x3=World", "--no-recalibrate", "--force")
     good("update", model, "--remove", "x3", "--no-recalibrate", "--force")
-    good("undo", model, 2, 1)  # the removal first, then what it depends on
+    refused(call("undo", model, 1), "Only the last changes can be undone, and 2 came after 1. Undo 2, 1 together.")
+    good("undo", model, 1, 2)
     refused(call("undo", model, 1), "Change 1 is undone already, by change 4")
     refused(call("undo", model, 9), "There is no change 9; the last one is 4.")
 

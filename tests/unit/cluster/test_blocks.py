@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from torchsdm.cluster import blocks
-from torchsdm.cluster.blocks import Block, LoggedRows, StoredSupport, even_parts, joined, stretches
-from torchsdm.errors import ModelFileError
-from torchsdm.matching import RowsInFile, SupportSet
+from torchsdm.cluster.blocks import Block, StoredSupport, even_parts, joined, stretches
+from torchsdm.matching import SupportSet
 
 ROWS = torch.arange(24.0).reshape(8, 3)
 
@@ -75,66 +74,15 @@ def test_shares_cover_all_rows():
 # --- Files -----------------------------------------------------------------------------------------------------------
 
 
-class Held:
-    """Labels and predictions that are kept without Ray."""
-
-    def __init__(self, labels, predictions):
-        self.labels, self.predictions = labels, predictions
-
-    @classmethod
-    def of(cls, labels, predictions):
-        return cls(labels, predictions)
-
-    def marks(self, first, stop):
-        return self.labels[first:stop], self.predictions[first:stop]
-
-
-@pytest.fixture
-def segment(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "HeldRows", Held)
-    ROWS.numpy().tofile(tmp_path / "segment")
-    return str(tmp_path / "segment")
-
-
-def logged(path, first, stop):
-    """Two columns of some rows of the segment."""
-    places = [RowsInFile(path, first * 12, stop - first, 3, 1, 3)]
-    return blocks.logged(places, torch.arange(first, stop), torch.zeros(stop - first, dtype=torch.int64))
-
-
-def test_rows_of_a_segment(segment):
-    rows = logged(segment, 2, 6)
-    assert rows.points(1, 3).tolist() == ROWS[3:5, 1:].tolist()
-    assert rows.marks(1, 3)[0].tolist() == [3, 4]
-
-
-def test_rows_that_follow_one_another_in_a_segment_are_one_place(segment):
-    whole = joined([Block(logged(segment, first, first + 2), 0, 2) for first in (0, 2, 6)])
-    assert isinstance(whole.source, LoggedRows)
-    assert [(one.start, one.n_rows) for one in whole.source.places] == [(0, 4), (72, 2)]
-    assert whole.points().tolist() == ROWS[[0, 1, 2, 3, 6, 7], 1:].tolist()
-    assert whole.marks()[0].tolist() == [0, 1, 2, 3, 6, 7]
-
-
-@pytest.mark.parametrize("changed", [{"removed": (0,)}, {"relabelled": ((0, 5),)}, {"stop": 1}])
-def test_what_the_log_does_not_have_as_it_is_goes_to_the_object_store(segment, monkeypatch, changed):
+def test_small_additions_are_joined_as_they_are_now(monkeypatch):
     kept = {}
-    monkeypatch.setattr(
-        blocks, "HeldRows", type("Store", (Held,), {"of": classmethod(lambda cls, **t: kept.update(t))})
-    )
-    monkeypatch.setattr(blocks, "logged", None)
-    source = LoggedRows((RowsInFile(segment, 0, 2, 3, 1, 3),), Held(torch.arange(2), torch.arange(2)))
-    one = Block(source, **{"first": 0, "stop": 2, **changed})
-    joined([one, Block(source, 0, 2)])
-    assert kept["points"].tolist() == [*one.points().tolist(), *ROWS[:2, 1:].tolist()]
-    assert kept["labels"].tolist() == [*one.marks()[0].tolist(), 0, 1]
-
-
-def test_a_segment_that_is_gone_or_too_short(segment):
-    with pytest.raises(ModelFileError, match="Every node must see the files"):
-        logged(f"{segment}-2", 0, 1).points(0, 1)
-    with pytest.raises(ModelFileError, match="Every node must see the files"):
-        logged(segment, 4, 9).points(0, 5)
+    store = type("Store", (), {"of": classmethod(lambda cls, **given: kept.update(given))})
+    monkeypatch.setattr(blocks, "HeldRows", store)
+    source = Rows()
+    one = Block(source, 0, 2, removed=(0,))
+    joined([one, Block(source, 0, 2, relabelled=((0, 5),))])
+    assert kept["points"].tolist() == [*one.points().tolist(), *source.points(0, 2).tolist()]
+    assert (kept["labels"].tolist(), kept["predictions"].tolist()) == ([1, 5, 1], [1, 0, 1])
 
 
 def test_a_saved_support_is_read_from_its_files(tmp_path):

@@ -93,29 +93,6 @@ def test_a_writer_that_comes_later_goes_on(model, writer):
         np.testing.assert_array_equal(record.rows, addition(record.change.n, number).rows)
 
 
-def test_bytes_that_no_change_refers_to_are_ignored_and_overwritten(model, writer):
-    append(writer, addition(3, 1))
-    segment = model / "changes" / "segment-000001.f32"
-    with open(segment, "ab") as file:
-        file.write(b"half an append")
-    assert len(read(model).records) == 1
-    writer.close()
-    writer.lock()
-    append(writer, addition(2, 2))
-    np.testing.assert_array_equal(read(model).records[1].rows, addition(2, 2).rows)
-    assert read(model).records[1].rows.base is not None  # memory-mapped
-
-
-def test_a_segment_that_a_dead_writer_made_is_synced_with_its_folder(model, writer, monkeypatch):
-    append(writer, Entry("recalibrate"))  # the log is there
-    (model / "changes" / "segment-000001.f32").write_bytes(b"half an append")
-    synced = []
-    monkeypatch.setattr(log_writer, "sync_directory", synced.append)
-    append(writer, addition(3, 1))
-    append(writer, addition(2, 2))
-    assert synced == [model / "changes"]
-
-
 # --- Damage ----------------------------------------------------------------------------------------------------------
 
 
@@ -127,22 +104,19 @@ def closed(model):
     for seed in range(3):
         append(writer, addition(3, seed))
     writer.close()
-    assert sorted(path.name for path in (model / "changes").iterdir()) == [
-        *("head", "log.sqlite", "segment-000001.f32", "writer.lock")
-    ]
+    assert sorted(path.name for path in (model / "changes").iterdir()) == ["head", "log.sqlite", "writer.lock"]
     return model
 
 
-@pytest.mark.parametrize("name", ["log.sqlite", "segment-000001.f32"])
-def test_a_truncated_file_is_named_with_what_to_do(closed, name):
-    path = closed / "changes" / name
+def test_a_truncated_log_is_named_with_what_to_do(closed):
+    path = closed / "changes" / "log.sqlite"
     for size in (path.stat().st_size - 1, path.stat().st_size // 2, 0):
         os.truncate(path, size)
         for options in ({}, {"verify": False}):
-            with pytest.raises(ModelFileError, match=rf"{name}.*Restore the directory from a copy"):
+            with pytest.raises(ModelFileError, match=r"log\.sqlite.*Restore the directory from a copy"):
                 SDMClassifier.load(closed, **options)
     path.unlink()
-    with pytest.raises(ModelFileError, match=rf"{name} is missing.*Restore"):
+    with pytest.raises(ModelFileError, match=r"log\.sqlite is missing.*Restore"):
         SDMClassifier.load(closed)
     assert SDMClassifier.load(closed, changes=False).version_ == 0
 
@@ -152,22 +126,23 @@ def test_no_flipped_bit_gives_other_numbers(closed):
     fresh = np.random.default_rng(1).standard_normal((20, 4)).astype(np.float32)
     expected = SDMClassifier.load(closed)
     rows, known = expected.decide(fresh).to_dicts(), (expected.model_.known_ids(), expected.model_.examples.all()[1])
-    for name, least in (("log.sqlite", 5), ("segment-000001.f32", 150)):  # much of SQLite's file is empty space
-        path = closed / "changes" / name
-        whole, said = path.read_bytes(), []
-        for place in np.random.default_rng(2).choice(len(whole), 150, replace=False).tolist():
-            damaged = bytearray(whole)
-            damaged[place] ^= 1 << (place % 8)
-            path.write_bytes(damaged)
-            try:
-                loaded = SDMClassifier.load(closed)
-            except ModelFileError as error:
-                said.append(str(error))
-                continue
-            assert loaded.decide(fresh).to_dicts() == rows and loaded.version_ == 3
-            assert (loaded.model_.known_ids(), loaded.model_.examples.all()[1]) == known
-        path.write_bytes(whole)
-        assert len(said) >= least and all(name in one and "Restore" in one for one in said)
+    path = closed / "changes" / "log.sqlite"
+    whole, said = path.read_bytes(), []
+    content = addition(3, 1).rows.tobytes()
+    inside = whole.index(content) + np.arange(0, len(content), 4)  # much of the file is empty space
+    anywhere = np.random.default_rng(2).choice(len(whole), 150, replace=False)
+    for place in [*inside.tolist(), *anywhere.tolist()]:
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << (place % 8)
+        path.write_bytes(damaged)
+        try:
+            loaded = SDMClassifier.load(closed)
+        except ModelFileError as error:
+            said.append(str(error))
+            continue
+        assert loaded.decide(fresh).to_dicts() == rows and loaded.version_ == 3
+        assert (loaded.model_.known_ids(), loaded.model_.examples.all()[1]) == known
+    assert len(said) >= len(inside) + 5 and all("log.sqlite" in one and "Restore" in one for one in said)
 
 
 def test_texts_labels_and_reasons_cannot_be_edited(closed):
@@ -179,6 +154,9 @@ def test_texts_labels_and_reasons_cannot_be_edited(closed):
         "DELETE FROM changes WHERE version = 1",
         "UPDATE changes SET who = 'somebody else' WHERE version = 1",
         "UPDATE changes SET start = 0 WHERE version = 2",
+        "UPDATE rows SET content = zeroblob(length(content)) WHERE version = 2",
+        "UPDATE rows SET content = x'00' WHERE version = 2",
+        "UPDATE rows SET version = 9 WHERE version = 2",
     ):
         copy = closed.with_name("copy")
         shutil.copytree(closed, copy)
@@ -193,16 +171,16 @@ def test_texts_labels_and_reasons_cannot_be_edited(closed):
         shutil.rmtree(copy)
 
 
-def test_digests_of_large_segments_are_checked_only_when_asked(closed, monkeypatch):
-    path = closed / "changes" / "segment-000001.f32"
+def test_digests_of_many_rows_are_checked_only_when_asked(closed, monkeypatch):
+    path, size = closed / "changes" / "log.sqlite", 3 * addition(3, 1).rows.nbytes
     content = bytearray(path.read_bytes())
-    content[-10] ^= 1
+    content[content.index(addition(3, 1).rows.tobytes())] ^= 1
     path.write_bytes(content)
-    monkeypatch.setattr(changes, "VERIFIED_BYTES", len(content) - 1)
+    monkeypatch.setattr(changes, "VERIFIED_BYTES", size - 1)
     SDMClassifier.load(closed)
     SDMClassifier.load(closed, verify=False)
-    for verify, size in ((True, len(content) - 1), (None, len(content))):
-        monkeypatch.setattr(changes, "VERIFIED_BYTES", size)
+    for verify, most in ((True, size - 1), (None, size)):
+        monkeypatch.setattr(changes, "VERIFIED_BYTES", most)
         with pytest.raises(ModelFileError, match=path.name):
             SDMClassifier.load(closed, verify=verify)
 
@@ -268,6 +246,18 @@ def test_a_stranger_s_log_calls_nothing(closed):
 # --- Housekeeping ----------------------------------------------------------------------------------------------------
 
 
+def test_many_rows_are_kept_in_parts_of_bounded_size(model, writer, monkeypatch):
+    monkeypatch.setattr(changes, "_PART_BYTES", 100)
+    append(writer, addition(20, 1), addition(0, 2))
+    first, second = read(model).records
+    np.testing.assert_array_equal(first.rows, addition(20, 1).rows)
+    assert second.rows.shape == (0, 7)
+    with sqlite3.connect(model / "changes" / "log.sqlite") as connection:
+        sizes = [size for (size,) in connection.execute("SELECT length(content) FROM rows ORDER BY part")]
+    connection.close()
+    assert sizes == [100, 100, 100, 100, 100, 60]
+
+
 def test_only_the_last_outcomes_are_kept(model, writer):
     for number in range(10):
         append(writer, Entry("recalibrate", 0, {}, outcome=b"outcome %d" % number))
@@ -280,16 +270,6 @@ def test_only_the_last_outcomes_are_kept(model, writer):
 
 def test_an_append_that_fails_leaves_the_log_as_it_was(model, writer, monkeypatch):
     append(writer, addition(3, 1))
-    sizes = {path.name: path.stat().st_size for path in (model / "changes").iterdir() if path.suffix == ".f32"}
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(log_writer.os, "fsync", full)
-        with pytest.raises(ModelFileError, match=r"cannot be changed: .*No space left.*Nothing was changed"):
-            append(writer, addition(3, 2))
-    assert {path.name: path.stat().st_size for path in (model / "changes").iterdir() if path.suffix == ".f32"} == sizes
     with monkeypatch.context() as patch:
         patch.setattr(log_writer, "_insert", lambda *_: (_ for _ in ()).throw(sqlite3.OperationalError("disk is full")))
         with pytest.raises(ModelFileError, match=r"log.sqlite cannot be written: disk is full. Nothing was changed"):

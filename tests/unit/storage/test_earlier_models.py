@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 from torchsdm import SDMClassifier, SDMEnsemble
+from torchsdm.application import LiveModel
+from torchsdm.data import LabelledStates
+from torchsdm.errors import ModelFileError
 from torchsdm.storage import Entry, LogWriter, read_config, read_history
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -79,6 +82,55 @@ def test_changes_of_format_4_are_made_again(tmp_path):
     assert label["point-0"] == "ant"  # bee before it was relabelled
     assert {"point-2", "undone-0"}.isdisjoint(model.model_.known_ids())
     assert "point-2" in SDMClassifier.load(FIXTURES / "model-format-3" / "classifier").model_.known_ids()
+
+
+@pytest.fixture
+def in_segments(tmp_path):
+    """A model whose log has rows in a file beside it, and undos of changes that were not the last."""
+    shutil.copytree(FIXTURES / "log-in-segments" / "classifier", tmp_path / "model")
+    return tmp_path / "model"
+
+
+def assert_in_segments(model, expected):
+    decisions = model.decide(expected["X"])
+    for column in ("predictions", "admitted", "certified", "lane", "similarity"):
+        np.testing.assert_array_equal(getattr(decisions, column), expected[column], err_msg=column)
+    for column in ("confidence", "distance_quantile", "rescaled_similarity"):
+        np.testing.assert_allclose(getattr(decisions, column), expected[column], rtol=1e-13, err_msg=column)
+    assert sorted(model.model_.known_ids()) == expected["ids"].tolist()
+
+
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+def test_a_log_in_segments_is_read_and_goes_on(in_segments):
+    expected, folder = np.load(FIXTURES / "log-in-segments" / "expected.npz"), in_segments / "changes"
+    assert_in_segments(SDMClassifier.load(in_segments, verify=True), expected)
+    with LiveModel.open(in_segments) as live:
+        live.add(LabelledStates(expected["X"][:2] + 9, ["ant", "bee"], ["new-0", "new-1"]), who="me", why="")
+        live.undo(17, who="me", why="")
+        assert_in_segments(SDMClassifier.load(in_segments, verify=True), expected)
+        assert [path.name for path in folder.glob("segment-*")] == ["segment-000002.f32"]
+        live.compact(who="me", why="")
+        assert_in_segments(SDMClassifier.load(in_segments, verify=True), expected)
+        assert not list(folder.glob("segment-*"))
+        live.add(LabelledStates(expected["X"][:2] + 9, ["ant", "bee"], ["new-0", "new-1"]), who="me", why="")
+    assert "new-1" in SDMClassifier.load(in_segments, verify=True).model_.known_ids()
+
+
+@pytest.mark.parametrize("damage", ["gone", "short", "flipped"])
+def test_a_damaged_segment_is_named(in_segments, damage):
+    path = in_segments / "changes" / "segment-000002.f32"
+    content = bytearray(path.read_bytes())
+    if damage == "gone":
+        path.unlink()
+    elif damage == "short":
+        path.write_bytes(content[:-1])
+    else:
+        content[100] ^= 1
+        path.write_bytes(content)
+    named = r"log\.sqlite is damaged" if damage == "flipped" else path.name
+    with pytest.raises(ModelFileError, match=rf"{named}.*Restore the directory from a copy"):
+        SDMClassifier.load(in_segments)
+    assert SDMClassifier.load(in_segments, changes=False).version_ == 2
 
 
 @EACH_MODEL

@@ -185,6 +185,7 @@ function Distances({ buckets }) {
 
 function Versions({ changes, model, attempt }) {
   const undo = (version) => attempt("v1/review/undo", { version, who: recall("who") || "reviewer", why: "undone on the page" });
+  const last = [...changes].reverse().find((one) => one.undone_by == null && !["undo", "save", "guard_reset"].includes(one.what));
   return html`
     <section class="card" aria-labelledby="versions">
       <h2 id="versions">Versions</h2>
@@ -196,7 +197,7 @@ function Versions({ changes, model, attempt }) {
               <th scope="row" class="n">${one.version}${one.version === model.version ? " ●" : ""}</th>
               <td>${WHAT[one.what] ?? one.what}${one.n ? ` (${count(one.n)})` : ""}${one.undone_by != null ? `, undone by ${one.undone_by}` : ""}</td>
               <td>${one.who}</td><td class="text">${one.why}</td><td>${when(one.at)}</td>
-              <td>${one.undone_by == null && !["undo", "save", "guard_reset"].includes(one.what) && html`<button type="button" class="quiet" onClick=${() => undo(one.version)} aria-label="Undo version ${one.version}">Undo</button>`}</td>
+              <td>${one.undone_by == null && one.together_with === last?.together_with && html`<button type="button" class="quiet" onClick=${() => undo(one.version)} aria-label="Undo version ${one.version}">Undo</button>`}</td>
             </tr>`)}</tbody>
         </table></div>`}
     </section>`;
