@@ -11,6 +11,7 @@ import pytest
 
 from torchsdm import SDMClassifier
 from torchsdm.errors import CertificateWarning, InvalidInputError, SDMWarning
+from torchsdm.estimators._trust import scored_samples
 from torchsdm.trust import choose_alpha
 
 NAMES = np.array(["ant", "bee"])
@@ -45,7 +46,7 @@ def clf(_fitted):
 
 
 def test_it_is_the_choice_on_the_scored_calibration_points(clf):
-    calibration, certification = copy.copy(clf)._scored_samples(clf.model_, clf.model_.certification)
+    calibration, certification, _ = scored_samples(clf.model_, clf.model_.certification, clf.familiarity_)
     expected = choose_alpha(calibration, 2, len(certification), **PRICES)
     choice = clf.choose_alpha(**PRICES)
     assert choice.to_json() == expected.to_json() and choice.pays and 0.6 < choice.alpha < 0.99
