@@ -1,24 +1,30 @@
-"""What an estimator knows once it is fitted, and how a failed call leaves it unchanged."""
+"""What an estimator knows once it is fitted: declared here, and nowhere else."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from torchsdm.data import StatesOrigin
-from torchsdm.errors import InvalidTypeError, NotFittedError
+import numpy as np
+
+from torchsdm.data import LabelledStates, StatesOrigin
+from torchsdm.errors import CertificateWarning, InvalidInputError, NotFittedError, Remedy, SDMWarning, warn_user
+from torchsdm.estimators._parameters import Parameters
 from torchsdm.labels import LabelCodes
-from torchsdm.matching import check_ids
-from torchsdm.model import ListedExamples, SDMModel
+from torchsdm.model import SDMModel
+from torchsdm.settings import POLICIES
 from torchsdm.training import History
-from torchsdm.trust import Certificate, Reliability
-from torchsdm.validation import Array, as_list, check_same_length, is_storable_text
+from torchsdm.trust import Certificate, LaneRule, Reliability
+from torchsdm.validation import Array, check_choice
+from torchsdm.wording import UNPROMISED, shortened
 
 
-class FittedState:
-    """The learned attributes of ``SDMClassifier`` and ``SDMEnsemble``."""
+class FittedState(Parameters):
+    """The learned attributes of ``SDMClassifier`` and ``SDMEnsemble``, and what follows from them alone."""
 
     models_: tuple[SDMModel, ...]
     classes_: Array
@@ -46,6 +52,8 @@ class FittedState:
     version_: int = 0
     """The version of a loaded model: how many changes of it were logged; 0 for one that was fitted."""
     _codes: LabelCodes
+    _home: Path | None = None
+    """The directory that it was loaded from."""
 
     def _check_is_fitted(self, method: str) -> None:
         if not hasattr(self, "models_"):
@@ -63,17 +71,70 @@ class FittedState:
             self.__dict__.update(before)
             raise
 
+    def _check_alike(self, part: LabelledStates, name: str, origin: StatesOrigin | None, caller: str) -> None:
+        """Refuse a part whose states have another width than those of X, or were made otherwise."""
+        shape = np.shape(part.hidden_states)
+        if shape and shape[-1] != self.n_features_in_:
+            raise InvalidInputError(
+                f"'{name}' of {caller} must have states of width {self.n_features_in_}, like X. Got {shape[-1]}."
+            )
+        difference = None if origin is None or part.origin is None else origin.difference(part.origin)
+        if difference is not None:
+            raise InvalidInputError(
+                f"'{name}' of {caller} was made with a different {difference.what} than X: "
+                f"{shortened(repr(difference.theirs))}, but X has {shortened(repr(difference.ours))}."
+            )
 
-def check_examples(
-    ids: Sequence[Any] | Array | None, texts: Sequence[str] | Array | None, n: int, caller: str
-) -> ListedExamples:
-    """Ids and texts of n points; without ids the points are numbered."""
-    names = check_ids(range(n) if ids is None else ids, n, caller)
-    if texts is None:
-        return ListedExamples(names)
-    lines = as_list(texts, "texts", caller)
-    check_same_length(n, lines, "texts", caller)
-    strange = next((text for text in lines if text is not None and not is_storable_text(text)), None)
-    if strange is not None:
-        raise InvalidTypeError(f"'texts' of {caller} must be strings or None. Got {strange!r}.")
-    return ListedExamples(names, lines)
+    @property
+    def lane_rule_(self) -> LaneRule:
+        """What puts decisions into lanes. A certificate does not hold for a model that was updated since."""
+        self._check_is_fitted("lane_rule_")
+        check_choice(self.policy, POLICIES, "policy", type(self).__name__)
+        changed = any(model.outdated for model in self.models_)
+        return LaneRule(
+            None if changed else self.certificate_,
+            self.reliability_,
+            float(self.familiarity if self.certificate_ is None else self.familiarity_),
+            self.policy,
+            self.models_[0].calibration.regions[0] if len(self.models_) == 1 else None,
+            self.models_[0].calibration.familiarity if self.measures_familiarity_ else None,
+        )
+
+    def warnings(self) -> list[SDMWarning]:
+        """What a user should know before relying on the model; also in its card, its report and ``sdm doctor``."""
+        self._check_is_fitted("warnings")
+        names, certificate = self.classes_.tolist(), self.certificate_
+        found = self._region_warnings()
+        if certificate is not None and (warning := certificate.warning(names)) is not None:
+            found.append(warning)
+        if certificate is not None and certificate.found and self.models_[0].outdated:
+            found.append(CertificateWarning(UNPROMISED["changed"], remedy=Remedy.CERTIFY_AGAIN))
+        return found
+
+    def _region_warnings(self) -> list[SDMWarning]:
+        """What a user should know about the regions, once for all rounds of an ensemble."""
+        names, certificate = self.classes_.tolist(), self.lane_rule_.certificate
+        certified = certificate is not None and certificate.found
+        by_round = [model.calibration.warnings(names, certified=certified) for model in self.models_]
+        return by_round[0] if len(by_round) == 1 else _told_once(by_round)
+
+    def _warn_of_regions(self) -> None:
+        for warning in self._region_warnings():
+            warn_user(warning)
+
+
+def _told_once(by_round: Sequence[Sequence[SDMWarning]]) -> list[SDMWarning]:
+    """The warnings of several rounds: where several say the like, the first of them."""
+    alike: dict[tuple[Any, ...], list[tuple[int, SDMWarning]]] = {}
+    for number, warnings in enumerate(by_round, start=1):
+        seen: Counter[tuple[Any, ...]] = Counter()
+        for warning in warnings:
+            kind = (type(warning), warning.remedy)
+            alike.setdefault((*kind, seen[kind]), []).append((number, warning))
+            seen[kind] += 1
+
+    def told(number: int, warning: SDMWarning, n_rounds: int) -> SDMWarning:
+        of = f"Round {number}" + (f", and likewise {n_rounds - 1} of the others" if n_rounds > 1 else "")
+        return type(warning)(f"{of}: {warning.what}", remedy=warning.remedy)
+
+    return [told(*rounds[0], len(rounds)) for rounds in alike.values()]

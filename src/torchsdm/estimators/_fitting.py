@@ -1,4 +1,4 @@
-"""The stages of a fit: checked data, trained rounds, and the model built from a round."""
+"""From the data of a fit to models: of a round, or of the linear solution."""
 
 from __future__ import annotations
 
@@ -8,150 +8,28 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from torchsdm.core import Signals, Target, restore_adaptor
-from torchsdm.data import StatesOrigin
+from torchsdm.core import Adaptor, Signals, Target, restore_adaptor
+from torchsdm.estimators._data import Background, FitData
 from torchsdm.matching import DEFAULT_BLOCK_SIZE
-from torchsdm.model import Examples, Points, SDMModel
+from torchsdm.model import Points, SDMModel
 from torchsdm.training import (
     EpochRecord,
     Part,
     Round,
     Training,
-    TrainingData,
     TrainingSettings,
     epoch_summary,
-    fingerprint,
     initial_adaptor,
     solve_linear,
 )
 from torchsdm.validation import Array
 
-
-@dataclass(frozen=True)
-class FitData:
-    """The checked input of a fit."""
-
-    points: TrainingData
-    classes: Array
-    examples: Examples
-    calibration_examples: Examples
-    """Those of the given calibration set, or the same as ``examples``."""
-    fingerprint: str
-    """Of the states and labels that each round trains on, or splits."""
-    states_origin: StatesOrigin | None
-    certification: Points | None = None
-    """Labelled points that nothing but the certificate sees: given, or held out of X."""
-    n_given_back: int = 0
-    """Points that were drawn to be held out, but are needed to train."""
-    background: Background | None = None
-
-    @property
-    def n_rows(self) -> int:
-        """The rows of X; in ``points``, background examples that are trained on come after them."""
-        n_trained = 0 if self.background is None or not self.background.is_trained else len(self.background.states)
-        return len(self.points.labels) - n_trained
-
-    @property
-    def n_trained_classes(self) -> int:
-        """The classes that the adaptor is trained on."""
-        return len(self.classes) + (self.background is not None and self.background.is_trained)
-
-    @property
-    def fingerprint_of_parts(self) -> str:
-        """Of everything that training sees, to resume by."""
-        background = "" if self.background is None else self.background.fingerprint
-        return self.points.fingerprint_of_parts(self.fingerprint + background)
-
-    def with_background(self, background: Background) -> FitData:
-        """The same with background examples; those that are trained on get the class number after the classes."""
-        if not background.is_trained:
-            return replace(self, background=background)
-        points, n_rows = self.points, len(self.points.labels)
-        new_rows = torch.arange(n_rows, n_rows + len(background.states))
-        trained = replace(
-            points,
-            hidden_states=torch.cat([points.hidden_states, background.states.to(points.hidden_states.dtype)]),
-            labels=torch.cat([points.labels, background.labels(len(self.classes))]),
-            rows=None if points.rows is None else torch.cat([points.rows, new_rows]),
-        )
-        examples = self.examples.with_added(background.examples)
-        is_split = self.calibration_examples is self.examples
-        return replace(
-            self,
-            points=trained,
-            examples=examples,
-            calibration_examples=examples if is_split else self.calibration_examples,
-            background=background,
-        )
+_FILTERS_PER_CLASS = 2  # at least, in linear training: one for its logit, and one beside it
 
 
 @dataclass(frozen=True)
-class Background:
-    """Examples of what belongs to no class."""
-
-    states: Tensor
-    examples: Examples
-    is_trained: bool
-    """Whether the adaptor learns to tell them from the classes, or they are put into the support afterwards."""
-
-    def labels(self, n_classes: int) -> Tensor:
-        """Their class number, once for each."""
-        return torch.full((len(self.states),), n_classes, dtype=torch.int64)
-
-    @property
-    def fingerprint(self) -> str:
-        """Of the states and of what they are for."""
-        return fingerprint(self.states, self.labels(int(self.is_trained)).numpy())
-
-
-@dataclass(frozen=True)
-class Trained:
-    """The result of training: the rounds, and the model of each."""
-
-    data: FitData
-    training: Training
-    rounds: list[Round]
-    alphas: tuple[Target, ...]
-    min_class_count: int
-
-    def rows_of(self, one: Round) -> tuple[Array, Array]:
-        """The rows that a round was trained and calibrated on."""
-        train, calibration = self.training.parts(one.number)
-        rows = train.rows.numpy(), calibration.rows.numpy()
-        if self.data.points.calibration_states is not None:
-            return rows[0][rows[0] < self.data.n_rows], rows[1]
-        return rows[0][rows[0] < self.data.n_rows], rows[1][rows[1] < self.data.n_rows]
-
-    def model_of(self, one: Round) -> SDMModel:
-        """The model of a round, with its support and calibration set in batch-invariant arithmetic."""
-        settings, data = self.training.settings, self.data
-        n_classes = len(data.classes)
-        train, calibration = _background_to_support(*self.training.parts(one.number), n_classes)
-        adaptor = restore_adaptor(
-            settings.adaptor,
-            train.hidden_states.shape[-1],
-            settings.n_classes,
-            settings.n_filters,
-            one.best_weights,
-        )
-        return SDMModel.build(
-            adaptor.to(settings.device),
-            _with_exemplars(
-                Points(train.blocks(), train.labels, data.examples.take(train.rows.tolist())),
-                data.background,
-                n_classes,
-            ),
-            Points(calibration.blocks(), calibration.labels, data.calibration_examples.take(calibration.rows.tolist())),
-            data.classes,
-            self.alphas,
-            min_class_count=self.min_class_count,
-            block_size=settings.block_size,
-        )
-
-
-@dataclass(frozen=True)
-class Solved:
-    """The result of linear training: a model that all usable points are the support of, and that they calibrate."""
+class ModelBuilder:
+    """Data and settings of a fit, of which every model of it is built."""
 
     data: FitData
     settings: TrainingSettings
@@ -159,33 +37,35 @@ class Solved:
     alphas: tuple[Target, ...]
     min_class_count: int
 
-    @property
-    def rows(self) -> tuple[Array, Array]:
-        """The rows that it was trained and calibrated on."""
-        points, given = self.data.points, self.data.points.given_calibration
-        trained = points.usable.rows.numpy()
-        trained = trained[trained < self.data.n_rows]
-        return trained, trained if given is None else given.rows.numpy()
+    def of_round(self, one: Round, training: Training) -> SDMModel:
+        """The model of a round, with its support and calibration set in batch-invariant arithmetic."""
+        settings, data = self.settings, self.data
+        train, calibration = _background_to_support(*training.parts(one.number), len(data.classes))
+        width = train.hidden_states.shape[-1]
+        adaptor = restore_adaptor(settings.adaptor, width, settings.n_classes, settings.n_filters, one.best_weights)
+        calibrating = data.calibration_examples.take(calibration.rows.tolist())
+        return self._build(adaptor, train, Points(calibration.blocks(), calibration.labels, calibrating))
 
-    def model(self) -> tuple[SDMModel, EpochRecord]:
-        """The model, and a record of what it came to, as one epoch."""
+    def rows_of_round(self, one: Round, training: Training) -> tuple[Array, Array]:
+        """The rows of X, or of the given calibration set, that a round was trained and calibrated on."""
+        train, calibration = training.parts(one.number)
+        is_given = self.data.points.calibration_states is not None
+        return self._own(train.rows), calibration.rows.numpy() if is_given else self._own(calibration.rows)
+
+    def linear(self) -> tuple[SDMModel, EpochRecord]:
+        """The model of the linear solution, and a record of what it came to, as one epoch.
+
+        All usable points are its support, and they calibrate it unless a calibration set is given.
+        """
         start = time.perf_counter()
-        data, settings = self.data, self.settings
+        data, n_least = self.data, _FILTERS_PER_CLASS * self.settings.n_classes
+        settings = replace(self.settings, n_filters=max(self.settings.n_filters, n_least))
         train, given = data.points.usable, data.points.given_calibration
         adaptor = initial_adaptor(train, settings, self.seed)
         solution = solve_linear(train, adaptor, settings, self.seed)
         solution.put_into(adaptor, train)
-        examples = data.examples.take(train.rows.tolist())
-        model = SDMModel.build(
-            adaptor.to(settings.device),
-            _with_exemplars(Points(train.blocks(), train.labels, examples), data.background, len(data.classes)),
-            None if given is None else Points(given.blocks(), given.labels, data.calibration_examples),
-            data.classes,
-            self.alphas,
-            out_of_fold=solution.out_of_fold,
-            min_class_count=self.min_class_count,
-            block_size=settings.block_size,
-        )
+        calibrating = None if given is None else Points(given.blocks(), given.labels, data.calibration_examples)
+        model = self._build(adaptor, train, calibrating, solution.out_of_fold)
         known = model.calibration
         d = known.ecdfs.distance_quantile(known.nearest_distance, pool_small=True)
         signals = Signals(known.similarity, known.nearest_distance, torch.empty(0), d)
@@ -196,6 +76,33 @@ class Solved:
             step_loss=solution.loss,
             **{f"{part}_{name}": value for part in ("train", "calibration") for name, value in summary.items()},
             seconds=time.perf_counter() - start,
+        )
+
+    def rows_of_linear(self) -> tuple[Array, Array]:
+        """The rows that the linear solution was trained and calibrated on."""
+        points, given = self.data.points, self.data.points.given_calibration
+        trained = self._own(points.usable.rows)
+        return trained, trained if given is None else given.rows.numpy()
+
+    def _own(self, rows: Tensor) -> Array:
+        """Those of X: background examples that are trained on come after them."""
+        own: Array = rows.numpy()
+        return own[own < self.data.n_rows]
+
+    def _build(
+        self, adaptor: Adaptor, train: Part, calibration: Points | None, out_of_fold: Tensor | None = None
+    ) -> SDMModel:
+        data, settings = self.data, self.settings
+        points = Points(train.blocks(), train.labels, data.examples.take(train.rows.tolist()))
+        return SDMModel.build(
+            adaptor.to(settings.device),
+            _with_exemplars(points, data.background, len(data.classes)),
+            calibration,
+            data.classes,
+            self.alphas,
+            out_of_fold=out_of_fold,
+            min_class_count=self.min_class_count,
+            block_size=settings.block_size,
         )
 
 

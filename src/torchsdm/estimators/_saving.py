@@ -12,7 +12,7 @@ from torchsdm import __version__
 from torchsdm.cluster import Backend, ShardedSupport, Shards, StoredSupport, as_backend
 from torchsdm.data import StatesOrigin
 from torchsdm.errors import InvalidInputError, ModelFileError
-from torchsdm.estimators._trust import Trusting
+from torchsdm.estimators._fitted import FittedState
 from torchsdm.estimators.changes import replay
 from torchsdm.labels import LabelCodes
 from torchsdm.settings import check_fields
@@ -41,21 +41,8 @@ _MACHINE_SETTINGS = ("device", "checkpoint", "backend")
 _ROWS = ("training_rows", "calibration_rows", "certification_rows")
 
 
-class Saveable(HubModel, Trusting):
+class Saveable(HubModel, FittedState):
     """``save``, ``load`` and what huggingface_hub makes of them."""
-
-    block_size: int
-    feature_names_in_: Any
-    _home: Path | None = None  # the directory that it was loaded from
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The constructor's parameters, as scikit-learn gives them."""
-        parameters: dict[str, Any] = super().get_params(deep)  # type: ignore[misc]
-        return parameters
-
-    def _check_parameters(self, caller: str) -> None:
-        """Refuse parameters that no model can have."""
-        raise NotImplementedError
 
     def save(self, path: str | Path) -> None:
         """Write the model to a directory atomically: a crash leaves the old model or the new one.

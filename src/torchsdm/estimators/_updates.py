@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from torchsdm.core import check_targets
 from torchsdm.errors import InvalidInputError, InvalidTypeError, Remedy
 from torchsdm.estimators._apart import keep_apart
-from torchsdm.estimators._fitted import FittedState, check_examples
+from torchsdm.estimators._data import check_examples
+from torchsdm.estimators._fitted import FittedState
 from torchsdm.labels import check_known_labels
 from torchsdm.model import CALIBRATION, CERTIFICATION, SUPPORT, EncodedPoints, SDMModel
 from torchsdm.validation import (

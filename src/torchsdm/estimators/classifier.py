@@ -13,13 +13,15 @@ import numpy as np
 
 from torchsdm.core import HighReliabilityRegion, SDMDecisions, Target, check_control, check_targets
 from torchsdm.data import LabelledStates
-from torchsdm.errors import InvalidInputError, MissingExtraError, Remedy
+from torchsdm.errors import InvalidInputError, MissingExtraError, Remedy, warn_user
 from torchsdm.estimators._apart import keep_apart
-from torchsdm.estimators._base import BaseSDMClassifier, warn_of_other_scale
-from torchsdm.estimators._fitting import FitData
-from torchsdm.labels import by_class
-from torchsdm.matching import DEFAULT_BLOCK_SIZE, Support, next_ids
-from torchsdm.model import CERTIFICATION, Explanation, Points, SDMModel, explain
+from torchsdm.estimators._base import BaseSDMClassifier
+from torchsdm.estimators._data import FitData, check_data, check_part, warn_of_other_scale
+from torchsdm.estimators._trust import Terms, alpha_curve, certified, hold_out
+from torchsdm.labels import by_class, check_pools
+from torchsdm.matching import Support, next_ids
+from torchsdm.model import CERTIFICATION, Explanation, SDMModel, explain
+from torchsdm.settings import AUTO
 from torchsdm.storage import write_numpy_export
 from torchsdm.training import History, best_round
 from torchsdm.trust import AlphaChoice, AlphaCurve, DriftGuard, Prices
@@ -190,26 +192,30 @@ class SDMClassifier(BaseSDMClassifier):
             Keep the models of all rounds in ``round_models_``, for ``SDMEnsemble.from_classifier``, until the first
             update. They are not saved; save the ensemble.
         """
+        caller = "SDMClassifier.fit"
         with self._unchanged_on_error():
-            data = self._check_data(X, y, ids, texts, calibration, certification, background)
+            data = check_data(self, X, y, ids, texts, calibration, certification, background)
             is_linear = self.training == "linear" and data.points.hidden_states.ndim == 2
             if is_linear and keep_rounds:
                 raise InvalidInputError(
-                    "'keep_rounds' of SDMClassifier.fit is for training='sdm': linear training has no rounds."
+                    f"'keep_rounds' of {caller} is for training='sdm': linear training has no rounds."
                 )
             self._draw_seed(seed)
-            alpha = check_targets(self.alpha, data.classes, "SDMClassifier.fit")[0]
-            if self._certifies(data):
-                check_control(alpha, self.control, "SDMClassifier.fit")
+            alpha = check_targets(self.alpha, data.classes, caller)[0]
+            was_split = data.points.calibration_states is not None
+            certifies = data.certification is not None or not (self.certification_size is None or was_split)
+            if certifies:
+                check_control(alpha, self.control, caller)
                 self._families(data.classes)  # before hours of training
-            data = self._hold_out(data, alpha)
+            terms: dict[str, Any] = {"delta": self.delta, "control": self.control, "seed": self.random_seed_}
+            data, self.certification_rows_ = hold_out(data, self.certification_size, alpha, **terms)
             for name in ("round_models_", "certificate_", "reliability_"):
                 self.__dict__.pop(name, None)
             model = self._linear_model(data) if is_linear else self._best_model(data, keep_rounds)
             self.measures_familiarity_ = True
             if data.certification is not None:
                 model.certify_with(data.certification, data.n_given_back)
-            if self._certifies(data):
+            if certifies:
                 self._certify(model, alpha)
             self.models_ = (model,)
             self._warn_of_regions()
@@ -217,20 +223,21 @@ class SDMClassifier(BaseSDMClassifier):
 
     def _linear_model(self, data: FitData) -> SDMModel:
         """The model of the penalised linear solution."""
-        solved = self._solve(data)
-        self.training_rows_, self.calibration_rows_ = solved.rows
-        model, record = solved.model()
+        builder = self._begin(data)
+        self.training_rows_, self.calibration_rows_ = builder.rows_of_linear()
+        model, record = builder.linear()
         self.history_ = History([record])
         return model
 
     def _best_model(self, data: FitData, keep_rounds: bool) -> SDMModel:
         """The model of the best round."""
-        trained = self._train(data)
-        best = best_round(trained.rounds)
-        self.training_rows_, self.calibration_rows_ = trained.rows_of(best)
+        builder = self._begin(data)
+        training, rounds = self._train(builder)
+        best = best_round(rounds)
+        self.training_rows_, self.calibration_rows_ = builder.rows_of_round(best, training)
         if not keep_rounds:
-            return trained.model_of(best)
-        self.round_models_ = tuple(trained.model_of(one) for one in trained.rounds)
+            return builder.of_round(best, training)
+        self.round_models_ = tuple(builder.of_round(one, training) for one in rounds)
         return self.round_models_[best.number]
 
     def recertify(
@@ -262,15 +269,14 @@ class SDMClassifier(BaseSDMClassifier):
                 given = X if isinstance(X, LabelledStates) else LabelledStates(X, y, ids, texts)
                 if given.ids is None:
                     given = replace(given, ids=next_ids(known, len(given)))
-                part = self._check_part(given, CERTIFICATION, self._codes, self.states_origin_, caller, {})
-                if part is not None:
-                    warn_of_other_scale(part[0], model.adaptor.mean, model.adaptor.scale, f"'X' of {caller}")
-                    earlier = model.certification
-                    model.certify_with(Points(part[0].split(DEFAULT_BLOCK_SIZE), *part[1:]))
-                    if earlier is not None and not model.takes_up(earlier):
-                        others[CERTIFICATION] = (earlier.points.exemplars, earlier.examples)
-                    by_text = self.states_origin_ is not None
-                    keep_apart(model.sets()[CERTIFICATION], others, caller, to=CERTIFICATION, by_text=by_text)
+                part = check_part(self, given, CERTIFICATION, self._codes, self.states_origin_, caller, {})
+                warn_of_other_scale(part.states, model.adaptor.mean, model.adaptor.scale, f"'X' of {caller}")
+                earlier = model.certification
+                model.certify_with(part.points)
+                if earlier is not None and not model.takes_up(earlier):
+                    others[CERTIFICATION] = (earlier.points.exemplars, earlier.examples)
+                by_text = self.states_origin_ is not None
+                keep_apart(model.sets()[CERTIFICATION], others, caller, to=CERTIFICATION, by_text=by_text)
                 self.certification_rows_ = np.array([], dtype=np.int64)
             if model.certification is None:
                 raise InvalidInputError(
@@ -351,7 +357,30 @@ class SDMClassifier(BaseSDMClassifier):
             model.recalibrate(
                 [region.target for region in model.calibration.regions], model.calibration.min_class_count
             )
-        return self._alpha_curve(model, n)
+        control = self.control
+        if control == AUTO:  # as it was chosen for the certificate
+            control = "all" if self.certificate_ is None else self.certificate_.control
+        return alpha_curve(model, replace(self._terms(model.classes), control=control), n)
+
+    def _certify(self, model: SDMModel, alpha: Target) -> None:
+        """Certify a model, if it has certification points; warns if no rule is found."""
+        terms, points = self._terms(model.classes), model.certification
+        spent = {} if points is None else self.deltas_spent_.get(points.fingerprint, {})
+        made = certified(model, alpha, terms, spent)
+        self.certificate_, self.familiarity_, self.measures_familiarity_ = made.certificate, terms.familiarity, True
+        if points is not None and made.asked is not None:
+            self.reliability_ = made.reliability
+            self.deltas_spent_ = {**self.deltas_spent_, points.fingerprint: made.asked}
+        warning = self.certificate_.warning(model.classes.tolist())
+        if warning is not None:
+            warn_user(warning)
+
+    def _terms(self, classes: Array) -> Terms:
+        return Terms(float(self.delta), self.control, float(self.familiarity), self._families(classes))
+
+    def _families(self, classes: Array) -> Array | None:
+        """The number of the pool that each class is put into (C,), if it has too few points of its own."""
+        return None if self.pools is None else check_pools(self.pools, classes, "SDMClassifier")
 
     @property
     def _certified_alpha(self) -> Target:

@@ -13,6 +13,7 @@ from torchsdm.core import Decisions, SDMDecisions
 from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError
 from torchsdm.estimators._base import BaseSDMClassifier
+from torchsdm.estimators._data import check_data
 from torchsdm.estimators.classifier import SDMClassifier
 from torchsdm.labels import LabelCodes
 from torchsdm.model import Explanation, explain
@@ -45,10 +46,11 @@ class SDMEnsemble(BaseSDMClassifier):
     ) -> Self:
         """Train the rounds, and calibrate each; the parameters are those of ``SDMClassifier.fit``."""
         with self._unchanged_on_error():
-            data = self._check_data(X, y, ids, texts, calibration, background=background)
+            data = check_data(self, X, y, ids, texts, calibration, background=background)
             self._draw_seed(seed)
-            trained = self._train(data)
-            self.models_ = tuple(trained.model_of(one) for one in trained.rounds)
+            builder = self._begin(data)
+            training, rounds = self._train(builder)
+            self.models_ = tuple(builder.of_round(one, training) for one in rounds)
             self._warn_of_regions()
         return self
 

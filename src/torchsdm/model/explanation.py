@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torchsdm.core import SDMDecisions
 from torchsdm.labels import LabelCodes
+from torchsdm.model.examples import Examples
 from torchsdm.model.model import SDMModel
 from torchsdm.wording import shortened
 
@@ -18,13 +19,24 @@ PARTITION_WIDTH = 0.1  #: how far q' (as a rank) and d of a calibration point ma
 
 
 @dataclass(frozen=True)
-class Exemplar:
-    """A point of the support near the input."""
+class KnownPoint:
+    """A labelled point of the model."""
 
     index: int
     id: Any
     label: Any
     prediction: Any
+
+    def to_dict(self, *, texts: bool = True) -> dict[str, Any]:
+        """For output: by its id, which updates do not change, and not by its index."""
+        left_out = {"index"} if texts else {"index", "text"}
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out}
+
+
+@dataclass(frozen=True)
+class Exemplar(KnownPoint):
+    """A point of the support near the input."""
+
     distance: float
     vouches: bool
     """Whether it vouches for the answer: correctly predicted, with the input's prediction."""
@@ -32,13 +44,9 @@ class Exemplar:
 
 
 @dataclass(frozen=True)
-class CalibrationPoint:
+class CalibrationPoint(KnownPoint):
     """A calibration point of the input's partition."""
 
-    index: int
-    id: Any
-    label: Any
-    prediction: Any
     rescaled_similarity: float
     distance_quantile: float
     text: str | None = None
@@ -73,9 +81,9 @@ class Explanation:
         texts : bool
             Whether to include the texts of training examples and calibration points.
         """
-        row = {**self.decision, "exemplars": [_plain(point, texts) for point in self.exemplars]}
+        row = {**self.decision, "exemplars": [point.to_dict(texts=texts) for point in self.exemplars]}
         if calibration:
-            row["calibration_points"] = [_plain(point, texts) for point in self.calibration_points]
+            row["calibration_points"] = [point.to_dict(texts=texts) for point in self.calibration_points]
             row |= {"partition_size": self.partition_size, "partition_accuracy": self.partition_accuracy}
         return row
 
@@ -115,16 +123,16 @@ def explain(
     """Explain the decisions on hidden states, one explanation per input; ``judge`` adds lanes to the decisions."""
     decisions, distances, indices = model.decide_with_neighbors(hidden_states, min(k, len(model.support)))
     decisions = judge(decisions)
-    predictions = codes.encode(decisions.predictions, "explain")
-    partitions = _Partitions(model)
-    rows = decisions.to_dicts()
+    predictions = codes.encode(decisions.predictions, "explain").tolist()
+    similarity, quantile = decisions.rescaled_similarity, decisions.distance_quantile
+    calibration = _Calibration(model, codes)
     return [
         Explanation(
-            rows[i],
-            _exemplars(model, codes, distances[i], indices[i], int(predictions[i])),
-            *partitions.of(codes, int(predictions[i]), decisions, i, k),
+            row,
+            _exemplars(model, codes, distances[i], indices[i], predictions[i]),
+            *calibration.partition(predictions[i], float(similarity[i]), float(quantile[i]), k),
         )
-        for i in range(len(rows))
+        for i, row in enumerate(decisions.to_dicts())
     ]
 
 
@@ -133,73 +141,60 @@ def _exemplars(
 ) -> tuple[Exemplar, ...]:
     labels, predictions = model.support.labels[indices], model.support.predictions[indices]
     vouching = ((labels == prediction) & (predictions == prediction)).tolist()
+    known = _known(model.examples, codes, indices, labels, predictions)
     return tuple(
-        Exemplar(index, name, label, predicted, distance, vouches, text)
-        for index, (name, text), label, predicted, distance, vouches in zip(
-            indices.tolist(),
-            model.examples.rows(indices.tolist()),
-            codes.decode(labels),
-            codes.decode(predictions),
-            distances.tolist(),
-            vouching,
-            strict=True,
-        )
+        Exemplar(*point, distance, vouches, text)
+        for point, text, distance, vouches in zip(*known, distances.tolist(), vouching, strict=True)
     )
 
 
-class _Partitions:
+class _Calibration:
     """The calibration set by prediction, with q' as a rank among the points of the same prediction.
 
     A rank, because q' spans orders of magnitude: with it both coordinates are in [0, 1].
     """
 
-    def __init__(self, model: SDMModel) -> None:
-        self.model, self.calibration = model, model.calibration
-        self.predictions = self.calibration.predictions
-        self.distance_quantile = self.calibration.distance_quantile
+    def __init__(self, model: SDMModel, codes: LabelCodes) -> None:
+        self.known, self.examples, self.codes = model.calibration, model.calibration_examples, codes
+        self.distance_quantile = self.known.distance_quantile
 
-    def of(
-        self, codes: LabelCodes, prediction: int, decisions: SDMDecisions, row: int, k: int
+    def partition(
+        self, prediction: int, rescaled_similarity: float, distance_quantile: float, k: int
     ) -> tuple[tuple[CalibrationPoint, ...], int, float | None]:
-        """The partition's k most similar points, its size and its accuracy."""
-        same = torch.nonzero(self.predictions == prediction).squeeze(1)
-        q_rescaled, d = self.calibration.rescaled_similarity[same], self.distance_quantile[same]
+        """The k most similar points of an input's partition, its size and its accuracy."""
+        same = torch.nonzero(self.known.predictions == prediction).squeeze(1)
         if len(same) == 0:
             return (), 0, None
+        q_rescaled, d = self.known.rescaled_similarity[same], self.distance_quantile[same]
         ordered = q_rescaled.sort().values
 
         def rank(values: Tensor) -> Tensor:
             below, up_to = torch.searchsorted(ordered, values), torch.searchsorted(ordered, values, right=True)
             return (below + up_to).double() / (2 * len(ordered))
 
-        own_rank = rank(torch.tensor([decisions.rescaled_similarity[row]], device=ordered.device))
-        difference = torch.maximum(
-            (rank(q_rescaled) - own_rank).abs(), (d - float(decisions.distance_quantile[row])).abs()
-        )
+        own_rank = rank(torch.tensor([rescaled_similarity], dtype=torch.float64, device=ordered.device))
+        difference = torch.maximum((rank(q_rescaled) - own_rank).abs(), (d - distance_quantile).abs())
         order = torch.argsort(difference, stable=True)
-        order = order[difference[order] <= PARTITION_WIDTH]
-        chosen = same[order]
-        correct = self.calibration.labels[chosen] == prediction
+        chosen = same[order[difference[order] <= PARTITION_WIDTH]]
+        correct = self.known.labels[chosen] == prediction
         accuracy = float(correct.double().mean()) if len(chosen) else None
-        return self._points(codes, chosen[:k]), len(chosen), accuracy
+        return self._points(chosen[:k]), len(chosen), accuracy
 
-    def _points(self, codes: LabelCodes, chosen: Tensor) -> tuple[CalibrationPoint, ...]:
-        rows: Sequence[tuple[Any, str | None]] = self.model.calibration_examples.rows(chosen.tolist())
+    def _points(self, chosen: Tensor) -> tuple[CalibrationPoint, ...]:
+        signals = self.known.rescaled_similarity[chosen].tolist(), self.distance_quantile[chosen].tolist()
+        labels, predictions = self.known.labels[chosen], self.known.predictions[chosen]
+        known = _known(self.examples, self.codes, chosen, labels, predictions)
         return tuple(
-            CalibrationPoint(index, name, label, predicted, q_rescaled, d, text)
-            for index, (name, text), label, predicted, q_rescaled, d in zip(
-                chosen.tolist(),
-                rows,
-                codes.decode(self.calibration.labels[chosen]),
-                codes.decode(self.predictions[chosen]),
-                self.calibration.rescaled_similarity[chosen].tolist(),
-                self.distance_quantile[chosen].tolist(),
-                strict=True,
-            )
+            CalibrationPoint(*point, q_rescaled, d, text)
+            for point, text, q_rescaled, d in zip(*known, *signals, strict=True)
         )
 
 
-def _plain(point: Exemplar | CalibrationPoint, texts: bool) -> dict[str, Any]:
-    """A point for output: by its id, which updates do not change, and not by its index."""
-    left_out = {"index"} if texts else {"index", "text"}
-    return {field.name: getattr(point, field.name) for field in fields(point) if field.name not in left_out}
+def _known(
+    examples: Examples, codes: LabelCodes, chosen: Tensor, labels: Tensor, predictions: Tensor
+) -> tuple[list[tuple[int, Any, Any, Any]], list[str | None]]:
+    """Index, id, label and prediction of each chosen point, and the texts."""
+    rows = examples.rows(chosen.tolist())
+    ids = [name for name, _ in rows]
+    points = list(zip(chosen.tolist(), ids, codes.decode(labels), codes.decode(predictions), strict=True))
+    return points, [text for _, text in rows]

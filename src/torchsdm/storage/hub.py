@@ -84,13 +84,6 @@ class HubModel(ModelHubMixin, ABC, library_name="torchsdm", tags=list(TAGS)):
                 ) from error
         return cls.load(path, **model_kwargs)
 
-    def _save_pretrained(self, save_directory: Path) -> None:
-        self.save(save_directory)
-
-    @classmethod
-    def _from_pretrained(cls: type[T], *, model_id: str, **kwargs: Any) -> T:
-        return cls.load(model_id)
-
     def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
         """The model card as a huggingface_hub object."""
         return ModelCard(self.model_card())

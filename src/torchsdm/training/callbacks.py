@@ -1,12 +1,12 @@
-"""Callbacks of the loop over rounds and epochs: when to stop a round, and what to show."""
+"""Callbacks of the loop over rounds and epochs, and the one that shows where it is."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from torch import Tensor
+from tqdm.auto import tqdm
 
-from torchsdm.progress import Progress
 from torchsdm.training.learner import Round, Trained
 
 
@@ -37,17 +37,6 @@ class Callback:
         """Training is over, whether it succeeded or failed."""
 
 
-class Patience(Callback):
-    """Ends a round after ``n_epochs`` epochs without a smaller calibration loss."""
-
-    def __init__(self, n_epochs: int) -> None:
-        self.n_epochs = n_epochs
-
-    def is_finished(self, current: Round) -> bool:
-        """Whether the best epoch is too long ago."""
-        return current.epoch > 0 and current.epoch - current.best_epoch >= self.n_epochs
-
-
 class ProgressBar(Callback):
     """A bar of the epochs of all rounds on a terminal; nothing in a pipe."""
 
@@ -56,11 +45,11 @@ class ProgressBar(Callback):
 
     def start(self) -> None:
         """Show an empty bar."""
-        self._bar = Progress(self.n_rounds * self.max_epochs, "epoch")
+        self._bar = tqdm(total=self.n_rounds * self.max_epochs, unit="epoch", disable=None)
 
     def begin_round(self, current: Round) -> None:
         """Skip the epochs that were trained before an interruption."""
-        self._bar.skip(current.epoch)
+        self._skip(current.epoch)
 
     def after_epoch(self, current: Round, learner: Trained) -> None:
         """Show the epoch and its losses."""
@@ -75,8 +64,16 @@ class ProgressBar(Callback):
 
     def after_round(self, finished: Round) -> None:
         """Skip the epochs that patience spared."""
-        self._bar.skip(self.max_epochs - finished.epoch)
+        self._skip(self.max_epochs - finished.epoch)
 
     def end(self) -> None:
         """Leave the bar as it is."""
         self._bar.close()
+
+    def _skip(self, n: int) -> None:
+        """Move on by n without work: rate and remaining time are those of the work done now."""
+        if not self._bar.disable:
+            self._bar.n += n
+            self._bar.last_print_n += n
+            self._bar.initial += n  # the rate is (n - initial) / elapsed
+            self._bar.refresh()

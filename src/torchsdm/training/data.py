@@ -70,16 +70,6 @@ class TrainingData:
             return None
         return Part(self.calibration_states, self.calibration_labels, torch.arange(len(self.calibration_labels)))
 
-    def split(self, settings: TrainingSettings, rng: np.random.Generator) -> tuple[Part, Part]:
-        """Training and calibration part of a round."""
-        usable, given = self.usable, self.given_calibration
-        if given is not None:
-            return usable, given
-        parts = stratified_split(usable.labels.numpy(), settings.calibration_size, rng)
-        rows = (usable.rows[torch.from_numpy(part)] for part in parts)
-        train, calibration = (Part(self.hidden_states, self.labels[part], part) for part in rows)
-        return train, calibration
-
     def fingerprint_of_parts(self, training: str) -> str:
         """The fingerprint of the training data, with those of a given calibration set and of the rows in use."""
         parts = [training]
@@ -129,8 +119,15 @@ def random_generator(seed: int, number: int, use: Use, epoch: int = 0) -> np.ran
 
 
 def split_of_round(data: TrainingData, settings: TrainingSettings, seed: int, number: int) -> tuple[Part, Part]:
-    """The training and calibration part of a round."""
-    return data.split(settings, random_generator(seed, number, Use.SPLIT))
+    """The training and calibration part of a round; the same for every learner with the same seed."""
+    usable, given = data.usable, data.given_calibration
+    if given is not None:
+        return usable, given
+    rng = random_generator(seed, number, Use.SPLIT)
+    parts = stratified_split(usable.labels.numpy(), settings.calibration_size, rng)
+    rows = (usable.rows[torch.from_numpy(part)] for part in parts)
+    train, calibration = (Part(data.hidden_states, data.labels[part], part) for part in rows)
+    return train, calibration
 
 
 _BLOCK_ROWS = 4096

@@ -1,7 +1,7 @@
 """The J rounds of a fit: one loop over rounds and epochs for every network trained here.
 
 Each round has its own split and initial weights; all randomness comes from (seed, round, epoch). The model of the epoch
-with the smallest calibration loss is kept. Patience, checkpoints and the progress bar plug in as callbacks.
+with the smallest calibration loss is kept. Checkpoints and the progress bar plug in as callbacks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from torchsdm.errors import TrainingError
-from torchsdm.training.callbacks import Callback, Patience, ProgressBar
+from torchsdm.training.callbacks import Callback, ProgressBar
 from torchsdm.training.checkpoint import Checkpointing
 from torchsdm.training.data import Part, TrainingData, TrainingSettings, split_of_round
 from torchsdm.training.learner import Learner, Round, Spread, Trained
@@ -129,9 +129,7 @@ class RunningRound:
     """
 
     def __init__(self, training: Training, number: int, callbacks: Sequence[Callback]) -> None:
-        self._settings = training.settings
-        patience = [] if self._settings.patience is None else [Patience(self._settings.patience)]
-        self._callbacks = [*patience, *callbacks]
+        self._settings, self._callbacks = training.settings, callbacks
         restored = (callback.restore(number) for callback in self._callbacks)
         nothing: tuple[Round, Mapping[str, Tensor]] = (Round(number), {})
         self.current, self.state = next((one for one in restored if one is not None), nothing)
@@ -140,10 +138,11 @@ class RunningRound:
 
     @property
     def is_finished(self) -> bool:
-        """Whether no further epoch is wanted."""
-        return self.current.epoch >= self._settings.max_epochs or any(
-            callback.is_finished(self.current) for callback in self._callbacks
-        )
+        """Whether no further epoch is wanted: after the last, or too many without a smaller calibration loss."""
+        current, patience = self.current, self._settings.patience
+        is_spent = patience is not None and current.epoch > 0 and current.epoch - current.best_epoch >= patience
+        is_last = is_spent or current.epoch >= self._settings.max_epochs
+        return is_last or any(callback.is_finished(current) for callback in self._callbacks)
 
     def add(self, record: Any, learner: Trained) -> None:
         """Take the record of the next epoch, and who trained it."""

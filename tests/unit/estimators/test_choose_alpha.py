@@ -11,6 +11,7 @@ import pytest
 
 from torchsdm import SDMClassifier
 from torchsdm.errors import CertificateWarning, InvalidInputError, SDMWarning
+from torchsdm.estimators._trust import scored_samples
 from torchsdm.trust import AlphaCurve, Prices
 
 NAMES = np.array(["ant", "bee"])
@@ -45,7 +46,7 @@ def clf(_fitted):
 
 
 def test_it_is_the_choice_on_the_scored_calibration_points(clf):
-    calibration, certification = copy.copy(clf)._scored_samples(clf.model_, clf.model_.certification)
+    calibration, certification, _ = scored_samples(clf.model_, clf.model_.certification, clf.familiarity_)
     prices = Prices.of(*PRICES.values(), 2, "choose_alpha")
     expected = AlphaCurve.of(calibration, 2, len(certification)).choose(prices)
     choice = clf.choose_alpha(**PRICES)

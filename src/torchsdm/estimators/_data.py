@@ -1,0 +1,279 @@
+"""The data of a fit: checked, and kept apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchsdm.core import check_targets
+from torchsdm.data import LabelledStates, StatesOrigin
+from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, Remedy, warn_user
+from torchsdm.estimators._apart import keep_apart
+from torchsdm.labels import BACKGROUND, LabelCodes, class_weights, count_classes, warn_of_lookalikes
+from torchsdm.matching import DEFAULT_BLOCK_SIZE, check_ids, next_ids
+from torchsdm.model import CALIBRATION, CERTIFICATION, Examples, ListedExamples, Points, Set
+from torchsdm.training import TrainingData, fingerprint
+from torchsdm.validation import (
+    Array,
+    ArrayLike,
+    as_list,
+    check_hidden_states,
+    check_label_array,
+    check_same_length,
+    is_storable_text,
+)
+
+if TYPE_CHECKING:
+    from torchsdm.estimators._fitted import FittedState
+
+_FEWEST_BACKGROUND = 2  # one to train on and one to judge by
+_OTHER_SCALE = 3.0  # times as wide or narrow, or standard deviations away: more than other proportions of classes make
+_FEW = 10  # points whose spread says little
+
+
+@dataclass(frozen=True)
+class FitData:
+    """The checked input of a fit."""
+
+    points: TrainingData
+    classes: Array
+    examples: Examples
+    calibration_examples: Examples
+    """Those of the given calibration set, or the same as ``examples``."""
+    fingerprint: str
+    """Of the states and labels that each round trains on, or splits."""
+    states_origin: StatesOrigin | None
+    certification: Points | None = None
+    """Labelled points that nothing but the certificate sees: given, or held out of X."""
+    n_given_back: int = 0
+    """Points that were drawn to be held out, but are needed to train."""
+    background: Background | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """The rows of X; in ``points``, background examples that are trained on come after them."""
+        n_trained = 0 if self.background is None or not self.background.is_trained else len(self.background.states)
+        return len(self.points.labels) - n_trained
+
+    @property
+    def n_trained_classes(self) -> int:
+        """The classes that the adaptor is trained on."""
+        return len(self.classes) + (self.background is not None and self.background.is_trained)
+
+    @property
+    def fingerprint_of_parts(self) -> str:
+        """Of everything that training sees, to resume by."""
+        background = "" if self.background is None else self.background.fingerprint
+        return self.points.fingerprint_of_parts(self.fingerprint + background)
+
+    def with_background(self, background: Background) -> FitData:
+        """The same with background examples; those that are trained on get the class number after the classes."""
+        if not background.is_trained:
+            return replace(self, background=background)
+        points, n_rows = self.points, len(self.points.labels)
+        new_rows = torch.arange(n_rows, n_rows + len(background.states))
+        trained = replace(
+            points,
+            hidden_states=torch.cat([points.hidden_states, background.states.to(points.hidden_states.dtype)]),
+            labels=torch.cat([points.labels, background.labels(len(self.classes))]),
+            rows=None if points.rows is None else torch.cat([points.rows, new_rows]),
+        )
+        examples = self.examples.with_added(background.examples)
+        is_split = self.calibration_examples is self.examples
+        return replace(
+            self,
+            points=trained,
+            examples=examples,
+            calibration_examples=examples if is_split else self.calibration_examples,
+            background=background,
+        )
+
+
+@dataclass(frozen=True)
+class Background:
+    """Examples of what belongs to no class."""
+
+    states: Tensor
+    examples: Examples
+    is_trained: bool
+    """Whether the adaptor learns to tell them from the classes, or they are put into the support afterwards."""
+
+    def labels(self, n_classes: int) -> Tensor:
+        """Their class number, once for each."""
+        return torch.full((len(self.states),), n_classes, dtype=torch.int64)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the states and of what they are for."""
+        return fingerprint(self.states, self.labels(int(self.is_trained)).numpy())
+
+
+@dataclass(frozen=True)
+class LabelledPart:
+    """Checked points with class numbers."""
+
+    states: Tensor
+    labels: Tensor
+    examples: Examples
+
+    @property
+    def as_set(self) -> Set:
+        """To be kept apart from other sets."""
+        return self.states, self.examples
+
+    @property
+    def points(self) -> Points:
+        """To build a model from."""
+        return Points(self.states.split(DEFAULT_BLOCK_SIZE), self.labels, self.examples)
+
+
+def check_data(
+    estimator: FittedState,
+    X: ArrayLike | LabelledStates,
+    y: ArrayLike | None,
+    ids: Sequence[Any] | Array | None,
+    texts: Sequence[str] | Array | None,
+    calibration: LabelledStates | tuple[ArrayLike, ArrayLike] | None,
+    certification: LabelledStates | tuple[ArrayLike, ArrayLike] | None = None,
+    background: LabelledStates | ArrayLike | None = None,
+) -> FitData:
+    """Check the parameters and the arguments of ``fit``."""
+    caller = f"{type(estimator).__name__}.fit"
+    estimator._check_parameters(caller)
+    given = X if isinstance(X, LabelledStates) else LabelledStates(X, y, ids, texts)
+    if given is X and not (y is None and ids is None and texts is None):
+        raise InvalidInputError(f"{caller} takes no y, ids or texts with LabelledStates, which have their own.")
+    states = check_hidden_states(estimator, given.hidden_states, caller, reset=True)
+    labels = check_label_array(given.labels, caller)
+    check_same_length(len(states), labels, "y", caller)
+    classes, class_numbers = count_classes(labels, f"'y' of {caller}")
+    warn_of_lookalikes(labels, f"'y' of {caller}")
+    check_targets(estimator.alpha, classes, caller)
+    class_weights(estimator.class_weight, class_numbers, classes, caller)  # refused before hours of training
+    examples, codes = check_examples(given.ids, given.texts, len(states), caller), LabelCodes(classes)
+    sets: dict[str, Set] = {"training": (states, examples)}
+    parts: dict[str, LabelledPart] = {}
+    for name, part in ((CALIBRATION, calibration), (CERTIFICATION, certification)):
+        if part is not None:
+            parts[name] = check_part(estimator, part, name, codes, given.origin, caller, sets)
+            sets[name] = parts[name].as_set
+    for name, checked in parts.items():
+        warn_of_other_scale(checked.states, *_mean_and_scale(states), f"'{name}' of {caller}")
+    calibrating, certifying = parts.get(CALIBRATION), parts.get(CERTIFICATION)
+    own_calibration = () if calibrating is None else (calibrating.states, calibrating.labels)
+    return FitData(
+        TrainingData(states, torch.from_numpy(class_numbers.astype(np.int64)), *own_calibration),
+        classes,
+        examples,
+        examples if calibrating is None else calibrating.examples,
+        fingerprint(states, labels),
+        given.origin,
+        None if certifying is None else certifying.points,
+        background=_check_background(estimator, background, classes, given.origin, caller, sets),
+    )
+
+
+def check_part(
+    estimator: FittedState,
+    part: Any,
+    name: str,
+    codes: LabelCodes,
+    origin: StatesOrigin | None,
+    caller: str,
+    sets: Mapping[str, Set],
+) -> LabelledPart:
+    """The user's calibration or certification set, apart from other sets."""
+    if not isinstance(part, LabelledStates):
+        if not isinstance(part, (tuple, list)) or len(part) != 2:
+            raise InvalidTypeError(f"'{name}' of {caller} must be LabelledStates or (X, y). Got {type(part).__name__}.")
+        part = LabelledStates(*part)
+    estimator._check_alike(part, name, origin, caller)
+    where = f"{caller} ({name})"
+    states = check_hidden_states(estimator, part.hidden_states, where, reset=False)
+    labels = check_label_array(part.labels, where)
+    check_same_length(len(states), labels, "y", where)
+    class_numbers = codes.encode(labels, where)
+    taken = [one for _, known in sets.values() for one in known.ids()]
+    ids = next_ids(taken, len(states)) if part.ids is None else part.ids
+    examples = check_examples(ids, part.texts, len(states), caller)
+    keep_apart((states, examples), sets, caller, to=name, by_text=origin is not None)
+    return LabelledPart(states, class_numbers, examples)
+
+
+def _check_background(
+    estimator: FittedState,
+    given: Any,
+    classes: Array,
+    origin: StatesOrigin | None,
+    caller: str,
+    sets: Mapping[str, Set],
+) -> Background | None:
+    """The user's examples of what belongs to no class, apart from other sets; labels they may have are ignored."""
+    if given is None:
+        return None
+    if isinstance(given, tuple):
+        raise InvalidTypeError(f"'background' of {caller} takes hidden states alone. Got a tuple; pass X without y.")
+    if BACKGROUND in classes.tolist():
+        raise InvalidInputError(f"{BACKGROUND!r} is the label of background examples. Rename the class.")
+    part = given if isinstance(given, LabelledStates) else LabelledStates(given, None)
+    estimator._check_alike(part, "background", origin, caller)
+    states = check_hidden_states(estimator, part.hidden_states, f"{caller} (background)", reset=False)
+    if len(states) < _FEWEST_BACKGROUND:
+        raise InvalidInputError(
+            f"'background' of {caller} must have at least {_FEWEST_BACKGROUND} examples. Got {len(states)}."
+        )
+    shape = tuple(sets["training"][0].shape[1:])
+    if tuple(states.shape[1:]) != shape:
+        raise InvalidInputError(
+            f"'background' of {caller} must have states of shape {shape}, like X. Got {tuple(states.shape[1:])}."
+        )
+    examples = check_examples(part.ids, part.texts, len(states), caller)
+    ids, texts = examples.all()
+    named = ListedExamples([f"background:{name}" for name in ids], texts)
+    keep_apart((states, named), sets, caller, to="background", by_text=origin is not None)
+    return Background(states, named, estimator.background_as == "class")
+
+
+def check_examples(
+    ids: Sequence[Any] | Array | None, texts: Sequence[str] | Array | None, n: int, caller: str
+) -> ListedExamples:
+    """Ids and texts of n points; without ids the points are numbered."""
+    names = check_ids(range(n) if ids is None else ids, n, caller)
+    if texts is None:
+        return ListedExamples(names)
+    lines = as_list(texts, "texts", caller)
+    check_same_length(n, lines, "texts", caller)
+    strange = next((text for text in lines if text is not None and not is_storable_text(text)), None)
+    if strange is not None:
+        raise InvalidTypeError(f"'texts' of {caller} must be strings or None. Got {strange!r}.")
+    return ListedExamples(names, lines)
+
+
+def warn_of_other_scale(states: Tensor, mean: Tensor, scale: Tensor, what: str) -> None:
+    """Warn of states that were not made like X, such as those that a pipeline did not transform.
+
+    In units of the scale of X, its own spread is 1 and its mean is at 0.
+    """
+    if len(states) < _FEW:
+        return
+    entries = (states.to(mean.device).float() - mean) / scale
+    centre = entries.reshape(-1, entries.shape[-1]).mean(dim=0)  # (D,)
+    spread, offset = (float(one.square().mean().sqrt()) for one in (entries - centre, centre))
+    if not 1 / _OTHER_SCALE < spread < _OTHER_SCALE or offset > _OTHER_SCALE:
+        warn_user(
+            f"{what} has states on another scale than the training data: {spread:.2g} times as wide, around a mean "
+            f"that is {offset:.2g} standard deviations away.",
+            DataWarning,
+            Remedy.SAME_STATES,
+        )
+
+
+def _mean_and_scale(states: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each dimension (D,); a constant one has the scale 1."""
+    scale, mean = torch.std_mean(states.reshape(-1, states.shape[-1]).float(), dim=0)
+    return mean, torch.where(scale > 0, scale, 1.0)
