@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tiny_models
-from torchsdm import SDMClassifier
+from served import small_classifier
 from torchsdm.application import LiveModel
 from torchsdm.estimators.text_classifier import SDMTextClassifier
 
@@ -29,10 +29,7 @@ NEW = TEXTS[80:]
 @pytest.fixture
 def model(tmp_path):
     language_model = tiny_models.save_model(tmp_path / "bert", *tiny_models.bert())
-    classifier = SDMClassifier(
-        0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=5, learning_rate=0.01, random_state=0
-    )
-    SDMTextClassifier(language_model, classifier=classifier).fit(TEXTS[:80], ["bad", "good"] * 40).save(
+    SDMTextClassifier(language_model, classifier=small_classifier()).fit(TEXTS[:80], ["bad", "good"] * 40).save(
         tmp_path / "model"
     )
     return tmp_path / "model"

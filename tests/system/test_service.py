@@ -13,7 +13,7 @@ import pytest
 import json_schema
 import tiny_models
 import warm_process
-from served import free_port, server
+from served import free_port, server, small_classifier
 from torchsdm import SDMClassifier
 from torchsdm.application import decision_schema
 from torchsdm.estimators.text_classifier import SDMTextClassifier
@@ -32,15 +32,11 @@ NEW = TEXTS[80:]
 STATES = (RNG.normal(size=(400, 4)) + 2.0 * (np.arange(400) % 2)[:, None]).astype(np.float32)
 
 
-def settings():
-    return SDMClassifier(0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=5, learning_rate=0.01, random_state=0)
-
-
 @pytest.fixture(scope="module")
 def text_model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("service")
     language_model = tiny_models.save_model(folder / "bert", *tiny_models.bert())
-    SDMTextClassifier(language_model, classifier=settings()).fit(TEXTS[:80], [n % 2 for n in range(80)]).save(
+    SDMTextClassifier(language_model, classifier=small_classifier()).fit(TEXTS[:80], [n % 2 for n in range(80)]).save(
         folder / "model"
     )
     return folder / "model"
@@ -49,7 +45,7 @@ def text_model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def states_model(tmp_path_factory):
     path = tmp_path_factory.mktemp("service") / "model"
-    settings().fit(STATES, np.arange(400) % 2).save(path)
+    small_classifier().fit(STATES, np.arange(400) % 2).save(path)
     return path
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import warm_process
 from sdm_command import good
-from served import server
+from served import server, small_classifier
 from torchsdm import SDMClassifier
 from warm_process import SDM
 
@@ -27,22 +27,10 @@ SIGNED = {"who": "Ada", "why": "a test"}
 TOKEN = "0123456789abcdef"
 
 
-def fitted(seed=0):
-    settings = {
-        "n_filters": 8,
-        "n_rounds": 1,
-        "training": "sdm",
-        "max_epochs": 5,
-        "learning_rate": 0.01,
-        "random_state": seed,
-    }
-    return SDMClassifier(0.8, **settings).fit(STATES, LABELS)
-
-
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     path = tmp_path_factory.mktemp("changes") / "model"
-    fitted().save(path)
+    small_classifier().fit(STATES, LABELS).save(path)
     return path
 
 
@@ -236,7 +224,7 @@ def test_changes_from_the_shell_are_taken_in(model, tmp_path, watches):
 def test_another_model_takes_the_place_without_a_dropped_request(model):
     with server(model, "--watch") as running:
         _, before = decided(running)
-        fitted(seed=3).save(model)
+        small_classifier(random_state=3).fit(STATES, LABELS).save(model)
         expected, seen, is_done = signals(by_library(model)), [], threading.Event()
 
         def keep_asking():

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tiny_models
-from served import HOST, server
+from served import HOST, server, small_classifier
 from torchsdm import SDMClassifier
 from torchsdm.estimators.text_classifier import SDMTextClassifier
 
@@ -27,14 +27,10 @@ STATES = (RNG.normal(size=(300, 4)) + 2.0 * LABELS[:, None]).astype(np.float32)
 ONE = {"hidden_states": STATES[:1].tolist()}
 
 
-def settings():
-    return SDMClassifier(0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=5, learning_rate=0.01, random_state=0)
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     path = tmp_path_factory.mktemp("load") / "model"
-    settings().fit(STATES, LABELS).save(path)
+    small_classifier().fit(STATES, LABELS).save(path)
     return path
 
 
@@ -44,7 +40,7 @@ def slow_model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("load")
     language_model = tiny_models.save_model(folder / "bert", *tiny_models.bert())
     texts = [f"the {number} film was {'great' if number % 2 else 'awful'}" for number in range(80)]
-    SDMTextClassifier(language_model, classifier=settings()).fit(texts, [n % 2 for n in range(80)]).save(
+    SDMTextClassifier(language_model, classifier=small_classifier()).fit(texts, [n % 2 for n in range(80)]).save(
         folder / "model"
     )
     return folder / "model"

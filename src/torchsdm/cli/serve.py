@@ -27,19 +27,19 @@ TOKEN_VARIABLE = "TORCHSDM_TOKEN"
     help=f"File with a token, which clients send as 'Authorization: Bearer TOKEN'. Default: {TOKEN_VARIABLE}, if set.",
 )
 @click.option(
-    "--allow-host", "allowed_hosts", multiple=True, metavar="NAME", help="Another name that requests may be for, as "
+    "--allow-host", "allowed_hosts", multiple=True, metavar="NAME", help="Another host name to answer to, as "
     "behind a proxy; needs a token; can be repeated.",
 )  # fmt: skip
 @click.option("--texts", is_flag=True, help="Include the texts of training examples in explanations.")
 @click.option("--watch", is_flag=True, help="Serve a new model as soon as it is in MODEL.")
-@guard_option("Keep the drift guard in FILE when the service ends, when it is raised and when it is reset.")
+@guard_option("Save the drift guard to FILE at the end, when it is raised and when it is reset.")
 @click.option("--max-inputs", type=click.IntRange(1), default=256, show_default=True, help="Most inputs per request.")
 @click.option(
     "--max-megabytes", type=click.IntRange(1), default=64, show_default=True, help="Largest body of a request."
 )
 @click.option(
-    "--max-waiting", type=click.IntRange(1), default=256, show_default=True, help="Most requests that wait; others get "
-    "429.",
+    "--max-waiting", type=click.IntRange(1), default=256, show_default=True, help="Most waiting requests; further ones "
+    "get status 429.",
 )  # fmt: skip
 @click.option(
     "--batch-rows", type=click.IntRange(1), default=1024, show_default=True, help="Most states to decide on at once."
@@ -65,9 +65,8 @@ def serve(
     r"""Serve decisions of a saved MODEL over HTTP, as JSON; /openapi.json describes the routes.
 
     Requests that arrive together are answered together. By default only this machine can reach the service. With a
-    token, whoever changes the model must send it; if the address is not loopback, or with --allow-host, whoever asks
-    for anything but /v1/health. What is being answered when the service is told to end (SIGTERM, Ctrl-C) is answered
-    first.
+    token, requests that change the model must send it; if the address is not loopback, or with --allow-host, so must
+    all others but /v1/health. On SIGTERM or Ctrl-C the service answers the requests that it has, and ends.
 
     \b
     Examples:

@@ -12,19 +12,14 @@ FastAPI and its kind belong to the extra ``serve``: nothing here is imported bef
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from torchsdm.errors import MissingExtraError
 from torchsdm.service.settings import MEGABYTE, ServiceSettings
 from torchsdm.service.tools import create_tools
 
-__all__ = [
-    "MEGABYTE",
-    "ServiceSettings",
-    "create_app",
-    "create_tools",
-    "run_service",
-]
+__all__ = ["MEGABYTE", "ServiceSettings", "create_app", "create_tools", "run_service"]
 
 
 def create_app(path: Any, settings: ServiceSettings | None = None, **opening: Any) -> Any:
@@ -45,7 +40,7 @@ def create_app(path: Any, settings: ServiceSettings | None = None, **opening: An
 
 
 def run_service(path: Any, settings: ServiceSettings | None = None, **opening: Any) -> None:
-    """Serve a saved model until interrupted; what is being answered then is answered first."""
+    """Serve a saved model until interrupted; requests that have arrived by then are answered first."""
     _check_extra()
     from torchsdm.service.server import run_service
 
@@ -54,9 +49,7 @@ def run_service(path: Any, settings: ServiceSettings | None = None, **opening: A
 
 def _check_extra() -> None:
     try:
-        import fastapi  # noqa: F401
-        import httptools  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import uvicorn  # noqa: F401
+        for name in ("fastapi", "httptools", "prometheus_client", "uvicorn"):
+            import_module(name)
     except ImportError as error:
         raise MissingExtraError(str(error.name), "serve", "sdm serve") from error

@@ -2,8 +2,8 @@
 
 An idle worker takes the first request at once, and whatever arrives meanwhile is the next batch: the more clients there
 are, the larger the batches. Inputs are cheaper the more of them are decided on together: the support is read once for
-all, and a language model reads texts of similar lengths at once. So after a batch the worker waits a moment: those whom
-it has just answered are about to ask again.
+all, and a language model reads texts of similar lengths at once. So after a batch the worker waits a moment: the
+clients that it has just answered are about to ask again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Answer = Callable[[Sequence[Any]], Sequence[Any]]
 
 _MEMORY = 0.8  # of the running mean of times, for each further batch
 # Shares of the time that the last batch took:
-_SILENCE = 0.1  # nobody has come for so long: those who were answered do not ask again
+_SILENCE = 0.1  # without an arrival: the clients that were answered do not ask again
 _PATIENCE = 0.5  # the longest wait for them
 
 
@@ -72,7 +72,7 @@ class Worker:
     Parameters
     ----------
     answer : callable
-        Takes questions and returns as many answers. An answer that is an exception is raised to whoever asked.
+        Takes questions and returns as many answers. An answer that is an exception is raised to the client.
     max_waiting : int
         Most questions that wait; ``ask`` then raises ``QueueFull``.
     """
@@ -99,12 +99,12 @@ class Worker:
 
     @property
     def n_waiting(self) -> int:
-        """How many questions and calls nobody has begun with."""
+        """How many questions and calls have not been begun."""
         return len(self._waiting)
 
     @property
     def is_alive(self) -> bool:
-        """Whether somebody answers."""
+        """Whether questions are answered."""
         return self._thread.is_alive() and not self._closed
 
     def close(self, timeout: float | None = None) -> bool:
@@ -147,7 +147,7 @@ class Worker:
             return batch
 
     def _seconds_to_wait(self) -> float:
-        """How long to wait for others who may come; 0 if nobody is to be waited for."""
+        """How long to wait for further questions; 0 if there is no reason to."""
         if self._closed or len(self._waiting) >= self._n_expected or sum(one.weight for one in self._waiting) >= 1:
             return 0.0
         silent_until = max(self._batch_end, self._last_arrival) + _SILENCE * self._batch_seconds

@@ -100,7 +100,7 @@ async def _served(name: str, serving: ServingModel) -> Served:
 
 NamedModel = Annotated[Served, Depends(_served)]
 router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"], route_class=_TensorRoute)
-_NAMED = refusals({404: "The service has no model of this name."})
+_NAMED = refusals({404: "The service has no model of this name.", 422: "The request cannot be used."})
 _UNAVAILABLE: dict[int | str, dict[str, Any]] = {503: {"description": "Unavailable."}}
 _BINARY: dict[str, Any] = {"content": {"application/octet-stream": {}}}  # JSON, and binary tensors behind it
 

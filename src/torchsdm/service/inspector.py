@@ -1,4 +1,4 @@
-"""The page at ``/``, and the routes that only it needs: the map, the review queue, what came in lately.
+"""The page at ``/``, and the routes that only it needs: the map, the review queue, recent inputs.
 
 These routes are no part of the described interface: they change with the page.
 """
@@ -46,46 +46,6 @@ class Inspector:
                 self._drawn[make.__name__] = known
             return known[1]
 
-    def examples(self, of: str, positions: str) -> dict[str, Any]:
-        """Id and text of points of the map: calibration points by their positions, those of the queue by their rows."""
-        try:
-            chosen = [int(one) for one in positions.split(",")[:_MOST_ROWS]]
-        except ValueError as error:
-            raise InvalidInputError("positions: whole numbers with commas between them are expected.") from error
-        if of == "queue":
-            rows = {row["row"]: row for row in self.queue.store.rows(chosen=chosen)}
-            found = [rows.get(one, {"name": one, "text": None}) for one in chosen]
-            return {"examples": [{"id": one["name"], "text": one["text"]} for one in found]}
-        classifier = self.serving.served.saved.classifier
-        n = len(classifier.models_[0].calibration.labels)
-        if not all(0 <= one < n for one in chosen):
-            raise InvalidInputError(f"positions: they must be in 0..{n - 1}.")
-        return {"examples": calibration_examples(classifier, chosen, texts=self.serving.settings.texts)}
-
-    def put(self, body: dict[str, Any]) -> dict[str, int]:
-        """Put inputs, or those of a file, into the queue."""
-        if set(body) == {"rows"} and isinstance(body["rows"], list):
-            return self.queue.put(body["rows"], "sent")
-        if set(body) != {"name", "content"} or not all(isinstance(one, str) for one in body.values()):
-            raise InvalidInputError('For review, give "rows", a list, or the "name" and the "content" of a text file.')
-        ending = Path(body["name"]).suffix.lower()
-        if ending not in _ENDINGS:
-            allowed = ", ".join(_ENDINGS)
-            raise InvalidInputError(f"The name of a file must end in one of {allowed}. Got {body['name']!r}.")
-        with tempfile.TemporaryDirectory(prefix="sdm-") as folder:
-            path = Path(folder) / f"upload{ending}"
-            path.write_bytes(body["content"].encode("utf-8", "surrogatepass"))
-            return self.queue.put_file(path, body["name"])
-
-    def points(self) -> dict[str, Any]:
-        """The queue as columns, for the map. Predictions and labels are class numbers, -1 for none."""
-        number = {str(name): c for c, name in enumerate(self.serving.served.saved.classifier.classes_.tolist())}
-        columns = self.queue.store.columns(_DRAWN)
-        for name in ("predictions", "given", "label"):
-            columns[name] = [number.get(str(one), -1) for one in columns[name]]
-        keep = [row for row, q in enumerate(columns["rescaled_similarity"]) if q is not None]
-        return {name: [values[row] for row in keep] for name, values in columns.items()}
-
 
 def _inspector(request: Request) -> Inspector:
     inspector: Inspector = request.app.state.inspector
@@ -120,13 +80,26 @@ def calibration(inspector: Inspecting) -> Response:
 
 @router.get("/v1/map/examples")
 def examples(inspector: Inspecting, of: Literal["calibration", "queue"], positions: str) -> Response:
-    """Id and text of points of the map."""
-    return JSONAnswer(inspector.examples(of, positions))
+    """Id and text of points of the map: calibration points by their positions, those of the queue by their rows."""
+    try:
+        chosen = [int(one) for one in positions.split(",")[:_MOST_ROWS]]
+    except ValueError as error:
+        raise InvalidInputError("positions: whole numbers with commas between them are expected.") from error
+    if of == "queue":
+        rows = {row["row"]: row for row in inspector.queue.store.rows(chosen=chosen)}
+        found = [rows.get(one, {"name": one, "text": None}) for one in chosen]
+        return JSONAnswer({"examples": [{"id": one["name"], "text": one["text"]} for one in found]})
+    serving = inspector.serving
+    classifier = serving.served.saved.classifier
+    n = len(classifier.models_[0].calibration.labels)
+    if not all(0 <= one < n for one in chosen):
+        raise InvalidInputError(f"positions: they must be in 0..{n - 1}.")
+    return JSONAnswer({"examples": calibration_examples(classifier, chosen, texts=serving.settings.texts)})
 
 
 @router.get("/v1/recent")
 def recent(inspector: Inspecting) -> Response:
-    """What came in lately."""
+    """Recent lanes and distances, by minute."""
     return JSONAnswer(inspector.serving.recent.to_dict())
 
 
@@ -154,8 +127,13 @@ def rows(
 
 @router.get("/v1/review/points")
 def points(inspector: Inspecting) -> Response:
-    """The review queue as points of the map."""
-    return JSONAnswer(inspector.points())
+    """The queue as columns, for the map. Predictions and labels are class numbers, -1 for none."""
+    number = {str(name): c for c, name in enumerate(inspector.serving.served.saved.classifier.classes_.tolist())}
+    columns = inspector.queue.store.columns(_DRAWN)
+    for name in ("predictions", "given", "label"):
+        columns[name] = [number.get(str(one), -1) for one in columns[name]]
+    keep = [row for row, q in enumerate(columns["rescaled_similarity"]) if q is not None]
+    return JSONAnswer({name: [values[row] for row in keep] for name, values in columns.items()})
 
 
 @router.get("/v1/review/export.{ending}")
@@ -169,7 +147,18 @@ def export(inspector: Inspecting, ending: Literal["jsonl", "csv"]) -> Response:
 @router.post("/v1/review")
 def put(inspector: Inspecting, body: Annotated[dict[str, Any], Body()]) -> Response:
     """Add inputs to the queue: ``{"rows": [...]}``, or a file as ``{"name": ..., "content": ...}``."""
-    return JSONAnswer(inspector.put(body))
+    if set(body) == {"rows"} and isinstance(body["rows"], list):
+        return JSONAnswer(inspector.queue.put(body["rows"], "sent"))
+    if set(body) != {"name", "content"} or not all(isinstance(one, str) for one in body.values()):
+        raise InvalidInputError('For review, give "rows", a list, or the "name" and the "content" of a text file.')
+    ending = Path(body["name"]).suffix.lower()
+    if ending not in _ENDINGS:
+        allowed = ", ".join(_ENDINGS)
+        raise InvalidInputError(f"The name of a file must end in one of {allowed}. Got {body['name']!r}.")
+    with tempfile.TemporaryDirectory(prefix="sdm-") as folder:
+        path = Path(folder) / f"upload{ending}"
+        path.write_bytes(body["content"].encode("utf-8", "surrogatepass"))
+        return JSONAnswer(inspector.queue.put_file(path, body["name"]))
 
 
 @router.delete("/v1/review")

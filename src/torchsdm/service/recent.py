@@ -1,4 +1,4 @@
-"""What came in lately, minute by minute, for people to look at. Kept in memory: it starts anew with the service."""
+"""Recent inputs, minute by minute, for people to look at; kept in memory until the service ends."""
 
 from __future__ import annotations
 

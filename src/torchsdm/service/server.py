@@ -51,8 +51,8 @@ def _listening(host: str, port: int) -> socket.socket:
 def _with_limited_heads(seconds: float) -> type[asyncio.Protocol]:
     """uvicorn's protocol, but a connection is closed if its next head does not end in time or is too long.
 
-    A client that leaves takes its waiting request along: clients that give up and ask again would otherwise wait for
-    answers that nobody reads.
+    A client that leaves takes its waiting request along; otherwise clients that give up and ask again would wait behind
+    their own abandoned requests.
     """
 
     class LimitedHeads(HttpToolsProtocol):

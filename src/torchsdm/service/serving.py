@@ -1,6 +1,6 @@
-"""The model that is served: who asks it, who changes it, and how another takes its place.
+"""The model that is served: how it is asked, changed and replaced.
 
-Two threads have a part in it. The *worker* answers requests, in the order of their arrival, with the snapshot and the
+Two threads share the work. The *worker* answers requests, in the order of their arrival, with the snapshot and the
 guard that are current; both are replaced only by the worker, between two batches, so that a request sees one version
 from start to end. The *writer* does everything that takes long and must not hold up answers: it writes changes, opens
 another model and warms it, and then hands the worker what is to be current from now on.
@@ -132,7 +132,7 @@ class Serving:
             _LOGGER.warning("%s cannot be written: the model is not changed, reviews last until the service ends", path)
         guard = continued_guard(live.snapshot.saved.classifier, guard_file)
         if guard is not None and guard_file is not None:
-            guard.save(guard_file)  # who cannot write should know at the start
+            guard.save(guard_file)  # a file that cannot be written is an error at the start
         return live, self._served(live.snapshot, guard)
 
     def _served(self, snapshot: Snapshot, guard: Any) -> Served:
@@ -195,7 +195,7 @@ class Serving:
             make = partial(self.live.undo_all, undone)
         else:
             make = partial(self.live.make, await self._read_changes(changes))
-        made = await self._called(self._submit, self._then_serve(lambda: make(who=who, why=why, key=key)))
+        made = await self._called(self._submit_change, lambda: make(who=who, why=why, key=key))
         return {"version": made[-1].version, "changes": [change.to_dict() for change in made]}
 
     async def preview(self, changes: Sequence[Mapping[str, Any]]) -> tuple[int, tuple[dict[str, Any], dict[str, Any]]]:
@@ -205,7 +205,7 @@ class Serving:
 
     async def reload(self) -> bool:
         """Serve what another process wrote into the model's directory: changes, or another model."""
-        return await self._called(self._submit, self._then_serve(self.live.refresh))
+        return await self._called(self._submit_change, self.live.refresh)
 
     async def _read_changes(self, changes: Sequence[Mapping[str, Any]]) -> list[Any]:
         """Changes from plain values; their texts are read by the worker, who has the language model."""
@@ -226,7 +226,7 @@ class Serving:
             self._show_guard()
             self._keep_guard()
 
-        self.worker.call(switch).result()
+        self.between_batches(switch)
         self.metrics.reloads.inc()
         _LOGGER.info("serving %s, version %d", self.path, new.version)
 
@@ -310,7 +310,7 @@ class Serving:
         except Exception:
             _LOGGER.exception("%s cannot be asked: the service never becomes ready", self.path)
             raise
-        gc.freeze()  # what is there now stays; nobody should wait while the collector looks through it again
+        gc.freeze()  # what is there now stays; no request should wait while the collector looks through it again
         self.is_warm = True
         _LOGGER.info("ready: %s, version %d", self.path, self.served.version)
 
@@ -336,19 +336,19 @@ class Serving:
             raise Closed
         return self._writer.submit(function)
 
-    def _then_serve(self, function: Callable[[], Result]) -> Callable[[], Result]:
-        """A function that changes the model, and the worker answering with the change; for the writer."""
+    def _submit_change(self, function: Callable[[], Result]) -> Future[Result]:
+        """The same for a function that changes the model; the worker then answers with the change."""
 
         def changing() -> Result:
             result = function()
             self._take_over()
             return result
 
-        return changing
+        return self._submit(changing)
 
     def write(self, function: Callable[[], Result]) -> Result:
         """Have the writer call a function that changes the model, and the worker take over; for other threads."""
-        return self._submit(self._then_serve(function)).result()
+        return self._submit_change(function).result()
 
     def between_batches(self, function: Callable[[], Result]) -> Result:
         """Have the worker call a function, when it has answered what came before; for other threads."""

@@ -1,4 +1,4 @@
-"""How a service is run: where it listens, who may ask what, and how much."""
+"""Settings of a service: where it listens, what it allows, and how much."""
 
 from __future__ import annotations
 

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 
-import numpy as np
 import pytest
-
-from torchsdm import SDMClassifier
 
 testclient = pytest.importorskip("fastapi.testclient")
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory):
+def client(trained, tmp_path_factory):
     from torchsdm.service import ServiceSettings, create_app
 
-    rng = np.random.default_rng(0)
-    y = np.arange(80) % 2
-    X = (rng.normal(size=(80, 4)) + 2.0 * y[:, None]).astype(np.float32)
-    path = tmp_path_factory.mktemp("inspector") / "model"
-    SDMClassifier(0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=5, learning_rate=0.01, random_state=0).fit(
-        X, y
-    ).save(path)
+    path = shutil.copytree(trained, tmp_path_factory.mktemp("inspector") / "model")
     with testclient.TestClient(create_app(path, ServiceSettings()), base_url="http://127.0.0.1") as opened:
         yield opened
 

@@ -6,10 +6,8 @@ import os
 import shutil
 import time
 
-import numpy as np
 import pytest
 
-from torchsdm import SDMClassifier
 from torchsdm.application import LiveModel
 
 testclient = pytest.importorskip("fastapi.testclient")
@@ -17,18 +15,6 @@ testclient = pytest.importorskip("fastapi.testclient")
 STATE = [0.0, 1.0, 2.0, 3.0]
 HUGE = 10**400  # no float
 TENSOR = {"name": "hidden_states", "shape": [1, 4], "datatype": "FP32", "data": STATE}
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    rng = np.random.default_rng(0)
-    y = np.arange(80) % 2
-    X = (rng.normal(size=(80, 4)) + 2.0 * y[:, None]).astype(np.float32)
-    path = tmp_path_factory.mktemp("serving") / "model"
-    SDMClassifier(0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=5, learning_rate=0.01, random_state=0).fit(
-        X, y
-    ).save(path)
-    return path
 
 
 @pytest.fixture
@@ -127,18 +113,6 @@ def test_a_model_that_cannot_be_warmed_is_told(model, monkeypatch, caplog):
     with serve(model) as client:
         wait_for(lambda: "never becomes ready" in caplog.text)
         assert client.get("/v1/health/ready").status_code == 503
-
-
-@pytest.fixture(scope="module")
-def other(tmp_path_factory):
-    rng = np.random.default_rng(1)
-    y = np.arange(120) % 2
-    X = (rng.normal(size=(120, 4)) + 3.0 * y[:, None]).astype(np.float32)
-    path = tmp_path_factory.mktemp("serving") / "other"
-    SDMClassifier(0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=5, learning_rate=0.01, random_state=0).fit(
-        X, y
-    ).save(path)
-    return path
 
 
 def test_after_another_model_took_the_place_the_map_is_of_that_one_and_changes_go_there(model, other, tmp_path):

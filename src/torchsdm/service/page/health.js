@@ -101,7 +101,7 @@ function Lately({ recent }) {
   return html`
     <section class="card" aria-labelledby="lately">
       <h2 id="lately">What came in lately</h2>
-      <p class="hint">Inputs of <code>/v1/decide</code> since ${when(recent.started * 1000)}, at most 24 hours back. This is kept in memory and starts anew with the service.</p>
+      <p class="hint">Inputs of <code>/v1/decide</code> since ${when(recent.started * 1000)}, at most 24 hours back. This is kept in memory until the service ends.</p>
       ${seen === 0 ? html`<${Empty}>Nothing yet.</${Empty}>` : html`
         <p class="legend">${lanes.map((lane) => html`<span><${Lane} lane=${lane} /> ${count(buckets.reduce((sum, one) => sum + (one.lanes[lane] ?? 0), 0))}</span>`)}</p>
         <div class="columns even">
