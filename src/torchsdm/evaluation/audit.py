@@ -301,7 +301,7 @@ class _Witnesses:
                 yield _Heard(rows, log_p, votes, (log_p + torch.from_numpy(log_v[votes])).log_softmax(dim=1))
 
 
-class _Judged(NamedTuple):
+class _Findings(NamedTuple):
     """What comes of the evidence on each row and its given label, (N,) each."""
 
     contradiction: Array
@@ -312,10 +312,10 @@ class _Judged(NamedTuple):
     """Class numbers."""
 
 
-def _judge(witnesses: _Witnesses, labels: Array) -> _Judged:
+def _judge(witnesses: _Witnesses, labels: Array) -> _Findings:
     """Judge the given labels (N,), class numbers."""
     n = len(labels)
-    found = _Judged(np.empty(n), np.empty(n), np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64))
+    found = _Findings(np.empty(n), np.empty(n), np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64))
     for heard in witnesses.heard():
         rows, evidence = heard.rows, heard.log_evidence
         given = torch.from_numpy(labels[rows])[:, None]  # (B, 1)

@@ -65,7 +65,7 @@ class Entrant:
         check_choice(self.reads, INPUTS, "reads", "Entrant")
         if self.reads == "hidden_states":
             return (asked or Asked()).answers(self.estimator, data.hidden_states)
-        logits = data.label_logits_of(self.estimator.classes_.tolist())
+        logits = None if data.label_logits is None else data.label_logits_of(self.estimator.classes_.tolist())
         if logits is None:
             raise InvalidInputError(f"{self.model}, {self.name} reads label logits, but the data have none.")
         decisions: Decisions = self.estimator.decide(logits)

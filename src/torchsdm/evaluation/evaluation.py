@@ -30,6 +30,7 @@ from torchsdm.evaluation.metrics import (
     ood_fpr_at_95,
     ordering_score,
     rejection_confusion,
+    selective_accuracy,
     top_label_calibration,
 )
 from torchsdm.evaluation.overview import FreshGuards, Overview, explain_seen
@@ -175,16 +176,12 @@ class Evaluation:
         class_alphas = () if self.classifier is None else self.classifier.models_[0].calibration.regions[0].class_alphas
         rows = []
         for name, data in self.data_sets.items():
-            counted: dict[str, Any] = {"n_unread": self.unread.get(name, 0), "class_alphas": class_alphas}
+            n_unread = self.unread.get(name, 0)
             for position, entrant in enumerate(self.entrants):
-                named: dict[str, Any] = {
-                    "dataset": name,
-                    "model": entrant.model,
-                    "estimator": entrant.name,
-                    "key": entrant.key,
-                }
-                decisions = self.decisions[position, name]
-                rows.append((entrant, ResultRow.of(decisions, data.labels, self.alpha, **named, **counted)))
+                decisions = self.decisions[position, name].at(self.alpha)
+                accuracy = selective_accuracy(decisions, data.labels, n_unread, class_alphas)
+                row = ResultRow(name, entrant.model, entrant.name, float(self.alpha), accuracy, entrant.key)
+                rows.append((entrant, row))
         return rows
 
     @property
