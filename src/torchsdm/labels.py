@@ -157,7 +157,7 @@ def check_known_labels(
     strange = [label for label in labels if not is_storable_label(label) or label not in known]
     if not strange or (allow_new and to == "support"):
         return
-    alike = near_misses(strange[:1], classes.tolist()).get(strange[0]) if is_storable_label(strange[0]) else None
+    alike = near_miss(strange[0], classes.tolist())
     raise InvalidInputError(
         f"{where}: {strange[0]!r} ({counted(strange.count(strange[0]), 'example')}) is not a class of the model"
         + ("." if alike is None else f"; {alike!r} is."),
@@ -165,24 +165,18 @@ def check_known_labels(
     )
 
 
-def near_misses(labels: Iterable[Any], classes: Iterable[Any]) -> dict[Any, Any]:
-    """Labels that are no class but look like one, with that class: probably a slip.
+def near_miss(label: Any, classes: Iterable[Any]) -> Any | None:
+    """The class that a label looks like: probably a slip.
 
     They differ in type, case or white space alone, or are one edit away, digits apart: 'topic-2' is not a misspelt
     'topic-1'.
 
     Examples
     --------
-    >>> near_misses(["Wrold", "sports ", "World", "spam"], ["World", "Sports"])
-    {'Wrold': 'World', 'sports ': 'Sports'}
+    >>> near_miss("Wrold", ["World", "Sports"])
+    'World'
     """
-    known = list(classes)
-    found = {}
-    for label in dict.fromkeys(labels):
-        alike = next((one for one in known if _is_alike(_plain(label), _plain(one))), None)
-        if alike is not None and label not in known:
-            found[label] = alike
-    return found
+    return next((one for one in classes if _is_alike(_plain(label), _plain(one))), None)
 
 
 def _plain(label: Any) -> str:

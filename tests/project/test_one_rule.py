@@ -150,7 +150,7 @@ DEFAULTS: dict[str, tuple[Any, dict[str, Any]]] = {
                 "HTTP": field(schemas.RecalibrateRequest, name),
                 "HTTP, among changes": field(schemas.Recalibrate, name),
             }
-            | ({} if name == "alpha" else {"sdm recalibrate": option("recalibrate", f"--{name.replace('_', '-')}")}),
+            | {"sdm recalibrate": option("recalibrate", f"--{name.replace('_', '-')}")},
         )
         for name in ("alpha", "min_class_count", "policy")
     },
@@ -162,7 +162,7 @@ DEFAULTS: dict[str, tuple[Any, dict[str, Any]]] = {
                 "Certify": parameter(Certify, name),
                 "certify_model": parameter(certify_model, name),
             }
-            | ({} if name == "alpha" else {"sdm certify": option("certify", f"--{name}")}),
+            | {"sdm certify": option("certify", f"--{name}")},
         )
         for name in ("alpha", "delta", "control")
     },
@@ -319,10 +319,10 @@ def test_training_has_the_defaults_of_the_constructor():
 @pytest.mark.parametrize(
     ("verb", "function", "own"),
     [
-        ("train", train_model, {"alphas", "class_weights", "as_json"} | OF_TRAINING.keys()),
+        ("train", train_model, {"as_json"} | OF_TRAINING.keys()),
         ("update", update_model, {"as_json"}),
-        ("recalibrate", recalibrate_model, {"alphas", "as_json"}),
-        ("certify", certify_model, {"alphas", "as_json"}),
+        ("recalibrate", recalibrate_model, {"as_json"}),
+        ("certify", certify_model, {"as_json"}),
         ("choose", choose_alpha, {"as_json"}),
         ("audit", audit_data, {"top", "as_json"}),
         ("evaluate", evaluate_model, {"model", "strict", "form", "intervals", "wide", "backend", "as_json"}),

@@ -37,7 +37,7 @@ def choose_alpha(
     model: str | Path,
     data: str | None = None,
     *,
-    cost_error: float | Mapping[Any, float],
+    cost_error: Any,
     cost_review: float,
     dry_run: bool = False,
     columns: Columns = Columns(),  # noqa: B008  # frozen
@@ -61,7 +61,7 @@ def choose_alpha(
     return {**facts, "choice": choice.to_json()}
 
 
-def check_prices(classifier: SDMClassifier, cost_error: float | Mapping[Any, float], cost_review: float) -> None:
+def check_prices(classifier: SDMClassifier, cost_error: Any, cost_review: float) -> None:
     """Refuse what ``SDMClassifier.choose_alpha`` would refuse."""
     classes = classifier.classes_
     error = (

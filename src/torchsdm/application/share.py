@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,16 +23,21 @@ def report_model(
     *,
     title: str | None = None,
     texts: bool = True,
-    prices: Mapping[str, Any] | None = None,
+    cost_error: Any = None,
+    cost_review: float | None = None,
     **compared: Any,
 ) -> Evaluation:
     """Write the HTML report on a model and data, which are evaluated as ``evaluate_model`` does."""
     from torchsdm.evaluation import write_report
 
-    if prices is not None:
+    prices = None
+    if cost_error is not None or cost_review is not None:
+        if cost_error is None or cost_review is None:
+            raise InvalidInputError("'cost_error' and 'cost_review' go together: give both, or neither.")
         if not isinstance(saved.classifier, SDMClassifier):
             raise InvalidInputError(f"{saved.path} is an ensemble, which has no alpha to choose. Leave out the prices.")
-        check_prices(saved.classifier, **prices)  # before texts are read
+        check_prices(saved.classifier, cost_error, cost_review)  # before texts are read
+        prices = {"cost_error": cost_error, "cost_review": cost_review}
     evaluation = evaluate_model(saved, data, alpha=None, estimators=(), **compared)
     title = title or f"Evaluation of {saved.path}"
     write_report(output.resolve(), evaluation, saved.classifier, title=title, texts=texts, prices=prices)

@@ -49,28 +49,9 @@ def train_model(
 
     An interruption names what is kept: ``KeyboardInterrupt.args``. The same call then resumes.
 
-    Parameters
-    ----------
-    data, calibration, certification, background : str
-        Files of labelled texts or states, as ``read_training_parts`` takes them.
-    output : path
-    overwrite : bool
-        Whether a model that is at ``output`` already is replaced.
-    preset : {'default', 'paper'}
-        Settings that are not given.
-    ensemble : bool
-        Whether all rounds are kept.
-    pools : path, optional
-        JSON file of lists of classes by name, for control 'pooled' or 'auto'.
-    checkpoint : path, optional
-        By default a folder beside ``output``, which is removed at the end.
-    columns : Columns
-    extractor : HiddenStateExtractor, optional
-        Reads texts.
-    backend : str or RayBackend, optional
-        Where states are extracted and rounds are trained.
-    **settings
-        Parameters of ``SDMClassifier``; None is its default for alpha. Some are of rounds alone, and choose them.
+    ``settings`` are parameters of ``SDMClassifier``; those of rounds alone choose that training, and what is not given
+    is the preset's. ``pools`` is a JSON file of lists of classes by name. By default checkpoints are in a folder beside
+    ``output``, which is removed at the end. ``extractor`` reads texts; ``backend`` is where that and rounds run.
     """
     if ensemble and certification is not None:
         raise InvalidInputError("An ensemble is not certified. Leave out the certification set.")
@@ -118,7 +99,6 @@ def train_model(
 
 def training_settings(given: Mapping[str, Any], preset: str) -> dict[str, Any]:
     """The parameters of a classifier: those that are given, and the preset's; some of them are only of rounds."""
-    given = {name: value for name, value in given.items() if name != "alpha" or value is not None}
     chosen = {**(PAPER if preset == "paper" else {}), **given}
     if "training" not in given and any(name in given for name in _OF_ROUNDS):
         chosen["training"] = "sdm"

@@ -23,21 +23,10 @@ _SETS = {"added": SUPPORT, "added_calibration": CALIBRATION}
 
 
 class ModelChange:
-    """Changes of a saved model: tried on a copy, then written to its log, or as a model of its own elsewhere.
+    """Changes of a saved model: tried on a copy, then written, unless it is a ``dry_run``.
 
-    Parameters
-    ----------
-    model : path
-    output : path, optional
-        Where the changed model is written; by default into the log of ``model``.
-    overwrite : bool
-        Whether a model that is at ``output`` already is replaced.
-    dry_run : bool
-        Whether nothing is to be written.
-    who, why : str
-        Who makes the change and why, for the log; by default the user's login name.
-    language_model : mapping, optional
-        ``model``, ``device`` and ``batch_tokens``, as ``SavedModel.load`` takes them.
+    They go into the log of the model, with ``who`` (by default the login name) and ``why``, or to ``output``, as a
+    model of its own. ``language_model`` has the arguments of ``LiveModel.open``.
     """
 
     def __init__(
@@ -108,26 +97,10 @@ def update_model(
     show: Callable[[dict[str, Any]], None] = lambda result: None,
     **writing: Any,
 ) -> dict[str, Any]:
-    """Remove, relabel and add examples of a saved model, in this order.
+    """Remove, relabel and add examples of a saved model, in this order; see ``SDMClassifier`` and ``ModelChange``.
 
-    Parameters
-    ----------
-    model : path
-    add, add_calibration : str, optional
-        Files of labelled texts or states for the support and for the calibration set.
-    remove, relabel
-        Ids, and labels by id, as text or as they are.
-    allow_new_labels, keep_repeated : bool
-        Whether labels outside the classes and points that the model has already are meant.
-    recalibrate : bool
-        Whether the region is recomputed afterwards.
-    force : bool
-        Whether the model is written even if it then admits less than half of what it admitted.
-    columns : Columns
-    show : callable
-        Called with the result before anything is written.
-    **writing
-        As ``ModelChange`` takes them.
+    ``add`` and ``add_calibration`` are files of labelled texts or states. ``show`` is called with the result before
+    anything is written. If less than half of what was admitted would be, nothing is written without ``force``.
     """
     change = ModelChange(model, **writing)
     classifier = change.classifier

@@ -60,8 +60,7 @@ def _bundled(kind: Callable[..., Any], name: str, options: dict[str, Option]) ->
             bundle = kind(**{option: values.pop(option) for option in options})
             return command(**values, **{name: bundle})
 
-        decorated: Command = _decorated(with_bundle, options.values())
-        return decorated
+        return _decorated(with_bundle, options.values())  # type: ignore[no-any-return]
 
     return decorate
 
@@ -143,16 +142,9 @@ class AskedModel:
         template = self._template()
         from torchsdm.hidden_states import HiddenStateExtractor
 
-        return HiddenStateExtractor(
-            self.reference,
-            self._asked(template),
-            max_tokens=self.max_tokens,
-            device=self.device,
-            revision=self.revision,
-            trust_remote_code=self.trust_remote_code,
-            verbose=True,
-            **settings,
-        )
+        names = ("max_tokens", "device", "revision", "trust_remote_code")
+        settings |= {name: getattr(self, name) for name in names}
+        return HiddenStateExtractor(self.reference, self._asked(template), verbose=True, **settings)
 
     def _template(self) -> str | None:
         """The prompt, as given or from a file."""
@@ -211,7 +203,7 @@ def _label_words(text: str) -> dict[Any, str]:
 class ClassNumber(click.ParamType):  # type: ignore[type-arg]  # generic in some versions of click only
     """A number for every class, or CLASS=NUMBER for one; an option of this type can be repeated."""
 
-    name = "class number"  # command.py knows it by this name
+    name = "class number"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float | tuple[str, float]:
         """A number, or a pair of name and number."""
@@ -226,83 +218,51 @@ class ClassNumber(click.ParamType):  # type: ignore[type-arg]  # generic in some
             return self.fail(f"{value!r} is neither a number nor CLASS=NUMBER.", param, ctx)
 
 
-def numbers_or_by_class(values: Sequence[float | tuple[str, float]], option: str) -> list[float] | dict[str, float]:
-    """The numbers that were given, or one by class; never both."""
-    pairs = [value for value in values if isinstance(value, tuple)]
-    if not pairs:
-        return [value for value in values if not isinstance(value, tuple)]
-    by_class = dict(pairs)
-    if len(by_class) < len(values):
-        raise InvalidInputError(f"{option} takes numbers, or CLASS=NUMBER once for every class, not both.")
-    return by_class
+def class_number_option(*names: str, several: bool = False, **settings: Any) -> Callable[[Any], Any]:
+    """An option of which the verb gets one number, one by class, a list of several if they may be, or None."""
+
+    def together(_: click.Context, option: click.Parameter, values: Sequence[Any]) -> Any:
+        pairs = [value for value in values if isinstance(value, tuple)]
+        if len(dict(pairs)) < len(values) and (pairs or (len(values) > 1 and not several)):
+            what = f"{option.opts[-1]} takes {'numbers' if several else 'one number'}"
+            raise InvalidInputError(f"{what}, or CLASS=NUMBER once for every class, not both.")
+        return dict(pairs) or (list(values) if len(values) > 1 else next(iter(values), None))
+
+    return click.option(*names, multiple=True, type=ClassNumber(), callback=together, **settings)
 
 
-def alpha_option(help: str) -> Callable[[Any], Any]:
-    """``--alpha``, as ``alphas``: read them with ``alpha_setting``."""
-    return click.option(
-        "-a", "--alpha", "alphas", multiple=True, type=ClassNumber(), metavar="[CLASS=]ALPHA", help=help
+def alpha_option(help: str, *, several: bool = True) -> Callable[[Any], Any]:
+    """``--alpha``, as an estimator takes it; None by default."""
+    return class_number_option("-a", "--alpha", several=several, metavar="[CLASS=]ALPHA", help=help)
+
+
+def cost_options(*, required: bool) -> Callable[[Command], Command]:
+    """``--cost-error`` and ``--cost-review``."""
+    error = class_number_option(
+        "--cost-error",
+        required=required,
+        metavar="[CLASS=]COST",
+        help="Cost of a wrong answer; with CLASS=, of one whose true class that is, then for every class.",
     )
+    review = click.option("--cost-review", type=float, required=required, metavar="COST", help="Cost of one review.")
+    return lambda command: _decorated(command, [error, review])
 
 
-def alpha_setting(values: Sequence[float | tuple[str, float]]) -> Any:
-    """``--alpha`` as an estimator takes it: one number, several, or one by class; None if there is none."""
-    if not values:
-        return None
-    given = numbers_or_by_class(values, "--alpha")
-    return given[0] if isinstance(given, list) and len(given) == 1 else given
-
-
-@dataclass(frozen=True)
-class Costs:
-    """What a wrong answer and a review cost, if it was said."""
-
-    cost_error: tuple[float | tuple[str, float], ...]
-    cost_review: float | None
-
-    def given(self, *, required: bool = False) -> dict[str, Any] | None:
-        """The arguments of ``choose_alpha``, which checks them; None if there are none and none are required."""
-        if not self.cost_error and self.cost_review is None and not required:
-            return None
-        if not self.cost_error or self.cost_review is None:
-            raise InvalidInputError("--cost-error and --cost-review are required, both of them.")
-        error = numbers_or_by_class(self.cost_error, "--cost-error")
-        if isinstance(error, list) and len(error) > 1:
-            raise InvalidInputError("--cost-error takes one number, or CLASS=NUMBER once for every class.")
-        return {"cost_error": error if isinstance(error, dict) else error[0], "cost_review": self.cost_review}
-
-
-cost_options = _bundled(
-    Costs,
-    "costs",
-    {
-        "cost_error": click.option(
-            "--cost-error",
-            multiple=True,
-            type=ClassNumber(),
-            metavar="[CLASS=]COST",
-            help="Cost of a wrong answer; with CLASS=, of one whose true class that is, then for every class.",
-        ),
-        "cost_review": click.option("--cost-review", type=float, metavar="COST", help="Cost of one review."),
-    },
+_COMPARISONS = (
+    click.option("--training", metavar="FILE", help="MODEL's training data, to train other estimators on."),
+    click.option("--certification", metavar="FILE", help="MODEL's certification set, if it had its own."),
+    click.option("--calibration", metavar="FILE", help="MODEL's calibration set, if it had its own."),
+    click.option(
+        "--groups",
+        default="cnn,vbll,today",
+        help="Which estimators to train, comma-separated: language model, cnn, vbll, today.",
+    ),
 )
 
 
 def comparison_options(command: Command) -> Command:
     """The data that a model was fitted on, and which estimators to train on them and compare it with."""
-    decorated: Command = _decorated(
-        command,
-        [
-            click.option("--training", metavar="FILE", help="MODEL's training data, to train other estimators on."),
-            click.option("--certification", metavar="FILE", help="MODEL's certification set, if it had its own."),
-            click.option("--calibration", metavar="FILE", help="MODEL's calibration set, if it had its own."),
-            click.option(
-                "--groups",
-                default="cnn,vbll,today",
-                help="Which estimators to train, comma-separated: language model, cnn, vbll, today.",
-            ),
-        ],
-    )
-    return decorated
+    return _decorated(command, _COMPARISONS)  # type: ignore[no-any-return]
 
 
 def strict_option(command: Command) -> Command:

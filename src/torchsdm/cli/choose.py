@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from torchsdm.cli._options import (
-    Costs,
     LanguageModel,
     column_options,
     cost_options,
@@ -24,15 +23,13 @@ _FINE = 0.895  # from here on every alpha has a line in the table; below, every 
 @click.command()
 @click.argument("model", metavar="MODEL")
 @click.argument("data", metavar="[DATA]", required=False)
-@cost_options
+@cost_options(required=True)
 @click.option("--dry-run", is_flag=True, help="Only print: certify nothing and write nothing.")
 @writing_options
 @column_options
 @language_model_options
 @json_option
-def choose(
-    model: str, costs: Costs, writing: dict[str, Any], language_model: LanguageModel, as_json: bool, **asked: Any
-) -> None:
+def choose(model: str, writing: dict[str, Any], language_model: LanguageModel, as_json: bool, **asked: Any) -> None:
     r"""Choose alpha for a saved MODEL by what a wrong answer and a review cost, and certify it.
 
     The choice is an estimate on the calibration set. The certificate is then made on data that the choice has not seen:
@@ -44,10 +41,9 @@ def choose(
       sdm choose model --cost-error 20 --cost-review 1 --dry-run
       sdm choose model checked.jsonl --cost-error spam=50 --cost-error ham=5 --cost-review 1
     """
-    prices = costs.given(required=True) or {}
     from torchsdm.application import choose_alpha
 
-    result = choose_alpha(model, language_model=language_model.opening(), **prices, **asked, **writing)
+    result = choose_alpha(model, language_model=language_model.opening(), **asked, **writing)
     lines = [*_table(result["choice"]), "", *_verdict(result, asked["dry_run"])]
     say(result, "\n".join(lines), as_json)
 

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from torchsdm.cli._options import (
-    Costs,
     LanguageModel,
     column_options,
     comparison_options,
@@ -28,7 +27,7 @@ from torchsdm.cli._options import (
 @output_option("The HTML file.", is_directory=False, required=True)
 @click.option("--title", help="Default: the model's name.")
 @click.option("--no-texts", is_flag=True, help="Quote no texts, for data you must not share.")
-@cost_options
+@cost_options(required=False)
 @comparison_options
 @strict_option
 @column_options
@@ -39,7 +38,6 @@ def report(
     output: Path,
     no_texts: bool,
     strict: bool,
-    costs: Costs,
     language_model: LanguageModel,
     as_json: bool,
     **asked: Any,
@@ -55,14 +53,13 @@ def report(
       sdm report model test.jsonl tweets=tweets.csv -o report.html
       sdm report model test.jsonl -o report.html --cost-error 20 --cost-review 1
     """
-    prices = costs.given()
     from torchsdm.application import report_model
     from torchsdm.data import BadRows
 
     bad: dict[str, BadRows] = {}
     noted: dict[str, Any] = {"bad": None if strict else bad}
     saved = language_model.open(model)
-    evaluation = report_model(saved, output=output, texts=not no_texts, prices=prices, **asked, **noted)
+    evaluation = report_model(saved, output=output, texts=not no_texts, **asked, **noted)
     for name, rows in bad.items():
         warn_of_rejected(rows, evaluation.n_rows(name), name)
     for note in evaluation.notes:

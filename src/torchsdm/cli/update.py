@@ -9,7 +9,6 @@ import click
 from torchsdm.cli._options import (
     LanguageModel,
     alpha_option,
-    alpha_setting,
     column_options,
     json_option,
     language_model_options,
@@ -26,7 +25,13 @@ from torchsdm.settings import AUTO, CONTROLS, POLICIES
 @click.option("--add", metavar="FILE", help="Labelled texts or states to add to the support.")
 @click.option("--add-calibration", metavar="FILE", help="Labelled texts or states to add to the calibration set.")
 @click.option("--remove", multiple=True, metavar="ID", help="Remove an example, of any set; can be repeated.")
-@click.option("--relabel", multiple=True, metavar="ID=LABEL", help="Change the label of an example; can be repeated.")
+@click.option(
+    "--relabel",
+    multiple=True,
+    callback=lambda context, option, values: _pairs(values),
+    metavar="ID=LABEL",
+    help="Change the label of an example; can be repeated.",
+)
 @click.option("--allow-new-labels", is_flag=True, help="Allow labels outside the classes, in the support.")
 @click.option("--keep-repeated", is_flag=True, help="Add points even if the model has them already.")
 @click.option("--recalibrate/--no-recalibrate", default=True, help="Recompute the region afterwards.")
@@ -36,14 +41,7 @@ from torchsdm.settings import AUTO, CONTROLS, POLICIES
 @column_options
 @language_model_options
 @json_option
-def update(
-    model: str,
-    relabel: tuple[str, ...],
-    writing: dict[str, Any],
-    language_model: LanguageModel,
-    as_json: bool,
-    **asked: Any,
-) -> None:
+def update(model: str, writing: dict[str, Any], language_model: LanguageModel, as_json: bool, **asked: Any) -> None:
     r"""Add, remove or relabel examples of a saved MODEL, without training.
 
     Examples are added to the support or to the calibration set; they are removed and relabelled in whichever set has
@@ -57,11 +55,8 @@ def update(
       sdm update model --add some.jsonl --add-calibration others.jsonl --dry-run
       sdm update model --remove 1041 --relabel 977=positive -o corrected
     """
-    if not (asked["add"] or asked["add_calibration"] or asked["remove"] or relabel):
+    if not any(asked[what] for what in ("add", "add_calibration", "remove", "relabel")):
         raise InvalidInputError("Nothing to do: give --add, --add-calibration, --remove or --relabel.")
-    relabelled = dict(map(_pair, relabel))
-    if len(relabelled) < len(relabel):
-        raise InvalidInputError("--relabel names an id twice.")
     from torchsdm.application import update_model
 
     def show(result: dict[str, Any]) -> None:
@@ -69,8 +64,7 @@ def update(
             lines = change_lines(result["before"], result["after"], asked["recalibrate"])
             click.echo("\n".join([f"{model}: {_counts(result)}", *lines]))
 
-    opening = language_model.opening()
-    result = update_model(model, relabel=relabelled, show=show, language_model=opening, **asked, **writing)
+    result = update_model(model, show=show, language_model=language_model.opening(), **asked, **writing)
     say(result, "\n".join([*_ending(result), *trust_lines(result)]), as_json)
 
 
@@ -81,7 +75,7 @@ def update(
 @click.option("--policy", type=click.Choice(POLICIES), help="Change which lanes are admitted.")
 @writing_options
 @json_option
-def recalibrate(model: str, alphas: tuple[Any, ...], writing: dict[str, Any], as_json: bool, **asked: Any) -> None:
+def recalibrate(model: str, writing: dict[str, Any], as_json: bool, **asked: Any) -> None:
     r"""Recompute the region of a saved MODEL: for a different alpha, or after updates.
 
     If that changes the rule, it is also certified again, on the same certification sample: for the first alpha that is
@@ -94,15 +88,17 @@ def recalibrate(model: str, alphas: tuple[Any, ...], writing: dict[str, Any], as
     """
     from torchsdm.application import recalibrate_model
 
-    result = recalibrate_model(model, alpha=alpha_setting(alphas), **asked, **writing)
+    result = recalibrate_model(model, **asked, **writing)
     say(result, "\n".join(trust_lines(result)), as_json)
 
 
 @click.command()
 @click.argument("model", metavar="MODEL")
 @click.argument("data", metavar="[DATA]", required=False)
-@alpha_option("Accuracy to promise; for one class with CLASS=, then for each. Default: that of the last certificate.")
-@click.option("--delta", type=float, help="Probability with which the promise may fail. Default: as in training.")
+@alpha_option(
+    "Accuracy to guarantee; for one class with CLASS=, then for each. Default: as certified last.", several=False
+)
+@click.option("--delta", type=float, help="Probability with which the guarantee may fail. Default: as in training.")
 @click.option(
     "--control", type=click.Choice([*CONTROLS, AUTO]), help="What the guarantee covers. Default: as in training."
 )
@@ -110,14 +106,7 @@ def recalibrate(model: str, alphas: tuple[Any, ...], writing: dict[str, Any], as
 @column_options
 @language_model_options
 @json_option
-def certify(
-    model: str,
-    alphas: tuple[Any, ...],
-    writing: dict[str, Any],
-    language_model: LanguageModel,
-    as_json: bool,
-    **asked: Any,
-) -> None:
+def certify(model: str, writing: dict[str, Any], language_model: LanguageModel, as_json: bool, **asked: Any) -> None:
     r"""Certify a saved MODEL again, with new labelled DATA that nothing else has seen.
 
     Without DATA, the same certification sample is used once more, for another alpha, delta or control. That is a second
@@ -128,12 +117,9 @@ def certify(
       sdm certify model checked.jsonl
       sdm certify model checked.jsonl --alpha 0.9 --control predictions
     """
-    alpha = alpha_setting(alphas)
-    if isinstance(alpha, list):
-        raise InvalidInputError("A certificate has one --alpha, or one for each class with CLASS=.")
     from torchsdm.application import certify_model
 
-    result = certify_model(model, alpha=alpha, language_model=language_model.opening(), **asked, **writing)
+    result = certify_model(model, language_model=language_model.opening(), **asked, **writing)
     say(result, "\n".join(trust_lines(result)), as_json)
 
 
@@ -155,8 +141,14 @@ def _ending(result: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _pair(text: str) -> tuple[str, str]:
-    name, separator, value = text.rpartition("=")
-    if not separator or not name or not value:
-        raise InvalidInputError(f"--relabel takes ID=LABEL. Got {text!r}.")
-    return name, value
+def _pairs(given: tuple[str, ...]) -> dict[str, str]:
+    """Labels by id, from ID=LABEL."""
+    pairs = {}
+    for one in given:
+        name, _, label = one.rpartition("=")
+        if not name or not label:
+            raise InvalidInputError(f"--relabel takes ID=LABEL. Got {one!r}.")
+        if name in pairs:
+            raise InvalidInputError("--relabel names an id twice.")
+        pairs[name] = label
+    return pairs

@@ -90,5 +90,5 @@ def test_texts_are_not_read_for_classes_that_are_not_there(tmp_path):
 def test_control_of_all_takes_one_alpha_and_a_certificate_one_target(folder, tmp_path):
     with pytest.raises(InvalidInputError, match="control 'all', which takes all answers together"):
         run("train", folder / "train.npz", "-o", tmp_path / "m", *ALPHA, "--control", "all")
-    with pytest.raises(InvalidInputError, match="A certificate has one --alpha"):
+    with pytest.raises(InvalidInputError, match="--alpha takes one number, or CLASS=NUMBER"):
         run("certify", folder / "model", "--alpha", 0.9, "--alpha", 0.8)

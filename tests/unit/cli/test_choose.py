@@ -88,9 +88,6 @@ def test_the_model_stays_as_it_is(folder, given):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ((), "--cost-error and --cost-review are required"),
-        (("--cost-error", 5), "--cost-error and --cost-review are required"),
-        (("--cost-review", 5), "--cost-error and --cost-review are required"),
         (("--cost-error", 0, "--cost-review", 1), "must be positive"),
         (("--cost-error", -3, "--cost-review", 1), "must be positive"),
         (("--cost-error", 3, "--cost-review", -1), "must be positive"),
@@ -105,6 +102,18 @@ def test_the_model_stays_as_it_is(folder, given):
 def test_bad_prices_are_refused_in_one_sentence(folder, given, words):
     with pytest.raises(InvalidInputError, match=words):
         run("choose", folder / "model", *given)
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"), [((), "error"), (("--cost-error", 5), "review"), (("--cost-review", 5), "error")]
+)
+def test_both_prices_are_required(folder, given, missing, tmp_path):
+    words = [str(folder / "model"), *map(str, given)]
+    done = CliRunner().invoke(sdm, ["choose", *words])
+    assert done.exit_code == 2 and f"Missing option '--cost-{missing}'" in done.output
+    if given:
+        with pytest.raises(InvalidInputError, match="give both, or neither"):
+            run("report", folder / "model", folder / "new.npz", *given, "-o", tmp_path / "report.html")
 
 
 def test_a_price_that_is_no_number_is_refused(folder):

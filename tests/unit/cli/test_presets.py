@@ -1,4 +1,4 @@
-"""``sdm train``: its defaults are the class's, and a preset fills in what is not given."""
+"""``sdm train``: a preset fills in what is not given."""
 
 from __future__ import annotations
 
@@ -9,17 +9,9 @@ from click.testing import CliRunner
 
 from torchsdm import SDMClassifier, SDMEnsemble
 from torchsdm.cli.command import sdm
-from torchsdm.cli.train import train
 from torchsdm.settings import PAPER
 
 DEFAULTS = {name: one.default for name, one in inspect.signature(SDMClassifier).parameters.items()}
-
-
-def test_the_command_has_the_defaults_of_the_class():
-    options = {option.name: option.default for option in train.params}
-    shared = DEFAULTS.keys() & options.keys() - {"checkpoint", "device", "backend"}
-    assert shared >= {"n_filters", "learning_rate", "patience", "standardization", "certification_size", "control"}
-    assert {name: options[name] for name in shared} == {name: DEFAULTS[name] for name in shared}
 
 
 def test_the_papers_settings_are_known_and_can_be_changed():
