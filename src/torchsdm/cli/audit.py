@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from torchsdm.cli._options import AskedModel, asked_model_options, column_options, json_option, output_option, say
-from torchsdm.columns import Columns
+
+if TYPE_CHECKING:
+    from torchsdm.data import Columns
 
 _ROWS_AT_ONCE = 1000  # written
 
@@ -57,11 +60,11 @@ def audit(
       sdm audit states --top 50 -o suspicions.csv
     """
     extractor = language_model.extractor()
-    from torchsdm.application import check_output_format, read_training, write_rows
+    from torchsdm.application import check_output, read_training, write_rows
     from torchsdm.evaluation import audit_labels, check_auditable
 
     if output is not None:
-        check_output_format(output)
+        check_output(output)
     pool = read_training(data, columns, extractor, partial(check_auditable, n_folds=n_folds))
     audited = audit_labels(pool, n_neighbors=n_neighbors, n_folds=n_folds, random_state=seed, verbose=True)
     if output is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,8 +22,10 @@ from torchsdm.cli._options import (
 )
 from torchsdm.cli._words import said_once, trust_lines
 from torchsdm.cli.update import OUTPUT_HELP, labelled_data, write
-from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from torchsdm.data import Columns
 
 _FINE = 0.895  # from here on every alpha has a line in the table; below, every twentieth
 

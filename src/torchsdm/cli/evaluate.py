@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +16,9 @@ from torchsdm.cli._options import (
     training_options,
     warn_of_rejected,
 )
-from torchsdm.columns import Columns
+
+if TYPE_CHECKING:
+    from torchsdm.data import Columns
 
 FORMATS = ("text", "markdown", "latex", "csv", "json")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,8 +20,10 @@ from torchsdm.cli._options import (
     training_options,
     warn_of_rejected,
 )
-from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from torchsdm.data import Columns
 
 
 @click.command()

@@ -24,13 +24,12 @@ from torchsdm.cli._options import (
     say,
 )
 from torchsdm.cli._words import admits, percent, said_once, strength_lines, trust_lines
-from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
 from torchsdm.settings import AUTO, BACKGROUNDS, CONTROLS, PAPER, POLICIES, PRESETS, TRAININGS
 from torchsdm.wording import counted
 
 if TYPE_CHECKING:
-    from torchsdm.data import StatesStore
+    from torchsdm.data import Columns, StatesStore
     from torchsdm.estimators import Strength
     from torchsdm.validation import Array
 

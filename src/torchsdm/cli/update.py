@@ -23,13 +23,12 @@ from torchsdm.cli._options import (
     signature_options,
 )
 from torchsdm.cli._words import change_lines, said_once, trust_lines
-from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
 from torchsdm.settings import AUTO, CONTROLS, POLICIES
 
 if TYPE_CHECKING:
     from torchsdm.application import Draft, LiveModel, SavedModel
-    from torchsdm.data import LabelledStates
+    from torchsdm.data import Columns, LabelledStates
     from torchsdm.estimators import SDMClassifier, SDMEnsemble
 
 OUTPUT_HELP = "Directory for the changed model. Default: MODEL itself, whose log then has the change."

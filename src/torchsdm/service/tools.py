@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from torchsdm.application import LiveModel, answer_rows, change_requests, readable_block, summary, with_rejected
+from torchsdm.application import LiveModel, answer_rows, change_requests, given_block, summary, with_rejected
 from torchsdm.errors import InvalidInputError, MissingExtraError, TorchSDMError
 
 MOST_TEXTS = 256  #: in one call
@@ -134,6 +134,6 @@ def _rows(live: LiveModel, given: list[str], answers: list[str] | None, **wanted
         return []
     bad: dict[int, Any] = {}
     saved = live.snapshot.saved
-    block = readable_block(saved, bad, texts=given, **({} if answers is None else {"answers": answers}))
+    block = given_block(saved, texts=given, answers=answers, bad=bad)
     answered = answer_rows(saved.classifier, block, **wanted)
-    return [row for rows in with_rejected([answered], bad) for row in rows]
+    return [row for rows in with_rejected([(block.numbers or (), answered)], bad) for row in rows]

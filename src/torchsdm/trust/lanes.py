@@ -182,15 +182,6 @@ def demoted(decisions: SDMDecisions, is_calm: Array) -> SDMDecisions:
     )
 
 
-def demoted_row(row: Row, is_calm: bool) -> Row:
-    """``demoted`` of one row of ``Decisions.to_dicts``."""
-    if is_calm or "lane" not in row:
-        return row
-    falls = row["lane"] == CERTIFIED
-    changed = {"lane": REVIEW, "reason": _RAISED, "admitted": False} if falls else {}
-    return {**row, **({"certified": False} if "certified" in row else {}), **changed}
-
-
 def _neighbours(q: int, lane: str) -> str:
     """What the nearest training examples say."""
     if q == 0:
