@@ -24,9 +24,6 @@ class Place(str):
         """The same place with the name of its file, where the input has several."""
         return self.of(f"{file} {self}", self.line)
 
-    def __reduce__(self) -> Any:
-        return Place.of, (str(self), self.line)
-
 
 @dataclass(frozen=True)
 class Document:
