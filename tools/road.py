@@ -94,27 +94,31 @@ class Road:
                 self.tokenisations.update(text for text in TEXTS if text in one)
 
 
+def walk(folder: Path) -> Road:
+    """The road of ``sdm predict`` on what ``prepare`` wrote."""
+    road, out = Road(folder / "new.jsonl"), io.StringIO()
+    with contextlib.redirect_stdout(out):
+        road.start()
+        try:
+            from torchsdm.cli.command import sdm
+
+            sdm(["predict", str(folder / "model"), str(folder / "new.jsonl")], standalone_mode=False)
+        finally:
+            road.stop()
+    if len(out.getvalue().splitlines()) != len(TEXTS):
+        raise RuntimeError("sdm predict did not decide on every text.")
+    return road
+
+
 def main() -> None:
     """Print the counts; with ``--list``, also the modules."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        preparing = multiprocessing.get_context("spawn").Process(target=prepare, args=(folder,))
+        preparing = multiprocessing.get_context("spawn").Process(target=prepare, args=(Path(name),))
         preparing.start()  # elsewhere, so that this process begins as the command does
         preparing.join()
         if preparing.exitcode:
             sys.exit("The model could not be prepared.")
-        road = Road(folder / "new.jsonl")
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out):
-            road.start()
-            try:
-                from torchsdm.cli.command import sdm
-
-                sdm(["predict", str(folder / "model"), str(folder / "new.jsonl")], standalone_mode=False)
-            finally:
-                road.stop()
-    if len(out.getvalue().splitlines()) != len(TEXTS):
-        sys.exit("sdm predict did not decide on every text.")
+        road = walk(Path(name))
     modules = road.modules()
     for what, count in (
         ("modules", len(modules)),

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import tiny_models
 from json_schema import problems
 from torchsdm import DriftGuard, SDMClassifier, SDMTextClassifier
-from torchsdm.application import decision_schema, saved_model
+from torchsdm.application import decision_schema, inputs
 from torchsdm.cli.command import sdm
 from torchsdm.errors import TorchSDMError
 from torchsdm.hidden_states import extraction
@@ -99,11 +99,12 @@ def check_one_bad(model, folder, lines, wrong, reason, name=None):
     for position in (0, 3, len(lines)):
         path = write_lines(folder / "bad.jsonl", [*lines[:position], wrong, *lines[position:]])
         rows, said = predicted(model, path)
+        assert [row["line"] for row in rows] == list(range(1, len(rows) + 1))
         bad = rows.pop(position)
         place = f"line {position + 1}"
         assert is_rejected(bad) and bad["reason"].startswith(f"{place}: ") and reason in bad["reason"]
         assert bad["id"] == (position if name is None else name)
-        assert rows == expected
+        assert [{**row, "line": 0} for row in rows] == [{**row, "line": 0} for row in expected]
         assert f"bad.jsonl: 1 of {len(lines) + 1} rows could not be read and is rejected. {place}: " in said
         assert reason in said and said.count("\n") == 1
         first_tells = position == 0  # strictly, the first row says what the others should have
@@ -146,7 +147,7 @@ def test_a_text_without_tokens_is_rejected_before_the_language_model_runs(world,
     def fail(*_, **__):
         raise AssertionError("the language model was run")
 
-    monkeypatch.setattr("torchsdm.hidden_states.extraction.Extraction.extract", fail)
+    monkeypatch.setattr("torchsdm.hidden_states.extraction.Extraction.run", fail)
     only = write_lines(tmp_path / "only.jsonl", lines[-1:])
     refused(
         call("predict", world / "texts", only), "only.jsonl has no row that can be decided on. line 1: the tokenizer"
@@ -245,7 +246,7 @@ BAD_STATES = {
 @pytest.mark.parametrize("block", [2, 1024])
 @pytest.mark.parametrize("kind", BAD_STATES)
 def test_bad_states_alone_are_rejected(kind, block, world, tmp_path, monkeypatch):
-    monkeypatch.setattr(saved_model, "BLOCK", block)
+    monkeypatch.setattr(inputs, "BLOCK", block)
     states, reason = BAD_STATES[kind]
     wrong = of_states(9, hidden_states=states)
     check_one_bad(world / "states", tmp_path, [of_states(row) for row in range(5)], wrong, reason, "s9")

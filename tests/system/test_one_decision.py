@@ -71,19 +71,22 @@ def everywhere(folder, model, states):
     return {
         "Decisions.to_dicts": (model.decide(states).to_dicts(), set()),
         "Explanation.to_dict": ([one.to_dict() for one in model.explain(states)], EVIDENCE),
-        "sdm predict": (run("predict", folder / "model", folder / "new.npz"), {"id", "exemplars"}),
-        "sdm predict -k 0": (run("predict", folder / "model", folder / "new.npz", "-k", 0), {"id"}),
+        "sdm predict": (run("predict", folder / "model", folder / "new.npz"), {"id", "line", "exemplars"}),
+        "sdm predict -k 0": (run("predict", folder / "model", folder / "new.npz", "-k", 0), {"id", "line"}),
         "sdm predict --texts": (
             run("predict", folder / "model", folder / "new.npz", "--texts"),
-            {"id", "text", "exemplars"},
+            {"id", "line", "text", "exemplars"},
         ),
         "sdm explain --json": (
             run("explain", folder / "model", folder / "new.npz", "--json"),
-            {"id", "text", *EVIDENCE},
+            {"id", "line", "text", *EVIDENCE},
         ),
-        "/explain": (ask(saved, "/v1/explain", body)["explanations"], {"id", *EVIDENCE}),
-        "/decide": (ask(saved, "/v1/decide", body)["decisions"], {"id"}),
-        "/explain with texts": (ask(saved, "/v1/explain", body, texts=True)["explanations"], {"id", "text", *EVIDENCE}),
+        "/explain": (ask(saved, "/v1/explain", body)["explanations"], {"id", "line", *EVIDENCE}),
+        "/decide": (ask(saved, "/v1/decide", body)["decisions"], {"id", "line"}),
+        "/explain with texts": (
+            ask(saved, "/v1/explain", body, texts=True)["explanations"],
+            {"id", "line", "text", *EVIDENCE},
+        ),
     }
 
 
@@ -108,7 +111,7 @@ def test_every_place_gives_the_row_of_the_schema(world):
 def test_the_schema_lists_the_fields_of_decisions():
     names = {field.name for field in dataclasses.fields(SDMDecisions)} - {"classes", "alphas", "set_sizes"}
     schema = decision_schema()["$defs"]["decision"]
-    assert set(schema["properties"]) == names | {"id", "text", "magnitude"} | EVIDENCE
+    assert set(schema["properties"]) == names | {"id", "line", "text", "magnitude"} | EVIDENCE
     assert set(schema["required"]) == names - {"member", "score", "background", "familiarity"} | {"magnitude"}
     assert {field.name for field in dataclasses.fields(Decisions)} < names | {"classes", "alphas", "set_sizes"}
 

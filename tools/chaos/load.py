@@ -29,7 +29,7 @@ from tools.chaos.trials import SIGNED, make_change, started
 from torchsdm import SDMClassifier
 from torchsdm.application import LiveModel
 from torchsdm.errors import SDMWarning
-from torchsdm.trust.lanes import demoted_row
+from torchsdm.trust.lanes import demoted
 from warm_process import SDM
 
 D, N_PROBES, N_CLIENTS, ROWS = 64, 256, 64, 4
@@ -243,8 +243,10 @@ def expected(path: Path, changes: list[dict[str, Any]]) -> dict[int, list[set[st
 
 
 def _decided(live: LiveModel) -> list[set[str]]:
-    rows = json.loads(json.dumps(live.snapshot.saved.classifier.decide(PROBES).to_dicts()))
-    return [{signature(demoted_row(row, is_calm)) for is_calm in (True, False)} for row in rows]
+    calm = live.snapshot.saved.classifier.decide(PROBES)
+    raised = demoted(calm, np.zeros(len(calm), dtype=bool))
+    rows = (json.loads(json.dumps(decisions.to_dicts())) for decisions in (calm, raised))
+    return [{signature(row) for row in either} for either in zip(*rows, strict=True)]
 
 
 def compared(seen: Seen, by_version: dict[int, list[set[str]]]) -> int:

@@ -24,7 +24,7 @@ from tools.chaos.mutations import (
     json_bytes,
 )
 from torchsdm import Documents, read_states
-from torchsdm.data import has_states, state_blocks
+from torchsdm.data import Source, state_blocks
 from torchsdm.data.folder import folder_origin, n_stored_rows
 from torchsdm.data.store import read_block
 from torchsdm.files import describe_file
@@ -64,8 +64,8 @@ def _read_documents(path: Path) -> None:
 
 
 def _read_states(path: Path) -> None:
-    has_states(path)
-    has_states(path, text="text")
+    Source.open(path).holds_states()
+    Source.open(path).holds_states(text="text")
     try:
         whole = read_states(path, needs_labels=False)
         n = sum(len(block) for block in state_blocks(path, 7))

@@ -6,26 +6,24 @@ from torchsdm.application.answers import (
     answer_rows,
     decision_schema,
     example_row,
+    explain_inputs,
     given_block,
-    ids_and_texts,
-    readable_block,
-    selected,
     with_rejected,
 )
 from torchsdm.application.audit import audit_data
 from torchsdm.application.certify import certify_model, choose_alpha
 from torchsdm.application.describe import compile_here, describe_installation, describe_model
+from torchsdm.application.embed import embed_documents
 from torchsdm.application.evaluate import evaluate_model
 from torchsdm.application.guards import continued_guard, guard_state, open_guard, successor
-from torchsdm.application.inputs import check_output_place, checked, open_documents, readable
 from torchsdm.application.inspection import calibration_examples, calibration_map, signal_histograms
 from torchsdm.application.live_model import Draft, LiveModel, Snapshot
-from torchsdm.application.outputs import check_output_format, write_rows
+from torchsdm.application.outputs import check_output, write_rows
 from torchsdm.application.plain_changes import change_requests
 from torchsdm.application.requests import AnswerRequest, answer_requests
 from torchsdm.application.review import ReviewQueue
 from torchsdm.application.saved_model import SavedModel
-from torchsdm.application.scoring import remove_finished, score_blocks
+from torchsdm.application.scoring import Scores, parts_of, remove_finished, score, score_blocks
 from torchsdm.application.share import export_model, report_model
 from torchsdm.application.summaries import standing, summary
 from torchsdm.application.train import train_model
@@ -42,6 +40,7 @@ __all__ = [
     "ModelChange",
     "ReviewQueue",
     "SavedModel",
+    "Scores",
     "Snapshot",
     "answer_requests",
     "answer_rows",
@@ -50,33 +49,30 @@ __all__ = [
     "calibration_map",
     "certify_model",
     "change_requests",
-    "check_output_format",
-    "check_output_place",
-    "checked",
+    "check_output",
     "choose_alpha",
     "compile_here",
     "continued_guard",
     "decision_schema",
     "describe_installation",
     "describe_model",
+    "embed_documents",
     "evaluate_model",
     "example_row",
+    "explain_inputs",
     "export_model",
     "given_block",
     "guard_state",
-    "ids_and_texts",
-    "open_documents",
     "open_guard",
+    "parts_of",
     "read_training",
     "read_training_parts",
-    "readable",
-    "readable_block",
     "recalibrate_model",
     "remove_finished",
     "report_model",
     "run_demo",
+    "score",
     "score_blocks",
-    "selected",
     "signal_histograms",
     "standing",
     "successor",

@@ -9,15 +9,23 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from torchsdm.application.inputs import checked
 from torchsdm.application.saved_model import SavedModel
-from torchsdm.columns import Columns
-from torchsdm.data import BadRow, BadRows, LabelledStates, Unreadable, join_states, state_of, usual_shape
+from torchsdm.data import (
+    BadRow,
+    BadRows,
+    Columns,
+    LabelledStates,
+    Place,
+    Unreadable,
+    join_states,
+    state_of,
+    usual_shape,
+)
 from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.settings import REJECTED
@@ -44,7 +52,7 @@ def answer_rows(
     texts: bool = False,
     guard: DriftGuard | None = None,
 ) -> list[dict[str, Any]]:
-    """Decide on a block of states: one row per input, with its id and the fields of ``Decisions.to_dicts``.
+    """Decide on a block of states: one row per input, with its id, its line, and the fields of ``Decisions.to_dicts``.
 
     Parameters
     ----------
@@ -67,34 +75,71 @@ def answer_rows(
         if k
         else classifier.decide(states, **watched).to_dicts()
     )
+    return _beside(block, rows, texts=texts)
+
+
+def explain_inputs(
+    saved: SavedModel,
+    source: str | None,
+    columns: Columns,
+    *,
+    k: int,
+    texts: Sequence[str] = (),
+    only: Collection[str] = (),
+    first: int | None = None,
+) -> Iterator[tuple[Row, str]]:
+    """The row of each input with all of its evidence, and the same in words.
+
+    Parameters
+    ----------
+    saved : SavedModel
+    source, columns
+        As for ``SavedModel.reading``; without a source, ``texts`` are explained.
+    k : int
+        Nearest training examples to show.
+    texts : sequence of str
+    only : collection of str
+        Ids of the inputs to explain; by default all.
+    first : int, optional
+        Explain only so many.
+    """
+    given = [given_block(saved, texts=texts)] if source is None else saved.blocks(source, columns)
+    for block in selected(given, only, first):
+        explanations = saved.classifier.explain(block.hidden_states, k)
+        rows = _beside(block, [one.to_dict() for one in explanations], texts=True)
+        yield from zip(rows, map(str, explanations), strict=True)
+
+
+def _beside(block: LabelledStates, rows: Iterable[Row], *, texts: bool) -> list[Row]:
+    """The rows of a block with what is not of the decision: id, line and, if asked for, text."""
+    places: Sequence[str | None] = [None] * len(block) if block.places is None else block.places
     return [
-        {"id": name, **({"text": text} if texts else {}), **row}
-        for (name, text), row in zip(ids_and_texts(block), rows, strict=True)
+        {"id": name, "line": line_of(place), **({"text": text} if texts else {}), **row}
+        for (name, text), place, row in zip(ids_and_texts(block), places, rows, strict=True)
     ]
 
 
-def with_rejected(answers: Iterable[list[Row]], bad: Mapping[int, BadRow]) -> Iterator[list[Row]]:
+def line_of(place: str | None) -> int | None:
+    """The line of a file, or the row of a table or of arrays; None for an input in memory."""
+    return place.line if isinstance(place, Place) else None
+
+
+def with_rejected(answers: Iterable[tuple[Sequence[int], list[Row]]], bad: Mapping[int, BadRow]) -> Iterator[list[Row]]:
     """Blocks of answers, with a row for every input that could not be decided on, each in its place.
 
-    Bad inputs may be noted while the answers are made, before the block that follows them. There must be an answer: it
-    shows what a row has.
+    Answers come with the numbers of their inputs. Bad inputs may be noted while the answers are made, before the block
+    that follows them. There must be an answer: it shows what a row has.
     """
     position = 0
-
-    def rejected(like: Row) -> Iterator[Row]:
-        nonlocal position
-        while position in bad:
-            yield rejected_row(bad[position], like)
-            position += 1
-
-    rows: list[Row] = []
-    for rows in answers:
+    row: Row = {}
+    for numbers, rows in answers:
         block: list[Row] = []
-        for row in rows:
-            block += [*rejected(row), row]
-            position += 1
+        for number, row in zip(numbers, rows, strict=True):
+            block += [rejected_row(bad[before], row) for before in range(position, number)]
+            block.append(row)
+            position = number + 1
         yield block
-    rest = [one for row in rows[-1:] for one in rejected(row)]
+    rest = [rejected_row(bad[number], row) for number in sorted(bad) if number >= position] if row else []
     if rest:
         yield rest
 
@@ -105,8 +150,8 @@ def rejected_row(bad: BadRow, like: Row) -> Row:
     It has the keys of a decision, so that every row of a file has the same columns.
     """
     blank: Row = {name: _blank(value) for name, value in like.items()}
-    unknown = {"predictions": None, "out_of_distribution": None}
-    return {**blank, **unknown, "id": bad.id, "admitted": False, "lane": REJECTED, "reason": str(bad)}
+    unknown = {"predictions": None, "out_of_distribution": None, "admitted": False, "lane": REJECTED}
+    return {**blank, **unknown, "id": bad.id, "line": line_of(bad.place), "reason": str(bad)}
 
 
 def _blank(value: Any) -> Any:
@@ -126,73 +171,73 @@ def example_row(classifier: SDMClassifier | SDMEnsemble, *, k: int = 0, texts: b
 def given_block(
     saved: SavedModel,
     *,
-    texts: Sequence[str] | None = None,
-    answers: Sequence[str] | None = None,
-    hidden_states: Sequence[Any] | None = None,
-) -> LabelledStates:
-    """Make a block of states from inputs in memory: texts, with answers if those are judged, or lists of numbers."""
-    if texts is not None:
-        if saved.text_classifier is None:
-            raise InvalidInputError(
-                "This model was trained on states only and cannot read texts.", remedy=Remedy.GIVE_STATES
-            )
-        return LabelledStates(saved.text_classifier.states(texts, answers=answers), None, texts=list(texts))
-    if hidden_states is not None and len(hidden_states) == 0:
-        return LabelledStates([], None)
-    try:
-        states = np.array(hidden_states, dtype=np.float32)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidInputError(f"hidden_states must be lists of numbers, all of the same length: {error}.") from error
-    if states.ndim not in (2, 3):
-        raise InvalidInputError(f"hidden_states must be a list of states. Got shape {states.shape}.")
-    return LabelledStates(states, None)
-
-
-def readable_block(
-    saved: SavedModel,
-    bad: BadRows,
-    *,
     texts: Sequence[Any] | None = None,
     answers: Sequence[Any] | None = None,
     hidden_states: Sequence[Any] | Array | None = None,
+    bad: BadRows | None = None,
 ) -> LabelledStates:
-    """``given_block`` of the inputs that can be decided on; the others are noted in ``bad``, by their numbers.
+    """Make a block of states from inputs in memory: texts, with answers if those are judged, or lists of numbers.
 
-    If there is none to decide on, that is an error.
+    Those that cannot be used are noted in ``bad``, by their numbers; that there are no others is an error. By default
+    the first is an error.
     """
-    found: BadRows = {}
-    if texts is not None and saved.text_classifier is not None:
-        extractor = saved.text_classifier.checked_extractor()
-        given = [text if isinstance(text, str) or text is None else [text] for text in texts]  # mappings are no rows
-        blocks = list(extractor.labelled_blocks(given, answers=answers, bad=found))
-    elif hidden_states is not None:
-        blocks = _listed_states(hidden_states, saved.classifier.n_features_in_, found)
+    found: BadRows | None = None if bad is None else {}
+    if texts is not None:
+        blocks = _read_texts(saved, texts, answers, found)
+    elif hidden_states is not None and len(hidden_states) == 0:
+        return LabelledStates([], None)
     else:
-        return given_block(saved, texts=texts)  # which refuses texts
+        blocks = _listed_states([] if hidden_states is None else hidden_states, saved.classifier.n_features_in_, found)
     block = join_states(blocks) if blocks else None
+    if bad is None or found is None:
+        return LabelledStates([], None) if block is None else block
     if block is not None:
-        numbers: Any = block.ids
-        block = checked(block, Path("request"), Columns(), needs_labels=False, numbers=numbers, bad=found)
+        block = checked(block, "request", Columns(), needs_labels=False, bad=found)
     bad |= {number: replace(one, place="") for number, one in sorted(found.items())}
     if block is None or not len(block):
         raise InvalidInputError(f"None of the inputs can be decided on: {next(iter(bad.values()))}.")
-    return replace(block, texts=None if texts is None else [texts[number] for number, _ in ids_and_texts(block)])
+    return block
 
 
-def _listed_states(hidden_states: Sequence[Any] | Array, width: int, bad: BadRows) -> list[LabelledStates]:
+def _read_texts(
+    saved: SavedModel, texts: Sequence[Any], answers: Sequence[Any] | None, bad: BadRows | None
+) -> list[LabelledStates]:
+    """The states of texts, in blocks; each shows the text without the answer that is judged."""
+    if saved.text_classifier is None:
+        raise InvalidInputError(
+            "This model was trained on states only and cannot read texts.", remedy=Remedy.GIVE_STATES
+        )
+    extractor = saved.text_classifier.checked_extractor()
+    given = [text if isinstance(text, str) or text is None else [text] for text in texts]  # mappings are no rows
+    documents = extractor.as_documents(given, answers, "raise" if bad is None else "reject")
+    reader, pieces = extractor.unread_blocks(documents, bad)
+    extraction = reader.load()
+    read = (reader.read(extraction, piece, bad) for piece in pieces)
+    blocks = [block for block in read if block is not None]
+    return [replace(block, texts=[texts[number] for number in block.numbers or ()]) for block in blocks]
+
+
+def _listed_states(hidden_states: Sequence[Any] | Array, width: int, bad: BadRows | None) -> list[LabelledStates]:
     """States given as lists of numbers, as one block; none if no list can be used."""
     whole = state_of(hidden_states, None, "hidden_states")
     if not isinstance(whole, Unreadable) and whole.ndim in (2, 3):  # nearly always: every list is numeric and as long
-        with np.errstate(over="ignore"):
-            return [LabelledStates(whole.astype(np.float32), None, list(range(len(whole))))]
+        return [_numbered_states(whole, range(len(whole)))]
+    if bad is None and isinstance(whole, Unreadable):
+        raise InvalidInputError(f"hidden_states must be lists of numbers, all of the same length: {whole}.")
+    if bad is None:
+        raise InvalidInputError(f"hidden_states must be a list of states. Got shape {np.shape(whole)}.")
     shape = usual_shape(hidden_states, width)
     states = {number: state_of(value, shape, "hidden_states") for number, value in enumerate(hidden_states)}
     bad |= {
         number: BadRow(number, "", str(one), number) for number, one in states.items() if isinstance(one, Unreadable)
     }
     good = {number: one for number, one in states.items() if not isinstance(one, Unreadable)}
+    return [_numbered_states(np.stack(list(good.values())), list(good))] if good else []
+
+
+def _numbered_states(states: Array, numbers: Sequence[int]) -> LabelledStates:
     with np.errstate(over="ignore"):  # values beyond float32 count as infinite
-        return [LabelledStates(np.stack(list(good.values())).astype(np.float32), None, list(good))] if good else []
+        return LabelledStates(states.astype(np.float32), None, list(numbers), numbers=list(numbers))
 
 
 def selected(
@@ -225,5 +270,5 @@ def ids_and_texts(block: LabelledStates) -> list[tuple[Any, str | None]]:
 
 
 def _rows_of(block: LabelledStates, rows: list[int]) -> LabelledStates:
-    ids, texts = zip(*(ids_and_texts(block)[row] for row in rows), strict=True)
-    return LabelledStates(np.asarray(block.hidden_states)[rows], None, ids, None if block.texts is None else texts)
+    named = block if block.ids is not None else replace(block, ids=[name for name, _ in ids_and_texts(block)])
+    return named.take(rows)

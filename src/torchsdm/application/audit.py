@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchsdm.application.outputs import check_output_format, write_rows
+from torchsdm.application.outputs import check_output, write_rows
 from torchsdm.application.training import read_training
-from torchsdm.columns import Columns
+from torchsdm.data import Columns
 from torchsdm.hidden_states import HiddenStateExtractor
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def audit_data(
     from torchsdm.evaluation import audit_labels, check_auditable
 
     if output is not None:
-        check_output_format(output)
+        check_output(output)
     pool = read_training(data, columns, extractor, partial(check_auditable, n_folds=n_folds))
     audited = audit_labels(pool, n_neighbors=n_neighbors, n_folds=n_folds, random_state=random_state, verbose=True)
     if output is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torchsdm.application.summaries import summary
 from torchsdm.application.update import ModelChange, new_examples
-from torchsdm.columns import Columns
+from torchsdm.data import Columns
 from torchsdm.estimators import Certify, SDMClassifier
 from torchsdm.labels import by_class
 from torchsdm.model import CERTIFICATION

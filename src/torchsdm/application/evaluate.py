@@ -5,17 +5,16 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchsdm.application.inputs import readable
+from torchsdm.application.inputs import Reading
 from torchsdm.application.saved_model import SavedModel
-from torchsdm.columns import Columns
-from torchsdm.data import BadRows, LabelledStates, join_states
+from torchsdm.data import BadRows, Columns, LabelledStates, join_states
 from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
+from torchsdm.hidden_states import default_store
 from torchsdm.labels import label_array
 from torchsdm.validation import as_list
 
@@ -67,26 +66,25 @@ def evaluate_model(
     if training is not None:
         _check_groups(classifier, wanted)
     found: dict[str, BadRows] = {name: {} for name in sets}
-    with ExitStack() as opened:
-        paths = {name: opened.enter_context(readable(source)) for name, source in sets.items()}
-        files = {name: opened.enter_context(readable(source)) for name, source in fitted_on.items()}
-        for path in files.values():
-            _labels_of_texts(saved, path, columns, needs_labels=True)
-        labels = {name: _labels_of_texts(saved, path, columns, rejects=bad is not None) for name, path in paths.items()}
-        called = _language_model_name(saved)
-        entrants = classifier_entrants(classifier, name=called)
-        entrants = _chosen(entrants, estimators) if training is None else entrants
-        for name, known in labels.items():
-            note = None if known is None else explain_labels(name, known or None, classifier.classes_)
-            if note is not None:
-                logger.info(note)  # the table says it again, but embedding takes long
-        states = {
-            name: _states(saved, path, columns, None if bad is None else found[name]) for name, path in paths.items()
-        }
-        parts: dict[str, Any] = {
-            name: join_states(list(saved.blocks(str(path), columns, needs_labels=True, cached=True)))
-            for name, path in files.items()
-        }
+    fitted = {name: saved.reading(file, columns, needs_labels=True) for name, file in fitted_on.items()}
+    for reading in fitted.values():
+        _labels_of_texts(reading)
+    readings = {
+        name: saved.reading(file, columns, takes_labels=True, bad=None if bad is None else found[name])
+        for name, file in sets.items()
+    }
+    labels = {name: _labels_of_texts(reading) for name, reading in readings.items()}
+    called = _language_model_name(saved)
+    entrants = classifier_entrants(classifier, name=called)
+    entrants = _chosen(entrants, estimators) if training is None else entrants
+    for name, known in labels.items():
+        note = None if known is None else explain_labels(name, known or None, classifier.classes_)
+        if note is not None:
+            logger.info(note)  # the table says it again, but embedding takes long
+    states = {name: _states(reading) for name, reading in readings.items()}
+    parts: dict[str, Any] = {
+        name: join_states(list(reading.blocks(default_store()))) for name, reading in fitted.items()
+    }
     if bad is not None:
         bad |= found
     if training is not None:
@@ -97,25 +95,24 @@ def evaluate_model(
     return Evaluation(entrants, states, chosen_alpha, {"model": str(saved.path)}, classifier, unread)
 
 
-def _labels_of_texts(
-    saved: SavedModel, path: Path, columns: Columns, *, needs_labels: bool = False, rejects: bool = False
-) -> list[Any] | None:
-    """The labels of texts, read without embedding any, or an empty list; None if the file contains states."""
-    documents = saved.documents(path, columns, with_labels=True, rejects=rejects)
+def _labels_of_texts(reading: Reading) -> list[Any] | None:
+    """The labels of texts, read without embedding any, or an empty list; None if the input contains states."""
+    documents = reading.documents
     if documents is None:
         return None
-    if needs_labels and not documents.has_labels:
-        raise InvalidInputError(f"{path} has no labels.", remedy=Remedy.NAME_LABELS)
-    len(documents)  # looks at all of them
-    return [document.label for document in documents] if documents.has_labels else []
+    if reading.needs_labels and not documents.has_labels:
+        raise InvalidInputError(f"{reading.source.name} has no labels.", remedy=Remedy.NAME_LABELS)
+    with reading.source.errors():
+        counts = documents.report.label_counts  # looks at all of them
+    return list(counts.elements()) if documents.has_labels else []
 
 
-def _states(saved: SavedModel, path: Path, columns: Columns, bad: BadRows | None) -> LabelledStates:
+def _states(reading: Reading) -> LabelledStates:
     """The states of a data set, with labels of any types side by side."""
-    blocks = list(saved.blocks(str(path), columns, takes_labels=True, bad=bad))
+    blocks, name = list(reading.blocks()), reading.source.name
     has_labels = all(block.labels is not None for block in blocks)
-    labels = [label for block in blocks for label in as_list(block.labels, "labels", str(path))] if has_labels else []
-    return replace(join_states(blocks), labels=label_array(labels, str(path)) if labels else None)
+    labels = [label for block in blocks for label in as_list(block.labels, "labels", name)] if has_labels else []
+    return replace(join_states(blocks), labels=label_array(labels, name) if labels else None)
 
 
 def _named(text: str) -> tuple[str, str]:

@@ -1,36 +1,148 @@
-"""Read texts or states from files or standard input, and check them."""
+"""An input on its way to states: opened, told apart, checked, and read by the language model if it contains texts."""
 
 from __future__ import annotations
 
-import shutil
-import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path, PurePosixPath
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 from torch import Tensor
 
-from torchsdm.columns import Columns
-from torchsdm.data import BadRow, BadRows, DataFiles, Documents, LabelledStates, is_data, is_states_folder
-from torchsdm.errors import EmptyInputError, InvalidInputError, MissingExtraError, Remedy
+from torchsdm.data import (
+    BadRow,
+    BadRows,
+    Columns,
+    Document,
+    Documents,
+    LabelledStates,
+    Source,
+    StatesOrigin,
+    StatesStore,
+    states_of,
+)
+from torchsdm.errors import EmptyInputError, InvalidInputError, Remedy
+from torchsdm.hidden_states import BlockReader, HiddenStateExtractor
 from torchsdm.validation import is_storable_id
 from torchsdm.wording import shortened
 
-STANDARD_INPUT = "-"
+BLOCK = 1024  #: stored states to decide on at once
+
+Piece: TypeAlias = "list[Document] | LabelledStates"
+"""A block of an input before any language model has read it."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """An input, of which it is known whether it contains texts or states."""
+
+    model: str
+    """The model that it is read for, for messages."""
+    source: Source
+    columns: Columns
+    documents: Documents | None
+    """Its texts; None if it contains states."""
+    find_extractor: Callable[[], HiddenStateExtractor] | None
+    """Loads what reads the texts."""
+    origin: StatesOrigin | None = None
+    """What states must be made from, if they say what they are made from."""
+    width: int | None = None
+    """The width that states must have."""
+    needs_labels: bool = False
+    takes_labels: bool = False
+    bad: BadRows | None = None
+    """Where rows that cannot be used are noted, before the block that follows them; None: they are errors."""
+
+    def pieces(self) -> tuple[PieceReader, Iterator[Piece]]:
+        """The blocks before any text is read, and what makes states of each."""
+        if self.documents is None or self.find_extractor is None:
+            return PieceReader(self.source.name, self.columns, self.needs_labels, self.takes_labels), self._stored()
+        reader, blocks = self.find_extractor().unread_blocks(self.documents, self.bad)
+        return PieceReader(self.source.name, self.columns, self.needs_labels, self.takes_labels, reader), blocks
+
+    def blocks(self, store: StatesStore | None = None) -> Iterator[LabelledStates]:
+        """The states of all rows that can be used, in blocks; an input without any is an error.
+
+        With a store, the states of texts are kept there.
+        """
+        with self.source.errors():
+            n_rows = 0
+            for block in self._blocks(store):
+                n_rows += len(block)
+                if len(block):
+                    yield block
+            if not n_rows:
+                raise self.nothing()
+
+    def _blocks(self, store: StatesStore | None) -> Iterator[LabelledStates]:
+        pieces: Iterator[Piece]
+        if self.documents is not None and self.find_extractor is not None and store is not None:
+            pieces = self.find_extractor().labelled_blocks(self.documents, store=store)
+            reader = PieceReader(self.source.name, self.columns, self.needs_labels, self.takes_labels)
+        else:
+            reader, pieces = self.pieces()
+        read = reader.load()
+        for piece in pieces:
+            yield read(piece, self.bad)
+
+    def nothing(self) -> InvalidInputError:
+        """The error for an input without any row that can be decided on."""
+        if not self.bad:
+            return EmptyInputError(f"{self.source.name} is empty.")
+        return InvalidInputError(f"{self.source.name} has no row that can be decided on. {self.bad[min(self.bad)]}.")
+
+    def _stored(self) -> Iterator[LabelledStates]:
+        columns = self.columns
+        names = (columns.states, columns.label or "labels", columns.id or "ids", "texts")
+        for block in states_of(self.source, BLOCK, names=names, bad=self.bad, width=self.width):
+            difference = None if self.origin is None or block.origin is None else self.origin.difference(block.origin)
+            if difference is not None:
+                raise InvalidInputError(
+                    f"{self.source.name} contains states of a different {difference.what} than {self.model} was "
+                    f"trained on: {shortened(repr(difference.theirs))}, not {shortened(repr(difference.ours))}."
+                )
+            yield block
+
+
+@dataclass(frozen=True)
+class PieceReader:
+    """Makes checked states of the blocks of an input, in this process or in another one."""
+
+    name: str
+    """The input, for messages."""
+    columns: Columns
+    needs_labels: bool = False
+    takes_labels: bool = False
+    reader: BlockReader | None = None
+    """Reads texts."""
+
+    def load(self) -> Read:
+        """The function that does; texts need a language model, which is loaded now."""
+        extraction = None if self.reader is None else self.reader.load()
+
+        def read(piece: Piece, bad: BadRows | None) -> LabelledStates:
+            block: LabelledStates | None
+            if isinstance(piece, LabelledStates):
+                block = piece
+            elif self.reader is None or extraction is None:
+                raise InvalidInputError(f"{self.name} contains texts, and there is no language model to read them.")
+            else:
+                block = self.reader.read(extraction, piece, bad)
+            if block is None:
+                return LabelledStates(np.empty((0, 1)), None)
+            if block.ids is None and self.columns.id is None:
+                block = replace(block, ids=list(block.numbers or ()))
+            needs_labels = self.needs_labels or (self.takes_labels and block.labels is not None)
+            return checked(block, self.name, self.columns, needs_labels=needs_labels, bad=bad)
+
+        return read
+
+
+Read: TypeAlias = "Callable[[Piece, BadRows | None], LabelledStates]"
 
 
 def checked(
-    block: LabelledStates,
-    path: Path,
-    columns: Columns,
-    *,
-    needs_labels: bool,
-    numbers: Sequence[int] = (),
-    bad: BadRows | None = None,
+    block: LabelledStates, name: str, columns: Columns, *, needs_labels: bool, bad: BadRows | None = None
 ) -> LabelledStates:
     """Check a block: its states must be finite, with one plain label and one plain id per row.
 
@@ -38,16 +150,16 @@ def checked(
     """
     for what, column, values in (("labels", columns.label, block.labels), ("ids", columns.id, block.ids)):
         if values is None and column is not None:
-            raise InvalidInputError(f"{path} has no {column!r} for the {what}.")
+            raise InvalidInputError(f"{name} has no {column!r} for the {what}.")
         if getattr(values, "ndim", 1) != 1:
-            raise InvalidInputError(f"{path}: {what} must have one value per row. Got more.")
+            raise InvalidInputError(f"{name}: {what} must have one value per row. Got more.")
     if needs_labels and block.labels is None:
-        raise InvalidInputError(f"{path} has no labels.", remedy=Remedy.NAME_LABELS)
+        raise InvalidInputError(f"{name} has no labels.", remedy=Remedy.NAME_LABELS)
     states = block.hidden_states if isinstance(block.hidden_states, Tensor) else np.asarray(block.hidden_states)
     is_real = not states.is_complex() if isinstance(states, Tensor) else states.dtype.kind in "fiub"
     if not is_real or states.ndim not in (2, 3):
         raise InvalidInputError(
-            f"{path}: states must be rows of numbers. Got {states.dtype} of shape {tuple(states.shape)}."
+            f"{name}: states must be rows of numbers. Got {states.dtype} of shape {tuple(states.shape)}."
         )
     with np.errstate(over="ignore"):  # values beyond float32 count as infinite
         finite = np.isfinite(
@@ -62,129 +174,13 @@ def checked(
         if problem is None and ids is not None and not has_id:
             problem = f"an id must be text or an integer. Got {shortened(repr(ids[row]))}"
         if problem is not None and bad is not None:
-            name = ids[row] if ids is not None and has_id else numbers[row]
-            bad[numbers[row]] = BadRow(numbers[row], block.place(row), problem, name)
+            number = block.number(row)
+            called = ids[row] if ids is not None and has_id else number
+            bad[number] = BadRow(number, block.place(row), problem, called)
             continue
         if problem is None and labels is not None and labels[row] is None:
             problem = "no label"
         if problem is not None:
-            raise InvalidInputError(f"{path}, {block.place(row)}: {problem}.")
+            raise InvalidInputError(f"{name}, {block.place(row)}: {problem}.")
         kept.append(row)
     return block if len(kept) == len(block) else block.take(kept)
-
-
-def named_and_checked(
-    block: LabelledStates,
-    path: Path,
-    columns: Columns,
-    *,
-    needs_labels: bool,
-    numbers: Sequence[int],
-    bad: BadRows | None,
-) -> LabelledStates:
-    """A block that is ``checked``; rows without ids are numbered."""
-    whole = block if block.ids is not None or columns.id is not None else replace(block, ids=list(numbers))
-    return checked(whole, path, columns, needs_labels=needs_labels, numbers=numbers, bad=bad)
-
-
-def nothing_to_decide_on(path: Path, bad: BadRows | None) -> InvalidInputError:
-    """The error for an input without any row that can be decided on."""
-    if not bad:
-        return EmptyInputError(f"{path} is empty.")
-    return InvalidInputError(f"{path} has no row that can be decided on. {next(iter(bad.values()))}.")
-
-
-def open_documents(
-    path: Path, columns: Columns, *, with_labels: bool, problems: str = "raise", with_answers: bool = False
-) -> Documents:
-    """The texts of a file, all checked before the first is used; with their answers if those are needed."""
-    return Documents(
-        path,
-        text=columns.text,
-        label=columns.label if columns.label is not None or with_labels else False,
-        id=columns.id,
-        answer="answer" if columns.answer is None and with_answers else columns.answer,
-        problems=problems,
-        repeated="keep",
-    )
-
-
-def check_output_place(output: Path, source: str) -> None:
-    """Refuse an output in a folder of which every file is input."""
-    folder = Path(source)
-    if folder.is_dir() and not is_states_folder(folder) and folder.resolve() in output.resolve().parents:
-        raise InvalidInputError(f"{output} is in {source}, where it would be read as input. Write it elsewhere.")
-
-
-@contextmanager
-def readable(source: str) -> Iterator[Path]:
-    """The path of an input: a file, a folder, or a pattern of files.
-
-    Standard input, as JSON lines, and what an address names are copied to a temporary folder first.
-    """
-    if source != STANDARD_INPUT and "://" not in source:
-        DataFiles.find(Path(source))  # says if there is nothing
-        yield Path(source)
-        return
-    with tempfile.TemporaryDirectory(prefix="sdm-") as folder:
-        if source == STANDARD_INPUT:
-            name, path = "standard input", Path(folder) / "standard-input.jsonl"
-            with open(path, "wb") as file:
-                shutil.copyfileobj(sys.stdin.buffer, file)
-        else:
-            name, path = _fetched(source, Path(folder))
-        try:
-            yield path
-        except InvalidInputError as error:
-            error.args = (error.what.replace(str(path), name),)
-            raise
-
-
-def _fetched(address: str, folder: Path) -> tuple[str, Path]:
-    """Copy what an address names: the file, or the folder that the files come from, and where it is now."""
-    root, pattern = _split_pattern(address)
-    try:
-        filesystem, start = _filesystem(root.rstrip("/"))
-        kind = filesystem.info(start)["type"]  # an error if it cannot be reached, which the calls below pass over
-        if not pattern and not address.endswith("/") and kind == "file":
-            path = folder / root.rpartition("/")[2]
-            filesystem.get_file(start, str(path))
-            return root, path
-        found = filesystem.glob(f"{start}/{pattern}", detail=True) if pattern else filesystem.find(start, detail=True)
-        for file, details in found.items():
-            name = PurePosixPath(file).relative_to(start)
-            if details["type"] == "file" and is_data(name):
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                filesystem.get_file(file, str(folder / name))
-    except (OSError, ValueError, ImportError) as error:
-        if isinstance(error, FileNotFoundError) and error.__cause__ is None:
-            raise InvalidInputError(f"There is no file {address!r}.") from error
-        raise InvalidInputError(f"{address} cannot be read: {error.__cause__ or error}.") from error
-    if not any(folder.iterdir()):
-        raise InvalidInputError(f"{address} names no files; names that begin with a dot or an underscore do not count.")
-    return root.rstrip("/"), folder
-
-
-def _split_pattern(address: str) -> tuple[str, str]:
-    """An address up to the first part with a wildcard, and the rest; a question mark is none, it begins a query."""
-    parts = address.split("/")
-    n_fixed = next((number for number, part in enumerate(parts) if "*" in part or "[" in part), len(parts))
-    return "/".join(parts[:n_fixed]), "/".join(parts[n_fixed:])
-
-
-def _filesystem(address: str) -> tuple[Any, str]:
-    """The filesystem of an address such as s3://bucket/new, as Ray Data finds it: Arrow's, or else fsspec's."""
-    try:
-        from pyarrow import ArrowInvalid
-        from pyarrow.fs import FileSystem
-    except ImportError as error:
-        raise MissingExtraError("pyarrow", "report", f"Reading {address}") from error
-    import fsspec
-    from fsspec.implementations.arrow import ArrowFSWrapper
-
-    try:
-        filesystem, path = FileSystem.from_uri(address)
-    except ArrowInvalid:  # a scheme that Arrow does not know
-        found: tuple[Any, str] = fsspec.url_to_fs(address)
-        return found
-    return ArrowFSWrapper(filesystem), path

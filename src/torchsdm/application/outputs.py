@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from torchsdm.data import is_states_folder
 from torchsdm.errors import InvalidInputError, MissingExtraError
 from torchsdm.files import whole_file
 
@@ -21,14 +22,19 @@ Blocks = Iterable[Sequence[Row]]
 Like = Callable[[], Row]  # makes a row like those to be written
 
 
-def check_output_format(path: Path) -> None:
-    """Refuse a file whose format is unknown or cannot be written here."""
+def check_output(path: Path, source: str | None = None) -> None:
+    """Refuse a file whose format is unknown or cannot be written here, or one among the files of the input."""
     ending = path.suffix.lower()
     if ending not in _WRITERS:
         known = ", ".join(_WRITERS)
         raise InvalidInputError(f"The name of an output file must end in one of {known}. Got {path.name!r}.")
     if ending == ".parquet":
         _pyarrow()
+    folder = None if source is None else Path(source)
+    if folder is None or not folder.is_dir() or is_states_folder(folder):
+        return
+    if folder.resolve() in path.resolve().parents:
+        raise InvalidInputError(f"{path} is in {source}, where it would be read as input. Write it elsewhere.")
 
 
 def write_rows(path: Path | None, blocks: Blocks, like: Like | None = None) -> None:
@@ -40,7 +46,7 @@ def write_rows(path: Path | None, blocks: Blocks, like: Like | None = None) -> N
     if path is None:
         _write_json_lines(sys.stdout, blocks)
         return
-    check_output_format(path)
+    check_output(path)
     write = _WRITERS[path.suffix.lower()]
     with whole_file(path) as temporary:
         if write is _write_parquet:
@@ -111,8 +117,9 @@ def _write_parquet(file: IO[Any], blocks: Blocks, like: Like | None = None) -> N
         tables = [_with_type(one, "id", pa.string()) for one in tables]
     whole = pa.concat_tables(tables, promote_options="default")
     for column in whole.schema:
-        if pa.types.is_null(column.type):  # all missing: texts, or numbers such as admitted_alpha
-            whole = _with_type(whole, column.name, pa.string() if column.name == "text" else pa.float64())
+        if pa.types.is_null(column.type):  # all missing: texts, lines, or numbers such as admitted_alpha
+            kind = {"text": pa.string(), "line": pa.int64()}.get(column.name, pa.float64())
+            whole = _with_type(whole, column.name, kind)
     pa.parquet.write_table(whole, file)
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from torchsdm.application.answers import Row, answer_rows, readable_block, with_rejected
+from torchsdm.application.answers import Row, answer_rows, given_block, with_rejected
 from torchsdm.application.saved_model import SavedModel
 from torchsdm.data import BadRow, BadRows, LabelledStates, join_states
 from torchsdm.errors import InvalidInputError, TorchSDMError
@@ -84,7 +84,8 @@ def answer_requests(
             continue
         sizes = [len(one) for one in blocks]
         for number, start, size in zip(numbers, _starts(sizes), sizes, strict=True):
-            parts = with_rejected([rows[start : start + size]], readings[number].bad)
+            reading = readings[number]
+            parts = with_rejected([(reading.block.numbers or (), rows[start : start + size])], reading.bad)
             answers[number] = [row for part in parts for row in part]
     return answers
 
@@ -114,8 +115,8 @@ def _kind(request: AnswerRequest, number: int) -> Any:
 def _read_alone(saved: SavedModel, request: AnswerRequest) -> _Reading | TorchSDMError:
     bad: BadRows = {}
     try:
-        block = readable_block(
-            saved, bad, texts=request.texts, answers=request.answers, hidden_states=request.hidden_states
+        block = given_block(
+            saved, texts=request.texts, answers=request.answers, hidden_states=request.hidden_states, bad=bad
         )
     except TorchSDMError as error:
         return error
@@ -138,7 +139,7 @@ def _read_together(saved: SavedModel, requests: Sequence[AnswerRequest]) -> list
 
 def _divided(whole: _Reading, sizes: Sequence[int]) -> list[_Reading | None]:
     """The parts of a reading, numbered from 0 again; None for a part in which nothing could be read."""
-    numbers = np.asarray(whole.block.ids)  # ascending: a list of texts has no other ids
+    numbers = np.asarray(whole.block.numbers)  # ascending
     parts: list[_Reading | None] = []
     for start, size in zip(_starts(sizes), sizes, strict=True):
         first, last = np.searchsorted(numbers, [start, start + size])
@@ -147,8 +148,8 @@ def _divided(whole: _Reading, sizes: Sequence[int]) -> list[_Reading | None]:
         if first == last:
             parts.append(None)
             continue
-        block = whole.block.take(range(first, last))
-        parts.append(_Reading(replace(block, ids=[number - start for number in numbers[first:last].tolist()]), bad))
+        own = [number - start for number in numbers[first:last].tolist()]
+        parts.append(_Reading(replace(whole.block.take(range(first, last)), ids=own, numbers=own), bad))
     return parts
 
 

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from torchsdm.application.answers import answer_rows, readable_block
+from torchsdm.application.answers import answer_rows, given_block
 from torchsdm.application.live_model import LiveModel, Snapshot
 from torchsdm.application.summaries import standing
 from torchsdm.data import BadRows, Documents, LabelledStates
@@ -165,7 +165,7 @@ class ReviewQueue:
         bad: BadRows = {}
         given: dict[str, Any] = {"texts": [row["text"] for row in rows], **({"answers": answers} if asks else {})}
         try:
-            block = self._reading(lambda: readable_block(saved, bad, **given))
+            block = self._reading(lambda: given_block(saved, **given, bad=bad))
             decisions = answer_rows(saved.classifier, block)
         except InvalidInputError as error:
             if len(rows) > 1:

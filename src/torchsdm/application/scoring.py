@@ -1,84 +1,156 @@
-"""Decide on a data set with copies of a saved model on a cluster: the rows that one process would write.
+"""Decide on a data set, in this process or with copies of the saved model on a cluster: the rows are the same.
 
-The model's files are sent to every node once, through Ray's object store; each replica loads them, and the language
-model if there are texts, and answers whole blocks. The blocks are those of one process, and they come back in order.
-With a folder, every finished block is kept there, so a job that was killed goes on with the first that is missing.
+On a cluster, the model's files are sent to every node once, through Ray's object store; each replica loads them, and
+the language model if there are texts, and answers whole blocks. The blocks are those of one process, and they come back
+in order. With a folder, every finished block is kept there, so a job that was killed goes on with the first that is
+missing.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, astuple, dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
 from torchsdm import __version__
-from torchsdm.application.answers import Row, answer_rows
-from torchsdm.application.inputs import named_and_checked, nothing_to_decide_on, readable
+from torchsdm.application.answers import Row, answer_rows, example_row, line_of, with_rejected
+from torchsdm.application.inputs import Piece, PieceReader, Read, Reading
+from torchsdm.application.outputs import write_rows
 from torchsdm.application.saved_model import SavedModel
 from torchsdm.cluster import RayBackend, device_type, map_in_order, portable
-from torchsdm.columns import Columns
-from torchsdm.data import BadRow, BadRows, Document, LabelledStates, input_files
-from torchsdm.errors import CheckpointError, InvalidInputError
+from torchsdm.data import BadRow, BadRows, Columns, LabelledStates, Place
+from torchsdm.errors import CheckpointError, EmptyInputError, InvalidInputError
 from torchsdm.files import file_digest, remove_unfinished, replace_file, strict_json
-from torchsdm.hidden_states import BlockReader
+from torchsdm.hidden_states import Progress
+from torchsdm.trust import DriftGuard
 from torchsdm.validation import Array
 from torchsdm.wording import shortened
 
 _JOB, _LOCK = "job.json", ".lock"
-_Piece: TypeAlias = "tuple[list[int], LabelledStates | list[Document]]"
+
+
+@dataclass
+class Scores:
+    """What came of deciding on an input."""
+
+    n_inputs: int = 0
+    lanes: Counter[str] = field(default_factory=Counter)
+    n_admitted: int = 0
+    bad: BadRows = field(default_factory=dict)
+    """Inputs that could not be read."""
+
+    def count(self, rows: Sequence[Row]) -> None:
+        """Take in the rows of some inputs."""
+        self.n_inputs += len(rows)
+        self.n_admitted += sum(row["admitted"] for row in rows)
+        self.lanes.update(row["lane"] for row in rows)
+
+
+def parts_of(output: Path) -> Path:
+    """Where finished blocks are kept until an output is complete."""
+    return output.with_name(f"{output.name}.parts")
+
+
+def score(
+    saved: SavedModel,
+    source: str,
+    columns: Columns,
+    output: Path | None = None,
+    *,
+    k: int = 0,
+    texts: bool = False,
+    strict: bool = False,
+    guard: DriftGuard | None = None,
+    backend: RayBackend | None = None,
+) -> Scores:
+    """Decide on every row of an input and write the decisions.
+
+    Parameters
+    ----------
+    saved, source, columns
+        As for ``SavedModel.reading``.
+    output : path, optional
+        The file to write, in the format of its name; by default standard output, as JSON lines.
+    k, texts
+        As for ``answer_rows``.
+    strict : bool
+        Whether a row that cannot be read is an error. By default it is rejected.
+    guard : DriftGuard, optional
+        Watches the inputs that are decided on, in their order.
+    backend : RayBackend, optional
+        A cluster, to decide there; blocks that are finished are kept in ``parts_of(output)`` until all are.
+    """
+    folder = None if backend is None or output is None else parts_of(output)
+    scores = Scores()
+    bad = None if strict else scores.bad
+
+    def decided() -> Iterator[list[Row]]:
+        with Progress(None, "input") as progress, suppress(EmptyInputError):  # no rows, no decisions
+            for rows in score_blocks(
+                saved, source, columns, k=k, texts=texts, bad=bad, guard=guard, backend=backend, folder=folder
+            ):
+                scores.count(rows)
+                yield rows
+                progress.update(len(rows))
+
+    write_rows(output, decided(), lambda: example_row(saved.classifier, k=k, texts=texts))
+    if folder is not None:
+        remove_finished(folder)
+    return scores
 
 
 def score_blocks(
     saved: SavedModel,
     source: str,
     columns: Columns,
-    backend: RayBackend,
     *,
     k: int = 0,
     texts: bool = False,
     bad: BadRows | None = None,
+    guard: DriftGuard | None = None,
+    backend: RayBackend | None = None,
     folder: str | Path | None = None,
 ) -> Iterator[list[Row]]:
-    """The rows of ``answer_rows`` for every block of an input, in order, decided on a cluster.
+    """The rows for every block of an input, in order; rows that are noted in ``bad`` are among them, rejected.
 
     Parameters
     ----------
     saved : SavedModel
-        As it is on disk, which is what the replicas load.
+        For a cluster, as it is on disk, which is what the replicas load.
     source, columns, bad
-        As for ``SavedModel.blocks``.
-    backend : RayBackend
+        As for ``SavedModel.reading``.
     k, texts
         As for ``answer_rows``.
+    guard : DriftGuard, optional
+    backend : RayBackend, optional
+        A cluster to decide on; by default this process decides.
     folder : path, optional
-        Where finished blocks are kept, to go on from: created if missing, and refused if it belongs to another job.
-        ``remove_finished`` removes it once the rows are somewhere safe.
+        Where a cluster's finished blocks are kept, to go on from: created if missing, and refused if it belongs to
+        another job. ``remove_finished`` removes it once the rows are somewhere safe.
     """
-    with readable(source) as path, ExitStack() as stack:
-        kept = None
-        if folder is not None:
-            kept = stack.enter_context(_FinishedBlocks.opened(Path(folder), _job(saved, path, columns, k, texts, bad)))
-        reader, pieces = saved.unread_blocks(path, columns, bad)
-        n_rows = 0
-        for answered in _answers(saved, path, columns, backend, k, texts, bad is None, reader, pieces, kept):
-            if bad is not None:
-                bad |= answered.bad
-            rows = answered.rows()
-            n_rows += len(rows)
-            if rows:
-                yield rows
-        if not n_rows:
-            raise nothing_to_decide_on(path, bad)
+    reading = saved.reading(source, columns, bad=bad, again=folder is not None)
+    with ExitStack() as stack:
+        if backend is None:
+            settings: dict[str, Any] = {"k": k, "texts": texts, "guard": guard}
+            answered: Iterator[_Answered] = (_answered(saved, block, **settings) for block in reading.blocks())
+        else:
+            kept = None
+            if folder is not None:
+                kept = stack.enter_context(_FinishedBlocks.opened(Path(folder), _job(saved, reading, k, texts)))
+            answered = _on_cluster(saved, reading, backend, k, texts, guard, kept)
+        yield from with_rejected(((one.numbers, one.rows) for one in answered), {} if bad is None else bad)
 
 
 def remove_finished(folder: str | Path) -> None:
@@ -93,44 +165,94 @@ def remove_finished(folder: str | Path) -> None:
 
 @dataclass(frozen=True)
 class _Answered:
-    """The answers to a block: rows as JSON lines, and the rows of the input that were found to be unusable."""
+    """The answers to a block, the numbers of their inputs, and the inputs that were found to be unusable."""
 
-    lines: bytes
-    bad: Mapping[int, BadRow]
-
-    @classmethod
-    def of(cls, rows: Sequence[Row], bad: Mapping[int, BadRow]) -> _Answered:
-        lines = "".join(f"{json.dumps(row, allow_nan=False, ensure_ascii=False)}\n" for row in rows)
-        return cls(lines.encode(), bad)
-
-    def rows(self) -> list[Row]:
-        return [json.loads(line) for line in self.lines.decode().split("\n") if line]
+    numbers: Sequence[int]
+    rows: list[Row]
+    bad: BadRows = field(default_factory=dict)
 
 
-def _answers(
+def _answered(saved: SavedModel, block: LabelledStates, bad: BadRows | None = None, **settings: Any) -> _Answered:
+    rows = answer_rows(saved.classifier, block, **settings) if len(block) else []
+    return _Answered([block.number(row) for row in range(len(block))], rows, bad or {})
+
+
+def _on_cluster(
     saved: SavedModel,
-    path: Path,
-    columns: Columns,
+    reading: Reading,
+    backend: RayBackend,
+    k: int,
+    texts: bool,
+    guard: DriftGuard | None,
+    kept: _FinishedBlocks | None,
+) -> Iterator[_Answered]:
+    """The answers to all blocks: those that are kept, then the others as they are decided, and kept."""
+    n_rows = 0
+    with reading.source.errors():
+        reader, pieces = reading.pieces()
+        for answered in _decided_there(saved, reader, pieces, backend, k, texts, reading.bad is None, kept):
+            if reading.bad is not None:
+                reading.bad.update(answered.bad)
+            n_rows += len(answered.rows)
+            if answered.rows:
+                yield answered if guard is None else replace(answered, rows=_watched(guard, answered.rows))
+        if not n_rows:
+            raise reading.nothing()
+
+
+def _decided_there(
+    saved: SavedModel,
+    reader: PieceReader,
+    pieces: Iterator[Piece],
     backend: RayBackend,
     k: int,
     texts: bool,
     is_strict: bool,
-    reader: BlockReader | None,
-    pieces: Iterator[_Piece],
     kept: _FinishedBlocks | None,
 ) -> Iterator[_Answered]:
-    """The answers to all blocks: those that are kept, then the others as they are decided, and kept."""
     n_kept = 0 if kept is None else kept.n_finished
     for number, _ in enumerate(islice(pieces, n_kept)):  # read again, since unusable rows are noted then
         if kept is not None:
             yield kept.read(number)
-    sent = None if reader is None else portable(reader)
-    replica = _Replica(_ModelFiles.of(saved), sent, path, columns, k, texts, is_strict)
-    kind = torch.device(saved.classifier.device or "cpu").type if sent is None else device_type(sent)
+    kind = torch.device(saved.classifier.device or "cpu").type
+    if reader.reader is not None:
+        sent = portable(reader.reader)
+        reader, kind = replace(reader, reader=sent), device_type(sent)
+    replica = _Replica(_ModelFiles.of(saved), reader, k, texts, is_strict)
     for number, answered in enumerate(map_in_order(backend, replica.load, pieces, device_type=kind), start=n_kept):
         if kept is not None:
             kept.write(number, answered)
         yield answered
+
+
+@dataclass(frozen=True)
+class _Watchable:
+    """Of decisions that were made elsewhere: what a guard looks at and may change."""
+
+    nearest_distance: Array
+    confidence: Array
+    similarity: Array
+    lane: Array
+    reason: Array
+    certified: Array
+    admitted: Array
+
+    def __len__(self) -> int:
+        return len(self.lane)
+
+
+def _watched(guard: DriftGuard, rows: list[Row]) -> list[Row]:
+    """The rows after a guard has seen them."""
+    columns = {one.name: np.array([row[one.name] for row in rows]) for one in fields(_Watchable)}
+    distances = [math.inf if row["nearest_distance"] is None else row["nearest_distance"] for row in rows]
+    watched: Any = guard.watch(_Watchable(**{**columns, "nearest_distance": np.array(distances)}))  # type: ignore[arg-type]
+    if not guard.raised:
+        return rows
+    changed = {name: getattr(watched, name).tolist() for name in ("lane", "reason", "certified", "admitted")}
+    return [
+        {**row, **dict(zip(changed, values, strict=True))}
+        for row, values in zip(rows, zip(*changed.values(), strict=True), strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -165,43 +287,33 @@ class _Replica:
     """What a replica needs to answer blocks."""
 
     model: _ModelFiles
-    reader: BlockReader | None
-    path: Path
-    columns: Columns
+    reader: PieceReader
     k: int
     texts: bool
     is_strict: bool
 
-    def load(self) -> Callable[[_Piece], _Answered]:
+    def load(self) -> Callable[[Piece], _Answered]:
         folder = tempfile.TemporaryDirectory(prefix="torchsdm-model-")
         saved = self.model.load(Path(folder.name))
-        read = None if self.reader is None else self.reader.load()
-        return partial(self._answer, saved, read, folder)  # the folder is removed with the replica
+        return partial(self._answer, saved, self.reader.load(), folder)  # the folder is removed with the replica
 
-    def _answer(self, saved: SavedModel, read: Any, _: object, piece: _Piece) -> _Answered:
-        numbers, block = piece
-        if not isinstance(block, LabelledStates):
-            if self.reader is None or read is None:
-                raise InvalidInputError("A replica without a language model got texts.")
-            block = self.reader.labelled(block, read(block))
-        bad: BadRows = {}
-        found = None if self.is_strict else bad
-        good = named_and_checked(block, self.path, self.columns, needs_labels=False, numbers=numbers, bad=found)
-        rows = answer_rows(saved.classifier, good, k=self.k, texts=self.texts) if len(good) else []
-        return _Answered.of(rows, bad)
+    def _answer(self, saved: SavedModel, read: Read, _: object, piece: Piece) -> _Answered:
+        bad: BadRows | None = None if self.is_strict else {}
+        return _answered(saved, read(piece, bad), bad, k=self.k, texts=self.texts)
 
 
 # --- What is kept ----------------------------------------------------------------------------------------------------
 
 
-def _job(saved: SavedModel, path: Path, columns: Columns, k: int, texts: bool, bad: BadRows | None) -> dict[str, Any]:
+def _job(saved: SavedModel, reading: Reading, k: int, texts: bool) -> dict[str, Any]:
     """Everything that the rows of a job depend on, as plain values."""
+    source = reading.source
     return {
         "torchsdm": __version__,
         "model": [file_digest(saved.path / "config.json"), saved.classifier.version_],
-        "input": {name: file_digest(file) for name, file in input_files(path).items()},
-        "columns": asdict(columns),
-        "settings": {"k": k, "texts": texts, "strict": bad is None},
+        "input": {source.file_name(file): file_digest(file) for file in source.files},
+        "columns": asdict(reading.columns),
+        "settings": {"k": k, "texts": texts, "strict": reading.bad is None},
     }
 
 
@@ -256,20 +368,28 @@ class _FinishedBlocks:
     def read(self, number: int) -> _Answered:
         """A finished block."""
         path = self._path(number)
-        first, _, lines = path.read_bytes().partition(b"\n")
         try:
-            bad = [BadRow(*one) for one in json.loads(first)]
-        except (ValueError, TypeError) as error:
+            first, *lines = path.read_text(encoding="utf-8").split("\n")
+            head = json.loads(first)
+            found = (BadRow(n, _place(place, line), problem, name) for n, place, line, problem, name in head["bad"])
+            bad = {one.number: one for one in found}
+            return _Answered(head["numbers"], [json.loads(line) for line in lines if line], bad)
+        except (ValueError, TypeError, KeyError) as error:
             raise CheckpointError(f"{path} is damaged: {error}. Remove {self.folder} to start over.") from error
-        return _Answered(lines, {one.number: one for one in bad})
 
     def write(self, number: int, answered: _Answered) -> None:
         """Keep a block that has just been decided."""
-        first = json.dumps([astuple(one) for one in answered.bad.values()]).encode()
+        bad = [[one.number, one.place, line_of(one.place), one.problem, one.id] for one in answered.bad.values()]
+        lines = [{"numbers": answered.numbers, "bad": bad}, *answered.rows]
+        text = "".join(f"{json.dumps(line, allow_nan=False, ensure_ascii=False)}\n" for line in lines)
         try:
-            replace_file(self._path(number), first + b"\n" + answered.lines)
+            replace_file(self._path(number), text.encode())
         except OSError as error:
             raise CheckpointError(f"{self.folder} cannot be written: {error}. Finished blocks are kept.") from error
 
     def _path(self, number: int) -> Path:
         return self.folder / f"block-{number:08d}.jsonl"
+
+
+def _place(words: str, line: int | None) -> str:
+    return words if line is None else Place.of(words, line)

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from torchsdm.application.describe import told_once
-from torchsdm.application.inputs import STANDARD_INPUT
 from torchsdm.application.summaries import summary
 from torchsdm.application.training import TRAINING, read_training_parts
 from torchsdm.application.update import check_model_output
 from torchsdm.cluster import Backend, extract_on
-from torchsdm.columns import Columns
 from torchsdm.core import check_control, check_targets
+from torchsdm.data import STANDARD_INPUT, Columns
 from torchsdm.errors import InvalidInputError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble, Strength
 from torchsdm.hidden_states import HiddenStateExtractor, default_store

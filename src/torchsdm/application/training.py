@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
-from torchsdm.application.inputs import STANDARD_INPUT, checked, open_documents, readable
-from torchsdm.columns import Columns
-from torchsdm.data import Documents, LabelledStates, StatesStore, has_states, read_states
+from torchsdm.application.inputs import checked
+from torchsdm.data import USUAL_NAMES, Columns, Documents, LabelledStates, Source, StatesStore, states_of
 from torchsdm.errors import EmptyInputError, InvalidInputError, Remedy
 from torchsdm.hidden_states import Elsewhere, HiddenStateExtractor, default_store
 from torchsdm.labels import count_classes, warn_of_lookalikes
@@ -23,7 +21,7 @@ BACKGROUND = "background"  #: the part that belongs to no class, whose labels ar
 
 
 @dataclass(frozen=True)
-class _Source:
+class _Part:
     """Labelled data of a file. The labels are known at once; the states of texts are extracted on request."""
 
     name: str
@@ -41,10 +39,10 @@ def read_training(
 
     ``check_labels`` is given the labels and may refuse them before any states are extracted.
     """
-    with _opened(source, columns, extractor, default_store()) as opened:
-        if check_labels is not None and opened.labels is not None:
-            check_labels(opened.labels)
-        return opened.states()
+    opened = _opened(source, columns, extractor, default_store())
+    if check_labels is not None and opened.labels is not None:
+        check_labels(opened.labels)
+    return opened.states()
 
 
 def read_training_parts(
@@ -73,18 +71,14 @@ def read_training_parts(
         Called with the classes, before the first text is extracted.
     """
     store = default_store() if store is None else store
-    with ExitStack() as files:
-        opened = {
-            part: files.enter_context(
-                _opened(source, columns, extractor, store, elsewhere, needs_labels=part != BACKGROUND)
-            )
-            for part, source in sources.items()
-        }
-        check_classes(_check_labels(opened))
-        return {part: one.states() for part, one in opened.items()}
+    opened = {
+        part: _opened(source, columns, extractor, store, elsewhere, needs_labels=part != BACKGROUND)
+        for part, source in sources.items()
+    }
+    check_classes(_check_labels(opened))
+    return {part: one.states() for part, one in opened.items()}
 
 
-@contextmanager
 def _opened(
     source: str,
     columns: Columns,
@@ -93,28 +87,37 @@ def _opened(
     elsewhere: Elsewhere | None = None,
     *,
     needs_labels: bool = True,
-) -> Iterator[_Source]:
+) -> _Part:
     columns = columns if needs_labels else replace(columns, label=None)
-    with readable(source) as path:
-        name = "standard input" if source == STANDARD_INPUT else str(path)
-        if has_states(path, columns.states):
+    data = Source.open(source, again=True)
+    with data.errors():
+        if data.holds_states(columns.states):
             if extractor is not None:
-                raise InvalidInputError(f"{path} already contains states.", remedy=Remedy.NO_LANGUAGE_MODEL)
-            names = {"labels": columns.label, "ids": columns.id}
-            given: dict[str, Any] = {part: column for part, column in names.items() if column is not None}
-            read = read_states(path, states=columns.states, needs_labels=needs_labels, **given)
-            states = checked(read, path, columns, needs_labels=needs_labels)
-            if not len(states):
-                raise EmptyInputError(f"{path} is empty.")
-            yield _Source(name, check_label_array(states.labels, name) if needs_labels else None, lambda: states)
-            return
+                raise InvalidInputError(f"{data.name} already contains states.", remedy=Remedy.NO_LANGUAGE_MODEL)
+            states = _read_states(data, columns, needs_labels)
+            labels = check_label_array(states.labels, data.name) if needs_labels else None
+            return _Part(data.name, labels, lambda: states)
         if extractor is None:
-            raise InvalidInputError(f"{path} contains texts.", remedy=Remedy.NAME_LANGUAGE_MODEL)
-        documents = open_documents(path, columns, with_labels=needs_labels)
+            raise InvalidInputError(f"{data.name} contains texts.", remedy=Remedy.NAME_LANGUAGE_MODEL)
+        label: str | Literal[False] | None = columns.label if needs_labels else False
+        documents = Documents(
+            data, text=columns.text, label=label, id=columns.id, answer=columns.answer, repeated="keep"
+        )
         if needs_labels and not documents.has_labels:
-            raise InvalidInputError(f"{path} has no labels.", remedy=Remedy.NAME_LABELS)
+            raise InvalidInputError(f"{data.name} has no labels.", remedy=Remedy.NAME_LABELS)
         labels = documents.label_array() if needs_labels else None
-        yield _Source(name, labels, partial(_extracted, documents, extractor, store, elsewhere))
+    return _Part(data.name, labels, partial(_extracted, documents, extractor, store, elsewhere))
+
+
+def _read_states(data: Source, columns: Columns, needs_labels: bool) -> LabelledStates:
+    """All states of an input."""
+    _, labels, ids, texts = USUAL_NAMES
+    names = (columns.states, columns.label or labels, columns.id or ids, texts)
+    (read,) = states_of(data, None, names=names, needs_labels=needs_labels)
+    states = checked(read, data.name, columns, needs_labels=needs_labels)
+    if not len(states):
+        raise EmptyInputError(f"{data.name} is empty.")
+    return states
 
 
 def _extracted(
@@ -125,7 +128,7 @@ def _extracted(
     return states if documents.has_ids else replace(states, ids=None)
 
 
-def _check_labels(opened: Mapping[str, _Source]) -> Array:
+def _check_labels(opened: Mapping[str, _Part]) -> Array:
     """Refuse what training would refuse, and warn of class names that look like typing errors; returns the classes."""
     labels = {part: one.labels for part, one in opened.items() if one.labels is not None}
     training = opened[TRAINING]

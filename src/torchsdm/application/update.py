@@ -11,8 +11,7 @@ from torchsdm.application.describe import told_once
 from torchsdm.application.live_model import LiveModel
 from torchsdm.application.saved_model import SavedModel
 from torchsdm.application.summaries import standing, summary
-from torchsdm.columns import Columns
-from torchsdm.data import LabelledStates
+from torchsdm.data import Columns, LabelledStates
 from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.estimators import Add, Recalibrate, Relabel, Remove, Request, SDMClassifier, SDMEnsemble
 from torchsdm.labels import check_known_labels

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from torchsdm.cli._options import AskedModel, asked_model_options, column_options, json_option, output_option, say
-from torchsdm.columns import Columns
+
+if TYPE_CHECKING:
+    from torchsdm.data import Columns
 
 
 @click.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,9 @@ from torchsdm.cli._options import (
     writing_options,
 )
 from torchsdm.cli._words import trust_lines
+
+if TYPE_CHECKING:
+    pass
 
 _FINE = 0.895  # from here on every alpha has a line in the table; below, every twentieth
 

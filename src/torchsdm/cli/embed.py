@@ -17,13 +17,12 @@ from torchsdm.cli._options import (
     resumable,
     say,
 )
-from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
 from torchsdm.settings import SEGMENTS
 from torchsdm.wording import counted
 
 if TYPE_CHECKING:
-    from torchsdm.data import Documents
+    from torchsdm.data import Columns
 
 
 @click.command()
@@ -97,24 +96,15 @@ def embed(
         )
         if extractor is None:
             raise InvalidInputError("Name a language model: --language-model NAME.")
-        from torchsdm.application import readable
-        from torchsdm.cluster import extract_on
-        from torchsdm.data import Documents
+        from torchsdm.application import embed_documents
 
-        with readable(documents) as path:
-            source = Documents(
-                path,
-                text=columns.text,
-                label=columns.label,
-                id=columns.id,
-                answer=columns.answer,
-                problems="skip" if skip_problems else "raise",
-                repeated="drop" if drop_repeated else "keep",
-            )
-            elsewhere = extract_on(backend, "sdm embed")
-            counts = extractor.extract_to(output, source, shard_size=shard_size, elsewhere=elsewhere)
-    summary = {**counts, "skipped": source.report.n_problems, "output": str(output)}
-    say(summary, _sentence(summary, source), as_json)
+        settings: dict[str, Any] = {"skip_problems": skip_problems, "drop_repeated": drop_repeated}
+        done = embed_documents(
+            extractor, documents, columns, output, **settings, shard_size=shard_size, backend=backend
+        )
+    problems = done.pop("problems")
+    summary = {**done, "output": str(output)}
+    say(summary, _sentence(summary, problems), as_json)
 
 
 def _layers(text: str) -> list[int]:
@@ -124,7 +114,7 @@ def _layers(text: str) -> list[int]:
         raise InvalidInputError(f"'--layer' must be numbers of layers, comma-separated. Got {text!r}.") from error
 
 
-def _sentence(summary: dict[str, Any], source: Documents) -> str:
+def _sentence(summary: dict[str, Any], problems: str | None) -> str:
     earlier = summary["documents"] - summary["extracted"]
     lines = [f"{summary['documents']} documents in {summary['output']}: {summary['extracted']} extracted now"]
     if earlier:
@@ -132,5 +122,5 @@ def _sentence(summary: dict[str, Any], source: Documents) -> str:
     if summary["documents_cut"]:
         lines.append(f"{summary['documents_cut']} were too long and lost {summary['tokens_cut']} tokens")
     if summary["skipped"]:
-        lines.append(f"{summary['skipped']} skipped ({source.report.explain()})")
+        lines.append(f"{summary['skipped']} skipped ({problems})")
     return "; ".join(lines) + "."

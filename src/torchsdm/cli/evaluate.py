@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,9 @@ from torchsdm.cli._options import (
     strict_option,
     warn_of_rejected,
 )
+
+if TYPE_CHECKING:
+    pass
 
 FORMATS = ("text", "markdown", "latex", "csv", "json")
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import click
 
 from torchsdm.cli._options import LanguageModel, column_options, json_option, language_model_options
-from torchsdm.columns import Columns
 from torchsdm.errors import InvalidInputError
 from torchsdm.wording import shortened
+
+if TYPE_CHECKING:
+    from torchsdm.data import Columns
 
 _HEADING = 300  # characters to show of an input's text
 
@@ -52,16 +55,12 @@ def explain(
         raise InvalidInputError("Give either INPUT or --say TEXT.")
     if exemplars < 1 or (first is not None and first < 1):
         raise InvalidInputError("--exemplars and --first must be at least 1.")
-    from torchsdm.application import answer_rows, given_block, ids_and_texts, selected
+    from torchsdm.application import explain_inputs
 
     saved = language_model.open(model)
-    given = [given_block(saved, texts=texts)] if inputs is None else saved.blocks(inputs, columns)
-    for block in selected(given, only, first):
+    for row, words in explain_inputs(saved, inputs, columns, k=exemplars, texts=texts, only=only, first=first):
         if as_json:
-            for row in answer_rows(saved.classifier, block, k=exemplars, calibration=True, texts=True):
-                click.echo(json.dumps(row, allow_nan=False, ensure_ascii=False))
+            click.echo(json.dumps(row, allow_nan=False, ensure_ascii=False))
             continue
-        explanations = saved.classifier.explain(block.hidden_states, exemplars)
-        for (name, of_input), explanation in zip(ids_and_texts(block), explanations, strict=True):
-            heading = f"id {name!r}" if of_input is None else f"id {name!r} {of_input}"
-            click.echo(f"{shortened(heading, _HEADING)}\n{explanation}\n")
+        heading = f"id {row['id']!r}" if row["text"] is None else f"id {row['id']!r} {row['text']}"
+        click.echo(f"{shortened(heading, _HEADING)}\n{words}\n")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,10 +21,14 @@ from torchsdm.cli._options import (
     strict_option,
     warn_of_rejected,
 )
-from torchsdm.columns import Columns
-from torchsdm.errors import EmptyInputError, InvalidInputError
+from torchsdm.errors import InvalidInputError
 from torchsdm.settings import LANES, REJECTED
 from torchsdm.wording import counted, guard_line, shortened
+
+if TYPE_CHECKING:
+    from torchsdm.application import SavedModel, Scores
+    from torchsdm.cluster import RayBackend
+    from torchsdm.data import Columns
 
 
 @click.command()
@@ -67,7 +69,7 @@ def predict(
     written by sdm embed); - reads JSON lines from standard input. It may be a folder of .jsonl, .csv, .tsv or .parquet
     files, or a pattern of them in quotes: they are read in the order of their names, as if they were one file, and
     names that begin with a dot or an underscore are left out. The output has one row per input, in order: its id,
-    the fields of Decisions, and its exemplars. .csv, .tsv and .parquet have one column per label, such as
+    its line, the fields of Decisions, and its exemplars. .csv, .tsv and .parquet have one column per label, such as
     probabilities[LABEL], and exemplars as JSON in one column.
 
     A row that cannot be read (broken JSON, no text, NaN in its states, a duplicate id) is a row of the output too: not
@@ -99,78 +101,55 @@ def predict(
             "give their folder, or a pattern in quotes: 'data/*.jsonl'."
         )
     (inputs,) = sources
-    from tqdm.auto import tqdm
-
-    from torchsdm.application import (
-        answer_rows,
-        check_output_format,
-        check_output_place,
-        example_row,
-        guard_state,
-        open_guard,
-        remove_finished,
-        score_blocks,
-        with_rejected,
-        write_rows,
-    )
-    from torchsdm.cluster import RayBackend, as_backend
-    from torchsdm.data import BadRows
-
-    if output is not None:
-        check_output_format(output)
-        check_output_place(output, inputs)
     if shards is not None and backend is None:
         raise InvalidInputError("--shards needs a cluster: --ray auto, or --ray HOST:PORT.")
-    if shards is None:
-        saved, cluster = language_model.open(model), as_backend(backend, "sdm predict")
-    else:
-        saved, cluster = language_model.open(model, RayBackend(str(backend), shards)), None
-    finished = None if cluster is None or output is None else output.with_name(f"{output.name}.parts")
+    from torchsdm.application import check_output, guard_state, open_guard, parts_of, score
+
+    if output is not None:
+        check_output(output, inputs)
+    saved, cluster = _opened(language_model, model, backend, shards)
     guard = None if no_guard else open_guard(saved.classifier, guard_file)
-    n_inputs = n_admitted = 0
-    lanes: Counter[str] = Counter()
-    bad: BadRows = {}
-
-    def answers() -> Iterator[list[dict[str, Any]]]:
-        if cluster is not None:
-            found = None if strict else bad
-            for rows in score_blocks(
-                saved, inputs, columns, cluster, k=exemplars, texts=texts, bad=found, folder=finished
-            ):
-                yield rows if guard is None else guard.watch_rows(rows)
-            return
-        for block in saved.blocks(inputs, columns, bad=None if strict else bad):
-            yield answer_rows(saved.classifier, block, k=exemplars, texts=texts, guard=guard)
-
-    def decided() -> Iterator[list[dict[str, Any]]]:
-        nonlocal n_inputs, n_admitted
-        with tqdm(unit="input", disable=None) as progress, suppress(EmptyInputError):  # no rows, no decisions
-            for rows in with_rejected(answers(), bad):
-                n_inputs += len(rows)
-                n_admitted += sum(row["admitted"] for row in rows)
-                lanes.update(row["lane"] for row in rows)
-                yield rows
-                progress.update(len(rows))
-
-    def kept() -> list[str]:
-        n = 0 if finished is None else len(list(finished.glob("block-*.jsonl")))
-        return [f"{counted(n, 'finished block')} in {finished}"] if n else []
-
-    with resumable(kept) if finished is not None else nullcontext():
-        write_rows(output, decided(), lambda: example_row(saved.classifier, k=exemplars, texts=texts))
-    if finished is not None:
-        remove_finished(finished)
+    parts = None if cluster is None or output is None else parts_of(output)
+    with resumable(lambda: _kept(parts)) if parts is not None else nullcontext():
+        scores = score(
+            saved, inputs, columns, output, k=exemplars, texts=texts, strict=strict, guard=guard, backend=cluster
+        )
     if guard is not None and guard_file is not None:
         guard.save(guard_file)
+    warn_of_rejected(scores.bad, scores.n_inputs, "standard input" if inputs == "-" else inputs)
     state = None if guard is None else guard_state(guard)
-    warn_of_rejected(bad, n_inputs, "standard input" if inputs == "-" else inputs)
     if output is not None:
-        summary = {"inputs": n_inputs, "admitted": n_admitted, "lanes": lanes, "guard": state, "output": str(output)}
-        listed = ", ".join(f"{lanes[lane]} {lane}" for lane in (*LANES, *([REJECTED] if bad else [])))
-        done = f"{n_admitted} of {n_inputs} inputs admitted ({listed}); decisions in {output}."
-        done = done if n_inputs else f"0 inputs: {inputs} is empty, and so is {output}."
-        say(summary, done if state is None else f"{done}\n{guard_line(state, guard_file)}", as_json)
-    elif not n_inputs:
+        _say(scores, inputs, output, state, guard_file, as_json)
+    elif not scores.n_inputs:
         click.echo(f"sdm: 0 inputs: {inputs} is empty.", err=True)
     elif state is not None and state["raised"]:
         click.echo(f"sdm: warning: {guard_line(state, guard_file)}", err=True)
+
+
+def _opened(
+    language_model: LanguageModel, model: str, backend: str | None, shards: int | None
+) -> tuple[SavedModel, RayBackend | None]:
+    """The model, and the cluster whose replicas decide; with shards, the model's support is on the cluster instead."""
+    if backend is None:
+        return language_model.open(model), None
+    from torchsdm.cluster import RayBackend, as_backend
+
+    if shards is None:
+        return language_model.open(model), as_backend(backend, "sdm predict")
+    return language_model.open(model, RayBackend(backend, shards)), None
+
+
+def _kept(parts: Path) -> list[str]:
+    n = len(list(parts.glob("block-*.jsonl")))
+    return [f"{counted(n, 'finished block')} in {parts}"] if n else []
+
+
+def _say(
+    scores: Scores, inputs: str, output: Path, state: dict[str, Any] | None, guard_file: Path | None, as_json: bool
+) -> None:
+    n, lanes = scores.n_inputs, scores.lanes
+    summary = {"inputs": n, "admitted": scores.n_admitted, "lanes": lanes, "guard": state, "output": str(output)}
+    listed = ", ".join(f"{lanes[lane]} {lane}" for lane in (*LANES, *([REJECTED] if scores.bad else [])))
+    done = f"{scores.n_admitted} of {n} inputs admitted ({listed}); decisions in {output}."
+    done = done if n else f"0 inputs: {inputs} is empty, and so is {output}."
+    say(summary, done if state is None else f"{done}\n{guard_line(state, guard_file)}", as_json)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +19,9 @@ from torchsdm.cli._options import (
     strict_option,
     warn_of_rejected,
 )
+
+if TYPE_CHECKING:
+    pass
 
 
 @click.command()

@@ -6,6 +6,7 @@ The blocks are those that one process would cut, so the states are the same; who
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -40,9 +41,7 @@ def portable(reader: BlockReader) -> BlockReader:
         )
     model = str(extractor.model)
     place = str(Path(model).resolve()) if Path(model).exists() else model  # a node works in another directory
-    return BlockReader(
-        clone(extractor).set_params(model=place), reader.origin, reader.source, reader.has_labels, reader.is_strict
-    )
+    return replace(reader, extractor=clone(extractor).set_params(model=place))
 
 
 def device_type(reader: BlockReader) -> str:
@@ -54,5 +53,5 @@ def _reading(
     reader: BlockReader,
 ) -> Callable[[tuple[int, Sequence[Document]]], tuple[int, ExtractedStates]]:
     """What a replica does."""
-    read = reader.load()
-    return lambda numbered: (numbered[0], read(numbered[1]))
+    extraction = reader.load()
+    return lambda numbered: (numbered[0], extraction.extract(numbered[1], lambda _: None, reader.source))

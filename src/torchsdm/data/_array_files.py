@@ -15,6 +15,7 @@ from numpy.lib import format as npy_format
 from safetensors import safe_open
 
 from torchsdm.data._request import Request
+from torchsdm.data.document import Place
 from torchsdm.data.labelled import LabelledStates
 from torchsdm.errors import InvalidInputError
 from torchsdm.validation import Array, ArrayLike, check_same_length
@@ -40,18 +41,19 @@ def _array_blocks(request: Request, arrays: Sequence[_ArrayInFile | None]) -> It
         raise request.missing(request.names[0])
     for array in arrays:
         if array is not None and not array.shape:
-            raise InvalidInputError(f"{request.path}: {array.name!r} is a single number, not one row per input.")
+            raise InvalidInputError(f"{request.source.name}: {array.name!r} is a single number, not one row per input.")
         if array is not None:
-            check_same_length(len(arrays[0]), array, array.name, str(request.path))
+            check_same_length(len(arrays[0]), array, array.name, request.source.name)
     n_rows = len(arrays[0])
     for start in [0] if request.size is None else range(0, n_rows, request.size):
         stop = n_rows if request.size is None else min(start + request.size, n_rows)
         columns: list[Any] = [None if array is None else array.read(start, stop) for array in arrays]
-        yield replace(LabelledStates(*columns), places=[f"row {number + 1}" for number in range(start, stop)])
+        places = [Place.of(f"row {number + 1}", number + 1) for number in range(start, stop)]
+        yield replace(LabelledStates(*columns), places=places, numbers=range(start, stop))
 
 
 def safetensors_blocks(request: Request) -> Iterator[LabelledStates]:
-    with safe_open(request.files.files[0], framework="pt") as archive:
+    with safe_open(request.source.files[0], framework="pt") as archive:
         present = set(archive.keys())
 
         def tensor(name: str) -> _ArrayInFile:
@@ -63,7 +65,7 @@ def safetensors_blocks(request: Request) -> Iterator[LabelledStates]:
 
 def npz_blocks(request: Request) -> Iterator[LabelledStates]:
     with ExitStack() as opened:
-        archive = opened.enter_context(zipfile.ZipFile(request.files.files[0]))
+        archive = opened.enter_context(zipfile.ZipFile(request.source.files[0]))
         members = {info.filename: info for info in archive.infolist()}
 
         def array(name: str) -> _ArrayInFile | None:
@@ -94,8 +96,8 @@ def _npy_array(request: Request, name: str, info: zipfile.ZipInfo, stream: IO[by
         raise ValueError(f"{name!r} has {n_bytes} bytes, which does not match its shape {shape}")
     if is_fortran and request.size is not None and shape[0] > request.size:
         raise InvalidInputError(
-            f"{request.path}: {name!r} is stored column by column (in Fortran order) and cannot be read in blocks of "
-            "rows. Store numpy.ascontiguousarray of it instead."
+            f"{request.source.name}: {name!r} is stored column by column (in Fortran order) and cannot be read in "
+            "blocks of rows. Store numpy.ascontiguousarray of it instead."
         )
 
     def read(start: int, stop: int) -> Array:

@@ -4,33 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TypeAlias
 
-from torchsdm.data._data_files import DataFiles
 from torchsdm.data.document import BadRows
+from torchsdm.data.source import Source
 from torchsdm.errors import InvalidInputError, Remedy
 
+Names: TypeAlias = tuple[str, str, str, str]
+"""The names of states, labels, ids and texts."""
+USUAL_NAMES: Names = ("hidden_states", "labels", "ids", "texts")
 _SINGULAR = {"labels": "label", "ids": "id", "texts": "text"}  # as in rows of documents
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to read from the files of an input."""
+    """What to read from an input."""
 
-    files: DataFiles
+    source: Source
     size: int | None
     """Rows per block; None for all rows in one."""
-    names: tuple[str, ...]
-    """The names of states, labels, ids and texts."""
+    names: Names
     bad: BadRows | None = None
     """Where rows that cannot be used are noted; None: they are errors."""
     width: int | None = None
     """The width of the states that are wanted, if it is known."""
-
-    @property
-    def path(self) -> Path:
-        """The input, as it was given."""
-        return self.files.path
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -46,4 +43,4 @@ class Request:
 
     def missing(self, name: str) -> InvalidInputError:
         """The error for something that is not in the file."""
-        return InvalidInputError(f"{self.path}: no {name!r} found.", remedy=Remedy.NAME_ARRAYS)
+        return InvalidInputError(f"{self.source.name}: no {name!r} found.", remedy=Remedy.NAME_ARRAYS)

@@ -1,9 +1,28 @@
-"""One text and what is known about it; one row that cannot be used and why."""
+"""Where a row is in its source, one text and what is known about it, one row that cannot be used and why."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+
+class Place(str):
+    """Where a row is in a file, such as "line 3", or "part-2.jsonl line 3" of several files."""
+
+    __slots__ = ("line",)
+    line: int
+    """The line of a file of texts, the row of a table or of arrays, counted from 1."""
+
+    @classmethod
+    def of(cls, words: str, line: int) -> Place:
+        """The place that some words name."""
+        place = cls(words)
+        place.line = line
+        return place
+
+    def within(self, file: str) -> Place:
+        """The same place with the name of its file, where the input has several."""
+        return self.of(f"{file} {self}", self.line)
 
 
 @dataclass(frozen=True)
@@ -16,7 +35,8 @@ class Document:
     answer: str | None = None
     """Another model's answer to the text, if that is what is judged."""
     place: str = ""
-    """Where it is in its source: "line 3" of a file, "row 3" of a table or list, counted from 1."""
+    """Where it is in its source: "line 3" of a file, "row 3" of a table or list, counted from 1. That of a file is a
+    ``Place``."""
     number: int = 0
     """Its position among the rows of its source, counted from 0."""
 

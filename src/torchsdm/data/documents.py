@@ -1,7 +1,8 @@
 """Texts to classify, with optional labels, ids and answers, from files, tables and lists.
 
 ``Documents`` can be iterated any number of times and is never in memory all at once. The first pass looks for missing,
-empty and duplicate entries and says where they are: nothing is dropped silently.
+empty and duplicate entries and says where they are: nothing is dropped silently. Whoever rejects what cannot be used,
+and needs no labels, reads them once, in passing.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
 
-from torchsdm.data._lines import Unreadable
-from torchsdm.data._sources import choose_columns, open_source
+from torchsdm.data._rows import Unreadable, readable_rows
 from torchsdm.data.document import BadRow, BadRows, Document
+from torchsdm.data.source import Source
 from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, Remedy, warn_user
 from torchsdm.validation import Array, check_choice, check_positive, is_storable_id, is_storable_label, is_storable_text
 
@@ -120,12 +122,11 @@ class Documents:
         rejects = problems == "reject"
         self._needs_answers = bool(answer) or answers is not None
         beside = {"label": labels, "id": ids, "answer": answers}
-        opened = open_source(source, {name: values for name, values in beside.items() if values is not None})
-        self._source = opened if rejects else opened.strict()
+        self._source = Source.of(source, {name: values for name, values in beside.items() if values is not None})
         self.name = self._source.name
         """The file, or the kind of object that the documents come from."""
         parts = {"text": text, "label": label, "id": id, "answer": answer}
-        self._columns = choose_columns(self._source, parts, usual=rejects)
+        self._columns = self._source.choose_columns(parts, usual=rejects)
         names = {"label": label, "id": id}
         self._unseen = [part for part, name in names.items() if name is None and self._columns[part] is None]
         self._report: DocumentReport | None = None
@@ -160,40 +161,55 @@ class Documents:
         return self.report.n_documents
 
     def __iter__(self) -> Iterator[Document]:
-        report, digest = self.report, hashlib.sha256()
-        for document, problem, is_repeated in self._examined(DocumentReport()):
-            if problem is None and not (is_repeated and self._drop):
-                digest.update(_document_digest(document))
-                yield document
-        if digest.hexdigest() != report.fingerprint:
+        expected, again = self.report.fingerprint, DocumentReport()
+        yield from self._pass(again)
+        if again.fingerprint != expected:
             raise InvalidInputError(f"{self.name} changed while it was being read. Start again.")
 
     def blocks(self, size: int) -> Iterator[list[Document]]:
         """The documents in lists of ``size``; the last one may be shorter."""
         check_positive(size, "size", "Documents.blocks", integer=True)
-        block: list[Document] = []
-        for document in self:
-            block.append(document)
-            if len(block) == size:
-                yield block
-                block = []
-        if block:
-            yield block
+        return _blocks(self, size)
+
+    def blocks_in_passing(self, size: int, bad: BadRows) -> Iterator[list[Document]]:
+        """``blocks`` of the first pass, which is not repeated.
+
+        What cannot be used is noted in ``bad`` before the block that follows it. That there is nothing else, or a label
+        missing, is an error after the last block.
+        """
+        report = DocumentReport(bad_rows=bad)
+        yield from _blocks(self._pass(report, in_passing=True), size)
+        self._check(report)
 
     def _examine(self) -> DocumentReport:
-        report, digest = DocumentReport(), hashlib.sha256()
-        for document, problem, is_repeated in self._examined(report):
+        report = DocumentReport()
+        for _ in self._pass(report):
+            pass
+        self._check(report)
+        if report.repeated and self._warn:
+            warn_user(f"{self.name}: {report.explain_repeated()}.", DataWarning, Remedy.DROP_REPEATED)
+        return report
+
+    def _pass(self, report: DocumentReport, *, in_passing: bool = False) -> Iterator[Document]:
+        """The documents that are used; in passing, nothing is kept that only another pass could need."""
+        digest = hashlib.sha256()
+        for document, problem, is_repeated in self._examined(report, in_passing):
             if problem is not None:
                 report.problems.setdefault(problem, []).append(document.place)
                 name = document.id if is_storable_id(document.id) else document.number
                 report.bad_rows[document.number] = BadRow(document.number, document.place, problem, name)
             elif not (is_repeated and self._drop):
                 report.n_documents += 1
-                if document.answer is None:
-                    report.unanswered.append(document.place)
-                report.label_counts[document.label] += 1
-                digest.update(_document_digest(document))
+                if not in_passing:
+                    if document.answer is None:
+                        report.unanswered.append(document.place)
+                    report.label_counts[document.label] += 1
+                    digest.update(_document_digest(document))
+                yield document
         report.fingerprint = digest.hexdigest()
+
+    def _check(self, report: DocumentReport) -> None:
+        """Raise if there are problems that are errors, or no document is left."""
         refused = {kind: places for kind, places in report.problems.items() if self._refuses(kind)}
         if refused:
             n_refused = sum(map(len, refused.values()))
@@ -206,20 +222,20 @@ class Documents:
             raise InvalidInputError(
                 f"{self.name} has no document that can be used{f': {explained}' * bool(explained)}."
             )
-        if report.repeated and self._warn:
-            warn_user(f"{self.name}: {report.explain_repeated()}.", DataWarning, Remedy.DROP_REPEATED)
-        return report
 
     def _refuses(self, problem: str) -> bool:
         """Whether a kind of problem is an error."""
         return self._problems == "raise" or (self._problems == "reject" and problem in _LABEL_PROBLEMS)
 
-    def _examined(self, report: DocumentReport) -> Iterator[tuple[Document, str | None, bool]]:
+    def _examined(
+        self, report: DocumentReport, in_passing: bool = False
+    ) -> Iterator[tuple[Document, str | None, bool]]:
         """Each document with its problem, and whether its text is a duplicate (noted in the report)."""
         seen_ids: set[Any] = set()
         seen_texts: dict[bytes, Any] = {}
         to_label = self._source.label_reader(self._columns["label"])
-        for index, (place, row) in enumerate(self._source.rows()):
+        rows = self._source.rows()
+        for index, (place, row) in enumerate(rows if self._problems == "reject" else readable_rows(rows, self.name)):
             if isinstance(row, Unreadable):
                 yield Document("", index, place=place, number=index), str(row), False
                 continue
@@ -245,7 +261,11 @@ class Documents:
             if problem is not None:
                 yield document, problem, False
                 continue
-            seen_ids.add(name)
+            if self.has_ids:
+                seen_ids.add(name)
+            if in_passing:
+                yield document, None, False
+                continue
             key = _text_digest(document)
             is_repeated = key in seen_texts
             if is_repeated:
@@ -273,6 +293,11 @@ class Documents:
         if not is_storable_id(name):
             return "no id" if name is None else "id that is neither text nor an integer"
         return "duplicate id" if name in seen_ids else None
+
+
+def _blocks(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
+    documents = iter(documents)
+    return iter(lambda: list(islice(documents, size)), [])
 
 
 def _plain(value: Any, *, is_typed: bool) -> Any:

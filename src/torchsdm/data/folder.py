@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from torchsdm.data.document import Document
 from torchsdm.data.extracted import ExtractedStates
 from torchsdm.data.origin import StatesOrigin
+from torchsdm.data.source import MANIFEST_NAME
 from torchsdm.data.store import Make, block_name, read_block, write_block
 from torchsdm.errors import CheckpointError, InvalidInputError, ModelFileError, TorchSDMError
 from torchsdm.files import (
@@ -35,7 +36,6 @@ from torchsdm.files import (
 from torchsdm.validation import Array
 from torchsdm.wording import shortened
 
-MANIFEST_NAME = "manifest.json"
 _FORMAT = "torchsdm-states"
 _FORMAT_VERSION = 1
 _LOCK_NAME = ".lock"

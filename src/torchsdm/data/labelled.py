@@ -15,6 +15,8 @@ from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.labels import as_label_array
 from torchsdm.validation import Array, ArrayLike, as_list
 
+_LISTED = ("ids", "texts", "places", "numbers")
+
 
 @dataclass(frozen=True)
 class LabelledStates:
@@ -35,6 +37,8 @@ class LabelledStates:
         The language model, prompt and settings that the states were made with.
     places : (N,), optional
         Where each row is in its source, such as "line 4"; for messages.
+    numbers : (N,), optional
+        The position of each row among the rows of its source, counted from 0.
     """
 
     hidden_states: ArrayLike
@@ -45,6 +49,7 @@ class LabelledStates:
     logit_labels: Sequence[Any] | None = None
     origin: StatesOrigin | None = None
     places: Sequence[str] | None = None
+    numbers: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         if self.label_logits is None:
@@ -81,6 +86,10 @@ class LabelledStates:
         """Where a row is in its source."""
         return f"row {row + 1}" if self.places is None else self.places[row]
 
+    def number(self, row: int) -> int:
+        """The position of a row among the rows of its source."""
+        return row if self.numbers is None else self.numbers[row]
+
     def take(self, rows: Sequence[int] | Array) -> LabelledStates:
         """Some rows, in the order given, by number; a mask is refused."""
         if len(rows) and isinstance(rows[0], (bool, np.bool_)):
@@ -99,6 +108,7 @@ class LabelledStates:
             self.logit_labels,
             self.origin,
             listed(self.places),
+            listed(self.numbers),
         )
 
 
@@ -109,7 +119,7 @@ def join_states(blocks: Sequence[LabelledStates]) -> LabelledStates:
         parts = [getattr(block, name) for block in blocks]
         if any(part is None for part in parts):
             return None
-        if name in ("ids", "texts", "places"):
+        if name in _LISTED:
             return [value for part in parts for value in part]
         return torch.cat(list(parts)) if isinstance(parts[0], Tensor) else np.concatenate(parts)
 
@@ -117,7 +127,7 @@ def join_states(blocks: Sequence[LabelledStates]) -> LabelledStates:
         raise InvalidInputError("'blocks' of join_states must contain at least one block. Got none.")
     if any(block.logit_labels != blocks[0].logit_labels or block.origin != blocks[0].origin for block in blocks):
         raise InvalidInputError("'blocks' of join_states must share one origin and the same label logits. Got several.")
-    columns = {name: joined(name) for name in ("hidden_states", "labels", "ids", "texts", "label_logits", "places")}
+    columns = {name: joined(name) for name in ("hidden_states", "labels", "label_logits", *_LISTED)}
     return LabelledStates(**columns, logit_labels=blocks[0].logit_labels, origin=blocks[0].origin)
 
 

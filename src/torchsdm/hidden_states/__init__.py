@@ -1,5 +1,6 @@
 """From text to hidden state: prompts, tokens, language models, pooling. The only room that imports transformers."""
 
+from torchsdm.hidden_states._progress import Progress
 from torchsdm.hidden_states.backbone import Backbone
 from torchsdm.hidden_states.extractor import BlockReader, Elsewhere, HiddenStateExtractor, NumberedBlocks
 from torchsdm.hidden_states.model_source import cache_directory, default_store, find_model
@@ -13,6 +14,7 @@ __all__ = [
     "Elsewhere",
     "HiddenStateExtractor",
     "NumberedBlocks",
+    "Progress",
     "TaskPrompt",
     "cache_directory",
     "default_store",

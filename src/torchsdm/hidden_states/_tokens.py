@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -86,6 +86,7 @@ class PromptEncoder:
         self._tokens = _control_tokens(tokenizer)
         self._controls = np.array(sorted(self._tokens), dtype=np.int64)
         self._spelled: dict[str, list[int]] = {}
+        self._empty: list[int] | None = None  # the tokens of the prompt without a document
         self.rendered = self._render(chat_options or {}) if rendered is None else rendered
         """The prompt as the model gets it, with a mark in place of each field."""
         pieces = _MARKED.split(self.rendered)
@@ -119,18 +120,21 @@ class PromptEncoder:
             sequences.append(sequence)
         return sequences
 
-    def problems(self, documents: Sequence[Document]) -> list[str | None]:
-        """Why each document cannot be put under the prompt, or leaves no token there; None if all is well."""
-        found: list[str | None] = []
-        for document, sequence in zip(documents, self._attempts(documents), strict=True):
-            without, _ = self._fill(replace(document, text=""))
-            if isinstance(sequence, Unreadable):
-                found.append(str(sequence))
-            elif sequence.ids == self._ids(without, add_special_tokens=not self.use_chat):
-                found.append("the tokenizer makes no tokens of the text")
-            else:
-                found.append(None)
-        return found
+    def attempt(self, documents: Sequence[Document]) -> list[TokenSequence | Unreadable]:
+        """The tokens of each document, or why it cannot be put under the prompt or leaves no token there."""
+        return [
+            Unreadable("the tokenizer makes no tokens of the text")
+            if isinstance(sequence, TokenSequence) and sequence.ids == self._without_text(document.answer)
+            else sequence
+            for document, sequence in zip(documents, self._attempts(documents), strict=True)
+        ]
+
+    def _without_text(self, answer: str | None) -> list[int]:
+        """The tokens of the prompt alone, with an answer if it has a place for one."""
+        if "answer" in self._fields or self._empty is None:
+            text, _ = self._fill(Document("", None, answer=answer))
+            self._empty = self._ids(text, add_special_tokens=not self.use_chat)
+        return self._empty
 
     def _attempts(self, documents: Sequence[Document]) -> Iterator[TokenSequence | Unreadable]:
         groups = (documents[start : start + _GROUP] for start in range(0, len(documents), _GROUP))

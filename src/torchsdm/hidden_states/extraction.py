@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchsdm.data import Document, ExtractedStates
+from torchsdm.data import BadRow, BadRows, Document, ExtractedStates, Unreadable
 from torchsdm.errors import BackboneError, InvalidInputError
 from torchsdm.hidden_states._batches import MAX_PADDING, batches_by_length
 from torchsdm.hidden_states._pooling import pool
@@ -30,28 +30,43 @@ class Extraction:
     parts: tuple[str, ...]
     layer: Layer
     batch_tokens: int
-    is_strict: bool = True
-    """Whether states that are not finite are an error."""
 
     @property
     def words(self) -> list[list[int]]:
         """The tokens of each label word, if the model's own logits are wanted."""
         return self.encoder.words
 
+    def usable(self, documents: Sequence[Document], bad: BadRows) -> tuple[list[Document], list[TokenSequence]]:
+        """The documents that can be run, with their tokens; the others are noted in ``bad``."""
+        found = list(zip(documents, self.encoder.attempt(documents), strict=True))
+        for document, sequence in found:
+            if isinstance(sequence, Unreadable):
+                bad[document.number] = BadRow(document.number, document.place, str(sequence), document.id)
+        usable = [(document, sequence) for document, sequence in found if isinstance(sequence, TokenSequence)]
+        return [document for document, _ in usable], [sequence for _, sequence in usable]
+
     def extract(self, documents: Sequence[Document], on_batch: Callable[[int], object], source: str) -> ExtractedStates:
         """The states of documents; ``on_batch`` gets the number of documents of each batch.
 
         ``source`` says where the documents come from, for messages.
         """
-        sequences = self.encoder.encode(documents)
+        return self.run(self.encoder.encode(documents), on_batch, lambda row: f"{source}, {documents[row].place}")
+
+    def run(
+        self,
+        sequences: Sequence[TokenSequence],
+        on_batch: Callable[[int], object] = lambda _: None,
+        place: Callable[[int], str] | None = None,
+    ) -> ExtractedStates:
+        """The states of tokens; those that are not finite are an error if ``place`` says where a row is."""
         states: Array | None = None  # (N, P, D), once the first batch gives D
         logits = np.empty((len(sequences), len(self.words)), dtype=np.float32)
         for rows in self._batches(sequences):
             pooled, label_logits = (value.cpu().numpy() for value in self._batch([sequences[row] for row in rows]))
-            if self.is_strict and not np.isfinite(pooled).all():
-                place = documents[rows[int(np.flatnonzero(~np.isfinite(pooled).all(axis=(1, 2)))[0])]].place
+            if place is not None and not np.isfinite(pooled).all():
+                row = rows[int(np.flatnonzero(~np.isfinite(pooled).all(axis=(1, 2)))[0])]
                 raise BackboneError(
-                    f"{source}, {place}: the language model gave states that are not finite. Try dtype='float32'."
+                    f"{place(row)}: the language model gave states that are not finite. Try dtype='float32'."
                 )
             if states is None:
                 states = np.empty((len(sequences), *pooled.shape[1:]), dtype=np.float32)

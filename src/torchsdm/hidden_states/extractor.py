@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import version
 from itertools import islice, tee
@@ -15,7 +15,6 @@ from sklearn.base import BaseEstimator, TransformerMixin
 
 from torchsdm import __version__
 from torchsdm.data import (
-    BadRow,
     BadRows,
     Document,
     Documents,
@@ -33,13 +32,13 @@ from torchsdm.data import (
 )
 from torchsdm.errors import BackboneError, InvalidInputError, InvalidTypeError
 from torchsdm.hidden_states._pooling import DECODER_PARTS, ENCODER_PARTS, PARTS
+from torchsdm.hidden_states._progress import Progress
 from torchsdm.hidden_states._tokens import PromptEncoder
 from torchsdm.hidden_states.backbone import Backbone, Layer, resolve_dtype
 from torchsdm.hidden_states.extraction import Extraction
 from torchsdm.hidden_states.model_source import find_model
 from torchsdm.hidden_states.prompts import TaskPrompt, task_prompt
 from torchsdm.labels import as_label_array
-from torchsdm.progress import Progress
 from torchsdm.settings import SEGMENTS
 from torchsdm.validation import Array, check_choice, check_device, check_path, check_positive
 from torchsdm.wording import shortened
@@ -50,7 +49,6 @@ _SHARD_SIZE = 1024
 
 Make = Callable[[], ExtractedStates]
 Keep = Callable[[Sequence[Document], Make], ExtractedStates]  # the states of a block, stored or made
-Read = Callable[[Sequence[Document]], ExtractedStates]  # runs the language model on a block
 NumberedBlocks: TypeAlias = "Iterator[tuple[int, Sequence[Document]]]"
 Elsewhere: TypeAlias = "Callable[[BlockReader, NumberedBlocks], Iterator[tuple[int, ExtractedStates]]]"
 """Who extracts blocks in place of this process: the states of each, under its number, in order."""
@@ -154,7 +152,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
 
     def extract(self, documents: Any, *, answers: Any = None) -> ExtractedStates:
         """Only the states of documents: a list of strings or of ``Document``, a table, a path or ``Documents``."""
-        documents = self._as_documents(documents, answers)
+        documents = self.as_documents(documents, answers)
         len(documents)  # checks all of them before the model is loaded
         extraction = self._prepare()
         blocks = self._blocks(documents, BLOCK, lambda _, make: make(), lambda: extraction)
@@ -197,45 +195,41 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         answers: Any = None,
         store: StatesStore | None = None,
         description: str = "hidden states",
-        bad: BadRows | None = None,
         elsewhere: Elsewhere | None = None,
     ) -> Iterator[LabelledStates]:
-        """``labelled_states`` in blocks, for states that do not fit in memory.
-
-        If ``bad`` is given, documents that cannot be used are left out and noted there, before the first block:
-        those that ``Documents(..., problems="reject")`` finds, and those that the tokenizer cannot fit or makes no
-        tokens of. States that are not finite are then no error.
-        """
-        documents = self._as_documents(documents, answers, "raise" if bad is None else "reject")
+        """``labelled_states`` in blocks, for states that do not fit in memory."""
+        documents = self.as_documents(documents, answers)
         len(documents)  # checks all of them before the model is loaded
-        origin = self.origin() if store is None else self._stored_origin(store)
-        self.keep_prompt(origin)
-        if bad is not None:
-            bad |= self._unusable(documents)
-        keep = (lambda _, make: make()) if store is None else partial(store.block, origin)
-        reader = BlockReader(self, origin, documents.name, documents.has_labels, is_strict=bad is None)
+        reader = self._reader(documents, self.origin() if store is None else self._stored_origin(store))
+        keep = (lambda _, make: make()) if store is None else partial(store.block, reader.origin)
         ahead = None
         if elsewhere is not None:
-            is_stored = (lambda _: False) if store is None else partial(store.has, origin)
+            is_stored = (lambda _: False) if store is None else partial(store.has, reader.origin)
             ahead = _Ahead(elsewhere, reader, is_stored)
-        prepared = cache(reader.prepare)
-        for block, states in self._blocks(
-            documents, BLOCK, keep, prepared, bad or (), description=description, ahead=ahead
-        ):
+        prepared = cache(self._prepare)
+        for block, states in self._blocks(documents, BLOCK, keep, prepared, description=description, ahead=ahead):
             yield reader.labelled(block, states)
 
-    def usable_blocks(
+    def unread_blocks(
         self, documents: Documents, bad: BadRows | None = None
     ) -> tuple[BlockReader, Iterator[list[Document]]]:
-        """The blocks of ``labelled_blocks`` before they are extracted, and who can extract them, also elsewhere."""
-        documents = self._as_documents(documents, None)
-        len(documents)
-        origin = self.origin()
-        self.keep_prompt(origin)
+        """The blocks of ``labelled_blocks`` before they are extracted, and what reads each.
+
+        If ``bad`` is given, documents that cannot be used are left out and noted there, before the block that follows
+        them: those that ``Documents(..., problems="reject")`` finds, and those that the tokenizer cannot fit or makes
+        no tokens of, which the reader notes. Documents without labels are then read once, in passing.
+        """
+        if bad is not None and not documents.has_labels:
+            return self._reader(documents, self.origin()), documents.blocks_in_passing(BLOCK, bad)
+        documents = self.as_documents(documents, None, "raise" if bad is None else "reject")
+        len(documents)  # checks all of them before the first is used
         if bad is not None:
-            bad |= self._unusable(documents)
-        reader = BlockReader(self, origin, documents.name, documents.has_labels, is_strict=bad is None)
-        return reader, (block for block, _ in _without(documents.blocks(BLOCK), bad or ()) if block)
+            bad.update(documents.report.bad_rows)
+        return self._reader(documents, self.origin()), documents.blocks(BLOCK)
+
+    def _reader(self, documents: Documents, origin: StatesOrigin) -> BlockReader:
+        self.keep_prompt(origin)
+        return BlockReader(self, origin, documents.name, documents.has_labels)
 
     def extract_to(
         self,
@@ -258,7 +252,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         """
         directory = check_path(directory, "directory", "HiddenStateExtractor.extract_to")
         check_positive(shard_size, "shard_size", "HiddenStateExtractor.extract_to", integer=True)
-        documents = self._as_documents(documents, answers)
+        documents = self.as_documents(documents, answers)
         report = documents.report  # before the model is loaded: problems with the documents show at once
         earlier = folder_origin(directory)
         extraction = self._prepare(None if earlier is None else earlier.prompt)
@@ -466,17 +460,8 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         """Whether the prompt has a place for another model's answer."""
         return "answer" in task_prompt(self.prompt, "HiddenStateExtractor").fields
 
-    def _unusable(self, documents: Documents) -> BadRows:
-        """Documents that cannot be read, that the tokenizer cannot fit under the prompt, or makes no tokens of."""
-        encoder = self._prepare().encoder
-        return documents.report.bad_rows | {
-            document.number: BadRow(document.number, document.place, problem, document.id)
-            for block in documents.blocks(BLOCK)
-            for document, problem in zip(block, encoder.problems(block), strict=True)
-            if problem is not None
-        }
-
-    def _as_documents(self, documents: Any, answers: Any, problems: str = "raise") -> Documents:
+    def as_documents(self, documents: Any, answers: Any, problems: str = "raise") -> Documents:
+        """What ``Documents`` takes as documents, with answers if the prompt asks for them."""
         if answers is not None and isinstance(documents, Documents):
             raise InvalidInputError("'answers' must not be given with Documents, which have their own.")
         if answers is not None and not self.asks_for_answers:
@@ -489,7 +474,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         if self.asks_for_answers:
             if not given.has_answers:
                 raise InvalidInputError("The prompt asks for an {answer}, but the documents have none: give answers.")
-            for place in given.report.unanswered:
+            for place in given.report.unanswered if problems == "raise" else ():
                 raise InvalidInputError(
                     f"{given.name}, {place}: the prompt asks for an answer, but there is none. Give it one."
                 )
@@ -501,29 +486,27 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         size: int,
         keep: Keep,
         prepared: Callable[[], Extraction],
-        unfit: Collection[int] = (),
         *,
         skip: int = 0,
         description: str = "hidden states",
         ahead: _Ahead | None = None,
-    ) -> Iterator[tuple[list[Document], ExtractedStates]]:
+    ) -> Iterator[tuple[Sequence[Document], ExtractedStates]]:
         """Blocks of documents after the first ``skip``, each with its states, stored or made now.
 
-        Documents whose number is among the unfit are left out. With ``ahead``, somebody else makes them.
+        With ``ahead``, somebody else makes them.
         """
         n_done = min(skip * size, len(documents))
         with Progress(len(documents), "doc", description, shown=self.verbose) as progress:
             progress.skip_to(n_done)
-            blocks: Iterator[_Numbered] = enumerate(_without(islice(documents.blocks(size), skip, None), unfit))
+            blocks: NumberedBlocks = enumerate(islice(documents.blocks(size), skip, None))
             if ahead is not None:
                 blocks = ahead.watch(blocks)
-            for number, (block, n_whole) in blocks:
+            for number, block in blocks:
                 make = partial(_extracted, prepared, block, progress.update, documents.name)
                 if ahead is not None:
                     make = partial(ahead.take, number, progress.update, make)
-                if block:
-                    yield block, keep(block, make)
-                n_done += n_whole
+                yield block, keep(block, make)
+                n_done += len(block)
                 progress.skip_to(n_done)  # documents that were stored already
 
 
@@ -536,27 +519,28 @@ class BlockReader:
     source: str
     """Where the documents come from, for messages."""
     has_labels: bool = False
-    is_strict: bool = True
-    """Whether states that are not finite are an error."""
 
-    def load(self) -> Read:
-        """What runs the language model on a block; refused if it would make other states here than where we are from.
+    def load(self) -> Extraction:
+        """What runs the language model; refused if it would make other states here than where we are from.
 
         The states of a document differ in their last bits with what else is in its block, so a block is never cut.
         """
         self.extractor.keep_prompt(self.origin)
-        extraction = self.prepare()
+        extraction = self.extractor._prepare()
         difference = self.origin.difference(self.extractor._origin(extraction))
         if difference is not None:
             raise BackboneError(
                 f"The language model has a different {difference.what} on another machine: "
                 f"{shortened(repr(difference.theirs))}, not {shortened(repr(difference.ours))}."
             )
-        return lambda block: extraction.extract(block, lambda _: None, self.source)
+        return extraction
 
-    def prepare(self) -> Extraction:
-        """Load the language model."""
-        return replace(self.extractor._prepare(), is_strict=self.is_strict)
+    def read(self, extraction: Extraction, block: Sequence[Document], bad: BadRows | None) -> LabelledStates | None:
+        """The states of a block; documents that cannot be run are an error, or are noted in ``bad`` and left out."""
+        if bad is None:
+            return self.labelled(block, extraction.extract(block, lambda _: None, self.source))
+        block, sequences = extraction.usable(block, bad)
+        return self.labelled(block, extraction.run(sequences)) if block else None
 
     def labelled(self, block: Sequence[Document], states: ExtractedStates) -> LabelledStates:
         """The states of a block with all that is known about its documents."""
@@ -570,6 +554,7 @@ class BlockReader:
             self.origin.prompt.labels,
             self.origin,
             [document.place for document in block],
+            [document.number for document in block],
         )
 
 
@@ -581,10 +566,10 @@ class _Ahead:
     ) -> None:
         self._elsewhere, self._reader, self._is_stored = elsewhere, reader, is_stored
 
-    def watch(self, blocks: Iterator[_Numbered]) -> Iterator[_Numbered]:
+    def watch(self, blocks: NumberedBlocks) -> NumberedBlocks:
         """The same blocks, which from now on are also read from here."""
         blocks, ours = tee(blocks)
-        missing = ((number, block) for number, (block, _) in ours if block and not self._is_stored(block))
+        missing = ((number, block) for number, block in ours if not self._is_stored(block))
         self._made = self._elsewhere(self._reader, missing)
         self._next: tuple[int, ExtractedStates] | None = None
         return blocks
@@ -600,15 +585,6 @@ class _Ahead:
         states = self._next[1]
         on_batch(len(states))
         return states
-
-
-_Numbered: TypeAlias = "tuple[int, tuple[list[Document], int]]"
-
-
-def _without(blocks: Iterable[list[Document]], unfit: Collection[int]) -> Iterator[tuple[list[Document], int]]:
-    """Blocks without the documents whose number is among the unfit, and how many each had with them."""
-    for whole in blocks:
-        yield [document for document in whole if document.number not in unfit], len(whole)
 
 
 def _extracted(

@@ -34,10 +34,9 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -47,7 +46,7 @@ from torchsdm.core import SDMDecisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError, ModelFileError, NotFittedError
 from torchsdm.files import parse_json, replace_file, strict_json
 from torchsdm.settings import check_fields
-from torchsdm.trust.lanes import Row, demoted, demoted_row
+from torchsdm.trust.lanes import demoted
 from torchsdm.validation import (
     Array,
     ArrayLike,
@@ -250,15 +249,6 @@ class DriftGuard:
         self.update(decisions)
         positions = np.arange(first, first + len(decisions))
         return demoted(decisions, positions < (math.inf if self.raised_at is None else self.raised_at))
-
-    def watch_rows(self, rows: Sequence[Row]) -> list[Row]:
-        """``watch`` for decisions that were made elsewhere: rows of ``Decisions.to_dicts``, whatever else they have."""
-        first = self.n_seen + 1
-        distances = [math.inf if row["nearest_distance"] is None else row["nearest_distance"] for row in rows]
-        others = {name: np.array([row[name] for row in rows]) for name in SIGNALS[1:]}
-        self.update(SimpleNamespace(nearest_distance=np.array(distances), **others))
-        raised_at = math.inf if self.raised_at is None else self.raised_at
-        return [demoted_row(row, position < raised_at) for position, row in enumerate(rows, start=first)]
 
     def _p_values(self, scores: Array) -> Array:
         """Smoothed conformal p-values (3, N) of the next scores; see the module's docstring."""

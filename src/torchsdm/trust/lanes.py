@@ -168,12 +168,3 @@ def demoted(decisions: SDMDecisions, is_calm: Array) -> SDMDecisions:
         reason=np.where(falls, REASONS["drift"], decisions.reason).astype(object),
         admitted=decisions.admitted & ~falls,
     )
-
-
-def demoted_row(row: Row, is_calm: bool) -> Row:
-    """``demoted`` of one row of ``Decisions.to_dicts``."""
-    if is_calm or "lane" not in row:
-        return row
-    falls = row["lane"] == CERTIFIED
-    changed = {"lane": REVIEW, "reason": REASONS["drift"], "admitted": False} if falls else {}
-    return {**row, **({"certified": False} if "certified" in row else {}), **changed}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from torchsdm.application.answers import (
     selected,
     with_rejected,
 )
-from torchsdm.data import BadRow
+from torchsdm.data import BadRow, Place
 from torchsdm.errors import InvalidInputError
 
 
@@ -31,7 +32,7 @@ def block(insects):
 def test_a_row_is_the_decision_under_its_id(fitted, block):
     decisions = fitted.decide(block.hidden_states).to_dicts()
     rows = answer_rows(fitted, block)
-    assert rows == [{"id": name, **row} for name, row in zip(["a", 7, "c"], decisions, strict=True)]
+    assert rows == [{"id": name, "line": None, **row} for name, row in zip(["a", 7, "c"], decisions, strict=True)]
     assert {next(iter(row)) for row in rows} == {"id"}
 
 
@@ -42,9 +43,16 @@ def test_exemplars_calibration_points_and_texts_are_given_as_asked(fitted, block
     assert all("text" not in row and "calibration_points" not in row for row in rows)
     whole = answer_rows(fitted, block, k=2, calibration=True, texts=True)
     assert whole == [
-        {"id": name, "text": text, **one.to_dict()}
+        {"id": name, "line": None, "text": text, **one.to_dict()}
         for (name, text), one in zip(ids_and_texts(block), explanations, strict=True)
     ]
+
+
+def test_a_row_has_the_line_of_its_file(fitted, block):
+    places = [Place.of("line 4", 4), Place.of("b.jsonl line 9", 9), "row 3"]
+    assert [row["line"] for row in answer_rows(fitted, replace(block, places=places))] == [4, 9, None]
+    (like, *_) = answer_rows(fitted, block)
+    assert rejected_row(BadRow(3, places[1], "no text", 3), like)["line"] == 9
 
 
 def test_inputs_without_ids_are_numbered_and_without_texts_have_none(insects):
@@ -116,7 +124,8 @@ def test_every_input_has_its_row_in_its_place(numbers, sizes):
     def answers():
         start = 0
         for size in sizes:
-            yield [{"id": number, "admitted": True, "lane": "trusted"} for number in left[start : start + size]]
+            numbers = left[start : start + size]
+            yield numbers, [{"id": number, "admitted": True, "lane": "trusted"} for number in numbers]
             start += size
 
     rows = [row for block in with_rejected(answers(), bad) for row in block]

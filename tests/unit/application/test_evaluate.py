@@ -11,8 +11,7 @@ import pytest
 import tiny_models
 from torchsdm import HiddenStateExtractor, SDMClassifier, TaskPrompt
 from torchsdm.application import SavedModel, evaluate_model, read_training
-from torchsdm.columns import Columns
-from torchsdm.data import Documents
+from torchsdm.data import Columns, Documents
 from torchsdm.errors import InvalidInputError, SDMWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore:On 20 calibration points:torchsdm.errors.SDMWarning")
@@ -100,7 +99,7 @@ TEXTS = {
 @pytest.fixture
 def nothing_embedded(monkeypatch):
     """Whoever embeds a text fails."""
-    monkeypatch.setattr(HiddenStateExtractor, "labelled_blocks", lambda *_, **__: pytest.fail("a text was embedded"))
+    monkeypatch.setattr(HiddenStateExtractor, "unread_blocks", lambda *_, **__: pytest.fail("a text was embedded"))
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -123,9 +122,9 @@ def test_strangers_among_texts_are_said_before_anything_is_embedded(saved, tmp_p
     bare = tmp_path / "bare.csv"
     bare.write_text("text\na film\na plot\n", encoding="utf-8")
     said = []
-    embed = HiddenStateExtractor.labelled_blocks
+    embed = HiddenStateExtractor.unread_blocks
     monkeypatch.setattr(
-        HiddenStateExtractor, "labelled_blocks", lambda *a, **b: said.append(caplog.text) or embed(*a, **b)
+        HiddenStateExtractor, "unread_blocks", lambda *a, **b: said.append(caplog.text) or embed(*a, **b)
     )
     caplog.set_level("INFO", logger="torchsdm.application.evaluate")
     found = evaluate_model(saved, [mixed, str(bare)], Columns(), None, ["no reject"], None, "")

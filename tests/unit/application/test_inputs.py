@@ -5,6 +5,7 @@ Every verb reads through ``SavedModel.blocks`` or ``read_training``; tests/syste
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 
@@ -13,9 +14,8 @@ import pytest
 
 import tiny_models
 from torchsdm import SDMClassifier, SDMTextClassifier
-from torchsdm.application import SavedModel, check_output_place, read_training, readable, saved_model
-from torchsdm.columns import Columns
-from torchsdm.data import DataFiles
+from torchsdm.application import SavedModel, check_output, inputs, read_training
+from torchsdm.data import Columns, Source
 from torchsdm.errors import InvalidInputError, TorchSDMError
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
@@ -114,7 +114,7 @@ BAD_STATES = {
 
 @pytest.mark.parametrize("kind", BAD_STATES)
 def test_states_that_cannot_be_used_are_named_by_their_row(kind, over_states, tmp_path, monkeypatch):
-    monkeypatch.setattr(saved_model, "BLOCK", 7)  # rows are counted over all blocks
+    monkeypatch.setattr(inputs, "BLOCK", 7)  # rows are counted over all blocks
     changed, expected = BAD_STATES[kind]
     path = tmp_path / "states.npz"
     np.savez(path, **{"hidden_states": STATES, "labels": LABELS, "ids": np.arange(N), **changed})
@@ -136,15 +136,18 @@ def test_a_file_without_rows_is_empty(over_states, tmp_path):
 def test_an_address_names_a_file_of_another_filesystem(tmp_path):
     path = tmp_path / "new.jsonl"
     path.write_text("{}\n", encoding="utf-8")
-    with readable(path.as_uri()) as copied:
-        assert copied != path and copied.name == path.name and copied.read_bytes() == path.read_bytes()
+    source = Source.open(path.as_uri())
+    copied = source.path
+    assert copied != path and copied.name == path.name and copied.read_bytes() == path.read_bytes()
+    with pytest.raises(InvalidInputError, match=r"^file:.*/new.jsonl: wrong$"), source.errors():
+        raise InvalidInputError(f"{copied}: wrong")
+    del source
+    gc.collect()
     assert not copied.exists()
     with pytest.raises(InvalidInputError, match=r"^There is no file 'file:.*absent.jsonl'\.$"):
-        readable((tmp_path / "absent.jsonl").as_uri()).__enter__()
+        Source.open((tmp_path / "absent.jsonl").as_uri())
     with pytest.raises(InvalidInputError, match=r"^nowhere://new.jsonl cannot be read: .*nowhere"):
-        readable("nowhere://new.jsonl").__enter__()
-    with pytest.raises(InvalidInputError, match=r"^file:.*/new.jsonl: wrong$"), readable(path.as_uri()) as copied:
-        raise InvalidInputError(f"{copied}: wrong")
+        Source.open("nowhere://new.jsonl")
 
 
 def test_training_data_may_be_a_folder(over_states, tmp_path):
@@ -189,13 +192,11 @@ def test_an_address_names_a_folder_or_a_pattern_too(address):
         "/day=1": ["c.jsonl.gz"],
     }
     for end, names in expected.items():
-        with readable(f"{address}{end}") as folder:
-            found = DataFiles.find(folder)
-            assert [found.name(file) for file in found.files] == names
-            assert all(file.read_bytes().decode().endswith(found.name(file)) for file in found.files)
-        assert not folder.exists()
-    with readable(f"{address}/a.jsonl") as path:
-        assert path.name == "a.jsonl" and path.read_bytes() == b"a.jsonl"
+        found = Source.open(f"{address}{end}")
+        assert [found.file_name(file) for file in found.files] == names
+        assert all(file.read_bytes().decode().endswith(found.file_name(file)) for file in found.files)
+    (path,) = (found := Source.open(f"{address}/a.jsonl")).files
+    assert path.name == "a.jsonl" and path.read_bytes() == b"a.jsonl" and found.name == f"{address}/a.jsonl"
 
 
 def test_an_address_without_files_is_said(address):
@@ -204,7 +205,7 @@ def test_an_address_without_files_is_said(address):
     said = {"/*.csv": nothing, "/_*/*.jsonl": nothing, "/none/": absent, "/none/*": absent, "/none.jsonl": absent}
     for end, expected in said.items():
         with pytest.raises(InvalidInputError) as raised:
-            readable(f"{address}{end}").__enter__()
+            Source.open(f"{address}{end}")
         assert str(raised.value) == expected.format(f"{address}{end}")
 
 
@@ -217,7 +218,7 @@ def test_an_address_that_cannot_be_reached_gives_the_reason(address, monkeypatch
     monkeypatch.setattr(type(fsspec.filesystem("memory")), "info", denied)
     for end in ("/", "/*.jsonl", "/a.jsonl"):
         with pytest.raises(InvalidInputError, match=r" cannot be read: access denied\.$"):
-            readable(f"{address}{end}").__enter__()
+            Source.open(f"{address}{end}")
 
 
 def test_errors_name_the_address_and_its_files(address, over_states):
@@ -232,8 +233,8 @@ def test_the_output_is_not_written_among_the_input(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for output, source in (("data/out.jsonl", "data"), ("data/day/out.jsonl", folder), ("out.jsonl", ".")):
         with pytest.raises(InvalidInputError, match=r"out.jsonl is in .*, where it would be read as input. Write it"):
-            check_output_place(Path(output), str(source))
+            check_output(Path(output), str(source))
     for output, source in (("out.jsonl", "data"), ("data/out.jsonl", "data/day"), ("data/out.jsonl", "data/*.jsonl")):
-        check_output_place(Path(output), source)
+        check_output(Path(output), source)
     (folder / "manifest.json").touch()  # a folder of states, of which the manifest names the files
-    check_output_place(folder / "out.jsonl", str(folder))
+    check_output(folder / "out.jsonl", str(folder))

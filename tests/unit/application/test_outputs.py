@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from torchsdm.application.outputs import check_output_format, flat, write_rows
+from torchsdm.application.outputs import check_output, flat, write_rows
 from torchsdm.errors import InvalidInputError, MissingExtraError
 
 FORMATS = [".jsonl", ".json", ".csv", ".tsv", ".parquet"]
@@ -137,7 +137,7 @@ def test_lines_are_written_as_they_come(ending, tmp_path):
 @pytest.mark.parametrize("name", ["decisions", "decisions.txt", "decisions.jsonl.gz", ".csv"])
 def test_an_unknown_ending_is_refused_with_those_that_are_known(name, tmp_path):
     with pytest.raises(InvalidInputError, match=r"must end in one of \.jsonl, \.json, \.csv, \.tsv, \.parquet\. Got "):
-        check_output_format(tmp_path / name)
+        check_output(tmp_path / name)
     with pytest.raises(InvalidInputError):
         write_rows(tmp_path / name, BLOCKS)
     assert list(tmp_path.iterdir()) == []
@@ -145,9 +145,9 @@ def test_an_unknown_ending_is_refused_with_those_that_are_known(name, tmp_path):
 
 def test_parquet_without_pyarrow_gives_the_pip_line(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    check_output_format(tmp_path / "a.csv")
+    check_output(tmp_path / "a.csv")
     with pytest.raises(MissingExtraError, match=r"pip install 'torchsdm\[report\]'"):
-        check_output_format(tmp_path / "a.parquet")
+        check_output(tmp_path / "a.parquet")
 
 
 def test_without_a_path_rows_are_lines_on_standard_output(capsys):

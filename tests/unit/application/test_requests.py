@@ -39,7 +39,10 @@ def as_json(rows):
 
 
 def test_decisions_are_the_library_s_however_requests_are_joined(saved):
-    expected = [{"id": number, **row} for number, row in enumerate(saved.classifier.decide(STATES[:60]).to_dicts())]
+    expected = [
+        {"id": number, "line": None, **row}
+        for number, row in enumerate(saved.classifier.decide(STATES[:60]).to_dicts())
+    ]
     for seed in range(5):
         rng = np.random.default_rng(seed)
         cuts = np.sort(rng.choice(np.arange(1, 60), 9, replace=False))
@@ -52,9 +55,11 @@ def test_decisions_are_the_library_s_however_requests_are_joined(saved):
 def test_explanations_among_decisions_are_the_library_s(saved):
     answers = answer_requests(saved, [asked(STATES[:2]), asked(STATES[2:4], k=3), asked(STATES[4:5])])
     explained = [one.to_dict(texts=False) for one in saved.classifier.explain(STATES[2:4], 3)]
-    assert as_json(answers[1]) == as_json([{"id": n, **row} for n, row in enumerate(explained)])
+    assert as_json(answers[1]) == as_json([{"id": n, "line": None, **row} for n, row in enumerate(explained)])
     assert [len(rows) for rows in answers] == [2, 2, 1]
-    assert as_json(answers[2]) == as_json([{"id": 0, **saved.classifier.decide(STATES[4:5]).to_dicts()[0]}])
+    assert as_json(answers[2]) == as_json(
+        [{"id": 0, "line": None, **saved.classifier.decide(STATES[4:5]).to_dicts()[0]}]
+    )
 
 
 def test_the_guard_sees_what_is_decided_on_in_order_and_not_what_is_explained(saved):
@@ -143,13 +148,13 @@ def test_texts_that_are_read_together_are_answered_as_if_alone(reader):
 
 def test_a_bad_request_among_good_ones_is_found_by_reading_one_by_one(reader, monkeypatch):
     sizes = []
-    whole = requests_module.readable_block
+    whole = requests_module.given_block
 
-    def noted(saved, bad, *, texts=None, **more):
+    def noted(saved, *, texts=None, **more):
         sizes.append(len(texts))
-        return whole(saved, bad, texts=texts, **more)
+        return whole(saved, texts=texts, **more)
 
-    monkeypatch.setattr(requests_module, "readable_block", noted)
+    monkeypatch.setattr(requests_module, "given_block", noted)
     answer_requests(reader, [of_texts("one film"), of_texts("two films", "three films")])
     assert sizes == [3]  # in one go
     sizes.clear()
@@ -164,6 +169,6 @@ def test_a_missing_language_model_is_no_request_s_fault(reader, monkeypatch):
         calls.append(1)
         raise BackboneError("gone")
 
-    monkeypatch.setattr(requests_module, "readable_block", fail)
+    monkeypatch.setattr(requests_module, "given_block", fail)
     answers = answer_requests(reader, [of_texts("one"), of_texts("two"), of_texts("three")])
     assert [str(answer) for answer in answers] == ["gone"] * 3 and len(calls) == 1

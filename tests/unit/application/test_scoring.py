@@ -12,9 +12,9 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from torchsdm import SDMClassifier
-from torchsdm.application import SavedModel, answer_rows, remove_finished, saved_model, score_blocks, scoring
-from torchsdm.columns import Columns
+from torchsdm import DriftGuard, SDMClassifier
+from torchsdm.application import SavedModel, inputs, remove_finished, score_blocks, scoring
+from torchsdm.data import Columns
 from torchsdm.errors import CheckpointError, InvalidInputError
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
@@ -47,12 +47,12 @@ def here(monkeypatch):
 
     def in_order(backend, make, pieces, *, device_type="cpu"):
         answer = make()
-        for numbers, block in pieces:
-            answered.append(numbers)
-            yield answer((numbers, block))
+        for piece in pieces:
+            answered.append(piece.numbers)
+            yield answer(piece)
 
     monkeypatch.setattr(scoring, "map_in_order", in_order)
-    monkeypatch.setattr(saved_model, "BLOCK", 8)
+    monkeypatch.setattr(inputs, "BLOCK", 8)
     return answered
 
 
@@ -75,22 +75,20 @@ def data(tmp_path):
     return folder
 
 
-def score(model, source, folder=None):
+def score(model, source, folder=None, cluster="here", **settings):
     bad = {}
-    rows = score_blocks(model, str(source), Columns(), None, k=1, bad=bad, folder=folder)
-    return list(chain.from_iterable(rows)), bad
+    options = {"k": 1, "bad": bad, "backend": cluster, "folder": folder, **settings}
+    return list(chain.from_iterable(score_blocks(model, str(source), Columns(), **options))), bad
 
 
-def alone(model, source):
-    bad = {}
-    blocks = model.blocks(str(source), Columns(), bad=bad)
-    rows = chain.from_iterable(answer_rows(model.classifier, block, k=1) for block in blocks)
-    return json.loads(json.dumps(list(rows))), bad
+def alone(model, source, **settings):
+    rows, bad = score(model, source, cluster=None, **settings)
+    return json.loads(json.dumps(rows)), bad
 
 
 def interrupted(model, source, folder, n_blocks):
     """A job that ends after some blocks."""
-    rows = score_blocks(model, str(source), Columns(), None, k=1, bad={}, folder=folder)
+    rows = score_blocks(model, str(source), Columns(), k=1, bad={}, backend="here", folder=folder)
     for _ in range(n_blocks):
         next(rows)
     rows.close()
@@ -99,7 +97,8 @@ def interrupted(model, source, folder, n_blocks):
 
 def test_a_folder_is_scored_like_one_file(model, data, tmp_path, here):
     rows, bad = score(model, data)
-    assert [row["id"] for row in rows] == [f"r{number}" for number in range(N)]
+    assert [row["id"] for row in rows if row["lane"] != "rejected"] == [f"r{number}" for number in range(N)]
+    assert [(row["id"], row["line"]) for row in rows[22:26]] == [("r22", 13), ("r23", 1), (24, 1), ("r24", 2)]
     assert {number: str(one) for number, one in bad.items()} == {
         24: "c.jsonl line 1: not valid JSON (Expecting property name enclosed in double quotes)",
         41: "c.jsonl line 18: duplicate id",
@@ -108,7 +107,11 @@ def test_a_folder_is_scored_like_one_file(model, data, tmp_path, here):
     assert [len(numbers) for numbers in here[:7]] == [8, 8, 8, 8, 8, 8, 2]  # files do not cut blocks
     parts = [data / name for name in ("0.jsonl", "a.jsonl", "b.jsonl", "c.jsonl", "day=2/d.jsonl")]
     (tmp_path / "one.jsonl").write_bytes(b"".join(path.read_bytes() for path in parts))
-    assert score(model, tmp_path / "one.jsonl")[0] == rows
+    without_places = [
+        [{**row, "line": 0, "reason": row["reason"].rpartition(": ")[2]} for row in one]
+        for one in (score(model, tmp_path / "one.jsonl")[0], rows)
+    ]
+    assert without_places[0] == without_places[1]
 
 
 @pytest.mark.parametrize("n_blocks", [1, 3, 6])
@@ -163,7 +166,7 @@ def test_other_differences_are_said_as_such(model, data, tmp_path):
         score(model, one, parts)
     one.write_text(lines(10, 23), encoding="utf-8")
     with pytest.raises(CheckpointError, match=r"another job: the model, the input or the settings were different\."):
-        list(score_blocks(model, str(one), Columns(), None, k=2, bad={}, folder=parts))
+        list(score_blocks(model, str(one), Columns(), k=2, bad={}, backend="here", folder=parts))
     (parts / "job.json").write_text('{"input": "0123"}', encoding="utf-8")  # of an earlier version
     with pytest.raises(CheckpointError, match=r"another job: the model, the input or the settings were different\."):
         score(model, one, parts)
@@ -174,3 +177,30 @@ def test_a_folder_of_nothing_starts_no_job(model, tmp_path):
     with pytest.raises(InvalidInputError, match="data has no files"):
         score(model, tmp_path / "data", tmp_path / "out.parts")
     assert not (tmp_path / "out.parts").exists()
+
+
+def test_a_guard_sees_the_decisions_of_a_cluster_as_those_of_one_process(model, data, tmp_path):
+    """Also those of blocks that were finished before."""
+    interrupted(model, data, tmp_path / "out.parts", 3)
+    guards = [DriftGuard.from_classifier(model.classifier, false_alarm=0.9) for _ in range(3)]
+    expected = alone(model, data, guard=guards[0])
+    assert score(model, data, guard=guards[1]) == expected
+    assert score(model, data, tmp_path / "out.parts", guard=guards[2]) == expected
+    assert guards[0].to_json() == guards[1].to_json() == guards[2].to_json()
+    assert guards[0].n_seen == N
+
+
+def test_rows_that_were_decided_elsewhere_are_watched_in_the_same_way():
+    rng = np.random.default_rng(4)
+    labels = rng.integers(2, size=600)
+    classifier = SDMClassifier(
+        0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=4, learning_rate=1e-2, random_state=0
+    )
+    classifier.fit(rng.normal(size=(600, 4)) + 2 * labels[:, None], labels)
+    X = np.concatenate([rng.normal(size=(60, 4)) + 2 * rng.integers(2, size=(60, 1)), rng.normal(size=(90, 4)) * 3])
+    here, there = (DriftGuard.from_classifier(classifier) for _ in range(2))
+    expected = [row for part in (X[:40], X[40:]) for row in here.watch(classifier.decide(part)).to_dicts()]
+    plain = [json.loads(json.dumps(row)) for row in classifier.decide(X).to_dicts()]
+    assert scoring._watched(there, plain[:70]) + scoring._watched(there, plain[70:]) == expected
+    assert here.raised and there.to_json() == here.to_json()
+    assert expected != plain  # some certified ones went to review

@@ -20,9 +20,17 @@ import torch
 from safetensors.torch import save_file
 
 from torchsdm import read_states
-from torchsdm.data import Document, ExtractedStates, ModelOrigin, PoolingOrigin, PromptOrigin, StatesOrigin
+from torchsdm.data import (
+    Document,
+    ExtractedStates,
+    ModelOrigin,
+    PoolingOrigin,
+    PromptOrigin,
+    Source,
+    StatesOrigin,
+    state_blocks,
+)
 from torchsdm.data.folder import MANIFEST_NAME, FolderWriter, StatesFolder, folder_origin
-from torchsdm.data.formats import has_states, state_blocks
 from torchsdm.errors import CheckpointError, InvalidInputError, ModelFileError, TorchSDMError
 from torchsdm.files import describe_file
 from warm_process import WarmProcess
@@ -253,7 +261,7 @@ def test_blocks_of_several_positions_keep_their_dtype(tmp_path, dtype):
 
 
 def test_a_folder_has_states(unfinished):
-    assert has_states(unfinished) is True and has_states(str(unfinished), "h") is True
+    assert Source.open(unfinished).holds_states() is Source.open(str(unfinished)).holds_states("h") is True
 
 
 def test_the_arrays_of_each_block_are_those_of_the_whole(finished):

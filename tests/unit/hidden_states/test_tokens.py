@@ -16,7 +16,7 @@ from tiny_models import (
     wordpiece_tokenizer,
 )
 from torchsdm import TaskPrompt
-from torchsdm.data.documents import Document
+from torchsdm.data import Document, Unreadable
 from torchsdm.errors import InvalidInputError
 from torchsdm.hidden_states._tokens import PromptEncoder
 from torchsdm.hidden_states.prompts import PROMPTS
@@ -464,18 +464,22 @@ def test_a_label_word_that_begins_another_is_refused():
 # --- Documents that cannot be put under the prompt -------------------------------------------------------------------
 
 
+def problems(made, documents):
+    return [str(one) if isinstance(one, Unreadable) else None for one in made.attempt(documents)]
+
+
 def test_texts_without_tokens_and_texts_that_cannot_fit_are_told():
     wordpiece = wordpiece_tokenizer()
     texts = [Document(text, 0, place="row 1") for text in ("film", "\x00\x01", "[CLS]", "漢")]
     for template in ("{document}", "It is: {document}!"):
-        found = encoder(wordpiece, template).problems(texts)
+        found = problems(encoder(wordpiece, template), texts)
         assert found == [None, "the tokenizer makes no tokens of the text", None, None], template
     judged = [Document("\x00", 0, answer="film"), Document("film", 0, answer="\x00")]
-    found = encoder(wordpiece, "{document} {answer}").problems(judged)
+    found = problems(encoder(wordpiece, "{document} {answer}"), judged)
     assert found == ["the tokenizer makes no tokens of the text", None]
     # In one word the prompt takes fewer tokens than around a document.
     tight = encoder(wordpiece, "No{document}body", max_tokens=len(plain_ids(wordpiece, "Nobody")) + 1)
-    (problem,) = tight.problems([Document("!!!", 0, place="row 1")])
+    (problem,) = problems(tight, [Document("!!!", 0, place="row 1")])
     assert problem.startswith("the prompt alone takes ") and problem.endswith(f"max_tokens is {tight.max_tokens}")
     with pytest.raises(InvalidInputError, match=r"^row 1: the prompt alone takes \d+ tokens, but max_tokens is \d+\.$"):
         tight.encode([Document("!!!", 0, place="row 1")])

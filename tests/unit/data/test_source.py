@@ -9,8 +9,7 @@ import re
 import pytest
 
 from torchsdm import Documents
-from torchsdm.data import DataFiles
-from torchsdm.data._lines import json_rows
+from torchsdm.data import Source
 from torchsdm.errors import EmptyInputError, InvalidInputError
 
 ROWS = [{"id": f"r{number}", "text": f"Text number {number}.", "label": number % 2} for number in range(7)]
@@ -46,8 +45,8 @@ def data(tmp_path):
 
 
 def names(path):
-    files = DataFiles.find(path)
-    return [files.name(file) for file in files.files]
+    source = Source.open(path)
+    return [source.file_name(file) for file in source.files]
 
 
 def refused(path, expected):
@@ -162,11 +161,11 @@ def test_nothing_is_said(tmp_path):
     write(tmp_path / "hidden" / "_SUCCESS")
     for name in ("empty", "hidden"):
         with pytest.raises(InvalidInputError, match=rf"{name} has no files; names that begin with a dot or an under"):
-            DataFiles.find(tmp_path / name)
+            Source.open(tmp_path / name)
     with pytest.raises(InvalidInputError, match=r"No file matches '.*/\*\.jsonl'; names"):
-        DataFiles.find(tmp_path / "*.jsonl")
+        Source.open(tmp_path / "*.jsonl")
     with pytest.raises(InvalidInputError, match=r"There is no file '.*none.jsonl'"):
-        DataFiles.find(tmp_path / "none.jsonl")
+        Source.open(tmp_path / "none.jsonl")
     write(tmp_path / "blank" / "a.jsonl")
     write(tmp_path / "blank" / "b.jsonl")
     with pytest.raises(EmptyInputError, match="blank is empty"):
@@ -236,6 +235,6 @@ def test_class_names_must_agree(tmp_path):
 
 
 def test_rows_of_all_files_are_read_one_file_after_the_other(data):
-    rows = list(DataFiles.find(data).rows(json_rows))
+    rows = list(Source.open(data).rows())
     assert [row for _, row in rows] == ROWS
     assert all(re.fullmatch(r"\S+ line \d", place) for place, _ in rows)

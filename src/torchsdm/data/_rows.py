@@ -1,0 +1,201 @@
+"""Rows of JSONL, CSV and Parquet files. A row that cannot be read does not hide the rows after it."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+from torchsdm.data._class_names import named, parquet_class_names
+from torchsdm.data.document import Place
+from torchsdm.errors import InvalidInputError, MissingExtraError
+
+LONGEST_LINE = 1 << 26  #: characters that are held in memory for one document
+PARQUET_ROWS = 1024  #: per batch; a block is made of batches
+_BUFFER_BYTES = 1 << 20
+
+
+class Unreadable(str):
+    """What is wrong with a row that cannot be read; it stands in the place of the row."""
+
+    __slots__ = ()
+
+
+Row: TypeAlias = "tuple[str, Mapping[str, Any] | Unreadable]"
+"""A place, "line 4" or "row 4" counted from 1, and the values by column."""
+ReadRow: TypeAlias = "tuple[str, Mapping[str, Any]]"
+
+
+def text_lines(path: Path) -> Iterator[str]:
+    """The lines of a text file, compressed or not; bytes that are not UTF-8 become surrogates (see ``not_utf8``)."""
+    open_it = gzip.open if path.suffix == ".gz" else open
+    number = 0
+    try:
+        with open_it(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            for line in stream_lines(file, path):
+                number += 1
+                yield line
+    except (OSError, EOFError, zlib.error) as error:
+        raise InvalidInputError(f"{path} cannot be read beyond line {number}: {error}.") from error
+
+
+def stream_lines(file: IO[str], name: object) -> Iterator[str]:
+    """The lines of an open file, none of them too long to be held in memory."""
+    for number, line in enumerate(iter(partial(file.readline, LONGEST_LINE + 1), ""), start=1):
+        if len(line) > LONGEST_LINE:  # a compressed file may be a thousand times as long as it looks
+            raise InvalidInputError(f"{name}, line {number}: longer than {LONGEST_LINE:,} characters.")
+        yield line
+
+
+def not_utf8(line: str) -> Unreadable | None:
+    """What is wrong with a line that is not UTF-8; None for any other."""
+    if line.isascii():
+        return None
+    try:
+        line.encode("utf-8", "surrogateescape").decode()
+    except UnicodeDecodeError as error:
+        return Unreadable(f"not UTF-8 ({error.reason})")
+    return None
+
+
+def json_rows(lines: Iterable[str]) -> Iterator[Row]:
+    """The objects of JSON lines; blank lines are skipped."""
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            yield Place.of(f"line {number}", number), not_utf8(line) or _json_object(line)
+
+
+def readable_rows(rows: Iterable[Row], name: object) -> Iterator[ReadRow]:
+    """The same rows; one that cannot be read is an error, which names it."""
+    for place, row in rows:
+        if isinstance(row, Unreadable):
+            raise InvalidInputError(f"{name}, {place}: {row}.")
+        yield place, row
+
+
+def usual_keys(rows: Sequence[Mapping[str, Any]], share: float = 0.5) -> list[str]:
+    """The keys that more than a share of the rows have."""
+    counts = Counter(str(key) for row in rows for key in row)
+    return [key for key, n in counts.items() if n > share * len(rows)]
+
+
+def _json_object(line: str) -> dict[str, Any] | Unreadable:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        return Unreadable(f"not valid JSON ({error.msg})")
+    except (ValueError, RecursionError) as error:  # a number or nesting beyond Python's limits
+        return Unreadable(f"not usable as JSON ({error})")
+    return row if isinstance(row, dict) else Unreadable(f"expected a JSON object. Got {type(row).__name__}")
+
+
+# --- CSV -------------------------------------------------------------------------------------------------------------
+
+
+def csv_rows(path: Path, delimiter: str = ",") -> Iterator[ReadRow]:
+    """The rows of a CSV file with a header, as strings by column, each with the line it starts on."""
+    return readable_rows(delimited_rows(path, delimiter), path)
+
+
+def delimited_rows(path: Path, delimiter: str) -> Iterator[Row]:
+    """The same, with rows that cannot be read. Wrong quotes stay an error: where the next row begins is not known."""
+    number, faults = 1, list[Unreadable]()
+
+    def lines() -> Iterator[str]:
+        for line in text_lines(path):
+            faults.extend(filter(None, [not_utf8(line)]))
+            yield line
+
+    try:
+        columns: list[str] = []
+        reader = csv.reader(lines(), delimiter=delimiter, strict=True)
+        for values in _long_cells(reader):
+            if len(values) > len(columns) and columns:
+                faults.append(Unreadable(f"more than {len(columns)} values; quote the text"))
+            if faults and not columns:
+                raise InvalidInputError(f"{path}, line {number}: {faults[0]}.")
+            if values and columns:  # no values: a blank line
+                yield Place.of(f"line {number}", number), faults[0] if faults else dict(zip_longest(columns, values))
+            if not columns:
+                columns = values
+                refuse_twins(columns, str(path))
+            faults.clear()
+            number = reader.line_num + 1  # a quoted text may span several lines
+    except csv.Error as error:
+        fault = faults[0] if faults else f"cannot be read as CSV ({error})"
+        raise InvalidInputError(f"{path}, line {number}: {fault}.") from error
+
+
+def _long_cells(reader: Iterator[list[str]]) -> Iterator[list[str]]:
+    """The rows of a reader whose cells may be long; the csv module's limit is raised only while reading a row."""
+    while True:
+        limit = csv.field_size_limit(LONGEST_LINE)  # of the csv module: 128 kB
+        try:
+            values = next(reader, None)
+        finally:
+            csv.field_size_limit(limit)
+        if values is None:
+            return
+        yield values
+
+
+def refuse_twins(columns: list[str], what: str) -> None:
+    """Refuse two columns of one name."""
+    twin = next((name for position, name in enumerate(columns) if name and name in columns[:position]), None)
+    if twin is not None:
+        raise InvalidInputError(f"{what} has two columns {twin!r}. Rename one.")
+
+
+# --- Parquet ---------------------------------------------------------------------------------------------------------
+
+
+def parquet_rows(path: Path, keys: Sequence[str | None] = (), size: int = PARQUET_ROWS) -> Iterator[Row]:
+    """The rows of a Parquet file; if ``keys`` are given, these columns alone: states as arrays, labels, and others."""
+    # Either default keeps the columns of a whole row group in memory, possibly the whole file.
+    with open_parquet(path, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
+        names = [key for key in keys if key is not None]
+        classes = parquet_class_names(file.schema_arrow) if names else {}
+        number = 0
+        for batch in file.iter_batches(batch_size=min(size, PARQUET_ROWS), columns=names or None):
+            columns: list[Iterable[Any]] = []
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                columns.append(map(_arrow_value, column) if names and name == keys[0] else column.to_pylist())
+                if names and name == keys[1] and name in classes:
+                    columns[-1] = [named(classes[name], label) for label in columns[-1]]
+            for values in zip(*columns, strict=True):
+                number += 1
+                yield Place.of(f"row {number}", number), dict(zip(batch.schema.names, values, strict=True))
+
+
+def _arrow_value(scalar: Any) -> Any:
+    """A list of numbers as an array, a list of lists as a list of arrays; anything else as a Python value."""
+    import pyarrow as pa
+
+    if not isinstance(scalar, pa.ListScalar) or scalar.values is None or scalar.values.null_count:
+        return scalar.as_py()
+    if pa.types.is_nested(scalar.values.type):
+        return [_arrow_value(value) for value in scalar.values]
+    return scalar.values.to_numpy(zero_copy_only=False)
+
+
+@contextmanager
+def open_parquet(path: Path, **settings: Any) -> Iterator[Any]:
+    """A Parquet file; whatever is wrong with it is our error, which names it."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise MissingExtraError("pyarrow", "report", "Reading Parquet") from error
+    try:
+        with pq.ParquetFile(path, **settings) as file:
+            yield file
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: a text that is none
+        raise InvalidInputError(f"{path} cannot be read as Parquet: {error}.") from error

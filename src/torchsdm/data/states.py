@@ -1,0 +1,319 @@
+"""Hidden states from files, whole or in blocks: NPZ, safetensors, JSONL, Parquet and folders of states."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+
+from torchsdm.data._array_files import npz_blocks, safetensors_blocks
+from torchsdm.data._request import USUAL_NAMES, Names, Request
+from torchsdm.data._rows import PARQUET_ROWS, Row, Unreadable, parquet_rows, readable_rows, usual_keys
+from torchsdm.data.document import BadRow, BadRows, Place
+from torchsdm.data.folder import StatesFolder
+from torchsdm.data.labelled import LabelledStates
+from torchsdm.data.source import SAMPLE, Source
+from torchsdm.errors import EmptyInputError, InvalidInputError, TorchSDMError
+from torchsdm.labels import stripped_labels
+from torchsdm.validation import Array, check_path, check_positive, is_storable_id
+from torchsdm.wording import shortened
+
+
+def read_states(
+    path: str | Path,
+    *,
+    states: str = "hidden_states",
+    labels: str = "labels",
+    ids: str = "ids",
+    texts: str = "texts",
+    needs_labels: bool = True,
+) -> LabelledStates:
+    """Read labelled hidden states from an NPZ, safetensors, JSONL (also ``.gz``) or Parquet file, or a folder.
+
+    Parameters
+    ----------
+    path : path
+        A file, or a directory that ``HiddenStateExtractor.extract_to`` or ``sdm embed`` wrote. Or a folder or a pattern
+        of several JSONL or Parquet files, which are read in the order of their names as if they were one; names that
+        begin with a dot or an underscore are left out.
+    states, labels, ids, texts : str
+        Names of the arrays, columns or keys of a file. ids and texts may be absent. If rows of JSONL or Parquet have no
+        ``labels``, ``ids`` or ``texts``, their ``label``, ``id`` or ``text`` is used. Labels that are strings lose
+        surrounding white space.
+    needs_labels : bool
+        Whether a file without labels is refused.
+
+    See Also
+    --------
+    state_blocks : the same in blocks, for states that do not fit in memory.
+    """
+    source = Source.at(check_path(path, "path", "read_states"))
+    (read,) = states_of(source, None, names=(states, labels, ids, texts), needs_labels=needs_labels)
+    return read
+
+
+def state_blocks(
+    path: str | Path,
+    size: int = 4096,
+    *,
+    states: str = "hidden_states",
+    labels: str = "labels",
+    ids: str = "ids",
+    texts: str = "texts",
+    bad: BadRows | None = None,
+    width: int | None = None,
+) -> Iterator[LabelledStates]:
+    """Read hidden states block by block, in order; they need not fit in memory.
+
+    Parameters
+    ----------
+    path : path
+        As for ``read_states``: an NPZ, safetensors, JSONL or Parquet file, or a folder of states.
+    size : int
+        Maximum rows per block; the last block, and the last of each stored block, may have fewer.
+    states, labels, ids, texts : str
+        As for ``read_states``, but labels may be absent too.
+    bad : dict, optional
+        Of JSONL and Parquet files: where rows that cannot be used are noted, by number, before the block that follows
+        them. By default they are errors. With it, a row may lack its label or text, and keys and shape are those that
+        most of the first rows have.
+    width : int, optional
+        The width of states that is wanted, to tell the usual shape where few rows do.
+
+    Yields
+    ------
+    LabelledStates
+        Of at least one row; labels, ids and texts are None if the file has none.
+
+    Raises
+    ------
+    InvalidInputError
+        Before the first block, if the file cannot be opened, has no ``states``, or has arrays of different lengths.
+        Later damage is found only when it is reached, after the blocks before it; the checksum of an NPZ file is
+        checked with its last block.
+    ModelFileError
+        If a stored block is missing or damaged, or the extraction is not finished.
+    """
+    check_positive(size, "size", "state_blocks", integer=True)
+    source = Source.at(check_path(path, "path", "state_blocks"))
+    return states_of(source, size, names=(states, labels, ids, texts), bad=bad, width=width)
+
+
+def states_of(
+    source: Source,
+    size: int | None,
+    *,
+    names: Names = USUAL_NAMES,
+    needs_labels: bool = False,
+    bad: BadRows | None = None,
+    width: int | None = None,
+) -> Iterator[LabelledStates]:
+    """``state_blocks`` of an input that is open; without a size, all rows in one block."""
+    if source.kind == "states":
+        folder = source.files[0].parent
+        return _folder_blocks(folder, size) if size is not None else iter([_whole_folder(folder)])
+    if source.kind not in _READERS:
+        raise InvalidInputError(f"The file must end in {', '.join(_READERS)}. Got {source.files[0].name!r}.")
+    return _file_blocks(Request(source, size, names, bad, width), needs_labels)
+
+
+@contextmanager
+def _file_errors(source: Source) -> Iterator[None]:
+    """Name the file in every error from reading it."""
+    try:
+        with source.errors():
+            yield
+    except TorchSDMError:
+        raise
+    except (OSError, EOFError, ValueError, RuntimeError, zlib.error, zipfile.BadZipFile, SafetensorError) as error:
+        raise InvalidInputError(f"{source.name} cannot be read as {source.kind} data: {error}.") from error
+
+
+def _file_blocks(request: Request, needs_labels: bool) -> Iterator[LabelledStates]:
+    """The blocks of a file; nothing of a block is kept once the next is requested."""
+    with _file_errors(request.source):
+        for block in _READERS[request.source.kind](request):
+            if block.labels is None and needs_labels:
+                raise request.missing(request.names[1])
+            yield replace(block, labels=stripped_labels(block.labels))
+
+
+# --- Rows: JSONL and Parquet -----------------------------------------------------------------------------------------
+
+
+def _jsonl_blocks(request: Request) -> Iterator[LabelledStates]:
+    first = request.source.peek(1 if request.bad is None else SAMPLE)
+    return _row_blocks(request, request.source.rows(), first, "line", np.float64)
+
+
+def _parquet_blocks(request: Request) -> Iterator[LabelledStates]:
+    source = request.source
+    if not any(header.n_rows for header in source.headers.values()):
+        raise EmptyInputError(f"{source.name} is empty.")
+    source.check_columns(request.needed)
+
+    def read(path: Path) -> Iterator[Row]:
+        return parquet_rows(path, request.keys(source.headers[path].columns), request.size or PARQUET_ROWS)
+
+    rows = source.file_rows(read)
+    first = list(islice(rows, 1 if request.bad is None else SAMPLE))
+    return _row_blocks(request, chain(first, rows), first, "row", np.float32)
+
+
+def _row_blocks(
+    request: Request, rows: Iterator[Row], first: Sequence[Row], unit: str, dtype: type[np.floating[Any]]
+) -> Iterator[LabelledStates]:
+    """Blocks of rows, all of which must have the keys and the shape of the first.
+
+    Where bad rows are only noted, the first may be one: keys and shape are then those that most of the first rows have,
+    and any of them must have states.
+    """
+    if request.bad is None:
+        first, rows = list(readable_rows(first, request.source.name)), readable_rows(rows, request.source.name)
+    readable = [row for _, row in first if not isinstance(row, Unreadable)]
+    keys = request.keys(usual_keys(readable, 0))[:2] + request.keys(usual_keys(readable))[2:]  # labels: if any has one
+    if keys[0] is None:
+        raise request.missing(request.names[0])
+    shape = usual_shape((row.get(keys[0]) for row in readable), request.width)
+    checked = _checked_rows(request, keys, shape, rows, unit, dtype)
+
+    def next_block() -> LabelledStates | None:
+        block = list(islice(checked, request.size))
+        if not block:
+            return None
+        numbers, places, states, *others = zip(*block, strict=True)
+        columns: list[Any] = [
+            None if key is None else list(values) for key, values in zip(keys[1:], others, strict=True)
+        ]
+        return replace(LabelledStates(np.stack(states), *columns), places=list(places), numbers=numbers)
+
+    return iter(next_block, None)
+
+
+def _checked_rows(
+    request: Request,
+    keys: tuple[str | None, ...],
+    shape: tuple[int, ...] | None,
+    rows: Iterator[Row],
+    unit: str,
+    dtype: type[np.floating[Any]],
+) -> Iterator[tuple[Any, ...]]:
+    """Number, place and values by key of each row, the states as an array; bad rows are errors, or are noted."""
+    seen_ids: set[Any] = set()
+    for number, (place, row) in enumerate(rows):
+        name = None if isinstance(row, Unreadable) or keys[2] is None else row.get(keys[2])
+        has_name = is_storable_id(name)
+        values = row if isinstance(row, Unreadable) else _values(request, keys, shape, row, unit, dtype)
+        if has_name and name in seen_ids:
+            values = Unreadable("duplicate id")
+        if not isinstance(values, Unreadable):
+            if has_name:
+                seen_ids.add(name)
+            yield number, place, *values
+        elif request.bad is None:
+            raise InvalidInputError(f"{request.source.name}, {place}: {values}.")
+        else:
+            request.bad[number] = BadRow(number, place, str(values), name if has_name else number)
+
+
+def _values(
+    request: Request,
+    keys: tuple[str | None, ...],
+    shape: tuple[int, ...] | None,
+    row: Mapping[str, Any],
+    unit: str,
+    dtype: type[np.floating[Any]],
+) -> list[Any] | Unreadable:
+    """The values of a row by key, the states as an array; or what is wrong with the row."""
+    is_needed = (True, request.bad is None, True, request.bad is None)  # label and text, but not to decide
+    for key, found, needed in zip(keys, request.keys(row), is_needed, strict=True):
+        if needed and key is not None and key not in row:
+            return Unreadable(f"{key!r} is missing")
+        if needed and found != key:
+            return Unreadable(f"{found!r} is missing in other {unit}s")
+    state, *others = (None if key is None else row.get(key) for key in keys)
+    state = state_of(state, shape, repr(keys[0]))
+    return state if isinstance(state, Unreadable) else [state.astype(dtype, copy=False), *others]
+
+
+def usual_shape(values: Iterable[Any], width: int | None = None) -> tuple[int, ...] | None:
+    """The shape of most states, of those with the width if any have it; None if none is numeric."""
+    states = (state_of(value, None, "") for value in values)
+    counts = Counter(state.shape for state in states if not isinstance(state, Unreadable))
+    fitting = {shape: n for shape, n in counts.items() if shape[-1:] == (width,)} or counts
+    return max(fitting, key=lambda shape: fitting[shape], default=None)
+
+
+def state_of(value: Any, shape: tuple[int, ...] | None, name: str) -> Array | Unreadable:
+    """Numbers as an array of a shape, None for any; or what is wrong with them."""
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # lists of different lengths
+        return Unreadable(f"{name} must be a numeric array: {error}")
+    if array.dtype.kind not in "fiub":
+        return Unreadable(f"{name} must be a numeric array. Got {shortened(repr(value))}")
+    if shape is not None and array.shape != shape:
+        return Unreadable(f"{name} has shape {array.shape} instead of {shape}")
+    return array
+
+
+# --- Folders ---------------------------------------------------------------------------------------------------------
+
+
+def _folder_blocks(directory: Path, size: int) -> Iterator[LabelledStates]:
+    folder = StatesFolder.open(directory)
+    folder.check_complete()
+    n_read = 0
+    for arrays, examples in zip(folder.block_arrays(verify=True), folder.block_examples(), strict=True):
+        for start in range(0, len(examples), size):
+            rows = slice(start, start + size)
+            block = {key: array[rows] for key, array in arrays.items()}
+            yield _folder_states(folder, block, examples[rows], n_read + start)
+        n_read += len(examples)
+
+
+def _whole_folder(directory: Path) -> LabelledStates:
+    folder = StatesFolder.open(directory, verify=True)
+    folder.check_complete()
+    return _folder_states(folder, folder.arrays(), list(folder.examples()))
+
+
+def _folder_states(
+    folder: StatesFolder, arrays: Mapping[str, Array], examples: Sequence[Mapping[str, Any]], first: int = 0
+) -> LabelledStates:
+    """The states of consecutive rows of a folder, starting at ``first``."""
+    if "hidden_states" not in arrays:
+        raise InvalidInputError(f"{folder.directory}: no 'hidden_states' found.")
+
+    def column(key: str) -> list[Any] | None:
+        return [example[key] for example in examples] if all(key in example for example in examples) else None
+
+    labels, origin = column("label"), folder.origin
+    return LabelledStates(
+        arrays["hidden_states"],
+        None if labels is None else np.array(stripped_labels(labels)),
+        column("id"),
+        column("text"),
+        arrays.get("label_logits"),
+        origin.prompt.labels,
+        origin,
+        [Place.of(f"row {number + 1}", number + 1) for number in range(first, first + len(examples))],
+        range(first, first + len(examples)),
+    )
+
+
+_READERS: dict[str, Callable[[Request], Iterator[LabelledStates]]] = {
+    ".npz": npz_blocks,
+    ".safetensors": safetensors_blocks,
+    ".jsonl": _jsonl_blocks,
+    ".parquet": _parquet_blocks,
+}
