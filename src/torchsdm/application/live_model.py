@@ -27,7 +27,6 @@ from torchsdm.estimators import (
     SDMEnsemble,
     load_base,
     replay,
-    replay_undone,
     request_digest,
     save_as,
 )
@@ -143,7 +142,7 @@ class LiveModel:
         try:
             mark = config_mark(path)
             base, log = load_base(path, device=device, verify=verify, backend=backend)
-            classifier = replay(base, log).classifier
+            classifier = replay(base, log)
             saved = SavedModel.around(path, classifier, language_model=model, device=device, batch_tokens=batch_tokens)
         except BaseException:
             if writer is not None:
@@ -276,8 +275,9 @@ class LiveModel:
         with self._one_at_a_time:
             self._refresh()
             log, base = self._read_log(), self._base
-        replayed, entries = replay_undone(base, log, [int(version) for version in versions])
-        return Draft(log.version, replayed.classifier, entries, replayed.computed)
+        undone, computed = log.whole_steps([int(version) for version in versions]), dict[str, bytes]()
+        classifier = replay(base, log.undoing(undone), computed)
+        return Draft(log.version, classifier, [Entry(UNDO, 0, {"version": one}) for one in undone], computed)
 
     def commit(self, draft: Draft, *, who: str, why: str) -> list[Change]:
         """Make changes that were tried; refused if the model was changed since."""
@@ -387,7 +387,7 @@ class LiveModel:
         self._history = log.history
         if log.version == before:
             return False
-        self._show(replay(start, log).classifier)
+        self._show(replay(start, log))
         return True
 
     def _read_log(self, after: int = 0) -> ReadLog:
@@ -403,7 +403,7 @@ class LiveModel:
         shown = self.snapshot.saved.classifier
         self._base, log = load_base(self.path, device=shown.device, verify=self._verify, backend=shown.backend)
         self._mark, self._history = mark, log.history
-        self._show(replay(self._base, log).classifier)
+        self._show(replay(self._base, log))
 
     def _show(self, classifier: SDMClassifier | SDMEnsemble) -> None:
         """Swap the snapshot, in one step for whoever asks."""

@@ -173,19 +173,11 @@ class ReviewQueue:
                 for half in (rows[:middle], rows[middle:]):
                     self._judge_new(half, snapshot)
                 return
-            rejection = {"lane": REJECTED, "reason": str(error), "admitted": False, "predictions": None}
-            self.store.judge([Judged(rows[0]["row"], rejection, snapshot.version)])
+            self.store.judge([_rejected(rows[0], error, snapshot.version)])
             return
         good = [row for number, row in enumerate(rows) if number not in bad]
         self.store.judge(_judged(good, decisions, snapshot.version, np.asarray(block.hidden_states)))
-        self.store.judge(
-            Judged(
-                rows[number]["row"],
-                {"lane": REJECTED, "reason": str(one), "admitted": False, "predictions": None},
-                snapshot.version,
-            )
-            for number, one in bad.items()
-        )
+        self.store.judge(_rejected(rows[number], one, snapshot.version) for number, one in bad.items())
 
     # --- What people say ---------------------------------------------------------------------------------------------
 
@@ -325,6 +317,10 @@ def contradiction(decision: dict[str, Any], given: Any) -> float | None:
         return None
     clipped = min(max(p, _LEAST_PROBABILITY), 1 - _LEAST_PROBABILITY)
     return math.log10((1 - clipped) / clipped)
+
+
+def _rejected(row: dict[str, Any], why: object, version: int) -> Judged:
+    return Judged(row["row"], {"lane": REJECTED, "reason": str(why), "admitted": False, "predictions": None}, version)
 
 
 def _judged(

@@ -10,7 +10,6 @@ from torchsdm.estimators.changes import (
     Request,
     ResetGuard,
     replay,
-    replay_undone,
     request_digest,
 )
 from torchsdm.estimators.classifier import SDMClassifier
@@ -37,7 +36,6 @@ __all__ = [
     "load_base",
     "load_classifier",
     "replay",
-    "replay_undone",
     "request_digest",
     "save_as",
 ]

@@ -118,7 +118,7 @@ class Saveable(HubModel, FittedState):
         shards of a Ray cluster, whose nodes must see the directory at the same path; the answers are the same.
         """
         base, log = cls._load_parts(path, device, verify, with_log=changes, backend=backend)
-        return cast(Self, replay(cast(Any, base), log).classifier)
+        return cast(Self, replay(cast(Any, base), log))
 
     @classmethod
     def _load_parts(

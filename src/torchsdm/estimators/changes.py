@@ -13,7 +13,7 @@ import json
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -30,7 +30,7 @@ from torchsdm.model import (
     ListedExamples,
     SDMModel,
 )
-from torchsdm.storage import COSTLY, UNDO, Entry, ReadLog, Record, outcome_to_bytes, take_outcome, undone_by
+from torchsdm.storage import COSTLY, GUARD_RESET, UNDO, Entry, ReadLog, Record, outcome_to_bytes, take_outcome
 from torchsdm.trust import Certificate, GuardReset, Reliability
 from torchsdm.validation import Array, as_list, as_tensor, check_choice
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 Classifier: TypeAlias = "SDMClassifier | SDMEnsemble"
 ADDS = {"add": SUPPORT, "add_calibration": CALIBRATION}
-GUARD_RESET = "guard_reset"
 
 
 # --- Requests --------------------------------------------------------------------------------------------------------
@@ -206,21 +205,14 @@ def request_digest(requests: Sequence[Request]) -> str:
 # --- Replay ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Replayed:
-    """A classifier after a log, and the outcomes of costly changes that had to be computed for it."""
-
-    classifier: Classifier
-    computed: dict[str, bytes] = field(default_factory=dict)
-
-
-def replay(base: Classifier, log: ReadLog, undone: Mapping[int, int] | None = None) -> Replayed:
+def replay(base: Classifier, log: ReadLog, computed: dict[str, bytes] | None = None) -> Classifier:
     """The classifier after the changes of a log that were read; the one that is given stays as it is.
 
-    That one stands for the version before them: if one of them is an undo, for the model's own files.
+    That one stands for the version before them: if one of them is an undo, for the model's own files. ``computed``
+    takes the outcomes of costly changes that the log does not have any more.
     """
-    undone = log.undone() if undone is None else undone
-    names, result = log.sequences(undone), Replayed(copy.copy(base))
+    undone, classifier, computed = log.undone(), copy.copy(base), {} if computed is None else computed
+    names = log.sequences(undone)
     known = max((version for version, name in names.items() if name in log.outcomes), default=0)
     waiting: list[Record] = []  # a run of additions is one addition: its cost grows with what is added
     for record in log.records:
@@ -230,87 +222,31 @@ def replay(base: Classifier, log: ReadLog, undone: Mapping[int, int] | None = No
         try:
             if change.what in ADDS:
                 waiting.append(record)
-            elif change.what not in COSTLY or change.version >= known or record.rows is not None:
-                _take_in(result.classifier, waiting)
-                waiting = []
-                _repeat(result, record, names.get(change.version, ""), log.outcomes, known)
+                continue
+            is_known = change.what in COSTLY and change.version < known
+            if is_known and record.rows is None:
+                continue
+            _take_in(classifier, waiting)
+            waiting = []
+            if change.what == "remove":
+                classifier.remove(record.ids)
+            elif change.what == "relabel":
+                classifier.relabel(record.ids, record.labels, allow_new_labels=True)  # as they were when it was made
+            elif change.what in COSTLY:
+                if record.rows is not None:
+                    _replace_sample(classifier, record)
+                if change.version == known:
+                    _restore(classifier, log.outcomes[names[known]])
+                elif not is_known:
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore", SDMWarning)  # said when the change was made
+                        computed[names[change.version]] = _costly_request(record).apply(classifier).outcome or b""
         except InvalidInputError as error:
             raise ModelFileError(f"Change {change.version} does not fit the model: {error}") from error
-    _take_in(result.classifier, waiting)
-    _count_looks(result.classifier, log)
-    result.classifier.version_ = log.version
-    return result
-
-
-def replay_undone(base: Classifier, log: ReadLog, versions: Sequence[int]) -> tuple[Replayed, list[Entry]]:
-    """The classifier as it was before some changes, the last ones, and what the log keeps of that.
-
-    What was made in one step is undone together; undoing an undo makes its change again. ``base`` stands for the
-    model's own files.
-    """
-    versions = _whole_steps(log, versions)
-    targets = {change.version: change.details["version"] for change in log.history if change.what == UNDO}
-    earlier = {version: target for version, target in targets.items() if version < min(versions)}
-    for number, version in enumerate(versions, start=1):
-        _check_undo(log, version, undone_by(targets))
-        targets[log.version + number] = version
-    undone, undone_before = undone_by(targets), undone_by(earlier)
-    made, made_before = set(), set()
-    for change in log.history[log.base :]:
-        if change.what not in (UNDO, GUARD_RESET):
-            made |= {change.version} - undone.keys()
-            made_before |= {change.version} - undone_before.keys() if change.version < min(versions) else set()
-    in_the_way = sorted((made - made_before) | {undone[version] for version in made_before - made})
-    if in_the_way:
-        named = ", ".join(map(str, in_the_way))
-        raise InvalidInputError(
-            f"Only the last changes can be undone, and {named} came after {min(versions)}. Undo "
-            f"{', '.join(map(str, sorted({*versions, *in_the_way}, reverse=True)))} together."
-        )
-    return replay(base, log, undone), [Entry(UNDO, 0, {"version": version}) for version in versions]
-
-
-def _whole_steps(log: ReadLog, versions: Sequence[int]) -> list[int]:
-    """Versions, with what was made in one step with each."""
-    found: set[int] = set()
-    for version in versions:
-        steps = {one.together_with for one in log.history if one.version == version}
-        same = [one for one in log.history if one.together_with in steps and one.what != GUARD_RESET]
-        found |= {version, *(one.version for one in same if one.undone_by is None)}
-    return sorted(found, reverse=True)
-
-
-def _check_undo(log: ReadLog, version: int, undone: Mapping[int, int]) -> None:
-    if not 1 <= version <= log.version:
-        raise InvalidInputError(f"There is no change {version}; the last one is {log.version}.")
-    if version <= log.base:
-        raise InvalidInputError(
-            f"Change {version} can no longer be undone: the model was saved with it, as version {log.base}."
-        )
-    if version in undone:
-        raise InvalidInputError(
-            f"Change {version} is undone already, by change {undone[version]}. To make it again, undo that one."
-        )
-    if log.history[version - 1].what == GUARD_RESET:
-        raise InvalidInputError(f"Change {version} cannot be undone: the guard's stream before the reset is gone.")
-
-
-def _repeat(result: Replayed, record: Record, name: str, outcomes: Mapping[str, bytes], known: int) -> None:
-    """Make a change of the log again; of costly changes before the version ``known`` only the points count."""
-    classifier, what, version = result.classifier, record.change.what, record.change.version
-    if what == "remove":
-        classifier.remove(record.ids)
-    elif what == "relabel":
-        classifier.relabel(record.ids, record.labels, allow_new_labels=True)  # as they were when it was made
-    elif what in COSTLY:
-        if record.rows is not None:
-            _replace_sample(classifier, record)
-        if version == known:
-            _restore(classifier, outcomes[name])
-        elif version > known:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", SDMWarning)  # said when the change was made
-                result.computed[name] = _costly_request(record).apply(classifier).outcome or b""
+    _take_in(classifier, waiting)
+    _count_looks(classifier, log)
+    classifier.version_ = log.version
+    return classifier
 
 
 def _costly_request(record: Record) -> Request:

@@ -4,6 +4,7 @@ from torchsdm.storage.card import model_card
 from torchsdm.storage.changes import (
     CHANGES,
     COSTLY,
+    GUARD_RESET,
     UNDO,
     Change,
     Entry,
@@ -12,7 +13,6 @@ from torchsdm.storage.changes import (
     acknowledged_version,
     read_changes,
     read_history,
-    undone_by,
 )
 from torchsdm.storage.directory import (
     CONFIG_NAME,
@@ -27,7 +27,6 @@ from torchsdm.storage.directory import (
     stored_kind,
     write_model,
 )
-from torchsdm.storage.examples import StoredExamples
 from torchsdm.storage.hub import HubModel
 from torchsdm.storage.log_writer import LogWriter, login_name, saving
 from torchsdm.storage.model_files import load_model_parts, model_parts, outcome_to_bytes, take_outcome
@@ -38,6 +37,7 @@ __all__ = [
     "CHANGES",
     "CONFIG_NAME",
     "COSTLY",
+    "GUARD_RESET",
     "UNDO",
     "Change",
     "Entry",
@@ -48,7 +48,6 @@ __all__ = [
     "ReadLog",
     "Record",
     "ReviewStore",
-    "StoredExamples",
     "StoredModel",
     "acknowledged_version",
     "config_mark",
@@ -68,7 +67,6 @@ __all__ = [
     "saving",
     "stored_kind",
     "take_outcome",
-    "undone_by",
     "write_model",
     "write_numpy_export",
 ]

@@ -12,19 +12,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from torchsdm.errors import ModelFileError
+from torchsdm.errors import InvalidInputError, ModelFileError
 from torchsdm.files import parse_json
 from torchsdm.settings import check_fields
 from torchsdm.storage._sqlite import from_blob, open_to_read, to_blob
@@ -33,7 +34,7 @@ from torchsdm.validation import Array
 
 CHANGES = "changes"  #: the folder of the log, in a model's directory
 LOG_NAME, HEAD_NAME = "log.sqlite", "head"
-SAVE, UNDO = "save", "undo"
+SAVE, UNDO, GUARD_RESET = "save", "undo", "guard_reset"
 COSTLY = ("recalibrate", "certify")  #: changes whose outcome is kept, so that opening does not compute it again
 T = TypeVar("T")
 _NEVER = 1 << 62  # a version that no model has
@@ -125,6 +126,50 @@ class ReadLog:
         """The name of the sequence that ends with each costly change, if some changes are undone."""
         steps = zip(self.history[self.base :], self.digests[self.base :], strict=True)
         return sequences((one.version, one.what, digest) for one, digest in steps if one.version not in undone)
+
+    def whole_steps(self, versions: Iterable[int]) -> list[int]:
+        """Versions, the last first, with what was made in one step with each."""
+        steps = {one.together_with for one in self.history if one.version in versions}
+        same = [one for one in self.history if one.together_with in steps and one.what != GUARD_RESET]
+        return sorted({*versions, *(one.version for one in same if one.undone_by is None)}, reverse=True)
+
+    def undoing(self, versions: Sequence[int]) -> ReadLog:
+        """The log as it reads once these changes are undone; refused unless the model is then as it was before them."""
+        targets = {change.version: change.details["version"] for change in self.history if change.what == UNDO}
+        first = min(versions)
+        undone_before = undone_by({version: target for version, target in targets.items() if version < first})
+        for number, version in enumerate(versions, start=1):
+            self._check_undo(version, undone_by(targets))
+            targets[self.version + number] = version
+        undone = undone_by(targets)
+        real = [one.version for one in self.history[self.base :] if one.what not in (UNDO, GUARD_RESET)]
+        made = {version for version in real if version not in undone}
+        made_before = {version for version in real if version < first and version not in undone_before}
+        if made != made_before:
+            in_the_way = {*(made - made_before), *(undone[version] for version in made_before - made)}
+            raise InvalidInputError(
+                f"Only the last changes can be undone, and {_listed(sorted(in_the_way))} came after {first}. Undo "
+                f"{_listed(sorted({*versions, *in_the_way}, reverse=True))} together."
+            )
+        return replace(self, history=[replace(one, undone_by=undone.get(one.version)) for one in self.history])
+
+    def _check_undo(self, version: int, undone: Mapping[int, int]) -> None:
+        if not 1 <= version <= self.version:
+            raise InvalidInputError(f"There is no change {version}; the last one is {self.version}.")
+        if version <= self.base:
+            raise InvalidInputError(
+                f"Change {version} can no longer be undone: the model was saved with it, as version {self.base}."
+            )
+        if version in undone:
+            raise InvalidInputError(
+                f"Change {version} is undone already, by change {undone[version]}. To make it again, undo that one."
+            )
+        if self.history[version - 1].what == GUARD_RESET:
+            raise InvalidInputError(f"Change {version} cannot be undone: the guard's stream before the reset is gone.")
+
+
+def _listed(versions: Iterable[int]) -> str:
+    return ", ".join(map(str, versions))
 
 
 def undone_by(targets: Mapping[int, int]) -> dict[int, int]:
@@ -309,7 +354,7 @@ def _records(
 ) -> list[Record]:
     """The contents of the changes after a version."""
     wanted = [(row, change) for row, change in zip(rows, history, strict=True) if change.version > after]
-    n_bytes = sum(row["n"] * row["width"] * 4 for row, _ in wanted if row["width"] is not None)
+    n_bytes = sum(4 * math.prod(_shape(row)) for row, _ in wanted if row["width"] is not None)
     is_checked = n_bytes <= VERIFIED_BYTES if verify is None else verify
     points: dict[int, list[tuple[Any, Any, Any]]] = {}
     query = "SELECT version, id, label, text FROM points WHERE version > ? ORDER BY version, row"
@@ -348,18 +393,22 @@ def _rows(connection: sqlite3.Connection, folder: Path, row: Mapping[str, Any]) 
         part = from_blob(content)
         values[end : end + len(part)] = part
         end += len(part)
-    return values.reshape(row["n"], row["width"])
+    return values.reshape(_shape(row))
 
 
 def _segment_rows(path: Path, row: Mapping[str, Any]) -> Array:
     """Rows as earlier versions kept them, in a file beside the log."""
     if not path.is_file():
         raise ModelFileError(f"{path} is missing. {_RESTORE}")
-    n_numbers, size = row["n"] * row["width"], path.stat().st_size
+    n_numbers, size = math.prod(_shape(row)), path.stat().st_size
     if size < row["start"] + 4 * n_numbers:
         raise ModelFileError(f"{path} is truncated at {size} bytes. {_RESTORE}")
     values: Array = np.fromfile(path, "<f4", n_numbers, offset=row["start"])
-    return values.reshape(row["n"], row["width"])
+    return values.reshape(_shape(row))
+
+
+def _shape(row: Mapping[str, Any]) -> tuple[int, int]:
+    return int(row["n"]), int(row["width"])
 
 
 def _outcomes(connection: sqlite3.Connection, path: Path) -> dict[str, bytes]:

@@ -94,47 +94,38 @@ def write_model(
 
     ``config`` must be strict JSON; each of ``tensors`` becomes a safetensors file, each of ``tables`` an SQLite file.
     """
+    directory = Path(directory)
     try:
-        _write_model(Path(directory), config, tensors, tables, card)
+        old_card = _parse_config(directory).get("card_sha256") if holds_model(directory) else None
+        directory.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(directory)
+        mode = usual_mode(directory)  # one for all files: safetensors and SQLite would each choose their own
+
+        files: dict[str, dict[str, Any]] = {}
+        for name, content in tensors.items():
+            temporary = directory / f"{TEMPORARY_PREFIX}{name}.safetensors"
+            save_file({key: tensor.contiguous() for key, tensor in content.items()}, temporary)
+            files[name] = _settle(temporary, name, mode)
+        for name, rows in tables.items():
+            temporary = directory / f"{TEMPORARY_PREFIX}{name}.sqlite"
+            _write_table(temporary, rows)
+            files[name] = _settle(temporary, name, mode)
+
+        _write_config(directory, {**config, "files": files, "card_sha256": hashlib.sha256(card.encode()).hexdigest()})
+        card_path = directory / CARD_NAME
+        if not card_path.exists() or file_digest(card_path) == old_card:  # a card that someone wrote or edited stays
+            replace_file(card_path, card.encode())
+        in_use = {entry["file"] for entry in files.values()}
+        for path in directory.iterdir():
+            if _DATA_FILE.fullmatch(path.name) and path.name not in in_use:
+                try:
+                    path.unlink(missing_ok=True)
+                except PermissionError:  # a system that cannot remove mapped files; the next save tries again
+                    continue
     except ModelFileError:
         raise
     except OSError as error:
         raise ModelFileError(f"{directory} cannot be written: {error}.") from error
-
-
-def _write_model(
-    directory: Path,
-    config: Mapping[str, Any],
-    tensors: Mapping[str, Mapping[str, Tensor]],
-    tables: Mapping[str, Iterable[ExampleRow]],
-    card: str,
-) -> None:
-    old_card = _parse_config(directory).get("card_sha256") if holds_model(directory) else None
-    directory.mkdir(parents=True, exist_ok=True)
-    remove_unfinished(directory)
-    mode = usual_mode(directory)  # one for all files: safetensors and SQLite would each choose their own
-
-    files: dict[str, dict[str, Any]] = {}
-    for name, content in tensors.items():
-        temporary = directory / f"{TEMPORARY_PREFIX}{name}.safetensors"
-        save_file({key: tensor.contiguous() for key, tensor in content.items()}, temporary)
-        files[name] = _settle(temporary, name, mode)
-    for name, rows in tables.items():
-        temporary = directory / f"{TEMPORARY_PREFIX}{name}.sqlite"
-        _write_table(temporary, rows)
-        files[name] = _settle(temporary, name, mode)
-
-    _write_config(directory, {**config, "files": files, "card_sha256": hashlib.sha256(card.encode()).hexdigest()})
-    card_path = directory / CARD_NAME
-    if not card_path.exists() or file_digest(card_path) == old_card:  # a card that someone wrote or edited stays
-        replace_file(card_path, card.encode())
-    in_use = {entry["file"] for entry in files.values()}
-    for path in directory.iterdir():
-        if _DATA_FILE.fullmatch(path.name) and path.name not in in_use:
-            try:
-                path.unlink(missing_ok=True)
-            except PermissionError:  # a system that cannot remove mapped files; the next save tries again
-                continue
 
 
 def _write_config(directory: Path, config: Mapping[str, Any]) -> None:

@@ -98,22 +98,18 @@ class LogWriter:
             lock = FileLock(path, mode=stat.S_IMODE(path.stat().st_mode), thread_local=False)
             lock.acquire(timeout=wait, poll_interval=0.01)
             self._lock = lock
-        except Timeout as error:
-            raise ModelInUseError(f"{self.directory} is being changed by {self._holder()}. Try again later.") from error
-        except OSError as error:
-            raise error if isinstance(error, ModelFileError) else _unwritten(self.directory, error) from error
-        try:
             holder = {"pid": os.getpid(), "who": self.who, "since": now()}
             path = self._folder / _HOLDER_NAME
             path.unlink(missing_ok=True)  # a dead process of another user may have left one
             path.write_text(strict_json(holder), encoding="utf-8")
             self.synchronise()
-        except OSError as error:
+        except Timeout as error:
+            raise ModelInUseError(f"{self.directory} is being changed by {self._holder()}. Try again later.") from error
+        except BaseException as error:
             self.unlock()
-            raise error if isinstance(error, ModelFileError) else _unwritten(self.directory, error) from error
-        except BaseException:
-            self.unlock()
-            raise
+            if not isinstance(error, OSError) or isinstance(error, ModelFileError):
+                raise
+            raise _unwritten(self.directory, error) from error
 
     def unlock(self) -> None:
         """Let others write."""
@@ -338,7 +334,8 @@ class LogWriter:
                 dropped += connection.execute(f"DELETE FROM {table} WHERE version <= ?", (self._base,)).rowcount
         self._note_head()
         if dropped:
-            connection.execute("VACUUM")
+            with suppress(sqlite3.OperationalError):  # a full disk: the space is free for what comes
+                connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         for segment in {row["segment"] for row in self._rows[: self._base]} - {None}:  # of earlier versions
             (self._folder / f"segment-{int(segment):06d}.f32").unlink(missing_ok=True)

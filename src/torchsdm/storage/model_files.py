@@ -57,44 +57,28 @@ def model_parts(model: SDMModel, codes: LabelCodes, prefix: str = "") -> ModelPa
             "squared_norms": model.support.squared_norms,
         },
         f"{prefix}support-exemplars": {"exemplars": model.support.exemplars},
-        f"{prefix}calibration": {
-            **_encoded_to_tensors(calibration.points),
-            "labels": calibration.labels,
-            **{name: getattr(calibration, name) for name in _SIGNALS},
-            **_places_to_tensors(calibration.places),
-        },
-        f"{prefix}calibration-exemplars": {"exemplars": calibration.points.exemplars},
     }
+    tables = {f"{prefix}support-examples": _rows(model.examples, codes.decode(model.support.labels))}
     certification = model.certification
+    for name, held, examples in (
+        ("calibration", calibration, model.calibration_examples),
+        ("certification", certification, None if certification is None else certification.examples),
+        (_PENDING, model.next_calibration, None if model.next_calibration is None else model.next_calibration.examples),
+    ):
+        if held is None or examples is None:
+            continue
+        places = None if held is certification else held.places
+        tensors[f"{prefix}{name}"] = {
+            **_encoded_to_tensors(held.points),
+            "labels": held.labels,
+            **({} if places is None else {"places": places}),
+        }
+        tensors[f"{prefix}{name}-exemplars"] = {"exemplars": held.points.exemplars}
+        tables[f"{prefix}{name}-examples"] = _rows(examples, codes.decode(held.labels))
+    tensors[f"{prefix}calibration"] |= {name: getattr(calibration, name) for name in _SIGNALS}
     if certification is not None:
-        tensors[f"{prefix}certification"] = {
-            **_encoded_to_tensors(certification.points),
-            "labels": certification.labels,
-        }
-        tensors[f"{prefix}certification-exemplars"] = {"exemplars": certification.points.exemplars}
-        settings["certification"] = {
-            "n_given_back": certification.n_given_back,
-            "fingerprint": certification.fingerprint,
-            "n_corrected": certification.n_corrected,
-            "u": certification.u,
-        }
-    pending = model.next_calibration
-    if pending is not None:
-        tensors[f"{prefix}{_PENDING}"] = {
-            **_encoded_to_tensors(pending.points),
-            "labels": pending.labels,
-            **_places_to_tensors(pending.places),
-        }
-        tensors[f"{prefix}{_PENDING}-exemplars"] = {"exemplars": pending.points.exemplars}
-    tables = {
-        f"{prefix}support-examples": _rows(model.examples, codes.decode(model.support.labels)),
-        f"{prefix}calibration-examples": _rows(model.calibration_examples, codes.decode(calibration.labels)),
-    }
-    if certification is not None:
-        rows = _rows(certification.examples, codes.decode(certification.labels))
-        tables[f"{prefix}certification-examples"] = rows
-    if pending is not None:
-        tables[f"{prefix}{_PENDING}-examples"] = _rows(pending.examples, codes.decode(pending.labels))
+        facts = ("n_given_back", "fingerprint", "n_corrected", "u")
+        settings["certification"] = {name: getattr(certification, name) for name in facts}
     return ModelParts(settings, tensors, tables)
 
 
@@ -301,11 +285,6 @@ def _encoded_from_tensors(tensors: dict[str, Tensor]) -> Encoded:
     logits = tensors.pop("logits")
     nowhere = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
     return Encoded(tensors.pop("exemplars"), logits, tensors.pop("is_background", nowhere))
-
-
-def _places_to_tensors(places: Tensor | None) -> dict[str, Tensor]:
-    """Where points are in the support, if any of them can be."""
-    return {} if places is None else {"places": places}
 
 
 def _rows(examples: Examples, labels: list[Any]) -> Iterator[ExampleRow]:
