@@ -60,8 +60,7 @@ class BaseSDMClassifier(Saveable, Updatable):
         self._home, self.version_ = None, 0  # another model than the one that was loaded
         self.classes_, self.states_origin_ = data.classes, data.states_origin
         self._codes = LabelCodes(data.classes, () if data.background is None else (BACKGROUND,))
-        if data.background is not None:
-            data = data.with_background(data.background)
+        data = data.with_background()
         weights = class_weights(self.class_weight, data.points.usable.labels.numpy(), data.classes, caller)
         settings = self._training_settings(data.n_trained_classes, weights)
         alphas = check_targets(self.alpha, data.classes, caller)

@@ -41,6 +41,8 @@ class FitData:
     """The checked input of a fit."""
 
     points: TrainingData
+    n_rows: int
+    """Of X; in ``points``, background examples that are trained on come after them."""
     classes: Array
     examples: Examples
     calibration_examples: Examples
@@ -55,12 +57,6 @@ class FitData:
     background: Background | None = None
 
     @property
-    def n_rows(self) -> int:
-        """The rows of X; in ``points``, background examples that are trained on come after them."""
-        n_trained = 0 if self.background is None or not self.background.is_trained else len(self.background.states)
-        return len(self.points.labels) - n_trained
-
-    @property
     def n_trained_classes(self) -> int:
         """The classes that the adaptor is trained on."""
         return len(self.classes) + (self.background is not None and self.background.is_trained)
@@ -71,10 +67,11 @@ class FitData:
         background = "" if self.background is None else self.background.fingerprint
         return self.points.fingerprint_of_parts(self.fingerprint + background)
 
-    def with_background(self, background: Background) -> FitData:
-        """The same with background examples; those that are trained on get the class number after the classes."""
-        if not background.is_trained:
-            return replace(self, background=background)
+    def with_background(self) -> FitData:
+        """The same with the background examples that are trained on as a further class, after the others."""
+        background = self.background
+        if background is None or not background.is_trained:
+            return self
         points, n_rows = self.points, len(self.points.labels)
         new_rows = torch.arange(n_rows, n_rows + len(background.states))
         trained = replace(
@@ -90,7 +87,6 @@ class FitData:
             points=trained,
             examples=examples,
             calibration_examples=examples if is_split else self.calibration_examples,
-            background=background,
         )
 
 
@@ -168,6 +164,7 @@ def check_data(
     own_calibration = () if calibrating is None else (calibrating.states, calibrating.labels)
     return FitData(
         TrainingData(states, torch.from_numpy(class_numbers.astype(np.int64)), *own_calibration),
+        len(states),
         classes,
         examples,
         examples if calibrating is None else calibrating.examples,

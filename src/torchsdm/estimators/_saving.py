@@ -41,7 +41,7 @@ _MACHINE_SETTINGS = ("device", "checkpoint", "backend")
 _ROWS = ("training_rows", "calibration_rows", "certification_rows")
 
 
-class Saveable(HubModel, FittedState):
+class Saveable(FittedState, HubModel):  # in this order, or the signature is that of ModelHubMixin.__new__
     """``save``, ``load`` and what huggingface_hub makes of them."""
 
     def save(self, path: str | Path) -> None:

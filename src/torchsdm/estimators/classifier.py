@@ -19,7 +19,7 @@ from torchsdm.estimators._base import BaseSDMClassifier
 from torchsdm.estimators._data import FitData, check_data, check_part, warn_of_other_scale
 from torchsdm.estimators._trust import Terms, alpha_curve, certified, hold_out
 from torchsdm.labels import by_class, check_pools
-from torchsdm.matching import Support, next_ids
+from torchsdm.matching import Support
 from torchsdm.model import CERTIFICATION, Explanation, SDMModel, explain
 from torchsdm.settings import AUTO
 from torchsdm.storage import write_numpy_export
@@ -264,11 +264,11 @@ class SDMClassifier(BaseSDMClassifier):
         with self._updated_models() as models:
             model = models[0]
             if X is not None:
-                known = model.known_ids()
                 others = {name: one for name, one in model.sets().items() if name != CERTIFICATION}
                 given = X if isinstance(X, LabelledStates) else LabelledStates(X, y, ids, texts)
                 if given.ids is None:
-                    given = replace(given, ids=next_ids(known, len(given)))
+                    first = 1 + model.largest_number()
+                    given = replace(given, ids=list(range(first, first + len(given))))
                 part = check_part(self, given, CERTIFICATION, self._codes, self.states_origin_, caller, {})
                 warn_of_other_scale(part.states, model.adaptor.mean, model.adaptor.scale, f"'X' of {caller}")
                 earlier = model.certification
@@ -284,8 +284,7 @@ class SDMClassifier(BaseSDMClassifier):
                 )
             was_changed = model.outdated
             if was_changed:
-                regions = model.calibration.regions
-                model.recalibrate([region.target for region in regions], model.calibration.min_class_count)
+                model.recalibrate()
             self._certify(model, wanted)
         if was_changed:
             self._warn_of_regions()
@@ -354,9 +353,7 @@ class SDMClassifier(BaseSDMClassifier):
             )
         model = copy.copy(self.model_)
         if model.outdated:  # as recertify will
-            model.recalibrate(
-                [region.target for region in model.calibration.regions], model.calibration.min_class_count
-            )
+            model.recalibrate()
         control = self.control
         if control == AUTO:  # as it was chosen for the certificate
             control = "all" if self.certificate_ is None else self.certificate_.control

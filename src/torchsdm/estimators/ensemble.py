@@ -21,6 +21,11 @@ from torchsdm.validation import Array, ArrayLike, check_positive
 
 Self = TypeVar("Self", bound="SDMEnsemble")
 
+_OF_EVERY_ROUND = (
+    *("classes_", "_codes", "n_features_in_", "input_ndim_", "feature_names_in_", "history_", "states_origin_"),
+    *("data_source_", "data_fingerprint_", "random_seed_"),
+)  # what a classifier learned that does not depend on the round it kept
+
 
 class SDMEnsemble(BaseSDMClassifier):
     """The J rounds of ``SDMClassifier`` as one estimator.
@@ -74,11 +79,9 @@ class SDMEnsemble(BaseSDMClassifier):
                 "neither updated nor loaded since. Got one without its rounds."
             )
         ensemble = cls(**classifier.get_params())
-        learned = ("classes_", "_codes", "n_features_in_", "input_ndim_", "feature_names_in_", "history_")
-        for name in (*learned, "states_origin_", "data_source_"):
+        for name in _OF_EVERY_ROUND:
             if hasattr(classifier, name):
                 setattr(ensemble, name, getattr(classifier, name))
-        ensemble.data_fingerprint_, ensemble.random_seed_ = classifier.data_fingerprint_, classifier.random_seed_
         ensemble.models_ = tuple(replace(model, certification=None) for model in classifier.round_models_)
         return ensemble
 

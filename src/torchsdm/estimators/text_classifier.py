@@ -118,13 +118,13 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
             Texts that belong to no class; see ``SDMClassifier.fit``.
         """
         caller = "SDMTextClassifier.fit"
-        documents = _documents(X, caller, labels=y, ids=ids, answers=answers)
-        _require_labels(documents, caller)
+        documents = _labelled_documents(X, caller, labels=y, ids=ids, answers=answers)
         given = {"calibration": calibration, "certification": certification}
         held_out = {name: _held_out(part, name, caller) for name, part in given.items() if part is not None}
-        if certification is not None and isinstance(self.classifier, SDMEnsemble):
+        classifier = SDMClassifier() if self.classifier is None else clone(self.classifier)
+        if certification is not None and isinstance(classifier, SDMEnsemble):
             raise InvalidInputError(f"'certification' of {caller} must be None: an ensemble is not certified.")
-        _check_labels(documents, held_out, caller, SDMClassifier() if self.classifier is None else self.classifier)
+        _check_labels(documents, held_out, caller, classifier)
         if background is not None:
             held_out["background"] = _documents(background, f"{caller} (background)")
         store, elsewhere = self._make_store(caller), extract_on(self.backend, caller)
@@ -134,7 +134,6 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         for name, one in held_out.items():
             states = extractor.labelled_states(one, store=store, elsewhere=elsewhere)
             parts[name] = states if one.has_ids else replace(states, ids=None)  # numbered on from X
-        classifier = SDMClassifier() if self.classifier is None else clone(self.classifier)
         if classifier.backend is None:
             classifier.set_params(backend=self.backend)
         with warnings.catch_warnings():
@@ -239,26 +238,19 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         self: Self, X: Any = None, y: Any = None, *, ids: Any = None, answers: Any = None, alpha: Any = None
     ) -> Self:
         """Certify again, with new labelled texts or on the same sample; see ``SDMClassifier.recertify``."""
-        caller = "SDMTextClassifier.recertify"
-        classifier = self._fitted("recertify")
-        if isinstance(classifier, SDMEnsemble):
-            raise InvalidInputError(f"{caller} needs an SDMClassifier: an ensemble is not certified.")
+        classifier = self._certified("recertify")
         if X is None:
             classifier.recertify(alpha=alpha)
-            return self
-        states, names = self._labelled(X, y, ids, answers, "recertify")
-        classifier.recertify(*states, **names, alpha=alpha)
+        else:
+            states, names = self._labelled(X, y, ids, answers, "recertify")
+            classifier.recertify(*states, **names, alpha=alpha)
         return self
 
     def choose_alpha(
         self, *, cost_error: float | Mapping[Any, float], cost_review: float, n_certification: int | None = None
     ) -> AlphaChoice:
         """The alpha of least expected cost per input; see ``SDMClassifier.choose_alpha``."""
-        classifier = self._fitted("choose_alpha")
-        if isinstance(classifier, SDMEnsemble):
-            raise InvalidInputError(
-                "SDMTextClassifier.choose_alpha needs an SDMClassifier: an ensemble is not certified."
-            )
+        classifier = self._certified("choose_alpha")
         return classifier.choose_alpha(cost_error=cost_error, cost_review=cost_review, n_certification=n_certification)
 
     # ---------------------------------------------------------------- saving
@@ -288,9 +280,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
             not the one that the classifier was fitted on.
         device : str, optional
             For the language model and the classifier.
-        verify : bool, optional
-            As for ``SDMClassifier.load``.
-        backend : str or RayBackend, optional
+        verify, backend : optional
             As for ``SDMClassifier.load``.
         **options
             Settings of the extractor that do not affect the states: ``batch_tokens``, ``trust_remote_code``,
@@ -347,6 +337,13 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
             raise NotFittedError(f"This SDMTextClassifier is not fitted yet: call fit before {method}.")
         return self.classifier_
 
+    def _certified(self, method: str) -> SDMClassifier:
+        """The classifier, unless it is an ensemble."""
+        classifier = self._fitted(method)
+        if isinstance(classifier, SDMEnsemble):
+            raise InvalidInputError(f"SDMTextClassifier.{method} needs an SDMClassifier: an ensemble is not certified.")
+        return classifier
+
     def _watched(self, guard: DriftGuard | None, method: str) -> dict[str, DriftGuard]:
         """The argument ``guard`` of a classifier; an ensemble takes none."""
         if guard is not None and isinstance(self._fitted(method), SDMEnsemble):
@@ -359,8 +356,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         """States and labels of texts to add, and their ids, if they have any, and texts."""
         self._fitted(method)
         caller = f"SDMTextClassifier.{method}"
-        documents = _documents(X, caller, labels=y, ids=ids, answers=answers)
-        _require_labels(documents, caller)
+        documents = _labelled_documents(X, caller, labels=y, ids=ids, answers=answers)
         states = self.checked_extractor().labelled_states(documents)
         labels = [] if states.labels is None else states.labels
         names = {"ids": states.ids if documents.has_ids else None, "texts": states.texts}
@@ -407,10 +403,7 @@ def load(
     path : path
     model : optional
         Where the language model is now, if it has moved; for a classifier of texts alone.
-    device : str, optional
-    verify : bool, optional
-        As for ``SDMClassifier.load``.
-    backend : str or RayBackend, optional
+    device, verify, backend : optional
         As for ``SDMClassifier.load``.
     """
     directory = check_path(path, "path", "load")
@@ -443,15 +436,15 @@ def _held_out(part: Any, name: str, caller: str) -> Documents:
         if len(part) not in (2, 3):
             raise InvalidInputError(f"'{name}' of {where} must be (texts, labels[, answers]) or Documents.")
         texts, *columns = part
-        part = _documents(texts, where, **dict(zip(("labels", "answers"), columns, strict=False)))
-    documents = _documents(part, where)
-    _require_labels(documents, where)
-    return documents
+        return _labelled_documents(texts, where, **dict(zip(("labels", "answers"), columns, strict=False)))
+    return _labelled_documents(part, where)
 
 
-def _require_labels(documents: Documents, caller: str) -> None:
+def _labelled_documents(source: Any, caller: str, **columns: Any) -> Documents:
+    documents = _documents(source, caller, **columns)
     if not documents.has_labels:
         raise InvalidInputError(f"{caller} needs labels: pass y, or documents that have them.")
+    return documents
 
 
 def _check_labels(

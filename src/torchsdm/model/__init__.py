@@ -1,7 +1,7 @@
 """One fitted model on tensors and class numbers: adaptor, support, calibration, and the explanation of a decision."""
 
 from torchsdm.model.calibration import Calibration
-from torchsdm.model.examples import Examples, ListedExamples
+from torchsdm.model.examples import Examples, ListedExamples, Set, same_points
 from torchsdm.model.explanation import Explanation, explain
 from torchsdm.model.model import (
     CALIBRATION,
@@ -12,7 +12,6 @@ from torchsdm.model.model import (
     Points,
     SDMModel,
 )
-from torchsdm.model.same import Set, same_points
 
 __all__ = [
     "CALIBRATION",

@@ -12,7 +12,9 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
-from torchsdm.matching import with_part
+from torch import Tensor
+
+from torchsdm.matching import IndexedRows, with_part
 from torchsdm.validation import Array, as_list
 
 
@@ -169,3 +171,21 @@ def _joined(parts: Sequence[Examples]) -> ListedExamples:
     """Parts in one list."""
     ids, texts = zip(*(part.all() for part in parts), strict=True)
     return ListedExamples([name for one in ids for name in one], [text for one in texts for text in one])
+
+
+Set = tuple[Tensor | IndexedRows, Examples]
+"""Rows (N, ...), states or exemplars, and the ids and texts of their points."""
+
+
+def same_points(points: Set, known: Set, *, by_text: bool) -> dict[int, int]:
+    """Positions of points that are among the known ones, each with a position there.
+
+    A point is the same if its row is, as float32, or ``by_text`` its text. The text counts for states that were made
+    from texts: their last bits depend on the batch.
+    """
+    same = IndexedRows.of(known[0]).find(IndexedRows.of(points[0]))
+    if by_text:
+        texts = {row: text for row, text in enumerate(points[1].all()[1]) if text is not None}
+        places = known[1].positions_of_texts(list(texts.values()))
+        same |= {row: place for row, place in zip(texts, places, strict=True) if place is not None}
+    return same

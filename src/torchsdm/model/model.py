@@ -27,8 +27,7 @@ from torchsdm.core import (
 from torchsdm.errors import InvalidInputError
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, IndexedRows, Match, Support, SupportSet
 from torchsdm.model.calibration import Calibration
-from torchsdm.model.examples import Examples, ListedExamples
-from torchsdm.model.same import Set, same_points
+from torchsdm.model.examples import Examples, ListedExamples, Set, same_points
 from torchsdm.trust import row_digests, uniform_of
 from torchsdm.validation import Array, check_finite
 
@@ -253,8 +252,10 @@ class SDMModel:
         """Predicted class numbers (N,), from the logits only."""
         return self.logits(hidden_states).argmax(dim=1)
 
-    def recalibrate(self, alphas: Sequence[Target], min_class_count: int) -> None:
-        """Recompute the regions and, if a set has changed, the signals and eCDFs."""
+    def recalibrate(self, alphas: Sequence[Target] | None = None, min_class_count: int | None = None) -> None:
+        """Recompute the regions, by default for the same alphas, and, if a set has changed, the signals and eCDFs."""
+        alphas = [region.target for region in self.calibration.regions] if alphas is None else alphas
+        min_class_count = self.calibration.min_class_count if min_class_count is None else min_class_count
         if self.outdated:
             known = self.calibration_points
             points = known.points, known.labels

@@ -18,7 +18,7 @@ from torchsdm.training.data import (
 )
 from torchsdm.training.history import EpochRecord, History, LossRecord
 from torchsdm.training.learner import Learner, Round, Spread, best_round, part_of
-from torchsdm.training.linear import LinearSolution, solve_linear, tuned_regression
+from torchsdm.training.linear import solve_linear, tuned_regression
 from torchsdm.training.rounds import Run, RunningRound, Training, train_rounds
 from torchsdm.training.sdm_learner import AdaptorLearner, SDMLearner, balanced_mean, epoch_summary, initial_adaptor
 
@@ -28,7 +28,6 @@ __all__ = [
     "EpochRecord",
     "History",
     "Learner",
-    "LinearSolution",
     "LossRecord",
     "Part",
     "Round",

@@ -130,9 +130,6 @@ def split_of_round(data: TrainingData, settings: TrainingSettings, seed: int, nu
     return train, calibration
 
 
-_BLOCK_ROWS = 4096
-
-
 def stratified_split(labels: Array, calibration_size: float, rng: np.random.Generator) -> tuple[Array, Array]:
     """Row numbers of a training and a calibration part, stratified by class, with at least one point of each in both.
 
@@ -169,8 +166,7 @@ def certification_split(labels: Array, certification_size: float, seed: int) -> 
 def fingerprint(hidden_states: Tensor, labels: Array) -> str:
     """SHA-256 of states and labels, which identifies the data that a model was trained on."""
     digest = hashlib.sha256(f"{tuple(hidden_states.shape)}".encode())
-    for start in range(0, len(hidden_states), _BLOCK_ROWS):
-        block = hidden_states[start : start + _BLOCK_ROWS].to("cpu", torch.float32).contiguous()
-        digest.update(block.numpy().tobytes())
+    for block in hidden_states.split(DEFAULT_BLOCK_SIZE):
+        digest.update(block.to("cpu", torch.float32).contiguous().numpy().tobytes())
     digest.update("\0".join(repr(label) for label in labels.tolist()).encode())  # repr tells 2 from '2'
     return digest.hexdigest()

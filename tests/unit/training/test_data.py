@@ -69,7 +69,7 @@ def test_a_fingerprint_knows_states_labels_and_shape():
 def test_a_fingerprint_of_many_rows_sees_the_last(monkeypatch):
     states, labels = torch.randn(50, 2), np.arange(50) % 2
     own = fingerprint(states, labels)
-    monkeypatch.setattr(data, "_BLOCK_ROWS", 7)
+    monkeypatch.setattr(data, "DEFAULT_BLOCK_SIZE", 7)
     assert fingerprint(states, labels) == own
     assert fingerprint(states.T.contiguous().T, labels) == own  # another layout in memory
     states[49, 1] += 1
