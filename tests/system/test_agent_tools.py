@@ -78,7 +78,7 @@ def test_an_example_is_added_only_where_that_is_allowed_and_can_be_undone(model)
 
     assert asyncio.run(teach())[1][0].is_error  # no such tool
     misspelt, taught = asyncio.run(teach("--writable"))
-    assert misspelt.is_error and "'Bad' is not a class of the model; 'bad' is" in misspelt.content[0].text
+    assert misspelt.is_error and "'Bad' (1 example) is not a class of the model; 'bad' is" in misspelt.content[0].text
     assert [one.structured_content for one in taught] == [{"version": 1, "added": 1}] * 2  # the second is a retry
     with LiveModel.open(model) as live:
         change = live.changes()[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torchsdm.application.saved_model import SavedModel
 from torchsdm.application.summaries import standing, summary
 from torchsdm.data import Columns, LabelledStates
 from torchsdm.errors import InvalidInputError, Remedy
-from torchsdm.estimators import Add, Recalibrate, Relabel, Remove, Request, SDMClassifier, SDMEnsemble
+from torchsdm.estimators import Add, Certify, Recalibrate, Relabel, Remove, Request, SDMClassifier, SDMEnsemble
 from torchsdm.labels import check_known_labels
 from torchsdm.model import CALIBRATION, CERTIFICATION, SUPPORT
 from torchsdm.storage import holds_model, login_name
@@ -61,8 +62,8 @@ class ModelChange:
         return self.classifier
 
     def apply(self, request: Request) -> None:
-        """Try a change. Of its warnings those are held back that the result has."""
-        with told_once(self.classifier):
+        """Try a change. What calibrating warns of is held back if the result says it."""
+        with told_once(self.classifier) if isinstance(request, (Recalibrate, Certify)) else nullcontext():
             self.draft.apply(request)
 
     def write(self) -> dict[str, Any]:

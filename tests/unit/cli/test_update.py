@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from torchsdm import SDMClassifier
 from torchsdm.application import LiveModel
 from torchsdm.cli.command import sdm
-from torchsdm.errors import InvalidInputError, SDMWarning
+from torchsdm.errors import DataWarning, InvalidInputError, SDMWarning
 
 NAMES = np.array(["World", "Sports"])
 SETTINGS = {
@@ -178,6 +178,16 @@ def test_a_label_outside_the_classes_is_refused_unless_it_is_allowed(folder, lab
         run("update", model, "--relabel", f"{name}={label}")
     words = ("--add", folder / "new.npz", "--relabel", f"{name}={label}", "--allow-new-labels", "--force", "--json")
     assert json.loads(run("update", model, *words))["added"] == 20
+
+
+def test_a_few_points_that_the_model_has_pass_with_a_warning(folder):
+    (X, y), (more, labels) = draw(1200, 0), draw(60, 1)
+    row = int(names_of(folder / "model", "support")[0].removeprefix("x"))
+    rows = {"hidden_states": np.concatenate([more, X[[row]]]), "labels": np.concatenate([labels, y[[row]]])}
+    np.savez(folder / "repeated.npz", **rows)
+    words = ["update", folder / "model", "--add", folder / "repeated.npz", "--dry-run", "--json"]
+    with pytest.warns(DataWarning, match="Already in the support set: 1 of the 61 points"):
+        CliRunner().invoke(sdm, [*map(str, words)], catch_exceptions=False)
 
 
 def test_a_control_can_be_chosen_by_calibration(folder):
