@@ -16,7 +16,7 @@ _LONGEST = 2000  # characters of a text
 class Remedy(Enum):
     """What the user can do about an error or a warning, then how: in Python, and with the command."""
 
-    SKIP_PROBLEMS = "Fix them, or skip them:", "Documents(..., problems='skip')", "sdm embed --skip-problems"
+    SKIP_PROBLEMS = "Fix or skip them:", "Documents(..., problems='skip')", "sdm embed --skip-problems, or no --strict"
     DROP_REPEATED = "Drop duplicates:", "Documents(..., repeated='drop'), or 'keep'", "sdm embed --drop-repeated"
     KEEP_REPEATED = "To keep them on purpose:", "repeated='keep'", "--keep-repeated"
     NAME_ARRAYS = "Name the right one:", "states= or labels=", "--states or --label"
@@ -25,7 +25,7 @@ class Remedy(Enum):
     POOLED_CONTROL = "With few examples, pool small classes:", "control='pooled'", "--control pooled"
     GIVE_LABELLED = "Give labelled", "X and y", "DATA"
     COUNT_CERTIFICATION = "Say what you will certify with:", "n_certification labelled points", "labelled DATA"
-    CERTIFY_AGAIN = "Certify it again with new labelled data:", "recertify(X, y)", "sdm certify MODEL DATA"
+    CERTIFY_AGAIN = "Certify it again:", "recertify(X, y), or recalibrate()", "sdm certify or sdm recalibrate"
     SAME_STATES = "Make all states in the same way:", "a scikit-learn Pipeline transforms X alone", "sdm embed"
     FEWER_FOLDS = "Add examples, leave the class out, or use fewer folds (at least 2):", "n_folds", "--folds"
     OTHER_FOLDS = "Draw other folds, or more:", "random_state, n_folds", "--seed, --folds"

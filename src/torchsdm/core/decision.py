@@ -17,6 +17,7 @@ from torchsdm.core.sample_size import distance_quantile_band, dkw_epsilon, effec
 from torchsdm.core.signals import ClassEcdfs, Signals
 from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError, MissingSignalError
 from torchsdm.validation import Array
+from torchsdm.wording import counted
 
 Self = TypeVar("Self", bound="Decisions")
 
@@ -132,8 +133,7 @@ class Decisions:
         return len(self.predictions)
 
     def __repr__(self) -> str:
-        rows = f"{len(self)} input{'s' * (len(self) != 1)}"
-        return f"{type(self).__name__}({rows}, {int(self.admitted.sum())} admitted)"
+        return f"{type(self).__name__}({counted(len(self), 'input')}, {int(self.admitted.sum())} admitted)"
 
     def __getitem__(self: Self, rows: int | slice | Sequence[int] | Array) -> Self:
         """Some of the rows, as decisions; a single number gives one row."""

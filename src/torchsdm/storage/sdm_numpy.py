@@ -313,7 +313,9 @@ class Model:
                 return f"{begin}predictions of {label!r} are not certified"
             side = "is below" if lane == REVIEW else "reaches"
             also = ", and the paper's region admits it" if lane == TRUSTED else ""
-            known = f"{threshold:.4f}, the certified threshold of {label!r}"
+            others = next((len(g["classes"]) - 1 for g in certificate["groups"] if c in g.get("classes", ())), 0)
+            pooled = f", pooled with {others} other{'s' * (others != 1)}" if others else ""
+            known = f"{threshold:.4f}, the certified threshold of {label!r}{pooled}"
             return f"{begin}reliability {score:.4f} {side} {known}{also}"
         if lane == TRUSTED:
             return f"{begin}the paper's region admits it: q' {rescaled:.4g}, confidence {confidence:.4f}"

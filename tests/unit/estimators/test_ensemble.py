@@ -11,7 +11,7 @@ import pytest
 
 from torchsdm import SDMClassifier, SDMEnsemble
 from torchsdm.core import SDMDecisions
-from torchsdm.errors import InvalidInputError, RegionWarning, SDMWarning
+from torchsdm.errors import InvalidInputError, NoRegionWarning, SDMWarning
 from torchsdm.estimators.ensemble import _most_frequent, combine
 from torchsdm.labels import LabelCodes
 
@@ -178,7 +178,7 @@ WEAK = {
 def test_a_matter_of_several_rounds_is_told_once(insects):
     ensemble = SDMEnsemble(**WEAK, random_state=0)
     ((kind, said),) = told_by(lambda: ensemble.fit(insects.X, insects.y))
-    assert kind is RegionWarning and [one.what for one in ensemble.warnings()] == [said]
+    assert kind is NoRegionWarning and [one.what for one in ensemble.warnings()] == [said]
     assert said.startswith("Round 1, and likewise 2 of the others: No high-reliability region at alpha=0.9; everything")
     assert told_by(lambda: ensemble.recalibrate()) == [(kind, said)]
 

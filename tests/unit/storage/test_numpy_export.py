@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -55,6 +57,14 @@ def certified(digits):
     classifier = SDMClassifier(0.9, **QUICK).fit(X[:1200], y[:1200])
     assert classifier.certificate_.found and classifier.region_.found
     return classifier
+
+
+def test_classes_that_share_a_threshold_say_so(certified, digits, tmp_path):
+    groups = tuple(replace(g, class_number=None, classes=(0, 1)) for g in certified.certificate_.groups[:1])
+    pooled = copy.copy(certified)
+    pooled.certificate_ = replace(certified.certificate_, groups=groups)
+    found, expected = (one.decide(digits[0][1200:1300]).reason for one in (exported(pooled, tmp_path), pooled))
+    assert found.tolist() == expected.tolist() and any("pooled with 1 other" in one for one in found)
 
 
 def strangers(X, seed=0):
@@ -223,6 +233,7 @@ def test_labels_keep_their_type(labels, tmp_path):
 
 ALONE = """
 import sys
+from dataclasses import replace
 from importlib.abc import MetaPathFinder
 
 class OnlyNumpy(MetaPathFinder):
