@@ -433,13 +433,9 @@ def verdict(standing: str, n_admitted: int, n_total: int, promise: Promise | Non
 STEPS = {
     "single": ("Train a single classifier, which can be certified.", "sdm train DATA -o new-model"),
     "admit": ("Admit all that is certified.", "sdm recalibrate {model} --policy certified"),
-    "certify": (
-        "Certify it with labelled inputs that nothing else has seen, drawn at random.",
-        "sdm certify {model} NEW",
-    ),
+    "certify": ("Certify it with random labelled inputs that nothing else has seen.", "sdm certify {model} NEW"),
     "less": (
-        "Ask for less: with alpha {alpha:.2g} there would probably be a certificate. Certify it with new labelled "
-        "inputs.",
+        "Ask for less: about alpha {alpha:.2g} could be certified, with new labelled inputs.",
         "sdm certify {model} NEW --alpha {alpha:.2g}",
     ),
     "more": ("Or train with {more}, or with a stronger language model.", "sdm train DATA -o new-model"),

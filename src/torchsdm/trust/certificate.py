@@ -343,7 +343,7 @@ def certify(
     delta : float
         Probability with which the promise may fail.
     control : {'groups', 'pooled', 'predictions', 'all', 'auto'}
-        For whom the promise holds: every true class and every prediction; the same, but those with too few points only
+        What the promise covers: every true class and every prediction; the same, but those with too few points only
         pooled; every prediction (precision); or all admitted points taken together. 'auto' is the strongest of them
         that will probably be certified, by calibration alone (``choose_control``).
     families : (C,), optional

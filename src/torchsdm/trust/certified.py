@@ -39,7 +39,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
     delta : float, default=0.1
         Probability with which the promise may fail.
     control : {'groups', 'pooled', 'predictions', 'all', 'auto'}
-        For whom it holds: every class and every prediction; the same, but those with too few points only pooled; every
+        What it covers: every class and every prediction; the same, but those with too few points only pooled; every
         prediction; or all admitted answers together. 'auto' is the strongest of them that will probably be certified,
         by the calibration part alone; ``certificate_.control`` says which.
     calibration_size, certification_size : float, default=0.25
