@@ -41,6 +41,7 @@ _PATIENCE = 2  # penalties without a smaller loss after which no weaker one is t
 _PRECISION = 1e-5  # relative improvement of the objective below which a step is the last
 _MAX_STEPS = 200
 _ROWS = 4096  # states in one product
+_SUMMED = 512  # of them in one float32 sum: longer ones are shared out among threads, which changes the last bits
 _KEPT_ENTRIES = 1 << 28  # standardised states that are kept from pass to pass (1 GB)
 _PARAMETERS = 1 << 22  # weights that are solved for together
 
@@ -186,7 +187,8 @@ class _Regressions:
             share = self.shares[rows, :, None]
             value -= float((share * log_p.gather(2, y)).double().sum())
             residual = log_p.exp_().scatter_add_(2, y, torch.full(y.shape, -1.0)).mul_(share).flatten(1)  # (n, M C)
-            gradient[:, :-1] += residual.T @ block
+            for part, states in zip(residual.split(_SUMMED), block.split(_SUMMED), strict=True):
+                gradient[:, :-1] += part.T @ states
             gradient[:, -1] += residual.sum(dim=0)
         w = torch.from_numpy(parameters).reshape(gradient.shape)[:, :-1]
         ridge = (penalty / self.totals).repeat_interleave(self.n_classes)[:, None]

@@ -173,7 +173,7 @@ def test_decoders_and_encoders_are_told_apart(name):
     assert backbone.has_output_layer == (name in DECODERS_WITH_HEAD)
     assert backbone.has_chat_template == (name in ("phi3", "llama", "gemma2"))
     first = plain_states(backbone, [11, 12, 13])[0]
-    sees_what_follows = not torch.allclose(first, plain_states(backbone, [11, 12, 90])[0])
+    sees_what_follows = not torch.allclose(first, plain_states(backbone, [11, 12, 90])[0], atol=1e-5)  # beyond rounding
     assert sees_what_follows != backbone.is_decoder
 
 

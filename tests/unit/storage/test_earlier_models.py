@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from itertools import product
 from pathlib import Path
@@ -34,7 +35,10 @@ def test_a_model_of_an_earlier_format_decides_as_it_did(version, name, tmp_path)
     columns = {key.removeprefix(f"{name}_"): expected[key] for key in expected.files if key.startswith(name)}
     assert len(columns) == 6 and np.ptp(columns["confidence"]) > 0  # so that something is compared
     for column, values in columns.items():
-        np.testing.assert_array_equal(getattr(decisions, column), values, err_msg=column)
+        if column == "confidence":  # made elsewhere: exp of another processor may round its last bit otherwise
+            np.testing.assert_array_max_ulp(decisions.confidence, values, maxulp=2)
+        else:
+            np.testing.assert_array_equal(getattr(decisions, column), values, err_msg=column)
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
@@ -46,8 +50,14 @@ def test_a_certificate_still_holds(version, tmp_path):
     expected = np.load(folder / "expected.npz", allow_pickle=False)
     decisions = model.decide(expected["X"])
     assert decisions.lane.tolist() == expected["lane"].tolist()
-    assert decisions.reason.tolist() == expected["reason"].tolist()
+    assert decisions.reason.tolist() == list(map(_worded_now, expected["reason"].tolist()))
     assert model.warnings() == []
+
+
+def _worded_now(reason):
+    """A reason as it was worded then, in today's words."""
+    told = re.sub(r"^neighbours disagree after 1;", "the nearest example agrees, the next does not;", reason)
+    return re.sub(r"^neighbours disagree after (\d+);", r"the \1 nearest examples agree, the next does not;", told)
 
 
 def test_a_model_of_format_1_has_lanes_without_a_certificate(tmp_path):

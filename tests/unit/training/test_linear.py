@@ -50,7 +50,7 @@ def test_logits_out_of_fold_are_those_of_a_regression_that_has_not_seen_the_poin
     X, y = problem()
     solution, _, _ = solved(X, y)
     folds = folds_of(y.numpy(), N_FOLDS, np.random.default_rng([0, 0, 7, 0]))
-    states = ((X - X.mean(dim=0)) / X.std(dim=0)).numpy()
+    states = ((X - X.mean(dim=0)) / X.std(dim=0)).double().numpy()  # so that scikit-learn computes with them
     for fold in range(N_FOLDS):
         seen = folds != fold
         other = LogisticRegression(C=1 / solution.penalty, max_iter=5000, tol=1e-10).fit(states[seen], y.numpy()[seen])
