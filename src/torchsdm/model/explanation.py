@@ -115,7 +115,7 @@ def explain(
     """Explain the decisions on hidden states, one explanation per input; ``judge`` adds lanes to the decisions."""
     decisions, distances, indices = model.decide_with_neighbors(hidden_states, min(k, len(model.support)))
     decisions = judge(decisions)
-    predictions = codes.encode(decisions.predictions, "explain")
+    predictions = decisions.logits.argmax(axis=1)  # the numbers of the predicted classes
     partitions = _Partitions(model)
     rows = decisions.to_dicts()
     return [
