@@ -1,4 +1,4 @@
-"""Settings: the values that options may have, files of TOML, and fields whose types are checked.
+"""Settings: the values that options may have, names of columns, files of TOML, and fields whose types are checked.
 
 Nothing heavy is imported here, so the command can list the values without the code behind them.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -42,6 +43,17 @@ BACKGROUNDS = ("class", "exemplars")  #: what background examples are: a class t
 POLICIES = ("certified", "trusted")  #: which lanes are admitted
 
 _Filled = TypeVar("_Filled")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of columns or keys of a file; None means the usual name, if the file has it."""
+
+    text: str = "text"
+    label: str | None = None
+    id: str | None = None
+    answer: str | None = None
+    states: str = "hidden_states"
 
 
 def read_settings(path: Path) -> str:

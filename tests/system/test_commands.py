@@ -160,13 +160,16 @@ def test_predict_gives_what_the_library_decides_in_input_order(world, model, sou
         [*range(1160, 1200)] if model == "states" else [f"r{i}" for i in range(160, 200)]
     )
     for row, one in zip(rows, expected, strict=True):
-        assert set(row) == {"id", "exemplars", *one}
+        assert set(row) == {"id", "line", "exemplars", *one}
         for name, value in one.items():
             is_number = isinstance(value, (float, dict))
             assert row[name] == (pytest.approx(value, rel=1e-4, abs=1e-5) if is_number else value), name
         distances = [point["distance"] for point in row["exemplars"]]
         assert len(distances) == 3 and distances == sorted(distances)
     assert sum(row["admitted"] for row in rows) > 0, "nothing admitted: the test says little"
+    if source != "shards":  # several files
+        first = 2 if source.endswith(("csv", "tsv")) else 1
+        assert [row["line"] for row in rows] == list(range(first, first + 40))
 
 
 @pytest.mark.parametrize(("model", "source"), [("texts", "test.jsonl"), *(("states", name) for name in STATES)])
@@ -214,10 +217,10 @@ def test_predict_writes_the_format_that_the_file_name_asks_for(world, ending, tm
         return
     read = {"csv": pandas.read_csv, "tsv": lambda path: pandas.read_csv(path, sep="\t"), "parquet": pandas.read_parquet}
     table = read[ending](output)
-    assert table["id"].tolist() == list(range(1160, 1200))
+    assert table["id"].tolist() == list(range(1160, 1200)) and table["line"].tolist() == list(range(1, 41))
     assert [strict(text) for text in table["exemplars"]] == [row["exemplars"] for row in lines]
     expected = decisions(world, "states").to_pandas()
-    assert table.columns.tolist() == ["id", *expected.columns, "exemplars"]
+    assert table.columns.tolist() == ["id", "line", *expected.columns, "exemplars"]
     assert table.pop("certificate").isna().all() and expected.pop("certificate").isna().all()  # there is none
     for name in expected.columns:
         assert table[name].tolist() == pytest.approx(expected[name].tolist(), nan_ok=True), name

@@ -62,7 +62,7 @@ def states(states_model):
 
 
 def numbered(rows):
-    return json.loads(json.dumps([{"id": number, **row} for number, row in enumerate(rows)]))
+    return json.loads(json.dumps([{"id": number, "line": None, **row} for number, row in enumerate(rows)]))
 
 
 # --- Answers ---------------------------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ async def answered(reader: asyncio.StreamReader) -> tuple[int, bytes]:
 
 def signature(row: dict[str, Any]) -> str:
     """What a decision says, as words that can be compared."""
-    return json.dumps({name: value for name, value in row.items() if name != "id"}, sort_keys=True)
+    return json.dumps({name: value for name, value in row.items() if name not in ("id", "line")}, sort_keys=True)
 
 
 async def client(port: int, number: int, seed: int, leaving: asyncio.Event, seen: Seen) -> None:

@@ -21,12 +21,12 @@ from click.core import ParameterSource
 
 from torchsdm.cli._words import rejected_line
 from torchsdm.errors import InvalidInputError
-from torchsdm.settings import PROMPT_NAMES
+from torchsdm.settings import PROMPT_NAMES, Columns
 
 if TYPE_CHECKING:
     from torchsdm.application import LiveModel, SavedModel
     from torchsdm.cluster import Backend
-    from torchsdm.data import BadRow, Columns
+    from torchsdm.data import BadRow
     from torchsdm.hidden_states import HiddenStateExtractor, TaskPrompt
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -71,16 +71,10 @@ def _decorated(command: Any, options: Iterable[Option]) -> Any:
     return command
 
 
-def _columns(**names: Any) -> Columns:
-    from torchsdm.data import Columns
-
-    return Columns(**names)
-
-
 #: ``columns``: the columns of text, label, id and answer in a file of texts.
-document_options = _bundled(_columns, "columns", _DOCUMENT_OPTIONS)
+document_options = _bundled(Columns, "columns", _DOCUMENT_OPTIONS)
 #: ``columns``: the same for a file that may contain states instead.
-column_options = _bundled(_columns, "columns", _COLUMN_OPTIONS)
+column_options = _bundled(Columns, "columns", _COLUMN_OPTIONS)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from torchsdm.data._request import USUAL_NAMES
 from torchsdm.data._rows import Unreadable, csv_rows
-from torchsdm.data.columns import Columns
 from torchsdm.data.document import BadRow, BadRows, Document, Place
 from torchsdm.data.documents import Documents
 from torchsdm.data.extracted import ExtractedStates
@@ -12,6 +11,7 @@ from torchsdm.data.origin import Difference, ModelOrigin, PoolingOrigin, PromptO
 from torchsdm.data.source import STANDARD_INPUT, Source, is_states_folder
 from torchsdm.data.states import read_states, state_blocks, state_of, states_of, usual_shape
 from torchsdm.data.store import ExtractionCounts, StatesStore, digest
+from torchsdm.settings import Columns
 
 __all__ = [
     "STANDARD_INPUT",

@@ -123,7 +123,7 @@ def explain(
     """Explain the decisions on hidden states, one explanation per input; ``judge`` adds lanes to the decisions."""
     decisions, distances, indices = model.decide_with_neighbors(hidden_states, min(k, len(model.support)))
     decisions = judge(decisions)
-    predictions = codes.encode(decisions.predictions, "explain").tolist()
+    predictions = decisions.logits.argmax(axis=1).tolist()  # the numbers of the predicted classes
     similarity, quantile = decisions.rescaled_similarity, decisions.distance_quantile
     calibration = _Calibration(model, codes)
     return [
