@@ -14,7 +14,7 @@ import numpy as np
 from measure import Figure, compare
 
 from torchsdm import SDMClassifier
-from torchsdm.storage import Entry, LogWriter
+from torchsdm.model import Entry, LogWriter
 
 N, M, C = 100, 256, 2
 N_BATCHES, BATCH = 300, 16

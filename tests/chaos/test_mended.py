@@ -25,8 +25,8 @@ from torchsdm.errors import BackboneError, CheckpointError, InvalidInputError, M
 from torchsdm.files import parse_json, replace_file, usual_mode, whole_file
 from torchsdm.hidden_states import Backbone
 from torchsdm.hidden_states._bounded import bounded_text
+from torchsdm.model.review import NewInput, ReviewStore
 from torchsdm.settings import parse_toml
-from torchsdm.storage.review import NewInput, ReviewStore
 from torchsdm.trust import DriftGuard
 
 X, Y = good.points()
@@ -326,7 +326,7 @@ def test_metadata_of_a_parquet_file_that_is_too_deep_is_none(tmp_path):
 
 
 def test_an_export_that_is_damaged_says_so(folder):
-    from torchsdm.storage import sdm_numpy
+    from torchsdm.model import sdm_numpy
 
     path = folder / "exported" / "sdm_model.npz"
     content = path.read_bytes()

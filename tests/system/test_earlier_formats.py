@@ -1,6 +1,6 @@
 """Files that earlier versions wrote are still read, to the bit: states, guard, checkpoint, export.
 
-Models have tests of their own, in tests/unit/storage.
+Models have tests of their own, in tests/unit/model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from safetensors import safe_open
 from torchsdm import DriftGuard, SDMClassifier, SDMEnsemble
 from torchsdm.data import Document
 from torchsdm.data.folder import FolderWriter, StatesFolder
-from torchsdm.storage import sdm_numpy
+from torchsdm.model import sdm_numpy
 from torchsdm.training import stored_epochs
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

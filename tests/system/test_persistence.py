@@ -21,8 +21,8 @@ import warm_process
 from torchsdm import SDMClassifier, SDMEnsemble, load
 from torchsdm.core import SDMDecisions
 from torchsdm.errors import InvalidInputError, ModelFileError, TorchSDMError
-from torchsdm.storage import directory as persistence
-from torchsdm.storage.directory import CONFIG_NAME
+from torchsdm.model import directory as persistence
+from torchsdm.model.directory import CONFIG_NAME
 from warm_process import WarmProcess
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
@@ -143,7 +143,7 @@ def test_the_support_is_memory_mapped(data, tmp_path):
     classifier.add_exemplars(wide, np.repeat(y, 100))
     classifier.save(tmp_path / "model")
     code = f"""
-        from torchsdm.storage.directory import open_model
+        from torchsdm.model.directory import open_model
         def rss():  # anonymous memory, not pages of mapped files
             return int(next(l for l in open("/proc/self/status") if l.startswith("RssAnon")).split()[1]) * 1024
         stored = open_model({str(tmp_path / "model")!r}, "SDMClassifier", verify=False)
@@ -321,7 +321,7 @@ def test_a_failed_save_leaves_the_old_model(saved, classifier, data, monkeypatch
 
     for step in ("save_file", "_write_table", "strict_json"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"torchsdm.storage.directory.{step}", full_disk)
+            patch.setattr(f"torchsdm.model.directory.{step}", full_disk)
             with pytest.raises(OSError, match="No space"):
                 other.save(saved)
         assert_same_decisions(SDMClassifier.load(saved).decide(X), expected)

@@ -18,7 +18,7 @@ from torchsdm.application import LiveModel
 from torchsdm.data import LabelledStates
 from torchsdm.errors import SDMWarning
 from torchsdm.estimators.text_classifier import SDMTextClassifier
-from torchsdm.storage.review import NewInput, ReviewStore
+from torchsdm.model.review import NewInput, ReviewStore
 from torchsdm.trust import DriftGuard
 
 WIDTH = 4

@@ -22,9 +22,9 @@ from torchsdm import SDMClassifier
 from torchsdm.application import LiveModel, SavedModel
 from torchsdm.errors import TorchSDMError
 from torchsdm.estimators import load_classifier
-from torchsdm.storage.changes import CHANGES, COLUMNS, DIGESTS, PLACE, head_line, read_history, row_digest
-from torchsdm.storage.directory import _config_digest
-from torchsdm.storage.review import NewInput, ReviewStore
+from torchsdm.model.changes import CHANGES, COLUMNS, DIGESTS, PLACE, head_line, read_history, row_digest
+from torchsdm.model.directory import _config_digest
+from torchsdm.model.review import NewInput, ReviewStore
 from torchsdm.training.checkpoint import Checkpointing, _digest, stored_epochs, stored_seed
 from torchsdm.training.history import EpochRecord
 from torchsdm.trust import DriftGuard
@@ -523,7 +523,7 @@ class Exported(Target):
         return {"sdm_model.npz": changed_bytes(random, self.content)}
 
     def read(self, folder: Path) -> None:
-        from torchsdm.storage import sdm_numpy
+        from torchsdm.model import sdm_numpy
 
         try:
             sdm_numpy.load(folder).decide(points()[0][:3])

@@ -27,7 +27,7 @@ from tools.chaos.mutations import (
 )
 from tools.chaos.seeds import TEXTS as GOOD_TEXTS
 from torchsdm.errors import TorchSDMError
-from torchsdm.storage.changes import read_history
+from torchsdm.model.changes import read_history
 
 WIDTH = 24  # of the states of the tiny encoder
 STATE = np.linspace(-1, 1, WIDTH).round(3).tolist()

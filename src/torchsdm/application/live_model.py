@@ -30,7 +30,7 @@ from torchsdm.estimators import (
     request_digest,
     save_as,
 )
-from torchsdm.storage import (
+from torchsdm.model import (
     UNDO,
     Change,
     Entry,

@@ -29,8 +29,8 @@ from torchsdm.application.summaries import standing
 from torchsdm.data import BadRows, Documents, LabelledStates
 from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.estimators import Add, Recalibrate, Request, SDMClassifier, SDMEnsemble
+from torchsdm.model import CHANGES, Change, Judged, NewInput, ReviewStore
 from torchsdm.settings import REJECTED
-from torchsdm.storage import CHANGES, Change, Judged, NewInput, ReviewStore
 from torchsdm.validation import Array, is_storable_text
 
 _LOGGER = logging.getLogger(__name__)

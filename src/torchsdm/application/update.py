@@ -16,8 +16,7 @@ from torchsdm.data import Columns, LabelledStates
 from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.estimators import Add, Certify, Recalibrate, Relabel, Remove, Request, SDMClassifier, SDMEnsemble
 from torchsdm.labels import check_known_labels
-from torchsdm.model import CALIBRATION, CERTIFICATION, SUPPORT
-from torchsdm.storage import holds_model, login_name
+from torchsdm.model import CALIBRATION, CERTIFICATION, SUPPORT, holds_model, login_name
 
 _SETS = {"added": SUPPORT, "added_calibration": CALIBRATION}
 

@@ -308,7 +308,7 @@ class Signature:
 
     def said(self) -> dict[str, str]:
         """The arguments ``who`` and ``why`` of a change; by default the user and the verb."""
-        from torchsdm.storage import login_name
+        from torchsdm.model import login_name
 
         verb = f"sdm {click.get_current_context().info_name}"
         return {"who": login_name() if self.who is None else self.who, "why": verb if self.why is None else self.why}

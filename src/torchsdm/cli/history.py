@@ -12,7 +12,7 @@ from torchsdm.cli._words import change_lines, trust_lines
 from torchsdm.wording import counted
 
 if TYPE_CHECKING:
-    from torchsdm.storage import Change
+    from torchsdm.model import Change
 
 
 @click.command()
@@ -25,7 +25,7 @@ def log(model: Path, as_json: bool) -> None:
     Example:
       sdm log model
     """
-    from torchsdm.storage import read_history
+    from torchsdm.model import read_history
 
     history = read_history(model)
     lines = [_line(change) for change in history] or [f"{model} is as it was saved: nothing was changed since."]

@@ -22,8 +22,8 @@ def mcp(model: str, texts: bool, writable: bool, language_model: LanguageModel) 
       {"mcpServers": {"torchsdm": {"command": "sdm", "args": ["mcp", "/path/to/model"]}}}
     """
     from torchsdm.application import LiveModel
+    from torchsdm.model import login_name
     from torchsdm.service import create_tools
-    from torchsdm.storage import login_name
 
     live = LiveModel.open(
         model,

@@ -20,14 +20,14 @@ from torch import Tensor
 
 from torchsdm.cluster.connection import import_ray
 from torchsdm.matching import CentredPoints, Part
-from torchsdm.storage import mapped_tensors
+from torchsdm.model import mapped_tensors
 from torchsdm.validation import Array, as_tensor
 
 BLOCK_ROWS = 1 << 16  #: the largest block: what is copied when a point is removed, or small additions are joined
 _MAPPED_FILES = 32  # kept open by a process
 
 
-class Source(Protocol):
+class StoredRows(Protocol):
     """Rows that never change."""
 
     def points(self, first: int, stop: int) -> Tensor:
@@ -97,7 +97,7 @@ class HeldRows:
 class Block:
     """Consecutive points of a support: rows of a source, without those that were removed, some with another label."""
 
-    source: Source
+    source: StoredRows
     first: int
     stop: int
     removed: tuple[int, ...] = ()

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from torchsdm.cluster.backend import Backend, as_backend
-from torchsdm.cluster.blocks import BLOCK_ROWS, Block, HeldRows, Recipe, Source, even_parts, joined, stretches
+from torchsdm.cluster.blocks import BLOCK_ROWS, Block, HeldRows, Recipe, StoredRows, even_parts, joined, stretches
 from torchsdm.cluster.shards import Batch, Shards, StateName
 from torchsdm.matching import Found, IndexedRows, Match, Support, rows_at_once, with_part
 from torchsdm.training import Spread
@@ -122,7 +122,7 @@ class ShardedSupport(Support):
         self._state, self._dtype = state, dtype
 
     @classmethod
-    def of(cls, support: Support, shards: Shards, stored: Source | None = None) -> ShardedSupport:
+    def of(cls, support: Support, shards: Shards, stored: StoredRows | None = None) -> ShardedSupport:
         """Spread the points of a support over shards; ``stored`` says where the shards can read them themselves."""
         placed = []
         for shard, share in enumerate(even_parts(0, len(support), len(shards))):

@@ -9,7 +9,7 @@ from torchsdm.cluster import Backend
 from torchsdm.errors import ModelFileError
 from torchsdm.estimators.classifier import SDMClassifier
 from torchsdm.estimators.ensemble import SDMEnsemble
-from torchsdm.storage import ReadLog, stored_kind
+from torchsdm.model import ReadLog, stored_kind
 
 _KINDS: dict[str, type[SDMClassifier | SDMEnsemble]] = {"SDMClassifier": SDMClassifier, "SDMEnsemble": SDMEnsemble}
 

@@ -15,8 +15,7 @@ from torchsdm.errors import InvalidInputError, ModelFileError
 from torchsdm.estimators._fitted import FittedState
 from torchsdm.estimators.changes import replay
 from torchsdm.labels import LabelCodes
-from torchsdm.settings import check_fields
-from torchsdm.storage import (
+from torchsdm.model import (
     CONFIG_NAME,
     HubModel,
     ReadLog,
@@ -31,6 +30,7 @@ from torchsdm.storage import (
     saving,
     write_model,
 )
+from torchsdm.settings import check_fields
 from torchsdm.training import EpochRecord, History
 from torchsdm.trust import Certificate, Reliability
 from torchsdm.validation import check_device, check_path

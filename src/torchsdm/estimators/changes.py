@@ -24,13 +24,20 @@ from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, ModelFileError, SDMWarning
 from torchsdm.model import (
     CALIBRATION,
+    COSTLY,
+    GUARD_RESET,
     SUPPORT,
+    UNDO,
     Certification,
     EncodedPoints,
+    Entry,
     ListedExamples,
+    ReadLog,
+    Record,
     SDMModel,
+    outcome_to_bytes,
+    take_outcome,
 )
-from torchsdm.storage import COSTLY, GUARD_RESET, UNDO, Entry, ReadLog, Record, outcome_to_bytes, take_outcome
 from torchsdm.trust import Certificate, GuardReset, Reliability
 from torchsdm.validation import Array, as_list, as_tensor, check_choice
 

@@ -20,9 +20,8 @@ from torchsdm.estimators._data import FitData, check_data, check_part, warn_of_o
 from torchsdm.estimators._trust import Terms, alpha_curve, certified, hold_out
 from torchsdm.labels import by_class, check_pools
 from torchsdm.matching import Support
-from torchsdm.model import CERTIFICATION, Explanation, SDMModel, explain
+from torchsdm.model import CERTIFICATION, Explanation, SDMModel, explain, write_numpy_export
 from torchsdm.settings import AUTO
-from torchsdm.storage import write_numpy_export
 from torchsdm.training import History, best_round
 from torchsdm.trust import AlphaChoice, AlphaCurve, DriftGuard, Prices
 from torchsdm.validation import Array, ArrayLike, check_path, check_positive
@@ -490,7 +489,7 @@ class SDMClassifier(BaseSDMClassifier):
         """Write a folder that decides on hidden states with NumPy alone, without torch and torchsdm.
 
         ``sdm_numpy.load(folder).decide(X)`` there, in the module ``sdm_numpy.py`` that is written with it, gives the
-        decisions of this model as it is now; ``torchsdm.storage.sdm_numpy`` says what may differ. Left out are drift
+        decisions of this model as it is now; ``torchsdm.model.sdm_numpy`` says what may differ. Left out are drift
         guard, explanations, updates, and the ids and texts of training examples.
         """
         self._check_is_fitted("export_numpy")

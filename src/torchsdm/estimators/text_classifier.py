@@ -20,8 +20,7 @@ from torchsdm.estimators.classifier import SDMClassifier
 from torchsdm.estimators.ensemble import SDMEnsemble
 from torchsdm.hidden_states import Backbone, HiddenStateExtractor, TaskPrompt, default_store
 from torchsdm.labels import LabelCodes, count_classes, warn_of_lookalikes
-from torchsdm.model import Explanation
-from torchsdm.storage import HubModel
+from torchsdm.model import Explanation, HubModel
 from torchsdm.trust import AlphaChoice, DriftGuard
 from torchsdm.validation import Array, ArrayLike, check_path, no_states
 from torchsdm.wording import shortened

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchsdm.arithmetic import call, full_float32_products, in_shares
 from torchsdm.matching import _tensor_kernels
-from torchsdm.matching._tiles import Columns, Found, Rows, Tile, work_in_c
+from torchsdm.matching._tiles import Found, Rows, SupportColumns, Tile, work_in_c
 
 KernelKind = Literal["coarse", "compiled", "torch"]
 """The compiled kernels, with a first filter in bfloat16 or without it, or the same in torch operations."""
@@ -39,22 +39,22 @@ class Engine:
     def __exit__(self, *error: object) -> None:
         self.context.close()
 
-    def find_first(self, tile: Tile, rows: Rows, columns: Columns, found: Found) -> Tensor:
+    def find_first(self, tile: Tile, rows: Rows, columns: SupportColumns, found: Found) -> Tensor:
         """Update nearest point and first non-match; returns the smallest bounds of matches, for ``count_matches``."""
         n_chunks = -(-(tile.stop - tile.start) // tile.chunk)
         match_lows = torch.empty(len(rows.own), n_chunks, dtype=torch.float32, device=self.device)
         self._run("find_first", tile, rows, columns, found, match_lows)
         return match_lows
 
-    def count_matches(self, tile: Tile, rows: Rows, columns: Columns, found: Found, match_lows: Tensor) -> None:
+    def count_matches(self, tile: Tile, rows: Rows, columns: SupportColumns, found: Found, match_lows: Tensor) -> None:
         """Count the matches before the boundaries, which must be final."""
         self._run("count_matches", tile, rows, columns, found, match_lows)
 
-    def find_neighbors(self, tile: Tile, rows: Rows, columns: Columns, found: Found) -> None:
+    def find_neighbors(self, tile: Tile, rows: Rows, columns: SupportColumns, found: Found) -> None:
         """Update the nearest k points."""
         self._run("find_neighbors", tile, rows, columns, found)
 
-    def _run(self, kernel: str, tile: Tile, rows: Rows, columns: Columns, found: Found, *lows: Tensor) -> None:
+    def _run(self, kernel: str, tile: Tile, rows: Rows, columns: SupportColumns, found: Found, *lows: Tensor) -> None:
         """Call the kernel for all rows, at once or split among threads."""
         if not self.compiled:
             getattr(_tensor_kernels, kernel)(tile, rows, columns, found, *lows)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from torchsdm.arithmetic import pair_distances
-from torchsdm.matching._tiles import Columns, Found, Rows, Tile
+from torchsdm.matching._tiles import Found, Rows, SupportColumns, Tile
 
 
-def find_first(tile: Tile, rows: Rows, columns: Columns, found: Found, match_lows: Tensor) -> None:
+def find_first(tile: Tile, rows: Rows, columns: SupportColumns, found: Found, match_lows: Tensor) -> None:
     """Update the nearest point and the first non-match of each row with a tile."""
     lower, _, is_match = _bounds(tile, rows, columns)
     for c, chunk in enumerate(torch.where(is_match, lower, torch.inf).split(tile.chunk, dim=1)):
@@ -37,7 +37,7 @@ def find_first(tile: Tile, rows: Rows, columns: Columns, found: Found, match_low
     found.nearest_index[boundary_is_nearer] = found.boundary_index[boundary_is_nearer]
 
 
-def count_matches(tile: Tile, rows: Rows, columns: Columns, found: Found, match_lows: Tensor) -> None:
+def count_matches(tile: Tile, rows: Rows, columns: SupportColumns, found: Found, match_lows: Tensor) -> None:
     """Add to each row's count the matches of a tile that come before the row's boundary, which must be final."""
     lower, upper, is_match = _bounds(tile, rows, columns)
     boundary = found.boundary_distance
@@ -50,7 +50,7 @@ def count_matches(tile: Tile, rows: Rows, columns: Columns, found: Found, match_
     found.count.index_add_(0, at_rows, before.to(torch.int64))
 
 
-def find_neighbors(tile: Tile, rows: Rows, columns: Columns, found: Found) -> None:
+def find_neighbors(tile: Tile, rows: Rows, columns: SupportColumns, found: Found) -> None:
     """Update the k nearest points of each row with a tile."""
     n, k = found.neighbor_distance.shape
     lower, upper, _ = _bounds(tile, rows, columns)
@@ -70,7 +70,7 @@ def find_neighbors(tile: Tile, rows: Rows, columns: Columns, found: Found) -> No
     found.neighbor_index[:] = all_indices[chosen]
 
 
-def _bounds(tile: Tile, rows: Rows, columns: Columns) -> tuple[Tensor, Tensor, Tensor]:
+def _bounds(tile: Tile, rows: Rows, columns: SupportColumns) -> tuple[Tensor, Tensor, Tensor]:
     """Lower and upper bounds (n, b), the lower clipped at 0, and whether a column is a match for the row."""
     part = slice(tile.start, tile.stop)
     product = rows.factor[:, None] * tile.products[:, tile.offset : tile.offset + tile.stop - tile.start]
@@ -80,7 +80,7 @@ def _bounds(tile: Tile, rows: Rows, columns: Columns) -> tuple[Tensor, Tensor, T
     return torch.where(lower > 0, lower, 0.0), upper, is_match
 
 
-def _measure(rows: Rows, columns: Columns, at_rows: Tensor, at_columns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _measure(rows: Rows, columns: SupportColumns, at_rows: Tensor, at_columns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Rows, distances and support indices of pairs, without the query itself."""
     other = at_columns != rows.own[at_rows]
     at_rows, at = at_rows[other], columns.index[at_columns[other]]
@@ -88,7 +88,7 @@ def _measure(rows: Rows, columns: Columns, at_rows: Tensor, at_columns: Tensor) 
 
 
 def _advance(
-    rows: Rows, columns: Columns, distance: Tensor, index: Tensor, at_rows: Tensor, at_columns: Tensor
+    rows: Rows, columns: SupportColumns, distance: Tensor, index: Tensor, at_rows: Tensor, at_columns: Tensor
 ) -> None:
     """Replace each row's point, in place, by the first of the given points if that comes before it."""
     at_rows, new_distance, new_index = _measure(rows, columns, at_rows, at_columns)

@@ -50,7 +50,7 @@ class RowBounds:
     high: Tensor  # (n,)
 
 
-class Columns(NamedTuple):
+class SupportColumns(NamedTuple):
     """The points of a part of the support, in the order of the columns."""
 
     points: Values  # (S, M), in support order
@@ -166,7 +166,7 @@ class _Rows(Structure):
 
 
 class _Columns(Structure):
-    _fields_ = _fields(Columns, c_void_p, points=_Points, start=c_int64)
+    _fields_ = _fields(SupportColumns, c_void_p, points=_Points, start=c_int64)
 
 
 class _Found(Structure):
@@ -193,7 +193,7 @@ def terms_in_c(terms: BoundTerms | CoarseTerms) -> Any:
     return byref(_CoarseTerms(_BoundTerms(*terms.terms), *terms[1:]))
 
 
-def work_in_c(tile: Tile, rows: Rows, columns: Columns, found: Found) -> list[Any]:
+def work_in_c(tile: Tile, rows: Rows, columns: SupportColumns, found: Found) -> list[Any]:
     """What a kernel works on as the C takes it."""
     products = _Tile(tile.products.data_ptr(), tile.products.stride(0), *tile[1:])
     queries = _Rows(_Points.of(rows.points), *(one.data_ptr() for one in rows[1:]))

@@ -34,7 +34,7 @@ from torchsdm.errors import InvalidInputError
 from torchsdm.matching._coarse import fits, has_coarse_products
 from torchsdm.matching._engine import Engine, KernelKind
 from torchsdm.matching._products import FEWEST_ROWS, MutualProducts, Products, pieces_of, rows_of_products
-from torchsdm.matching._tiles import Columns, Found, Rows, Tile
+from torchsdm.matching._tiles import Found, Rows, SupportColumns, Tile
 from torchsdm.matching.parts import Part, joined
 
 DEFAULT_BLOCK_SIZE = 2048
@@ -89,7 +89,7 @@ class PartSearch:
         self.own = None if exclude is None else exclude - part.start
         points, queries = part.points, queries.contiguous()
         bounds = points.coarse if engine.coarse else points.bounds
-        self.columns = Columns(points.points, part.start, points.index, part.groups, bounds.lower, bounds.upper)
+        self.columns = SupportColumns(points.points, part.start, points.index, part.groups, bounds.lower, bounds.upper)
         side = points.coarse.queries(queries) if engine.coarse else points.bounds.queries(queries, points.centre)
         self.multiplier = side.multiplier
         index = torch.arange(len(queries), device=queries.device)
@@ -254,7 +254,7 @@ def match_self(
         else:
             scaled, finer = support.reordered(order)
             side, lower, upper = finer.among(scaled, support.squared_norms[order]), finer.lower, finer.upper
-        columns = Columns(support.points, 0, order, groups, lower, upper)
+        columns = SupportColumns(support.points, 0, order, groups, lower, upper)
         rows = Rows(support.points, order, own, y_hat, side.factor, side.low, side.high)
         found = Found.nothing(n, 0, order.device)
         products = MutualProducts(scaled, support.points.shape[1], support.bounds.scale, block_size)

@@ -1,8 +1,37 @@
-"""One fitted model on tensors and class numbers: adaptor, support, calibration, and the explanation of a decision."""
+"""One fitted model and its directory: calibration, explanations, log of changes, card, hub, export."""
 
 from torchsdm.model.calibration import Calibration
+from torchsdm.model.card import model_card
+from torchsdm.model.changes import (
+    CHANGES,
+    COSTLY,
+    GUARD_RESET,
+    UNDO,
+    Change,
+    Entry,
+    ReadLog,
+    Record,
+    acknowledged_version,
+    read_changes,
+    read_history,
+)
+from torchsdm.model.directory import (
+    CONFIG_NAME,
+    StoredModel,
+    config_mark,
+    holds_model,
+    label_values_from_json,
+    label_values_to_json,
+    mapped_tensors,
+    read_config,
+    read_model,
+    stored_kind,
+    write_model,
+)
 from torchsdm.model.examples import Examples, ListedExamples, Set, same_points
 from torchsdm.model.explanation import Explanation, explain
+from torchsdm.model.hub import HubModel
+from torchsdm.model.log_writer import LogWriter, login_name, saving
 from torchsdm.model.model import (
     CALIBRATION,
     CERTIFICATION,
@@ -12,20 +41,58 @@ from torchsdm.model.model import (
     Points,
     SDMModel,
 )
+from torchsdm.model.model_files import load_model_parts, model_parts, outcome_to_bytes, take_outcome
+from torchsdm.model.numpy_export import write_numpy_export
+from torchsdm.model.review import Judged, NewInput, ReviewStore
 
 __all__ = [
     "CALIBRATION",
     "CERTIFICATION",
+    "CHANGES",
+    "CONFIG_NAME",
+    "COSTLY",
+    "GUARD_RESET",
     "SUPPORT",
+    "UNDO",
     "Calibration",
     "Certification",
+    "Change",
     "EncodedPoints",
+    "Entry",
     "Examples",
     "Explanation",
+    "HubModel",
+    "Judged",
     "ListedExamples",
+    "LogWriter",
+    "NewInput",
     "Points",
+    "ReadLog",
+    "Record",
+    "ReviewStore",
     "SDMModel",
     "Set",
+    "StoredModel",
+    "acknowledged_version",
+    "config_mark",
     "explain",
+    "holds_model",
+    "label_values_from_json",
+    "label_values_to_json",
+    "load_model_parts",
+    "login_name",
+    "mapped_tensors",
+    "model_card",
+    "model_parts",
+    "outcome_to_bytes",
+    "read_changes",
+    "read_config",
+    "read_history",
+    "read_model",
     "same_points",
+    "saving",
+    "stored_kind",
+    "take_outcome",
+    "write_model",
+    "write_numpy_export",
 ]

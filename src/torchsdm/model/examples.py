@@ -1,6 +1,6 @@
 """Ids and texts of points: the interface that a model uses, a version in memory, and one in parts.
 
-A model knows only ``Examples``; ``storage`` has another version, which stays in the file it was saved to.
+A model knows only ``Examples``; ``stored_examples`` has another version, which stays in the file it was saved to.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from torchsdm.application import LiveModel, standing
 from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, InvalidTypeError, ModelFileError, ModelInUseError, SDMWarning
 from torchsdm.estimators import Add, Recalibrate, Relabel, Remove, load_classifier
-from torchsdm.storage import directory as storage_directory
-from torchsdm.storage import read_config
+from torchsdm.model import directory as model_directory
+from torchsdm.model import read_config
 from torchsdm.trust import GuardReset
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
@@ -527,7 +527,7 @@ def test_a_change_goes_to_the_directory_that_was_put_in_place(model, tmp_path, e
 
 
 def test_a_change_whose_acknowledgement_was_interrupted_is_found(model, monkeypatch):
-    from torchsdm.storage import LogWriter
+    from torchsdm.model import LogWriter
 
     with LiveModel.open(model) as live:
         live.add(points(5, 1, "n"), **ME)
@@ -563,14 +563,14 @@ def test_a_reader_takes_in_changes_while_another_process_compacts(model, monkeyp
 
 
 def test_a_model_is_not_saved_over_while_another_makes_the_first_change(model, monkeypatch):
-    loaded, settle = SDMClassifier.load(model), storage_directory._settle
+    loaded, settle = SDMClassifier.load(model), model_directory._settle
 
     def settle_meanwhile(*given):
         with pytest.raises(ModelInUseError, match=f"process {os.getpid()}"):
             LiveModel.open(model)
         return settle(*given)
 
-    monkeypatch.setattr(storage_directory, "_settle", settle_meanwhile)
+    monkeypatch.setattr(model_directory, "_settle", settle_meanwhile)
     loaded.save(model)
     LiveModel.open(model).close()
 
@@ -609,7 +609,7 @@ def test_an_earlier_version_refuses_a_model_with_a_log(model, monkeypatch):
         assert read_config(model)["format_version"] == 3
         live.remove(["x1"], **ME)
     assert read_config(model)["format_version"] == 4
-    monkeypatch.setattr(storage_directory, "WITH_LOG", 3)
+    monkeypatch.setattr(model_directory, "WITH_LOG", 3)
     with pytest.raises(ModelFileError, match="has format version 4; this torchsdm reads up to 3"):
         SDMClassifier.load(model)
 
@@ -655,7 +655,7 @@ def test_compaction_drops_points_and_texts(model):
 
 
 def test_a_crash_between_saving_and_noting_it_is_repaired(model, monkeypatch):
-    from torchsdm.storage import LogWriter
+    from torchsdm.model import LogWriter
 
     live = LiveModel.open(model)
     live.add(points(5, 1, "n"), **ME)

@@ -13,7 +13,7 @@ from sdm_command import call, good, refused
 from torchsdm import SDMClassifier
 from torchsdm.application import LiveModel
 from torchsdm.errors import SDMWarning
-from torchsdm.storage import login_name
+from torchsdm.model import login_name
 
 NAMES = np.array(["World", "Sports"])
 

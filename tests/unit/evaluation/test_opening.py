@@ -21,7 +21,7 @@ from torchsdm.errors import SDMWarning
 from torchsdm.evaluation import Evaluation, classifier_entrants
 from torchsdm.evaluation._opening import next_steps, verdicts
 from torchsdm.evaluation.report import render_report
-from torchsdm.storage import sdm_numpy
+from torchsdm.model import sdm_numpy
 from torchsdm.wording import STEPS, of_100
 
 NAMES = np.array(["bad", "good"])

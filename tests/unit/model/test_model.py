@@ -13,13 +13,13 @@ import torch
 import reference
 from torchsdm import SDMClassifier, SupportSet
 from torchsdm.errors import CertificateWarning, InvalidInputError, RegionWarning, SDMWarning
+from torchsdm.model import directory
+from torchsdm.model import examples as stored_examples
 from torchsdm.model import model as model_module
 from torchsdm.model.calibration import Calibration
 from torchsdm.model.examples import ListedExamples, PartedExamples
 from torchsdm.model.model import Points
-from torchsdm.storage import directory
-from torchsdm.storage import examples as stored_examples
-from torchsdm.storage.examples import StoredExamples
+from torchsdm.model.stored_examples import StoredExamples
 
 # --- Examples --------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from torchsdm.errors import InvalidInputError
-from torchsdm.storage import Judged, NewInput, ReviewStore
+from torchsdm.model import Judged, NewInput, ReviewStore
 
 AT = "2026-01-01T00:00:00+00:00"
 

@@ -12,8 +12,8 @@ import pytest
 
 from torchsdm import SDMClassifier
 from torchsdm.errors import ModelFileError, ModelInUseError
-from torchsdm.storage import Entry, LogWriter, changes, log_writer, read_changes, read_config, read_history
-from torchsdm.storage.changes import undone_by
+from torchsdm.model import Entry, LogWriter, changes, log_writer, read_changes, read_config, read_history
+from torchsdm.model.changes import undone_by
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 

@@ -14,7 +14,7 @@ from torchsdm import SDMClassifier, SDMEnsemble
 from torchsdm.application import LiveModel
 from torchsdm.data import LabelledStates
 from torchsdm.errors import ModelFileError
-from torchsdm.storage import Entry, LogWriter, read_config, read_history
+from torchsdm.model import Entry, LogWriter, read_config, read_history
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 KINDS = {"classifier": SDMClassifier, "ensemble": SDMEnsemble}

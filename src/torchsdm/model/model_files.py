@@ -16,10 +16,12 @@ from torchsdm.core import Adaptor, ClassEcdfs, Encoded, HighReliabilityRegion, I
 from torchsdm.errors import InvalidInputError, InvalidTypeError, ModelFileError
 from torchsdm.labels import LabelCodes
 from torchsdm.matching import SupportSet
-from torchsdm.model import Calibration, Certification, EncodedPoints, Examples, SDMModel
+from torchsdm.model.calibration import Calibration
+from torchsdm.model.directory import CONFIG_NAME, ExampleRow, StoredModel, number_or_infinity, number_or_none
+from torchsdm.model.examples import Examples
+from torchsdm.model.model import Certification, EncodedPoints, SDMModel
+from torchsdm.model.stored_examples import StoredExamples
 from torchsdm.settings import check_fields
-from torchsdm.storage.directory import CONFIG_NAME, ExampleRow, StoredModel, number_or_infinity, number_or_none
-from torchsdm.storage.examples import StoredExamples
 from torchsdm.validation import check_alpha, check_finite, check_positive, check_same_length, check_shape
 
 _SIGNALS = ("similarity", "nearest_distance", "rescaled_similarity")  # of the calibration points

@@ -15,7 +15,7 @@ import torchsdm
 from torchsdm import SDMClassifier, SDMEnsemble, SDMTextClassifier
 from torchsdm.errors import ModelFileError, NotFittedError, RegionWarning, SDMWarning
 from torchsdm.hidden_states import Backbone
-from torchsdm.storage import hub
+from torchsdm.model import hub
 from torchsdm.wording import UNPROMISED
 
 

@@ -10,7 +10,7 @@ from huggingface_hub import ModelCard, ModelHubMixin, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
 from torchsdm.errors import ModelFileError
-from torchsdm.storage.card import TAGS
+from torchsdm.model.card import TAGS
 
 T = TypeVar("T", bound="HubModel")
 

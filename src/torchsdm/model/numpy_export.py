@@ -11,10 +11,10 @@ import numpy as np
 from torchsdm import __version__
 from torchsdm.errors import ModelFileError
 from torchsdm.files import replace_file, strict_json, whole_file
-from torchsdm.model import SDMModel
-from torchsdm.storage.directory import label_values_to_json
-from torchsdm.storage.model_files import region_to_json
-from torchsdm.storage.sdm_numpy import FORMAT, FORMAT_VERSION, MODEL_NAME
+from torchsdm.model.directory import label_values_to_json
+from torchsdm.model.model import SDMModel
+from torchsdm.model.model_files import region_to_json
+from torchsdm.model.sdm_numpy import FORMAT, FORMAT_VERSION, MODEL_NAME
 from torchsdm.trust import LaneRule
 from torchsdm.validation import Array
 from torchsdm.wording import UNPROMISED
@@ -32,7 +32,7 @@ def write_numpy_export(folder: Path, model: SDMModel, rule: LaneRule, *, input_n
     contents: dict[str, Any] = {**_arrays(model), **_measure(rule), "settings": settings}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        replace_file(folder / MODULE_NAME, files("torchsdm.storage").joinpath(MODULE_NAME).read_bytes())
+        replace_file(folder / MODULE_NAME, files("torchsdm.model").joinpath(MODULE_NAME).read_bytes())
         with whole_file(folder / MODEL_NAME) as temporary, open(temporary, "wb") as file:
             np.savez(file, **contents)
     except OSError as error:

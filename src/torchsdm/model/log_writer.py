@@ -23,8 +23,8 @@ from filelock import FileLock, Timeout
 
 from torchsdm.errors import InvalidInputError, ModelFileError, ModelInUseError
 from torchsdm.files import file_identity, link_in, strict_json, sync_directory
-from torchsdm.storage._sqlite import open_to_write, transaction
-from torchsdm.storage.changes import (
+from torchsdm.model._sqlite import open_to_write, transaction
+from torchsdm.model.changes import (
     CHANGES,
     COLUMNS,
     DIGESTS,
@@ -49,7 +49,7 @@ from torchsdm.storage.changes import (
     sequences,
     undone_in,
 )
-from torchsdm.storage.directory import holds_model, name_log, read_config
+from torchsdm.model.directory import holds_model, name_log, read_config
 
 _LOCK_NAME, _HOLDER_NAME = "writer.lock", "writer.json"
 _OUTCOMES_KEPT = 4  # more are needed only if more changes than that are undone, and are computed again then

@@ -21,7 +21,7 @@ import numpy as np
 
 from torchsdm.errors import InvalidInputError, ModelFileError
 from torchsdm.files import file_identity, parse_json
-from torchsdm.storage._sqlite import from_blob, open_to_write, to_blob, transaction
+from torchsdm.model._sqlite import from_blob, open_to_write, to_blob, transaction
 from torchsdm.validation import Array
 
 STATUSES = ("open", "labelled", "skipped", "added")  #: of an input, by what people did with it

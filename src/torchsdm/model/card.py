@@ -10,7 +10,7 @@ import numpy as np
 from torchsdm import __version__
 from torchsdm.core import HighReliabilityRegion
 from torchsdm.data import StatesOrigin
-from torchsdm.model import SDMModel
+from torchsdm.model.model import SDMModel
 from torchsdm.trust import Certificate
 from torchsdm.validation import Array
 from torchsdm.wording import ADMITS, described, limits, promise_or_why

@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 from torchsdm import SDMClassifier, SDMEnsemble
 from torchsdm.arithmetic.exact import invariant_linear
 from torchsdm.errors import ModelFileError, NotFittedError
-from torchsdm.storage import sdm_numpy
+from torchsdm.model import sdm_numpy
 from torchsdm.wording import UNPROMISED
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")

@@ -13,9 +13,9 @@ import numpy as np
 
 from torchsdm.errors import ModelFileError
 from torchsdm.matching import HashIndex
-from torchsdm.model import Examples
-from torchsdm.storage._sqlite import open_to_read
-from torchsdm.storage.directory import EXAMPLES_INDEX, EXAMPLES_TABLE
+from torchsdm.model._sqlite import open_to_read
+from torchsdm.model.directory import EXAMPLES_INDEX, EXAMPLES_TABLE
+from torchsdm.model.examples import Examples
 from torchsdm.validation import Array
 
 T = TypeVar("T")

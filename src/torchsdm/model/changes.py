@@ -27,9 +27,9 @@ import numpy as np
 
 from torchsdm.errors import InvalidInputError, ModelFileError
 from torchsdm.files import parse_json
+from torchsdm.model._sqlite import from_blob, open_to_read, to_blob
+from torchsdm.model.directory import CONFIG_NAME, VERIFIED_BYTES, read_config
 from torchsdm.settings import check_fields
-from torchsdm.storage._sqlite import from_blob, open_to_read, to_blob
-from torchsdm.storage.directory import CONFIG_NAME, VERIFIED_BYTES, read_config
 from torchsdm.validation import Array
 
 CHANGES = "changes"  #: the folder of the log, in a model's directory
