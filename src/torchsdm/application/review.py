@@ -320,7 +320,7 @@ def contradiction(decision: dict[str, Any], given: Any) -> float | None:
 
 
 def _rejected(row: dict[str, Any], why: object, version: int) -> Judged:
-    return Judged(row["row"], {"lane": REJECTED, "reason": str(why), "admitted": False, "predictions": None}, version)
+    return Judged(row["row"], {"lane": REJECTED, "reason": str(why), "admitted": False, "prediction": None}, version)
 
 
 def _judged(

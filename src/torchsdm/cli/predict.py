@@ -89,7 +89,7 @@ def predict(
       sdm predict model new.jsonl -o decisions.csv -k 0 --guard model.guard
       sdm predict model new.parquet -o decisions.parquet --ray auto
       sdm predict model 'logs/2026-*.jsonl.gz' -o decisions.jsonl
-      cat new.jsonl | sdm predict model - | jq 'select(.admitted) | .predictions'
+      cat new.jsonl | sdm predict model - | jq 'select(.admitted) | .prediction'
     """
     if exemplars < 0:
         raise InvalidInputError(f"--exemplars must be at least 0. Got {exemplars}.")

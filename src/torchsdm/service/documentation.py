@@ -80,7 +80,7 @@ def examples(served: Served) -> dict[str, dict[str, Any]]:
         "/v1/explain": {"the three nearest examples": {**inputs, "k": 3}},
         "/v2/models/{name}/infer": {
             "all outputs": {"inputs": tensors},
-            "two outputs": {"id": "42", "inputs": tensors, "outputs": [{"name": "predictions"}, {"name": "lane"}]},
+            "two outputs": {"id": "42", "inputs": tensors, "outputs": [{"name": "prediction"}, {"name": "lane"}]},
         },
         "/v1/preview": {
             "an example to add": {"changes": [add]},

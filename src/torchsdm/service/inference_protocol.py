@@ -293,7 +293,7 @@ def output_tensors(rows: Sequence[Mapping[str, Any]]) -> list[Output]:
     return outputs
 
 
-_WORDS = ("id", "predictions", "certificate", "lane", "reason")
+_WORDS = ("id", "prediction", "certificate", "lane", "reason")
 _COUNTS = ("similarity", "nearest_index", "effective_sample_sizes", "member")
 
 

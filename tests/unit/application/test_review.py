@@ -73,7 +73,7 @@ def test_a_file_is_decided_on_as_the_library_does(queue, live, tmp_path):
     work(queue)
     expected = live.snapshot.saved.text_classifier.decide([row["text"] for row in ROWS])
     rows = queue.store.rows()
-    assert [row["decision"]["predictions"] for row in rows] == expected.predictions.tolist()
+    assert [row["decision"]["prediction"] for row in rows] == expected.predictions.tolist()
     assert [row["decision"]["lane"] for row in rows] == expected.lane.tolist()
     assert [row["given"] for row in rows] == [row["label"] for row in ROWS]  # classes, not strings
     for row in rows:

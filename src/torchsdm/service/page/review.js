@@ -165,7 +165,7 @@ function Row({ row, isCurrent, classes, onChoose, label }) {
       ${row.answer && html`<p class="text hint">Answer: ${row.answer}</p>`}
       <p class="meta">
         ${decision ? html`<${Lane} lane=${decision.lane} />` : html`<span class="hint">not read yet</span>`}
-        ${decision?.predictions != null && html`<span>model: <b>${String(decision.predictions)}</b> <span class="hint">confidence ${number(decision.confidence)}</span></span>`}
+        ${decision?.prediction != null && html`<span>model: <b>${String(decision.prediction)}</b> <span class="hint">confidence ${number(decision.confidence)}</span></span>`}
         ${row.given != null && html`<span>came as: <b>${String(row.given)}</b></span>`}
         ${row.label != null && html`<span>${row.who}: <b>${String(row.label)}</b></span>`}
         ${row.status === "added" && html`<span class="hint">added in version ${row.added}</span>`}
