@@ -101,7 +101,7 @@ def explain_inputs(
     only : collection of str
         Ids of the inputs to explain; by default all.
     first : int, optional
-        Explain only so many.
+        Explain only this many inputs, from the first.
     """
     given = [given_block(saved, texts=texts)] if source is None else saved.blocks(source, columns)
     for block in selected(given, only, first):

@@ -341,7 +341,7 @@ def _states(classifier: SDMClassifier | SDMEnsemble, flat: Array) -> Array:
 
 def _person(who: str) -> str:
     if not is_storable_text(who) or not who.strip():
-        raise InvalidInputError("Who decides must be named.")
+        raise InvalidInputError("'who' is required: name the person who decides.")
     return who.strip()
 
 

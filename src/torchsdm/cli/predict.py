@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 @column_options
 @language_model_options
 @ray_option("Decide")
-@click.option("--shards", type=int, help="With --ray: spread MODEL's training examples over so many actors.")
+@click.option("--shards", type=int, help="With --ray: spread MODEL's training examples over this many actors.")
 @json_option
 def predict(
     model: str,

@@ -199,7 +199,7 @@ def test_nothing_to_add_and_nobody_to_add_it_are_refused(queue):
         queue.preview()
     with pytest.raises(InvalidInputError, match="not a class"):
         queue.label(1, "neither", "ada")
-    with pytest.raises(InvalidInputError, match="must be named"):
+    with pytest.raises(InvalidInputError, match="'who' is required"):
         queue.label(1, 1, " ")
     with pytest.raises(InvalidInputError, match="Row 0"):
         queue.put([{"txt": "a"}], "sent")

@@ -45,7 +45,7 @@ export function Try({ model, params }) {
         <textarea id="answer" rows="2" value=${answer} onInput=${(e) => setAnswer(e.target.value)} required></textarea>`}
       <div class="row">
         <button class="main" disabled=${busy}>${busy ? "Deciding…" : "Decide"}</button>
-        <span class="hint wide-only">or <kbd>Ctrl</kbd> <kbd>Enter</kbd>. Trying is no part of the stream that the drift guard watches.</span>
+        <span class="hint wide-only">or <kbd>Ctrl</kbd> <kbd>Enter</kbd>. The drift guard does not watch what you try.</span>
       </div>
     </form>
     <div aria-live="polite" aria-busy=${busy}>
