@@ -55,7 +55,7 @@ def test_a_person_tries_maps_labels_adds_and_undoes(model, serve, open_page):
     verdict = page.locator(".verdict")
     verdict.wait_for()
     (expected,) = service.ask("v1/explain", {"texts": ["The dialogue of this film is wonderful."]})["explanations"]
-    assert verdict.locator("h2").inner_text() == expected["predictions"] == "positive"
+    assert verdict.locator("h2").inner_text() == expected["prediction"] == "positive"
     assert expected["lane"] in verdict.inner_text()
     assert expected["reason"][1:] in verdict.inner_text()  # the first letter is a capital there
     assert page.locator(".gauge").count() == 4 + ("score" in expected)

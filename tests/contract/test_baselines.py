@@ -77,7 +77,7 @@ def test_decisions_have_the_common_fields(fitted):
     np.testing.assert_allclose(decisions.probabilities.sum(axis=1), 1.0)
     np.testing.assert_array_equal(fitted.predict(X), decisions.predictions)
     assert (decisions.predictions == y).mean() > 0.7
-    assert decisions.to_dicts()[0]["predictions"] in NAMES and decisions.to_pandas().shape[0] == 200
+    assert decisions.to_dicts()[0]["prediction"] in NAMES and decisions.to_pandas().shape[0] == 200
 
 
 def test_an_answer_does_not_depend_on_its_batch(fitted):

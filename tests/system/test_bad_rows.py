@@ -88,7 +88,7 @@ def write_lines(path, lines):
 
 
 def is_rejected(row):
-    nothing = {"predictions": None, "admitted": False, "certified": False, "confidence": None, "exemplars": []}
+    nothing = {"prediction": None, "admitted": False, "certified": False, "confidence": None, "exemplars": []}
     return row["lane"] == "rejected" and {name: row[name] for name in nothing} == nothing
 
 
@@ -309,7 +309,7 @@ def test_one_bad_row_among_ten_thousand(ending, world, tmp_path):
             rows = list(csv.DictReader(file)) if ending == "csv" else [json.loads(line) for line in file]
     assert [int(row["id"]) for row in rows] == list(range(10_000)) and len({tuple(row) for row in rows}) == 1
     (bad,) = [row for row in rows if row["lane"] == "rejected"]
-    assert int(bad["id"]) == 4321 and not bad["predictions"] and str(bad["admitted"]) == "False"
+    assert int(bad["id"]) == 4321 and not bad["prediction"] and str(bad["admitted"]) == "False"
     assert bad["reason"] == "row 4322: the states contain NaN or infinity"
 
 
@@ -451,7 +451,7 @@ def test_the_service_rejects_one_bad_text_and_decides_on_the_others(wrong, reaso
     rows = answer["decisions"]
     assert status == 200 and [row["id"] for row in rows] == [0, 1, 2, 3]
     bad = rows.pop(1)
-    assert bad["lane"] == "rejected" and bad["admitted"] is False and bad["predictions"] is None
+    assert bad["lane"] == "rejected" and bad["admitted"] is False and bad["prediction"] is None
     assert bad["reason"] == reason and problems(bad, decision_schema()) == []
     assert [{**row, "id": None} for row in rows] == [{**row, "id": None} for row in expected["decisions"]]
     assert client.get("/v1/guard").json()["guard"]["n_seen"] == 6

@@ -177,8 +177,8 @@ def test_the_size_of_blocks_changes_nothing(world, model, source, monkeypatch):
     whole = good("predict", world / model, world / source).rows
     monkeypatch.setattr(inputs, "BLOCK", 7)
     blocks = good("predict", world / model, world / source).rows
-    assert [(row["id"], row["predictions"], row["admitted"]) for row in blocks] == [
-        (row["id"], row["predictions"], row["admitted"]) for row in whole
+    assert [(row["id"], row["prediction"], row["admitted"]) for row in blocks] == [
+        (row["id"], row["prediction"], row["admitted"]) for row in whole
     ]
     for row, other in zip(blocks, whole, strict=True):
         assert row["magnitude"] == pytest.approx(other["magnitude"], rel=1e-4)

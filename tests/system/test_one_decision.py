@@ -110,17 +110,17 @@ def test_every_place_gives_the_row_of_the_schema(world):
 
 def test_the_schema_lists_the_fields_of_decisions():
     names = {field.name for field in dataclasses.fields(SDMDecisions)} - {"classes", "alphas", "set_sizes"}
-    schema = decision_schema()["$defs"]["decision"]
-    assert set(schema["properties"]) == names | {"id", "line", "text", "magnitude"} | EVIDENCE
-    assert set(schema["required"]) == names - {"member", "score", "background", "familiarity"} | {"magnitude"}
+    schema, keys = decision_schema()["$defs"]["decision"], names - {"predictions"} | {"prediction", "magnitude"}
+    assert set(schema["properties"]) == keys | {"id", "line", "text"} | EVIDENCE
+    assert set(schema["required"]) == keys - {"member", "score", "background", "familiarity"}
     assert {field.name for field in dataclasses.fields(Decisions)} < names | {"classes", "alphas", "set_sizes"}
 
 
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"prediction": "no"}, "$ must not have 'prediction'"),
-        ({"predictions": None}, "$.predictions is None"),
+        ({"predictions": "no"}, "$ must not have 'predictions'"),
+        ({"prediction": None}, "$.prediction is None"),
         ({"admitted": 1}, "$.admitted is 1, not boolean"),
         ({"lane": "sure"}, "$.lane is 'sure', not one of ['trusted', "),
         ({"similarity": True}, "$.similarity is True, not integer"),
@@ -134,7 +134,7 @@ def test_the_schema_lists_the_fields_of_decisions():
 )
 def test_the_validator_finds_what_is_wrong(change, expected):
     share = dict.fromkeys(decision_schema()["$defs"]["decision"]["required"], 0.5)
-    words = {"predictions": "no", "lane": "review", "reason": "why", "certificate": None}
+    words = {"prediction": "no", "lane": "review", "reason": "why", "certificate": None}
     words |= dict.fromkeys(("admitted", "admitted_lower", "certified", "out_of_distribution"), False)
     by_label = {"probabilities": {"no": 1.0}, "logits": {"no": 2.0}, "effective_sample_sizes": {"no": 9}}
     by_alpha = {"admitted_at": {"0.9": False}, "admitted_lower_at": {"0.9": False}}

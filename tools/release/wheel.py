@@ -97,12 +97,12 @@ def smoke(here: Installed) -> None:
     settings = ["--alpha", "0.8", "--filters", "8", "--rounds", "1", "--epochs", "3", "--learning-rate", "0.01"]
     here.run("sdm", "train", "train.npz", "--output", "model", *settings, "--seed", "0")
     rows = [json.loads(line) for line in here.run("sdm", "predict", "model", "new.npz", "--no-guard").splitlines()]
-    right = sum(row["predictions"] == label for row, label in zip(rows, labels[280:], strict=True))
+    right = sum(row["prediction"] == label for row, label in zip(rows, labels[280:], strict=True))
     check(right >= 18, f"{right} of 20 predictions are right")
     explained = json.loads(here.run("sdm", "explain", "model", "new.npz", "--first", "1", "--json"))
     check("ant" in json.dumps(explained) or "bee" in json.dumps(explained), "explain names neighbours")
     served = ask_service(here, {"hidden_states": states[280:].tolist()})
-    same = [row["predictions"] for row in served["decisions"]] == [row["predictions"] for row in rows]
+    same = [row["prediction"] for row in served["decisions"]] == [row["prediction"] for row in rows]
     same &= [row["confidence"] for row in served["decisions"]] == [row["confidence"] for row in rows]
     check(same, "the service decides as the command does")
 

@@ -101,7 +101,7 @@ def explain_inputs(
     only : collection of str
         Ids of the inputs to explain; by default all.
     first : int, optional
-        Explain only so many.
+        Explain only this many inputs, from the first.
     """
     given = [given_block(saved, texts=texts)] if source is None else saved.blocks(source, columns)
     for block in selected(given, only, first):
@@ -150,7 +150,7 @@ def rejected_row(bad: BadRow, like: Row) -> Row:
     It has the keys of a decision, so that every row of a file has the same columns.
     """
     blank: Row = {name: _blank(value) for name, value in like.items()}
-    unknown = {"predictions": None, "out_of_distribution": None, "admitted": False, "lane": REJECTED}
+    unknown = {"prediction": None, "out_of_distribution": None, "admitted": False, "lane": REJECTED}
     return {**blank, **unknown, "id": bad.id, "line": line_of(bad.place), "reason": str(bad)}
 
 

@@ -255,7 +255,7 @@ def _examples(
         lines = [
             f"{decision['lane']}, one of the {name}, labelled {np.asarray(data.labels)[row]}: "
             f"{shortened(str(data.texts[row]), 200)!r}",
-            f"answer {decision['predictions']}; {decision['reason']}",
+            f"answer {decision['prediction']}; {decision['reason']}",
             f"nearest training review, labelled {nearest.label}: {shortened(nearest.text or '', 200)!r}",
         ]
         yield "\n".join(textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines)

@@ -78,7 +78,7 @@ class LiveModel:
     1. ``open`` loads the model; ``snapshot`` is the version to ask, which never changes.
     2. ``add``, ``remove``, ``relabel``, ``recalibrate``, ``certify`` and ``undo`` write a change to the model's log,
        synced to disk, and only then replace ``snapshot``. A failed call changes nothing.
-    3. ``refresh`` takes in what another process wrote.
+    3. ``refresh`` reloads what another process wrote.
     4. ``close`` lets others write.
 
     Every change has who, when and why. With a ``key`` of the client's choice, the same call made again, after a timeout
@@ -395,7 +395,7 @@ class LiveModel:
         directory = self.path.resolve()
         log = read_changes(directory, read_config(directory), verify=self._verify, after=after)
         if config_mark(self.path) != self._mark:
-            raise ModelFileError(f"{self.path} was saved anew while its changes were read. Try again.")
+            raise ModelFileError(f"{self.path} was saved again while its changes were read. Try again.")
         return log
 
     def _reload(self, mark: tuple[int, ...] | None) -> None:

@@ -320,7 +320,7 @@ def contradiction(decision: dict[str, Any], given: Any) -> float | None:
 
 
 def _rejected(row: dict[str, Any], why: object, version: int) -> Judged:
-    return Judged(row["row"], {"lane": REJECTED, "reason": str(why), "admitted": False, "predictions": None}, version)
+    return Judged(row["row"], {"lane": REJECTED, "reason": str(why), "admitted": False, "prediction": None}, version)
 
 
 def _judged(
@@ -341,7 +341,7 @@ def _states(classifier: SDMClassifier | SDMEnsemble, flat: Array) -> Array:
 
 def _person(who: str) -> str:
     if not is_storable_text(who) or not who.strip():
-        raise InvalidInputError("Who decides must be named.")
+        raise InvalidInputError("'who' is required: name the person who decides.")
     return who.strip()
 
 

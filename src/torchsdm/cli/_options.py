@@ -241,7 +241,7 @@ def cost_options(*, required: bool) -> Callable[[Command], Command]:
         "--cost-error",
         required=required,
         metavar="[CLASS=]COST",
-        help="Cost of a wrong answer; with CLASS=, of one whose true class that is, then for every class.",
+        help="Cost of a wrong answer. With CLASS=, for inputs of that true class; then name every class.",
     )
     review = click.option("--cost-review", type=float, required=required, metavar="COST", help="Cost of one review.")
     return lambda command: _decorated(command, [error, review])

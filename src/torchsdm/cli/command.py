@@ -95,7 +95,7 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, OSError):  # a full disk, say
         return f"{message}."
     if isinstance(error, MemoryError) or "can't allocate memory" in message:  # Python's and NumPy's, or torch's
-        return "There is not enough memory. Give fewer or narrower inputs at once, or end what else runs here."
+        return "There is not enough memory. Give fewer or narrower inputs at once, or close other programs."
     return f"{type(error).__name__}: {message}. This should not happen; sdm --debug VERB shows the traceback."
 
 

@@ -16,7 +16,7 @@ from torchsdm.cli._words import trust_lines
     "--compile",
     "compiles",
     is_flag=True,
-    help="Compile the loops for this machine, where they were installed without a compiler.",
+    help="Compile the loops for this machine, if they were installed without a compiler.",
 )
 @json_option
 def doctor(model: str | None, compiles: bool, as_json: bool) -> None:

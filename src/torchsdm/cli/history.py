@@ -1,4 +1,4 @@
-"""``sdm log``, ``sdm undo`` and ``sdm compact``: what was changed about a saved model, and how to take it back."""
+"""``sdm log``, ``sdm undo`` and ``sdm compact``: the changes of a saved model, and how to undo them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def log(model: Path, as_json: bool) -> None:
     from torchsdm.model import read_history
 
     history = read_history(model)
-    lines = [_line(change) for change in history] or [f"{model} is as it was saved: nothing was changed since."]
+    lines = [_line(change) for change in history] or [f"{model} has no changes since it was saved."]
     say({"model": str(model), "changes": [change.to_dict() for change in history]}, "\n".join(lines), as_json)
 
 
@@ -41,7 +41,7 @@ def log(model: Path, as_json: bool) -> None:
 def undo(model: str, versions: tuple[int, ...], dry_run: bool, signature: Signature, as_json: bool) -> None:
     r"""Undo the last changes of a saved MODEL by their version, as sdm log lists them; or undo an undo.
 
-    The model is then as it was before them. What was made in one step is undone together. If another change came later,
+    The model is then as it was before them. Changes made in one step are undone together. If another change came later,
     nothing is done: undo both, or correct what is wrong with sdm update.
 
     \b
@@ -72,7 +72,7 @@ def undo(model: str, versions: tuple[int, ...], dry_run: bool, signature: Signat
 @signature_options
 @json_option
 def compact(model: str, signature: Signature, as_json: bool) -> None:
-    r"""Save a MODEL with its changes anew, so that it opens faster and drops what was removed.
+    r"""Save a MODEL with its changes included, so that it opens faster and drops what was removed.
 
     Decisions stay the same. The history stays, too, but what is in it can no longer be undone.
 
@@ -85,7 +85,7 @@ def compact(model: str, signature: Signature, as_json: bool) -> None:
         version = live.snapshot.version
     nothing = f"{model} has no changes since it was saved."
     result = {"model": model, "version": version, "written": change is not None}
-    say(result, nothing if change is None else f"{model} was saved anew, as version {version}.", as_json)
+    say(result, nothing if change is None else f"{model} was saved again, as version {version}.", as_json)
 
 
 def _line(change: Change) -> str:

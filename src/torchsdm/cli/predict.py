@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 @column_options
 @language_model_options
 @ray_option("Decide")
-@click.option("--shards", type=int, help="With --ray: spread MODEL's training examples over so many actors.")
+@click.option("--shards", type=int, help="With --ray: spread MODEL's training examples over this many actors.")
 @json_option
 def predict(
     model: str,
@@ -89,7 +89,7 @@ def predict(
       sdm predict model new.jsonl -o decisions.csv -k 0 --guard model.guard
       sdm predict model new.parquet -o decisions.parquet --ray auto
       sdm predict model 'logs/2026-*.jsonl.gz' -o decisions.jsonl
-      cat new.jsonl | sdm predict model - | jq 'select(.admitted) | .predictions'
+      cat new.jsonl | sdm predict model - | jq 'select(.admitted) | .prediction'
     """
     if exemplars < 0:
         raise InvalidInputError(f"--exemplars must be at least 0. Got {exemplars}.")

@@ -31,8 +31,8 @@ TOKEN_VARIABLE = "TORCHSDM_TOKEN"
     "behind a proxy; needs a token; can be repeated.",
 )  # fmt: skip
 @click.option("--texts", is_flag=True, help="Include the texts of training examples in explanations.")
-@click.option("--watch", is_flag=True, help="Serve a new model as soon as it is in MODEL.")
-@guard_option("Save the drift guard to FILE at the end, when it is raised and when it is reset.")
+@click.option("--watch", is_flag=True, help="Serve a new model as soon as one is saved to MODEL.")
+@guard_option("Save the drift guard to FILE on shutdown, when it is raised and when it is reset.")
 @click.option("--max-inputs", type=click.IntRange(1), default=256, show_default=True, help="Most inputs per request.")
 @click.option(
     "--max-megabytes", type=click.IntRange(1), default=64, show_default=True, help="Largest body of a request."
@@ -49,8 +49,8 @@ TOKEN_VARIABLE = "TORCHSDM_TOKEN"
     "request.",
 )  # fmt: skip
 @click.option(
-    "--drain-seconds", type=click.FloatRange(0.1), default=30.0, show_default=True, help="Time for requests to be "
-    "answered at the end.",
+    "--drain-seconds", type=click.FloatRange(0.1), default=30.0, show_default=True, help="Time to answer waiting "
+    "requests on shutdown.",
 )  # fmt: skip
 @language_model_options
 @ray_option("Keep the support")
@@ -66,7 +66,7 @@ def serve(
 
     Requests that arrive together are answered together. By default only this machine can reach the service. With a
     token, requests that change the model must send it; if the address is not loopback, or with --allow-host, so must
-    all others but /v1/health. On SIGTERM or Ctrl-C the service answers the requests that it has, and ends.
+    all others but /v1/health. On SIGTERM or Ctrl-C the service answers the requests that it has, and exits.
 
     \b
     Examples:

@@ -28,7 +28,7 @@ from torchsdm.wording import percent
 @click.command()
 @click.argument("data", metavar="DATA")
 @model_output_options("Directory for the model.", required=True)
-@alpha_option("Target accuracy of admitted inputs; can be repeated. For one class with CLASS=, then for each.")
+@alpha_option("Target accuracy of admitted inputs; can be repeated. With CLASS=, for one class; then name every class.")
 @click.option(
     "--preset",
     type=click.Choice(PRESETS),
@@ -47,14 +47,14 @@ from torchsdm.wording import percent
     callback=lambda context, option, values: _class_weight(values),
     metavar="balanced|CLASS=WEIGHT",
     multiple=True,
-    help="Let every class count as much as any other, or name what an example of a class counts; can be repeated.",
+    help="Give every class the same weight in total, or set the weight of an example of a class; can be repeated.",
 )
 @click.option("--filters", "n_filters", default=500, help="M, the width of an exemplar.")
 @click.option("--rounds", "n_rounds", default=2, help="J, the number of rounds, each with its own split.")
 @click.option("--epochs", "max_epochs", default=50, help="Epochs per round.")
 @click.option("--batch-size", default=50, help="Points per training step.")
 @click.option("--learning-rate", default=1e-4, help="Learning rate of Adam.")
-@click.option("--patience", default=5, help="End a round after so many epochs without a better loss; 0: never.")
+@click.option("--patience", default=5, help="End a round after this many epochs without a better loss; 0: never.")
 @click.option("--calibration-size", default=0.5, help="Share of DATA that each round calibrates on.")
 @click.option("--calibration", metavar="FILE", help="A separate calibration set, instead of a share of DATA.")
 @click.option(
@@ -89,7 +89,7 @@ from torchsdm.wording import percent
 @click.option(
     "--familiarity",
     default=0.05,
-    help="Share of each class that is taken as unfamiliar.",
+    help="Share of each class to treat as unfamiliar.",
 )
 @click.option("--policy", type=click.Choice(POLICIES), default="certified", help="Which lanes are admitted.")
 @click.option("--min-class-count", default=0, help="Calibration points per class that a region needs.")

@@ -36,7 +36,7 @@ from torchsdm.settings import AUTO, CONTROLS, POLICIES
 @click.option("--keep-repeated", is_flag=True, help="Add points even if the model has them already.")
 @click.option("--recalibrate/--no-recalibrate", default=True, help="Recompute the region afterwards.")
 @click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
-@click.option("--force", is_flag=True, help="Write even if less than half of what was admitted would be.")
+@click.option("--force", is_flag=True, help="Write even if less than half as much would be admitted.")
 @writing_options
 @column_options
 @language_model_options
@@ -46,8 +46,8 @@ def update(model: str, writing: dict[str, Any], language_model: LanguageModel, a
 
     Examples are added to the support or to the calibration set; they are removed and relabelled in whichever set has
     them. With --allow-new-labels, an example of the support may have a label outside the model's classes: inputs near
-    it lose similarity. What the change does to the share of admitted inputs is said before anything is written. If the
-    share falls by more than half, nothing is.
+    it lose similarity. Before anything is written, the command prints what the change does to the share of admitted
+    inputs. If the share falls by more than half, nothing is written without --force.
 
     \b
     Examples:
@@ -70,7 +70,7 @@ def update(model: str, writing: dict[str, Any], language_model: LanguageModel, a
 
 @click.command()
 @click.argument("model", metavar="MODEL")
-@alpha_option("Target accuracy of admitted inputs; can be repeated. For one class with CLASS=, then for each.")
+@alpha_option("Target accuracy of admitted inputs; can be repeated. With CLASS=, for one class; then name every class.")
 @click.option("--min-class-count", type=int, help="Calibration points per class that a region needs.")
 @click.option("--policy", type=click.Choice(POLICIES), help="Change which lanes are admitted.")
 @writing_options
@@ -96,7 +96,8 @@ def recalibrate(model: str, writing: dict[str, Any], as_json: bool, **asked: Any
 @click.argument("model", metavar="MODEL")
 @click.argument("data", metavar="[DATA]", required=False)
 @alpha_option(
-    "Accuracy to guarantee; for one class with CLASS=, then for each. Default: as certified last.", several=False
+    "Accuracy to guarantee. With CLASS=, for one class; then name every class. Default: as last certified.",
+    several=False,
 )
 @click.option("--delta", type=float, help="Probability with which the guarantee may fail. Default: as in training.")
 @click.option(
@@ -135,7 +136,7 @@ def _ending(result: dict[str, Any]) -> list[str]:
     if result["written"]:
         version = f", as version {result['version']}" if result["version"] else ""
         return [f"Written to {result['model']}{version}."]
-    lines = ["Nothing was written." + (" Without --force nothing would be." if result["needs_force"] else "")]
+    lines = ["Nothing was written." + (" Writing this change takes --force." if result["needs_force"] else "")]
     if result["certificate"] is not None and result["n_certification"]:
         lines.append("Each look at the certification sample costs one delta.")
     return lines

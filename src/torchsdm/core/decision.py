@@ -155,8 +155,9 @@ class Decisions:
     def to_dicts(self) -> list[dict[str, Any]]:
         """One dictionary of plain values per input, ready for strict JSON: NaN and infinity become None.
 
-        The keys are the names of the fields, and ``magnitude``; a per-class value is a dictionary by label. The command
-        and the service write the same rows (``torchsdm.application.decision_schema``).
+        The keys are the names of the fields, but ``prediction`` for ``predictions``, and ``magnitude``; a per-class
+        value is a dictionary by label. The command and the service write the same rows
+        (``torchsdm.application.decision_schema``).
         """
         columns = self._written()
         keys = {name: [str(key) for key in self._keys(name).tolist()] for name in columns}
@@ -201,7 +202,8 @@ class Decisions:
 
     def _written(self) -> dict[str, Array]:
         """The columns of a written row."""
-        return {**dict(self._columns()), "magnitude": self.magnitude}
+        columns = {"prediction" if name == "predictions" else name: values for name, values in self._columns()}
+        return {**columns, "magnitude": self.magnitude}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -91,7 +91,7 @@ class Explanation:
         row = self.decision
         lane = f", {row['lane']}: {row['reason']}" if "lane" in row else ""
         lines = [
-            f"{row['predictions']!r}: {'admitted' if row['admitted'] else 'rejected'}{lane}",
+            f"{row['prediction']!r}: {'admitted' if row['admitted'] else 'rejected'}{lane}",
             f"confidence {row['confidence']:.3f}, similarity q {row['similarity']}, distance quantile "
             f"{row['distance_quantile']:.3f}",
             "nearest training examples:",

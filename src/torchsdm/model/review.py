@@ -32,6 +32,7 @@ ORDERS = {  #: how rows can be sorted, the most urgent first
     "distance": "json_extract(decision, '$.distance_quantile') IS NULL, "
     "json_extract(decision, '$.distance_quantile'), row",
 }
+_EARLIER = {"prediction": "predictions"}  # what fields of a decision were called in queues written before
 _STATUS = """CASE WHEN added IS NOT NULL THEN 'added' WHEN label IS NOT NULL THEN 'labelled'
     WHEN skipped THEN 'skipped' ELSE 'open' END"""
 _SCHEMA = f"""
@@ -276,7 +277,7 @@ class ReviewStore:
 
     def columns(self, names: Sequence[str]) -> dict[str, list[Any]]:
         """Fields of all decisions, column by column, with the row, the given label and the person's."""
-        fields = ", ".join(f"json_extract(decision, '$.{name}') AS {name}" for name in names)
+        fields = ", ".join(f"{_extracted(name)} AS {name}" for name in names)
         query = f"SELECT row, given, label, {fields} FROM queue WHERE decision IS NOT NULL ORDER BY row"
         rows = self._ask(query)
         columns = {name: [row[name] for row in rows] for name in ("row", *names)}
@@ -308,6 +309,12 @@ class ReviewStore:
             raise ModelFileError(f"The review queue {self.path} cannot be written: {error}.") from error
 
 
+def _extracted(name: str) -> str:
+    """A field of the decision, in SQL."""
+    both = [f"json_extract(decision, '$.{one}')" for one in (name, _EARLIER.get(name, name))]
+    return f"coalesce({', '.join(both)})"
+
+
 def _filter(status: str | None, lane: str | None, search: str) -> tuple[str, list[Any]]:
     """A condition of SQL and its values."""
     conditions: list[tuple[str, Any]] = []
@@ -328,6 +335,10 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
         name: row[name] for name in ("row", "text", "answer", "source", "at", "version", "contradiction", "status")
     }
     values = {name: _value(row[name]) for name in ("id", "given", "decision", "label")}
+    if values["decision"] is not None:
+        for now, earlier in _EARLIER.items():
+            if earlier in values["decision"]:
+                values["decision"][now] = values["decision"].pop(earlier)
     name = f"review-{row['row']}" if values["id"] is None else values["id"]
     return {**shown, **values, "name": name, "who": row["who"], "marked": row["marked"], "added": row["added"]}
 

@@ -23,7 +23,7 @@ def refusals(said: dict[int, str]) -> dict[int | str, dict[str, Any]]:
 REFUSALS = refusals(
     {
         422: "The request cannot be used; the sentence names the place.",
-        429: "Too many requests are waiting; Retry-After says when to come back.",
+        429: "Too many requests are waiting; Retry-After says when to try again.",
     }
 )
 

@@ -17,8 +17,8 @@ from torchsdm.service.security import needs_token
 from torchsdm.service.serving import Served, Serving
 
 ABOUT = """\
-Which answers of a model may be acted on, and why. Every answer names the `version` of the support that it was decided
-with. Errors are `{"error": "..."}`: 401 without a token, 413 for a body that is too large, 415 for one that is not
+Which answers of a model may be acted on, and why. Every answer names the `version` of the support that it rests
+on. Errors are `{"error": "..."}`: 401 without a token, 413 for a body that is too large, 415 for one that is not
 JSON, 422 for one that cannot be used, 429 when too many requests are waiting, 503 before the model is ready and while
 the service shuts down.
 """
@@ -80,7 +80,7 @@ def examples(served: Served) -> dict[str, dict[str, Any]]:
         "/v1/explain": {"the three nearest examples": {**inputs, "k": 3}},
         "/v2/models/{name}/infer": {
             "all outputs": {"inputs": tensors},
-            "two outputs": {"id": "42", "inputs": tensors, "outputs": [{"name": "predictions"}, {"name": "lane"}]},
+            "two outputs": {"id": "42", "inputs": tensors, "outputs": [{"name": "prediction"}, {"name": "lane"}]},
         },
         "/v1/preview": {
             "an example to add": {"changes": [add]},

@@ -70,7 +70,7 @@ def answer_failures(app: FastAPI) -> None:
 
     @app.exception_handler(QueueFull)
     async def full(_: Request, error: QueueFull) -> Response:
-        said = f"Too many requests are waiting. Come back in {error.seconds} s."
+        said = f"Too many requests are waiting. Try again in {error.seconds} s."
         return refusal(429, said, {"retry-after": str(error.seconds)})
 
     @app.exception_handler(Closed)

@@ -50,7 +50,7 @@ class Tensor(_Strict):
 
 
 class OutputWanted(_Strict):
-    """An output that is asked for."""
+    """A requested output."""
 
     name: str
     parameters: Parameters = {}
@@ -166,7 +166,7 @@ async def describe_tensors(served: NamedModel) -> dict[str, Any]:
     openapi_extra={"requestBody": _BINARY},
 )
 async def infer(asked: InferRequest, request: _TensorRequest, served: NamedModel, serving: ServingModel) -> Response:
-    """The decision of each input, a tensor for each field. The drift guard watches these inputs as `/v1/decide`'s."""
+    """The decision of each input, a tensor for each field. The drift guard watches them as with `/v1/decide`."""
     inputs = _inputs(asked, memoryview(await request.body())[await request.n_json_bytes() :])
     if asked.outputs:  # looked at before the guard sees the inputs
         outputs = [one.name for one in await _outputs(served)]
@@ -293,7 +293,7 @@ def output_tensors(rows: Sequence[Mapping[str, Any]]) -> list[Output]:
     return outputs
 
 
-_WORDS = ("id", "predictions", "certificate", "lane", "reason")
+_WORDS = ("id", "prediction", "certificate", "lane", "reason")
 _COUNTS = ("similarity", "nearest_index", "effective_sample_sizes", "member")
 
 

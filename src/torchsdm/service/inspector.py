@@ -24,7 +24,7 @@ from torchsdm.service.serving import Serving
 PAGE = Path(__file__).parent / "page"
 _ENDINGS = (".jsonl", ".csv", ".tsv")
 _MOST_ROWS = 500  # of a page of the queue, or of calibration points by position
-_DRAWN = ("predictions", "confidence", "rescaled_similarity", "lane", "score")
+_DRAWN = ("prediction", "confidence", "rescaled_similarity", "lane", "score")
 
 
 class Inspector:
@@ -130,7 +130,7 @@ def points(inspector: Inspecting) -> Response:
     """The queue as columns, for the map. Predictions and labels are class numbers, -1 for none."""
     number = {str(name): c for c, name in enumerate(inspector.serving.served.saved.classifier.classes_.tolist())}
     columns = inspector.queue.store.columns(_DRAWN)
-    for name in ("predictions", "given", "label"):
+    for name in ("prediction", "given", "label"):
         columns[name] = [number.get(str(one), -1) for one in columns[name]]
     keep = [row for row, q in enumerate(columns["rescaled_similarity"]) if q is not None]
     return JSONAnswer({name: [values[row] for row in keep] for name, values in columns.items()})

@@ -39,9 +39,9 @@ class Metrics:
         self._batches = Histogram(
             "torchsdm_batch_rows", "Inputs that were answered together.", buckets=_ROWS, registry=registry
         )
-        self.queue = Gauge("torchsdm_queue_length", "Requests that wait.", registry=registry)
-        self.version = Gauge("torchsdm_support_version", "Version of the support that answers.", registry=registry)
-        self.reloads = Counter("torchsdm_reloads", "Models that took the place of another.", registry=registry)
+        self.queue = Gauge("torchsdm_queue_length", "Requests waiting.", registry=registry)
+        self.version = Gauge("torchsdm_support_version", "Version of the support in use.", registry=registry)
+        self.reloads = Counter("torchsdm_reloads", "Models that replaced another while serving.", registry=registry)
         guard = {
             "log_martingale": ("torchsdm_guard_log_martingale", "The drift guard; it is raised at its threshold."),
             "log_threshold": ("torchsdm_guard_log_threshold", "Where the guard is raised."),

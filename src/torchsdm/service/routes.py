@@ -40,7 +40,7 @@ async def decide(request: schemas.Inputs, http: Request, serving: ServingModel) 
 async def explain(request: schemas.ExplainRequest, http: Request, serving: ServingModel) -> Response:
     """The decision of each input with the training examples and calibration points behind it.
 
-    The answers are those of `/v1/decide`; the drift guard does not count these inputs. The texts of examples are
+    The decisions are those of `/v1/decide`; the drift guard does not count these inputs. The texts of examples are
     included only if the service was started with `--texts`.
     """
     version, rows = await serving.ask(_inputs(request, request.k), http)
@@ -84,7 +84,7 @@ async def list_changes(serving: ServingModel, after: Annotated[int, Query(ge=0)]
 
 @changes.post("/reload", response_model=schemas.ReloadAnswer, responses=_IN_USE)
 async def reload_from_disk(serving: ServingModel) -> dict[str, Any]:
-    """Serve the model, or the changes, that another process wrote. Requests are answered meanwhile."""
+    """Reload the model, or the changes, that another process wrote. Requests are answered meanwhile."""
     is_new = await serving.reload()
     return {"version": serving.served.version, "reloaded": is_new}
 
@@ -94,7 +94,7 @@ async def reload_from_disk(serving: ServingModel) -> dict[str, Any]:
 
 @model.get("/model", response_model=schemas.ModelAnswer)
 async def describe_model(serving: ServingModel) -> dict[str, Any]:
-    """Classes, sizes, certificate, regions, warnings and language model of the model that is served."""
+    """Classes, sizes, certificate, regions, warnings and language model of the served model."""
     served = serving.served
     description = await asyncio.to_thread(lambda: served.description)
     return {**description, "shows_texts": serving.settings.texts}

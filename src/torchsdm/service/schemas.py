@@ -23,7 +23,7 @@ Decision = Annotated[dict[str, Any], WithJsonSchema({"$ref": "#/components/schem
 Record = dict[str, Any]
 Key = Annotated[
     StrictStr | None,
-    Field(description="Your choice; a request repeated with its key changes nothing more."),
+    Field(description="Your choice; a request repeated with its key makes no second change."),
 ]
 
 
@@ -154,14 +154,14 @@ class Recalibrate(_Calibration):
 
 
 class Undo(_Strict):
-    """Undo the last change, or several of the last in one request; or undo an undo."""
+    """Undo the last change, or the last several in one request; or undo an undo."""
 
     what: Literal["undo"]
     version: Annotated[StrictInt, Field(ge=1)] = Field(description="The version that the change made.")
 
 
 class _Signed(_Strict):
-    """What is known of every change."""
+    """What every change has."""
 
     who: StrictStr = Field(description="Who makes it.")
     why: StrictStr = Field(description="Why.")
@@ -172,7 +172,7 @@ Edit: TypeAlias = Add | AddCalibration | Relabel | Remove | Recalibrate
 
 
 class ExemplarsRequest(_Signed):
-    """Changes that are made in one step: all or none. Undo is not mixed with others."""
+    """Changes that are made in one step: all or none. Undo cannot be combined with others."""
 
     changes: list[Annotated[Edit | Undo, Field(discriminator="what")]] = Field(min_length=1)
 
@@ -188,7 +188,7 @@ class PreviewRequest(_Strict):
 
 
 class PreviewAnswer(_Answer):
-    """How many points each set has and which shares are admitted, before the changes and after them."""
+    """How many points each set has and what share is admitted, before and after the changes."""
 
     before: Record
     after: Record
@@ -216,19 +216,19 @@ class ChangesAnswer(_Answer):
 
 
 class ReloadAnswer(_Answer):
-    """Whether there was anything new in the model's directory."""
+    """Whether the model's directory had anything new."""
 
     reloaded: bool
 
 
 class HealthAnswer(BaseModel):
-    """Whether the service can be asked."""
+    """Whether the service answers requests."""
 
     status: str
     version: int | None = None
 
 
 class ErrorAnswer(BaseModel):
-    """Why there is no other answer."""
+    """What went wrong."""
 
     error: str

@@ -122,7 +122,7 @@ class Gate:
                 return refusal(421, f"This service does not answer to the name {host!r}. Start it with --allow-host.")
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2] != host:
-            return refusal(403, f"Pages of {origin} may not ask this service.")
+            return refusal(403, f"Pages of {origin} may not use this service.")
         if settings.token is not None and needs_token(method, path, settings.is_local):
             scheme, _, given = headers.get("authorization", "").partition(" ")
             is_same = hmac.compare_digest(given.strip().encode(), settings.token.encode())  # in constant time
@@ -206,7 +206,7 @@ class BodyLimit:
         if n_bytes > most:
             return refusal(413, f"The body may have at most {most / MEGABYTE:g} MB. Send fewer inputs at once.", _CLOSE)
         if self.n_held + n_new > _BODIES_AT_ONCE * most:
-            return refusal(429, "Too many large requests at once. Come back later.", {"retry-after": "1", **_CLOSE})
+            return refusal(429, "Too many large requests at once. Try again later.", {"retry-after": "1", **_CLOSE})
         return None
 
 

@@ -190,7 +190,7 @@ class Serving:
         """Make changes in one step; requests from now on are answered with them."""
         undone = [change["version"] for change in changes if change["what"] == "undo"]
         if undone and len(undone) < len(changes):
-            raise InvalidInputError("changes: undo is not mixed with other changes. Send it by itself.")
+            raise InvalidInputError("changes: undo cannot be combined with other changes. Send it by itself.")
         if undone:
             make = partial(self.live.undo_all, undone)
         else:

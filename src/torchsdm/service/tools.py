@@ -87,7 +87,7 @@ def create_tools(live: LiveModel, *, texts: bool = False, writable: bool = False
 
     @tool
     def describe_model() -> dict[str, Any]:
-        """What the labels are, what is promised about admitted decisions, and what the model warns of."""
+        """What the labels are, what is promised about admitted decisions, and the model's warnings."""
         saved = live.snapshot.saved
         facts = summary(saved.classifier, saved.path)
         return {name: facts[name] for name in _FACTS}
@@ -103,7 +103,7 @@ def create_tools(live: LiveModel, *, texts: bool = False, writable: bool = False
         """Add a text with the label that a person gave it to the support. Say why; it can be undone.
 
         With `allow_new_label` the label may be outside the classes: inputs near such an example are then trusted less.
-        Called again with the same `key`, of your choice, it changes nothing more.
+        Called again with the same `key`, of your choice, it makes no second change.
         """
         saved = live.snapshot.saved
         names = {str(one): one for one in saved.classifier.classes_.tolist()}

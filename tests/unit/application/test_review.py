@@ -73,7 +73,7 @@ def test_a_file_is_decided_on_as_the_library_does(queue, live, tmp_path):
     work(queue)
     expected = live.snapshot.saved.text_classifier.decide([row["text"] for row in ROWS])
     rows = queue.store.rows()
-    assert [row["decision"]["predictions"] for row in rows] == expected.predictions.tolist()
+    assert [row["decision"]["prediction"] for row in rows] == expected.predictions.tolist()
     assert [row["decision"]["lane"] for row in rows] == expected.lane.tolist()
     assert [row["given"] for row in rows] == [row["label"] for row in ROWS]  # classes, not strings
     for row in rows:
@@ -199,7 +199,7 @@ def test_nothing_to_add_and_nobody_to_add_it_are_refused(queue):
         queue.preview()
     with pytest.raises(InvalidInputError, match="not a class"):
         queue.label(1, "neither", "ada")
-    with pytest.raises(InvalidInputError, match="must be named"):
+    with pytest.raises(InvalidInputError, match="'who' is required"):
         queue.label(1, 1, " ")
     with pytest.raises(InvalidInputError, match="Row 0"):
         queue.put([{"txt": "a"}], "sent")

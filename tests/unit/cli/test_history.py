@@ -49,7 +49,7 @@ def folder(made, tmp_path):
 
 def test_a_model_that_nobody_changed_has_no_history(folder):
     said = good("log", folder / "model").stdout
-    assert said == f"{folder / 'model'} is as it was saved: nothing was changed since.\n"
+    assert said == f"{folder / 'model'} has no changes since it was saved.\n"
     assert good("compact", folder / "model").stdout == f"{folder / 'model'} has no changes since it was saved.\n"
     refused(call("log", folder / "nothing"), "config.json is missing")
 

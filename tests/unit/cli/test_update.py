@@ -144,7 +144,7 @@ def test_an_update_after_which_little_is_admitted_needs_force(folder):
     ):
         run(*words, "--keep-repeated")
     assert contents(model) == before
-    assert "Without --force nothing would be." in run(*words, "--keep-repeated", "--dry-run")
+    assert "Writing this change takes --force." in run(*words, "--keep-repeated", "--dry-run")
     result = json.loads(run(*words, "--keep-repeated", "--force", "--json"))
     assert result["after"]["admitted_share"] == 0 and contents(model) != before
 

@@ -238,12 +238,13 @@ def test_dictionaries_are_strict_json_and_hold_every_value(decisions):
     rows = strict(decisions.to_dicts())
     assert len(rows) == N
     names = {field.name for field in dataclasses.fields(SDMDecisions)} - {"classes", "alphas"} | {"magnitude"}
+    names = names - {"predictions"} | {"prediction"}  # a row holds one
     names -= {"score", "set_sizes", "member"}  # of other estimators
     names -= {"certified", "certificate", "lane", "reason", "familiarity"}  # added by torchsdm.trust
     names -= {"background"}  # only where a model was shown some
     for number, row in enumerate(rows):
         assert set(row) == names
-        assert row["predictions"] == decisions.predictions[number]
+        assert row["prediction"] == decisions.predictions[number]
         assert row["confidence"] == decisions.confidence[number]
         assert row["similarity"] == decisions.similarity[number]
         assert row["magnitude"] == max(row["logits"].values())
@@ -266,14 +267,14 @@ def test_labels_keep_their_type(case):
     for classes, kind in ((np.array([3, 5, 8]), int), (np.array([0.5, 1.5, 2.5]), float)):
         decided = decide(case.logits, case.signals, case.scores, case.regions, classes)
         rows = decided.to_dicts()
-        assert {type(row["predictions"]) for row in rows} == {kind}
+        assert {type(row["prediction"]) for row in rows} == {kind}
         assert list(rows[0]["probabilities"]) == [str(label) for label in classes.tolist()]
 
 
 def test_table_has_a_column_per_class_and_per_alpha(decisions):
     table = decisions.to_pandas()
     assert len(table) == N
-    assert table["predictions"].tolist() == decisions.predictions.tolist()
+    assert table["prediction"].tolist() == decisions.predictions.tolist()
     for c, name in enumerate(CLASSES):
         assert table[f"probabilities[{name}]"].tolist() == decisions.probabilities[:, c].tolist()
         assert table[f"logits[{name}]"].tolist() == decisions.logits[:, c].tolist()
@@ -282,7 +283,7 @@ def test_table_has_a_column_per_class_and_per_alpha(decisions):
         assert table[f"admitted_at[{alpha}]"].tolist() == decisions.admitted_at[:, a].tolist()
         assert table[f"admitted_lower_at[{alpha}]"].tolist() == decisions.admitted_lower_at[:, a].tolist()
     one_dimensional = {name for name, value in decisions._columns() if value.ndim == 1}
-    assert one_dimensional | {"magnitude"} <= set(table.columns)
+    assert one_dimensional - {"predictions"} | {"prediction", "magnitude"} <= set(table.columns)
     assert len(table.columns) == len(one_dimensional) + 1 + 3 * 3 + 2 * 3
     assert int(table["admitted"].sum()) == int(decisions.admitted.sum())
 

@@ -38,7 +38,7 @@ def test_exemplars_are_the_nearest_training_examples(fitted, insects, explanatio
             assert point.id == ids[point.index] and point.text == texts[point.index] == insects.texts[row]
             assert point.label == insects.y[row]
             assert point.prediction == fitted.predict(insects.X[row : row + 1])[0]
-            prediction = explanation.decision["predictions"]
+            prediction = explanation.decision["prediction"]
             assert point.vouches == (point.label == point.prediction == prediction)
 
 
@@ -57,7 +57,7 @@ def naive_partition(fitted, decision):
         calibration.nearest_distance.tolist(), calibration.similarity.tolist(), calibration.labels.tolist(), 3
     )
     quantiles = [reference.distance_quantile(x, lists) for x in calibration.nearest_distance.tolist()]
-    number = fitted.classes_.tolist().index(decision["predictions"])
+    number = fitted.classes_.tolist().index(decision["prediction"])
     same = [i for i, row in enumerate(calibration.logits.tolist()) if row.index(max(row)) == number]
     values = calibration.rescaled_similarity.tolist()
 
@@ -84,7 +84,7 @@ def test_partition_is_that_of_the_naive_search(fitted, insects, explanations):
             i = point.index
             assert (point.id, point.text) == (ids[i], texts[i])
             assert point.label == insects.y[insects.ids.index(point.id)] == fitted.classes_[calibration.labels[i]]
-            assert point.prediction == explanation.decision["predictions"]
+            assert point.prediction == explanation.decision["prediction"]
             assert point.rescaled_similarity == calibration.rescaled_similarity[i].item()
             assert point.distance_quantile == quantiles[i]
         sizes.add(len(inside))
@@ -102,7 +102,7 @@ def test_an_empty_partition(fitted, insects):
         assert explanation.partition_size == len(inside) and explanation.partition_accuracy == accuracy
     model = fitted.model_
     predicted = model.calibration.predictions
-    number = fitted.classes_.tolist().index(far[0].decision["predictions"])
+    number = fitted.classes_.tolist().index(far[0].decision["prediction"])
     model.calibration.logits[predicted == number] = model.calibration.logits[predicted == number].roll(1, dims=1)
     explanation = fitted.explain(insects.fresh[-3:-2])[0]  # no calibration point has its prediction any more
     assert explanation.calibration_points == () and explanation.partition_size == 0
@@ -140,7 +140,7 @@ def test_text_says_what_the_decision_rests_on(explanations):
     admitted = next(e for e in explanations if e.decision["admitted"])
     far = explanations[-1]
     text = str(admitted)
-    assert text.startswith(f"{admitted.decision['predictions']!r}: admitted, trusted: {admitted.decision['reason']}\n")
+    assert text.startswith(f"{admitted.decision['prediction']!r}: admitted, trusted: {admitted.decision['reason']}\n")
     assert f"similarity q {admitted.decision['similarity']}" in text
     for point in admitted.exemplars:
         assert f"{'+' if point.vouches else '-'} id {point.id!r}: label {point.label!r}" in text and point.text in text

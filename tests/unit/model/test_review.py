@@ -21,8 +21,8 @@ def store(tmp_path):
     return with_rows
 
 
-def decided(row, lane="review", contradiction=None, version=0):
-    decision = {"lane": lane, "confidence": row / 10, "predictions": "a"}
+def decided(row, lane="review", contradiction=None, version=0, key="prediction"):
+    decision = {"lane": lane, "confidence": row / 10, key: "a"}
     return Judged(row, decision, version, contradiction, np.full(3, row, dtype=np.float32))
 
 
@@ -64,6 +64,13 @@ def test_rows_are_filtered_searched_and_sorted(store):
     assert texts(store.rows(order="confidence", limit=2, offset=1)) == ["text 1", "text 2"]
     assert store.counts()["lane"] == {"trusted": 1, "review": 2} and store.counts()["undecided"] == 1
     assert store.columns(["lane"])["lane"] == ["trusted", "review", "review"]
+
+
+def test_a_queue_written_when_the_key_was_predictions_is_read(store):
+    store.judge([decided(1, key="predictions"), decided(2)])
+    decisions = [row["decision"] for row in store.rows(chosen=[1, 2])]
+    assert decisions == [{"lane": "review", "confidence": row / 10, "prediction": "a"} for row in (1, 2)]
+    assert store.columns(["prediction"])["prediction"] == ["a", "a"]
 
 
 def test_the_last_mark_counts_and_undoing_brings_back_the_one_before(store):

@@ -27,7 +27,7 @@ STATES = {"name": "hidden_states", "shape": [2, 3], "datatype": "FP32"}
 TEXTS = {"name": "texts", "shape": [2], "datatype": "BYTES"}
 ROW = {
     "id": 0,
-    "predictions": 7,
+    "prediction": 7,
     "admitted": True,
     "admitted_alpha": 0.9,
     "probabilities": {"7": 0.75, "8": 0.25},
@@ -39,7 +39,7 @@ ROW = {
 }
 REJECTED = {
     "id": 1,
-    "predictions": None,
+    "prediction": None,
     "admitted": False,
     "admitted_alpha": None,
     "probabilities": {"7": None, "8": None},
@@ -114,7 +114,7 @@ def test_every_field_is_a_tensor():
     shown = {name: (one.datatype, one.shape, one.data) for name, one in tensors.items()}
     assert shown == {
         "id": ("BYTES", [2], ["0", "1"]),
-        "predictions": ("BYTES", [2], ["7", ""]),
+        "prediction": ("BYTES", [2], ["7", ""]),
         "admitted": ("BOOL", [2], [True, False]),
         "admitted_alpha": ("FP64", [2], [0.9, None]),
         "probabilities": ("FP64", [2, 2], [0.75, 0.25, None, None]),

@@ -1,4 +1,4 @@
-// Health: what came in lately, the drift guard, and every version of the model with who and why.
+// Health: recent inputs, the drift guard, and every version of the model with who and why.
 import { ask, recall } from "./api.js";
 import { Empty, LANES, Lane, Notice, count, html, number, plural, share, useEffect, useState, when } from "./ui.js";
 
@@ -72,7 +72,7 @@ function Guard({ guard, attempt }) {
       <p class="hint">Evidence ${number(guard.log_martingale)} against the alarm line at ${number(alarm)} (logarithms). A calm stream ever reaches it with probability at most ${number(guard.false_alarm)}.</p>
       ${guard.resets.length > 0 && html`<details><summary>${plural(guard.resets.length, "earlier reset")}</summary>
         <ul>${guard.resets.map((one) => html`<li>${one.reason} <span class="hint">(after ${plural(one.n_seen, "input")}${one.raised_at ? `, raised at ${count(one.raised_at)}` : ""})</span></li>`)}</ul></details>`}
-      ${guard.raised && html`<form onSubmit=${submit}><label for="reason">Why may it be reset?</label>
+      ${guard.raised && html`<form onSubmit=${submit}><label for="reason">Why reset it?</label>
         <div class="row"><input id="reason" name="reason" required /><button>Reset the guard</button></div></form>`}
     </section>`;
 }
@@ -100,7 +100,7 @@ function Lately({ recent }) {
   const lanes = Object.keys(LANES).filter((lane) => buckets.some((one) => one.lanes[lane]));
   return html`
     <section class="card" aria-labelledby="lately">
-      <h2 id="lately">What came in lately</h2>
+      <h2 id="lately">Recent inputs</h2>
       <p class="hint">Inputs of <code>/v1/decide</code> since ${when(recent.started * 1000)}, at most 24 hours back. This is kept in memory until the service ends.</p>
       ${seen === 0 ? html`<${Empty}>Nothing yet.</${Empty}>` : html`
         <p class="legend">${lanes.map((lane) => html`<span><${Lane} lane=${lane} /> ${count(buckets.reduce((sum, one) => sum + (one.lanes[lane] ?? 0), 0))}</span>`)}</p>

@@ -27,7 +27,7 @@ function calibrationPoints(points) {
 function queuePoints(queue) {
   // What a person said counts more than the label that the row came with.
   const labels = Int16Array.from(queue.label, (label, i) => (label >= 0 ? label : queue.given[i]));
-  return { ...points_of(queue, labels, Int16Array.from(queue.predictions), (i) => queue.row[i]), lane: queue.lane };
+  return { ...points_of(queue, labels, Int16Array.from(queue.prediction), (i) => queue.row[i]), lane: queue.lane };
 }
 
 function points_of({ confidence, rescaled_similarity: similarity, score, certified }, labels, predictions, name) {

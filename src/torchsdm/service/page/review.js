@@ -59,7 +59,7 @@ export function Review({ model, params, reload }) {
   });
   const unlabel = () => attempt(async () => {
     const { row } = await ask("v1/review/unlabel", { who });
-    setSaid(row == null ? "There is nothing of yours to undo." : `Undone: row ${row} is back.`);
+    setSaid(row == null ? "You have nothing to undo." : `Undone: row ${row} is back.`);
     await load();
   });
   const keys = (event) => {
@@ -89,7 +89,7 @@ export function Review({ model, params, reload }) {
   return html`
     <h1>Review</h1>
     ${problem && html`<${Notice}>${problem}</${Notice}>`}
-    ${data?.problem && html`<${Notice}>The queue is not decided on: ${data.problem}</${Notice}>`}
+    ${data?.problem && html`<${Notice}>Inputs of the queue are not being decided on: ${data.problem}</${Notice}>`}
     <${Upload} attempt=${attempt} small=${total > 0} onDone=${(text) => { setSaid(text); load(); }} />
     <p class="unseen" role="status">${said}</p>
     ${counts && total > 0 && html`
@@ -149,7 +149,7 @@ function Upload({ attempt, small, onDone }) {
     <section class="card upload ${small ? "small" : ""}" aria-label="Add inputs" onDragOver=${(e) => e.preventDefault()} onDrop=${drop}>
       <div class="row">
         <label class="file">${busy ? "Reading…" : "Upload a file"}<input type="file" accept=".jsonl,.csv,.tsv" disabled=${busy} onChange=${(e) => { take(e.target.files[0]); e.target.value = ""; }} /></label>
-        <span class="hint">JSONL, CSV or TSV with a column <code>text</code> and, if there are, <code>label</code>, <code>id</code>, <code>answer</code>. Or drop it here.</span>
+        <span class="hint">JSONL, CSV or TSV with a column <code>text</code> and optionally <code>label</code>, <code>id</code>, <code>answer</code>. Or drop it here.</span>
       </div>
       <details><summary>Paste texts</summary>
         <form onSubmit=${paste}><label for="lines">One input per line</label><textarea id="lines" name="lines" rows="3"></textarea><button disabled=${busy}>Add to the queue</button></form>
@@ -165,7 +165,7 @@ function Row({ row, isCurrent, classes, onChoose, label }) {
       ${row.answer && html`<p class="text hint">Answer: ${row.answer}</p>`}
       <p class="meta">
         ${decision ? html`<${Lane} lane=${decision.lane} />` : html`<span class="hint">not read yet</span>`}
-        ${decision?.predictions != null && html`<span>model: <b>${String(decision.predictions)}</b> <span class="hint">confidence ${number(decision.confidence)}</span></span>`}
+        ${decision?.prediction != null && html`<span>model: <b>${String(decision.prediction)}</b> <span class="hint">confidence ${number(decision.confidence)}</span></span>`}
         ${row.given != null && html`<span>came as: <b>${String(row.given)}</b></span>`}
         ${row.label != null && html`<span>${row.who}: <b>${String(row.label)}</b></span>`}
         ${row.status === "added" && html`<span class="hint">added in version ${row.added}</span>`}

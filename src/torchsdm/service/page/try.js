@@ -45,7 +45,7 @@ export function Try({ model, params }) {
         <textarea id="answer" rows="2" value=${answer} onInput=${(e) => setAnswer(e.target.value)} required></textarea>`}
       <div class="row">
         <button class="main" disabled=${busy}>${busy ? "Deciding…" : "Decide"}</button>
-        <span class="hint wide-only">or <kbd>Ctrl</kbd> <kbd>Enter</kbd>. Trying is no part of the stream that the drift guard watches.</span>
+        <span class="hint wide-only">or <kbd>Ctrl</kbd> <kbd>Enter</kbd>. The drift guard does not watch what you try.</span>
       </div>
     </form>
     <div aria-live="polite" aria-busy=${busy}>
@@ -79,7 +79,7 @@ function Decision({ row, model, params }) {
   return html`
     <section class="card verdict ${row.lane}" aria-labelledby="verdict">
       <div class="row spread">
-        <h2 id="verdict" class="said">${String(row.predictions)}</h2>
+        <h2 id="verdict" class="said">${String(row.prediction)}</h2>
         <${Lane} lane=${row.lane} />
       </div>
       <p class="reason">${sentence(row.reason)}</p>
@@ -111,12 +111,12 @@ function CopyLink({ params }) {
 
 function Signals({ row, model }) {
   const { edges, predictions, region, certificate, classes } = model.signals;
-  const c = classOf(classes, row.predictions);
+  const c = classOf(classes, row.prediction);
   const drawn = (name) => ({ edges: edges[name], ...predictions[c][name], value: row[name] });
   return html`
     <section class="card" aria-labelledby="signals">
       <h2 id="signals">The signals</h2>
-      <p class="hint">Each against the calibration points that were also predicted “${String(row.predictions)}”:${" "}
+      <p class="hint">Each against the calibration points that were also predicted “${String(row.prediction)}”:${" "}
         <span class="key right">right ones above</span>, <span class="key wrong">wrong ones below the line</span>.</p>
       <${Gauge} name="Similarity q" what="How many of the nearest training examples vouch for it before the first that does not." ...${drawn("similarity")} />
       <${Gauge} name="Distance d" what="1 is as near to the training data as the nearest calibration points, 0 is farther than all."
