@@ -13,6 +13,7 @@ import numpy as np
 
 from research.experiments.claims import Claim, all_hold, paper_claims
 from research.experiments.specification import Experiment
+from research.experiments.stranger_scores import stranger_scores
 from torchsdm.baselines import SDMRule
 from torchsdm.core import Decisions, SDMDecisions
 from torchsdm.data import LabelledStates
@@ -32,7 +33,6 @@ from torchsdm.evaluation import (
     classifier_entrants,
     paper_entrants,
     share_text,
-    stranger_scores,
 )
 from torchsdm.validation import Array
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 
 from conftest import shared_data, shared_paper  # noqa: F401  (fixtures)
-from torchsdm.evaluation.keys import UNLISTED
 from torchsdm.evaluation.metrics import Cell, SelectiveAccuracy
-from torchsdm.evaluation.tables import ResultRow
+from torchsdm.evaluation.tables import UNLISTED, ResultRow
 
 CELLS = SelectiveAccuracy(
     {0: Cell(50, 40, 39, 0.4), 1: Cell(50, 0, 0, 0.0)},

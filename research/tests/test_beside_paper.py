@@ -16,8 +16,7 @@ from research.tests.conftest import result_row
 from torchsdm import LabelledStates, SDMClassifier
 from torchsdm.errors import SDMWarning
 from torchsdm.evaluation.entrants import paper_entrants
-from torchsdm.evaluation.keys import UNLISTED, Basis, EstimatorKey, Rule
-from torchsdm.evaluation.tables import Grid, ResultTable
+from torchsdm.evaluation.tables import UNLISTED, Basis, EstimatorKey, Grid, ResultTable, Rule
 
 PHI, MIXTRAL = "microsoft/Phi-3.5-mini-instruct", "mistralai/Mixtral-8x7B-Instruct-v0.1"
 REGION = EstimatorKey(Basis.SDM, Rule.REGION)

@@ -26,7 +26,7 @@ from torchsdm import Decisions, LabelledStates
 from torchsdm.core import wilson_interval
 from torchsdm.evaluation.entrants import Entrant
 from torchsdm.evaluation.evaluation import Evaluation
-from torchsdm.evaluation.keys import UNLISTED, Basis, EstimatorKey, Rule
+from torchsdm.evaluation.tables import UNLISTED, Basis, EstimatorKey, Rule
 
 CLASSES = np.array([0, 1])
 FALLING = (Rule.SOFTMAX, Rule.TEMPERATURE, Rule.APS, Rule.RAPS, Rule.VBLL)

@@ -11,7 +11,7 @@ import pytest
 
 from research.experiments import paper
 from research.experiments.paper import PrintedCell, paper_model, printed_rows
-from torchsdm.evaluation.keys import Basis, EstimatorKey, Rule
+from torchsdm.evaluation.tables import Basis, EstimatorKey, Rule
 
 N_ROWS = {
     "calibration": 22,

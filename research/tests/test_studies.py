@@ -23,9 +23,8 @@ from research.experiments.studies import (
 )
 from torchsdm import LabelledStates, SDMClassifier, SDMEnsemble
 from torchsdm.errors import InvalidInputError, SDMWarning
-from torchsdm.evaluation.keys import Basis, EstimatorKey, Rule
 from torchsdm.evaluation.metrics import Cell, SelectiveAccuracy
-from torchsdm.evaluation.tables import ResultRow, ResultTable, strata
+from torchsdm.evaluation.tables import Basis, EstimatorKey, ResultRow, ResultTable, Rule, strata
 from torchsdm.hidden_states.prompts import task_prompt
 from torchsdm.training.checkpoint import stored_seed
 

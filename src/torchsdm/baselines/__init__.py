@@ -1,7 +1,7 @@
 """The estimators that the paper compares against, and the ones a user would pick today, behind one interface."""
 
 from torchsdm.baselines.base import LogitModel, SelectiveClassifier
-from torchsdm.baselines.certified import CertifiedScore, negative_energy
+from torchsdm.baselines.certified import CertifiedScore, RiskControlledAbstention, negative_energy
 from torchsdm.baselines.conformal import APS, RAPS
 from torchsdm.baselines.cross_entropy import CrossEntropyClassifier
 from torchsdm.baselines.logistic import LogisticModel, TunedLogisticModel
@@ -11,10 +11,8 @@ from torchsdm.baselines.neighbors import (
     MahalanobisThreshold,
     NearestNeighborThreshold,
 )
-from torchsdm.baselines.risk_control import RiskControlledAbstention
 from torchsdm.baselines.sdm_rules import RULES, SDMRule
-from torchsdm.baselines.softmax import NoReject, SoftmaxThreshold
-from torchsdm.baselines.temperature import TemperatureScaling
+from torchsdm.baselines.softmax import NoReject, SoftmaxThreshold, TemperatureScaling
 from torchsdm.baselines.vbll import VBLLClassifier
 
 __all__ = [

@@ -24,8 +24,7 @@ from hashlib import blake2b
 import numpy as np
 
 from torchsdm.baselines.base import SelectiveClassifier
-from torchsdm.baselines.softmax import softmax
-from torchsdm.baselines.temperature import fit_temperature
+from torchsdm.baselines.softmax import fit_temperature, softmax
 from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError
 from torchsdm.validation import Array, RandomState, check_positive, draw_seed

@@ -1,6 +1,6 @@
 """``SDMClassifier``, ``SDMEnsemble`` and ``SDMTextClassifier``: scikit-learn's contract over the rooms above."""
 
-from torchsdm.estimators._loading import load_base, load_classifier, save_as
+from torchsdm.estimators._fitting import Strength
 from torchsdm.estimators.changes import (
     Add,
     Certify,
@@ -14,8 +14,7 @@ from torchsdm.estimators.changes import (
 )
 from torchsdm.estimators.classifier import SDMClassifier
 from torchsdm.estimators.ensemble import SDMEnsemble
-from torchsdm.estimators.strength import Strength
-from torchsdm.estimators.text_classifier import SDMTextClassifier, load
+from torchsdm.estimators.text_classifier import SDMTextClassifier, load, load_base, load_classifier, save_as
 from torchsdm.estimators.within import decide_with, explain_with
 
 __all__ = [

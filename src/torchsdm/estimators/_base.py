@@ -1,21 +1,266 @@
-"""What ``SDMClassifier`` and ``SDMEnsemble`` share: training the rounds of a fit, and probabilities."""
+"""What ``SDMClassifier`` and ``SDMEnsemble`` share: training rounds, probabilities, and updates (appendix A.6)."""
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import numpy as np
 from torch import Tensor
 
 from torchsdm.cluster import run_rounds, spread_on
 from torchsdm.core import SDMDecisions, check_targets
-from torchsdm.estimators._data import FitData
+from torchsdm.errors import InvalidInputError, InvalidTypeError, Remedy
+from torchsdm.estimators._data import FitData, check_examples, keep_apart
+from torchsdm.estimators._fitted import FittedState
 from torchsdm.estimators._fitting import ModelBuilder
 from torchsdm.estimators._saving import Saveable
-from torchsdm.estimators._updates import Updatable
-from torchsdm.labels import BACKGROUND, LabelCodes, class_weights
+from torchsdm.labels import BACKGROUND, LabelCodes, check_known_labels, class_weights
+from torchsdm.model import CALIBRATION, CERTIFICATION, SUPPORT, EncodedPoints, SDMModel
 from torchsdm.training import History, Round, SDMLearner, Training, seed_of_fit, train_rounds
-from torchsdm.validation import Array, ArrayLike, check_hidden_states
+from torchsdm.validation import (
+    Array,
+    ArrayLike,
+    as_list,
+    check_choice,
+    check_hidden_states,
+    check_positive,
+    check_same_length,
+    is_storable_id,
+)
+
+Self = TypeVar("Self", bound="Updatable")
+EVERYWHERE = (SUPPORT, CALIBRATION, CERTIFICATION)
+
+
+class Updatable(FittedState):
+    """Methods that change the sets or region of a fitted estimator; a failed call changes nothing."""
+
+    def recalibrate(
+        self: Self,
+        alpha: float | Sequence[float] | Mapping[Any, float] | None = None,
+        *,
+        min_class_count: int | None = None,
+    ) -> Self:
+        """Recompute the region, for another alpha or after updates, without training.
+
+        After updates, the calibration points are matched against the support again and the eCDFs recomputed.
+        """
+        self._check_is_fitted("recalibrate")
+        caller = f"{type(self).__name__}.recalibrate"
+        current = self.models_[0].calibration
+        alphas = tuple(region.target for region in current.regions)
+        if alpha is not None:
+            alphas = check_targets(alpha, self.classes_, caller)
+        count = current.min_class_count if min_class_count is None else min_class_count
+        check_positive(count, "min_class_count", caller, integer=True, zero=True)
+        with self._updated_models() as models:
+            for model in models:
+                model.recalibrate(alphas, count)
+        return self
+
+    def add_exemplars(
+        self: Self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        ids: Sequence[Any] | Array | None = None,
+        texts: Sequence[str] | Array | None = None,
+        repeated: str = "refuse",
+        allow_new_labels: bool = False,
+    ) -> Self:
+        """Add labelled points to the support.
+
+        With ``allow_new_labels`` their labels may be outside the classes: inputs near them lose similarity. Weights,
+        eCDFs and region stay as they are until ``recalibrate``.
+
+        A point that the model has already, in any of its sets, is refused: a calibration point that is also in the
+        support is its own nearest neighbour, and nothing is learned from it. A few among many pass with a warning.
+        ``repeated='keep'`` adds them all the same; an id that is in use is always refused, and so is more than a few of
+        the certification set.
+        """
+        self._add(SUPPORT, "add_exemplars", X, y, ids, texts, repeated, allow_new_labels)
+        return self
+
+    def add_calibration(
+        self: Self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        ids: Sequence[Any] | Array | None = None,
+        texts: Sequence[str] | Array | None = None,
+        repeated: str = "refuse",
+    ) -> Self:
+        """Add labelled points to the calibration set; in an ensemble, to that of every round.
+
+        Labels must be classes. Decisions stay as they are until ``recalibrate``. Points that were chosen, such as
+        rejected inputs alone, make the calibration set unlike the inputs: add a random part of what comes in.
+
+        Points that the model has already are refused as in ``add_exemplars``.
+        """
+        self._add(CALIBRATION, "add_calibration", X, y, ids, texts, repeated)
+        return self
+
+    def remove(self: Self, ids: Sequence[Any] | Array) -> Self:
+        """Remove points, by id, from whichever set has them: support, calibration or certification set.
+
+        In an ensemble, whose rounds split the data differently, they are removed from every round. What depends on them
+        is recomputed by ``recalibrate``; until then a certificate is suspended.
+
+        Removing or relabelling certification points makes a new question of the old sample: it costs another delta, and
+        the promise holds only if the points were chosen without regard to the decisions on them, such as all points
+        that were checked, or a random part. Whoever removes or corrects just the wrong answers that were admitted
+        certifies nothing. The certificate says how many points were corrected.
+        """
+        self._remove(ids, "remove", EVERYWHERE)
+        return self
+
+    def relabel(self: Self, ids: Sequence[Any] | Array, y: ArrayLike, *, allow_new_labels: bool = False) -> Self:
+        """Relabel points, by id, in whichever set has them; ``remove`` says what that means for a certificate.
+
+        With ``allow_new_labels``, labels of the support may be outside the classes.
+        """
+        self._relabel(ids, y, "relabel", EVERYWHERE, allow_new_labels)
+        return self
+
+    def remove_exemplars(self: Self, ids: Sequence[Any] | Array) -> Self:
+        """Remove points from the support, by id; in an ensemble, from every round that has them in its support."""
+        self._remove(ids, "remove_exemplars", (SUPPORT,))
+        return self
+
+    def relabel_exemplars(
+        self: Self, ids: Sequence[Any] | Array, y: ArrayLike, *, allow_new_labels: bool = False
+    ) -> Self:
+        """Relabel points of the support, by id; with ``allow_new_labels`` labels may be outside the classes."""
+        self._relabel(ids, y, "relabel_exemplars", (SUPPORT,), allow_new_labels)
+        return self
+
+    def _add(
+        self, to: str, method: str, X: ArrayLike, y: ArrayLike, ids: Any, texts: Any, repeated: str, allow: bool = False
+    ) -> list[EncodedPoints]:
+        """Add points to a set of every model; returns them as each model sees them."""
+        self._check_is_fitted(method)
+        caller = f"{type(self).__name__}.{method}"
+        check_choice(repeated, ("refuse", "keep"), "repeated", caller)
+        states = check_hidden_states(self, X, caller, reset=False)
+        labels = as_list(y, "y", caller)
+        check_same_length(len(states), labels, "y", caller)
+        if ids is None:
+            first = 1 + max(model.largest_number() for model in self.models_)
+            ids = range(first, first + len(states))
+        examples = check_examples(ids, texts, len(states), caller)
+        codes = self._codes.extended(labels, caller)
+        check_known_labels(labels, self.classes_, f"'y' of {caller}", to=to, allow_new=allow)
+        numbers = codes.encode_with_outside(labels, caller)
+        added = []
+        with self._updated_models() as models:
+            for model in models:
+                points = model.encoded(states, numbers, examples)
+                keep_apart(
+                    (points.points.exemplars, examples),
+                    model.sets(),
+                    caller,
+                    to=to,
+                    by_text=self.states_origin_ is not None,
+                    is_repeated_kept=repeated == "keep",
+                    remedy=Remedy.KEEP_REPEATED,
+                )
+                model.add(points, to=to)
+                added.append(points)
+            self._codes = codes
+        return added
+
+    def _remove(self, ids: Sequence[Any] | Array, method: str, names: Sequence[str]) -> None:
+        self._check_is_fitted(method)
+        chosen = _names(ids, f"{type(self).__name__}.{method}")
+        with self._updated_models() as models:
+            for model, name, positions, _ in self._located(models, chosen, method, names):
+                model.remove(positions, of=name)
+
+    def _relabel(
+        self, ids: Sequence[Any] | Array, y: ArrayLike, method: str, names: Sequence[str], allow: bool
+    ) -> None:
+        self._check_is_fitted(method)
+        caller = f"{type(self).__name__}.{method}"
+        chosen, labels = _names(ids, caller), as_list(y, "y", caller)
+        check_same_length(len(chosen), labels, "y", caller)
+        if len(set(chosen)) < len(chosen):
+            twice = next(name for row, name in enumerate(chosen) if name in chosen[:row])
+            raise InvalidInputError(f"'ids' of {caller} must name each point once. Got {twice!r} more than once.")
+        codes = self._codes.extended(labels, caller)
+        check_known_labels(labels, self.classes_, f"'y' of {caller}", allow_new=allow)
+        numbers = codes.encode_with_outside(labels, caller)
+        with self._updated_models() as models:
+            for model, name, positions, rows in self._located(models, chosen, method, names):
+                outside = [row for row in rows if numbers[row] >= len(codes.classes)]
+                if name != SUPPORT and outside:
+                    raise InvalidInputError(
+                        f"'y' of {caller} must be a class for a point of the {name} set. Got "
+                        f"{labels[outside[0]]!r} for {chosen[outside[0]]!r}."
+                    )
+                model.relabel(positions, numbers[rows], of=name)
+            self._codes = codes
+
+    def _located(
+        self, models: Sequence[SDMModel], ids: list[Any], method: str, names: Sequence[str]
+    ) -> list[tuple[SDMModel, str, list[int], list[int]]]:
+        """Where the ids are: model, name of the set, positions in it, and which of the ids those are."""
+        found: list[tuple[SDMModel, str, list[int], list[int]]] = []
+        seen: set[int] = set()
+        for model in models:
+            taken: dict[int, str] = {}
+            in_support: Sequence[int | None] = [None] * len(ids)
+            for name, (_, examples) in model.sets().items():
+                places = examples.positions(ids) if name in names else []
+                rows = [row for row, place in enumerate(places) if place is not None]
+                if name == SUPPORT:
+                    in_support = places or in_support
+                own = model.calibration_points.places if name == CALIBRATION else None
+                is_same = {row for row in rows if own is not None and own[places[row]] == in_support[row]}
+                twice = next((row for row in rows if row in taken and row not in is_same), None)
+                if twice is not None:
+                    raise InvalidInputError(
+                        f"'ids' of {type(self).__name__}.{method}: {ids[twice]!r} names a point of the {taken[twice]} "
+                        f"set and one of the {name} set. For the support use {method}_exemplars."
+                    )
+                taken |= dict.fromkeys(rows, name)
+                if rows:
+                    found.append((model, name, [place for place in places if place is not None], rows))
+            seen |= taken.keys()
+        missing = next((name for row, name in enumerate(ids) if row not in seen), None)
+        if missing is not None:
+            what = "the support" if tuple(names) == (SUPPORT,) else "the model"
+            other = " (calibration points are not part of the support)" if tuple(names) == (SUPPORT,) else ""
+            raise InvalidInputError(
+                f"'ids' of {type(self).__name__}.{method} must name points of {what}. Got {missing!r}, which "
+                f"is not one{other}."
+            )
+        return found
+
+    @contextmanager
+    def _updated_models(self) -> Iterator[tuple[SDMModel, ...]]:
+        """Copies of the models to change; they replace the models only if all goes well.
+
+        A copy is cheap: updates replace tensors, they do not write into them.
+        """
+        models = tuple(copy.copy(model) for model in self.models_)
+        for model in models:
+            model.support = copy.copy(model.support)
+        with self._unchanged_on_error():
+            yield models
+            self.models_ = models
+
+
+def _names(ids: Sequence[Any] | Array, caller: str) -> list[Any]:
+    """Ids of points, each of which could name one."""
+    names = as_list(ids, "ids", caller)
+    strange = [name for name in names if not is_storable_id(name)]
+    if strange:
+        raise InvalidTypeError(f"'ids' of {caller} must be strings or 64-bit integers. Got {strange[0]!r}.")
+    return names
 
 
 class BaseSDMClassifier(Saveable, Updatable):

@@ -1,4 +1,4 @@
-"""The data of a fit: checked, and kept apart."""
+"""The data of a fit: checked, and kept apart, so that who judges has not learned."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from torch import Tensor
 
 from torchsdm.core import check_targets
 from torchsdm.data import LabelledStates, StatesOrigin
-from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, Remedy, warn_user
-from torchsdm.estimators._apart import keep_apart
+from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, OverlapWarning, Remedy, warn_user
 from torchsdm.labels import BACKGROUND, LabelCodes, class_weights, count_classes, warn_of_lookalikes
-from torchsdm.matching import DEFAULT_BLOCK_SIZE, check_ids, next_ids
-from torchsdm.model import CALIBRATION, CERTIFICATION, Examples, ListedExamples, Points, Set
+from torchsdm.matching import DEFAULT_BLOCK_SIZE, IndexedRows, check_ids, next_ids
+from torchsdm.model import CALIBRATION, CERTIFICATION, Examples, ListedExamples, Points, Set, same_points
 from torchsdm.training import TrainingData, fingerprint
 from torchsdm.validation import (
     Array,
@@ -274,3 +273,46 @@ def _mean_and_scale(states: Tensor) -> tuple[Tensor, Tensor]:
     """Of each dimension (D,); a constant one has the scale 1."""
     scale, mean = torch.std_mean(states.reshape(-1, states.shape[-1]).float(), dim=0)
     return mean, torch.where(scale > 0, scale, 1.0)
+
+
+FEW = 0.05  #: up to this share of the smaller set, points in common pass as natural duplicates, with a warning
+
+
+def keep_apart(
+    points: Set,
+    sets: Mapping[str, Set],
+    caller: str,
+    *,
+    to: str,
+    by_text: bool,
+    is_repeated_kept: bool = False,
+    remedy: Remedy | None = None,
+) -> None:
+    """Refuse points for a set that are in one of the sets already.
+
+    An id that is in use is always refused. So are points that are the same (``same_points``), but a few of those among
+    many are natural duplicates: they pass with a warning. ``is_repeated_kept`` lets all of them pass, but no more than
+    a few of the certification set: a certificate would test what was learned from it.
+    """
+    points, names = (IndexedRows.of(points[0]), points[1]), points[1].ids()
+    for where, known in sets.items():
+        clash = [name for name, place in zip(names, known[1].positions(names), strict=True) if place is not None]
+        if clash:
+            raise InvalidInputError(f"'ids' of {caller} must be new. Got {clash[0]!r}, which is in the {where} set.")
+        is_kept = is_repeated_kept and where != CERTIFICATION
+        same = {} if is_kept else same_points(points, known, by_text=by_text)
+        if not same:
+            continue
+        n, row = len(points[0]), min(same)
+        ((name, _),) = known[1].rows([same[row]])
+        found = (
+            f"Already in the {where} set: {len(same)} of the {n} points that {caller} got for the {to} set; row {row} "
+            f"equals point {name!r}."
+        )
+        if len(same) > FEW * (len(known[0]) if is_repeated_kept else min(n, len(known[0]))):
+            reason = "A point in two sets, or twice in one, vouches for itself: leave such points out."
+            raise InvalidInputError(f"{found} {reason}", remedy=None if is_repeated_kept else remedy)
+        warn_user(
+            f"{found} If that is no natural duplicate, leave it out.",
+            OverlapWarning if CERTIFICATION in (to, where) else DataWarning,
+        )

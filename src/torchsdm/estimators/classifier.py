@@ -14,10 +14,9 @@ import numpy as np
 from torchsdm.core import HighReliabilityRegion, SDMDecisions, Target, check_control, check_targets
 from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, MissingExtraError, Remedy, warn_user
-from torchsdm.estimators._apart import keep_apart
 from torchsdm.estimators._base import BaseSDMClassifier
-from torchsdm.estimators._data import FitData, check_data, check_part, warn_of_other_scale
-from torchsdm.estimators._trust import Terms, alpha_curve, certified, hold_out
+from torchsdm.estimators._data import FitData, check_data, check_part, keep_apart, warn_of_other_scale
+from torchsdm.estimators._fitting import Terms, alpha_curve, certified, hold_out
 from torchsdm.labels import by_class, check_pools
 from torchsdm.matching import Support
 from torchsdm.model import CERTIFICATION, Explanation, SDMModel, explain, write_numpy_export

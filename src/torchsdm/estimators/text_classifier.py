@@ -1,4 +1,4 @@
-"""``SDMTextClassifier``: texts in, decisions out; a language model, a prompt and an SDM classifier in one object."""
+"""``SDMTextClassifier``: texts in, decisions out; and opening any model that was saved."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from torchsdm.cluster import Backend, extract_on
 from torchsdm.core import SDMDecisions, check_targets
 from torchsdm.data import Documents, StatesStore
 from torchsdm.errors import BackboneError, DataWarning, InvalidInputError, ModelFileError, NotFittedError, Remedy
-from torchsdm.estimators._loading import load_classifier
 from torchsdm.estimators.classifier import SDMClassifier
 from torchsdm.estimators.ensemble import SDMEnsemble
 from torchsdm.hidden_states import Backbone, HiddenStateExtractor, TaskPrompt, default_store
 from torchsdm.labels import LabelCodes, count_classes, warn_of_lookalikes
-from torchsdm.model import Explanation, HubModel
+from torchsdm.model import Explanation, HubModel, ReadLog, stored_kind
 from torchsdm.trust import AlphaChoice, DriftGuard
 from torchsdm.validation import Array, ArrayLike, check_path, no_states
 from torchsdm.wording import shortened
@@ -456,3 +455,32 @@ def _check_labels(
     check_targets(classifier.alpha, classes, caller)
     for name, part in held_out.items():
         LabelCodes(classes).encode(part.label_array(), f"{caller} ({name})")
+
+
+_KINDS: dict[str, type[SDMClassifier | SDMEnsemble]] = {"SDMClassifier": SDMClassifier, "SDMEnsemble": SDMEnsemble}
+
+
+def load_classifier(
+    directory: Path, *, device: str | None = None, verify: bool | None = None, backend: Backend = None
+) -> SDMClassifier | SDMEnsemble:
+    """The classifier or ensemble over hidden states in a directory; see ``SDMClassifier.load``."""
+    return _kind(directory).load(directory, device=device, verify=verify, backend=backend)
+
+
+def load_base(
+    directory: Path, *, device: str | None = None, verify: bool | None = None, backend: Backend = None
+) -> tuple[SDMClassifier | SDMEnsemble, ReadLog]:
+    """The same without the changes that were logged, and the log of them."""
+    return _kind(directory)._load_parts(directory, device, verify, backend=backend)
+
+
+def save_as(classifier: SDMClassifier | SDMEnsemble, directory: Path, changes: dict[str, Any]) -> None:
+    """Save a classifier where it was loaded from, while the writer's lock is held, as what its log goes on from."""
+    classifier._replace(directory, changes)
+
+
+def _kind(directory: Path) -> type[SDMClassifier | SDMEnsemble]:
+    kind = _KINDS.get(stored_kind(directory))
+    if kind is None:
+        raise ModelFileError(f"{directory} contains a {stored_kind(directory)!r}, not a classifier.")
+    return kind

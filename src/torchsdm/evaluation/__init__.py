@@ -12,19 +12,19 @@ from torchsdm.evaluation.displays import (
     RiskCoverageDisplay,
     TrainingHistoryDisplay,
 )
-from torchsdm.evaluation.entrants import GROUPS, SDM_RULES, Entrant, classifier_entrants, paper_entrants
+from torchsdm.evaluation.entrants import GROUPS, SDM_RULES, Entrant, FittedParts, classifier_entrants, paper_entrants
 from torchsdm.evaluation.evaluation import Evaluation
-from torchsdm.evaluation.keys import UNLISTED, Basis, EstimatorKey, Rule
-from torchsdm.evaluation.metrics import Cell
-from torchsdm.evaluation.overview import Overview
+from torchsdm.evaluation.metrics import AdmittedShareScorer, Cell, ood_auroc, ood_fpr_at_95, ordering_score
 from torchsdm.evaluation.report import write_report
-from torchsdm.evaluation.scorers import AdmittedShareScorer
-from torchsdm.evaluation.stranger_scores import StrangerScore, stranger_scores
-from torchsdm.evaluation.strangers import explain_labels, split_strangers
+from torchsdm.evaluation.strangers import Overview, explain_labels, split_strangers
 from torchsdm.evaluation.tables import (
+    UNLISTED,
+    Basis,
+    EstimatorKey,
     Grid,
     ResultRow,
     ResultTable,
+    Rule,
     accuracy_text,
     csv_text,
     is_moved,
@@ -47,6 +47,7 @@ __all__ = [
     "Entrant",
     "EstimatorKey",
     "Evaluation",
+    "FittedParts",
     "Grid",
     "LabelAudit",
     "Overview",
@@ -57,7 +58,6 @@ __all__ = [
     "RiskCoverageCurve",
     "RiskCoverageDisplay",
     "Rule",
-    "StrangerScore",
     "TrainingHistoryDisplay",
     "Verdict",
     "accuracy_text",
@@ -68,10 +68,12 @@ __all__ = [
     "explain_labels",
     "is_moved",
     "markdown_text",
+    "ood_auroc",
+    "ood_fpr_at_95",
+    "ordering_score",
     "paper_entrants",
     "share_text",
     "split_strangers",
-    "stranger_scores",
     "strata",
     "verdicts",
     "write_report",

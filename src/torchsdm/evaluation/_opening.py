@@ -18,8 +18,7 @@ from torchsdm.core import SDMDecisions
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.metrics import Cell, SelectiveAccuracy, selective_accuracy
-from torchsdm.evaluation.overview import FreshGuards
-from torchsdm.evaluation.strangers import CLASSES, OUTSIDE
+from torchsdm.evaluation.strangers import CLASSES, OUTSIDE, FreshGuards
 from torchsdm.settings import LANES, REJECTED
 from torchsdm.trust import Certificate
 from torchsdm.wording import STANDINGS, STEPS, counted, group_name, often, percent, promise_or_why, verdict

@@ -19,7 +19,7 @@ from torchsdm.evaluation.displays import (
     ReliabilityDisplay,
     RiskCoverageDisplay,
 )
-from torchsdm.evaluation.displays._inputs import some_rows
+from torchsdm.evaluation.displays._drawing import some_rows
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.strangers import CLASSES, NONE, kind_of_labels
 from torchsdm.model import Explanation

@@ -23,12 +23,10 @@ from torchsdm.core import GroupAccuracy, HighReliabilityRegion, Target, target_o
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation._opening import UNPROMISED, Verdict, next_steps, verdicts
-from torchsdm.evaluation._own_decisions import OwnDecisions
 from torchsdm.evaluation._report_contents import examples, lanes, pictures
 from torchsdm.evaluation.displays import CostDisplay, TrainingHistoryDisplay
-from torchsdm.evaluation.evaluation import Evaluation
-from torchsdm.evaluation.overview import FreshGuards, Overview
-from torchsdm.evaluation.strangers import CLASSES
+from torchsdm.evaluation.evaluation import Evaluation, OwnDecisions
+from torchsdm.evaluation.strangers import CLASSES, FreshGuards, Overview
 from torchsdm.evaluation.tables import ABSENT, REJECTED, UNKNOWN, ResultRow, Stratum, accuracy_text, share_text, strata
 from torchsdm.files import replace_file, strict_json
 from torchsdm.settings import REJECTED as UNREAD

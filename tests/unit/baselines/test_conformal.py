@@ -19,8 +19,7 @@ from torchsdm.baselines.conformal import (
     size_stratified_violation,
     uniforms_of,
 )
-from torchsdm.baselines.softmax import softmax
-from torchsdm.baselines.temperature import TemperatureScaling, fit_temperature
+from torchsdm.baselines.softmax import TemperatureScaling, fit_temperature, softmax
 from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError, SDMWarning
 
 BOTH = [APS, RAPS]

@@ -11,8 +11,8 @@ from scipy.stats import binom
 from sklearn.base import clone
 
 from conftest import make_blobs
+from torchsdm.baselines.certified import CANDIDATES, RiskControlledAbstention
 from torchsdm.baselines.cross_entropy import CrossEntropyClassifier
-from torchsdm.baselines.risk_control import CANDIDATES, RiskControlledAbstention
 from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError, NotFittedError, RegionWarning
 
 pytest.importorskip("mapie")

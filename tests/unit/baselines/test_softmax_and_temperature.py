@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-import torchsdm.baselines.temperature as temperature_module
-from torchsdm.baselines.softmax import NoReject, SoftmaxThreshold, softmax
-from torchsdm.baselines.temperature import (
+import torchsdm.baselines.softmax as temperature_module
+from torchsdm.baselines.softmax import (
+    NoReject,
+    SoftmaxThreshold,
     TemperatureScaling,
     fit_temperature,
     fit_temperature_lbfgs,
     negative_log_likelihood,
+    softmax,
 )
 from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError, SDMWarning
 

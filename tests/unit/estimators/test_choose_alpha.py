@@ -11,7 +11,7 @@ import pytest
 
 from torchsdm import SDMClassifier
 from torchsdm.errors import CertificateWarning, InvalidInputError, SDMWarning
-from torchsdm.estimators._trust import scored_samples
+from torchsdm.estimators._fitting import scored_samples
 from torchsdm.trust import AlphaCurve, Prices
 
 NAMES = np.array(["ant", "bee"])

@@ -14,7 +14,7 @@ import torch
 from torchsdm import DriftGuard, LabelledStates, SDMClassifier, SDMEnsemble
 from torchsdm.core import Encoded
 from torchsdm.errors import CertificateWarning, DataWarning, InvalidInputError, InvalidTypeError, SDMWarning
-from torchsdm.estimators._apart import keep_apart
+from torchsdm.estimators._data import keep_apart
 from torchsdm.model import Calibration, ListedExamples
 
 NAMES = np.array(["ant", "bee"])

@@ -20,8 +20,7 @@ from torchsdm.baselines.certified import CertifiedScore
 from torchsdm.baselines.cross_entropy import CrossEntropyLearner, RoundsClassifier
 from torchsdm.baselines.neighbors import CalibratedThreshold, NearestNeighborThreshold
 from torchsdm.baselines.sdm_rules import RULES, SDMRule
-from torchsdm.baselines.softmax import NoReject, SoftmaxThreshold
-from torchsdm.baselines.temperature import TemperatureScaling
+from torchsdm.baselines.softmax import NoReject, SoftmaxThreshold, TemperatureScaling
 from torchsdm.baselines.vbll import VBLLLearner
 from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError, SDMWarning
@@ -29,10 +28,9 @@ from torchsdm.evaluation import AlphaDisplay, RiskCoverageDisplay
 from torchsdm.evaluation._report_contents import _of_alphas, pictures
 from torchsdm.evaluation.entrants import GROUPS, Entrant, classifier_entrants, paper_entrants
 from torchsdm.evaluation.evaluation import Evaluation
-from torchsdm.evaluation.keys import UNLISTED, Basis, EstimatorKey, Rule
 from torchsdm.evaluation.metrics import aurc, ood_auroc, possible_label_errors
 from torchsdm.evaluation.report import MAX_TEXT, render_report, write_report
-from torchsdm.evaluation.tables import share_text
+from torchsdm.evaluation.tables import UNLISTED, Basis, EstimatorKey, Rule, share_text
 from torchsdm.model.model import SDMModel
 from torchsdm.training.data import TrainingData, TrainingSettings, split_of_round
 from torchsdm.training.learner import Learner
@@ -136,7 +134,7 @@ def test_rules_over_one_model_share_what_it_decides(classifier, monkeypatch):
     entrants, data = classifier_entrants(classifier), {"one": labelled(TEST), "two": labelled(TEST, 1.0)}
     apart = [entrant.decide(part).admitted for part in data.values() for entrant in entrants]
     monkeypatch.setattr(SDMClassifier, "decide", lambda self, X: asked.append(len(X)) or decide(self, X))
-    monkeypatch.setattr("torchsdm.evaluation._own_decisions.ROWS_AT_ONCE", 200)
+    monkeypatch.setattr("torchsdm.evaluation.evaluation.ROWS_AT_ONCE", 200)
     together = Evaluation(entrants, data, 0.9).decisions
     assert sorted(asked) == [100, 100, 200, 200]  # not once for each rule
     for name, part in zip(data, (apart[: len(entrants)], apart[len(entrants) :]), strict=True):
@@ -289,7 +287,7 @@ class ManyClasses:
 
 
 def test_memory_for_an_input_does_not_grow_with_the_classes(monkeypatch):
-    monkeypatch.setattr("torchsdm.evaluation._own_decisions.ROWS_AT_ONCE", 64)
+    monkeypatch.setattr("torchsdm.evaluation.evaluation.ROWS_AT_ONCE", 64)
     kept = []
     for n_classes in (3, 120):
         entrant = ManyClasses(n_classes)
@@ -308,7 +306,7 @@ def test_memory_for_an_input_does_not_grow_with_the_classes(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 def test_a_classifier_s_own_decisions_are_kept_without_values_per_class(certified, monkeypatch):
-    monkeypatch.setattr("torchsdm.evaluation._own_decisions.ROWS_AT_ONCE", 64)
+    monkeypatch.setattr("torchsdm.evaluation.evaluation.ROWS_AT_ONCE", 64)
     several = copy.copy(certified).recalibrate([0.9, 0.7])
     for one in (certified, several):
         evaluation = Evaluation([Entrant("m", "r", SDMRule(one).fit())], {"t": labelled(TEST)}, 0.9, {}, one)

@@ -16,9 +16,15 @@ from torchsdm.errors import InvalidInputError, SDMWarning
 from torchsdm.evaluation.entrants import classifier_entrants
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.metrics import ood_auroc, ordering_score, selective_accuracy
-from torchsdm.evaluation.overview import FreshGuards, Overview, explain_seen
 from torchsdm.evaluation.report import render_report
-from torchsdm.evaluation.strangers import explain_labels, kind_of_labels, split_strangers
+from torchsdm.evaluation.strangers import (
+    FreshGuards,
+    Overview,
+    explain_labels,
+    explain_seen,
+    kind_of_labels,
+    split_strangers,
+)
 from torchsdm.trust import DriftGuard
 
 CLASSES = np.array(["ant", "bee", "cat"])

@@ -7,8 +7,7 @@
 Only ``plot`` needs matplotlib: the arrays are available without it.
 """
 
-from torchsdm.evaluation.displays.alpha import AlphaDisplay
-from torchsdm.evaluation.displays.costs import CostDisplay
+from torchsdm.evaluation.displays.alpha import AlphaDisplay, CostDisplay
 from torchsdm.evaluation.displays.distance import DistanceDisplay
 from torchsdm.evaluation.displays.partition import PartitionDisplay
 from torchsdm.evaluation.displays.reliability import ReliabilityDisplay

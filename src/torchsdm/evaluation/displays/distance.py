@@ -10,8 +10,7 @@ import numpy as np
 from torchsdm.core import ClassEcdfs, Decisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.evaluation.displays import _drawing as drawing
-from torchsdm.evaluation.displays._drawing import Display
-from torchsdm.evaluation.displays._inputs import check_decisions, check_sdm_decisions, decide, sdm_classifier
+from torchsdm.evaluation.displays._drawing import Display, check_decisions, check_sdm_decisions, decide, sdm_classifier
 from torchsdm.validation import Array
 
 _MOST_NAMED = 10  # classes that are told apart in the legend

@@ -11,8 +11,14 @@ import numpy as np
 from torchsdm.core import Decisions, HighReliabilityRegion
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.evaluation.displays import _drawing as drawing
-from torchsdm.evaluation.displays._drawing import Display
-from torchsdm.evaluation.displays._inputs import check_sdm_decisions, compare, decide, sdm_classifier, some_rows
+from torchsdm.evaluation.displays._drawing import (
+    Display,
+    check_sdm_decisions,
+    compare,
+    decide,
+    sdm_classifier,
+    some_rows,
+)
 from torchsdm.validation import Array, check_alpha, check_positive
 
 _N_BINS = 20

@@ -10,8 +10,7 @@ import numpy as np
 from torchsdm.core import Decisions, wilson_interval
 from torchsdm.errors import InvalidInputError
 from torchsdm.evaluation.displays import _drawing as drawing
-from torchsdm.evaluation.displays._drawing import Display
-from torchsdm.evaluation.displays._inputs import compare, decide
+from torchsdm.evaluation.displays._drawing import Display, compare, decide
 from torchsdm.evaluation.metrics import reliability_bins
 from torchsdm.validation import Array, check_alpha, check_positive
 

@@ -11,8 +11,7 @@ import numpy as np
 from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError
 from torchsdm.evaluation.displays import _drawing as drawing
-from torchsdm.evaluation.displays._drawing import Display
-from torchsdm.evaluation.displays._inputs import admission, compare, decide
+from torchsdm.evaluation.displays._drawing import Display, admission, compare, decide
 from torchsdm.evaluation.metrics import ordering_score, risk_coverage_curve
 from torchsdm.validation import Array
 

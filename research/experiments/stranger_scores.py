@@ -28,8 +28,7 @@ from torchsdm.baselines import MahalanobisThreshold, NearestNeighborThreshold, n
 from torchsdm.core import ClassEcdfs, SDMDecisions, sdm_activation
 from torchsdm.data import LabelledStates
 from torchsdm.estimators import SDMClassifier
-from torchsdm.evaluation._fitted_parts import FittedParts
-from torchsdm.evaluation.metrics import ood_auroc, ood_fpr_at_95, ordering_score
+from torchsdm.evaluation import FittedParts, ood_auroc, ood_fpr_at_95, ordering_score
 from torchsdm.settings import LANES
 from torchsdm.validation import Array
 

@@ -7,10 +7,10 @@ import pytest
 from scipy.special import logsumexp, softmax
 from sklearn.covariance import LedoitWolf
 
+from research.experiments.stranger_scores import stranger_scores
 from torchsdm import LabelledStates, SDMClassifier
 from torchsdm.baselines import TunedLogisticModel
 from torchsdm.baselines.softmax import softmax as softmax_of_ours
-from torchsdm.evaluation import stranger_scores
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 
