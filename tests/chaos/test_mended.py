@@ -20,11 +20,11 @@ from tools.chaos.targets_language_models import TEMPLATES
 from tools.chaos.targets_models import SCHEMAS, signed
 from torchsdm import HiddenStateExtractor, SDMClassifier, SDMEnsemble, read_states
 from torchsdm.application import LiveModel
-from torchsdm.data import Documents, LabelledStates, _lines
+from torchsdm.data import Documents, LabelledStates, _rows
 from torchsdm.errors import BackboneError, CheckpointError, InvalidInputError, ModelFileError
 from torchsdm.files import parse_json, replace_file, usual_mode, whole_file
 from torchsdm.hidden_states import Backbone
-from torchsdm.hidden_states._bounded import bounded_text
+from torchsdm.hidden_states._bounds import bounded_text
 from torchsdm.model.review import NewInput, ReviewStore
 from torchsdm.settings import parse_toml
 from torchsdm.trust import DriftGuard
@@ -130,7 +130,7 @@ def test_a_trigger_cannot_take_away_what_is_added(folder):
 def test_a_chat_template_ends_within_bounds(template, said, monkeypatch):
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    monkeypatch.setattr("torchsdm.hidden_states._bounded.SECONDS", 1)
+    monkeypatch.setattr("torchsdm.hidden_states._bounds.SECONDS", 1)
     made = ImmutableSandboxedEnvironment()
     with pytest.raises(InvalidInputError, match=said):  # jinja computes constants while it compiles
         bounded_text(lambda: made.from_string(template).render(), "The template")
@@ -158,7 +158,7 @@ def test_a_damaged_checkpoint_does_not_train_on_to_another_model(folder):
 
 @pytest.mark.parametrize("name", ["texts.jsonl.gz", "texts.csv.gz"])
 def test_a_line_without_end_is_refused_before_it_fills_the_memory(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(_lines, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(_rows, "LONGEST_LINE", 1000)
     head = b"text\n" if "csv" in name else b""
     (tmp_path / name).write_bytes(gzip.compress(head + b"a" * 100_000))
     with pytest.raises(InvalidInputError, match=r"line \d: longer than 1,000 characters"):

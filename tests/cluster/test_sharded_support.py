@@ -218,7 +218,7 @@ def place_of(shards, shard):
     """The process and the node of a shard."""
 
     def here(actor):
-        from torchsdm.cluster.connection import import_ray
+        from torchsdm.cluster.backend import import_ray
 
         return os.getpid(), import_ray().get_runtime_context().get_node_id()
 

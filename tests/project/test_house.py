@@ -159,7 +159,7 @@ def third_party(code: ast.AST) -> set[str]:
 
 def test_ray_is_imported_in_one_place():
     importing = {module for module, code in TREES.items() if "ray" in third_party(code)}
-    assert importing == {"cluster.connection"}
+    assert importing == {"cluster.backend"}
 
 
 def test_extras_are_imported_inside_functions():

@@ -1,19 +1,17 @@
 """The same answers on Ray, when one machine is too small.
 
-- ``backend`` is the switch: ``backend=`` in Python, ``--ray`` on the command line;
+- ``backend`` is the switch: ``backend=`` in Python, ``--ray`` on the command line; it joins or starts a cluster, and is
+  the only module that imports Ray;
 - ``training`` trains the rounds of a fit side by side;
 - ``support`` is a support on several machines; ``shards`` search it, ``blocks`` say where its points are;
-- ``replicas`` gives pieces of work to copies of a model, ``extraction`` documents to copies of a language model;
-- ``connection`` joins or starts a cluster, and is the only module that imports Ray.
+- ``replicas`` gives pieces of work to copies of a model, and documents to copies of a language model.
 
 Ray belongs to the extra ``ray``: nothing of it is imported before something connects.
 """
 
-from torchsdm.cluster.backend import Backend, RayBackend, as_backend
+from torchsdm.cluster.backend import AUTO, Backend, RayBackend, as_backend, connect
 from torchsdm.cluster.blocks import StoredSupport
-from torchsdm.cluster.connection import AUTO, connect
-from torchsdm.cluster.extraction import device_type, extract_on, portable
-from torchsdm.cluster.replicas import map_in_order
+from torchsdm.cluster.replicas import device_type, extract_on, map_in_order, portable
 from torchsdm.cluster.shards import Shards
 from torchsdm.cluster.support import ShardedSupport, spread_on
 from torchsdm.cluster.training import run_rounds

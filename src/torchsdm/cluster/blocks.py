@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchsdm.cluster.connection import import_ray
+from torchsdm.cluster.backend import import_ray
 from torchsdm.matching import CentredPoints, Part
 from torchsdm.model import mapped_tensors
 from torchsdm.validation import Array, as_tensor

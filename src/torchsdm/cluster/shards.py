@@ -18,9 +18,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from torchsdm.cluster.backend import RayBackend
+from torchsdm.cluster.backend import RayBackend, import_ray
 from torchsdm.cluster.blocks import Block, Recipe, part_of
-from torchsdm.cluster.connection import import_ray
 from torchsdm.errors import ClusterError, TorchSDMError
 from torchsdm.matching import CentredPoints, Found, Match, Part, RowIndex, Search, match
 from torchsdm.validation import Array, as_tensor, check_positive

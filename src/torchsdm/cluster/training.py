@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchsdm.cluster._losses import Lost, answer_of, check_losses
-from torchsdm.cluster.backend import Backend, RayBackend, as_backend
+from torchsdm.cluster.backend import Backend, Lost, RayBackend, answer_of, as_backend, check_losses
 from torchsdm.training import Callback, Learner, Round, Run, RunningRound, Training, part_of
 from torchsdm.validation import Array, as_tensor
 

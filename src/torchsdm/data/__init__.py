@@ -1,16 +1,13 @@
 """Texts and hidden states with their labels: read from files, checked, in memory and stored on disk."""
 
-from torchsdm.data._request import USUAL_NAMES
-from torchsdm.data._rows import Unreadable, csv_rows
-from torchsdm.data.document import BadRow, BadRows, Document, Place
-from torchsdm.data.documents import Documents
-from torchsdm.data.extracted import ExtractedStates
+from torchsdm.data._rows import Place, Unreadable, csv_rows
+from torchsdm.data.documents import BadRow, BadRows, Document, Documents
 from torchsdm.data.folder import FolderWriter, folder_origin, n_stored_rows
 from torchsdm.data.labelled import LabelledStates, join_states
 from torchsdm.data.origin import Difference, ModelOrigin, PoolingOrigin, PromptOrigin, StatesOrigin
 from torchsdm.data.source import STANDARD_INPUT, Source, is_states_folder
-from torchsdm.data.states import read_states, state_blocks, state_of, states_of, usual_shape
-from torchsdm.data.store import ExtractionCounts, StatesStore, digest
+from torchsdm.data.states import USUAL_NAMES, read_states, state_blocks, state_of, states_of, usual_shape
+from torchsdm.data.store import ExtractedStates, ExtractionCounts, StatesStore, digest
 from torchsdm.settings import Columns
 
 __all__ = [

@@ -14,13 +14,31 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
-from torchsdm.data._class_names import named, parquet_class_names
-from torchsdm.data.document import Place
 from torchsdm.errors import InvalidInputError, MissingExtraError
+from torchsdm.files import parse_json
 
 LONGEST_LINE = 1 << 26  #: characters that are held in memory for one document
 PARQUET_ROWS = 1024  #: per batch; a block is made of batches
 _BUFFER_BYTES = 1 << 20
+
+
+class Place(str):
+    """Where a row is in a file, such as "line 3", or "part-2.jsonl line 3" of several files."""
+
+    __slots__ = ("line",)
+    line: int
+    """The line of a file of texts, the row of a table or of arrays, counted from 1."""
+
+    @classmethod
+    def of(cls, words: str, line: int) -> Place:
+        """The place that some words name."""
+        place = cls(words)
+        place.line = line
+        return place
+
+    def within(self, file: str) -> Place:
+        """The same place with the name of its file, where the input has several."""
+        return self.of(f"{file} {self}", self.line)
 
 
 class Unreadable(str):
@@ -199,3 +217,39 @@ def open_parquet(path: Path, **settings: Any) -> Iterator[Any]:
             yield file
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: a text that is none
         raise InvalidInputError(f"{path} cannot be read as Parquet: {error}.") from error
+
+
+# --- Names of classes, of which the rows of a Hugging Face dataset have only the numbers ------------------------------
+
+NO_LABEL = -1  # by which a dataset marks a row without a label
+
+
+def class_names(features: Any) -> dict[str, Sequence[str]]:
+    """The names by column, from the features of a dataset, or what it writes of them into a file."""
+    columns = features.items() if isinstance(features, Mapping) else ()
+    return {column: names for column, feature in columns if (names := feature_names(feature)) is not None}
+
+
+def feature_names(feature: Any) -> Sequence[str] | None:
+    """The names of a ``ClassLabel``; None for any other feature, and if its names are just the numbers."""
+    stored = feature if isinstance(feature, Mapping) else {}
+    kind = stored.get("_type", type(feature).__name__)
+    names = stored.get("names") or getattr(feature, "names", None)
+    if kind != "ClassLabel" or not isinstance(names, Sequence) or list(names) == [str(n) for n in range(len(names))]:
+        return None
+    return names
+
+
+def parquet_class_names(schema: Any) -> dict[str, Sequence[str]]:
+    """The names by column that a dataset wrote into the schema of a Parquet file."""
+    try:
+        return class_names(parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"])
+    except (KeyError, TypeError, ValueError):  # a file of another origin
+        return {}
+
+
+def named(names: Sequence[str], label: Any) -> Any:
+    """The name of a class number; None if a row has no label."""
+    if label == NO_LABEL:
+        return None
+    return names[label] if isinstance(label, int) and 0 <= label < len(names) else label

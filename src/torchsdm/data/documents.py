@@ -7,6 +7,7 @@ and needs no labels, reads them once, in passing.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import math
@@ -14,15 +15,61 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from torchsdm.data._rows import Unreadable, readable_rows
-from torchsdm.data.document import BadRow, BadRows, Document
-from torchsdm.data.source import Source
+from torchsdm.data._rows import Row, Unreadable, class_names, readable_rows, refuse_twins
+from torchsdm.data.source import TEXT_KINDS, Source
 from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, Remedy, warn_user
-from torchsdm.validation import Array, check_choice, check_positive, is_storable_id, is_storable_label, is_storable_text
+from torchsdm.validation import (
+    Array,
+    as_list,
+    check_choice,
+    check_positive,
+    check_same_length,
+    is_storable_id,
+    is_storable_label,
+    is_storable_text,
+)
+
+
+@dataclass(frozen=True)
+class Document:
+    """One text and what is known about it."""
+
+    text: str
+    id: Any
+    label: Any = None
+    answer: str | None = None
+    """Another model's answer to the text, if that is what is judged."""
+    place: str = ""
+    """Where it is in its source: "line 3" of a file, "row 3" of a table or list, counted from 1. That of a file is a
+    ``Place``."""
+    number: int = 0
+    """Its position among the rows of its source, counted from 0."""
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A row of an input that cannot be decided on: it is rejected, with the reason."""
+
+    number: int
+    """Its position among the rows of the input, counted from 0."""
+    place: str
+    """Where it is, such as "line 3"; empty for an input in memory."""
+    problem: str
+    """What is wrong with it, in words."""
+    id: Any
+    """Its id; its number if it has none that can be used."""
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.problem}" if self.place else self.problem
+
+
+BadRows: TypeAlias = dict[int, BadRow]  #: by their numbers, as they are found
+
 
 _SHOWN = 5  # places listed per kind of problem
 _LABEL_PROBLEMS = ("no label", "label that is neither text nor a number")
@@ -122,7 +169,7 @@ class Documents:
         rejects = problems == "reject"
         self._needs_answers = bool(answer) or answers is not None
         beside = {"label": labels, "id": ids, "answer": answers}
-        self._source = Source.of(source, {name: values for name, values in beside.items() if values is not None})
+        self._source = _source_of(source, {name: values for name, values in beside.items() if values is not None})
         self.name = self._source.name
         """The file, or the kind of object that the documents come from."""
         parts = {"text": text, "label": label, "id": id, "answer": answer}
@@ -338,3 +385,97 @@ def _places(places: Sequence[str]) -> str:
     listed = ", ".join(place.rpartition(" ")[2] if has_one_unit else place for place in shown)
     listed += f" and {rest} more" if rest else ""
     return f"{unit}{'s' * (len(places) > 1)} {listed}" if has_one_unit else listed
+
+
+# --- Sources ---------------------------------------------------------------------------------------------------------
+
+
+def _source_of(given: Any, beside: Mapping[str, Any]) -> Source:
+    """What ``Documents`` takes; ``beside`` has the columns given separately with a list."""
+    if not isinstance(given, (str, Path, Source)):
+        return _in_memory(given, beside)
+    _refuse_beside(beside, "a file")
+    source = given if isinstance(given, Source) else _file_of(Path(given))
+    if source.kind not in ("", *TEXT_KINDS):
+        known = ", ".join(TEXT_KINDS)
+        raise InvalidInputError(f"'source' of Documents must end in {known}. Got {source.files[0].name!r}.")
+    return source
+
+
+def _file_of(path: Path) -> Source:
+    if not _is_there(path):
+        shown = str(path) if len(str(path)) < 200 else f"{str(path)[:60]}..."
+        raise InvalidInputError(
+            f"'source' of Documents must be a file, a table or a list. {shown!r} is not a file; write [text] for one "
+            "text."
+        )
+    return Source.at(path)
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is a file, a folder or anything that matches a pattern."""
+    try:
+        return path.exists() or any(glob.iglob(str(path), recursive=True))
+    except OSError:  # too long for a file name
+        return False
+
+
+def _in_memory(given: Any, beside: Mapping[str, Any]) -> Source:
+    """A table, a dataset or a list."""
+    if hasattr(given, "column_names") and isinstance(given, Mapping):  # datasets.DatasetDict
+        splits = ", ".join(repr(name) for name in given)
+        raise InvalidTypeError(f"'source' of Documents must be one split of a dataset. Got {splits}; choose one.")
+    if hasattr(given, "column_names") and hasattr(given, "features"):  # datasets.Dataset
+        _refuse_beside(beside, "a dataset")
+        return Source("the dataset", lambda: _numbered(given), class_names=lambda: class_names(given.features))
+    if hasattr(given, "columns") and hasattr(given, "to_dict"):  # pandas.DataFrame
+        _refuse_beside(beside, "a table")
+        names = [str(name) for name in given.columns]
+        refuse_twins(names, "the table")
+        columns = [given[name] for name in given.columns]
+        return Source(
+            "the table",
+            lambda: _numbered(dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)),
+        )
+    if isinstance(given, (bytes, Mapping)) or not isinstance(given, Iterable):
+        raise InvalidTypeError(
+            "'source' of Documents must be a path, a table, a dataset, or a sequence of strings, mappings or documents."
+            f" Got {type(given).__name__}."
+        )
+    items = given.tolist() if isinstance(given, np.ndarray) else list(given)
+    if items and all(isinstance(item, Document) for item in items):
+        _refuse_beside(beside, "documents")
+        return Source("the list", lambda: _document_rows(items))
+    if any(isinstance(item, Mapping) for item in items):
+        _refuse_beside(beside, "mappings")
+        strange = [item for item in items if not isinstance(item, Mapping)]
+        if strange:
+            raise InvalidTypeError(f"'source' of Documents must be all mappings or all texts. Got {strange[0]!r}.")
+        return Source("the list", lambda: _numbered(items))
+    lists = {name: as_list(values, f"{name}s", "Documents") for name, values in beside.items()}
+    for name, values in lists.items():
+        check_same_length(len(items), values, f"{name}s", "Documents")
+    rows = [
+        {"text": item, **{name: values[number] for name, values in lists.items()}} for number, item in enumerate(items)
+    ]
+    features = {name: getattr(values, "features", None) for name, values in beside.items()}  # dataset["label"]
+    return Source("the list", lambda: _numbered(rows), class_names=lambda: class_names(features))
+
+
+def _document_rows(documents: Sequence[Document]) -> Iterator[Row]:
+    """Documents as rows that keep their places; labels and answers are columns if any document has one."""
+    columns = ["text", "id"]
+    columns += [name for name in ("label", "answer") if any(getattr(one, name) is not None for one in documents)]
+    for number, document in enumerate(documents, start=1):
+        yield document.place or f"row {number}", {name: getattr(document, name) for name in columns}
+
+
+def _numbered(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+    return ((f"row {number}", row) for number, row in enumerate(rows, start=1))
+
+
+def _refuse_beside(beside: Mapping[str, Any], what: str) -> None:
+    for name in beside:
+        raise InvalidInputError(
+            f"'{name}s' of Documents only goes with a sequence of strings. Got {what}; use {name}='a column'."
+        )

@@ -18,11 +18,10 @@ import numpy as np
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 
-from torchsdm.data.document import Document
-from torchsdm.data.extracted import ExtractedStates
+from torchsdm.data.documents import Document
 from torchsdm.data.origin import StatesOrigin
 from torchsdm.data.source import MANIFEST_NAME
-from torchsdm.data.store import Make, block_name, read_block, write_block
+from torchsdm.data.store import ExtractedStates, Make, block_name, read_block, write_block
 from torchsdm.errors import CheckpointError, InvalidInputError, ModelFileError, TorchSDMError
 from torchsdm.files import (
     describe_file,

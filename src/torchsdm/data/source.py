@@ -14,37 +14,34 @@ import shutil
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from itertools import islice, takewhile
-from pathlib import Path, PurePath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
-from torchsdm.data._class_names import class_names, named, parquet_class_names
 from torchsdm.data._rows import (
+    Place,
     Row,
     Unreadable,
     delimited_rows,
     json_rows,
+    named,
     open_parquet,
+    parquet_class_names,
     parquet_rows,
-    refuse_twins,
     stream_lines,
     text_lines,
     usual_keys,
 )
-from torchsdm.data.document import Document, Place
-from torchsdm.errors import EmptyInputError, InvalidInputError, InvalidTypeError
+from torchsdm.errors import EmptyInputError, InvalidInputError, MissingExtraError
 from torchsdm.labels import stripped_label
-from torchsdm.validation import as_list, check_same_length
 
 STANDARD_INPUT = "-"
 MANIFEST_NAME = "manifest.json"  #: marks a folder of hidden states (``torchsdm.data.folder``)
 SAMPLE = 1024  #: rows that tell the usual columns
-_TEXT_KINDS = (".jsonl", ".csv", ".tsv", ".parquet")  # of which several files can be one input
+TEXT_KINDS = (".jsonl", ".csv", ".tsv", ".parquet")  # of which several files can be one input
 _STATE_KINDS = (".npz", ".safetensors", ".jsonl", ".parquet")
 _BINARY = (".npz", ".safetensors", ".parquet")  # have a header even without rows
 _WILDCARDS = frozenset("*?[")
@@ -106,10 +103,8 @@ class Source:
             copied.flush()
             return cls.at(Path(copied.name))._standing_for("standard input", copied)
         if "://" in given:
-            from torchsdm.data._addresses import fetched
-
             folder = tempfile.TemporaryDirectory(prefix="sdm-")
-            name, path = fetched(given, Path(folder.name))
+            name, path = _fetched(given, Path(folder.name))
             return cls.at(path)._standing_for(name, folder)
         return cls.at(Path(source))
 
@@ -124,18 +119,6 @@ class Source:
         source._start = source._file_rows
         if kind == ".parquet":
             source.class_names = source._parquet_class_names
-        return source
-
-    @classmethod
-    def of(cls, given: Any, beside: Mapping[str, Any]) -> Source:
-        """What ``Documents`` takes; ``beside`` has the columns given separately with a list."""
-        if not isinstance(given, (str, Path, Source)):
-            return _in_memory(given, beside)
-        _refuse_beside(beside, "a file")
-        source = given if isinstance(given, Source) else _file_of(Path(given))
-        if source.kind not in ("", *_TEXT_KINDS):
-            known = ", ".join(_TEXT_KINDS)
-            raise InvalidInputError(f"'source' of Documents must end in {known}. Got {source.files[0].name!r}.")
         return source
 
     def _standing_for(self, name: str, copy: Any) -> Source:
@@ -218,7 +201,7 @@ class Source:
         """
         if self.kind == "states":
             return True
-        if self.kind not in {*_STATE_KINDS, *_TEXT_KINDS}:
+        if self.kind not in {*_STATE_KINDS, *TEXT_KINDS}:
             known = ", ".join((*_STATE_KINDS, ".csv", ".tsv"))
             raise InvalidInputError(f"The file must end in {known}. Got {self.files[0].name!r}.")
         if len(self.files) < 2:
@@ -393,9 +376,9 @@ def _kind_of(path: Path, files: Sequence[Path]) -> str:
                 f"{path} has files of several kinds: {name(files[0])} and {name(file)}. Choose one kind with a "
                 "pattern such as 'data/*.jsonl'."
             )
-    if len(files) > 1 and kind not in _TEXT_KINDS:
+    if len(files) > 1 and kind not in TEXT_KINDS:
         raise InvalidInputError(
-            f"Several files are read as one input if they end in {', '.join(_TEXT_KINDS)}. {path} has "
+            f"Several files are read as one input if they end in {', '.join(TEXT_KINDS)}. {path} has "
             f"{name(files[0])} and {name(files[1])}; give one of them."
         )
     return kind
@@ -420,88 +403,56 @@ def _standard_input_rows() -> Iterator[Row]:
         lines.detach()  # or it would be closed
 
 
-def _file_of(path: Path) -> Source:
-    if not _is_there(path):
-        shown = str(path) if len(str(path)) < 200 else f"{str(path)[:60]}..."
-        raise InvalidInputError(
-            f"'source' of Documents must be a file, a table or a list. {shown!r} is not a file; write [text] for one "
-            "text."
-        )
-    return Source.at(path)
-
-
-def _is_there(path: Path) -> bool:
-    """Whether there is a file, a folder or anything that matches a pattern."""
-    try:
-        return path.exists() or any(glob.iglob(str(path), recursive=True))
-    except OSError:  # too long for a file name
-        return False
-
-
-# --- In memory -------------------------------------------------------------------------------------------------------
-
-
-def _in_memory(given: Any, beside: Mapping[str, Any]) -> Source:
-    """A table, a dataset or a list."""
-    if hasattr(given, "column_names") and isinstance(given, Mapping):  # datasets.DatasetDict
-        splits = ", ".join(repr(name) for name in given)
-        raise InvalidTypeError(f"'source' of Documents must be one split of a dataset. Got {splits}; choose one.")
-    if hasattr(given, "column_names") and hasattr(given, "features"):  # datasets.Dataset
-        _refuse_beside(beside, "a dataset")
-        return Source("the dataset", lambda: _numbered(given), class_names=lambda: class_names(given.features))
-    if hasattr(given, "columns") and hasattr(given, "to_dict"):  # pandas.DataFrame
-        _refuse_beside(beside, "a table")
-        names = [str(name) for name in given.columns]
-        refuse_twins(names, "the table")
-        columns = [given[name] for name in given.columns]
-        return Source(
-            "the table",
-            lambda: _numbered(dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)),
-        )
-    if isinstance(given, (bytes, Mapping)) or not isinstance(given, Iterable):
-        raise InvalidTypeError(
-            "'source' of Documents must be a path, a table, a dataset, or a sequence of strings, mappings or documents."
-            f" Got {type(given).__name__}."
-        )
-    items = given.tolist() if isinstance(given, np.ndarray) else list(given)
-    if items and all(isinstance(item, Document) for item in items):
-        _refuse_beside(beside, "documents")
-        return Source("the list", lambda: _document_rows(items))
-    if any(isinstance(item, Mapping) for item in items):
-        _refuse_beside(beside, "mappings")
-        strange = [item for item in items if not isinstance(item, Mapping)]
-        if strange:
-            raise InvalidTypeError(f"'source' of Documents must be all mappings or all texts. Got {strange[0]!r}.")
-        return Source("the list", lambda: _numbered(items))
-    lists = {name: as_list(values, f"{name}s", "Documents") for name, values in beside.items()}
-    for name, values in lists.items():
-        check_same_length(len(items), values, f"{name}s", "Documents")
-    rows = [
-        {"text": item, **{name: values[number] for name, values in lists.items()}} for number, item in enumerate(items)
-    ]
-    features = {name: getattr(values, "features", None) for name, values in beside.items()}  # dataset["label"]
-    return Source("the list", lambda: _numbered(rows), class_names=lambda: class_names(features))
-
-
-def _document_rows(documents: Sequence[Document]) -> Iterator[Row]:
-    """Documents as rows that keep their places; labels and answers are columns if any document has one."""
-    columns = ["text", "id"]
-    columns += [name for name in ("label", "answer") if any(getattr(one, name) is not None for one in documents)]
-    for number, document in enumerate(documents, start=1):
-        yield document.place or f"row {number}", {name: getattr(document, name) for name in columns}
-
-
-def _numbered(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-    return ((f"row {number}", row) for number, row in enumerate(rows, start=1))
-
-
-def _refuse_beside(beside: Mapping[str, Any], what: str) -> None:
-    for name in beside:
-        raise InvalidInputError(
-            f"'{name}s' of Documents only goes with a sequence of strings. Got {what}; use {name}='a column'."
-        )
-
-
 def _is_integer(label: Any) -> bool:
     text = str(label)
     return len(text) < 19 and text.isascii() and text.removeprefix("-").isdigit() and str(int(text)) == text
+
+
+def _fetched(address: str, folder: Path) -> tuple[str, Path]:
+    """Copy what an address names: the file, or the folder that the files come from, and where it is now."""
+    root, pattern = _split_pattern(address)
+    try:
+        filesystem, start = _filesystem(root.rstrip("/"))
+        kind = filesystem.info(start)["type"]  # an error if it cannot be reached, which the calls below pass over
+        if not pattern and not address.endswith("/") and kind == "file":
+            path = folder / root.rpartition("/")[2]
+            filesystem.get_file(start, str(path))
+            return root, path
+        found = filesystem.glob(f"{start}/{pattern}", detail=True) if pattern else filesystem.find(start, detail=True)
+        for file, details in found.items():
+            name = PurePosixPath(file).relative_to(start)
+            if details["type"] == "file" and is_data(name):
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                filesystem.get_file(file, str(folder / name))
+    except (OSError, ValueError, ImportError) as error:
+        if isinstance(error, FileNotFoundError) and error.__cause__ is None:
+            raise InvalidInputError(f"There is no file {address!r}.") from error
+        raise InvalidInputError(f"{address} cannot be read: {error.__cause__ or error}.") from error
+    if not any(folder.iterdir()):
+        raise InvalidInputError(f"{address} names no files; names that begin with a dot or an underscore do not count.")
+    return root.rstrip("/"), folder
+
+
+def _split_pattern(address: str) -> tuple[str, str]:
+    """An address up to the first part with a wildcard, and the rest; a question mark is none, it begins a query."""
+    parts = address.split("/")
+    n_fixed = next((number for number, part in enumerate(parts) if "*" in part or "[" in part), len(parts))
+    return "/".join(parts[:n_fixed]), "/".join(parts[n_fixed:])
+
+
+def _filesystem(address: str) -> tuple[Any, str]:
+    """The filesystem of an address such as s3://bucket/new, as Ray Data finds it: Arrow's, or else fsspec's."""
+    try:
+        from pyarrow import ArrowInvalid
+        from pyarrow.fs import FileSystem
+    except ImportError as error:
+        raise MissingExtraError("pyarrow", "report", f"Reading {address}") from error
+    import fsspec
+    from fsspec.implementations.arrow import ArrowFSWrapper
+
+    try:
+        filesystem, path = FileSystem.from_uri(address)
+    except ArrowInvalid:  # a scheme that Arrow does not know
+        found: tuple[Any, str] = fsspec.url_to_fs(address)
+        return found
+    return ArrowFSWrapper(filesystem), path

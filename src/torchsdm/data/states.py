@@ -2,30 +2,69 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from tokenize import TokenError
+from typing import IO, Any, TypeAlias
 
 import numpy as np
-from safetensors import SafetensorError
+from numpy.lib import format as npy_format
+from safetensors import SafetensorError, safe_open
 
-from torchsdm.data._array_files import npz_blocks, safetensors_blocks
-from torchsdm.data._request import USUAL_NAMES, Names, Request
-from torchsdm.data._rows import PARQUET_ROWS, Row, Unreadable, parquet_rows, readable_rows, usual_keys
-from torchsdm.data.document import BadRow, BadRows, Place
+from torchsdm.data._rows import PARQUET_ROWS, Place, Row, Unreadable, parquet_rows, readable_rows, usual_keys
+from torchsdm.data.documents import BadRow, BadRows
 from torchsdm.data.folder import StatesFolder
 from torchsdm.data.labelled import LabelledStates
 from torchsdm.data.source import SAMPLE, Source
-from torchsdm.errors import EmptyInputError, InvalidInputError, TorchSDMError
+from torchsdm.errors import EmptyInputError, InvalidInputError, Remedy, TorchSDMError
 from torchsdm.labels import stripped_labels
-from torchsdm.validation import Array, check_path, check_positive, is_storable_id
+from torchsdm.validation import Array, ArrayLike, check_path, check_positive, check_same_length, is_storable_id
 from torchsdm.wording import shortened
+
+Names: TypeAlias = tuple[str, str, str, str]
+"""The names of states, labels, ids and texts."""
+USUAL_NAMES: Names = ("hidden_states", "labels", "ids", "texts")
+_SINGULAR = {"labels": "label", "ids": "id", "texts": "text"}  # as in rows of documents
+_BUFFER_BYTES = 1 << 20
+_MOST_TIMES = 1032  # that DEFLATE makes of its input
+_NPY_HEADERS = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_array_header_2_0}
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What to read from an input."""
+
+    source: Source
+    size: int | None
+    """Rows per block; None for all rows in one."""
+    names: Names
+    bad: BadRows | None = None
+    """Where rows that cannot be used are noted; None: they are errors."""
+    width: int | None = None
+    """The width of the states that are wanted, if it is known."""
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The columns of states and ids, without which rows cannot be used or told apart."""
+        states, _, ids, _ = self.names
+        return states, ids, _SINGULAR.get(ids, ids)
+
+    def keys(self, present: Container[str]) -> tuple[str | None, ...]:
+        """The key under which each name is present; None if it is not."""
+        singular = {name: key for name, key in _SINGULAR.items() if key not in self.names}
+        candidates = ((name, singular.get(name, name)) for name in self.names)
+        return tuple(next((key for key in keys if key in present), None) for keys in candidates)
+
+    def missing(self, name: str) -> InvalidInputError:
+        """The error for something that is not in the file."""
+        return InvalidInputError(f"{self.source.name}: no {name!r} found.", remedy=Remedy.NAME_ARRAYS)
 
 
 def read_states(
@@ -123,7 +162,7 @@ def states_of(
         return _folder_blocks(folder, size) if size is not None else iter([_whole_folder(folder)])
     if source.kind not in _READERS:
         raise InvalidInputError(f"The file must end in {', '.join(_READERS)}. Got {source.files[0].name!r}.")
-    return _file_blocks(Request(source, size, names, bad, width), needs_labels)
+    return _file_blocks(_Request(source, size, names, bad, width), needs_labels)
 
 
 @contextmanager
@@ -138,7 +177,7 @@ def _file_errors(source: Source) -> Iterator[None]:
         raise InvalidInputError(f"{source.name} cannot be read as {source.kind} data: {error}.") from error
 
 
-def _file_blocks(request: Request, needs_labels: bool) -> Iterator[LabelledStates]:
+def _file_blocks(request: _Request, needs_labels: bool) -> Iterator[LabelledStates]:
     """The blocks of a file; nothing of a block is kept once the next is requested."""
     with _file_errors(request.source):
         for block in _READERS[request.source.kind](request):
@@ -150,12 +189,12 @@ def _file_blocks(request: Request, needs_labels: bool) -> Iterator[LabelledState
 # --- Rows: JSONL and Parquet -----------------------------------------------------------------------------------------
 
 
-def _jsonl_blocks(request: Request) -> Iterator[LabelledStates]:
+def _jsonl_blocks(request: _Request) -> Iterator[LabelledStates]:
     first = request.source.peek(1 if request.bad is None else SAMPLE)
     return _row_blocks(request, request.source.rows(), first, "line", np.float64)
 
 
-def _parquet_blocks(request: Request) -> Iterator[LabelledStates]:
+def _parquet_blocks(request: _Request) -> Iterator[LabelledStates]:
     source = request.source
     if not any(header.n_rows for header in source.headers.values()):
         raise EmptyInputError(f"{source.name} is empty.")
@@ -170,7 +209,7 @@ def _parquet_blocks(request: Request) -> Iterator[LabelledStates]:
 
 
 def _row_blocks(
-    request: Request, rows: Iterator[Row], first: Sequence[Row], unit: str, dtype: type[np.floating[Any]]
+    request: _Request, rows: Iterator[Row], first: Sequence[Row], unit: str, dtype: type[np.floating[Any]]
 ) -> Iterator[LabelledStates]:
     """Blocks of rows, all of which must have the keys and the shape of the first.
 
@@ -200,7 +239,7 @@ def _row_blocks(
 
 
 def _checked_rows(
-    request: Request,
+    request: _Request,
     keys: tuple[str | None, ...],
     shape: tuple[int, ...] | None,
     rows: Iterator[Row],
@@ -226,7 +265,7 @@ def _checked_rows(
 
 
 def _values(
-    request: Request,
+    request: _Request,
     keys: tuple[str | None, ...],
     shape: tuple[int, ...] | None,
     row: Mapping[str, Any],
@@ -264,6 +303,97 @@ def state_of(value: Any, shape: tuple[int, ...] | None, name: str) -> Array | Un
     if shape is not None and array.shape != shape:
         return Unreadable(f"{name} has shape {array.shape} instead of {shape}")
     return array
+
+
+# --- Arrays: NPZ and safetensors -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _ArrayInFile:
+    name: str
+    shape: tuple[int, ...]
+    read: Callable[[int, int], ArrayLike]
+    """Reads the rows from start to before stop. Called for all rows in order."""
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+
+def _array_blocks(request: _Request, arrays: Sequence[_ArrayInFile | None]) -> Iterator[LabelledStates]:
+    """Blocks of arrays that have one row per input each; the first has the states."""
+    if arrays[0] is None:
+        raise request.missing(request.names[0])
+    for array in arrays:
+        if array is not None and not array.shape:
+            raise InvalidInputError(f"{request.source.name}: {array.name!r} is a single number, not one row per input.")
+        if array is not None:
+            check_same_length(len(arrays[0]), array, array.name, request.source.name)
+    n_rows = len(arrays[0])
+    for start in [0] if request.size is None else range(0, n_rows, request.size):
+        stop = n_rows if request.size is None else min(start + request.size, n_rows)
+        columns: list[Any] = [None if array is None else array.read(start, stop) for array in arrays]
+        places = [Place.of(f"row {number + 1}", number + 1) for number in range(start, stop)]
+        yield replace(LabelledStates(*columns), places=places, numbers=range(start, stop))
+
+
+def _safetensors_blocks(request: _Request) -> Iterator[LabelledStates]:
+    with safe_open(request.source.files[0], framework="pt") as archive:
+        present = set(archive.keys())
+
+        def tensor(name: str) -> _ArrayInFile:
+            rows = archive.get_slice(name)
+            return _ArrayInFile(name, tuple(rows.get_shape()), lambda start, stop: rows[start:stop])
+
+        yield from _array_blocks(request, [tensor(name) if name in present else None for name in request.names])
+
+
+def _npz_blocks(request: _Request) -> Iterator[LabelledStates]:
+    with ExitStack() as opened:
+        archive = opened.enter_context(zipfile.ZipFile(request.source.files[0]))
+        members = {info.filename: info for info in archive.infolist()}
+
+        def array(name: str) -> _ArrayInFile | None:
+            info = members.get(f"{name}.npy")
+            return None if info is None else _npy_array(request, name, info, opened.enter_context(archive.open(info)))
+
+        yield from _array_blocks(request, [array(name) for name in request.names])
+
+
+def _npy_array(request: _Request, name: str, info: zipfile.ZipInfo, stream: IO[bytes]) -> _ArrayInFile:
+    """An array in .npy format; its header is read and checked now, its rows later."""
+    version = npy_format.read_magic(stream)
+    if version not in _NPY_HEADERS:
+        raise ValueError(f"{name!r} uses version {version} of the .npy format, which is not supported")
+    try:
+        shape, is_fortran, dtype = _NPY_HEADERS[version](stream)
+    except (TokenError, SyntaxError, TypeError, RecursionError) as error:  # what NumPy's parser comes to
+        raise ValueError(f"the header of {name!r} cannot be read ({error})") from error
+    if dtype.hasobject:
+        raise ValueError(f"{name!r} contains Python objects, which are not read")
+    if info.file_size > _MOST_TIMES * max(info.compress_size, 1):
+        raise ValueError(f"{name!r} claims {info.file_size} bytes, more than its {info.compress_size} can unpack to")
+    n_bytes = info.file_size - stream.tell()
+    if n_bytes != math.prod(shape) * dtype.itemsize or min(shape, default=0) < 0:
+        raise ValueError(f"{name!r} has {n_bytes} bytes, which does not match its shape {shape}")
+    if is_fortran and request.size is not None and shape[0] > request.size:
+        raise InvalidInputError(
+            f"{request.source.name}: {name!r} is stored column by column (in Fortran order) and cannot be read in "
+            "blocks of rows. Store numpy.ascontiguousarray of it instead."
+        )
+
+    def read(start: int, stop: int) -> Array:
+        wanted = (stop - start, *shape[1:])
+        buffer = np.empty(math.prod(wanted) * dtype.itemsize, dtype=np.uint8)
+        n_read = 0
+        while n_read < len(buffer):  # a little at a time, because the stream copies what it reads
+            part = stream.read(min(len(buffer) - n_read, _BUFFER_BYTES))
+            if not part:
+                raise EOFError(f"{name!r} ends too early")
+            buffer.data[n_read : n_read + len(part)] = part
+            n_read += len(part)
+        return buffer.view(dtype).reshape(wanted, order="F" if is_fortran else "C")
+
+    return _ArrayInFile(name, shape, read)
 
 
 # --- Folders ---------------------------------------------------------------------------------------------------------
@@ -311,9 +441,9 @@ def _folder_states(
     )
 
 
-_READERS: dict[str, Callable[[Request], Iterator[LabelledStates]]] = {
-    ".npz": npz_blocks,
-    ".safetensors": safetensors_blocks,
+_READERS: dict[str, Callable[[_Request], Iterator[LabelledStates]]] = {
+    ".npz": _npz_blocks,
+    ".safetensors": _safetensors_blocks,
     ".jsonl": _jsonl_blocks,
     ".parquet": _parquet_blocks,
 }

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from torchsdm.errors import BackboneError, InvalidInputError, MissingExtraError, TorchSDMError
-from torchsdm.hidden_states._promised import check_counts, check_weights
+from torchsdm.hidden_states._bounds import check_counts, check_weights
 from torchsdm.hidden_states.model_source import ModelSource, converted, find_model, weight_bytes, without_volatile
 from torchsdm.hidden_states.onnx_model import OnnxModel, first_line
 from torchsdm.validation import check_device

@@ -1,24 +1,111 @@
-"""The extraction itself: tokens through the language model in batches, pooled, with the logits of label words."""
+"""The extraction itself: tokens through the language model in batches, pooled, with the logits of label words.
+
+The state h of a sequence (section 4.3 of the paper) is made of parts of spans of its token positions: the whole
+sequence first, then optionally segments of it. ``first`` and ``final`` are the states at a span's first and last
+position, ``mean`` is the mean of the states at all its positions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
 
-from torchsdm.data import BadRow, BadRows, Document, ExtractedStates, Unreadable
+from torchsdm.data import BadRow, BadRows, Document, ExtractedStates, LabelledStates, Unreadable
 from torchsdm.errors import BackboneError, InvalidInputError
-from torchsdm.hidden_states._batches import MAX_PADDING, batches_by_length
-from torchsdm.hidden_states._pooling import pool
-from torchsdm.hidden_states._tokens import PromptEncoder, TokenSequence
+from torchsdm.hidden_states._tokens import PromptEncoder, Span, TokenSequence
 from torchsdm.hidden_states.backbone import Backbone, Beginning, Layer
 from torchsdm.validation import Array
 
+MAX_PADDING = 0.1  #: the largest share of a batch that may be padding
+PARTS = ("first", "final", "mean")  #: what can be taken from a span
+DECODER_PARTS = ("final", "mean")  #: the paper's h
+ENCODER_PARTS = ("first", "mean")
+WRONG, RIGHT = 0, 1  #: the labels of an own answer
 _SHORTEST_BEGINNING = 4  # tokens that are worth running once
+
+
+def batches_by_length(lengths: Sequence[int], budget: int, max_padding: float = MAX_PADDING) -> list[list[int]]:
+    """Divide sequences of given lengths into batches of positions, longest first.
+
+    A batch, padded to its longest sequence, has at most ``budget`` tokens (one sequence always fits) and at most a
+    share ``max_padding`` of padding. The same lengths give the same batches.
+
+    Examples
+    --------
+    >>> batches_by_length([3, 10, 9, 3], budget=20)
+    [[1, 2], [0, 3]]
+    """
+    order = sorted(range(len(lengths)), key=lambda position: (-lengths[position], position))
+    batches: list[list[int]] = []
+    n_real = longest = 0
+    for position in order:
+        length = lengths[position]
+        padded = (len(batches[-1]) + 1) * longest if batches else 0
+        if not batches or padded > budget or padded - n_real - length > max_padding * padded:
+            batches.append([])
+            n_real, longest = 0, length
+        batches[-1].append(position)
+        n_real += length
+    return batches
+
+
+def pool(states: Tensor, spans: Sequence[Sequence[Span]], parts: Sequence[str]) -> Tensor:
+    """h = [parts of each span] for a batch of padded sequences, in float32.
+
+    Parameters
+    ----------
+    states : (B, L, H)
+    spans : (B, P)
+        The same number P of spans for each sequence; none reaches into its padding.
+    parts : sequence of str
+
+    Returns
+    -------
+    (B, P, len(parts) * H)
+
+    Notes
+    -----
+    Each span is reduced separately, so the result does not depend on what else is in the batch.
+    """
+    # (B, L, H) -> (B, P, parts * H)
+    return torch.stack(
+        [
+            torch.stack([torch.cat([_part(sequence[start:end], part) for part in parts]) for start, end in of_sequence])
+            for sequence, of_sequence in zip(states, spans, strict=True)
+        ]
+    )
+
+
+def _part(states: Tensor, part: str) -> Tensor:
+    """One part of a span's states (n, H) -> (H,)."""
+    if part == "mean":
+        return states.float().mean(dim=0)
+    return states[0 if part == "first" else -1].float()
+
+
+class Progress(tqdm):
+    """A bar on a terminal and nothing in a pipe, or nothing at all without ``shown``."""
+
+    def __init__(self, total: int | None, unit: str, description: str | None = None, *, shown: bool = True) -> None:
+        super().__init__(total=total, desc=description, unit=unit, disable=None if shown else True)
+
+    def skip_to(self, n: int) -> None:
+        """Move on to n without work: what an earlier run did, or what need not be done."""
+        self.skip(n - self.n)
+
+    def skip(self, n: int) -> None:
+        """Move on by n without work."""
+        if not self.disable:
+            self.n += n
+            self.last_print_n += n
+            self.initial += n  # the rate is (n - initial) / elapsed
+            self.refresh()
 
 
 @dataclass(frozen=True)
@@ -138,3 +225,35 @@ class Extraction:
         ).logits  # (B, K - 1, V)
         following = torch.tensor(word[1:], device=logits.device).expand(len(ids), -1).unsqueeze(-1)
         return logits.float().log_softmax(dim=-1).gather(2, following).squeeze(-1).sum(dim=1)
+
+
+def judge_own_answers(states: LabelledStates) -> LabelledStates:
+    """States of questions, labelled by whether the language model answers them right.
+
+    Its answer is the word with the largest logit, p its probability among the words. The label is 1 if the answer is
+    the given label and 0 if it is not, and the label logits become log(1 - p) and log p: what the language model itself
+    thinks of its answer.
+
+    Parameters
+    ----------
+    states : LabelledStates
+        With the right answers as labels, and the language model's logits of the answers it may give.
+    """
+    if states.labels is None or states.label_logits is None or states.logit_labels is None:
+        raise InvalidInputError(
+            "Own answers need a decoder that is asked for one of several words: give 'label_words' in the prompt, and "
+            "a language model with an output layer."
+        )
+    z = np.asarray(states.label_logits, dtype=np.float64)  # (N, C)
+    answered = z.argmax(axis=1)
+    is_right = np.array([states.logit_labels[column] for column in answered]) == np.asarray(states.labels)
+    log_p = z - np.logaddexp.reduce(z, axis=1, keepdims=True)
+    is_answer = np.arange(z.shape[1]) == answered[:, None]
+    log_answer = log_p[is_answer]
+    log_others = np.logaddexp.reduce(np.where(is_answer, -np.inf, log_p), axis=1)
+    return replace(
+        states,
+        labels=np.where(is_right, RIGHT, WRONG),
+        label_logits=np.stack([log_others, log_answer], axis=1).astype(np.float32),
+        logit_labels=(WRONG, RIGHT),
+    )

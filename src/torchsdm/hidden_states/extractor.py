@@ -31,11 +31,9 @@ from torchsdm.data import (
     join_states,
 )
 from torchsdm.errors import BackboneError, InvalidInputError, InvalidTypeError
-from torchsdm.hidden_states._pooling import DECODER_PARTS, ENCODER_PARTS, PARTS
-from torchsdm.hidden_states._progress import Progress
 from torchsdm.hidden_states._tokens import PromptEncoder
 from torchsdm.hidden_states.backbone import Backbone, Layer, resolve_dtype
-from torchsdm.hidden_states.extraction import Extraction
+from torchsdm.hidden_states.extraction import DECODER_PARTS, ENCODER_PARTS, PARTS, Extraction, Progress
 from torchsdm.hidden_states.model_source import find_model
 from torchsdm.hidden_states.prompts import TaskPrompt, task_prompt
 from torchsdm.labels import as_label_array

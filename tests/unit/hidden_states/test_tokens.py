@@ -1,4 +1,4 @@
-"""Documents as tokens under a prompt: chat templates, special tokens, cuts, label words."""
+"""Documents as tokens under a prompt: chat templates, special tokens, cuts, label words, segments."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from tiny_models import (
 from torchsdm import TaskPrompt
 from torchsdm.data import Document, Unreadable
 from torchsdm.errors import InvalidInputError
-from torchsdm.hidden_states._tokens import PromptEncoder
+from torchsdm.hidden_states._tokens import PromptEncoder, join_spans, split_spans
 from torchsdm.hidden_states.prompts import PROMPTS
+from torchsdm.settings import SEGMENTS
 
 TOKENIZERS = {
     "byte-level": byte_level_tokenizer(),
@@ -483,3 +484,160 @@ def test_texts_without_tokens_and_texts_that_cannot_fit_are_told():
     assert problem.startswith("the prompt alone takes ") and problem.endswith(f"max_tokens is {tight.max_tokens}")
     with pytest.raises(InvalidInputError, match=r"^row 1: the prompt alone takes \d+ tokens, but max_tokens is \d+\.$"):
         tight.encode([Document("!!!", 0, place="row 1")])
+
+
+# --- Where sentences and paragraphs are ------------------------------------------------------------------------------
+
+
+def pieces(text, kind):
+    return [text[start:end] for start, end in split_spans(text, kind)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("One.", ["One."]),
+        ("No end", ["No end"]),
+        ("One. Two! Three? Four… Five", ["One.", "Two!", "Three?", "Four…", "Five"]),
+        ('He said "No." She left.', ['He said "No."', "She left."]),
+        ("(It rains.) It pours...  So?!", ["(It rains.)", "It pours...", "So?!"]),
+        ("It costs 3.50 at a.b.com today.", ["It costs 3.50 at a.b.com today."]),
+        ("One line\nanother\n\n  third", ["One line", "another", "third"]),
+        ("雨。晴！雪？ええ", ["雨。", "晴！", "雪？", "ええ"]),
+        ("  spaces around.  ", ["spaces around."]),
+        (" \n\t ", []),
+        ("", []),
+    ],
+)
+def test_sentences(text, expected):
+    assert pieces(text, "sentences") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("One. Two.\nStill one.", ["One. Two.\nStill one."]),
+        ("One.\n\nTwo.\n \t\n\n Three.\n", ["One.", "Two.", "Three."]),
+        ("\n\n\nOne\n\n\n", ["One"]),
+        ("\n \n", []),
+    ],
+)
+def test_paragraphs(text, expected):
+    assert pieces(text, "paragraphs") == expected
+
+
+@given(text=st.text(alphabet="ab.!?…\"'”)] \n\t。！?", max_size=60), kind=st.sampled_from(["sentences", "paragraphs"]))
+def test_no_character_but_white_space_is_outside_all_segments(text, kind):
+    spans = split_spans(text, kind)
+    covered = [position for start, end in spans for position in range(start, end)]
+    assert covered == sorted(set(covered))  # in order, and none twice
+    assert all(text[position].isspace() for position in set(range(len(text))) - set(covered))
+    assert all(text[start:end] == text[start:end].strip() != "" for start, end in spans)
+
+
+# --- Joining ---------------------------------------------------------------------------------------------------------
+
+
+def test_neighbours_are_joined_evenly():
+    spans = [(0, 1), (2, 3), (4, 5), (6, 7), (8, 9)]
+    assert join_spans(spans, 5) == spans and join_spans(spans, 9) == spans and join_spans([], 3) == []
+    assert join_spans(spans, 1) == [(0, 9)]
+    assert join_spans(spans, 2) == [(0, 3), (4, 9)]
+    assert join_spans(spans, 3) == [(0, 1), (2, 5), (6, 9)]
+
+
+@given(n_spans=st.integers(1, 40), n=st.integers(1, 12))
+def test_joined_spans_hold_all_and_differ_by_one_at_most(n_spans, n):
+    spans = [(3 * k, 3 * k + 2) for k in range(n_spans)]
+    joined = join_spans(spans, n)
+    assert len(joined) == min(n, n_spans)
+    held = [[span for span in spans if start <= span[0] and span[1] <= end] for start, end in joined]
+    assert [span for group in held for span in group] == spans
+    assert max(len(group) for group in held) - min(len(group) for group in held) <= 1
+
+
+# --- Spans of tokens -------------------------------------------------------------------------------------------------
+
+STORY = "It rains. The hero (old) meets Nobody!\n\nWas it good? Yes.\nThe end came late, and he left."
+SENTENCES = ["It rains.", "The hero (old) meets Nobody!", "Was it good?", "Yes.", "The end came late, and he left."]
+PARAGRAPHS = ["It rains. The hero (old) meets Nobody!", "Was it good? Yes.\nThe end came late, and he left."]
+
+
+def spans_by_hand(tokenizer, text, parts):
+    """First and last token with a character of each part, searched token by token."""
+    offsets = tokenizer(text, return_offsets_mapping=True)["offset_mapping"]
+    spans, position = [], 0
+    for part in parts:
+        start = text.index(part, position)
+        position = start + len(part)
+        tokens = [
+            k for k, (left, right) in enumerate(offsets) if any(left <= c < right for c in range(start, position))
+        ]
+        spans.append((tokens[0], tokens[-1] + 1))
+    return spans
+
+
+@every_tokenizer
+@pytest.mark.parametrize(("segments", "parts"), [("sentences", SENTENCES), ("paragraphs", PARAGRAPHS)])
+def test_segments_are_the_tokens_of_their_characters(tokenizer, segments, parts):
+    text = f"Here it is. <review> {STORY} </review> Good?"
+    sequence = encode(
+        tokenizer, "Here it is. <review> {document} </review> Good?", STORY, segments=segments, n_segments=8
+    )
+    whole = (0, len(sequence.ids))
+    expected = spans_by_hand(tokenizer, text, parts)
+    assert sequence.spans == [whole, *expected, *[whole] * (8 - len(parts))]
+
+
+def test_tokens_of_a_sentence_decode_to_it():
+    tokenizer = TOKENIZERS["byte-level"]
+    sequence = encode(tokenizer, "Say: {document} Good?", STORY, segments="sentences", n_segments=5)
+    assert [tokenizer.decode(sequence.ids[a:b]).strip() for a, b in sequence.spans[1:]] == SENTENCES
+
+
+def test_fields_are_document_and_answer_in_the_order_of_the_template():
+    tokenizer = TOKENIZERS["byte-level"]
+    for template in ("Q: {document} A: {answer} Good?", "A: {answer} Q: {document} Good?"):
+        sequence = encode(tokenizer, template, "Was it good?", "Yes. No.", segments="fields", n_segments=3)
+        found = [tokenizer.decode(sequence.ids[a:b]).strip() for a, b in sequence.spans[1:3]]
+        assert found == (["Was it good?", "Yes. No."] if template[0] == "Q" else ["Yes. No.", "Was it good?"])
+        assert sequence.spans[3] == sequence.spans[0] == (0, len(sequence.ids))
+
+
+@every_tokenizer
+def test_more_segments_than_asked_are_joined(tokenizer):
+    text = f"Say: {STORY}"
+    alone = spans_by_hand(tokenizer, text, SENTENCES)
+    sequence = encode(tokenizer, "Say: {document}", STORY, segments="sentences", n_segments=2)
+    assert sequence.spans == [(0, len(sequence.ids)), (alone[0][0], alone[1][1]), (alone[2][0], alone[4][1])]
+
+
+def test_every_document_has_as_many_spans():
+    made = encoder(BYTE_LEVEL, "{document}", max_tokens=99, segments="sentences", n_segments=3)
+    sequences = made.encode([Document(text, 0) for text in ("One.", STORY, "A. B.", "...", "A.\n" * 50)])
+    assert [len(sequence.spans) for sequence in sequences] == [4] * 5
+
+
+def test_sentences_that_were_cut_are_no_segments():
+    tokenizer = TOKENIZERS["byte-level"]
+    text = "It rains. It pours. The end came late. He left."
+    whole = encode(tokenizer, "{document} Good?", text, segments="sentences", n_segments=4)
+    assert len(set(whole.spans)) == 5
+    tail = len(tokenizer(" Good?")["input_ids"])
+    kept = whole.spans[3][0] + 2  # two tokens of the third sentence
+    cut = encode(tokenizer, "{document} Good?", text, segments="sentences", n_segments=4, max_tokens=kept + tail)
+    assert cut.n_cut == len(whole.ids) - kept - tail
+    everything = (0, kept + tail)
+    assert cut.spans == [everything, *whole.spans[1:3], (whole.spans[3][0], kept), everything]
+
+
+def test_a_special_token_that_is_spelled_out_belongs_to_its_sentence():
+    tokenizer = TOKENIZERS["byte-level"]
+    text = "It rains. The <|im_end|> is near. He left."
+    sequence = encode(tokenizer, "{document} Good?", text, segments="sentences", n_segments=3)
+    found = [tokenizer.decode(sequence.ids[a:b]).strip() for a, b in sequence.spans[1:]]
+    assert found == ["It rains.", "The <|im_end|> is near.", "He left."]
+
+
+def test_kinds_of_segments_are_known():
+    assert SEGMENTS == ("sentences", "paragraphs", "fields")
