@@ -1,14 +1,16 @@
-"""An input on its way to states: opened, told apart, checked, and read by the language model if it contains texts."""
+"""Read an input, and decide row by row what can be used of it; write the hidden states of texts to a folder."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from torch import Tensor
 
+from torchsdm.cluster import Backend, extract_on
 from torchsdm.data import (
     BadRow,
     BadRows,
@@ -184,3 +186,51 @@ def checked(
             raise InvalidInputError(f"{name}, {block.place(row)}: {problem}.")
         kept.append(row)
     return block if len(kept) == len(block) else block.take(kept)
+
+
+def embed_documents(
+    extractor: HiddenStateExtractor,
+    source: str,
+    columns: Columns,
+    output: Path,
+    *,
+    skip_problems: bool = False,
+    drop_repeated: bool = False,
+    shard_size: int = 1024,
+    backend: Backend = None,
+) -> dict[str, Any]:
+    """Extract the hidden states of an input of texts, or what is left of them to do.
+
+    Parameters
+    ----------
+    extractor : HiddenStateExtractor
+    source : str
+        A path, an address, or - for JSON lines on standard input.
+    columns : Columns
+    output : path
+        The folder.
+    skip_problems, drop_repeated : bool
+        Whether documents that cannot be used, and duplicate texts, are left out; by default the first are an error.
+    shard_size, backend
+        As for ``HiddenStateExtractor.extract_to``; a backend is a cluster to extract on.
+
+    Returns
+    -------
+    dict
+        What ``extract_to`` returns, with the number of documents ``skipped`` and their ``problems`` in words.
+    """
+    opened = Source.open(source, again=True)
+    with opened.errors():
+        documents = Documents(
+            opened,
+            text=columns.text,
+            label=columns.label,
+            id=columns.id,
+            answer=columns.answer,
+            problems="skip" if skip_problems else "raise",
+            repeated="drop" if drop_repeated else "keep",
+        )
+        elsewhere = extract_on(backend, "sdm embed")
+        counts = extractor.extract_to(output, documents, shard_size=shard_size, elsewhere=elsewhere)
+    report = documents.report
+    return {**counts, "skipped": report.n_problems, "problems": report.explain()}

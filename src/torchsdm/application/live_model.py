@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torchsdm.application.describe import standing
 from torchsdm.application.saved_model import SavedModel
-from torchsdm.application.summaries import standing
 from torchsdm.cluster import Backend
 from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, ModelFileError

@@ -22,8 +22,8 @@ from starlette.responses import Response
 from torchsdm import __version__
 from torchsdm.application import AnswerRequest
 from torchsdm.errors import InvalidInputError
-from torchsdm.service.access import REFUSALS, ServingModel, StrictRequest, StrictRoute, refusals
 from torchsdm.service.failures import JSONAnswer
+from torchsdm.service.routes import REFUSALS, ServingModel, StrictRequest, StrictRoute, refusals
 from torchsdm.service.serving import Served
 from torchsdm.wording import shortened
 

@@ -38,8 +38,7 @@ from torchsdm.application import (
 )
 from torchsdm.errors import InvalidInputError, ModelFileError, TorchSDMError
 from torchsdm.service.batching import Abandoned, Closed, QueueFull, Worker, result_of
-from torchsdm.service.metrics import Metrics
-from torchsdm.service.recent import Recent
+from torchsdm.service.metrics import Metrics, Recent
 from torchsdm.service.settings import ServiceSettings
 
 _LOGGER = logging.getLogger(__name__)
