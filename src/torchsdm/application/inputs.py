@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -55,12 +56,17 @@ class Reading:
     bad: BadRows | None = None
     """Where rows that cannot be used are noted, before the block that follows them; None: they are errors."""
 
-    def pieces(self) -> tuple[PieceReader, Iterator[Piece]]:
-        """The blocks before any text is read, and what makes states of each."""
-        if self.documents is None or self.find_extractor is None:
-            return PieceReader(self.source.name, self.columns, self.needs_labels, self.takes_labels), self._stored()
-        reader, blocks = self.find_extractor().unread_blocks(self.documents, self.bad)
-        return PieceReader(self.source.name, self.columns, self.needs_labels, self.takes_labels, reader), blocks
+    def pieces(self, store: StatesStore | None = None) -> tuple[PieceReader, Iterator[Piece]]:
+        """The blocks, of texts before any is read unless there is a store, and what makes states of each."""
+        reader: BlockReader | None = None
+        pieces: Iterator[Piece] = self._stored()
+        if self.documents is not None and self.find_extractor is not None:
+            extractor = self.find_extractor()
+            if store is None:
+                reader, pieces = extractor.unread_blocks(self.documents, self.bad)
+            else:
+                pieces = extractor.labelled_blocks(self.documents, store=store)
+        return PieceReader(self.source.name, self.columns, self.needs_labels, self.takes_labels, reader), pieces
 
     def blocks(self, store: StatesStore | None = None) -> Iterator[LabelledStates]:
         """The states of all rows that can be used, in blocks; an input without any is an error.
@@ -69,23 +75,13 @@ class Reading:
         """
         with self.source.errors():
             n_rows = 0
-            for block in self._blocks(store):
+            reader, pieces = self.pieces(store)
+            for block in map(reader.load(), pieces, repeat(self.bad)):
                 n_rows += len(block)
                 if len(block):
                     yield block
             if not n_rows:
                 raise self.nothing()
-
-    def _blocks(self, store: StatesStore | None) -> Iterator[LabelledStates]:
-        pieces: Iterator[Piece]
-        if self.documents is not None and self.find_extractor is not None and store is not None:
-            pieces = self.find_extractor().labelled_blocks(self.documents, store=store)
-            reader = PieceReader(self.source.name, self.columns, self.needs_labels, self.takes_labels)
-        else:
-            reader, pieces = self.pieces()
-        read = reader.load()
-        for piece in pieces:
-            yield read(piece, self.bad)
 
     def nothing(self) -> InvalidInputError:
         """The error for an input without any row that can be decided on."""

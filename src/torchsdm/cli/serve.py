@@ -80,10 +80,8 @@ def serve(
     run_service(
         model,
         ServiceSettings(token=token, max_body=max_megabytes * MEGABYTE, **settings),
-        model=language_model.reference,
-        device=language_model.device,
-        batch_tokens=language_model.batch_tokens,
         backend=backend,
+        **language_model.opening(),
     )
 
 
@@ -115,14 +113,6 @@ def mcp(model: str, texts: bool, writable: bool, language_model: LanguageModel) 
     from torchsdm.model import login_name
     from torchsdm.service import create_tools
 
-    live = LiveModel.open(
-        model,
-        model=language_model.reference,
-        device=language_model.device,
-        batch_tokens=language_model.batch_tokens,
-        who="sdm mcp",
-        writable=writable,
-        exclusive=False,
-    )
+    live = LiveModel.open(model, who="sdm mcp", writable=writable, exclusive=False, **language_model.opening())
     who = f"{login_name()}, through an agent"
     create_tools(live, texts=texts, writable=writable, who=who).run("stdio")
