@@ -26,7 +26,7 @@ from torchsdm.application.describe import (
 )
 from torchsdm.application.evaluate import evaluate_model
 from torchsdm.application.inputs import embed_documents
-from torchsdm.application.live_model import Draft, LiveModel, Snapshot
+from torchsdm.application.live_model import LiveModel, Snapshot
 from torchsdm.application.outputs import check_output, write_rows
 from torchsdm.application.review import ReviewQueue
 from torchsdm.application.saved_model import SavedModel, continued_guard, guard_state, open_guard, successor
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnswerRequest",
-    "Draft",
     "LiveModel",
     "ModelChange",
     "ReviewQueue",

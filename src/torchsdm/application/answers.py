@@ -158,7 +158,6 @@ def rejected_row(bad: BadRow, like: Row) -> Row:
 
 
 def _blank(value: Any) -> Any:
-    """What stands for a value of a decision where there is none."""
     if isinstance(value, dict):
         return {name: _blank(one) for name, one in value.items()}
     return [] if isinstance(value, list) else False if isinstance(value, bool) else None
@@ -417,5 +416,4 @@ def _renumbered(bad: BadRow, number: int) -> BadRow:
 
 
 def _starts(sizes: Iterable[int]) -> list[int]:
-    """Where each of consecutive parts begins."""
     return [0, *accumulate(sizes)][:-1]

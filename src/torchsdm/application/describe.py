@@ -150,7 +150,6 @@ def summary(classifier: SDMClassifier | SDMEnsemble, path: Path) -> dict[str, An
 
 
 def _class_counts(model: SDMModel) -> list[int]:
-    """Examples of each class in support, calibration and certification set together."""
     held = [] if model.certification is None else [model.certification.labels]
     apart = model.calibration.labels_apart
     labels = np.concatenate([one.cpu().numpy() for one in (model.support.labels, apart, *held)])
@@ -218,7 +217,6 @@ def _group(group: GroupAccuracy, names: list[Any]) -> dict[str, Any]:
 
 
 def _by_name(alphas: tuple[float, ...], names: list[Any]) -> list[dict[str, Any]] | None:
-    """The targets of the classes, where they differ."""
     return [{"label": name, "alpha": alpha} for name, alpha in zip(names, alphas, strict=True)] if alphas else None
 
 
@@ -247,7 +245,6 @@ def _region(classifier: SDMClassifier | SDMEnsemble, number: int, region: HighRe
 
 
 def _share_in(region: HighReliabilityRegion, calibration: Calibration) -> float:
-    """The share of the calibration set that a region admits."""
     admitted = region.admits(calibration.rescaled_similarity, calibration.predictions, calibration.confidence)
     return float(np.mean(admitted.cpu().numpy()))
 

@@ -291,7 +291,6 @@ class ReviewQueue:
 
 
 def _labels(rows: Any) -> dict[int, Any]:
-    """The labels of those rows that have one, by the number of the row."""
     if isinstance(rows, list):
         return {number: row["label"] for number, row in enumerate(rows) if row.get("label") is not None}
     labelled = Documents(rows, problems="skip", repeated="keep")
@@ -332,7 +331,6 @@ def _judged(
 
 
 def _states(classifier: SDMClassifier | SDMEnsemble, flat: Array) -> Array:
-    """States as the classifier takes them, from flat rows."""
     shape = (-1,) * (classifier.input_ndim_ - 2)
     return flat.reshape(len(flat), *shape, classifier.n_features_in_)
 

@@ -127,7 +127,6 @@ def _opened(
 
 
 def _read_states(data: Source, columns: Columns, needs_labels: bool) -> LabelledStates:
-    """All states of an input."""
     _, labels, ids, texts = USUAL_NAMES
     names = (columns.states, columns.label or labels, columns.id or ids, texts)
     (read,) = states_of(data, None, names=names, needs_labels=needs_labels)

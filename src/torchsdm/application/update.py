@@ -226,7 +226,6 @@ def _request(saved: SavedModel, change: Mapping[str, Any]) -> Request:
 
 
 def _points(saved: SavedModel, change: Mapping[str, Any]) -> LabelledStates:
-    """The points to add: all of them can be used, or it is an error."""
     texts, labels, ids = change.get("texts"), change["labels"], change.get("ids")
     if texts is not None and saved.text_classifier is not None:
         if any(not isinstance(text, str) for text in texts):

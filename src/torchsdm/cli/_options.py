@@ -146,7 +146,6 @@ class AskedModel:
         return HiddenStateExtractor(self.reference, prompt, verbose=True, **settings)
 
     def _template(self) -> str | None:
-        """The prompt, as given or from a file."""
         if self.prompt_file is None:
             return self.prompt
         if self.prompt is not None:

@@ -48,7 +48,6 @@ def trust_lines(result: dict[str, Any]) -> list[str]:
 
 
 def _advice(result: dict[str, Any]) -> list[str]:
-    """The one or two things that are most likely to help."""
     certificate, counts, model = result["certificate"], result["class_counts"], result["model"]
     found: list[str] = []
     if certificate is not None and not certificate["found"]:

@@ -23,13 +23,12 @@ from torchsdm.cli._options import (
     warn_of_rejected,
 )
 from torchsdm.errors import InvalidInputError
-from torchsdm.settings import LANES, REJECTED
+from torchsdm.settings import LANES, REJECTED, Columns
 from torchsdm.wording import counted, guard_line, shortened
 
 if TYPE_CHECKING:
     from torchsdm.application import SavedModel, Scores
     from torchsdm.cluster import RayBackend
-    from torchsdm.data import Columns
 
 
 @click.command()

@@ -125,14 +125,12 @@ def certify(model: str, writing: dict[str, Any], language_model: LanguageModel, 
 
 
 def _counts(result: dict[str, Any]) -> str:
-    """How many examples an update concerns."""
     words = {"added": "added to the support", "added_calibration": "added to the calibration set"}
     words |= {"removed": "removed", "relabelled": "relabelled"}
     return ", ".join(f"{result[what]} {said}" for what, said in words.items() if result[what]) + "."
 
 
 def _ending(result: dict[str, Any]) -> list[str]:
-    """What became of an update."""
     if result["written"]:
         version = f", as version {result['version']}" if result["version"] else ""
         return [f"Written to {result['model']}{version}."]
@@ -143,7 +141,6 @@ def _ending(result: dict[str, Any]) -> list[str]:
 
 
 def _pairs(given: tuple[str, ...]) -> dict[str, str]:
-    """Labels by id, from ID=LABEL."""
     pairs = {}
     for one in given:
         name, _, label = one.rpartition("=")
@@ -187,7 +184,6 @@ def choose(model: str, writing: dict[str, Any], language_model: LanguageModel, a
 
 
 def _table(choice: dict[str, Any]) -> list[str]:
-    """The curve: every twentieth, from 0.9 on every hundredth, and the chosen alpha."""
     lines = ["  alpha   admitted   of these wrong   chance of a certificate   cost per input"]
     for point in choice["curve"]:
         alpha, is_chosen = point["alpha"], point["alpha"] == choice["alpha"]
@@ -202,7 +198,6 @@ def _table(choice: dict[str, Any]) -> list[str]:
 
 
 def _verdict(result: dict[str, Any], dry_run: bool) -> list[str]:
-    """What was chosen, and what came of it."""
     choice = result["choice"]
     if result["written"]:
         tested = f"{choice['n_certification']:,} certification points, which the choice has not seen"

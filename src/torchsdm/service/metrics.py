@@ -42,7 +42,7 @@ class Metrics:
         self._lanes = Counter("torchsdm_decisions", "Inputs that were decided on.", ["lane"], registry=registry)
         self._no_similarity = Counter("torchsdm_similarity_zero", "Decisions with q = 0.", registry=registry)
         self._too_far = Counter("torchsdm_distance_quantile_zero", "Decisions with d = 0.", registry=registry)
-        self._batches = Histogram(
+        self.batches = Histogram(
             "torchsdm_batch_rows", "Inputs that were answered together.", buckets=_ROWS, registry=registry
         )
         self.queue = Gauge("torchsdm_queue_length", "Requests that wait.", registry=registry)
@@ -62,10 +62,6 @@ class Metrics:
             self._lanes.labels(lane).inc(n)
         self._no_similarity.inc(sum(row["similarity"] == 0 for row in rows))
         self._too_far.inc(sum(row["distance_quantile"] == 0 for row in rows))
-
-    def count_batch(self, n_rows: int) -> None:
-        """Count a batch."""
-        self._batches.observe(n_rows)
 
     def show_guard(self, state: Mapping[str, Any]) -> None:
         """Show the status of the drift guard."""

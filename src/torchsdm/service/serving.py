@@ -167,7 +167,7 @@ class Serving:
         served = self.served
         was_raised = served.guard is not None and served.guard.raised
         answers = answer_requests(served.saved, requests, guard=served.guard, texts=self.settings.texts)
-        self.metrics.count_batch(sum(map(len, requests)))
+        self.metrics.batches.observe(sum(map(len, requests)))
         if served.guard is not None:
             self._show_guard()
             if served.guard.raised and not was_raised:
