@@ -91,20 +91,9 @@ def explain_inputs(
     only: Collection[str] = (),
     first: int | None = None,
 ) -> Iterator[tuple[Row, str]]:
-    """The row of each input with all of its evidence, and the same in words.
+    """The row of each input with all of its evidence, its k nearest training examples among it, and the same in words.
 
-    Parameters
-    ----------
-    saved : SavedModel
-    source, columns
-        As for ``SavedModel.reading``; without a source, ``texts`` are explained.
-    k : int
-        Nearest training examples to show.
-    texts : sequence of str
-    only : collection of str
-        Ids of the inputs to explain; by default all.
-    first : int, optional
-        Explain only so many.
+    Without a source, ``texts`` are explained. Only the inputs with the ids of ``only``, and only the ``first`` so many.
     """
     given = [given_block(saved, texts=texts)] if source is None else saved.blocks(source, columns)
     for block in selected(given, only, first):
@@ -310,15 +299,8 @@ def answer_requests(
     by one. The states of a text may differ in their last bits with what it is read with (``batch_tokens=1`` prevents
     that); everything after that is the same to the bit (docs/decisions/0003).
 
-    Parameters
-    ----------
-    saved : SavedModel
-    requests : sequence of AnswerRequest
-    guard : DriftGuard, optional
-        Watches the inputs that are decided on, in their order. Those that are explained are answered as they would be
-        decided on now, and are no part of the stream.
-    texts : bool
-        Whether explanations have the texts of inputs and examples.
+    The guard watches the inputs that are decided on, in their order. Those that are explained are answered as they
+    would be decided on now, and are no part of the stream. With ``texts``, explanations quote inputs and examples.
     """
     read = _read(saved, requests)
     answers: list[list[Row] | TorchSDMError] = [one if isinstance(one, TorchSDMError) else [] for one in read]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from torch import Tensor
@@ -20,7 +20,6 @@ from torchsdm.data import (
     Documents,
     LabelledStates,
     Source,
-    StatesOrigin,
     StatesStore,
     states_of,
 )
@@ -28,6 +27,9 @@ from torchsdm.errors import EmptyInputError, InvalidInputError, Remedy
 from torchsdm.hidden_states import BlockReader, HiddenStateExtractor
 from torchsdm.validation import is_storable_id
 from torchsdm.wording import shortened
+
+if TYPE_CHECKING:
+    from torchsdm.application.saved_model import SavedModel
 
 BLOCK = 1024  #: stored states to decide on at once
 
@@ -39,18 +41,12 @@ Piece: TypeAlias = "list[Document] | LabelledStates"
 class Reading:
     """An input, of which it is known whether it contains texts or states."""
 
-    model: str
-    """The model that it is read for, for messages."""
+    saved: SavedModel
+    """The model that it is read for: states must be of its width, and made as it was trained."""
     source: Source
     columns: Columns
     documents: Documents | None
     """Its texts; None if it contains states."""
-    find_extractor: Callable[[], HiddenStateExtractor] | None
-    """Loads what reads the texts."""
-    origin: StatesOrigin | None = None
-    """What states must be made from, if they say what they are made from."""
-    width: int | None = None
-    """The width that states must have."""
     needs_labels: bool = False
     takes_labels: bool = False
     bad: BadRows | None = None
@@ -60,8 +56,8 @@ class Reading:
         """The blocks, of texts before any is read unless there is a store, and what makes states of each."""
         reader: BlockReader | None = None
         pieces: Iterator[Piece] = self._stored()
-        if self.documents is not None and self.find_extractor is not None:
-            extractor = self.find_extractor()
+        if self.documents is not None and self.saved.text_classifier is not None:
+            extractor = self.saved.text_classifier.checked_extractor()
             if store is None:
                 reader, pieces = extractor.unread_blocks(self.documents, self.bad)
             else:
@@ -90,13 +86,16 @@ class Reading:
         return InvalidInputError(f"{self.source.name} has no row that can be decided on. {self.bad[min(self.bad)]}.")
 
     def _stored(self) -> Iterator[LabelledStates]:
-        columns = self.columns
-        names = (columns.states, columns.label or "labels", columns.id or "ids", "texts")
-        for block in states_of(self.source, BLOCK, names=names, bad=self.bad, width=self.width):
-            difference = None if self.origin is None or block.origin is None else self.origin.difference(block.origin)
+        columns, classifier = self.columns, self.saved.classifier
+        names, ours = (
+            (columns.states, columns.label or "labels", columns.id or "ids", "texts"),
+            classifier.states_origin_,
+        )
+        for block in states_of(self.source, BLOCK, names=names, bad=self.bad, width=classifier.n_features_in_):
+            difference = None if ours is None or block.origin is None else ours.difference(block.origin)
             if difference is not None:
                 raise InvalidInputError(
-                    f"{self.source.name} contains states of a different {difference.what} than {self.model} was "
+                    f"{self.source.name} contains states of a different {difference.what} than {self.saved.path} was "
                     f"trained on: {shortened(repr(difference.theirs))}, not {shortened(repr(difference.ours))}."
                 )
             yield block
@@ -195,25 +194,10 @@ def embed_documents(
     shard_size: int = 1024,
     backend: Backend = None,
 ) -> dict[str, Any]:
-    """Extract the hidden states of an input of texts, or what is left of them to do.
+    """Extract the hidden states of an input of texts to a folder, or what is left of them to do.
 
-    Parameters
-    ----------
-    extractor : HiddenStateExtractor
-    source : str
-        A path, an address, or - for JSON lines on standard input.
-    columns : Columns
-    output : path
-        The folder.
-    skip_problems, drop_repeated : bool
-        Whether documents that cannot be used, and duplicate texts, are left out; by default the first are an error.
-    shard_size, backend
-        As for ``HiddenStateExtractor.extract_to``; a backend is a cluster to extract on.
-
-    Returns
-    -------
-    dict
-        What ``extract_to`` returns, with the number of documents ``skipped`` and their ``problems`` in words.
+    Documents that cannot be used are an error, or left out if ``skip_problems``. A ``backend`` is a cluster to extract
+    on. Returns what ``extract_to`` does, with the number of documents ``skipped`` and their ``problems`` in words.
     """
     opened = Source.open(source, again=True)
     with opened.errors():

@@ -106,7 +106,7 @@ class SavedModel:
         """
         rejects, with_labels = bad is not None, needs_labels or takes_labels
         opened = Source.open(source, again=again or with_labels or not rejects)
-        documents = find_extractor = None
+        documents = None
         if not opened.holds_states(columns.states, text=columns.text if rejects else None):
             if self.text_classifier is None:
                 raise InvalidInputError(
@@ -123,20 +123,7 @@ class SavedModel:
                 problems="reject" if rejects else "raise",
                 repeated="keep",
             )
-            find_extractor = self.text_classifier.checked_extractor
-        classifier = self.classifier
-        return Reading(
-            str(self.path),
-            opened,
-            columns,
-            documents,
-            find_extractor,
-            classifier.states_origin_,
-            classifier.n_features_in_,
-            needs_labels,
-            takes_labels,
-            bad,
-        )
+        return Reading(self, opened, columns, documents, needs_labels, takes_labels, bad)
 
     def blocks(self, source: str, columns: Columns, **settings: Any) -> Iterator[LabelledStates]:
         """The states of an input in blocks, extracted if it contains texts; rows without ids are numbered.

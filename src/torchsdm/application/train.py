@@ -72,20 +72,9 @@ def read_training_parts(
 ) -> dict[str, LabelledStates]:
     """Labelled states of several files, all of whose labels are checked before the first text is extracted.
 
-    Parameters
-    ----------
-    sources : mapping
-        Files by part: 'training', whose labels are the classes, 'background', whose labels are not read, and others
-        that may have no other labels.
-    columns : Columns
-    extractor : HiddenStateExtractor or None
-        Reads texts.
-    store : StatesStore, optional
-        Where the states of texts are cached; by default in the cache folder.
-    elsewhere : callable, optional
-        Who extracts them; see ``HiddenStateExtractor.labelled_states``.
-    check_classes : callable, optional
-        Called with the classes, before the first text is extracted.
+    ``sources`` has files by part: 'training', whose labels are the classes, 'background', whose labels are not read,
+    and others that may have no other labels. ``extractor`` reads texts, ``store`` caches their states, and
+    ``elsewhere`` extracts them; see ``HiddenStateExtractor.labelled_states``. ``check_classes`` may refuse the classes.
     """
     store = default_store() if store is None else store
     opened = {

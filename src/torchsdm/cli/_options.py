@@ -66,7 +66,13 @@ def _bundled(kind: Callable[..., Any], name: str, options: dict[str, Option]) ->
 
 def _together(*options: Option) -> Callable[[Any], Any]:
     """Several options as one, listed in this order."""
-    return lambda command: functools.reduce(lambda so_far, option: option(so_far), reversed(options), command)
+
+    def decorate(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 #: ``columns``: the columns of text, label, id and answer in a file of texts.
