@@ -119,7 +119,7 @@ def test_nothing_of_the_package_knows_what_is_made_with_it():
 
 def test_only_the_verbs_serve_and_mcp_know_the_service():
     assert {module for module in MODULES if room_of(module) == "cli" for name, _ in imports_of(module)
-            if name == "service"} == {"cli.serve", "cli.mcp"}  # fmt: skip
+            if name == "service"} == {"cli.serve"}  # fmt: skip
 
 
 def test_the_mathematics_touches_no_files_and_no_clock():

@@ -70,7 +70,6 @@ def bodies():
 def test_a_verb_parses_calls_and_prints():
     found = dict(bodies())
     assert set(found) == set(sdm.commands)
-    del found["predict"]  # until its road is one
     assert {name: length for name, length in found.items() if length > LONGEST} == {}
 
 
@@ -272,7 +271,7 @@ DEFAULTS: dict[str, tuple[Any, dict[str, Any]]] = {
         parameter(ServiceSettings, "max_body"),
         {"sdm serve": MEGABYTE * option("serve", "--max-megabytes")},
     ),
-    "inputs at once": (parameter(ServiceSettings, "max_inputs"), {"agents": tools.MOST_TEXTS}),
+    "inputs at once": (parameter(ServiceSettings, "max_inputs"), {"agents": tools.MOST_INPUTS}),
     "examples of an explanation, at most": (
         tools.MOST_EXAMPLES,
         {"HTTP": next(one.le for one in schemas.ExplainRequest.model_fields["k"].metadata if hasattr(one, "le"))},

@@ -205,7 +205,7 @@ def test_labels_that_training_would_refuse_are_refused_before_anything_is_embedd
     refused(call(*command, rare), f"{rare} must have at least two examples of each class. Got 1 of class 'nge'; add")
     for part in ("--calibration", "--certification"):
         done = call(*command, good_file, part, other)
-        refused(done, f"{other} has labels that {good_file} does not have: 'neutral' (2 examples). Leave them out")
+        refused(done, f"{other}: 'neutral' (2 examples) is not a class of the model.")
     refused(call(*command, "-", stdin=rare.read_bytes()), "standard input must have at least two examples of each")
 
 

@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from torchsdm.application.answers import (
+    AnswerRequest,
+    answer_requests,
     answer_rows,
     decision_schema,
     example_row,
@@ -12,30 +14,32 @@ from torchsdm.application.answers import (
 )
 from torchsdm.application.audit import audit_data
 from torchsdm.application.certify import certify_model, choose_alpha
-from torchsdm.application.describe import compile_here, describe_installation, describe_model
-from torchsdm.application.embed import embed_documents
+from torchsdm.application.describe import (
+    calibration_examples,
+    calibration_map,
+    compile_here,
+    describe_installation,
+    describe_model,
+    signal_histograms,
+    standing,
+    summary,
+)
 from torchsdm.application.evaluate import evaluate_model
-from torchsdm.application.guards import continued_guard, guard_state, open_guard, successor
-from torchsdm.application.inspection import calibration_examples, calibration_map, signal_histograms
-from torchsdm.application.live_model import Draft, LiveModel, Snapshot
+from torchsdm.application.inputs import embed_documents
+from torchsdm.application.live_model import LiveModel, Snapshot
 from torchsdm.application.outputs import check_output, write_rows
-from torchsdm.application.plain_changes import change_requests
-from torchsdm.application.requests import AnswerRequest, answer_requests
 from torchsdm.application.review import ReviewQueue
-from torchsdm.application.saved_model import SavedModel
+from torchsdm.application.saved_model import SavedModel, continued_guard, guard_state, open_guard, successor
 from torchsdm.application.scoring import Scores, parts_of, remove_finished, score, score_blocks
 from torchsdm.application.share import export_model, report_model
-from torchsdm.application.summaries import standing, summary
-from torchsdm.application.train import train_model
-from torchsdm.application.training import read_training, read_training_parts
-from torchsdm.application.update import ModelChange, recalibrate_model, update_model
+from torchsdm.application.train import read_training, read_training_parts, train_model
+from torchsdm.application.update import ModelChange, change_requests, recalibrate_model, update_model
 
 if TYPE_CHECKING:
     from torchsdm.application.demo import run_demo
 
 __all__ = [
     "AnswerRequest",
-    "Draft",
     "LiveModel",
     "ModelChange",
     "ReviewQueue",

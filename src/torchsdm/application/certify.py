@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torchsdm.application.summaries import summary
+from torchsdm.application.describe import summary
 from torchsdm.application.update import ModelChange, new_examples
 from torchsdm.data import Columns
 from torchsdm.estimators import Certify, SDMClassifier

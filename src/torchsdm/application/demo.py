@@ -223,12 +223,10 @@ def _legend() -> str:
 
 
 def _stream(classifier: SDMClassifier, decided: Mapping[str, SDMDecisions]) -> Overview:
-    """What the drift guard sees: one stream, the reviews and then the verdicts."""
     return Overview.of(classifier, SDMDecisions.concatenate(list(decided.values())))
 
 
 def _noticed(stream: Overview, n_reviews: int) -> str:
-    """When the guard noticed the verdicts, in words."""
     at, by = stream.raised_at, (stream.raised_by or "").replace("_", " ")
     if at is None:
         when = "stays calm over reviews and verdicts"

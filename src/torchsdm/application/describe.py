@@ -1,7 +1,8 @@
-"""Describe what is installed and what is in a model directory, in plain values."""
+"""Describe in plain values what is installed, a model, and what the page draws of it."""
 
 from __future__ import annotations
 
+import math
 import platform
 import re
 import warnings
@@ -11,15 +12,19 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from torchsdm import __version__
 from torchsdm.application.saved_model import SavedModel
-from torchsdm.application.summaries import summary
 from torchsdm.arithmetic import compile_loops, loops_in_use
-from torchsdm.errors import DataWarning, TorchSDMError
+from torchsdm.core import GroupAccuracy, HighReliabilityRegion
+from torchsdm.errors import DataWarning, SDMWarning, TorchSDMError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.hidden_states import cache_directory, find_model
+from torchsdm.model import Calibration, SDMModel
+from torchsdm.trust import SignalSample
+from torchsdm.validation import Array
 
 _REQUIREMENT = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)[^;]*;.*extra == ['\"](?P<extra>\w+)['\"]")
 _FOR_USERS = ("hf", "baselines", "report", "serve", "ray")  # extras; the others are for developers
@@ -105,3 +110,278 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+_OF_CERTIFICATE = (
+    *("found", "alpha", "delta", "delta_spent", "control", "chances", "n_certification", "n_admitted", "looks"),
+    *("largest_alpha", "n_needed"),
+)
+
+
+def summary(classifier: SDMClassifier | SDMEnsemble, path: Path) -> dict[str, Any]:
+    """Kind, classes, sizes, accuracy, seed, certificate, policy, regions and warnings of a model.
+
+    An ensemble has a region and a calibration accuracy per round; none of them is the ensemble's own.
+    """
+    model, models = classifier.models_[0], classifier.models_
+    return {
+        "model": str(path),
+        "kind": type(classifier).__name__,
+        "classes": classifier.classes_.tolist(),
+        "class_counts": _class_counts(model),
+        "n_rounds": len(models),
+        "n_support": len(model.support),
+        "n_background": int((model.support.labels == len(model.classes)).sum()) if model.has_background else 0,
+        "n_calibration": len(model.calibration.labels),
+        "is_cross_fitted": model.calibration.places is not None,
+        "n_certification": 0 if model.certification is None else len(model.certification.labels),
+        "calibration_accuracy": _accuracy(model) if len(models) == 1 else None,
+        "calibration_accuracies": [_accuracy(one) for one in models],
+        "seed": classifier.random_state if isinstance(classifier.random_state, int) else classifier.random_seed_,
+        "policy": classifier.policy,
+        "certificate": _certificate(classifier),
+        "regions": [
+            _region(classifier, number, region)
+            for number, one in enumerate(models)
+            for region in one.calibration.regions
+        ],
+        "warnings": [_warning(one) for one in classifier.warnings()],
+    }
+
+
+def _class_counts(model: SDMModel) -> list[int]:
+    held = [] if model.certification is None else [model.certification.labels]
+    apart = model.calibration.labels_apart
+    labels = np.concatenate([one.cpu().numpy() for one in (model.support.labels, apart, *held)])
+    counts: list[int] = np.bincount(labels, minlength=len(model.classes))[: len(model.classes)].tolist()
+    return counts
+
+
+def _accuracy(model: SDMModel) -> float:
+    calibration = model.calibration
+    return float((calibration.predictions == calibration.labels).double().mean())
+
+
+def standing(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any]:
+    """What an update may change: how many points each set has, and which shares of them are admitted.
+
+    ``region_share`` is that of the calibration set in the region of the first alpha, ``admitted_share`` that of the
+    certification sample that is admitted; None without one.
+    """
+    model = classifier.models_[0]
+    sizes = dict.fromkeys(("n_support", "n_calibration", "n_certification"), 0)
+    sizes |= {f"n_{name}": len(exemplars) for name, (exemplars, _) in model.sets().items()}
+    decided = classifier.certification_ if isinstance(classifier, SDMClassifier) else None
+    return {
+        **sizes,
+        "region_share": _share_in(model.calibration.regions[0], model.calibration),
+        "admitted_share": None if decided is None else float(np.mean(decided.admitted)),
+    }
+
+
+def _certificate(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any] | None:
+    certificate = classifier.certificate_
+    if certificate is None:
+        return None
+    names, promise = classifier.classes_.tolist(), certificate.promise(classifier.classes_.tolist())
+    return {
+        **{name: getattr(certificate, name) for name in _OF_CERTIFICATE},
+        "identity": certificate.identity if certificate.found else None,
+        "holds": certificate.found and classifier.lane_rule_.certificate is not None,
+        "holds_for": promise.sentence,
+        "why_not": None if certificate.found else promise.why_not,
+        "class_alphas": _by_name(certificate.class_alphas, names),
+        "never_admitted": promise.never_admitted,
+        "groups": [{**_group(group, names), "lower_bound": group.lower_bound} for group in certificate.groups],
+        "weakest": None if certificate.weakest is None else _group(certificate.weakest, names),
+        "fewest": None if promise.fewest is None else _fewest(promise.fewest, classifier.certification_size),
+    }
+
+
+def _fewest(held_out: int, share: float | None) -> dict[str, Any]:
+    """The fewest examples that any certificate takes: held out, and to have so many held out."""
+    return {"held_out": held_out, "in_all": None if share is None else math.ceil(held_out / share)}
+
+
+def _group(group: GroupAccuracy, names: list[Any]) -> dict[str, Any]:
+    return {
+        "kind": group.kind,
+        "name": group.name(names),
+        "labels": [names[c] for c in group.classes] or None,
+        "label": None if group.class_number is None else names[group.class_number],
+        "n_admitted": group.n_admitted,
+        "n_errors": group.n_errors,
+        "accuracy": group.accuracy,
+        "interval": None if group.interval is None else list(group.interval),
+    }
+
+
+def _by_name(alphas: tuple[float, ...], names: list[Any]) -> list[dict[str, Any]] | None:
+    return [{"label": name, "alpha": alpha} for name, alpha in zip(names, alphas, strict=True)] if alphas else None
+
+
+def _warning(one: SDMWarning) -> dict[str, Any]:
+    return {"kind": type(one).__name__, "what": one.what, "remedy": None if one.remedy is None else one.remedy.name}
+
+
+def _region(classifier: SDMClassifier | SDMEnsemble, number: int, region: HighReliabilityRegion) -> dict[str, Any]:
+    names, calibration = classifier.classes_.tolist(), classifier.models_[number].calibration
+    certificate = classifier.lane_rule_.certificate
+    warning = region.warning(names, certified=certificate is not None and certificate.found)
+    return {
+        "round": number + 1 if len(classifier.models_) > 1 else None,
+        "alpha": region.alpha,
+        "class_alphas": _by_name(region.class_alphas, names),
+        "found": region.found,
+        "min_rescaled_similarity": region.min_rescaled_similarity if region.found else None,
+        "class_counts": [int(count) for count in region.class_counts],
+        "admitted_share": _share_in(region, calibration),
+        "groups": [_group(group, names) for group in calibration.groups(region)],
+        "failed_classes": [names[c] for c in region.failed_classes],
+        "largest_alpha": region.largest_alpha,
+        "explanation": None if warning is None else warning.what,
+        "remedy": None if warning is None else _warning(warning)["remedy"],
+    }
+
+
+def _share_in(region: HighReliabilityRegion, calibration: Calibration) -> float:
+    admitted = region.admits(calibration.rescaled_similarity, calibration.predictions, calibration.confidence)
+    return float(np.mean(admitted.cpu().numpy()))
+
+
+ALPHAS = (*(percent / 100 for percent in range(55, 100)), 0.995)  #: of the regions that are drawn
+_N_BINS = 24
+
+
+def rule_of(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any]:
+    """The rule that admits: region and certificate with their thresholds, one per class; of an ensemble's first round.
+
+    A threshold that nothing reaches is None. The certificate's thresholds are on the reliability.
+    """
+    region, lanes = classifier.models_[0].calibration.regions[0], classifier.lane_rule_
+    certificate = lanes.certificate
+    return {
+        "classes": classifier.classes_.tolist(),
+        "n_rounds": len(classifier.models_),
+        "policy": classifier.policy,
+        "familiarity": lanes.familiarity,
+        "region": _thresholds_of(region),
+        "certificate": None
+        if certificate is None or not certificate.found
+        else {
+            "alpha": certificate.alpha,
+            "delta": certificate.delta,
+            "thresholds": [_finite(threshold) for threshold in certificate.thresholds.tolist()],
+        },
+    }
+
+
+def calibration_map(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any]:
+    """Every calibration point as columns of numbers, and the region of each alpha of a grid; see ``rule_of``.
+
+    Labels and predictions are class numbers. Numbers are exact: a threshold is the value of one of the points.
+    ``certified`` says which points the certificate admits: it belongs to one alpha, and is not made again for others.
+    """
+    calibration = classifier.models_[0].calibration
+    own = calibration.regions[0]
+    alphas = sorted({*ALPHAS, *([] if own.class_alphas else [own.alpha])})
+    regions = [_thresholds_of(one) for one in calibration.with_regions(alphas, calibration.min_class_count).regions]
+    if own.class_alphas:
+        regions.append({**_thresholds_of(own), "class_alphas": list(own.class_alphas)})
+    points = {
+        "labels": calibration.labels.tolist(),
+        "predictions": calibration.predictions.tolist(),
+        "confidence": calibration.confidence.tolist(),
+        "rescaled_similarity": calibration.rescaled_similarity.tolist(),
+        **_certified(classifier, calibration),
+    }
+    return {**rule_of(classifier), "regions": regions, "points": points}
+
+
+def calibration_examples(
+    classifier: SDMClassifier | SDMEnsemble, positions: list[int], *, texts: bool
+) -> list[dict[str, Any]]:
+    """Id and, if texts may be given, text of calibration points."""
+    rows = classifier.models_[0].calibration_examples.rows(positions)
+    return [{"id": name, "text": text if texts else None} for name, text in rows]
+
+
+def signal_histograms(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any]:
+    """How the calibration points of each prediction are spread over each signal, the right and the wrong ones.
+
+    Similarity is binned as log2(1 + q); ``edges`` are in the units of the signal. See also ``rule_of``.
+    """
+    calibration = classifier.models_[0].calibration
+    predictions = calibration.predictions.cpu().numpy()
+    right = predictions == calibration.labels.cpu().numpy()
+    signals = {
+        "similarity": calibration.similarity.cpu().numpy(),
+        "distance_quantile": calibration.distance_quantile.cpu().numpy(),
+        "magnitude": calibration.logits.amax(dim=1).cpu().numpy(),
+        "confidence": calibration.confidence.cpu().numpy(),
+    }
+    score = _certified(classifier, calibration).get("score")
+    signals |= {} if score is None else {"score": np.array(score)}
+    edges = {name: _edges(name, values) for name, values in signals.items()}
+
+    def counted(values: Array, bins: Array) -> list[int]:
+        counts: list[int] = np.histogram(values, bins)[0].tolist()
+        return counts
+
+    return {
+        **rule_of(classifier),
+        "edges": {name: bins.tolist() for name, bins in edges.items()},
+        "predictions": [
+            {
+                name: {
+                    what: counted(values[(predictions == c) & chosen], edges[name])
+                    for what, chosen in (("right", right), ("wrong", ~right))
+                }
+                for name, values in signals.items()
+            }
+            for c in range(len(classifier.classes_))
+        ],
+    }
+
+
+def _certified(classifier: SDMClassifier | SDMEnsemble, calibration: Calibration) -> dict[str, Any]:
+    """Reliability of the calibration points, and whether the certificate admits them; nothing without one."""
+    lanes = classifier.lane_rule_
+    if lanes.certificate is None or lanes.reliability is None or not lanes.certificate.found:
+        return {}
+    sample = SignalSample(
+        labels=calibration.labels.cpu().numpy(),
+        logits=calibration.logits.cpu().numpy(),
+        similarity=calibration.similarity.cpu().numpy(),
+        distance_quantile=calibration.distance_quantile.cpu().numpy(),
+        familiarity=calibration.familiarities(lanes.measure is not None),
+    )
+    scored = sample.scored(lanes.reliability, lanes.familiarity)
+    admitted = lanes.certificate.admits(scored.predictions, scored.score, scored.eligible)
+    return {"score": scored.score.tolist(), "certified": admitted.astype(int).tolist()}
+
+
+def _edges(name: str, values: Array) -> Array:
+    """The edges of the bins of a signal (24 + 1,); shares are in [0, 1]."""
+    if name in ("distance_quantile", "confidence", "score"):
+        return np.linspace(0, 1, _N_BINS + 1)
+    if name == "similarity":
+        most = max(float(values.max(initial=0)), 1.0)
+        edges: Array = np.exp2(np.linspace(0, math.log2(1 + most), _N_BINS + 1)) - 1
+        edges[-1] = most  # which rounding may miss
+        return edges
+    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
+    return np.linspace(low, high if high > low else low + 1, _N_BINS + 1)
+
+
+def _thresholds_of(region: HighReliabilityRegion) -> dict[str, Any]:
+    return {
+        "alpha": region.alpha,
+        "found": region.found,
+        "min_rescaled_similarity": _finite(region.min_rescaled_similarity),
+        "thresholds": [_finite(threshold) for threshold in region.thresholds.tolist()],
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -6,6 +6,7 @@ import copy
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +109,6 @@ def _labels_of_texts(reading: Reading) -> list[Any] | None:
 
 
 def _states(reading: Reading) -> LabelledStates:
-    """The states of a data set, with labels of any types side by side."""
     blocks, name = list(reading.blocks()), reading.source.name
     has_labels = all(block.labels is not None for block in blocks)
     labels = [label for block in blocks for label in as_list(block.labels, "labels", name)] if has_labels else []
@@ -132,17 +132,13 @@ def _check_groups(classifier: SDMClassifier | SDMEnsemble, groups: Sequence[str]
 
 
 def _chosen(entrants: list[Entrant], names: Sequence[str]) -> list[Entrant]:
-    if not names:
-        return entrants
+    called = [f"{entrant.model} {entrant.name}".lower() for entrant in entrants]
     for name in names:
-        if not any(name.lower() in f"{entrant.model} {entrant.name}".lower() for entrant in entrants):
+        if not any(name.lower() in one for one in called):
             known = ", ".join(dict.fromkeys(entrant.name for entrant in entrants))
             raise InvalidInputError(f"No estimator has {name!r} in its name. Choose from {known}.")
-    return [
-        entrant
-        for entrant in entrants
-        if any(name.lower() in f"{entrant.model} {entrant.name}".lower() for name in names)
-    ]
+    is_chosen = [not names or any(name.lower() in one for name in names) for one in called]
+    return list(compress(entrants, is_chosen))
 
 
 def _language_model_name(saved: SavedModel) -> str:

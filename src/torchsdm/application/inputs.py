@@ -1,14 +1,17 @@
-"""An input on its way to states: opened, told apart, checked, and read by the language model if it contains texts."""
+"""Read an input, and decide row by row what can be used of it; write the hidden states of texts to a folder."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from itertools import repeat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from torch import Tensor
 
+from torchsdm.cluster import Backend, extract_on
 from torchsdm.data import (
     BadRow,
     BadRows,
@@ -17,7 +20,6 @@ from torchsdm.data import (
     Documents,
     LabelledStates,
     Source,
-    StatesOrigin,
     StatesStore,
     states_of,
 )
@@ -25,6 +27,9 @@ from torchsdm.errors import EmptyInputError, InvalidInputError, Remedy
 from torchsdm.hidden_states import BlockReader, HiddenStateExtractor
 from torchsdm.validation import is_storable_id
 from torchsdm.wording import shortened
+
+if TYPE_CHECKING:
+    from torchsdm.application.saved_model import SavedModel
 
 BLOCK = 1024  #: stored states to decide on at once
 
@@ -36,29 +41,28 @@ Piece: TypeAlias = "list[Document] | LabelledStates"
 class Reading:
     """An input, of which it is known whether it contains texts or states."""
 
-    model: str
-    """The model that it is read for, for messages."""
+    saved: SavedModel
+    """The model that it is read for: states must be of its width, and made as it was trained."""
     source: Source
     columns: Columns
     documents: Documents | None
     """Its texts; None if it contains states."""
-    find_extractor: Callable[[], HiddenStateExtractor] | None
-    """Loads what reads the texts."""
-    origin: StatesOrigin | None = None
-    """What states must be made from, if they say what they are made from."""
-    width: int | None = None
-    """The width that states must have."""
     needs_labels: bool = False
     takes_labels: bool = False
     bad: BadRows | None = None
     """Where rows that cannot be used are noted, before the block that follows them; None: they are errors."""
 
-    def pieces(self) -> tuple[PieceReader, Iterator[Piece]]:
-        """The blocks before any text is read, and what makes states of each."""
-        if self.documents is None or self.find_extractor is None:
-            return PieceReader(self.source.name, self.columns, self.needs_labels, self.takes_labels), self._stored()
-        reader, blocks = self.find_extractor().unread_blocks(self.documents, self.bad)
-        return PieceReader(self.source.name, self.columns, self.needs_labels, self.takes_labels, reader), blocks
+    def pieces(self, store: StatesStore | None = None) -> tuple[PieceReader, Iterator[Piece]]:
+        """The blocks, of texts before any is read unless there is a store, and what makes states of each."""
+        reader: BlockReader | None = None
+        pieces: Iterator[Piece] = self._stored()
+        if self.documents is not None and self.saved.text_classifier is not None:
+            extractor = self.saved.text_classifier.checked_extractor()
+            if store is None:
+                reader, pieces = extractor.unread_blocks(self.documents, self.bad)
+            else:
+                pieces = extractor.labelled_blocks(self.documents, store=store)
+        return PieceReader(self.source.name, self.columns, self.needs_labels, self.takes_labels, reader), pieces
 
     def blocks(self, store: StatesStore | None = None) -> Iterator[LabelledStates]:
         """The states of all rows that can be used, in blocks; an input without any is an error.
@@ -67,23 +71,13 @@ class Reading:
         """
         with self.source.errors():
             n_rows = 0
-            for block in self._blocks(store):
+            reader, pieces = self.pieces(store)
+            for block in map(reader.load(), pieces, repeat(self.bad)):
                 n_rows += len(block)
                 if len(block):
                     yield block
             if not n_rows:
                 raise self.nothing()
-
-    def _blocks(self, store: StatesStore | None) -> Iterator[LabelledStates]:
-        pieces: Iterator[Piece]
-        if self.documents is not None and self.find_extractor is not None and store is not None:
-            pieces = self.find_extractor().labelled_blocks(self.documents, store=store)
-            reader = PieceReader(self.source.name, self.columns, self.needs_labels, self.takes_labels)
-        else:
-            reader, pieces = self.pieces()
-        read = reader.load()
-        for piece in pieces:
-            yield read(piece, self.bad)
 
     def nothing(self) -> InvalidInputError:
         """The error for an input without any row that can be decided on."""
@@ -92,13 +86,16 @@ class Reading:
         return InvalidInputError(f"{self.source.name} has no row that can be decided on. {self.bad[min(self.bad)]}.")
 
     def _stored(self) -> Iterator[LabelledStates]:
-        columns = self.columns
-        names = (columns.states, columns.label or "labels", columns.id or "ids", "texts")
-        for block in states_of(self.source, BLOCK, names=names, bad=self.bad, width=self.width):
-            difference = None if self.origin is None or block.origin is None else self.origin.difference(block.origin)
+        columns, classifier = self.columns, self.saved.classifier
+        names, ours = (
+            (columns.states, columns.label or "labels", columns.id or "ids", "texts"),
+            classifier.states_origin_,
+        )
+        for block in states_of(self.source, BLOCK, names=names, bad=self.bad, width=classifier.n_features_in_):
+            difference = None if ours is None or block.origin is None else ours.difference(block.origin)
             if difference is not None:
                 raise InvalidInputError(
-                    f"{self.source.name} contains states of a different {difference.what} than {self.model} was "
+                    f"{self.source.name} contains states of a different {difference.what} than {self.saved.path} was "
                     f"trained on: {shortened(repr(difference.theirs))}, not {shortened(repr(difference.ours))}."
                 )
             yield block
@@ -184,3 +181,36 @@ def checked(
             raise InvalidInputError(f"{name}, {block.place(row)}: {problem}.")
         kept.append(row)
     return block if len(kept) == len(block) else block.take(kept)
+
+
+def embed_documents(
+    extractor: HiddenStateExtractor,
+    source: str,
+    columns: Columns,
+    output: Path,
+    *,
+    skip_problems: bool = False,
+    drop_repeated: bool = False,
+    shard_size: int = 1024,
+    backend: Backend = None,
+) -> dict[str, Any]:
+    """Extract the hidden states of an input of texts to a folder, or what is left of them to do.
+
+    Documents that cannot be used are an error, or left out if ``skip_problems``. A ``backend`` is a cluster to extract
+    on. Returns what ``extract_to`` does, with the number of documents ``skipped`` and their ``problems`` in words.
+    """
+    opened = Source.open(source, again=True)
+    with opened.errors():
+        documents = Documents(
+            opened,
+            text=columns.text,
+            label=columns.label,
+            id=columns.id,
+            answer=columns.answer,
+            problems="skip" if skip_problems else "raise",
+            repeated="drop" if drop_repeated else "keep",
+        )
+        elsewhere = extract_on(backend, "sdm embed")
+        counts = extractor.extract_to(output, documents, shard_size=shard_size, elsewhere=elsewhere)
+    report = documents.report
+    return {**counts, "skipped": report.n_problems, "problems": report.explain()}

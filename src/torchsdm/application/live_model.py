@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torchsdm.application.describe import standing
 from torchsdm.application.saved_model import SavedModel
-from torchsdm.application.summaries import standing
 from torchsdm.cluster import Backend
 from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, ModelFileError
@@ -377,7 +377,6 @@ class LiveModel:
                     raise
 
     def _take_in(self) -> bool:
-        """Replay what others wrote to the log."""
         before = self.snapshot.version
         if (acknowledged_version(self.path) or 0) == before == len(self._history):
             return False
@@ -399,12 +398,10 @@ class LiveModel:
         return log
 
     def _reload(self, mark: tuple[int, ...] | None) -> None:
-        """Another model was saved here, or the log was begun."""
         shown = self.snapshot.saved.classifier
         self._base, log = load_base(self.path, device=shown.device, verify=self._verify, backend=shown.backend)
         self._mark, self._history = mark, log.history
         self._show(replay(self._base, log))
 
     def _show(self, classifier: SDMClassifier | SDMEnsemble) -> None:
-        """Swap the snapshot, in one step for whoever asks."""
         self.snapshot = Snapshot(classifier.version_, self.snapshot.saved.with_classifier(classifier))

@@ -10,6 +10,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -48,13 +49,9 @@ def write_rows(path: Path | None, blocks: Blocks, like: Like | None = None) -> N
         return
     check_output(path)
     write = _WRITERS[path.suffix.lower()]
-    with whole_file(path) as temporary:
-        if write is _write_parquet:
-            with open(temporary, "wb") as file:
-                write(file, blocks, like)
-        else:
-            with open(temporary, "w", encoding="utf-8", newline="") as file:
-                write(file, blocks, like)
+    opening: Row = {"mode": "wb"} if write is _write_parquet else {"mode": "w", "encoding": "utf-8", "newline": ""}
+    with whole_file(path) as temporary, open(temporary, **opening) as file:
+        write(file, blocks, like)
 
 
 def flat(row: Row) -> Row:
@@ -95,10 +92,6 @@ def _write_csv(file: IO[Any], blocks: Blocks, like: Like | None = None, delimite
         writer.writerow(flat(like()))
 
 
-def _write_tsv(file: IO[Any], blocks: Blocks, like: Like | None = None) -> None:
-    _write_csv(file, blocks, like, "\t")
-
-
 def _write_parquet(file: IO[Any], blocks: Blocks, like: Like | None = None) -> None:
     """Blocks stay in memory as columns: the type of each column is known only at the end."""
     pa = _pyarrow()
@@ -131,7 +124,7 @@ _WRITERS: dict[str, Callable[[IO[Any], Blocks, Like | None], None]] = {
     ".jsonl": _write_json_lines,
     ".json": _write_json,
     ".csv": _write_csv,
-    ".tsv": _write_tsv,
+    ".tsv": partial(_write_csv, delimiter="\t"),
     ".parquet": _write_parquet,
 }
 

@@ -24,11 +24,12 @@ import numpy as np
 import torch
 
 from torchsdm.application.answers import answer_rows, given_block
+from torchsdm.application.describe import standing
 from torchsdm.application.live_model import LiveModel, Snapshot
-from torchsdm.application.summaries import standing
-from torchsdm.data import BadRows, Documents, LabelledStates
+from torchsdm.data import BadRows, Documents, LabelledStates, Source
 from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.estimators import Add, Recalibrate, Request, SDMClassifier, SDMEnsemble
+from torchsdm.labels import check_known_labels
 from torchsdm.model import CHANGES, Change, Judged, NewInput, ReviewStore
 from torchsdm.settings import REJECTED
 from torchsdm.validation import Array, is_storable_text
@@ -76,11 +77,9 @@ class ReviewQueue:
 
     def put_file(self, path: Path, source: str) -> dict[str, int]:
         """Put the texts of a file into the queue, read as ``Documents`` reads files; labels may be missing."""
-        try:
-            return self._put(path, source)
-        except InvalidInputError as error:
-            error.args = (error.what.replace(str(path), source),)
-            raise
+        opened = Source.open(path)
+        opened.name = source
+        return self._put(opened, source)
 
     def _put(self, rows: Any, source: str) -> dict[str, int]:
         if self.live.snapshot.saved.text_classifier is None:
@@ -183,9 +182,8 @@ class ReviewQueue:
 
     def label(self, row: int, label: Any, who: str) -> None:
         """Label an input with one of the classes; None skips it."""
-        classes = self._classifier.classes_.tolist()
-        if label is not None and label not in classes:
-            raise InvalidInputError(f"The label {label!r} is not a class of the model.")
+        if label is not None:
+            check_known_labels([label], self._classifier.classes_, "label", to="review")
         self.store.mark(row, label, _person(who), _now())
 
     def unlabel(self, who: str) -> int | None:
@@ -293,7 +291,6 @@ class ReviewQueue:
 
 
 def _labels(rows: Any) -> dict[int, Any]:
-    """The labels of those rows that have one, by the number of the row."""
     if isinstance(rows, list):
         return {number: row["label"] for number, row in enumerate(rows) if row.get("label") is not None}
     labelled = Documents(rows, problems="skip", repeated="keep")
@@ -334,7 +331,6 @@ def _judged(
 
 
 def _states(classifier: SDMClassifier | SDMEnsemble, flat: Array) -> Array:
-    """States as the classifier takes them, from flat rows."""
     shape = (-1,) * (classifier.input_ndim_ - 2)
     return flat.reshape(len(flat), *shape, classifier.n_features_in_)
 

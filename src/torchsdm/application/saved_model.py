@@ -1,8 +1,9 @@
-"""Open a saved classifier and read inputs for it."""
+"""Open a saved classifier with its guard, and read inputs for it."""
 
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from torchsdm.cluster import Backend
 from torchsdm.data import BadRows, Columns, Documents, LabelledStates, Source, join_states
 from torchsdm.errors import InvalidInputError, ModelFileError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier, load_classifier
+from torchsdm.trust import DriftGuard
 from torchsdm.validation import as_list
 
 
@@ -104,7 +106,7 @@ class SavedModel:
         """
         rejects, with_labels = bad is not None, needs_labels or takes_labels
         opened = Source.open(source, again=again or with_labels or not rejects)
-        documents = find_extractor = None
+        documents = None
         if not opened.holds_states(columns.states, text=columns.text if rejects else None):
             if self.text_classifier is None:
                 raise InvalidInputError(
@@ -121,20 +123,7 @@ class SavedModel:
                 problems="reject" if rejects else "raise",
                 repeated="keep",
             )
-            find_extractor = self.text_classifier.checked_extractor
-        classifier = self.classifier
-        return Reading(
-            str(self.path),
-            opened,
-            columns,
-            documents,
-            find_extractor,
-            classifier.states_origin_,
-            classifier.n_features_in_,
-            needs_labels,
-            takes_labels,
-            bad,
-        )
+        return Reading(self, opened, columns, documents, needs_labels, takes_labels, bad)
 
     def blocks(self, source: str, columns: Columns, **settings: Any) -> Iterator[LabelledStates]:
         """The states of an input in blocks, extracted if it contains texts; rows without ids are numbered.
@@ -155,3 +144,48 @@ class SavedModel:
         data = join_states(list(reading.blocks()))
         check(as_list(data.labels, "labels", reading.source.name), [])
         return data
+
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def open_guard(classifier: SDMClassifier | SDMEnsemble, path: Path | None = None) -> DriftGuard | None:
+    """The guard of a model, continued from a file if that exists; None for an ensemble, which has none.
+
+    A guard of another model, or of this one before an update, is refused.
+    """
+    if isinstance(classifier, SDMEnsemble):
+        if path is not None:
+            raise InvalidInputError("An ensemble has no drift guard: its numbers come from different rounds.")
+        return None
+    if path is not None and not path.parent.is_dir():
+        raise InvalidInputError(f"{path} cannot hold a drift guard: there is no directory {path.parent}.")
+    fresh = DriftGuard.from_classifier(classifier)
+    return fresh if path is None or not path.exists() else DriftGuard.load(path, fresh.fingerprint)
+
+
+def guard_state(guard: DriftGuard) -> dict[str, Any]:
+    """The status of a guard, as plain values."""
+    names = ("raised", "raised_at", "raised_by", "n_seen", "log_martingale", "log_threshold", "false_alarm")
+    return {**{name: getattr(guard, name) for name in names}, "resets": [vars(reset) for reset in guard.resets]}
+
+
+def continued_guard(classifier: SDMClassifier | SDMEnsemble, path: Path | None = None) -> DriftGuard | None:
+    """As ``open_guard``, but the guard of an earlier version of the model is succeeded by one of this version."""
+    fresh = open_guard(classifier)
+    if path is None or fresh is None or not path.exists():
+        return open_guard(classifier, path)
+    old = DriftGuard.load(path)
+    if old.fingerprint != fresh.fingerprint:
+        _LOGGER.warning("%s belongs to another version of the model: its stream ends; an alarm stays", path)
+    return successor(old, fresh, "the model was changed while nobody watched")
+
+
+def successor(old: DriftGuard | None, fresh: DriftGuard | None, reason: str) -> DriftGuard | None:
+    """The guard that goes on after a change of the model: the old one, if the change does not concern it.
+
+    Otherwise the stream ends, for the reason given, and the fresh guard begins another; an alarm stays.
+    """
+    if old is None or fresh is None or old.fingerprint == fresh.fingerprint:
+        return fresh if old is None or fresh is None else old
+    return fresh.succeed(old, reason)

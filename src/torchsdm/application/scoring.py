@@ -127,15 +127,10 @@ def score_blocks(
 
     Parameters
     ----------
-    saved : SavedModel
-        For a cluster, as it is on disk, which is what the replicas load.
-    source, columns, bad
+    saved, source, columns, k, texts, guard, backend
+        As for ``score``. Replicas on a cluster load the model as it is on disk.
+    bad
         As for ``SavedModel.reading``.
-    k, texts
-        As for ``answer_rows``.
-    guard : DriftGuard, optional
-    backend : RayBackend, optional
-        A cluster to decide on; by default this process decides.
     folder : path, optional
         Where a cluster's finished blocks are kept, to go on from: created if missing, and refused if it belongs to
         another job. ``remove_finished`` removes it once the rows are somewhere safe.
@@ -149,7 +144,7 @@ def score_blocks(
             kept = None
             if folder is not None:
                 kept = stack.enter_context(_FinishedBlocks.opened(Path(folder), _job(saved, reading, k, texts)))
-            answered = _on_cluster(saved, reading, backend, k, texts, guard, kept)
+            answered = _noted(reading, _on_cluster(saved, reading, backend, k, texts, kept), guard)
         yield from with_rejected(((one.numbers, one.rows) for one in answered), {} if bad is None else bad)
 
 
@@ -178,38 +173,10 @@ def _answered(saved: SavedModel, block: LabelledStates, bad: BadRows | None = No
 
 
 def _on_cluster(
-    saved: SavedModel,
-    reading: Reading,
-    backend: RayBackend,
-    k: int,
-    texts: bool,
-    guard: DriftGuard | None,
-    kept: _FinishedBlocks | None,
+    saved: SavedModel, reading: Reading, backend: RayBackend, k: int, texts: bool, kept: _FinishedBlocks | None
 ) -> Iterator[_Answered]:
     """The answers to all blocks: those that are kept, then the others as they are decided, and kept."""
-    n_rows = 0
-    with reading.source.errors():
-        reader, pieces = reading.pieces()
-        for answered in _decided_there(saved, reader, pieces, backend, k, texts, reading.bad is None, kept):
-            if reading.bad is not None:
-                reading.bad.update(answered.bad)
-            n_rows += len(answered.rows)
-            if answered.rows:
-                yield answered if guard is None else replace(answered, rows=_watched(guard, answered.rows))
-        if not n_rows:
-            raise reading.nothing()
-
-
-def _decided_there(
-    saved: SavedModel,
-    reader: PieceReader,
-    pieces: Iterator[Piece],
-    backend: RayBackend,
-    k: int,
-    texts: bool,
-    is_strict: bool,
-    kept: _FinishedBlocks | None,
-) -> Iterator[_Answered]:
+    reader, pieces = reading.pieces()
     n_kept = 0 if kept is None else kept.n_finished
     for number, _ in enumerate(islice(pieces, n_kept)):  # read again, since unusable rows are noted then
         if kept is not None:
@@ -218,11 +185,25 @@ def _decided_there(
     if reader.reader is not None:
         sent = portable(reader.reader)
         reader, kind = replace(reader, reader=sent), device_type(sent)
-    replica = _Replica(_ModelFiles.of(saved), reader, k, texts, is_strict)
+    replica = _Replica(_ModelFiles.of(saved), reader, k, texts, reading.bad is None)
     for number, answered in enumerate(map_in_order(backend, replica.load, pieces, device_type=kind), start=n_kept):
         if kept is not None:
             kept.write(number, answered)
         yield answered
+
+
+def _noted(reading: Reading, answers: Iterator[_Answered], guard: DriftGuard | None) -> Iterator[_Answered]:
+    """Answers from elsewhere, with what is noted here: unusable rows, and what the guard sees."""
+    n_rows = 0
+    with reading.source.errors():
+        for answered in answers:
+            if reading.bad is not None:
+                reading.bad.update(answered.bad)
+            n_rows += len(answered.rows)
+            if answered.rows:
+                yield answered if guard is None else replace(answered, rows=_watched(guard, answered.rows))
+        if not n_rows:
+            raise reading.nothing()
 
 
 @dataclass(frozen=True)
@@ -242,7 +223,6 @@ class _Watchable:
 
 
 def _watched(guard: DriftGuard, rows: list[Row]) -> list[Row]:
-    """The rows after a guard has seen them."""
     columns = {one.name: np.array([row[one.name] for row in rows]) for one in fields(_Watchable)}
     distances = [math.inf if row["nearest_distance"] is None else row["nearest_distance"] for row in rows]
     watched: Any = guard.watch(_Watchable(**{**columns, "nearest_distance": np.array(distances)}))  # type: ignore[arg-type]
@@ -284,8 +264,6 @@ class _ModelFiles:
 
 @dataclass(frozen=True)
 class _Replica:
-    """What a replica needs to answer blocks."""
-
     model: _ModelFiles
     reader: PieceReader
     k: int
@@ -306,7 +284,6 @@ class _Replica:
 
 
 def _job(saved: SavedModel, reading: Reading, k: int, texts: bool) -> dict[str, Any]:
-    """Everything that the rows of a job depend on, as plain values."""
     source = reading.source
     return {
         "torchsdm": __version__,

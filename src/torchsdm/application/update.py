@@ -8,17 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torchsdm.application.describe import told_once
+import numpy as np
+
+from torchsdm.application.answers import given_block
+from torchsdm.application.describe import standing, summary, told_once
 from torchsdm.application.live_model import LiveModel
 from torchsdm.application.saved_model import SavedModel
-from torchsdm.application.summaries import standing, summary
 from torchsdm.data import Columns, LabelledStates
 from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.estimators import Add, Certify, Recalibrate, Relabel, Remove, Request, SDMClassifier, SDMEnsemble
 from torchsdm.labels import check_known_labels
 from torchsdm.model import CALIBRATION, CERTIFICATION, SUPPORT, holds_model, login_name
 
-_SETS = {"added": SUPPORT, "added_calibration": CALIBRATION}
+_SETS = {"add": SUPPORT, "add_calibration": CALIBRATION}
 
 
 class ModelChange:
@@ -114,7 +116,7 @@ def update_model(
         labels = [classes.get(value, value) for value in relabelled.values()]
         check_known_labels(labels, classifier.classes_, "relabel", allow_new=allow_new_labels)
         change.apply(Relabel([known.get(str(name), name) for name in relabelled], labels, allow_new_labels))
-    for (what, to), file in zip(_SETS.items(), (add, add_calibration), strict=True):
+    for what, to, file in (("added", SUPPORT, add), ("added_calibration", CALIBRATION, add_calibration)):
         if file is not None:
             data = new_examples(change.saved, file, columns, classifier, to, allow_new_labels=allow_new_labels)
             change.apply(Add(data, to, "keep" if keep_repeated else "refuse", allow_new_labels))
@@ -189,3 +191,51 @@ def _new_ids(ids: Any, known: Mapping[str, Any]) -> list[Any] | None:
     names = list(ids)
     is_numbered = names == list(range(len(names)))
     return None if is_numbered and any(str(name) in known for name in names) else names
+
+
+def change_requests(saved: SavedModel, changes: Sequence[Mapping[str, Any]]) -> list[Request]:
+    """What ``LiveModel.make`` takes, from mappings with the key ``what`` and the values that go with it.
+
+    - ``add`` and ``add_calibration``: ``labels``, ``texts`` (with ``answers``, if those are judged) or
+      ``hidden_states``, and, if wanted, ``ids``, ``allow_new_labels`` and ``keep_repeated``;
+    - ``relabel``: ``ids`` and ``labels``, and, if wanted, ``allow_new_labels``;
+    - ``remove``: ``ids``;
+    - ``recalibrate``: ``alpha``, ``min_class_count`` and ``policy``, if wanted.
+
+    Labels are checked before a language model reads any text.
+    """
+    for change in changes:
+        to, labels = _SETS.get(change["what"], SUPPORT), change.get("labels") or []
+        allow_new = bool(change.get("allow_new_labels"))
+        check_known_labels(labels, saved.classifier.classes_, "labels", to=to, allow_new=allow_new)
+    return [_request(saved, change) for change in changes]
+
+
+def _request(saved: SavedModel, change: Mapping[str, Any]) -> Request:
+    what, allow_new = change["what"], bool(change.get("allow_new_labels"))
+    if what in _SETS:
+        repeated = "keep" if change.get("keep_repeated") else "refuse"
+        return Add(_points(saved, change), _SETS[what], repeated, allow_new)
+    if what == "relabel":
+        return Relabel(change["ids"], change["labels"], allow_new)
+    if what == "remove":
+        return Remove(change["ids"])
+    if what == "recalibrate":
+        return Recalibrate(change.get("alpha"), change.get("min_class_count"), change.get("policy"))
+    raise InvalidInputError(f"'what' must be add, add_calibration, relabel, remove or recalibrate. Got {what!r}.")
+
+
+def _points(saved: SavedModel, change: Mapping[str, Any]) -> LabelledStates:
+    texts, labels, ids = change.get("texts"), change["labels"], change.get("ids")
+    if texts is not None and saved.text_classifier is not None:
+        if any(not isinstance(text, str) for text in texts):
+            raise InvalidInputError("texts: examples must be strings.")
+        read = saved.text_classifier.checked_extractor().labelled_states(texts, answers=change.get("answers"))
+    else:
+        read = given_block(saved, texts=texts, hidden_states=change.get("hidden_states"))
+    for name, values in (("labels", labels), ("ids", ids)):
+        if values is not None and len(values) != len(read):
+            raise InvalidInputError(f"{name}: there must be {len(read)}, one for each example. Got {len(values)}.")
+    if not np.isfinite(read.hidden_states).all():
+        raise InvalidInputError("hidden_states: the states contain NaN or infinity.")
+    return replace(read, labels=labels, ids=ids)

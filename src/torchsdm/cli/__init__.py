@@ -1,4 +1,4 @@
-"""The command ``sdm``: one module per verb; each parses, calls and prints."""
+"""The command ``sdm``: one module per kind of verb; each verb parses, calls and prints."""
 
 from torchsdm.cli.command import main
 

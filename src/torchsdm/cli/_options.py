@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from torchsdm.cli._words import rejected_line
 from torchsdm.errors import InvalidInputError
 from torchsdm.settings import PROMPT_NAMES, Columns
 
@@ -27,10 +26,11 @@ if TYPE_CHECKING:
     from torchsdm.application import LiveModel, SavedModel
     from torchsdm.cluster import Backend
     from torchsdm.data import BadRow
-    from torchsdm.hidden_states import HiddenStateExtractor, TaskPrompt
+    from torchsdm.hidden_states import HiddenStateExtractor
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _EXIT_INTERRUPTED = 128 + 2  # SIGINT
+_ROWS = 5  # that could not be read, to be shown
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 LANGUAGE_MODEL_HELP = (
@@ -59,16 +59,20 @@ def _bundled(kind: Callable[..., Any], name: str, options: dict[str, Option]) ->
             bundle = kind(**{option: values.pop(option) for option in options})
             return command(**values, **{name: bundle})
 
-        return _decorated(with_bundle, options.values())  # type: ignore[no-any-return]
+        return _together(*options.values())(with_bundle)
 
     return decorate
 
 
-def _decorated(command: Any, options: Iterable[Option]) -> Any:
-    """A command with options, listed in this order."""
-    for option in reversed(list(options)):
-        command = option(command)
-    return command
+def _together(*options: Option) -> Callable[[Any], Any]:
+    """Several options as one, listed in this order."""
+
+    def decorate(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 #: ``columns``: the columns of text, label, id and answer in a file of texts.
@@ -101,8 +105,7 @@ def open_live(path: str, writable: bool) -> LiveModel:
     """A model to change; others can change it, too, until ours is written."""
     from torchsdm.application import LiveModel
 
-    verb = f"sdm {click.get_current_context().info_name}"
-    return LiveModel.open(path, who=verb, writable=writable, exclusive=False)
+    return LiveModel.open(path, who=_verb(), writable=writable, exclusive=False)
 
 
 language_model_options = _bundled(
@@ -139,14 +142,16 @@ class AskedModel:
                 raise InvalidInputError("A prompt needs a language model: --language-model NAME.")
             return None
         template = self._template()
-        from torchsdm.hidden_states import HiddenStateExtractor
+        from torchsdm.hidden_states import HiddenStateExtractor, TaskPrompt, task_prompt
 
+        known = task_prompt(template, "--prompt")
+        words = known.label_words if self.label_words is None else _label_words(self.label_words)
+        prompt = TaskPrompt(known.template, words, known.system if self.system is None else self.system)
         names = ("max_tokens", "device", "revision", "trust_remote_code")
         settings |= {name: getattr(self, name) for name in names}
-        return HiddenStateExtractor(self.reference, self._asked(template), verbose=True, **settings)
+        return HiddenStateExtractor(self.reference, prompt, verbose=True, **settings)
 
     def _template(self) -> str | None:
-        """The prompt, as given or from a file."""
         if self.prompt_file is None:
             return self.prompt
         if self.prompt is not None:
@@ -155,14 +160,6 @@ class AskedModel:
             return self.prompt_file.read_text(encoding="utf-8").rstrip("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidInputError(f"{self.prompt_file} cannot be read as a template: {error}.") from error
-
-    def _asked(self, template: str | None) -> TaskPrompt:
-        """The prompt, with the given label words and system message, if any."""
-        from torchsdm.hidden_states import TaskPrompt, task_prompt
-
-        known = task_prompt(template, "--prompt")
-        words = known.label_words if self.label_words is None else _label_words(self.label_words)
-        return TaskPrompt(known.template, words, known.system if self.system is None else self.system)
 
 
 asked_model_options = _bundled(
@@ -244,10 +241,11 @@ def cost_options(*, required: bool) -> Callable[[Command], Command]:
         help="Cost of a wrong answer. With CLASS=, for inputs of that true class; then name every class.",
     )
     review = click.option("--cost-review", type=float, required=required, metavar="COST", help="Cost of one review.")
-    return lambda command: _decorated(command, [error, review])
+    return _together(error, review)
 
 
-_COMPARISONS = (
+#: The data that a model was fitted on, and which estimators to train on them and compare it with.
+comparison_options = _together(
     click.option("--training", metavar="FILE", help="MODEL's training data, to train other estimators on."),
     click.option("--certification", metavar="FILE", help="MODEL's certification set, if it had its own."),
     click.option("--calibration", metavar="FILE", help="MODEL's calibration set, if it had its own."),
@@ -257,18 +255,10 @@ _COMPARISONS = (
         help="Which estimators to train, comma-separated: language model, cnn, vbll, today.",
     ),
 )
-
-
-def comparison_options(command: Command) -> Command:
-    """The data that a model was fitted on, and which estimators to train on them and compare it with."""
-    return _decorated(command, _COMPARISONS)  # type: ignore[no-any-return]
-
-
-def strict_option(command: Command) -> Command:
-    """``--strict``."""
-    return click.option(
-        "--strict", is_flag=True, help="Stop at the first row that cannot be read. Default: it is rejected."
-    )(command)
+strict_option = click.option(
+    "--strict", is_flag=True, help="Stop at the first row that cannot be read. Default: it is rejected."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
 def guard_option(what: str) -> Callable[[Command], Command]:
@@ -283,11 +273,6 @@ def ray_option(what: str) -> Callable[[Command], Command]:
     return click.option("--ray", "backend", default=None, metavar="auto|HOST:PORT", help=f"{what} on a Ray cluster.")
 
 
-def json_option(command: Command) -> Command:
-    """``--json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")(command)
-
-
 def output_option(what: str, *, is_directory: bool = True, **settings: Any) -> Callable[[Command], Command]:
     """``--output``, refused before any work is done if it cannot be written."""
 
@@ -299,43 +284,36 @@ def output_option(what: str, *, is_directory: bool = True, **settings: Any) -> C
     return click.option("-o", "--output", type=click.Path(path_type=Path), callback=checked, help=what, **settings)
 
 
-@dataclass(frozen=True)
-class Signature:
-    """Who changes a model, and why; both go into its log."""
+def _signed(who: str | None, why: str | None, **values: Any) -> dict[str, Any]:
+    """Who changes a model and why, by default the user and the verb, beside other arguments of the change."""
+    from torchsdm.model import login_name
 
-    who: str | None
-    why: str | None
+    return {**values, "who": login_name() if who is None else who, "why": _verb() if why is None else why}
 
-    def said(self) -> dict[str, str]:
-        """The arguments ``who`` and ``why`` of a change; by default the user and the verb."""
-        from torchsdm.model import login_name
 
-        verb = f"sdm {click.get_current_context().info_name}"
-        return {"who": login_name() if self.who is None else self.who, "why": verb if self.why is None else self.why}
+def _verb() -> str:
+    return f"sdm {click.get_current_context().info_name}"
 
 
 _SIGNATURE: dict[str, Option] = {
     "who": click.option("--who", metavar="NAME", help="Who makes the change, for the log. Default: your login name."),
     "why": click.option("--why", metavar="REASON", help="Why, for the log."),
 }
-signature_options = _bundled(Signature, "signature", _SIGNATURE)
+#: ``signature``: the arguments ``who`` and ``why`` of a change, which go into the model's log.
+signature_options = _bundled(_signed, "signature", _SIGNATURE)
 
 
 def model_output_options(what: str, **settings: Any) -> Callable[[Command], Command]:
     """``--output`` and ``--overwrite``, for the directory of a model."""
-    return lambda command: _decorated(command, [output_option(what, **settings), _OVERWRITE])
+    return _together(output_option(what, **settings), _OVERWRITE)
 
 
 _OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace a model that is in --output already.")
 
 
-def _writing(why: str | None, **values: Any) -> dict[str, Any]:
-    return {**values, "why": f"sdm {click.get_current_context().info_name}" if why is None else why}
-
-
 #: ``writing``: where a changed model is written, and who changes it why, as ``application.ModelChange`` takes it.
 writing_options = _bundled(
-    _writing,
+    _signed,
     "writing",
     {
         "output": output_option("Directory for the changed model. Default: MODEL itself, whose log gets the change."),
@@ -381,7 +359,10 @@ def say(result: dict[str, Any], text: str, as_json: bool) -> None:
 def warn_of_rejected(bad: Mapping[int, BadRow], n_rows: int, source: str) -> None:
     """Say on standard error how many rows of an input could not be read, if any, and which came first."""
     if bad:
-        click.echo(f"sdm: warning: {rejected_line(bad, n_rows, source)}", err=True)
+        first = "; ".join(str(bad[number]) for number in sorted(bad)[:_ROWS])
+        more = f"; and {len(bad) - _ROWS:,} more" * (len(bad) > _ROWS)
+        said = f"{len(bad):,} of {n_rows:,} rows could not be read and {'is' if len(bad) == 1 else 'are'} rejected"
+        click.echo(f"sdm: warning: {source}: {said}. {first}{more}.", err=True)
 
 
 def log_to_terminal() -> None:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchsdm.errors import NoCertificateWarning, NoRegionWarning, Remedy
 from torchsdm.wording import described, listed, percent
 
-if TYPE_CHECKING:
-    from torchsdm.data import BadRow
-
 _SHOWN = 3  # classes that lack examples
-_ROWS = 5  # that could not be read
 _SAID = (NoRegionWarning.__name__, NoCertificateWarning.__name__)  # warnings that the lines above them have said
 
 
@@ -52,7 +48,6 @@ def trust_lines(result: dict[str, Any]) -> list[str]:
 
 
 def _advice(result: dict[str, Any]) -> list[str]:
-    """The one or two things that are most likely to help."""
     certificate, counts, model = result["certificate"], result["class_counts"], result["model"]
     found: list[str] = []
     if certificate is not None and not certificate["found"]:
@@ -174,11 +169,3 @@ def change_lines(before: dict[str, Any], after: dict[str, Any], is_recalibrated:
         until = "" if is_recalibrated else " until it is recalibrated"
         lines.append(f"admits {shares('admitted_share')} of the certification sample{until}")
     return [*lines, f"the region admits {shares('region_share')} of the calibration set"]
-
-
-def rejected_line(bad: Mapping[int, BadRow], n_rows: int, source: str) -> str:
-    """How many rows of an input could not be read, and the first of them with their reasons."""
-    first = [str(bad[number]) for number in sorted(bad)[:_ROWS]]
-    more = f"; and {len(bad) - len(first):,} more" * (len(bad) > len(first))
-    are = "is" if len(bad) == 1 else "are"
-    return f"{source}: {len(bad):,} of {n_rows:,} rows could not be read and {are} rejected. {'; '.join(first)}{more}."

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from torchsdm.cli._options import AskedModel, asked_model_options, column_options, json_option, output_option, say
-
-if TYPE_CHECKING:
-    from torchsdm.data import Columns
+from torchsdm.settings import Columns
 
 
 @click.command()
@@ -71,7 +68,6 @@ def audit(
 
 
 def _advice(columns: Columns, output: Path | None) -> str:
-    """What to do with the list."""
     label = "label" if columns.label is None else columns.label
     fields = "columns id, label, suggested, contradiction, neighbors"
     where = "-o FILE writes all rows" if output is None else f"{output} has all rows ({fields})"

@@ -13,21 +13,15 @@ import click
 from torchsdm import __version__
 from torchsdm.cli._options import log_to_terminal
 from torchsdm.cli.audit import audit
-from torchsdm.cli.choose import choose
 from torchsdm.cli.demo import demo
 from torchsdm.cli.doctor import doctor
 from torchsdm.cli.embed import embed
-from torchsdm.cli.evaluate import evaluate
-from torchsdm.cli.explain import explain
-from torchsdm.cli.export import export
-from torchsdm.cli.guard import guard
+from torchsdm.cli.evaluate import evaluate, export, report
 from torchsdm.cli.history import compact, log, undo
-from torchsdm.cli.mcp import mcp
-from torchsdm.cli.predict import predict
-from torchsdm.cli.report import report
-from torchsdm.cli.serve import serve
+from torchsdm.cli.predict import explain, guard, predict
+from torchsdm.cli.serve import mcp, serve
 from torchsdm.cli.train import train
-from torchsdm.cli.update import certify, recalibrate, update
+from torchsdm.cli.update import certify, choose, recalibrate, update
 from torchsdm.errors import InvalidInputError, TorchSDMError, worded
 from torchsdm.settings import parse_toml, read_settings
 

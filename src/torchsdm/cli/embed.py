@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -18,11 +18,8 @@ from torchsdm.cli._options import (
     say,
 )
 from torchsdm.errors import InvalidInputError
-from torchsdm.settings import SEGMENTS
+from torchsdm.settings import SEGMENTS, Columns
 from torchsdm.wording import counted
-
-if TYPE_CHECKING:
-    from torchsdm.data import Columns
 
 
 @click.command()

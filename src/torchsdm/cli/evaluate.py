@@ -1,8 +1,9 @@
-"""``sdm evaluate``: what a saved model admits of data sets, and how often it is right, beside other estimators."""
+"""``sdm evaluate``, ``sdm report`` and ``sdm export``: what a saved model admits, a report, and an export."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import click
 
@@ -10,15 +11,15 @@ from torchsdm.cli._options import (
     LanguageModel,
     column_options,
     comparison_options,
+    cost_options,
     json_option,
     language_model_options,
+    output_option,
     ray_option,
+    say,
     strict_option,
     warn_of_rejected,
 )
-
-if TYPE_CHECKING:
-    pass
 
 FORMATS = ("text", "markdown", "latex", "csv", "json")
 
@@ -98,3 +99,75 @@ def evaluate(
     else:
         writers: dict[str, Any] = {"text": table.to_text, "markdown": table.to_markdown, "latex": table.to_latex}
         click.echo(writers[form](intervals=intervals))
+
+
+@click.command()
+@click.argument("model", metavar="MODEL")
+@click.argument("data", metavar="[NAME=]DATA...", nargs=-1, required=True)
+@output_option("The HTML file.", is_directory=False, required=True)
+@click.option("--title", help="Default: the model's name.")
+@click.option("--no-texts", is_flag=True, help="Quote no texts, for data you must not share.")
+@cost_options(required=False)
+@comparison_options
+@strict_option
+@column_options
+@language_model_options
+@json_option
+def report(
+    model: str,
+    output: Path,
+    no_texts: bool,
+    strict: bool,
+    language_model: LanguageModel,
+    as_json: bool,
+    **asked: Any,
+) -> None:
+    r"""Write an HTML report on a saved MODEL and DATA: tables, plots, examples, and where numbers come from.
+
+    DATA without labels, or with labels outside MODEL's classes, are shown without accuracy: lanes, reasons, examples.
+
+    A row of DATA that cannot be read counts as rejected; --strict stops at the first.
+
+    \b
+    Examples:
+      sdm report model test.jsonl tweets=tweets.csv -o report.html
+      sdm report model test.jsonl -o report.html --cost-error 20 --cost-review 1
+    """
+    from torchsdm.application import report_model
+    from torchsdm.data import BadRows
+
+    bad: dict[str, BadRows] = {}
+    noted: dict[str, Any] = {"bad": None if strict else bad}
+    saved = language_model.open(model)
+    evaluation = report_model(saved, output=output, texts=not no_texts, **asked, **noted)
+    for name, rows in bad.items():
+        warn_of_rejected(rows, evaluation.n_rows(name), name)
+    for note in evaluation.notes:
+        click.echo(f"sdm: {note}", err=True)
+    sizes = {name: evaluation.n_inputs(name) for name in evaluation.data_sets}
+    say(
+        {"report": str(output), "inputs": sizes, "unread": evaluation.unread},
+        f"{output}: {sum(sizes.values())} inputs in {len(sizes)} data sets.",
+        as_json,
+    )
+
+
+@click.command()
+@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
+@output_option("Folder for the export.", required=True)
+@json_option
+def export(model: Path, output: Path, as_json: bool) -> None:
+    r"""Write a saved MODEL as a folder that decides on states with NumPy alone, without torch and torchsdm.
+
+    The folder has two files: sdm_model.npz and the module sdm_numpy.py, whose load(FOLDER).decide(states) gives the
+    decisions of MODEL. It reads states, not texts, and has no drift guard and no explanations.
+
+    \b
+    Example:
+      sdm export model -o exported
+    """
+    from torchsdm.application import export_model
+
+    sizes = export_model(model, output)
+    text = f"{output}: {sum(sizes.values()) / 1e6:.1f} MB in {' and '.join(sizes)}, to copy to where it decides."
+    say({"export": str(output), "bytes": sizes}, text, as_json)

@@ -1,7 +1,8 @@
-"""``sdm predict``: one decision per input, in input order."""
+"""``sdm predict``, ``sdm explain`` and ``sdm guard``: a decision per input, what is behind it, the drift guard."""
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,13 +23,12 @@ from torchsdm.cli._options import (
     warn_of_rejected,
 )
 from torchsdm.errors import InvalidInputError
-from torchsdm.settings import LANES, REJECTED
+from torchsdm.settings import LANES, REJECTED, Columns
 from torchsdm.wording import counted, guard_line, shortened
 
 if TYPE_CHECKING:
     from torchsdm.application import SavedModel, Scores
     from torchsdm.cluster import RayBackend
-    from torchsdm.data import Columns
 
 
 @click.command()
@@ -153,3 +153,84 @@ def _say(
     done = f"{scores.n_admitted} of {n} inputs admitted ({listed}); decisions in {output}."
     done = done if n else f"0 inputs: {inputs} is empty, and so is {output}."
     say(summary, done if state is None else f"{done}\n{guard_line(state, guard_file)}", as_json)
+
+
+_HEADING = 300  # characters to show of an input's text
+
+
+@click.command()
+@click.argument("model", metavar="MODEL")
+@click.argument("inputs", metavar="INPUT", required=False)
+@click.option("-k", "--exemplars", default=5, show_default=True, help="Nearest training examples to show.")
+@click.option(
+    "--only", "only", multiple=True, metavar="ID", help="Explain only the input with this id; can be repeated."
+)
+@click.option(
+    "-t", "--say", "texts", multiple=True, metavar="TEXT", help="Explain this text instead of INPUT; can be repeated."
+)
+@click.option("-n", "--first", type=int, metavar="N", help="Explain only the first N inputs.")
+@column_options
+@language_model_options
+@json_option
+def explain(
+    model: str,
+    inputs: str | None,
+    exemplars: int,
+    only: tuple[str, ...],
+    texts: tuple[str, ...],
+    first: int | None,
+    columns: Columns,
+    language_model: LanguageModel,
+    as_json: bool,
+) -> None:
+    r"""Show each decision, its nearest training examples, and the accuracy of calibration points like the input.
+
+    With --json, print one row per input: what sdm predict --texts writes, and the calibration points.
+
+    \b
+    Examples:
+      sdm explain model new.jsonl --only ticket-17
+      sdm explain model --say "A film to remember."
+    """
+    if (inputs is None) == (not texts):
+        raise InvalidInputError("Give either INPUT or --say TEXT.")
+    if exemplars < 1 or (first is not None and first < 1):
+        raise InvalidInputError("--exemplars and --first must be at least 1.")
+    from torchsdm.application import explain_inputs
+
+    saved = language_model.open(model)
+    for row, words in explain_inputs(saved, inputs, columns, k=exemplars, texts=texts, only=only, first=first):
+        if as_json:
+            click.echo(json.dumps(row, allow_nan=False, ensure_ascii=False))
+            continue
+        heading = f"id {row['id']!r}" if row["text"] is None else f"id {row['id']!r} {row['text']}"
+        click.echo(f"{shortened(heading, _HEADING)}\n{words}\n")
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("--reset", "reason", metavar="REASON", help="Start again with an empty stream, and remember why.")
+@json_option
+def guard(file: Path, reason: str | None, as_json: bool) -> None:
+    r"""Show the drift guard that sdm predict or sdm serve keeps in FILE, or reset it after an alarm.
+
+    \b
+    Examples:
+      sdm guard model.guard
+      sdm guard model.guard --reset "new product names, certified again"
+    """
+    from torchsdm.application import guard_state
+    from torchsdm.trust import DriftGuard
+
+    watching = DriftGuard.load(file)
+    if reason is not None:
+        watching.reset(reason)
+        watching.save(file)
+    state = guard_state(watching)
+    earlier = [
+        f"Reset after {one['n_seen']:,} inputs"
+        + ("" if one["raised_at"] is None else f", raised at {one['raised_at']:,}")
+        + f": {one['reason']}"
+        for one in state["resets"]
+    ]
+    say(state, "\n".join([guard_line(state, file), *earlier]), as_json)

@@ -1,4 +1,4 @@
-"""``sdm serve``: a saved model behind HTTP."""
+"""``sdm serve`` and ``sdm mcp``: a saved model behind HTTP, and as tools for agents."""
 
 from __future__ import annotations
 
@@ -80,10 +80,8 @@ def serve(
     run_service(
         model,
         ServiceSettings(token=token, max_body=max_megabytes * MEGABYTE, **settings),
-        model=language_model.reference,
-        device=language_model.device,
-        batch_tokens=language_model.batch_tokens,
         backend=backend,
+        **language_model.opening(),
     )
 
 
@@ -95,3 +93,26 @@ def _token(file: Path | None) -> str | None:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"--token-file {file} cannot be read: {error}.") from error
+
+
+@click.command()
+@click.argument("model", metavar="MODEL")
+@click.option("--texts", is_flag=True, help="Quote the texts of training examples in explanations.")
+@click.option("--writable", is_flag=True, help="Let agents add examples to the support. Every change can be undone.")
+@language_model_options
+def mcp(model: str, texts: bool, writable: bool, language_model: LanguageModel) -> None:
+    r"""Offer a saved MODEL to agents, as tools of the Model Context Protocol over standard input and output.
+
+    The tools are decide, explain and describe_model; with --writable also add_example.
+
+    \b
+    Example, in the settings of an agent:
+      {"mcpServers": {"torchsdm": {"command": "sdm", "args": ["mcp", "/path/to/model"]}}}
+    """
+    from torchsdm.application import LiveModel
+    from torchsdm.model import login_name
+    from torchsdm.service import create_tools
+
+    live = LiveModel.open(model, who="sdm mcp", writable=writable, exclusive=False, **language_model.opening())
+    who = f"{login_name()}, through an agent"
+    create_tools(live, texts=texts, writable=writable, who=who).run("stdio")

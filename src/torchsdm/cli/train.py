@@ -148,7 +148,6 @@ def train(
 
 
 def _sentences(result: dict[str, Any]) -> str:
-    """What training did, what the model admits, and what to do next."""
     n_rounds, accuracies = result["n_rounds"], result["calibration_accuracies"]
     right = " to ".join(dict.fromkeys(percent(one) for one in (min(accuracies), max(accuracies))))
     n_background = result["n_background"]
@@ -172,7 +171,6 @@ def _sentences(result: dict[str, Any]) -> str:
 
 
 def _class_weight(given: tuple[str, ...]) -> str | dict[str, float] | None:
-    """What --class-weight says."""
     if not given or given == ("balanced",):
         return given[0] if given else None
     weights = {}

@@ -1,4 +1,4 @@
-"""``sdm update``, ``sdm recalibrate`` and ``sdm certify``: change a saved model without training."""
+"""``sdm update``, ``sdm recalibrate``, ``sdm certify`` and ``sdm choose``: change a saved model without training."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torchsdm.cli._options import (
     LanguageModel,
     alpha_option,
     column_options,
+    cost_options,
     json_option,
     language_model_options,
     say,
@@ -125,14 +126,12 @@ def certify(model: str, writing: dict[str, Any], language_model: LanguageModel, 
 
 
 def _counts(result: dict[str, Any]) -> str:
-    """How many examples an update concerns."""
     words = {"added": "added to the support", "added_calibration": "added to the calibration set"}
     words |= {"removed": "removed", "relabelled": "relabelled"}
     return ", ".join(f"{result[what]} {said}" for what, said in words.items() if result[what]) + "."
 
 
 def _ending(result: dict[str, Any]) -> list[str]:
-    """What became of an update."""
     if result["written"]:
         version = f", as version {result['version']}" if result["version"] else ""
         return [f"Written to {result['model']}{version}."]
@@ -143,7 +142,6 @@ def _ending(result: dict[str, Any]) -> list[str]:
 
 
 def _pairs(given: tuple[str, ...]) -> dict[str, str]:
-    """Labels by id, from ID=LABEL."""
     pairs = {}
     for one in given:
         name, _, label = one.rpartition("=")
@@ -153,3 +151,56 @@ def _pairs(given: tuple[str, ...]) -> dict[str, str]:
             raise InvalidInputError("--relabel names an id twice.")
         pairs[name] = label
     return pairs
+
+
+_FINE = 0.895  # from here on every alpha has a line in the table; below, every twentieth
+
+
+@click.command()
+@click.argument("model", metavar="MODEL")
+@click.argument("data", metavar="[DATA]", required=False)
+@cost_options(required=True)
+@click.option("--dry-run", is_flag=True, help="Only print: certify nothing and write nothing.")
+@writing_options
+@column_options
+@language_model_options
+@json_option
+def choose(model: str, writing: dict[str, Any], language_model: LanguageModel, as_json: bool, **asked: Any) -> None:
+    r"""Choose alpha for a saved MODEL by what a wrong answer and a review cost, and certify it.
+
+    The choice is an estimate on the calibration set. The certificate is then made on data that the choice has not seen:
+    the model's certification sample or, better if that has served before, new labelled DATA. If no alpha pays, or none
+    will probably be certified, the model stays as it is.
+
+    \b
+    Examples:
+      sdm choose model --cost-error 20 --cost-review 1 --dry-run
+      sdm choose model checked.jsonl --cost-error spam=50 --cost-error ham=5 --cost-review 1
+    """
+    from torchsdm.application import choose_alpha
+
+    result = choose_alpha(model, language_model=language_model.opening(), **asked, **writing)
+    lines = [*_table(result["choice"]), "", *_verdict(result, asked["dry_run"])]
+    say(result, "\n".join(lines), as_json)
+
+
+def _table(choice: dict[str, Any]) -> list[str]:
+    lines = ["  alpha   admitted   of these wrong   chance of a certificate   cost per input"]
+    for point in choice["curve"]:
+        alpha, is_chosen = point["alpha"], point["alpha"] == choice["alpha"]
+        if not is_chosen and alpha < _FINE and round(100 * alpha) % 5:
+            continue
+        wrong = f"{point['error_rate']:.2%}" if point["admitted_share"] >= 0.0005 else "–"
+        lines.append(
+            f"{'>' if is_chosen else ' '} {alpha:<5.3g}   {point['admitted_share']:>8.1%}   {wrong:>14}   "
+            f"{point['chance']:>23.0%}   {point['cost']:>14.4g}"
+        )
+    return lines
+
+
+def _verdict(result: dict[str, Any], dry_run: bool) -> list[str]:
+    choice = result["choice"]
+    if result["written"]:
+        tested = f"{choice['n_certification']:,} certification points, which the choice has not seen"
+        return [choice["explanation"], f"{result['model']}, tested on {tested}:", *trust_lines(result)]
+    return [choice["explanation"], "Nothing was certified." if dry_run else f"{result['model']} is unchanged."]

@@ -131,7 +131,7 @@ class Source:
         try:
             yield
         except InvalidInputError as error:
-            if self._copy is not None:
+            if self.path is not None:
                 error.args = (error.what.replace(str(self.path), self.name),)
             raise
 

@@ -1,10 +1,10 @@
 """A saved model behind HTTP: a service that programs can rely on, on FastAPI and uvicorn.
 
-- ``app`` puts the application together, ``server`` runs it;
+- ``app`` puts the application together and runs it;
 - ``routes`` and ``inference_protocol`` (the same in the words of the Open Inference Protocol) have what can be asked,
   ``inspector`` what the page asks; ``schemas`` the shapes of requests and answers, ``documentation`` examples of them;
 - ``serving`` holds the model that is served, and replaces it; ``batching`` the one thread that asks it;
-- ``security`` and ``failures`` are what every request passes, ``metrics`` and ``recent`` what is counted;
+- ``security`` and ``failures`` are what every request passes, ``metrics`` what is counted;
 - ``tools`` offers the model to agents, over the Model Context Protocol.
 
 FastAPI and its kind belong to the extra ``serve``: nothing here is imported before ``create_app`` or ``run_service``.
@@ -42,7 +42,7 @@ def create_app(path: Any, settings: ServiceSettings | None = None, **opening: An
 def run_service(path: Any, settings: ServiceSettings | None = None, **opening: Any) -> None:
     """Serve a saved model until interrupted; requests that have arrived by then are answered first."""
     _check_extra()
-    from torchsdm.service.server import run_service
+    from torchsdm.service.app import run_service
 
     run_service(path, settings or ServiceSettings(), **opening)
 

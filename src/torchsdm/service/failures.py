@@ -16,6 +16,7 @@ from torchsdm.service.batching import Abandoned, Closed, QueueFull
 from torchsdm.wording import shortened
 
 _PLACE = 100  # characters of the place that a message names
+_STATUS = {ModelInUseError: 409, BackboneError: 503, ModelFileError: 503}  # not the request's fault
 
 
 class JSONAnswer(Response):
@@ -37,17 +38,8 @@ def answer_failures(app: FastAPI) -> None:
     """Have an application answer its exceptions; of several handlers, the one of the closest class is called."""
 
     @app.exception_handler(TorchSDMError)
-    async def unusable(_: Request, error: TorchSDMError) -> Response:
-        return refusal(422, str(error))
-
-    @app.exception_handler(BackboneError)
-    @app.exception_handler(ModelFileError)
-    async def unanswerable(_: Request, error: TorchSDMError) -> Response:  # not the request's fault
-        return refusal(503, str(error))
-
-    @app.exception_handler(ModelInUseError)
-    async def in_use(_: Request, error: ModelInUseError) -> Response:
-        return refusal(409, str(error))
+    async def known(_: Request, error: TorchSDMError) -> Response:
+        return refusal(next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 422), str(error))
 
     @app.exception_handler(RequestValidationError)
     async def malformed(_: Request, error: RequestValidationError) -> Response:

@@ -22,8 +22,8 @@ from starlette.responses import Response
 from torchsdm import __version__
 from torchsdm.application import AnswerRequest
 from torchsdm.errors import InvalidInputError
-from torchsdm.service.access import REFUSALS, ServingModel, StrictRequest, StrictRoute, refusals
 from torchsdm.service.failures import JSONAnswer
+from torchsdm.service.routes import REFUSALS, ServingModel, StrictRequest, StrictRoute, refusals
 from torchsdm.service.serving import Served
 from torchsdm.wording import shortened
 
@@ -133,7 +133,6 @@ async def model_readiness(served: NamedModel, serving: ServingModel) -> Response
 
 
 def _health(said: dict[str, Any]) -> Response:
-    """An answer whose last value says whether all is well."""
     return JSONAnswer(said, 200 if list(said.values())[-1] else 503)
 
 
@@ -182,12 +181,10 @@ async def infer(asked: InferRequest, request: _TensorRequest, served: NamedModel
 
 
 async def _outputs(served: Served) -> list[Output]:
-    """The outputs, as they are for one input."""
     return output_tensors([await asyncio.to_thread(lambda: served.example)])
 
 
 def _inputs(asked: InferRequest, raw: memoryview) -> AnswerRequest:
-    """The tensors of a request as inputs."""
     given: dict[str, Any] = {}
     for tensor in asked.inputs:
         size = tensor.parameters.get("binary_data_size")
@@ -298,7 +295,6 @@ _COUNTS = ("similarity", "nearest_index", "effective_sample_sizes", "member")
 
 
 def _wanted(asked: InferRequest, known: Iterable[str]) -> list[tuple[str, bool]]:
-    """The outputs that are asked for, by default all, and whether each is to be binary."""
     usual = asked.parameters.get("binary_data_output", False)
     if asked.outputs is None:
         return [(name, usual is True) for name in known]

@@ -17,8 +17,8 @@ from starlette.staticfiles import StaticFiles
 
 from torchsdm.application import ReviewQueue, SavedModel, calibration_examples, calibration_map, signal_histograms
 from torchsdm.errors import InvalidInputError
-from torchsdm.service.access import StrictRoute
 from torchsdm.service.failures import JSONAnswer
+from torchsdm.service.routes import StrictRoute
 from torchsdm.service.serving import Serving
 
 PAGE = Path(__file__).parent / "page"

@@ -1,9 +1,15 @@
-"""What the service counts, for Prometheus: requests, answers, the guard, the queue."""
+"""What the service counts: for Prometheus requests, answers, the guard, the queue; for people recent inputs.
+
+Recent inputs are counted minute by minute, and kept in memory until the service ends.
+"""
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -36,7 +42,7 @@ class Metrics:
         self._lanes = Counter("torchsdm_decisions", "Inputs that were decided on.", ["lane"], registry=registry)
         self._no_similarity = Counter("torchsdm_similarity_zero", "Decisions with q = 0.", registry=registry)
         self._too_far = Counter("torchsdm_distance_quantile_zero", "Decisions with d = 0.", registry=registry)
-        self._batches = Histogram(
+        self.batches = Histogram(
             "torchsdm_batch_rows", "Inputs that were answered together.", buckets=_ROWS, registry=registry
         )
         self.queue = Gauge("torchsdm_queue_length", "Requests waiting.", registry=registry)
@@ -57,10 +63,6 @@ class Metrics:
         self._no_similarity.inc(sum(row["similarity"] == 0 for row in rows))
         self._too_far.inc(sum(row["distance_quantile"] == 0 for row in rows))
 
-    def count_batch(self, n_rows: int) -> None:
-        """Count a batch."""
-        self._batches.observe(n_rows)
-
     def show_guard(self, state: Mapping[str, Any]) -> None:
         """Show the status of the drift guard."""
         for name, gauge in self._guard.items():
@@ -75,3 +77,52 @@ class Metrics:
         route = getattr(scope.get("route"), "path", "none")
         self._requests.labels(route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
+
+
+_MINUTES = 24 * 60
+_N_BINS = 20  # of the distance quantile within the predicted class
+
+
+class Recent:
+    """Lanes and distances of each of the last 24 hours' minutes; any thread may write.
+
+    Parameters
+    ----------
+    clock : callable
+        Seconds since 1970.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._minutes: OrderedDict[int, dict[str, Any]] = OrderedDict()
+        self._started = clock()
+
+    def record(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Take in decided rows."""
+        with self._lock:
+            minute = int(self._clock() // 60)
+            blank = {"lanes": collections.Counter(), "distances": [0] * _N_BINS, "no_similarity": 0}
+            one = self._minutes.setdefault(minute, blank)
+            while len(self._minutes) > _MINUTES:
+                self._minutes.popitem(last=False)
+            for row in rows:
+                one["lanes"][row["lane"]] += 1
+                one["no_similarity"] += row.get("similarity") == 0
+                d = row.get("class_distance_quantile")
+                if d is not None:
+                    one["distances"][min(int(d * _N_BINS), _N_BINS - 1)] += 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """The minutes in which something came in, the oldest first.
+
+        ``distances`` counts class_distance_quantile in 20 bins from 0 to 1. Inputs like the calibration set are spread
+        evenly over them; strangers are near 0.
+        """
+        with self._lock:
+            oldest = int(self._clock() // 60) - _MINUTES
+            minutes = [
+                {"at": minute * 60, **one, "lanes": dict(one["lanes"]), "distances": list(one["distances"])}
+                for minute, one in self._minutes.items()
+                if minute > oldest
+            ]
+            return {"started": self._started, "now": self._clock(), "minutes": minutes}

@@ -38,8 +38,7 @@ from torchsdm.application import (
 )
 from torchsdm.errors import InvalidInputError, ModelFileError, TorchSDMError
 from torchsdm.service.batching import Abandoned, Closed, QueueFull, Worker, result_of
-from torchsdm.service.metrics import Metrics
-from torchsdm.service.recent import Recent
+from torchsdm.service.metrics import Metrics, Recent
 from torchsdm.service.settings import ServiceSettings
 
 _LOGGER = logging.getLogger(__name__)
@@ -168,7 +167,7 @@ class Serving:
         served = self.served
         was_raised = served.guard is not None and served.guard.raised
         answers = answer_requests(served.saved, requests, guard=served.guard, texts=self.settings.texts)
-        self.metrics.count_batch(sum(map(len, requests)))
+        self.metrics.batches.observe(sum(map(len, requests)))
         if served.guard is not None:
             self._show_guard()
             if served.guard.raised and not was_raised:

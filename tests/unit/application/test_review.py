@@ -83,14 +83,14 @@ def test_a_file_is_decided_on_as_the_library_does(queue, live, tmp_path):
 def test_an_input_that_cannot_be_read_does_not_hold_up_the_others(queue, monkeypatch):
     import torchsdm.application.review as module
 
-    whole = module.readable_block
+    whole = module.given_block
 
-    def fails_for_one(saved, bad, *, texts):
+    def fails_for_one(saved, *, texts, bad):
         if any("beta" in text for text in texts):
             raise InvalidInputError("too long")
-        return whole(saved, bad, texts=texts)
+        return whole(saved, texts=texts, bad=bad)
 
-    monkeypatch.setattr(module, "readable_block", fails_for_one)
+    monkeypatch.setattr(module, "given_block", fails_for_one)
     queue.put([{"text": "alpha was great"}, {"text": "beta was dull"}, {"text": "gamma was dull"}], "sent")
     work(queue)
     lanes = [row["decision"]["lane"] for row in queue.store.rows()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchsdm.service.recent import Recent
+from torchsdm.service.metrics import Recent
 
 
 def row(lane="review", d=0.5, q=1):
