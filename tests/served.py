@@ -11,6 +11,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from small import small_settings
 from torchsdm import SDMClassifier
 from warm_process import SDM, WarmProcess
 
@@ -19,8 +20,7 @@ HOST = "127.0.0.1"
 
 def small_classifier(random_state=0):
     """A classifier that is quickly trained."""
-    settings = {"n_filters": 8, "n_rounds": 1, "training": "sdm", "max_epochs": 5, "learning_rate": 0.01}
-    return SDMClassifier(0.8, **settings, random_state=random_state)
+    return SDMClassifier(0.8, **small_settings(random_state=random_state))
 
 
 @dataclass

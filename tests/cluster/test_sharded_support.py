@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import threading
-import warnings
 from collections import deque
 from dataclasses import replace
 
@@ -16,12 +15,13 @@ import pytest
 import torch
 
 from served import server
+from small import quiet, small_settings
 from torchsdm import SDMClassifier, SDMEnsemble, SupportSet
 from torchsdm.application import LiveModel, standing
 from torchsdm.cluster import RayBackend, ShardedSupport, Shards
 from torchsdm.cluster import blocks as cluster_blocks
 from torchsdm.data import LabelledStates
-from torchsdm.errors import ClusterError, InvalidInputError, SDMWarning
+from torchsdm.errors import ClusterError, InvalidInputError
 from torchsdm.estimators import Add, Remove
 
 N_SHARDS = 3
@@ -309,11 +309,8 @@ def base(tmp_path_factory):
     numbers = rng.integers(0, 2, 400)
     X = (rng.standard_normal((400, 4)) + 2.4 * (numbers[:, None] - 0.5) * np.array([1, 1, 0, 0])).astype(np.float32)
     path = tmp_path_factory.mktemp("base") / "model"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
-        classifier = SDMClassifier(
-            0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=3, learning_rate=1e-2, random_state=3
-        )
+    with quiet():
+        classifier = SDMClassifier(0.8, **small_settings(max_epochs=3, random_state=3))
         classifier.fit(X, NAMES[numbers], background=5 + rng.standard_normal((40, 4)).astype(np.float32)).save(path)
     return path
 

@@ -10,16 +10,16 @@ import sqlite3
 import subprocess
 import textwrap
 import time
-import warnings
 
 import numpy as np
 import pytest
 
 import warm_process
+from small import quiet, small_settings
 from torchsdm import SDMClassifier
 from torchsdm.application import LiveModel
 from torchsdm.data import LabelledStates
-from torchsdm.errors import ModelFileError, ModelInUseError, SDMWarning
+from torchsdm.errors import ModelFileError, ModelInUseError
 from warm_process import WarmProcess
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
@@ -41,11 +41,8 @@ def base(tmp_path_factory):
     numbers = rng.integers(0, 2, 300)
     X = rng.standard_normal((300, 4)) + 2.4 * (numbers[:, None] - 0.5) * np.array([1, 1, 0, 0])
     path = tmp_path_factory.mktemp("base") / "model"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
-        classifier = SDMClassifier(
-            0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=3, learning_rate=1e-2, random_state=3
-        )
+    with quiet():
+        classifier = SDMClassifier(0.8, **small_settings(max_epochs=3, random_state=3))
         classifier.fit(X.astype(np.float32), NAMES[numbers]).save(path)
     return path
 

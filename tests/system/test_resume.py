@@ -13,21 +13,14 @@ import pytest
 import torch
 from sklearn.datasets import make_blobs
 
+from small import small_settings
 from torchsdm import SDMClassifier
 from torchsdm.errors import CheckpointError
 from warm_process import WarmProcess
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 
-SETTINGS = {
-    "alpha": 0.8,
-    "n_filters": 16,
-    "n_rounds": 2,
-    "training": "sdm",
-    "max_epochs": 12,
-    "learning_rate": 1e-2,
-    "random_state": 3,
-}
+SETTINGS = small_settings(alpha=0.8, n_filters=16, n_rounds=2, max_epochs=12, random_state=3)
 
 FITTING = """
     import sys, warnings
