@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from small import small_settings
 from torchsdm import SDMClassifier
-from warm_process import SDM, WarmProcess
+from warm_process import ONE_THREAD, SDM, WarmProcess
 
 HOST = "127.0.0.1"
 
@@ -79,8 +79,9 @@ def free_port():
 def server(model, *options, env=None):
     """A service of a model, which is stopped whatever happens."""
     port = free_port()
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    process = WarmProcess(SDM, "serve", model, "--port", port, *options, env={**os.environ, **threads, **(env or {})})
+    process = WarmProcess(
+        SDM, "serve", model, "--port", port, *options, env={**os.environ, **ONE_THREAD, **(env or {})}
+    )
     running = Server(port, process)
     try:
         running.wait_for(lambda: running.ask("/v1/health/ready")[0] == 200)

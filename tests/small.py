@@ -6,6 +6,8 @@ import json
 import warnings
 from contextlib import contextmanager
 
+import numpy as np
+
 from torchsdm.errors import SDMWarning
 
 SMALL = {"n_filters": 8, "n_rounds": 1, "training": "sdm", "max_epochs": 5, "learning_rate": 1e-2, "random_state": 0}
@@ -14,6 +16,14 @@ SMALL = {"n_filters": 8, "n_rounds": 1, "training": "sdm", "max_epochs": 5, "lea
 def small_settings(**changes):
     """``SMALL`` with changes: settings of a classifier that is quickly trained."""
     return {**SMALL, **changes}
+
+
+def two_groups(n, seed, names, distance=2.4, wrong=0.0):
+    """Points around two means, and the names of their groups, a share of them wrong."""
+    rng = np.random.default_rng(seed)
+    numbers = rng.integers(0, 2, n)
+    X = rng.standard_normal((n, 4)) + distance * (numbers[:, None] - 0.5) * np.array([1, 1, 0, 0])
+    return X.astype(np.float32), np.asarray(names)[np.where(rng.random(n) < wrong, 1 - numbers, numbers)]
 
 
 @contextmanager

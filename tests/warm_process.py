@@ -26,6 +26,7 @@ _CONTEXT = multiprocessing.get_context(_METHOD)
 _CONTEXT.set_forkserver_preload(_PRELOADED)
 
 SDM = "from torchsdm.cli import main; main()"
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")  # as a test has: last bits depend on it
 
 
 def strict(text):

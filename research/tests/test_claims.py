@@ -494,10 +494,10 @@ def test_d_is_the_sign_of_kendalls_tau(accuracies, similarities, tau):
     assert len(claim.evidence) == 2 + len(accuracies)
 
 
-def test_d_against_random_rounds_with_ties_and_infinities():
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        n = int(rng.integers(4, 9))
+@pytest.mark.parametrize("n", range(4, 9))
+def test_d_against_random_rounds_with_ties_and_infinities(n):
+    rng = np.random.default_rng(n)
+    for _ in range(25):
         accuracies = rng.choice([0.7, 0.8, 0.85, 0.9], n).tolist()
         similarities = rng.choice([0.0, 1.0, 5.0, 50.0, math.inf], n).tolist()
         if len(set(accuracies)) == 1 or len(set(similarities)) == 1:
@@ -505,18 +505,8 @@ def test_d_against_random_rounds_with_ties_and_infinities():
         tau = kendall(accuracies, similarities)
         claim = similarity_rises(points(accuracies, similarities))
         assert claim.held is (tau < 0) and claim.evidence[0] == f"τ = {tau:.2f} over {n}"
-
-
-@pytest.mark.parametrize("n", [4, 5])
-def test_d_says_how_often_chance_does_as_well(n):
-    rng = np.random.default_rng(n)
-    for accuracies, similarities in (
-        (rng.choice([0.7, 0.8, 0.9], n).tolist(), rng.choice([1.0, 5.0, math.inf], n).tolist()) for _ in range(25)
-    ):
-        if len(set(accuracies)) == 1 or len(set(similarities)) == 1:
-            continue
-        claim = similarity_rises(points(accuracies, similarities))
-        assert claim.evidence[1] == f"in {chance(accuracies, similarities):.0%} of all orders τ is no larger"
+        if n < 6:  # how often chance does as well
+            assert claim.evidence[1] == f"in {chance(accuracies, similarities):.0%} of all orders τ is no larger"
 
 
 @pytest.mark.parametrize(

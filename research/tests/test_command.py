@@ -28,7 +28,7 @@ from sdm_command import call
 from small import write_jsonl
 from torchsdm import HiddenStateExtractor, SDMClassifier
 from torchsdm.evaluation.entrants import GROUPS
-from warm_process import WarmProcess, strict
+from warm_process import ONE_THREAD, WarmProcess, strict
 
 STUDIES = [study for study in ALL_STUDIES if study != "strangers"]  # there are none here
 
@@ -112,8 +112,7 @@ class Place:
         return [str(self.file), "-m", str(self.folder / "tiny-model"), *map(str, more)]
 
     def environment(self, cache):
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")  # as here: last bits depend on it
-        return {**os.environ, **threads, "TORCHSDM_CACHE": str(cache)}
+        return {**os.environ, **ONE_THREAD, "TORCHSDM_CACHE": str(cache)}
 
     def texts(self):
         return [row["text"] for name in SETS for row in made_up(name)]

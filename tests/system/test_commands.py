@@ -35,9 +35,8 @@ from torchsdm.estimators.text_classifier import SDMTextClassifier
 from torchsdm.evaluation.entrants import classifier_entrants
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.model import sdm_numpy
-from warm_process import SDM, Done, WarmProcess, strict
+from warm_process import ONE_THREAD, SDM, Done, WarmProcess, strict
 
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 QUICK = ("--rounds", 1, "--epochs", 20, "--filters", 16, "--learning-rate", 0.01, "--seed", 0)
 WORDS = {"pos": ["great", "lovely", "superb", "bright", "funny"], "neg": ["awful", "dull", "poor", "weak", "sad"]}
 THINGS = ["film", "plot", "actor", "scene", "score"]

@@ -24,7 +24,7 @@ from small import write_jsonl
 from torchsdm import read_states
 from torchsdm.errors import TorchSDMError
 from torchsdm.hidden_states.model_source import converted, find_model
-from warm_process import SDM, WarmProcess
+from warm_process import ONE_THREAD, SDM, WarmProcess
 
 WORDS = ["the", "a", "film", "plot", "is", "was", "not", "very", "good", "bad", "long", "short"]
 WORDS += ["funny", "sad", "and", "but"]
@@ -54,9 +54,6 @@ def embed(reviews, output, model, *more):
     return call(*arguments_of(reviews, output, model), *more)
 
 
-THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # as in this process: last bits depend on it
-
-
 def test_states_are_written_and_read_back(reviews, model, tmp_path):
     done = embed(reviews, tmp_path / "states", model, "--json")
     assert done.returncode == 0, done.stderr
@@ -75,7 +72,7 @@ def test_killed_at_any_moment_it_goes_on_where_it_stopped(reviews, model, tmp_pa
     broken = tmp_path / "broken"
     counts = []
     for n_shards in (1, 4, 9):
-        running = WarmProcess(SDM, *arguments_of(reviews, broken, model), env={**os.environ, **THREADS})
+        running = WarmProcess(SDM, *arguments_of(reviews, broken, model), env={**os.environ, **ONE_THREAD})
         while running.poll() is None and len(list(broken.glob("[!.]*.safetensors"))) < n_shards:
             time.sleep(0.0005)
         running.send_signal(signal.SIGKILL)
