@@ -11,8 +11,9 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import tiny_models
 from small import small_settings
-from torchsdm import SDMClassifier
+from torchsdm import SDMClassifier, SDMTextClassifier
 from warm_process import ONE_THREAD, SDM, WarmProcess
 
 HOST = "127.0.0.1"
@@ -21,6 +22,19 @@ HOST = "127.0.0.1"
 def small_classifier(random_state=0):
     """A classifier that is quickly trained."""
     return SDMClassifier(0.8, **small_settings(random_state=random_state))
+
+
+def save_states_model(folder, states, labels):
+    """That classifier of states, saved."""
+    small_classifier().fit(states, labels).save(folder / "model")
+    return folder / "model"
+
+
+def save_text_model(folder, texts, labels):
+    """That classifier of texts, saved beside the tiny language model that reads them."""
+    language_model = tiny_models.save_model(folder / "bert", *tiny_models.bert())
+    SDMTextClassifier(language_model, classifier=small_classifier()).fit(texts, labels).save(folder / "model")
+    return folder / "model"
 
 
 @dataclass

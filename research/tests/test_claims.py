@@ -592,9 +592,7 @@ def test_e_says_what_is_meant():
 def test_e_not_held_where_one_estimator_changes_the_argmax(changed):
     zero, one = changed
     evaluation = evaluate(
-        {"one": "0011", "two": "01"},
-        ("LM + SDM", Rule.NO_REJECT, "sdm", "0110", "10"),
-        region(f"a{zero}1{one}", "1a"),
+        {"one": "0011", "two": "01"}, ("LM + SDM", Rule.NO_REJECT, "sdm", "0110", "10"), region(f"a{zero}1{one}", "1a")
     )
     claim = argmax_unchanged(evaluation)
     assert claim.held is False and claim.evidence == ("one: 2 of 4 differ", "two: 0 of 2 differ")
@@ -608,8 +606,7 @@ def test_e_labels_of_the_same_probability_are_not_changed():
 
 def test_e_counts_inputs_and_not_inputs_times_estimators():
     evaluation = evaluate(
-        {"t": "0011"},
-        *(("LM + SDM", name, "sdm", a) for name, a in zip("xyz", ("oo11", "o011", "00p1"), strict=True)),
+        {"t": "0011"}, *(("LM + SDM", name, "sdm", a) for name, a in zip("xyz", ("oo11", "o011", "00p1"), strict=True))
     )
     claim = argmax_unchanged(evaluation)
     assert claim.held is False and claim.evidence == ("t: 3 of 4 differ",)

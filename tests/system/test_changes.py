@@ -49,8 +49,7 @@ def base(tmp_path_factory):
 
 @pytest.fixture
 def model(base, tmp_path):
-    shutil.copytree(base, tmp_path / "model")
-    return tmp_path / "model"
+    return shutil.copytree(base, tmp_path / "model")
 
 
 KILLING = """

@@ -369,8 +369,7 @@ def test_update_numbers_rows_anew_where_a_calibration_point_has_their_number(wor
 
 
 @pytest.mark.parametrize(
-    "words",
-    [("--add", "'Pos' (1 example) is not a class"), ("--add-calibration", "'Pos' (1"), ("--add", "'r0'")],
+    "words", [("--add", "'Pos' (1 example) is not a class"), ("--add-calibration", "'Pos' (1"), ("--add", "'r0'")]
 )
 def test_labels_and_ids_are_checked_before_a_language_model_is_needed(world, tmp_path, words):
     option, expected = words
