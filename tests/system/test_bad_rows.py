@@ -9,14 +9,13 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import tiny_models
 from json_schema import problems
+from sdm_command import call, good, refused
 from small import small_settings, write_jsonl
 from torchsdm import DriftGuard, SDMClassifier, SDMTextClassifier
 from torchsdm.application import decision_schema, inputs
-from torchsdm.cli.command import sdm
 from torchsdm.errors import TorchSDMError
 from torchsdm.hidden_states import extraction
 
@@ -44,31 +43,15 @@ def world(tmp_path_factory):
     return folder
 
 
-def call(*arguments, stdin=None):
-    return CliRunner().invoke(sdm, [str(one) for one in arguments], input=stdin)
-
-
-def good(*arguments, **options):
-    done = call(*arguments, **options)
-    assert done.exit_code == 0, done.exception
-    return done
-
-
 def predicted(model, path, *options):
     """The rows of ``sdm predict``, all of the schema, and its warnings.
 
     Every document is run alone, so that equal means equal.
     """
     done = good("predict", model, path, "-k", 1, "--batch-tokens", 1, *options)
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
     schema = decision_schema()
-    assert [problems(row, schema) for row in rows] == [[]] * len(rows)
-    return rows, "".join(line for line in done.stderr.splitlines(True) if line.startswith("sdm: warning: "))
-
-
-def refused(done, expected):
-    assert done.exit_code == 1 and isinstance(done.exception, TorchSDMError), done.output
-    assert expected in str(done.exception) and "\n" not in str(done.exception)
+    assert not any(problems(row, schema) for row in done.rows)
+    return done.rows, "".join(line for line in done.stderr.splitlines(True) if line.startswith("sdm: warning: "))
 
 
 def lines_of(rows):
