@@ -14,7 +14,7 @@ import pytest
 
 import tiny_models
 from sdm_command import call, good, refused
-from small import write_jsonl
+from small import contents, write_jsonl
 from torchsdm import Documents, SDMClassifier, SDMTextClassifier, read_states
 from torchsdm.errors import DataWarning, InvalidInputError
 from torchsdm.hidden_states.extraction import Extraction
@@ -40,10 +40,6 @@ def trained(states, tmp_path_factory):
     path = tmp_path_factory.mktemp("models") / "model"
     good("train", states, "-o", path, *QUICK)
     return path
-
-
-def contents(directory):
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 # --- where a model is written ----------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 import tiny_models
 import warm_process
 from sdm_command import call, good, refused
-from small import write_jsonl
+from small import contents, write_jsonl
 from torchsdm import DriftGuard, SDMClassifier, read_states
 from torchsdm.application import inputs
 from torchsdm.cli.command import sdm
@@ -334,10 +334,6 @@ def test_explain_takes_a_text_from_the_command_line(world):
     assert row["exemplars"][0]["text"] == expected.exemplars[0].text and row["text"] == "the film was great"
     shown = good("explain", world / "texts", "--say", f"the film\nwas {'great ' * 80}").stdout.splitlines()[0]
     assert shown.startswith("id 0 the film was great great") and len(shown) == 300 and shown.endswith("…")
-
-
-def contents(directory):
-    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
 
 
 @pytest.mark.parametrize(("model", "source"), EVERY_INPUT)

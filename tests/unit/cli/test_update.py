@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from small import quietly, small_settings, two_groups
+from small import contents, quietly, small_settings, two_groups
 from torchsdm import SDMClassifier
 from torchsdm.application import LiveModel
 from torchsdm.cli.command import sdm
@@ -42,11 +42,6 @@ def _folder(tmp_path_factory):
 def folder(_folder, tmp_path):
     shutil.copytree(_folder, tmp_path / "here")
     return tmp_path / "here"
-
-
-def contents(directory):
-    files = [path for path in directory.rglob("*") if path.is_file()]
-    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
 def names_of(path, name):
