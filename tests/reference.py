@@ -210,11 +210,7 @@ def find_high_reliability_region(
 
 
 def admits(
-    min_rescaled_similarity: float,
-    thresholds: Vector,
-    rescaled_similarity: float,
-    prediction: int,
-    confidence: float,
+    min_rescaled_similarity: float, thresholds: Vector, rescaled_similarity: float, prediction: int, confidence: float
 ) -> bool:
     """Eq. 9: q' >= q'_min and sdm(z')_yhat >= psi_yhat."""
     return bool(rescaled_similarity >= min_rescaled_similarity and confidence >= thresholds[int(prediction)])

@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 import io
-import json
 import sys
-from dataclasses import dataclass
 
 import pytest
 
 from torchsdm.cli.command import main
+from warm_process import Done
 
 
-@dataclass(frozen=True)
-class Done:
-    returncode: int
-    stdout: str
-    stderr: str
-
-    @property
-    def rows(self):
-        return [strict(line) for line in self.stdout.splitlines()]
-
-
-def strict(text):
-    def refuse(name):
-        raise AssertionError(f"{name} is not JSON")
-
-    return json.loads(text, parse_constant=refuse)
-
-
-def call(*arguments, stdin=b""):
+def call(*arguments, stdin=b"", name="sdm", main=main):
     """The command in this process, which spares the seconds that imports take; it ends as the real one does."""
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["sdm", *map(str, arguments)])
+        patch.setattr(sys, "argv", [name, *map(str, arguments)])
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         patch.setattr(sys, "stdout", out)
         patch.setattr(sys, "stderr", err)

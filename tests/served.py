@@ -11,16 +11,30 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from torchsdm import SDMClassifier
-from warm_process import SDM, WarmProcess
+import tiny_models
+from small import small_settings
+from torchsdm import SDMClassifier, SDMTextClassifier
+from warm_process import ONE_THREAD, SDM, WarmProcess
 
 HOST = "127.0.0.1"
 
 
 def small_classifier(random_state=0):
     """A classifier that is quickly trained."""
-    settings = {"n_filters": 8, "n_rounds": 1, "training": "sdm", "max_epochs": 5, "learning_rate": 0.01}
-    return SDMClassifier(0.8, **settings, random_state=random_state)
+    return SDMClassifier(0.8, **small_settings(random_state=random_state))
+
+
+def save_states_model(folder, states, labels):
+    """That classifier of states, saved."""
+    small_classifier().fit(states, labels).save(folder / "model")
+    return folder / "model"
+
+
+def save_text_model(folder, texts, labels):
+    """That classifier of texts, saved beside the tiny language model that reads them."""
+    language_model = tiny_models.save_model(folder / "bert", *tiny_models.bert())
+    SDMTextClassifier(language_model, classifier=small_classifier()).fit(texts, labels).save(folder / "model")
+    return folder / "model"
 
 
 @dataclass
@@ -79,8 +93,9 @@ def free_port():
 def server(model, *options, env=None):
     """A service of a model, which is stopped whatever happens."""
     port = free_port()
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    process = WarmProcess(SDM, "serve", model, "--port", port, *options, env={**os.environ, **threads, **(env or {})})
+    process = WarmProcess(
+        SDM, "serve", model, "--port", port, *options, env={**os.environ, **ONE_THREAD, **(env or {})}
+    )
     running = Server(port, process)
     try:
         running.wait_for(lambda: running.ask("/v1/health/ready")[0] == 200)

@@ -7,6 +7,7 @@ but modules that have been imported already. Tests of what importing costs or ne
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import runpy
@@ -25,15 +26,29 @@ _CONTEXT = multiprocessing.get_context(_METHOD)
 _CONTEXT.set_forkserver_preload(_PRELOADED)
 
 SDM = "from torchsdm.cli import main; main()"
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")  # as a test has: last bits depend on it
+
+
+def strict(text):
+    """Strict JSON, which knows neither NaN nor infinity."""
+
+    def refuse(name):
+        raise AssertionError(f"{name} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
 
 
 @dataclass(frozen=True)
 class Done:
-    """How a process ended and what it wrote."""
+    """How a command ended and what it wrote."""
 
     returncode: int
     stdout: str
     stderr: str
+
+    @property
+    def rows(self):
+        return [strict(line) for line in self.stdout.splitlines()]
 
 
 class WarmProcess:

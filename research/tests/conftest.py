@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from conftest import shared_data, shared_paper  # noqa: F401  (fixtures)
 from torchsdm.evaluation.metrics import Cell, SelectiveAccuracy
 from torchsdm.evaluation.tables import UNLISTED, ResultRow
@@ -18,10 +16,3 @@ CELLS = SelectiveAccuracy(
 def result_row(dataset, model="m", estimator="e", *, key=UNLISTED, alpha=0.95):
     """A row of a table of results whose cells are ``CELLS``."""
     return ResultRow(dataset, model, estimator, alpha, CELLS, key)
-
-
-def write_rows(path, rows):
-    """Write rows as JSON lines, and give back the path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path

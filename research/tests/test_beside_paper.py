@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 
 import pytest
@@ -13,8 +12,8 @@ from research.experiments.paper import printed_rows
 from research.experiments.specification import load_experiment
 from research.experiments.studies import Section
 from research.tests.conftest import result_row
+from small import quiet
 from torchsdm import LabelledStates, SDMClassifier
-from torchsdm.errors import SDMWarning
 from torchsdm.evaluation.entrants import paper_entrants
 from torchsdm.evaluation.tables import UNLISTED, Basis, EstimatorKey, Grid, ResultTable, Rule
 
@@ -73,8 +72,7 @@ def keys():
     """The keys that ``paper_entrants`` gives."""
     blobs = make_blobs(seed=1, n=60, distance=3.0)
     data = LabelledStates(blobs.X, blobs.y, label_logits=blobs.X, logit_labels=range(2))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         small = {"n_filters": 4, "n_rounds": 1, "training": "sdm", "max_epochs": 1, "random_state": 0}
         classifier = SDMClassifier(**small).fit(data, keep_rounds=True)
         entrants = paper_entrants(data, classifier, name="LM", n_hidden=4)

@@ -494,10 +494,10 @@ def test_d_is_the_sign_of_kendalls_tau(accuracies, similarities, tau):
     assert len(claim.evidence) == 2 + len(accuracies)
 
 
-def test_d_against_random_rounds_with_ties_and_infinities():
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        n = int(rng.integers(4, 9))
+@pytest.mark.parametrize("n", range(4, 9))
+def test_d_against_random_rounds_with_ties_and_infinities(n):
+    rng = np.random.default_rng(n)
+    for _ in range(25):
         accuracies = rng.choice([0.7, 0.8, 0.85, 0.9], n).tolist()
         similarities = rng.choice([0.0, 1.0, 5.0, 50.0, math.inf], n).tolist()
         if len(set(accuracies)) == 1 or len(set(similarities)) == 1:
@@ -505,18 +505,8 @@ def test_d_against_random_rounds_with_ties_and_infinities():
         tau = kendall(accuracies, similarities)
         claim = similarity_rises(points(accuracies, similarities))
         assert claim.held is (tau < 0) and claim.evidence[0] == f"τ = {tau:.2f} over {n}"
-
-
-@pytest.mark.parametrize("n", [4, 5])
-def test_d_says_how_often_chance_does_as_well(n):
-    rng = np.random.default_rng(n)
-    for accuracies, similarities in (
-        (rng.choice([0.7, 0.8, 0.9], n).tolist(), rng.choice([1.0, 5.0, math.inf], n).tolist()) for _ in range(25)
-    ):
-        if len(set(accuracies)) == 1 or len(set(similarities)) == 1:
-            continue
-        claim = similarity_rises(points(accuracies, similarities))
-        assert claim.evidence[1] == f"in {chance(accuracies, similarities):.0%} of all orders τ is no larger"
+        if n < 6:  # how often chance does as well
+            assert claim.evidence[1] == f"in {chance(accuracies, similarities):.0%} of all orders τ is no larger"
 
 
 @pytest.mark.parametrize(
@@ -602,9 +592,7 @@ def test_e_says_what_is_meant():
 def test_e_not_held_where_one_estimator_changes_the_argmax(changed):
     zero, one = changed
     evaluation = evaluate(
-        {"one": "0011", "two": "01"},
-        ("LM + SDM", Rule.NO_REJECT, "sdm", "0110", "10"),
-        region(f"a{zero}1{one}", "1a"),
+        {"one": "0011", "two": "01"}, ("LM + SDM", Rule.NO_REJECT, "sdm", "0110", "10"), region(f"a{zero}1{one}", "1a")
     )
     claim = argmax_unchanged(evaluation)
     assert claim.held is False and claim.evidence == ("one: 2 of 4 differ", "two: 0 of 2 differ")
@@ -618,8 +606,7 @@ def test_e_labels_of_the_same_probability_are_not_changed():
 
 def test_e_counts_inputs_and_not_inputs_times_estimators():
     evaluation = evaluate(
-        {"t": "0011"},
-        *(("LM + SDM", name, "sdm", a) for name, a in zip("xyz", ("oo11", "o011", "00p1"), strict=True)),
+        {"t": "0011"}, *(("LM + SDM", name, "sdm", a) for name, a in zip("xyz", ("oo11", "o011", "00p1"), strict=True))
     )
     claim = argmax_unchanged(evaluation)
     assert claim.held is False and claim.evidence == ("t: 3 of 4 differ",)

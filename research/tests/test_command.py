@@ -10,10 +10,10 @@ import os
 import re
 import shutil
 import signal
-import sys
 import time
 import warnings
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +24,11 @@ import warm_process
 from research.__main__ import main
 from research.experiments.specification import STUDIES as ALL_STUDIES
 from research.experiments.specification import experiment_names, load_experiment
-from research.tests.conftest import write_rows
+from sdm_command import call
+from small import write_jsonl
 from torchsdm import HiddenStateExtractor, SDMClassifier
 from torchsdm.evaluation.entrants import GROUPS
-from warm_process import WarmProcess
+from warm_process import ONE_THREAD, WarmProcess, strict
 
 STUDIES = [study for study in ALL_STUDIES if study != "strangers"]  # there are none here
 
@@ -111,18 +112,10 @@ class Place:
         return [str(self.file), "-m", str(self.folder / "tiny-model"), *map(str, more)]
 
     def environment(self, cache):
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")  # as here: last bits depend on it
-        return {**os.environ, **threads, "TORCHSDM_CACHE": str(cache)}
+        return {**os.environ, **ONE_THREAD, "TORCHSDM_CACHE": str(cache)}
 
     def texts(self):
         return [row["text"] for name in SETS for row in made_up(name)]
-
-
-@dataclass(frozen=True)
-class Done:
-    returncode: int
-    stdout: str
-    stderr: str
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +123,7 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("place")
     (folder / "tiny.toml").write_text(EXPERIMENT, encoding="utf-8")
     for name in SETS:
-        write_rows(folder / f"{name}.jsonl", made_up(name))
+        write_jsonl(folder / f"{name}.jsonl", made_up(name))
     tiny_models.save_model(folder / "tiny-model", *tiny_models.phi3())
     return Place(folder)
 
@@ -143,7 +136,7 @@ def whole(place, tmp_path_factory):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
+def run(monkeypatch, tmp_path):
     """The command in this process, in a folder of its own, which spares the seconds that imports take."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TORCHSDM_CACHE", str(tmp_path / "cache"))
@@ -152,17 +145,7 @@ def run(monkeypatch, capsys, tmp_path):
     loggers = [logging.getLogger(name) for name in ("research", "torchsdm")]
     before = [(one.handlers, one.propagate, one.level) for one in loggers]
 
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["research", *map(str, arguments)])
-        capsys.readouterr()  # what the test itself wrote
-        try:
-            main()
-            status = 0
-        except SystemExit as leaving:
-            status = int(leaving.code or 0)
-        return Done(status, *capsys.readouterr())
-
-    yield call
+    yield partial(call, name="research", main=main)
     for one, (handlers, propagate, level) in zip(loggers, before, strict=True):
         one.handlers, one.propagate, one.level = handlers, propagate, level
 
@@ -173,12 +156,8 @@ def no_pictures(monkeypatch):
     monkeypatch.setattr("torchsdm.evaluation.report._pictures", lambda *_: iter(()))
 
 
-def refuse(constant):
-    raise ValueError(f"{constant} is not strict JSON")
-
-
 def read_result(folder):
-    return json.loads((folder / "result.json").read_text(encoding="utf-8"), parse_constant=refuse)
+    return strict((folder / "result.json").read_text(encoding="utf-8"))
 
 
 def without_times(result, *, command=True):
@@ -205,7 +184,7 @@ def test_a_run_ends_well_and_leaves_its_files(whole):
 
 def test_texts_of_strangers_need_no_labels(place, run, no_pictures, tmp_path):
     bare = [{"id": row["id"], "text": row["text"]} for row in made_up("later")]
-    write_rows(tmp_path / "bare.jsonl", bare)
+    write_jsonl(tmp_path / "bare.jsonl", bare)
     changes = [f"tests.Later.file={tmp_path / 'bare.jsonl'}", "tests.Later.role=strangers", "tests.Later.n=15"]
     changes += ['studies=["estimators"]', 'groups=["sdm"]']
     settings = [word for change in changes for word in ("--set", change)]
@@ -355,7 +334,7 @@ def test_again_it_extracts_and_trains_nothing_and_says_the_same(whole, place, ru
     )
     done = run(*place.arguments("--json", "--no-texts"))
     assert done.returncode == 0, done.stderr
-    printed = json.loads(done.stdout, parse_constant=refuse)
+    printed = strict(done.stdout)
     assert printed == read_result(folder)
     assert without_times(printed, command=False) == without_times(first, command=False)
     assert printed["seconds"]["hidden states"] == first["seconds"]["hidden states"]
@@ -458,7 +437,7 @@ def test_what_is_shown_is_the_experiment(run, tmp_path):
 def test_what_is_shown_runs_as_a_file_of_ones_own(run, place, tmp_path):
     (tmp_path / "mine.toml").write_text(run("--show", "factcheck").stdout, encoding="utf-8")
     for name, file in (("pool", "pool"), ("test", "later")):
-        write_rows(tmp_path / "factcheck" / f"{name}.jsonl", made_up(file))
+        write_jsonl(tmp_path / "factcheck" / f"{name}.jsonl", made_up(file))
     settings = {"n_filters": 8, "n_rounds": 1, "training": "sdm", "max_epochs": 1, "learning_rate": 1e-2}
     more = [part for key, value in settings.items() for part in ("--set", f"training.{key}={value}")]
     more += ["--set", 'studies=["sample size"]']

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from research.studies import audit, certificate, guard, hidden_state, loop
+from small import small_settings
 
 STUDIES = Path(audit.__file__).parent
 
@@ -73,14 +74,7 @@ def test_every_rule_is_measured_on_both_sets(tmp_path):
     X = rng.standard_normal((1200, 3)).astype(np.float32) + 1.5 * y[:, None]
     pool, test = LabelledStates(X[:900], y[:900]), LabelledStates(X[900:], y[900:])
     shifted = LabelledStates(X[900:] + 9, y[900:])
-    settings = {
-        "n_filters": 8,
-        "n_rounds": 1,
-        "training": "sdm",
-        "max_epochs": 4,
-        "learning_rate": 1e-2,
-        "random_state": 0,
-    }
+    settings = small_settings(max_epochs=4)
     classifier = SDMClassifier(alpha=0.8, **settings).fit(pool)
     found = certificate.rules(pool, classifier, {"test": test, "shifted": shifted})
     assert set(found) == set(certificate.RULES.values())

@@ -181,10 +181,7 @@ def test_runs_are_told_apart_by_their_numbers(page):
 def test_verdicts_are_those_of_the_runs(page, results):
     columns, rows = table(page, "Claims")
     assert columns == ["claim", *results]
-    assert [row[0] for row in rows] == [
-        *(f"({key}) Statement of {key} \\| more." for key in CLAIMS),
-        "(e) Argmax.",
-    ]
+    assert [row[0] for row in rows] == [*(f"({key}) Statement of {key} \\| more." for key in CLAIMS), "(e) Argmax."]
     assert [row[1:] for row in rows] == [
         ["held", "held", "held"],
         ["**not held**", "held", "**not held**"],

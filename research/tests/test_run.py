@@ -15,7 +15,7 @@ from research.experiments.run import Stopwatch, _section_facts, _write, model_na
 from research.experiments.specification import load_experiment
 from research.experiments.studies import Section
 from research.tests.conftest import result_row as row
-from research.tests.conftest import write_rows
+from small import write_jsonl
 from tiny_models import phi3, save_model, tiny_backbone
 from torchsdm import HiddenStateExtractor
 from torchsdm.errors import InvalidInputError
@@ -246,7 +246,7 @@ def test_a_run_judges_what_the_decoder_answers(tmp_path, monkeypatch):
     texts = list(dict.fromkeys(" ".join(rng.choice(words, 5)) for _ in range(220)))
     rows = [{"id": str(i), "text": text, "label": int(rng.integers(0, 3))} for i, text in enumerate(texts)]
     for name, part in (("pool", rows[:140]), ("same", rows[140:])):
-        write_rows(tmp_path / f"{name}.jsonl", part)
+        write_jsonl(tmp_path / f"{name}.jsonl", part)
     (tmp_path / "mine.toml").write_text(OWN_ANSWERS, encoding="utf-8")
     experiment = load_experiment(str(tmp_path / "mine.toml"))
     model = save_model(tmp_path / "model", *phi3())

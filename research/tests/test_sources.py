@@ -26,7 +26,7 @@ from research.experiments.sources import (
     shuffled_words,
 )
 from research.experiments.specification import DataSet, HubData, load_experiment
-from research.tests.conftest import write_rows
+from small import write_jsonl
 from torchsdm import Documents
 from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError, TorchSDMError
 
@@ -62,8 +62,8 @@ def rows_of(n, prefix="text", labels=(0, 1)):
 @pytest.fixture
 def folder(tmp_path):
     """A folder with a pool of 40 and a test set of 30."""
-    write_rows(tmp_path / "pool.jsonl", rows_of(40, "pool"))
-    write_rows(tmp_path / "now.jsonl", rows_of(30, "now"))
+    write_jsonl(tmp_path / "pool.jsonl", rows_of(40, "pool"))
+    write_jsonl(tmp_path / "now.jsonl", rows_of(30, "now"))
     (tmp_path / "mine.toml").write_text(EXPERIMENT, encoding="utf-8")
     return tmp_path
 
@@ -101,8 +101,8 @@ def test_rows_divide_one_file_without_overlap(experiment):
 
 def test_the_column_of_answers_can_be_named(folder, experiment):
     rows = [{**row, "reply": f"answer to {row['id']}"} for row in rows_of(10, "now")]
-    write_rows(folder / "now.jsonl", rows)
-    write_rows(folder / "pool.jsonl", rows)
+    write_jsonl(folder / "now.jsonl", rows)
+    write_jsonl(folder / "pool.jsonl", rows)
     made = experiment(prompt="verify-answer", pool__answer="reply", tests={"now": {"answer": "reply"}})
     (now, pool) = (read_texts(replace(made, tests=made.tests[:1]))[name].documents for name in ("now", "pool"))
     assert all(document.answer == f"answer to {document.id}" for document in (*now, *pool))
@@ -178,7 +178,7 @@ def test_a_set_and_its_shuffled_twin_are_of_the_same_documents(experiment):
 
 
 def test_the_order_is_that_of_the_experiment_with_the_pool_first(experiment, folder):
-    write_rows(folder / "later.jsonl", rows_of(4, "later"))
+    write_jsonl(folder / "later.jsonl", rows_of(4, "later"))
     changes = {"tests__after": {"role": "shifted", "file": "later"}}
     texts = read_texts(experiment(**changes))
     assert list(texts) == ["pool", "now", "mixed", "after"]
@@ -193,8 +193,8 @@ def test_the_order_is_that_of_the_experiment_with_the_pool_first(experiment, fol
 def test_copies_are_dropped_from_a_pool_and_counted_and_kept_in_a_test_set(experiment, folder):
     pool, now = rows_of(40, "pool"), rows_of(30, "now")
     copies = [{**pool[3], "id": "copy"}, {**pool[3], "id": "another"}, {**pool[4], "id": "third", "label": 1}]
-    write_rows(folder / "pool.jsonl", pool + copies)
-    write_rows(folder / "now.jsonl", [*now, {**now[3], "id": "copy"}])
+    write_jsonl(folder / "pool.jsonl", pool + copies)
+    write_jsonl(folder / "now.jsonl", [*now, {**now[3], "id": "copy"}])
     texts = read_texts(experiment())
     assert sorted(ids(texts["pool"])) == sorted(row["id"] for row in pool)
     assert texts["pool"].n_dropped == texts["pool"].facts()["copies_left_out"] == 3
@@ -206,7 +206,7 @@ def test_labels_that_the_pool_does_not_know_are_said_before_anything_is_embedded
     caplog.set_level("INFO", logger="research.experiments.sources")
     now = rows_of(30, "now")
     now[16]["label"], now[17]["label"] = 2, "1"  # a string is not a number
-    write_rows(folder / "now.jsonl", now)
+    write_jsonl(folder / "now.jsonl", now)
     assert read_texts(experiment())["now"].labels.count(2) == 1
     assert "2 of 30 labels of now are not classes of the model" in caplog.text
     assert "Look at the labels: '1' is text, the class 1 a number." in caplog.text
@@ -215,13 +215,13 @@ def test_labels_that_the_pool_does_not_know_are_said_before_anything_is_embedded
 
 
 def test_a_set_without_any_label_of_the_pool_must_be_one_of_strangers(experiment, folder):
-    write_rows(folder / "now.jsonl", rows_of(30, "now", ("pos", "neg")))
+    write_jsonl(folder / "now.jsonl", rows_of(30, "now", ("pos", "neg")))
     with pytest.raises(
         InvalidInputError, match=r"tests\.now has no label of the pool; is its role 'strangers'\? 30 of"
     ):
         read_texts(experiment())
     assert set(read_texts(experiment(tests__now__role="strangers"))["now"].labels) == {"pos", "neg"}
-    write_rows(folder / "now.jsonl", [{"id": row["id"], "text": row["text"]} for row in rows_of(30, "now")])
+    write_jsonl(folder / "now.jsonl", [{"id": row["id"], "text": row["text"]} for row in rows_of(30, "now")])
     with pytest.raises(InvalidInputError, match="has no column 'label' for the label"):
         read_texts(experiment())
     texts = read_texts(experiment(tests__now__role="strangers"))
@@ -251,7 +251,7 @@ def test_one_label_for_all(experiment):
 
 @pytest.mark.parametrize("labels", [(1,), (0, "1"), (0, "0")])
 def test_labels_that_cannot_be_trained_on_are_refused(labels, experiment, folder):
-    write_rows(folder / "pool.jsonl", rows_of(40, "pool", labels))
+    write_jsonl(folder / "pool.jsonl", rows_of(40, "pool", labels))
     with pytest.raises(InvalidInputError, match="the pool must have two or more labels, all strings or all numbers"):
         read_texts(experiment())
 
@@ -259,7 +259,7 @@ def test_labels_that_cannot_be_trained_on_are_refused(labels, experiment, folder
 def test_words_for_other_labels_than_the_pools_are_refused_where_they_are_compared(experiment, folder):
     """At once, and not after the language model was run over all of the texts."""
     for name in ("pool", "now"):
-        write_rows(folder / f"{name}.jsonl", rows_of(20, name, ("no", "yes")))
+        write_jsonl(folder / f"{name}.jsonl", rows_of(20, name, ("no", "yes")))
     with pytest.raises(InvalidInputError) as raised:
         read_texts(experiment(prompt="sentiment"))
     assert "words for the labels [0, 1], but the pool has ['no', 'yes']" in str(raised.value)
@@ -274,13 +274,13 @@ def test_answers_are_read_where_the_prompt_asks_for_them(experiment, folder):
         return [{**row, "text": "The same question?", "answer": f"answer {row['id']}"} for row in rows_of(20, name)]
 
     for name in ("pool", "now"):
-        write_rows(folder / f"{name}.jsonl", rows(name))
+        write_jsonl(folder / f"{name}.jsonl", rows(name))
     texts = read_texts(experiment(prompt="verify-answer"))
     assert len(ids(texts["pool"])) == 20 and texts["pool"].n_dropped == 0
     assert all(document.answer == f"answer {document.id}" for document in texts["pool"].documents)
     with pytest.raises(InvalidInputError, match="two or more labels"):  # without answers, all are copies of one
         read_texts(experiment())
-    write_rows(folder / "now.jsonl", [{**row, "answer": None} for row in rows("now")[:1]] + rows("now")[1:])
+    write_jsonl(folder / "now.jsonl", [{**row, "answer": None} for row in rows("now")[:1]] + rows("now")[1:])
     with pytest.raises(InvalidInputError, match=r"now\.jsonl has 1 document that cannot be used\. no answer: line 1"):
         read_texts(experiment(prompt="verify-answer"))
 
@@ -292,8 +292,8 @@ def test_data_are_looked_for_in_the_folder_given_then_set_then_beside(
     experiment, folder, tmp_path_factory, monkeypatch
 ):
     given, named = tmp_path_factory.mktemp("given"), tmp_path_factory.mktemp("named")
-    write_rows(named / "pool.jsonl", rows_of(10, "named"))
-    write_rows(given / "pool.csv", [])
+    write_jsonl(named / "pool.jsonl", rows_of(10, "named"))
+    write_jsonl(given / "pool.csv", [])
     (given / "pool.csv").write_text("id,text,label\n1,first,0\n2,second,1\n")
     assert len(ids(read_texts(experiment())["pool"])) == 40
     monkeypatch.setenv(FOLDER_VARIABLE, str(named))
@@ -336,7 +336,7 @@ def test_a_file_is_named_with_or_without_its_ending(ending, experiment, folder):
 
 def test_other_columns(experiment, folder):
     rows = [{"id": i, "review": f"review {i}", "stars": i % 2, "text": "no", "label": "no"} for i in range(6)]
-    write_rows(folder / "now.jsonl", rows)
+    write_jsonl(folder / "now.jsonl", rows)
     texts = read_texts(experiment(tests__now__text="review", tests__now__label="stars"))["now"]
     assert {document.text for document in texts.documents} == {f"review {i}" for i in range(6)}
     assert {document.label for document in texts.documents} == {0, 1}
@@ -573,7 +573,7 @@ def test_computed_states_are_drawn_with_labels_ids_and_texts(kind, tmp_path):
     arrays["id"] = np.arange(100, 120)
     path = tmp_path / f"pool.{kind}"
     if kind == "jsonl":
-        write_rows(path, [{**row, "id": 100 + i} for i, row in enumerate(rows)])
+        write_jsonl(path, [{**row, "id": 100 + i} for i, row in enumerate(rows)])
     elif kind == "npz":
         np.savez(path, **arrays)
     else:
@@ -600,14 +600,14 @@ def test_computed_states_of_strangers_need_no_labels(tmp_path):
         with pytest.raises(InvalidInputError, match=rf"no '{needed.label or 'label'}' found"):
             read_computed_states(needed, [tmp_path])
     rows = [{"attributes": [0, 1], "label": label} for label in (1, "1", "pos")]
-    write_rows(tmp_path / "mixed.jsonl", rows)
+    write_jsonl(tmp_path / "mixed.jsonl", rows)
     mixed, _ = read_computed_states(DataSet("mixed", "shifted", file="mixed", states="attributes"), [tmp_path])
     assert set(mixed.labels.tolist()) == {1, "1", "pos"}
 
 
 def test_states_without_ids_are_numbered_by_their_rows(tmp_path):
     rows = states_rows()
-    path = write_rows(tmp_path / "pool.jsonl", [{key: row[key] for key in ("label", "attributes")} for row in rows])
+    path = write_jsonl(tmp_path / "pool.jsonl", [{key: row[key] for key in ("label", "attributes")} for row in rows])
     states, _ = read_computed_states(states_of(path), [tmp_path])
     for number, state in zip(states.ids, states.hidden_states, strict=True):
         assert np.array_equal(state, np.float32(rows[number]["attributes"]))
@@ -615,7 +615,7 @@ def test_states_without_ids_are_numbered_by_their_rows(tmp_path):
 
 def test_bad_states_are_refused_with_their_file(tmp_path):
     def refused(rows, match, **settings):
-        path = write_rows(tmp_path / "pool.jsonl", rows)
+        path = write_jsonl(tmp_path / "pool.jsonl", rows)
         with pytest.raises(TorchSDMError, match=match):
             read_computed_states(states_of(path, **settings), [tmp_path])
 

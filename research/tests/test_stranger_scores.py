@@ -8,6 +8,7 @@ from scipy.special import logsumexp, softmax
 from sklearn.covariance import LedoitWolf
 
 from research.experiments.stranger_scores import stranger_scores
+from small import small_settings
 from torchsdm import LabelledStates, SDMClassifier
 from torchsdm.baselines import TunedLogisticModel
 from torchsdm.baselines.softmax import softmax as softmax_of_ours
@@ -25,9 +26,7 @@ def blobs(n, seed, centre=0.0):
 @pytest.fixture(scope="module")
 def fitted():
     pool = blobs(600, 0)
-    classifier = SDMClassifier(
-        0.9, n_filters=8, n_rounds=1, training="sdm", max_epochs=5, learning_rate=1e-2, random_state=0, control="all"
-    ).fit(pool)
+    classifier = SDMClassifier(0.9, control="all", **small_settings()).fit(pool)
     inside, outside = blobs(90, 1), blobs(60, 2, centre=np.array([-3, -3, 1, 2, 2]))
     scores = {(one.of, one.name): one for one in stranger_scores(classifier, pool, inside, outside)}
     return pool, classifier, inside, outside, scores

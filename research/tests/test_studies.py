@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -21,8 +20,9 @@ from research.experiments.studies import (
     sample_size,
     updatability,
 )
+from small import quiet
 from torchsdm import LabelledStates, SDMClassifier, SDMEnsemble
-from torchsdm.errors import InvalidInputError, SDMWarning
+from torchsdm.errors import InvalidInputError
 from torchsdm.evaluation.metrics import Cell, SelectiveAccuracy
 from torchsdm.evaluation.tables import Basis, EstimatorKey, ResultRow, ResultTable, Rule, strata
 from torchsdm.hidden_states.prompts import task_prompt
@@ -83,8 +83,7 @@ def make_prepared(directory, labels=(0, 1, 2), training=TRAINING, **changes):
         alphas=ALPHAS,
         studies=tuple(FUNCTIONS),
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         classifier = experiment.classifier().fit(pool, keep_rounds=True)
     return Prepared(replace(experiment, **changes), "LM", pool, tests, classifier, directory)
 
@@ -123,8 +122,7 @@ def found(prepared):
     """What each study finds, and the classifier before and after each."""
     before = snapshot(prepared.classifier, prepared.tests)
     found, after = {}, {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         for study, function in FUNCTIONS.items():
             found[study] = function(with_strangers(prepared) if study == "strangers" else prepared)
             after[study] = snapshot(prepared.classifier, prepared.tests)
@@ -731,8 +729,7 @@ def hopeless(tmp_path_factory):
     rng = np.random.default_rng(0)
     pool = replace(made.pool, labels=rng.permutation(made.pool.labels))
     one_class = made.tests["near"].take(np.flatnonzero(made.tests["near"].labels == 1))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         classifier = made.experiment.classifier().fit(pool, keep_rounds=True)
     assert not classifier.region_.found
     return replace(made, pool=pool, classifier=classifier, tests={**made.tests, "near": one_class})

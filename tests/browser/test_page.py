@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
+from small import small_settings
 from torchsdm import SDMClassifier
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -236,9 +237,7 @@ def test_the_slider_draws_none_of_50_000_points_again(tmp_path, serve, open_page
     rng = np.random.default_rng(0)
     y = rng.integers(0, 3, size=50_400)
     X = (rng.normal(size=(len(y), 6)) + 3.0 * np.eye(6)[y]).astype(np.float32)
-    small = SDMClassifier(
-        0.9, n_filters=8, n_rounds=1, training="sdm", max_epochs=5, learning_rate=0.01, random_state=0
-    )
+    small = SDMClassifier(0.9, **small_settings())
     small.set_params(certification_size=None)
     small.fit(X[:400], y[:400]).add_calibration(X[400:], y[400:]).recalibrate().save(tmp_path / "model")
     service, page = serve(tmp_path / "model"), open_page()

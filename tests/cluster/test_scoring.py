@@ -16,6 +16,7 @@ from victims import kill_worker, lose_node
 
 import tiny_models
 from sdm_command import call, good, refused
+from small import small_settings, write_jsonl
 from torchsdm import HiddenStateExtractor, SDMClassifier, SDMTextClassifier
 from torchsdm.application import scoring
 
@@ -186,11 +187,9 @@ def texts(tmp_path_factory):
     said = [" ".join(rng.choice(WORDS, rng.integers(3, 20))) for _ in range(700)]
     rows = [{"id": f"r{i}", "text": text, "label": int("good" in text)} for i, text in enumerate(said)]
     rows[400]["text"], rows[650]["id"] = " ", "r3"
-    (folder / "texts.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    write_jsonl(folder / "texts.jsonl", rows)
     extractor = HiddenStateExtractor(str(language_model), "sentiment")
-    classifier = SDMClassifier(
-        0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=2, learning_rate=1e-2, random_state=0
-    )
+    classifier = SDMClassifier(0.8, **small_settings(max_epochs=2))
     few = rows[:300]
     SDMTextClassifier(extractor, classifier=classifier, cache=False).fit(
         [row["text"] for row in few], [row["label"] for row in few]
@@ -231,8 +230,7 @@ def test_hidden_states_are_the_same_also_after_a_kill(ray, nodes, texts, tmp_pat
     """``sdm embed`` on the cluster, killed with a few shards done, finished there; the files of one process."""
     rows = [json.loads(line) for line in (texts / "texts.jsonl").read_text(encoding="utf-8").splitlines()]
     usable = [row for i, row in enumerate(rows) if i not in (400, 650)]
-    source = tmp_path / "reviews.jsonl"
-    source.write_text("".join(f"{json.dumps(row)}\n" for row in usable), encoding="utf-8")
+    source = write_jsonl(tmp_path / "reviews.jsonl", usable)
     settings = [source, "-m", texts / "lm", "-p", "sentiment", "--shard-size", 70]
     good("embed", *settings, "-o", tmp_path / "alone")
     there = tmp_path / "there"
@@ -254,14 +252,7 @@ def test_hidden_states_are_the_same_also_after_a_kill(ray, nodes, texts, tmp_pat
 def test_a_text_classifier_is_fitted_on_the_cluster(ray, nodes, texts, tmp_path):
     rows = [json.loads(line) for line in (texts / "texts.jsonl").read_text(encoding="utf-8").splitlines()[:400]]
     said, labels = [row["text"] for row in rows], [row["label"] for row in rows]
-    settings = {
-        "n_filters": 8,
-        "n_rounds": 2,
-        "training": "sdm",
-        "max_epochs": 2,
-        "learning_rate": 1e-2,
-        "random_state": 0,
-    }
+    settings = small_settings(n_rounds=2, max_epochs=2)
 
     def fit(backend, cache):
         made = SDMTextClassifier(

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import threading
-import warnings
 from collections import deque
 from dataclasses import replace
 
@@ -16,12 +15,12 @@ import pytest
 import torch
 
 from served import server
+from small import labelled_points, quiet, small_settings
 from torchsdm import SDMClassifier, SDMEnsemble, SupportSet
 from torchsdm.application import LiveModel, standing
 from torchsdm.cluster import RayBackend, ShardedSupport, Shards
 from torchsdm.cluster import blocks as cluster_blocks
-from torchsdm.data import LabelledStates
-from torchsdm.errors import ClusterError, InvalidInputError, SDMWarning
+from torchsdm.errors import ClusterError, InvalidInputError
 from torchsdm.estimators import Add, Remove
 
 N_SHARDS = 3
@@ -295,13 +294,6 @@ NAMES = np.array(["World", "Sports"])
 ME = {"who": "me", "why": "a test"}
 
 
-def states(seed, n=16):
-    """Labelled points, each with an id of its own."""
-    rng = np.random.default_rng(seed)
-    X = (3 * rng.standard_normal((n, 4))).astype(np.float32)
-    return LabelledStates(X, rng.choice(NAMES, n), [f"{seed}-{i}" for i in range(n)], [f"text {seed}"] * n)
-
-
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
     """A saved model with background, a certificate and a calibration set."""
@@ -309,11 +301,8 @@ def base(tmp_path_factory):
     numbers = rng.integers(0, 2, 400)
     X = (rng.standard_normal((400, 4)) + 2.4 * (numbers[:, None] - 0.5) * np.array([1, 1, 0, 0])).astype(np.float32)
     path = tmp_path_factory.mktemp("base") / "model"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
-        classifier = SDMClassifier(
-            0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=3, learning_rate=1e-2, random_state=3
-        )
+    with quiet():
+        classifier = SDMClassifier(0.8, **small_settings(max_epochs=3, random_state=3))
         classifier.fit(X, NAMES[numbers], background=5 + rng.standard_normal((40, 4)).astype(np.float32)).save(path)
     return path
 
@@ -327,7 +316,7 @@ def twins(base, tmp_path):
 def same_decisions(alone, spread):
     """Whether two classifiers decide and explain alike, to the bit."""
     assert isinstance(spread.support_, ShardedSupport)
-    X = states(99, 200).hidden_states
+    X = labelled_points(99, 200).hidden_states
     ours, theirs = alone.decide(X), spread.decide(X)
     for name, values in vars(ours).items():
         np.testing.assert_array_equal(values, getattr(theirs, name), err_msg=name)
@@ -340,7 +329,7 @@ def test_a_saved_model_decides_alike(twins, backend, shards):
     alone, spread = SDMClassifier.load(twins[0]), SDMClassifier.load(twins[1], backend=backend)
     same_decisions(alone, spread)
     for classifier in (alone, spread):
-        more = states(1)
+        more = labelled_points(1)
         classifier.add_exemplars(more.hidden_states, more.labels, ids=more.ids)
         classifier.remove_exemplars(["1-3"]).relabel_exemplars(["1-4"], ["spam"], allow_new_labels=True)
         classifier.recalibrate(alpha=0.75)
@@ -367,8 +356,8 @@ def test_an_ensemble_shares_its_shards(tmp_path, backend, shards):
 def test_a_live_model_through_its_log(twins, backend, shards):
     with LiveModel.open(twins[0]) as alone, LiveModel.open(twins[1], backend=backend) as spread:
         for live in (alone, spread):
-            live.add(states(1), **ME)
-            live.add(states(2), **ME)
+            live.add(labelled_points(1), **ME)
+            live.add(labelled_points(2), **ME)
             live.remove(["1-0", "2-5"], **ME)
             live.relabel(["1-1"], ["spam"], allow_new_labels=True, **ME)
             live.recalibrate(0.75, **ME)
@@ -390,7 +379,7 @@ def test_a_lost_shard_is_rebuilt_with_what_was_added(twins, backend, shards):
     """Every shard is killed in the middle of an update; what was acknowledged is there all the same."""
     with LiveModel.open(twins[0]) as alone, LiveModel.open(twins[1], backend=backend) as spread:
         for live in (alone, spread):
-            live.add(states(1), **ME)
+            live.add(labelled_points(1), **ME)
         places = [place_of(shards, shard) for shard in range(len(shards))]
         answers, is_lost = Shards.gathered, threading.Event()
 
@@ -404,7 +393,7 @@ def test_a_lost_shard_is_rebuilt_with_what_was_added(twins, backend, shards):
         shards.gathered = gathered
         try:
             for live in (alone, spread):
-                live.make([Add(states(2)), Remove(["1-7"])], **ME)
+                live.make([Add(labelled_points(2)), Remove(["1-7"])], **ME)
         finally:
             del shards.gathered
         assert is_lost.is_set()
@@ -413,7 +402,7 @@ def test_a_lost_shard_is_rebuilt_with_what_was_added(twins, backend, shards):
 
 @pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 def test_a_service_of_a_model_on_shards(twins, nodes):
-    more, X = states(1), states(99, 50).hidden_states
+    more, X = labelled_points(1), labelled_points(99, 50).hidden_states
     given = {"hidden_states": more.hidden_states.tolist(), "labels": more.labels.tolist(), "ids": more.ids}
     with server(twins[1], "--ray", nodes.address) as running:
         status, answer = running.ask("/v1/exemplars", {"changes": [{"what": "add", **given}], **ME})

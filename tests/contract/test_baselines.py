@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pickle
-import warnings
 
 import numpy as np
 import pytest
 from sklearn.base import clone
 
 from conftest import make_blobs
+from small import quiet
 from torchsdm import Decisions, SDMClassifier
 from torchsdm.baselines import (
     APS,
@@ -25,7 +25,7 @@ from torchsdm.baselines import (
     TemperatureScaling,
     VBLLClassifier,
 )
-from torchsdm.errors import InvalidInputError, NotFittedError, SDMWarning
+from torchsdm.errors import InvalidInputError, NotFittedError
 
 TRAINING = {"n_rounds": 1, "max_epochs": 5, "learning_rate": 1e-2, "random_state": 0}
 NAMES = np.array(["yes", "no", "none"])  # not in the order of the numbers
@@ -61,8 +61,7 @@ def three_classes(seed, n=600):
 @pytest.fixture(scope="module", params=ESTIMATORS)
 def fitted(request):
     X, y = three_classes(1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         return ESTIMATORS[request.param]().fit(X, y)
 
 
@@ -92,8 +91,7 @@ def test_an_answer_does_not_depend_on_its_batch(fitted):
 def test_it_can_be_cloned_pickled_and_fitted_again_alike(fitted):
     X, y = three_classes(1)
     queries, _ = three_classes(4, 50)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         again = clone(fitted).fit(X, y)
     expected = fitted.decide(queries).admitted_at
     np.testing.assert_array_equal(again.decide(queries).admitted_at, expected)

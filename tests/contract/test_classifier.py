@@ -11,22 +11,14 @@ import pytest
 import torch
 from sklearn.datasets import make_blobs
 
+from small import small_settings
 from torchsdm import Decisions, LabelledStates, SDMClassifier, SDMEnsemble
 from torchsdm.core import SDMDecisions
 from torchsdm.errors import CheckpointError, InvalidInputError, InvalidTypeError
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 
-QUICK = {
-    "alpha": 0.8,
-    "n_filters": 12,
-    "n_rounds": 1,
-    "training": "sdm",
-    "max_epochs": 5,
-    "learning_rate": 2e-2,
-    "random_state": 0,
-    "certification_size": None,
-}
+QUICK = small_settings(alpha=0.8, n_filters=12, learning_rate=2e-2, certification_size=None)
 
 
 @pytest.fixture(scope="module")

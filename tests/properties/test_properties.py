@@ -317,10 +317,7 @@ def test_updates_in_any_order_are_building_at_once(problem: Problem, block_size:
             labels[at] = data.draw(st.sampled_from([0, 1, OUTSIDE]))
             now.relabel([at], [labels[at]])
     left = replace(
-        problem,
-        exemplars=problem.exemplars[rows],
-        labels=np.array(labels),
-        predictions=problem.predictions[rows],
+        problem, exemplars=problem.exemplars[rows], labels=np.array(labels), predictions=problem.predictions[rows]
     )
     exclude = data.draw(arrays(np.int64, len(problem.queries), elements=st.integers(-1, len(rows) - 1)))
     matched = now.match(problem.queries, problem.query_predictions, exclude=exclude)

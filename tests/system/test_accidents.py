@@ -14,6 +14,7 @@ import pytest
 
 import tiny_models
 from sdm_command import call, good, refused
+from small import contents, write_jsonl
 from torchsdm import Documents, SDMClassifier, SDMTextClassifier, read_states
 from torchsdm.errors import DataWarning, InvalidInputError
 from torchsdm.hidden_states.extraction import Extraction
@@ -39,10 +40,6 @@ def trained(states, tmp_path_factory):
     path = tmp_path_factory.mktemp("models") / "model"
     good("train", states, "-o", path, *QUICK)
     return path
-
-
-def contents(directory):
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 # --- where a model is written ----------------------------------------------------------------------------------------
@@ -138,8 +135,7 @@ def language_model(tmp_path_factory):
 def write_reviews(path, labels):
     words = tiny_models.TEXT.split()
     rows = ({"text": " ".join(words[i % 7 : i % 7 + 5]) + f" {i}", "label": label} for i, label in enumerate(labels))
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return write_jsonl(path, rows)
 
 
 def test_ctrl_c_while_embedding_says_how_many_texts_are_kept(language_model, tmp_path):
@@ -172,7 +168,7 @@ def test_white_space_around_a_label_makes_no_class(states, tmp_path):
     labels = np.array(["World", "World ", "Sports", " Sports"])[np.arange(200) % 4]
     np.savez(tmp_path / "states.npz", hidden_states=data["hidden_states"], labels=labels)
     rows = [{"hidden_states": [float(i), 1.0], "label": label} for i, label in enumerate(labels)]
-    (tmp_path / "states.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(tmp_path / "states.jsonl", rows)
     for name in ("states.npz", "states.jsonl"):
         assert set(read_states(tmp_path / name).labels) == {"World", "Sports"}
     pandas.DataFrame({"text": [f"text {i}" for i in range(200)], "label": labels}).to_csv(tmp_path / "texts.csv")

@@ -11,10 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import tiny_models
-from served import small_classifier
+from served import save_text_model
 from torchsdm.application import LiveModel
-from torchsdm.estimators.text_classifier import SDMTextClassifier
 
 mcp = pytest.importorskip("mcp", reason="the extra 'mcp' is not installed")
 
@@ -28,11 +26,7 @@ NEW = TEXTS[80:]
 
 @pytest.fixture
 def model(tmp_path):
-    language_model = tiny_models.save_model(tmp_path / "bert", *tiny_models.bert())
-    SDMTextClassifier(language_model, classifier=small_classifier()).fit(TEXTS[:80], ["bad", "good"] * 40).save(
-        tmp_path / "model"
-    )
-    return tmp_path / "model"
+    return save_text_model(tmp_path, TEXTS[:80], ["bad", "good"] * 40)
 
 
 @asynccontextmanager

@@ -9,13 +9,13 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import tiny_models
 from json_schema import problems
+from sdm_command import call, good, refused
+from small import small_settings, write_jsonl
 from torchsdm import DriftGuard, SDMClassifier, SDMTextClassifier
 from torchsdm.application import decision_schema, inputs
-from torchsdm.cli.command import sdm
 from torchsdm.errors import TorchSDMError
 from torchsdm.hidden_states import extraction
 
@@ -27,15 +27,7 @@ STATES = (np.random.default_rng(0).normal(size=(N, WIDTH)) + 2.0 * LABELS[:, Non
 WORDS = tiny_models.TEXT.split()
 TEXTS = [" ".join(WORDS[row : row + 5]) for row in range(N)]
 GOOD = [{"id": f"r{row}", "text": TEXTS[row], "label": int(LABELS[row])} for row in range(6)]
-QUICK = {
-    "alpha": 0.6,
-    "n_filters": 4,
-    "n_rounds": 1,
-    "training": "sdm",
-    "max_epochs": 2,
-    "learning_rate": 1e-2,
-    "random_state": 0,
-}
+QUICK = small_settings(alpha=0.6, n_filters=4, max_epochs=2)
 
 
 @pytest.fixture(scope="module")
@@ -51,40 +43,19 @@ def world(tmp_path_factory):
     return folder
 
 
-def call(*arguments, stdin=None):
-    return CliRunner().invoke(sdm, [str(one) for one in arguments], input=stdin)
-
-
-def good(*arguments, **options):
-    done = call(*arguments, **options)
-    assert done.exit_code == 0, done.exception
-    return done
-
-
 def predicted(model, path, *options):
     """The rows of ``sdm predict``, all of the schema, and its warnings.
 
     Every document is run alone, so that equal means equal.
     """
     done = good("predict", model, path, "-k", 1, "--batch-tokens", 1, *options)
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
     schema = decision_schema()
-    assert [problems(row, schema) for row in rows] == [[]] * len(rows)
-    return rows, "".join(line for line in done.stderr.splitlines(True) if line.startswith("sdm: warning: "))
-
-
-def refused(done, expected):
-    assert done.exit_code == 1 and isinstance(done.exception, TorchSDMError), done.output
-    assert expected in str(done.exception) and "\n" not in str(done.exception)
+    assert not any(problems(row, schema) for row in done.rows)
+    return done.rows, "".join(line for line in done.stderr.splitlines(True) if line.startswith("sdm: warning: "))
 
 
 def lines_of(rows):
     return [json.dumps(row).encode() for row in rows]
-
-
-def write_lines(path, lines):
-    path.write_bytes(b"".join(line + b"\n" for line in lines))
-    return path
 
 
 def is_rejected(row):
@@ -94,10 +65,10 @@ def is_rejected(row):
 
 def check_one_bad(model, folder, lines, wrong, reason, name=None):
     """A bad line among good ones, first, in the middle and last: it alone is rejected, the others are as before."""
-    expected, quiet = predicted(model, write_lines(folder / "good.jsonl", lines))
+    expected, quiet = predicted(model, write_jsonl(folder / "good.jsonl", lines))
     assert quiet == ""
     for position in (0, 3, len(lines)):
-        path = write_lines(folder / "bad.jsonl", [*lines[:position], wrong, *lines[position:]])
+        path = write_jsonl(folder / "bad.jsonl", [*lines[:position], wrong, *lines[position:]])
         rows, said = predicted(model, path)
         assert [row["line"] for row in rows] == list(range(1, len(rows) + 1))
         bad = rows.pop(position)
@@ -140,7 +111,7 @@ def test_a_bad_text_alone_is_rejected(kind, world, tmp_path):
 
 def test_a_text_without_tokens_is_rejected_before_the_language_model_runs(world, tmp_path, monkeypatch):
     lines = [*lines_of(GOOD), b'{"id": "x", "text": "\\u0000\\u0001"}']
-    rows, _ = predicted(world / "texts", write_lines(tmp_path / "bad.jsonl", lines))
+    rows, _ = predicted(world / "texts", write_jsonl(tmp_path / "bad.jsonl", lines))
     assert is_rejected(rows[-1]) and rows[-1]["reason"] == "line 7: the tokenizer makes no tokens of the text"
     assert [is_rejected(row) for row in rows[:-1]] == [False] * 6 and rows[-1]["id"] == "x"
 
@@ -148,7 +119,7 @@ def test_a_text_without_tokens_is_rejected_before_the_language_model_runs(world,
         raise AssertionError("the language model was run")
 
     monkeypatch.setattr("torchsdm.hidden_states.extraction.Extraction.run", fail)
-    only = write_lines(tmp_path / "only.jsonl", lines[-1:])
+    only = write_jsonl(tmp_path / "only.jsonl", lines[-1:])
     refused(
         call("predict", world / "texts", only), "only.jsonl has no row that can be decided on. line 1: the tokenizer"
     )
@@ -156,7 +127,7 @@ def test_a_text_without_tokens_is_rejected_before_the_language_model_runs(world,
 
 def test_a_duplicate_id_is_rejected_and_the_first_is_decided(world, tmp_path):
     lines = [*lines_of(GOOD), b'{"id": "r2", "text": "a film"}']
-    rows, _ = predicted(world / "texts", write_lines(tmp_path / "bad.jsonl", lines))
+    rows, _ = predicted(world / "texts", write_jsonl(tmp_path / "bad.jsonl", lines))
     assert [row["id"] for row in rows] == [*(f"r{row}" for row in range(6)), "r2"]
     assert [is_rejected(row) for row in rows] == [False] * 6 + [True]
     assert rows[-1]["reason"] == "line 7: duplicate id"
@@ -164,7 +135,7 @@ def test_a_duplicate_id_is_rejected_and_the_first_is_decided(world, tmp_path):
 
 def test_texts_without_ids_keep_the_numbers_of_their_rows(world, tmp_path):
     lines = [b'{"text": "A dull film."}', b"", b"{", b'{"text": "Was it good?"}', b'{"text": "It rains.", "id": "x"}']
-    rows, said = predicted(world / "texts", write_lines(tmp_path / "bad.jsonl", lines))
+    rows, said = predicted(world / "texts", write_jsonl(tmp_path / "bad.jsonl", lines))
     assert [row["id"] for row in rows] == [0, 1, 2, 3]
     assert [is_rejected(row) for row in rows] == [False, True, False, True]
     assert [rows[1]["reason"], rows[3]["reason"]] == [
@@ -200,13 +171,13 @@ def test_a_bad_row_of_csv_or_parquet_alone_is_rejected(world, tmp_path):
 def test_a_missing_answer_is_rejected(world, tmp_path):
     rows = [{"text": "Was it good?", "answer": "Yes."}, {"text": "Was it long?"}, {"text": "Was it?", "answer": 3}]
     rows += [{"text": "Was it dull?", "answer": "No."}]
-    found, _ = predicted(world / "answers", write_lines(tmp_path / "bad.jsonl", lines_of(rows)))
+    found, _ = predicted(world / "answers", write_jsonl(tmp_path / "bad.jsonl", lines_of(rows)))
     reasons = ["line 2: no answer", "line 3: answer that is not a string"]
     assert [row["reason"] for row in found if is_rejected(row)] == reasons
 
 
 def test_states_of_a_text_that_are_not_finite_are_rejected(world, tmp_path, monkeypatch):
-    path, made = write_lines(tmp_path / "good.jsonl", lines_of(GOOD)), []
+    path, made = write_jsonl(tmp_path / "good.jsonl", lines_of(GOOD)), []
 
     def pool(*arguments):
         made.append(extraction_pool(*arguments))
@@ -269,7 +240,7 @@ def test_a_line_of_states_that_cannot_be_read_alone_is_rejected(wrong, reason, w
 
 def test_states_without_a_label_are_decided_on_all_the_same(world, tmp_path):
     lines = [of_states(0), b'{"id": "x", "hidden_states": [0, 0, 0, 0, 0, 0]}', of_states(2)]
-    rows, said = predicted(world / "states", write_lines(tmp_path / "bad.jsonl", lines))
+    rows, said = predicted(world / "states", write_jsonl(tmp_path / "bad.jsonl", lines))
     assert not any(map(is_rejected, rows)) and said == ""
 
 
@@ -317,7 +288,7 @@ def test_one_bad_row_among_ten_thousand(ending, world, tmp_path):
 
 
 def test_the_first_bad_rows_are_listed_and_the_others_counted(world, tmp_path):
-    path = write_lines(tmp_path / "bad.jsonl", [b"{", *lines_of(GOOD), *[b'{"id": "x"}'] * 7, b"["])
+    path = write_jsonl(tmp_path / "bad.jsonl", [b"{", *lines_of(GOOD), *[b'{"id": "x"}'] * 7, b"["])
     done = good("predict", world / "texts", path, "-o", tmp_path / "decisions.csv")
     assert "9 of 15 rows could not be read and are rejected. line 1: not valid JSON" in done.stderr
     assert done.stderr.endswith("line 8: no text; line 9: no text; line 10: no text; line 11: no text; and 4 more.\n")
@@ -363,9 +334,9 @@ def test_csv_whose_rows_cannot_be_told_apart_is_an_error(world, tmp_path):
 
 
 def test_evaluate_counts_bad_rows_as_rejected(world, tmp_path):
-    path = write_lines(tmp_path / "test.jsonl", lines_of(GOOD))
+    path = write_jsonl(tmp_path / "test.jsonl", lines_of(GOOD))
     lines = [b'{"id": "x", "text": "", "label": 1}', *lines_of(GOOD), b"{"]
-    bad = write_lines(tmp_path / "bad.jsonl", lines)
+    bad = write_jsonl(tmp_path / "bad.jsonl", lines)
     tables = {
         one: json.loads(good("evaluate", world / "texts", f"a={one}", "--json", "--batch-tokens", 1).stdout)
         for one in (path, bad)
@@ -388,18 +359,18 @@ def test_evaluate_counts_bad_rows_as_rejected(world, tmp_path):
 
 def test_evaluate_of_states_does_too_and_a_missing_label_stays_an_error(world, tmp_path):
     lines = [of_states(row) for row in range(6)]
-    bad = write_lines(tmp_path / "bad.jsonl", [*lines, of_states(9, hidden_states=[math.nan] * 6)])
+    bad = write_jsonl(tmp_path / "bad.jsonl", [*lines, of_states(9, hidden_states=[math.nan] * 6)])
     done = good("evaluate", world / "states", bad)
     assert "bad: 1 of 7 inputs could not be read and counts as rejected." in " ".join(done.stdout.split())
-    bad = write_lines(tmp_path / "bad.jsonl", [*lines, of_states(9, label=None)])
+    bad = write_jsonl(tmp_path / "bad.jsonl", [*lines, of_states(9, label=None)])
     refused(call("evaluate", world / "states", bad), "line 7: no label")
-    bad = write_lines(tmp_path / "bad.jsonl", [*lines_of(GOOD), b'{"id": "x", "text": "a film", "label": null}'])
+    bad = write_jsonl(tmp_path / "bad.jsonl", [*lines_of(GOOD), b'{"id": "x", "text": "a film", "label": null}'])
     refused(call("evaluate", world / "texts", bad), "has 1 document that cannot be used. no label: line 7")
 
 
 def test_a_report_counts_bad_rows_as_rejected(world, tmp_path, monkeypatch):
     monkeypatch.setattr("torchsdm.evaluation.report._pictures", lambda *_: iter(()))
-    bad = write_lines(tmp_path / "bad.jsonl", [*lines_of(GOOD), b"{"])
+    bad = write_jsonl(tmp_path / "bad.jsonl", [*lines_of(GOOD), b"{"])
     done = good("report", world / "texts", bad, "-o", tmp_path / "page.html", "--json")
     assert json.loads(done.stdout)["inputs"] == {"bad": 7} and json.loads(done.stdout)["unread"] == {"bad": 1}
     page = (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -10,16 +10,15 @@ import sqlite3
 import subprocess
 import textwrap
 import time
-import warnings
 
 import numpy as np
 import pytest
 
 import warm_process
+from small import labelled_points, quiet, small_settings
 from torchsdm import SDMClassifier
 from torchsdm.application import LiveModel
-from torchsdm.data import LabelledStates
-from torchsdm.errors import ModelFileError, ModelInUseError, SDMWarning
+from torchsdm.errors import ModelFileError, ModelInUseError
 from warm_process import WarmProcess
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
@@ -29,31 +28,21 @@ ME = {"who": "me", "why": "a test"}
 N_KILLS = 30
 
 
-def points(seed, n=16):
-    rng = np.random.default_rng(seed)
-    X = (3 * rng.standard_normal((n, 4))).astype(np.float32)
-    return LabelledStates(X, rng.choice(NAMES, n), [f"{seed}-{i}" for i in range(n)], [f"text {seed}"] * n)
-
-
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
     rng = np.random.default_rng(0)
     numbers = rng.integers(0, 2, 300)
     X = rng.standard_normal((300, 4)) + 2.4 * (numbers[:, None] - 0.5) * np.array([1, 1, 0, 0])
     path = tmp_path_factory.mktemp("base") / "model"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
-        classifier = SDMClassifier(
-            0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=3, learning_rate=1e-2, random_state=3
-        )
+    with quiet():
+        classifier = SDMClassifier(0.8, **small_settings(max_epochs=3, random_state=3))
         classifier.fit(X.astype(np.float32), NAMES[numbers]).save(path)
     return path
 
 
 @pytest.fixture
 def model(base, tmp_path):
-    shutil.copytree(base, tmp_path / "model")
-    return tmp_path / "model"
+    return shutil.copytree(base, tmp_path / "model")
 
 
 KILLING = """
@@ -209,7 +198,7 @@ def test_readers_see_whole_versions_while_another_process_writes(model):
 
 def test_a_reader_does_not_wait_for_a_transaction(model):
     with LiveModel.open(model) as live:
-        live.add(points(1), **ME)
+        live.add(labelled_points(1), **ME)
         connection = sqlite3.connect(model / "changes" / "log.sqlite", isolation_level=None)
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("DELETE FROM points")
@@ -238,14 +227,14 @@ def small_disk(tmp_path):
 def test_a_full_disk_leaves_the_log_as_it_was(base, small_disk):
     model = small_disk / "model"
     shutil.copytree(base, model)
-    fresh = points(99).hidden_states
+    fresh = labelled_points(99).hidden_states
     with LiveModel.open(model) as live:
         seed, refused = 0, 0
         (small_disk / "filler").write_bytes(b"x" * 300_000)
         while not refused:
             seed += 1
             try:
-                live.add(points(seed, 200), **ME)
+                live.add(labelled_points(seed, 200), **ME)
             except ModelFileError as error:
                 refused = str(error)
         assert "Nothing was changed" in refused
@@ -253,11 +242,11 @@ def test_a_full_disk_leaves_the_log_as_it_was(base, small_disk):
         assert live.snapshot.version == len(live.changes()) == n_made > 3
         for _ in range(3):
             with pytest.raises(ModelFileError, match="Nothing was changed"):
-                live.add(points(seed, 200), **ME)
+                live.add(labelled_points(seed, 200), **ME)
         loaded = SDMClassifier.load(model)
         assert loaded.version_ == n_made and loaded.decide(fresh).to_dicts() == expected
         (small_disk / "filler").unlink()
-        live.add(points(seed, 200), **ME)  # and with space again it goes on
+        live.add(labelled_points(seed, 200), **ME)  # and with space again it goes on
         assert SDMClassifier.load(model).version_ == n_made + 1
     loaded = SDMClassifier.load(model, verify=True)
     assert loaded.version_ == n_made + 1 and f"{seed}-199" in loaded.model_.known_ids()
@@ -323,7 +312,7 @@ def test_a_directory_that_cannot_be_written_can_be_read(model, tmp_path_factory,
     """In WAL mode SQLite wants to write even to read; what waits in a -wal file must be seen all the same."""
     place = tmp_path_factory.mktemp("reading")
     with LiveModel.open(model) as live:
-        live.add(points(1), **ME)
+        live.add(labelled_points(1), **ME)
         live.recalibrate(**ME)
         if state != "closed":
             shutil.copytree(model, place / "model")

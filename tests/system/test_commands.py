@@ -26,7 +26,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import tiny_models
 import warm_process
-from sdm_command import Done, call, good, refused, strict
+from sdm_command import call, good, refused
+from small import contents, write_jsonl
 from torchsdm import DriftGuard, SDMClassifier, read_states
 from torchsdm.application import inputs
 from torchsdm.cli.command import sdm
@@ -34,9 +35,8 @@ from torchsdm.estimators.text_classifier import SDMTextClassifier
 from torchsdm.evaluation.entrants import classifier_entrants
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.model import sdm_numpy
-from warm_process import SDM, WarmProcess
+from warm_process import ONE_THREAD, SDM, Done, WarmProcess, strict
 
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 QUICK = ("--rounds", 1, "--epochs", 20, "--filters", 16, "--learning-rate", 0.01, "--seed", 0)
 WORDS = {"pos": ["great", "lovely", "superb", "bright", "funny"], "neg": ["awful", "dull", "poor", "weak", "sad"]}
 THINGS = ["film", "plot", "actor", "scene", "score"]
@@ -77,11 +77,6 @@ def language_model(directory):
     return tiny_models.save_model(directory, model, fast)
 
 
-def write_lines(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
 @dataclass(frozen=True)
 class World:
     folder: Path
@@ -98,11 +93,11 @@ def world(tmp_path_factory):
     rng = np.random.default_rng(0)
     labels = ["pos", "neg"] * 100
     rows = [{"id": f"r{i}", "text": sentence(label, rng), "label": label} for i, label in enumerate(labels)]
-    write_lines(folder / "train.jsonl", rows[:160])
+    write_jsonl(folder / "train.jsonl", rows[:160])
     test = rows[160:]
-    write_lines(folder / "test.jsonl", test)
+    write_jsonl(folder / "test.jsonl", test)
     (folder / "test.jsonl.gz").write_bytes(gzip.compress((folder / "test.jsonl").read_bytes()))
-    write_lines(folder / "unlabelled.jsonl", [{"id": row["id"], "text": row["text"]} for row in test])
+    write_jsonl(folder / "unlabelled.jsonl", [{"id": row["id"], "text": row["text"]} for row in test])
     for name, delimiter in (("test.csv", ","), ("test.tsv", "\t")):
         with open(folder / name, "w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, ["id", "text", "label"], delimiter=delimiter)
@@ -114,7 +109,7 @@ def world(tmp_path_factory):
     np.savez(folder / "train.npz", hidden_states=x[:160], labels=y[:160], ids=ids[:160])
     np.savez(folder / "test.npz", hidden_states=x[160:], labels=y[160:], ids=ids[160:])
     save_file({"hidden_states": x[160:], "labels": y[160:], "ids": ids[160:]}, folder / "test.safetensors")
-    write_lines(
+    write_jsonl(
         folder / "states.jsonl",
         [
             {"id": int(i), "hidden_states": row.tolist(), "label": int(label)}
@@ -192,7 +187,7 @@ def test_predict_writes_a_file_in_one_step_and_says_how_many(world, tmp_path):
     target.write_text("old")
     link = tmp_path / "link.jsonl"
     link.symlink_to(target)
-    bad = write_lines(tmp_path / "bad.jsonl", [{"hidden_states": [0.0] * 6}, {"hidden_states": [0.0] * 5}])
+    bad = write_jsonl(tmp_path / "bad.jsonl", [{"hidden_states": [0.0] * 6}, {"hidden_states": [0.0] * 5}])
     assert call("predict", world / "states", bad, "-o", target, "--strict").returncode == 1
     assert target.read_text() == "old"
     (summary,) = good("predict", world / "states", world / "test.npz", "-o", link, "--json").rows
@@ -341,10 +336,6 @@ def test_explain_takes_a_text_from_the_command_line(world):
     assert shown.startswith("id 0 the film was great great") and len(shown) == 300 and shown.endswith("…")
 
 
-def contents(directory):
-    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
-
-
 @pytest.mark.parametrize(("model", "source"), EVERY_INPUT)
 def test_update_adds_what_the_library_adds(world, model, source, tmp_path):
     before = contents(world / model)
@@ -374,14 +365,13 @@ def test_update_numbers_rows_anew_where_a_calibration_point_has_their_number(wor
 
 
 @pytest.mark.parametrize(
-    "words",
-    [("--add", "'Pos' (1 example) is not a class"), ("--add-calibration", "'Pos' (1"), ("--add", "'r0'")],
+    "words", [("--add", "'Pos' (1 example) is not a class"), ("--add-calibration", "'Pos' (1"), ("--add", "'r0'")]
 )
 def test_labels_and_ids_are_checked_before_a_language_model_is_needed(world, tmp_path, words):
     option, expected = words
     row = {"id": "new", "text": "the film was great", "label": "Pos"}
     row = row if "Pos" in expected else {**row, "id": "r0", "label": "pos"}
-    write_lines(tmp_path / "more.jsonl", [row])
+    write_jsonl(tmp_path / "more.jsonl", [row])
     refused(call("update", world / "texts", option, tmp_path / "more.jsonl", "-m", tmp_path / "nowhere"), expected)
 
 
@@ -389,13 +379,13 @@ def test_labels_and_ids_are_checked_before_a_language_model_is_needed(world, tmp
 def test_texts_come_back_into_both_sets(world, tmp_path):
     rows = [strict(line) for line in (world / "test.jsonl").read_text().splitlines()]
     for name, part in (("some", rows[:20]), ("others", rows[20:])):
-        write_lines(tmp_path / f"{name}.jsonl", part)
+        write_jsonl(tmp_path / f"{name}.jsonl", part)
     files = ("--add", tmp_path / "some.jsonl", "--add-calibration", tmp_path / "others.jsonl")
     (summary,) = good("update", world / "texts", *files, "-o", tmp_path / "more", "--json", "--force").rows
     assert (summary["added"], summary["added_calibration"]) == (20, 20)
     loaded = SDMTextClassifier.load(tmp_path / "more").classifier_
     assert loaded.model_.calibration_examples.ids()[-20:] == [row["id"] for row in rows[20:]]
-    nameless = write_lines(
+    nameless = write_jsonl(
         tmp_path / "again.jsonl", [{"text": row["text"], "label": row["label"]} for row in rows[:20]]
     )
     refused(call("update", tmp_path / "more", "--add-calibration", nameless), "20 of the 20 points")
@@ -547,7 +537,7 @@ def test_audit_finds_the_review_with_the_wrong_label(world, tmp_path):
     surest = strict((tmp_path / "before.jsonl").read_text(encoding="utf-8").splitlines()[-1])
     wrong = rows[surest["row"]]
     wrong["label"] = {"pos": "neg", "neg": "pos"}[wrong["label"]]
-    file = write_lines(tmp_path / "reviews.jsonl", rows)
+    file = write_jsonl(tmp_path / "reviews.jsonl", rows)
     done = good("audit", file, "-m", world.language_model, "--top", 1)
     score = f"contradiction {-surest['contradiction']:.1f}"  # of two classes, seen from the other side
     assert f"line {surest['row'] + 1}, id {wrong['id']!r}: {wrong['label']!r} -> " in done.stdout

@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from small import small_settings
 from torchsdm import DriftGuard, SDMClassifier, SDMEnsemble
 from torchsdm.data import Document
 from torchsdm.data.folder import FolderWriter, StatesFolder
@@ -68,14 +69,7 @@ def test_a_checkpoint_of_format_2_is_resumed(kept):
     with safe_open(checkpoint / "round-000.safetensors", framework="pt") as archive:
         best = {key.removeprefix("best:"): archive.get_tensor(key) for key in archive.keys()}  # noqa: SIM118
 
-    settings = {
-        "n_filters": 4,
-        "n_rounds": 2,
-        "training": "sdm",
-        "max_epochs": 6,
-        "learning_rate": 1e-2,
-        "random_state": 5,
-    }
+    settings = small_settings(n_filters=4, n_rounds=2, max_epochs=6, random_state=5)
     ensemble = SDMEnsemble(0.75, checkpoint=checkpoint, **settings).fit(data["X"], data["y"])
     losses = [record.calibration_balanced_loss for record in ensemble.history_]
     assert losses[:9] == [record["calibration_balanced_loss"] for name in written for record in written[name]]

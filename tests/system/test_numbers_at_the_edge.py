@@ -30,11 +30,7 @@ def assert_as_by_loops(classifier, X):
     exemplars, logits = (part.numpy() for part in model.adaptor.encode_exactly(torch.from_numpy(X)))
     support = classifier.support_
     found = reference.match(
-        exemplars,
-        logits.argmax(axis=1),
-        support.exemplars.numpy(),
-        support.labels.numpy(),
-        support.predictions.numpy(),
+        exemplars, logits.argmax(axis=1), support.exemplars.numpy(), support.labels.numpy(), support.predictions.numpy()
     )
     assert decisions.similarity.tolist() == found.similarity
     np.testing.assert_allclose(decisions.nearest_distance, found.nearest_distance, rtol=1e-15)

@@ -30,13 +30,7 @@ def world(request, tmp_path_factory):
     X, names = X.astype(np.float32), np.array(["no", "yes", "später"])[y]
     texts = [f"text {number}" for number in range(1000)]
     model = SDMClassifier(
-        ALPHAS,
-        n_filters=8,
-        training="sdm",
-        max_epochs=5,
-        learning_rate=2e-2,
-        standardization="scalar",
-        random_state=0,
+        ALPHAS, n_filters=8, training="sdm", max_epochs=5, learning_rate=2e-2, standardization="scalar", random_state=0
     ).fit(X[:1000], names[:1000], ids=[f"train-{number}" for number in range(1000)], texts=texts, keep_rounds=True)
     if request.param == "ensemble":
         model = SDMEnsemble.from_classifier(model)

@@ -18,24 +18,17 @@ import torch
 from sklearn.datasets import make_blobs
 
 import warm_process
+from small import small_settings
 from torchsdm import SDMClassifier, SDMEnsemble, load
 from torchsdm.core import SDMDecisions
 from torchsdm.errors import InvalidInputError, ModelFileError, TorchSDMError
 from torchsdm.model import directory as persistence
 from torchsdm.model.directory import CONFIG_NAME
-from warm_process import WarmProcess
+from warm_process import WarmProcess, strict
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 
-SETTINGS = {
-    "alpha": 0.8,
-    "n_filters": 8,
-    "n_rounds": 2,
-    "training": "sdm",
-    "max_epochs": 4,
-    "learning_rate": 2e-2,
-    "random_state": 0,
-}
+SETTINGS = small_settings(alpha=0.8, n_rounds=2, max_epochs=4, learning_rate=2e-2)
 
 
 def assert_same_decisions(a: SDMDecisions, b: SDMDecisions) -> None:
@@ -171,11 +164,7 @@ def test_metadata_is_plain_sqlite(saved, classifier):
 def test_config_is_strict_json_and_says_what_it_is(data, tmp_path):
     classifier = SDMClassifier(**{**SETTINGS, "alpha": 1.0}).fit(*data)  # hardly a region at alpha = 1: infinities
     classifier.save(tmp_path)
-
-    def refuse(name):
-        raise AssertionError(f"{name} is not JSON")
-
-    config = json.loads((tmp_path / CONFIG_NAME).read_text(), parse_constant=refuse)
+    config = strict((tmp_path / CONFIG_NAME).read_text())
     assert config["format"] == "torchsdm"
     assert config["format_version"] == 3
     assert config["library_version"]

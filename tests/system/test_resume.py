@@ -13,21 +13,14 @@ import pytest
 import torch
 from sklearn.datasets import make_blobs
 
+from small import small_settings
 from torchsdm import SDMClassifier
 from torchsdm.errors import CheckpointError
 from warm_process import WarmProcess
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 
-SETTINGS = {
-    "alpha": 0.8,
-    "n_filters": 16,
-    "n_rounds": 2,
-    "training": "sdm",
-    "max_epochs": 12,
-    "learning_rate": 1e-2,
-    "random_state": 3,
-}
+SETTINGS = small_settings(alpha=0.8, n_filters=16, n_rounds=2, max_epochs=12, random_state=3)
 
 FITTING = """
     import sys, warnings
@@ -83,11 +76,7 @@ def assert_identical(a: Path, b: Path) -> None:
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT])
 def test_resume_is_identical(blow, tmp_path):
-    settings = {
-        **SETTINGS,
-        "training": "sdm",
-        "max_epochs": 30,
-    }  # long enough that a busy machine interrupts it in time
+    settings = {**SETTINGS, "max_epochs": 30}  # long enough that a busy machine interrupts it in time
     straight = run(tmp_path / "c0", tmp_path / "straight", settings)
     assert straight.wait() == 0
     checkpoint, interruptions = tmp_path / "c1", 0
@@ -108,13 +97,7 @@ def test_resume_is_identical(blow, tmp_path):
 
 
 def test_a_killed_baseline_resumes_with_the_same_bits(tmp_path):
-    settings = {
-        "n_filters": 16,
-        "n_rounds": 3,
-        "max_epochs": 60,
-        "learning_rate": 1e-3,
-        "random_state": 3,
-    }
+    settings = {"n_filters": 16, "n_rounds": 3, "max_epochs": 60, "learning_rate": 1e-3, "random_state": 3}
     straight = run(tmp_path / "c0", tmp_path / "straight.npz", settings, FITTING_THE_BASELINE)
     assert straight.wait() == 0
     checkpoint = tmp_path / "c1"

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 import json_schema
-import tiny_models
 import warm_process
-from served import free_port, server, small_classifier
+from served import free_port, save_states_model, save_text_model, server
 from torchsdm import SDMClassifier
 from torchsdm.application import decision_schema
 from torchsdm.estimators.text_classifier import SDMTextClassifier
@@ -34,19 +33,12 @@ STATES = (RNG.normal(size=(400, 4)) + 2.0 * (np.arange(400) % 2)[:, None]).astyp
 
 @pytest.fixture(scope="module")
 def text_model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("service")
-    language_model = tiny_models.save_model(folder / "bert", *tiny_models.bert())
-    SDMTextClassifier(language_model, classifier=small_classifier()).fit(TEXTS[:80], [n % 2 for n in range(80)]).save(
-        folder / "model"
-    )
-    return folder / "model"
+    return save_text_model(tmp_path_factory.mktemp("service"), TEXTS[:80], [0, 1] * 40)
 
 
 @pytest.fixture(scope="module")
 def states_model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("service") / "model"
-    small_classifier().fit(STATES, np.arange(400) % 2).save(path)
-    return path
+    return save_states_model(tmp_path_factory.mktemp("service"), STATES, np.arange(400) % 2)
 
 
 @pytest.fixture(scope="module")

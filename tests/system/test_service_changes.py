@@ -11,7 +11,7 @@ import pytest
 
 import warm_process
 from sdm_command import good
-from served import server, small_classifier
+from served import save_states_model, server, small_classifier
 from torchsdm import SDMClassifier
 from warm_process import SDM
 
@@ -29,15 +29,12 @@ TOKEN = "0123456789abcdef"
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    path = tmp_path_factory.mktemp("changes") / "model"
-    small_classifier().fit(STATES, LABELS).save(path)
-    return path
+    return save_states_model(tmp_path_factory.mktemp("changes"), STATES, LABELS)
 
 
 @pytest.fixture
 def model(saved, tmp_path):
-    shutil.copytree(saved, tmp_path / "model")
-    return tmp_path / "model"
+    return shutil.copytree(saved, tmp_path / "model")
 
 
 def add(first, last, **more):

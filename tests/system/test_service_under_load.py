@@ -12,10 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-import tiny_models
-from served import HOST, server, small_classifier
+from served import HOST, save_states_model, save_text_model, server
 from torchsdm import SDMClassifier
-from torchsdm.estimators.text_classifier import SDMTextClassifier
 
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
@@ -29,21 +27,14 @@ ONE = {"hidden_states": STATES[:1].tolist()}
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("load") / "model"
-    small_classifier().fit(STATES, LABELS).save(path)
-    return path
+    return save_states_model(tmp_path_factory.mktemp("load"), STATES, LABELS)
 
 
 @pytest.fixture(scope="module")
 def slow_model(tmp_path_factory):
     """A model that reads texts, which takes its time."""
-    folder = tmp_path_factory.mktemp("load")
-    language_model = tiny_models.save_model(folder / "bert", *tiny_models.bert())
     texts = [f"the {number} film was {'great' if number % 2 else 'awful'}" for number in range(80)]
-    SDMTextClassifier(language_model, classifier=small_classifier()).fit(texts, [n % 2 for n in range(80)]).save(
-        folder / "model"
-    )
-    return folder / "model"
+    return save_text_model(tmp_path_factory.mktemp("load"), texts, [0, 1] * 40)
 
 
 LONG = {"texts": ["a film of great length " * 40] * 60}

@@ -13,7 +13,7 @@ import tiny_models
 from torchsdm import Documents, HiddenStateExtractor
 from torchsdm.data import StatesStore
 from torchsdm.hidden_states import extractor as extractor_module
-from warm_process import WarmProcess
+from warm_process import ONE_THREAD, WarmProcess
 
 N_DOCUMENTS, BLOCK = 200, 8
 PROGRAM = f"""
@@ -38,8 +38,7 @@ def test_killed_in_the_middle_it_goes_on_with_the_finished_blocks(tmp_path, monk
     (tmp_path / "texts").write_text("\n".join(texts))
     broken, whole = tmp_path / "broken", tmp_path / "whole"
 
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")  # as in this process: last bits depend on it
-    killed = WarmProcess(PROGRAM, model, tmp_path / "texts", broken, env={**os.environ, **threads})
+    killed = WarmProcess(PROGRAM, model, tmp_path / "texts", broken, env={**os.environ, **ONE_THREAD})
     while killed.poll() is None and len(list(broken.glob("[!.]*.safetensors"))) < 3:
         time.sleep(0.0005)
     killed.send_signal(signal.SIGKILL)

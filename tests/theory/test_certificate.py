@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from small import small_settings
 from torchsdm import SDMClassifier
 from torchsdm.core import find_high_reliability_region
 from torchsdm.trust import ScoredSample, certify, choose_control
@@ -259,16 +260,9 @@ def classifier_fits(distance, control, n_fits, alpha=0.9):
     X_new, y_new = blobs(20_000, rng, distance)
     n_found = n_broken = n_broken_regions = 0
     for seed in range(n_fits):
-        clf = SDMClassifier(
-            alpha,
-            n_filters=8,
-            n_rounds=1,
-            training="sdm",
-            max_epochs=3,
-            learning_rate=1e-2,
-            random_state=seed,
-            control=control,
-        ).fit(*blobs(600, rng, distance))
+        clf = SDMClassifier(alpha, control=control, **small_settings(max_epochs=3, random_state=seed)).fit(
+            *blobs(600, rng, distance)
+        )
         decisions = clf.decide(X_new)
         n_found += clf.certificate_.found
         n_broken += is_broken(decisions, decisions.certified, y_new, control, alpha)

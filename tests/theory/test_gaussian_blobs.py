@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from small import small_settings
 from torchsdm import SDMClassifier
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
@@ -39,9 +40,7 @@ def study(request):
         rng = np.random.default_rng(seed)
         X, y = two_blobs(rng, 800)
         X_test, y_test = two_blobs(rng, 1000)
-        classifier = SDMClassifier(
-            alpha=alpha, n_filters=8, n_rounds=1, training="sdm", max_epochs=6, learning_rate=1e-2, random_state=seed
-        ).fit(X, y)
+        classifier = SDMClassifier(alpha=alpha, **small_settings(max_epochs=6, random_state=seed)).fit(X, y)
         decisions = classifier.decide(X_test)
         found += classifier.region_.found
         for name, values in {

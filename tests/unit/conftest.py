@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
 
+from small import quiet
 from torchsdm import SDMClassifier
-from torchsdm.errors import SDMWarning
 
 NAMES = np.array(["ant", "bee", "cat"])
 SMALL = {"n_filters": 8, "batch_size": 20, "learning_rate": 1e-2, "random_state": 5}
@@ -54,8 +53,7 @@ def insects():
 def _fitted_once(insects):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         classifier = SDMClassifier(alpha=(0.9, 0.8), n_rounds=2, training="sdm", max_epochs=8, **SMALL)
         classifier.fit(insects.X, insects.y, ids=insects.ids, texts=insects.texts, keep_rounds=True)
     torch.set_num_threads(threads)

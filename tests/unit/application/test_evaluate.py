@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import json
-import warnings
 
 import numpy as np
 import pytest
 
 import tiny_models
+from small import quietly, small_settings
 from torchsdm import HiddenStateExtractor, SDMClassifier, TaskPrompt
 from torchsdm.application import SavedModel, evaluate_model, read_training
 from torchsdm.data import Columns, Documents
-from torchsdm.errors import InvalidInputError, SDMWarning
+from torchsdm.errors import InvalidInputError
 
 pytestmark = pytest.mark.filterwarnings("ignore:On 20 calibration points:torchsdm.errors.SDMWarning")
 
-SMALL = {
-    "alpha": 0.7,
-    "n_filters": 8,
-    "n_rounds": 1,
-    "training": "sdm",
-    "max_epochs": 2,
-    "learning_rate": 1e-2,
-    "random_state": 0,
-}
+SMALL = small_settings(alpha=0.7, max_epochs=2)
 UNSORTED = TaskPrompt("Is it good? {document} ", {"pos": "Yes", "neg": "No"})  # the classes are neg, pos
 WORDS = tiny_models.TEXT.split()
 
@@ -40,12 +32,6 @@ def model(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCHSDM_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield str(tiny_models.save_model(tmp_path_factory.mktemp("models") / "lm", *tiny_models.phi3()))
-
-
-def quietly(do):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
-        return do()
 
 
 def test_label_words_in_any_order_score_their_own_classes(model, tmp_path):

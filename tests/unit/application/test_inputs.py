@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import tiny_models
+from small import small_settings
 from torchsdm import SDMClassifier, SDMTextClassifier
 from torchsdm.application import SavedModel, check_output, inputs, read_training
 from torchsdm.data import Columns, Source
@@ -25,15 +26,7 @@ LABELS = np.arange(N) % 2
 STATES = (np.random.default_rng(0).normal(size=(N, WIDTH)) + 2.0 * LABELS[:, None]).astype(np.float32)
 
 
-QUICK = {
-    "alpha": 0.6,
-    "n_filters": 4,
-    "n_rounds": 1,
-    "training": "sdm",
-    "max_epochs": 2,
-    "learning_rate": 1e-2,
-    "random_state": 0,
-}
+QUICK = small_settings(alpha=0.6, n_filters=4, max_epochs=2)
 
 
 @pytest.fixture(scope="module")

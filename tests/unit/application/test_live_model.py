@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 
+from small import quiet
 from torchsdm import SDMClassifier, SDMEnsemble
 from torchsdm.application import LiveModel, standing
 from torchsdm.data import LabelledStates
-from torchsdm.errors import InvalidInputError, InvalidTypeError, ModelFileError, ModelInUseError, SDMWarning
+from torchsdm.errors import InvalidInputError, InvalidTypeError, ModelFileError, ModelInUseError
 from torchsdm.estimators import Add, Recalibrate, Relabel, Remove, load_classifier
 from torchsdm.model import directory as model_directory
 from torchsdm.model import read_config
@@ -57,8 +58,7 @@ def make(kind):
 @pytest.fixture(scope="module")
 def made_models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         for kind in KINDS:
             make(kind).save(folder / kind)
     return folder

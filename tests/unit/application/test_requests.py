@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tiny_models
+from small import small_settings
 from torchsdm import DriftGuard, SDMClassifier
 from torchsdm.application import AnswerRequest, SavedModel, answer_requests
 from torchsdm.application import answers as answers_module
@@ -23,9 +24,7 @@ STATES = (RNG.normal(size=(300, 4)) + 2.0 * LABELS[:, None]).astype(np.float32)
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     path = tmp_path_factory.mktemp("requests") / "model"
-    classifier = SDMClassifier(
-        0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=5, learning_rate=0.01, random_state=0
-    )
+    classifier = SDMClassifier(0.8, **small_settings())
     classifier.fit(STATES, LABELS).save(path)
     return SavedModel.load(path)
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import tiny_models
+from small import small_settings
 from torchsdm import SDMClassifier
 from torchsdm.application import LiveModel, ReviewQueue, calibration_map, signal_histograms
 from torchsdm.application.review import contradiction
@@ -34,9 +35,7 @@ ROWS = [{"id": f"n{n}", "text": "great " * (n + 2) + "and dull", "label": n % 2}
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("review")
     language_model = tiny_models.save_model(folder / "bert", *tiny_models.bert())
-    small = SDMClassifier(
-        0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=5, learning_rate=0.01, random_state=0
-    )
+    small = SDMClassifier(0.8, **small_settings())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         SDMTextClassifier(language_model, classifier=small).fit(TEXTS[:80], [n % 2 for n in range(80)]).save(
@@ -228,9 +227,7 @@ def test_another_model_at_the_path_decides_anew_from_the_texts(queue, live, trai
     work(queue)
     queue.label(1, 0, "ada")
     before = [row["decision"]["logits"] for row in queue.store.rows()]
-    other = SDMClassifier(
-        0.8, n_filters=4, n_rounds=1, training="sdm", max_epochs=2, learning_rate=0.01, random_state=1
-    )
+    other = SDMClassifier(0.8, **small_settings(n_filters=4, max_epochs=2, random_state=1))
     model = SDMTextClassifier(str(trained.parent / "bert"), "A film: {document}", classifier=other)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

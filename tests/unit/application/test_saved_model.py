@@ -7,6 +7,7 @@ import copy
 import numpy as np
 import pytest
 
+from small import small_settings
 from torchsdm import DriftGuard, SDMClassifier
 from torchsdm.application import continued_guard, guard_state, successor
 
@@ -18,9 +19,7 @@ CALM, FAR = STATES[:20], STATES[:40] + 9
 
 @pytest.fixture(scope="module")
 def classifier():
-    return SDMClassifier(
-        0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=5, learning_rate=0.01, random_state=0
-    ).fit(STATES, LABELS)
+    return SDMClassifier(0.8, **small_settings()).fit(STATES, LABELS)
 
 
 @pytest.fixture(scope="module")

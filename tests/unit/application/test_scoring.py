@@ -12,6 +12,7 @@ from itertools import chain
 import numpy as np
 import pytest
 
+from small import small_settings
 from torchsdm import DriftGuard, SDMClassifier
 from torchsdm.application import SavedModel, inputs, remove_finished, score_blocks, scoring
 from torchsdm.data import Columns
@@ -27,15 +28,7 @@ STATES = (np.random.default_rng(0).normal(size=(N, WIDTH)) + 2.0 * LABELS[:, Non
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     path = tmp_path_factory.mktemp("saved") / "model"
-    quick = {
-        "alpha": 0.6,
-        "n_filters": 4,
-        "n_rounds": 1,
-        "training": "sdm",
-        "max_epochs": 2,
-        "learning_rate": 1e-2,
-        "random_state": 0,
-    }
+    quick = small_settings(alpha=0.6, n_filters=4, max_epochs=2)
     SDMClassifier(**quick).fit(STATES, LABELS).save(path)
     return SavedModel.load(path)
 
@@ -193,9 +186,7 @@ def test_a_guard_sees_the_decisions_of_a_cluster_as_those_of_one_process(model, 
 def test_rows_that_were_decided_elsewhere_are_watched_in_the_same_way():
     rng = np.random.default_rng(4)
     labels = rng.integers(2, size=600)
-    classifier = SDMClassifier(
-        0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=4, learning_rate=1e-2, random_state=0
-    )
+    classifier = SDMClassifier(0.8, **small_settings(max_epochs=4))
     classifier.fit(rng.normal(size=(600, 4)) + 2 * labels[:, None], labels)
     X = np.concatenate([rng.normal(size=(60, 4)) + 2 * rng.integers(2, size=(60, 1)), rng.normal(size=(90, 4)) * 3])
     here, there = (DriftGuard.from_classifier(classifier) for _ in range(2))

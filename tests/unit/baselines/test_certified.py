@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from conftest import make_blobs
+from small import quiet
 from torchsdm import SDMClassifier
 from torchsdm.baselines import (
     CertifiedScore,
@@ -19,7 +19,7 @@ from torchsdm.baselines import (
     TemperatureScaling,
 )
 from torchsdm.baselines.certified import log_odds, negative_energy
-from torchsdm.errors import InvalidInputError, NotFittedError, SDMWarning
+from torchsdm.errors import InvalidInputError, NotFittedError
 from torchsdm.trust import ScoredSample
 from torchsdm.trust._path import ThresholdPath
 
@@ -43,8 +43,7 @@ TRAIN, CALIBRATION, CERTIFICATION, TEST = (
 @pytest.fixture(scope="module")
 def models():
     """Estimators of each kind, fitted; each score of each is certified below."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         classifier = SDMClassifier(ALPHA, 8, 1, 6, learning_rate=1e-2, random_state=0, certification_size=None)
         classifier.fit(*TRAIN, calibration=CALIBRATION)
         return {

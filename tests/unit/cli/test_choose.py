@@ -3,46 +3,31 @@
 from __future__ import annotations
 
 import json
-import warnings
+from functools import partial
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from small import quiet, small_settings, two_groups
 from torchsdm import SDMClassifier, SDMEnsemble
 from torchsdm.cli.command import sdm
-from torchsdm.errors import InvalidInputError, SDMWarning
+from torchsdm.errors import InvalidInputError
 
-NAMES = np.array(["ham", "spam"])
-SETTINGS = {
-    "n_filters": 16,
-    "n_rounds": 1,
-    "training": "sdm",
-    "max_epochs": 5,
-    "learning_rate": 1e-2,
-    "random_state": 0,
-}
+draw = partial(two_groups, names=["ham", "spam"], distance=2.0)
+SETTINGS = small_settings(n_filters=16)
 PRICES = ("--cost-error", 6, "--cost-review", 1)
 
 
-def draw(n, seed):
-    rng = np.random.default_rng(seed)
-    numbers = rng.integers(0, 2, n)
-    X = rng.standard_normal((n, 4)) + 2.0 * (numbers[:, None] - 0.5) * np.array([1, 1, 0, 0])
-    return X.astype(np.float32), NAMES[numbers]
-
-
 def run(*words):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         return CliRunner().invoke(sdm, [*map(str, words)], catch_exceptions=False).stdout
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("choose")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         SDMClassifier(alpha=0.95, **SETTINGS).fit(*draw(2400, 0)).save(folder / "model")
         SDMEnsemble(alpha=0.9, **SETTINGS).fit(*draw(400, 0)).save(folder / "ensemble")
     X, y = draw(700, 1)

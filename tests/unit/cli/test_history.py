@@ -4,36 +4,26 @@ from __future__ import annotations
 
 import json
 import shutil
-import warnings
+from functools import partial
 
 import numpy as np
 import pytest
 
 from sdm_command import call, good, refused
+from small import quiet, small_settings, two_groups
 from torchsdm import SDMClassifier
 from torchsdm.application import LiveModel
-from torchsdm.errors import SDMWarning
 from torchsdm.model import login_name
 
-NAMES = np.array(["World", "Sports"])
-
-
-def draw(n, seed):
-    rng = np.random.default_rng(seed)
-    numbers = rng.integers(0, 2, n)
-    X = rng.standard_normal((n, 4)) + 2.4 * (numbers[:, None] - 0.5) * np.array([1, 1, 0, 0])
-    return X.astype(np.float32), NAMES[numbers]
+draw = partial(two_groups, names=["World", "Sports"])
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("history")
     X, y = draw(600, 0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
-        classifier = SDMClassifier(
-            0.8, n_filters=8, n_rounds=1, training="sdm", max_epochs=5, learning_rate=1e-2, random_state=3
-        )
+    with quiet():
+        classifier = SDMClassifier(0.8, **small_settings(random_state=3))
         classifier.fit(X, y, ids=[f"x{i}" for i in range(600)]).save(folder / "model")
     for name, n in (("more", 30), ("fresh", 200)):
         states, labels = draw(n, n)

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-import warnings
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from small import quiet
 from torchsdm import SDMClassifier
 from torchsdm.cli.command import sdm
-from torchsdm.errors import InvalidInputError, SDMWarning
+from torchsdm.errors import InvalidInputError
 
 NAMES = [f"intent {number}" for number in range(8)]
 QUICK = ("--rounds", 1, "--epochs", 8, "--filters", 16, "--learning-rate", 0.01, "--seed", 0, "--alpha", 0.9)
 
 
 def run(*words):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         done = CliRunner().invoke(sdm, [*map(str, words)], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.stdout

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-import warnings
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from small import quiet
 from torchsdm import SDMClassifier, read_states
 from torchsdm.cli.command import sdm
-from torchsdm.errors import InvalidInputError, SDMWarning
+from torchsdm.errors import InvalidInputError
 from torchsdm.evaluation import Evaluation, classifier_entrants, paper_entrants
 
 QUICK = ("--rounds", 1, "--epochs", 8, "--filters", 8, "--learning-rate", 0.01, "--alpha", 0.8, "--seed", 0)
 
 
 def run(*words):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         return CliRunner().invoke(sdm, [*map(str, words)], catch_exceptions=False).stdout
 
 

@@ -4,39 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
-import warnings
+from functools import partial
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from small import contents, quietly, small_settings, two_groups
 from torchsdm import SDMClassifier
 from torchsdm.application import LiveModel
 from torchsdm.cli.command import sdm
-from torchsdm.errors import DataWarning, InvalidInputError, SDMWarning
+from torchsdm.errors import DataWarning, InvalidInputError
 
-NAMES = np.array(["World", "Sports"])
-SETTINGS = {
-    "n_filters": 16,
-    "n_rounds": 1,
-    "training": "sdm",
-    "max_epochs": 5,
-    "learning_rate": 1e-2,
-    "random_state": 3,
-}
-
-
-def draw(n, seed):
-    rng = np.random.default_rng(seed)
-    numbers = rng.integers(0, 2, n)
-    X = rng.standard_normal((n, 4)) + 2.4 * (numbers[:, None] - 0.5) * np.array([1, 1, 0, 0])
-    return X.astype(np.float32), NAMES[numbers]
-
-
-def quietly(call):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
-        return call()
+draw = partial(two_groups, names=["World", "Sports"])
+SETTINGS = small_settings(n_filters=16, random_state=3)
 
 
 def run(*words):
@@ -61,11 +42,6 @@ def _folder(tmp_path_factory):
 def folder(_folder, tmp_path):
     shutil.copytree(_folder, tmp_path / "here")
     return tmp_path / "here"
-
-
-def contents(directory):
-    files = [path for path in directory.rglob("*") if path.is_file()]
-    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
 def names_of(path, name):

@@ -6,7 +6,6 @@ import gzip
 import json
 import sys
 import tracemalloc
-import warnings
 import zipfile
 from itertools import product
 
@@ -16,10 +15,11 @@ import torch
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as torch_save_file
 
+from small import quiet
 from torchsdm import LabelledStates, SDMClassifier, read_states
 from torchsdm.data import ModelOrigin, PoolingOrigin, PromptOrigin, Source, StatesOrigin, state_blocks
 from torchsdm.data.labelled import join_states
-from torchsdm.errors import EmptyInputError, InvalidInputError, InvalidTypeError, SDMWarning, TorchSDMError
+from torchsdm.errors import EmptyInputError, InvalidInputError, InvalidTypeError, TorchSDMError
 
 STATES = np.array([[1.0, 2.5, -3.0], [0.25, 1e-7, 5.0], [7.0, 8.0, 9.0]], dtype=np.float32)
 LABELS = ["yes", "no", "yes"]
@@ -126,8 +126,7 @@ def test_what_is_read_can_be_fitted(tmp_path, insects):
         SDMClassifier(alpha=0.6, n_filters=4, n_rounds=1, training="sdm", max_epochs=1, random_state=0)
         for _ in range(2)
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         classifier.fit(states.hidden_states, states.labels, ids=states.ids)
         again.fit(insects.X[:60], insects.y[:60])
     assert np.array_equal(classifier.decide(insects.fresh).logits, again.decide(insects.fresh).logits)

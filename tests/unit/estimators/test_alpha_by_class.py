@@ -3,41 +3,22 @@
 from __future__ import annotations
 
 import copy
-import warnings
+from functools import partial
 
 import numpy as np
 import pytest
 
 import reference
+from small import quietly, small_settings, two_groups
 from torchsdm import SDMClassifier, SDMEnsemble
 from torchsdm.core import dkw_epsilon, log_activation
 from torchsdm.data import LabelledStates
-from torchsdm.errors import InvalidInputError, SDMWarning
+from torchsdm.errors import InvalidInputError
 from torchsdm.evaluation import Evaluation, classifier_entrants, write_report
 
-NAMES = np.array(["ham", "spam"])
+draw = partial(two_groups, names=["ham", "spam"], distance=1.9)
 ALPHA = {"spam": 0.92, "ham": 0.8}
-SETTINGS = {
-    "n_filters": 16,
-    "n_rounds": 1,
-    "training": "sdm",
-    "max_epochs": 5,
-    "learning_rate": 1e-2,
-    "random_state": 3,
-}
-
-
-def draw(n, seed, names=NAMES):
-    rng = np.random.default_rng(seed)
-    numbers = rng.integers(0, 2, n)
-    X = rng.standard_normal((n, 4)) + 1.9 * (numbers[:, None] - 0.5) * np.array([1, 1, 0, 0])
-    return X.astype(np.float32), names[numbers]
-
-
-def quietly(work):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
-        return work()
+SETTINGS = small_settings(n_filters=16, random_state=3)
 
 
 @pytest.fixture(scope="module")
@@ -95,11 +76,11 @@ def test_it_is_saved_and_loaded(clf, tmp_path):
 
 
 def test_numbers_as_classes_are_saved_and_loaded(tmp_path):
-    fit = lambda: SDMClassifier(alpha={1: 0.9, 0: 0.8}, **SETTINGS).fit(*draw(600, 0, np.array([0, 1])))  # noqa: E731
+    fit = lambda: SDMClassifier(alpha={1: 0.9, 0: 0.8}, **SETTINGS).fit(*draw(600, 0, names=[0, 1]))  # noqa: E731
     quietly(fit).save(tmp_path / "model")
     loaded = SDMClassifier.load(tmp_path / "model")
     assert loaded.alpha == {"1": 0.9, "0": 0.8}
-    again = quietly(lambda: SDMClassifier(**loaded.get_params()).fit(*draw(600, 0, np.array([0, 1]))))
+    again = quietly(lambda: SDMClassifier(**loaded.get_params()).fit(*draw(600, 0, names=[0, 1])))
     assert again.region_.target == loaded.region_.target == (0.8, 0.9)
 
 

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from small import quiet, small_settings
 from torchsdm import SDMClassifier, SDMEnsemble
 from torchsdm.cli.command import sdm
 from torchsdm.data import LabelledStates
-from torchsdm.errors import CheckpointError, InvalidInputError, InvalidTypeError, SDMWarning
+from torchsdm.errors import CheckpointError, InvalidInputError, InvalidTypeError
 
-SETTINGS = {
-    "alpha": 0.9,
-    "n_filters": 16,
-    "n_rounds": 2,
-    "training": "sdm",
-    "max_epochs": 12,
-    "learning_rate": 1e-2,
-    "random_state": 0,
-}
+SETTINGS = small_settings(alpha=0.9, n_filters=16, n_rounds=2, max_epochs=12)
 CENTRES = np.array([[3.0, 0, 0, 0], [-3.0, 0, 0, 0], [7.0, 0, 0, 0]])  # two classes, and what does not belong
 
 
@@ -33,8 +24,7 @@ def draw(n, seed, of=(0, 1)):
 
 def fit(kind=SDMClassifier, X=None, y=None, background=None, **changes):
     X, y = draw(800, 0) if X is None else (X, y)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         return kind(**{**SETTINGS, **changes}).fit(X, y, background=background)
 
 
@@ -118,8 +108,7 @@ def test_it_survives_saving_updates_and_a_new_certificate(clf, tmp_path):
 
 def test_a_calibration_set_of_ones_own():
     X, y = draw(800, 0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         clf = SDMClassifier(**SETTINGS).fit(X[:400], y[:400], calibration=(X[400:], y[400:]), background=STRANGE)
     assert np.array_equal(clf.training_rows_, np.arange(400))
     assert np.array_equal(clf.calibration_rows_, np.arange(400))

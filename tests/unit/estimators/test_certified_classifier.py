@@ -5,32 +5,21 @@ from __future__ import annotations
 import copy
 import warnings
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
+from small import quiet, small_settings, two_groups
 from torchsdm import DriftGuard, SDMClassifier, SDMEnsemble
-from torchsdm.errors import CertificateWarning, InvalidInputError, SDMWarning
+from torchsdm.errors import CertificateWarning, InvalidInputError
 from torchsdm.trust import Reliability, ScoredSample, certify
 from torchsdm.trust.reliability import evidence_of
 
 NAMES = np.array(["ant", "bee"])
-SETTINGS = {
-    "n_filters": 16,
-    "n_rounds": 2,
-    "training": "sdm",
-    "max_epochs": 5,
-    "learning_rate": 1e-2,
-    "random_state": 3,
-}
+draw = partial(two_groups, names=NAMES, wrong=0.02)
+SETTINGS = small_settings(n_filters=16, n_rounds=2, random_state=3)
 SETTINGS |= {"standardization": "scalar", "patience": None}
-
-
-def draw(n, seed, shift=0.0):
-    rng = np.random.default_rng(seed)
-    numbers = rng.integers(0, 2, n)
-    X = rng.standard_normal((n, 4)) + 2.4 * (numbers[:, None] - 0.5) * np.array([1, 1, 0, 0]) + shift
-    return X.astype(np.float32), NAMES[np.where(rng.random(n) < 0.02, 1 - numbers, numbers)]
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +29,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def _fitted(data):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         return SDMClassifier(alpha=0.9, **SETTINGS).fit(*data)
 
 
@@ -86,8 +74,7 @@ def test_points_that_a_rare_class_takes_back_count_as_errors(tmp_path):
     rare = np.arange(60)
     y = y.astype("<U8")
     y[rare] = [f"rare{number // 2}" for number in rare]  # thirty classes of two points, which look like the others
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         clf = SDMClassifier(alpha=0.8, control="all", **SETTINGS).fit(X, y)
         n_given_back = 150 - len(clf.certification_rows_)
         clf.save(tmp_path / "model")
@@ -106,8 +93,7 @@ def test_training_never_sees_the_held_out_rows(clf, data):
     X, y = data[0].copy(), data[1].copy()
     X[clf.certification_rows_] = 7.5
     y[clf.certification_rows_] = NAMES[0]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         other = SDMClassifier(alpha=0.9, **SETTINGS).fit(X, y, seed=clf.random_seed_)
     assert np.array_equal(other.certification_rows_, clf.certification_rows_)
     assert (other.support_.exemplars == clf.support_.exemplars).all()
@@ -160,8 +146,7 @@ def test_certification_decides_as_new_points_are(clf, data):
 
 
 def test_the_papers_protocol_is_one_argument_away(data):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         papers = SDMClassifier(alpha=0.9, certification_size=None, **SETTINGS).fit(*data)
     assert papers.certificate_ is None and papers.certification_ is None and len(papers.certification_rows_) == 0
     assert len(papers.training_rows_) + len(papers.calibration_rows_) == len(data[0])
@@ -179,8 +164,7 @@ def test_too_few_points_are_not_held_out():
         clf = SDMClassifier(alpha=0.9, **SETTINGS).fit(X, y)
     assert not clf.certificate_.found and len(clf.certification_rows_) == 0
     assert len(clf.training_rows_) + len(clf.calibration_rows_) == 120
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         together = SDMClassifier(alpha=0.9, control="all", **SETTINGS).fit(X, y)
     assert len(together.certification_rows_) == 30
     with pytest.warns(CertificateWarning, match="no sample can show that nothing is ever wrong"):
@@ -189,8 +173,7 @@ def test_too_few_points_are_not_held_out():
 
 def test_an_own_certification_set(clf, data):
     X, y = draw(400, 7)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         own = SDMClassifier(alpha=0.9, certification_size=None, **SETTINGS).fit(*data, certification=(X, y))
     assert own.certificate_.n_certification == 400 and len(own.certification_rows_) == 0
     assert len(own.training_rows_) + len(own.calibration_rows_) == len(data[0])
@@ -242,8 +225,7 @@ def test_what_is_known_of_a_sample_holds_when_it_is_given_again(clf, data):
 
 
 def test_recertify_needs_data_if_none_were_held_out(data):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         papers = SDMClassifier(alpha=0.9, certification_size=None, **SETTINGS).fit(*data)
     with pytest.raises(InvalidInputError, match="fitted without a certification set"):
         papers.recertify()
@@ -329,15 +311,13 @@ def test_a_second_look_at_a_sample_is_never_forgotten(clf, data, again, is_loade
     if is_loaded:
         clf.save(tmp_path / "model")
         clf = SDMClassifier.load(tmp_path / "model")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         again(clf, data)
     assert (clf.certificate_.looks, clf.certificate_.delta_spent) == (2, 0.2)
 
 
 def test_the_same_fit_again_is_no_second_look(clf, data):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         again = copy.copy(clf).fit(*data)
     assert again.certificate_.looks == 1 and again.certificate_.identity == clf.certificate_.identity
 
@@ -351,8 +331,7 @@ def test_the_certified_rule_does_not_follow_parameters(clf, tmp_path):
     clf.save(tmp_path / "model")
     loaded = SDMClassifier.load(tmp_path / "model")
     assert loaded.decide(X).to_dicts() == before
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         loaded.recertify()
     decisions = loaded.decide(X)
     assert decisions.familiarity[decisions.certified].min() >= 0.5
@@ -403,7 +382,7 @@ def test_settings_are_checked(settings, words, data):
 
 
 def test_a_guard_watches_decisions_in_their_order(clf):
-    calm, shifted = draw(60, 20)[0], draw(60, 21, shift=4.0)[0]
+    calm, shifted = draw(60, 20)[0], draw(60, 21)[0] + 4.0
     guard = DriftGuard.from_classifier(clf)
     stream = np.concatenate([calm, shifted])
     plain, watched = clf.decide(stream), clf.decide(stream, guard=guard)
@@ -423,8 +402,7 @@ def test_a_guard_watches_decisions_in_their_order(clf):
 
 
 def test_an_ensemble_has_lanes_without_a_certificate(data):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         ensemble = SDMEnsemble(alpha=0.9, **SETTINGS).fit(*data)
     assert ensemble.certificate_ is None
     decisions = ensemble.decide(draw(200, 3)[0])
@@ -434,8 +412,7 @@ def test_an_ensemble_has_lanes_without_a_certificate(data):
 
 
 def test_an_ensemble_of_a_certified_classifier_has_no_certification_points(data):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         clf = SDMClassifier(alpha=0.9, **SETTINGS).fit(*data, keep_rounds=True)
     ensemble = SDMEnsemble.from_classifier(clf)
     assert all(model.certification is None for model in ensemble.models_)
@@ -462,8 +439,7 @@ def test_u_is_drawn_from_the_hidden_states_whatever_their_order(clf):
     us = []
     for states, labels in ((X, y), (X[order], y[order]), (X, swapped), (X + 1e-3, y)):
         other = copy.deepcopy(clf)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SDMWarning)
+        with quiet():
             other.recertify(states, labels)
         us.append(other.certificate_.u)
         assert other.certificate_.u == other.model_.certification.u
@@ -477,8 +453,7 @@ def test_u_is_kept_with_the_model_and_when_points_are_removed(clf, tmp_path):
     loaded = SDMClassifier.load(tmp_path / "model")
     assert loaded.certificate_.u == loaded.model_.certification.u == u
     names = loaded.model_.certification.examples.ids()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         loaded.remove(names[:2])
         loaded.recalibrate()
     assert loaded.certificate_.u == u and loaded.certificate_.n_corrected == 2
@@ -487,8 +462,7 @@ def test_u_is_kept_with_the_model_and_when_points_are_removed(clf, tmp_path):
 def test_a_sample_that_was_tested_without_u_stays_so(clf):
     """As in a model that was saved before there was a u."""
     X, y = draw(400, 50)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         clf.recertify(X, y)
         clf.models_ = (replace(clf.model_, certification=replace(clf.model_.certification, u=1.0)),)
         clf.recertify(X, y)
@@ -497,8 +471,7 @@ def test_a_sample_that_was_tested_without_u_stays_so(clf):
 
 def test_auto_chooses_by_calibration_and_says_so(data, tmp_path):
     clf = SDMClassifier(alpha=0.9, **SETTINGS, control="auto")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         clf.fit(*data)
     certificate = clf.certificate_
     assert clf.get_params()["control"] == "auto" and next(iter(certificate.chances)) == "groups"
@@ -514,15 +487,13 @@ def test_auto_chooses_by_calibration_and_says_so(data, tmp_path):
 
 def test_auto_with_a_target_for_each_class(data):
     clf = SDMClassifier(alpha={"ant": 0.9, "bee": 0.8}, **SETTINGS, control="auto")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         clf.fit(*data)
     assert list(clf.certificate_.chances) == ["groups", "predictions"]
 
 
 def test_auto_without_points_to_hold_out_is_no_certificate():
     clf = SDMClassifier(alpha=0.9, **SETTINGS, control="auto")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         clf.fit(*draw(60, 0))  # a quarter is 15, and it takes 22
     assert not clf.certificate_.found and clf.certificate_.control == "all" and clf.certificate_.chances == {}

@@ -3,40 +3,25 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from dataclasses import replace
+from functools import partial
 
-import numpy as np
 import pytest
 
+from small import quiet, small_settings, two_groups
 from torchsdm import SDMClassifier
-from torchsdm.errors import CertificateWarning, InvalidInputError, SDMWarning
+from torchsdm.errors import CertificateWarning, InvalidInputError
 from torchsdm.estimators._fitting import scored_samples
 from torchsdm.trust import AlphaCurve, Prices
 
-NAMES = np.array(["ant", "bee"])
-SETTINGS = {
-    "n_filters": 16,
-    "n_rounds": 1,
-    "training": "sdm",
-    "max_epochs": 5,
-    "learning_rate": 1e-2,
-    "random_state": 3,
-}
+draw = partial(two_groups, names=["ant", "bee"], distance=2.0)
+SETTINGS = small_settings(n_filters=16, random_state=3)
 PRICES = {"cost_error": 6.0, "cost_review": 1.0}
-
-
-def draw(n, seed):
-    rng = np.random.default_rng(seed)
-    numbers = rng.integers(0, 2, n)
-    X = rng.standard_normal((n, 4)) + 2.0 * (numbers[:, None] - 0.5) * np.array([1, 1, 0, 0])
-    return X.astype(np.float32), NAMES[numbers]
 
 
 @pytest.fixture(scope="module")
 def _fitted():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         return SDMClassifier(alpha=0.95, **SETTINGS).fit(*draw(2400, 0))
 
 
@@ -93,8 +78,7 @@ def test_prices_by_class(clf):
 
 def test_after_an_update_the_calibration_points_are_matched_again(clf):
     clf.remove_exemplars(clf.model_.examples.ids()[:300])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         choice = clf.choose_alpha(**PRICES)
         assert clf.model_.outdated
         clf.recalibrate()
@@ -102,8 +86,7 @@ def test_after_an_update_the_calibration_points_are_matched_again(clf):
 
 
 def test_without_a_certification_set_its_size_must_be_said():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         paper = SDMClassifier(alpha=0.9, certification_size=None, **SETTINGS).fit(*draw(800, 0))
     with pytest.raises(InvalidInputError, match=r"without a certification set. Say how many"):
         paper.choose_alpha(**PRICES)

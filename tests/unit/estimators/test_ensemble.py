@@ -9,9 +9,10 @@ import warnings
 import numpy as np
 import pytest
 
+from small import quiet
 from torchsdm import SDMClassifier, SDMEnsemble
 from torchsdm.core import SDMDecisions
-from torchsdm.errors import InvalidInputError, NoRegionWarning, SDMWarning
+from torchsdm.errors import InvalidInputError, NoRegionWarning
 from torchsdm.estimators.ensemble import _most_frequent, combine
 from torchsdm.labels import LabelCodes
 
@@ -94,8 +95,7 @@ def test_an_ensemble_of_a_classifier_has_its_rounds(fitted, ensemble, insects):
 
 def test_an_ensemble_trained_on_its_own_is_the_same(ensemble, insects):
     parameters = ensemble.get_params()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         trained = SDMEnsemble(**parameters).fit(insects.X, insects.y, ids=insects.ids)
     first, again = ensemble.decide(insects.fresh), trained.decide(insects.fresh)
     assert np.array_equal(first.confidence, again.confidence) and np.array_equal(first.admitted, again.admitted)
@@ -125,8 +125,7 @@ def test_updates_reach_every_round(ensemble, insects):
 
 
 def test_an_added_point_has_one_number_in_all_rounds(insects):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         ensemble = SDMEnsemble(alpha=0.7, n_filters=4, n_rounds=4, training="sdm", max_epochs=1, random_state=0)
         ensemble.fit(insects.X[:40], insects.y[:40])  # ids are row numbers
     ensemble.add_exemplars(insects.X[40:42], insects.y[40:42])
@@ -144,8 +143,7 @@ def test_a_training_point_is_updated_in_the_rounds_that_have_it(ensemble):
 def test_a_classifier_without_its_rounds_is_refused(insects, fitted):
     with pytest.raises(InvalidInputError, match=r"must be fitted with keep_rounds=True.* Got one without its rounds"):
         SDMEnsemble.from_classifier(SDMClassifier())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         fitted.set_params(max_epochs=1, n_rounds=1).fit(insects.X, insects.y)
     with pytest.raises(InvalidInputError, match=r"must be fitted with keep_rounds=True"):
         SDMEnsemble.from_classifier(fitted)  # the rounds of the fit before are not those of this one

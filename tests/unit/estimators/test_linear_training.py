@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pytest
 import torch
 from sklearn.metrics import balanced_accuracy_score
 
+from small import quiet
 from torchsdm import SDMClassifier, SDMEnsemble
 from torchsdm.baselines import TunedLogisticModel
 from torchsdm.core import ClassEcdfs
 from torchsdm.data import LabelledStates
-from torchsdm.errors import InvalidInputError, InvalidTypeError, SDMWarning
+from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimators import Strength
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
@@ -28,8 +27,7 @@ def draw(n, seed, shares=(0.5, 0.3, 0.2), spread=1.3):
 
 
 def fitted(X, y, **settings):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         return SDMClassifier(0.8, control="all", random_state=0, n_filters=30, **settings).fit(X, y)
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pytest
 
+from small import quiet
 from torchsdm import SDMClassifier
 from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, SDMWarning
@@ -25,8 +24,7 @@ def blobs(n, seed):
 
 
 def fitted(**settings):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         return SDMClassifier(0.9, **QUICK, **settings).fit(*blobs(2400, 0))
 
 

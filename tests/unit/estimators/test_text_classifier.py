@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-import warnings
 
 import numpy as np
 import pytest
 from sklearn.base import clone
 
 import tiny_models
+from small import quietly, small_settings
 from torchsdm import (
     Documents,
     DriftGuard,
@@ -28,29 +28,14 @@ from torchsdm.errors import (
     InvalidTypeError,
     ModelFileError,
     NotFittedError,
-    SDMWarning,
 )
 from torchsdm.hidden_states import Backbone
 
-SMALL = {
-    "alpha": 0.7,
-    "n_filters": 8,
-    "n_rounds": 2,
-    "training": "sdm",
-    "max_epochs": 4,
-    "learning_rate": 1e-2,
-    "random_state": 0,
-}
+SMALL = small_settings(alpha=0.7, n_rounds=2, max_epochs=4)
 GOOD, BAD = ["good", "funny", "fine"], ["bad", "sad", "long"]
 THINGS = ["film", "plot", "cast", "music", "end"]
 TEXTS = [f"the {thing} was {word} {extra}" for word in [*GOOD, *BAD] for thing in THINGS for extra in ("", "indeed")]
 LABELS = ["good"] * 30 + ["bad"] * 30
-
-
-def quietly(do):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
-        return do()
 
 
 @pytest.fixture(scope="module", autouse=True)

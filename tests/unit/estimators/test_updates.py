@@ -6,40 +6,23 @@ import copy
 import threading
 import time
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
+from small import quietly, small_settings, two_groups
 from torchsdm import DriftGuard, LabelledStates, SDMClassifier, SDMEnsemble
 from torchsdm.core import Encoded
-from torchsdm.errors import CertificateWarning, DataWarning, InvalidInputError, InvalidTypeError, SDMWarning
+from torchsdm.errors import CertificateWarning, DataWarning, InvalidInputError, InvalidTypeError
 from torchsdm.estimators._data import keep_apart
 from torchsdm.model import Calibration, ListedExamples
 
 NAMES = np.array(["ant", "bee"])
-SETTINGS = {
-    "n_filters": 16,
-    "n_rounds": 2,
-    "training": "sdm",
-    "max_epochs": 5,
-    "learning_rate": 1e-2,
-    "random_state": 3,
-}
+draw = partial(two_groups, names=NAMES, wrong=0.02)
+SETTINGS = small_settings(n_filters=16, n_rounds=2, random_state=3)
 NEW = [f"new-{i}" for i in range(60)]
-
-
-def draw(n, seed):
-    rng = np.random.default_rng(seed)
-    numbers = rng.integers(0, 2, n)
-    X = rng.standard_normal((n, 4)) + 2.4 * (numbers[:, None] - 0.5) * np.array([1, 1, 0, 0])
-    return X.astype(np.float32), NAMES[np.where(rng.random(n) < 0.02, 1 - numbers, numbers)]
-
-
-def quietly(call):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
-        return call()
 
 
 DATA, MORE, FRESH = draw(1200, 0), draw(60, 1), draw(300, 2)[0]

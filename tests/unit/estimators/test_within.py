@@ -15,20 +15,13 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
+from small import small_settings
 from torchsdm import CertifiedClassifier, DriftGuard, SDMClassifier
 from torchsdm.baselines import SoftmaxThreshold
 from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, NotFittedError
 from torchsdm.estimators import decide_with, explain_with
 
-QUICK = {
-    "alpha": 0.8,
-    "n_filters": 8,
-    "n_rounds": 1,
-    "training": "sdm",
-    "max_epochs": 6,
-    "learning_rate": 1e-2,
-    "random_state": 0,
-}
+QUICK = small_settings(alpha=0.8, max_epochs=6)
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore::torchsdm.errors.{name}Warning")
     for name in ("Region", "Certificate", "EmptyClass")

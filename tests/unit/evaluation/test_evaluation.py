@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-import warnings
 from html.parser import HTMLParser
 
 import numpy as np
@@ -14,6 +13,7 @@ import torch
 from sklearn.base import clone
 
 from conftest import make_blobs
+from small import quiet, small_settings
 from torchsdm import LabelledStates, SDMClassifier, SDMEnsemble
 from torchsdm.baselines.base import SelectiveClassifier
 from torchsdm.baselines.certified import CertifiedScore
@@ -23,7 +23,7 @@ from torchsdm.baselines.sdm_rules import RULES, SDMRule
 from torchsdm.baselines.softmax import NoReject, SoftmaxThreshold, TemperatureScaling
 from torchsdm.baselines.vbll import VBLLLearner
 from torchsdm.core import Decisions
-from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError, SDMWarning
+from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError
 from torchsdm.evaluation import AlphaDisplay, RiskCoverageDisplay
 from torchsdm.evaluation._report_contents import _of_alphas, pictures
 from torchsdm.evaluation.entrants import GROUPS, Entrant, classifier_entrants, paper_entrants
@@ -35,15 +35,7 @@ from torchsdm.model.model import SDMModel
 from torchsdm.training.data import TrainingData, TrainingSettings, split_of_round
 from torchsdm.training.learner import Learner
 
-SMALL = {
-    "alpha": 0.9,
-    "n_filters": 8,
-    "n_rounds": 2,
-    "training": "sdm",
-    "max_epochs": 6,
-    "learning_rate": 1e-2,
-    "random_state": 3,
-}
+SMALL = small_settings(alpha=0.9, n_rounds=2, max_epochs=6, random_state=3)
 SMALL |= {"standardization": "scalar", "patience": None}
 TRAIN, TEST = make_blobs(seed=1, n=500, distance=3.0), make_blobs(seed=2, n=300, distance=3.0)
 NAMES = np.array(["no <b>", "yes & so"])  # what must be escaped in a page
@@ -56,8 +48,7 @@ def labelled(blobs, shift=0.0, **others):
 
 @pytest.fixture(scope="module")
 def classifier():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         texts = [f"<script>text {i}</script> " + "long " * 200 for i in range(500)]
         return SDMClassifier(**SMALL).fit(labelled(TRAIN, texts=texts), keep_rounds=True)
 
@@ -66,8 +57,7 @@ def classifier():
 def certified():
     """A classifier with both a certificate and a region."""
     blobs = make_blobs(seed=5, n=1600, distance=3.0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         fitted = SDMClassifier(**{**SMALL, "n_rounds": 1}).fit(labelled(blobs))
     assert fitted.certificate_.found and fitted.region_.found
     return fitted
@@ -187,8 +177,7 @@ def test_the_policy_of_the_classifier_changes_no_rule(certified):
 
 def test_a_certified_rule_promises_its_alpha_and_every_smaller_one(certified, classifier):
     several = copy.copy(certified)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         several.recalibrate([0.9, 0.7, 0.95])  # the first has the certificate
     decisions = SDMRule(several, "certified").fit().decide(TEST.X)
     admitted = several.decide(TEST.X).certified
@@ -203,8 +192,7 @@ def test_a_certified_rule_promises_its_alpha_and_every_smaller_one(certified, cl
 
 
 def test_a_rule_fits_a_model_that_is_not_fitted_and_leaves_a_fitted_one(classifier):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         rule = SDMRule(SDMClassifier(**SMALL), "sdm").fit(TRAIN.X, TRAIN.y)
     assert rule.classes_.tolist() == [0, 1] and rule.predict(TEST.X[:3]).shape == (3,)
     assert not hasattr(rule.model, "classes_") and SDMRule(classifier).fit().fitted_model_ is classifier
@@ -218,8 +206,7 @@ def test_a_rule_fits_a_model_that_is_not_fitted_and_leaves_a_fitted_one(classifi
 
 def test_several_alphas_each_have_their_column(classifier):
     other = SDMEnsemble.from_classifier(classifier)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         other.recalibrate([0.7, 0.95])
     rule = SDMRule(other, "softmax").fit()
     decisions = rule.decide(TEST.X)
@@ -632,8 +619,7 @@ def test_an_entrant_has_no_group_unless_it_is_given_one(evaluation):
 def test_entrants_want_one_alpha_and_known_groups(classifier):
     several = SDMClassifier(**SMALL)
     several.__dict__.update(classifier.__dict__)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         several.recalibrate([0.8, 0.9])
     with pytest.raises(InvalidInputError, match="must have one alpha"):
         paper_entrants(labelled(TRAIN), several)
@@ -800,8 +786,7 @@ def test_the_page_is_written_in_one_step(evaluation, classifier, tmp_path):
 
 def test_an_ensemble_without_a_region_has_a_page_too(classifier, evaluation):
     ensemble = SDMEnsemble.from_classifier(classifier)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         ensemble.recalibrate(1.0)
     entrant = Entrant("e", "r", SDMRule(ensemble, "region lower").fit())
     with pytest.raises(InvalidInputError, match="must be one of those requested"):

@@ -6,18 +6,17 @@ import copy
 import html
 import re
 import shlex
-import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from conftest import make_blobs
+from small import quiet, small_settings
 from torchsdm import LabelledStates, SDMClassifier, SDMEnsemble
 from torchsdm.application import summary
 from torchsdm.cli._words import trust_lines
 from torchsdm.cli.command import sdm
-from torchsdm.errors import SDMWarning
 from torchsdm.evaluation import Evaluation, classifier_entrants
 from torchsdm.evaluation._opening import next_steps, verdicts
 from torchsdm.evaluation.report import render_report
@@ -31,16 +30,8 @@ TEST = make_blobs(seed=6, n=300, distance=3.0)
 @pytest.fixture(scope="module")
 def certified():
     blobs = make_blobs(seed=5, n=1600, distance=3.0)
-    settings = {
-        "n_filters": 8,
-        "n_rounds": 1,
-        "training": "sdm",
-        "max_epochs": 6,
-        "learning_rate": 1e-2,
-        "random_state": 0,
-    }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    settings = small_settings(max_epochs=6)
+    with quiet():
         fitted = SDMClassifier(alpha=0.9, **settings).fit(blobs.X, NAMES[blobs.y])
     assert fitted.certificate_.found and fitted.region_.found
     return fitted
@@ -48,8 +39,7 @@ def certified():
 
 def opened(classifier, data, **settings):
     """The verdicts on data sets, by name, and what to do next."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         alpha = classifier.models_[0].calibration.regions[0].alpha
         evaluation = Evaluation(classifier_entrants(classifier), data, alpha, **settings)
         decided = {name: classifier.decide(part.hidden_states) for name, part in evaluation.data_sets.items()}
@@ -189,9 +179,7 @@ def test_without_a_certificate_nothing_is_promised_and_the_reason_is_given(certi
     verdict, command = one(with_certificate(certified, looks=10, delta_spent=1.0))
     assert "No promise is left" in verdict.detail and command == "sdm certify 'my model' NEW"
 
-    ensemble = SDMEnsemble(
-        alpha=0.9, n_filters=8, n_rounds=2, training="sdm", max_epochs=4, learning_rate=1e-2, random_state=0
-    )
+    ensemble = SDMEnsemble(alpha=0.9, **small_settings(n_rounds=2, max_epochs=4))
     verdict, _ = one(ensemble.fit(TEST.X, NAMES[TEST.y]))
     assert verdict.detail.startswith("An ensemble is not certified.")
 
@@ -225,8 +213,7 @@ def test_every_command_that_is_named_exists_with_its_options(command):
 def test_python_card_report_command_and_export_say_the_same(certified, tmp_path, monkeypatch):
     monkeypatch.setattr("torchsdm.evaluation.report._pictures", lambda *_: iter(()))
     strict = copy.copy(certified)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         strict.recertify(alpha=0.999)
     for classifier, alpha in ((certified, 0.9), (strict, 0.999)):
         sentence = classifier.certificate_.holds_for(NAMES.tolist())

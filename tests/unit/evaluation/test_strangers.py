@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import json
 import re
-import warnings
 
 import numpy as np
 import pytest
 import torch
 
+from small import quiet
 from torchsdm import LabelledStates, SDMEnsemble
-from torchsdm.errors import InvalidInputError, SDMWarning
+from torchsdm.errors import InvalidInputError
 from torchsdm.evaluation.entrants import classifier_entrants
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.metrics import ood_auroc, ordering_score, selective_accuracy
@@ -33,8 +33,7 @@ ALPHA = 0.9
 
 @pytest.fixture
 def one_alpha(fitted):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         return copy.copy(fitted).recalibrate(ALPHA)
 
 

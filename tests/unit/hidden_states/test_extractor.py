@@ -7,7 +7,6 @@ import itertools
 import json
 import pickle
 import shutil
-import warnings
 from contextlib import contextmanager
 
 import numpy as np
@@ -16,6 +15,7 @@ import torch
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 
+from small import quiet, small_settings
 from tiny_models import (
     ARCHITECTURES,
     DECODERS,
@@ -34,7 +34,7 @@ from tiny_models import (
 )
 from torchsdm import Documents, HiddenStateExtractor, SDMClassifier, TaskPrompt, read_states
 from torchsdm.data import StatesOrigin
-from torchsdm.errors import BackboneError, CheckpointError, InvalidInputError, InvalidTypeError, SDMWarning
+from torchsdm.errors import BackboneError, CheckpointError, InvalidInputError, InvalidTypeError
 from torchsdm.hidden_states import Backbone
 from torchsdm.hidden_states.prompts import PROMPTS
 
@@ -704,11 +704,8 @@ def test_texts_are_classified_in_a_pipeline(saved):
     words = {0: ["dull", "late", "false"], 1: ["fine", "well", "true"]}
     y = np.repeat([0, 1], 40)
     texts = [f"The film {number} is {' '.join(rng.choice(words[label], 4))}." for number, label in enumerate(y)]
-    classifier = SDMClassifier(
-        n_filters=8, n_rounds=1, training="sdm", max_epochs=4, batch_size=20, learning_rate=1e-2, random_state=0
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    classifier = SDMClassifier(batch_size=20, **small_settings(max_epochs=4))
+    with quiet():
         pipeline = clone(make_pipeline(HiddenStateExtractor(saved, "sentiment"), classifier)).fit(texts, y)
         by_hand = clone(classifier).fit(HiddenStateExtractor(saved, "sentiment").extract(texts).hidden_states, y)
         fresh = [f"The film {number} is {' '.join(rng.choice(words[number % 2], 4))}!" for number in range(10)]

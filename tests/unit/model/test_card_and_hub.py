@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 
 import numpy as np
 import pytest
@@ -12,8 +11,9 @@ from huggingface_hub import ModelCard, hub_mixin
 
 import tiny_models
 import torchsdm
+from small import quiet, small_settings
 from torchsdm import SDMClassifier, SDMEnsemble, SDMTextClassifier
-from torchsdm.errors import ModelFileError, NotFittedError, RegionWarning, SDMWarning
+from torchsdm.errors import ModelFileError, NotFittedError, RegionWarning
 from torchsdm.hidden_states import Backbone
 from torchsdm.model import hub
 from torchsdm.wording import UNPROMISED
@@ -96,8 +96,7 @@ def test_the_card_counts_the_examples_of_each_class(fitted, insects):
 def test_many_classes_are_not_all_listed():
     y = np.repeat(np.arange(60), 4)
     X = np.eye(60)[y] + np.random.default_rng(0).normal(0, 0.1, (240, 60))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         card = (
             SDMClassifier(0.6, n_filters=4, n_rounds=1, training="sdm", max_epochs=1, random_state=0)
             .fit(X, y)
@@ -112,19 +111,11 @@ def test_the_card_names_the_data_where_it_is_known(fitted, insects, tmp_path):
     fitted.save(tmp_path / "model")
     assert SDMClassifier.load(tmp_path / "model").model_card() == fitted.model_card()
     assert SDMEnsemble.from_classifier(fitted).data_source_ == "reviews|1.jsonl"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         assert fitted.fit(insects.X[::2], insects.y[::2]).data_source_ is None  # other data
 
 
-CERTIFIED = {
-    "n_filters": 8,
-    "n_rounds": 1,
-    "training": "sdm",
-    "max_epochs": 5,
-    "learning_rate": 1e-2,
-    "random_state": 0,
-}
+CERTIFIED = small_settings()
 
 
 @pytest.mark.parametrize(

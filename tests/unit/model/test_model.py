@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import reference
+from small import quiet, small_settings
 from torchsdm import SDMClassifier, SupportSet
-from torchsdm.errors import CertificateWarning, InvalidInputError, RegionWarning, SDMWarning
+from torchsdm.errors import CertificateWarning, InvalidInputError, RegionWarning
 from torchsdm.model import directory
 from torchsdm.model import examples as stored_examples
 from torchsdm.model import model as model_module
@@ -172,11 +173,8 @@ def test_weak_regions_are_told(fitted):
 
 
 def test_a_calibration_set_of_ones_own(insects):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
-        classifier = SDMClassifier(
-            alpha=0.7, n_filters=6, n_rounds=1, training="sdm", max_epochs=3, learning_rate=1e-2, random_state=0
-        )
+    with quiet():
+        classifier = SDMClassifier(alpha=0.7, **small_settings(n_filters=6, max_epochs=3))
         classifier.fit(insects.X[:150], insects.y[:150], calibration=(insects.X[150:], insects.y[150:]))
     model = classifier.model_
     assert len(model.support) == 150 and len(model.calibration.labels) == 90
@@ -249,15 +247,13 @@ def test_recalibration_after_updates_is_calibration_against_the_new_support(fitt
     model.add(model.encoded(torch.from_numpy(insects.fresh[:20]), torch.full((20,), 3), ListedExamples(range(20))))
     model.relabel([0, 5, 7], torch.tensor([2, 9, 1]))
     model.remove([1, 2])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         model.recalibrate([0.9, 0.8], 0)
     assert not model.outdated
     assert_calibrated(model)
     fresh = SupportSet(model.support.exemplars, model.support.labels, model.support.predictions)
     known = model.calibration
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         anew = Calibration.of(known.points, known.labels, fresh, [0.9, 0.8], 0)
     for field in dataclasses.fields(anew):
         if isinstance(getattr(anew, field.name), torch.Tensor):
@@ -301,8 +297,7 @@ def test_a_refused_update_changes_nothing(fitted, insects):
 
 
 def test_numbers_of_added_points_are_free_in_the_calibration_set_too(insects):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SDMWarning)
+    with quiet():
         for seed in range(3):
             classifier = SDMClassifier(
                 alpha=0.7, n_filters=4, n_rounds=1, training="sdm", max_epochs=1, random_state=seed

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from small import small_settings
 from torchsdm import SDMClassifier, SDMEnsemble
 from torchsdm.errors import InvalidInputError, InvalidTypeError, ModelFileError, NotFittedError
 from torchsdm.trust import DriftGuard, GuardReset
@@ -391,14 +392,7 @@ def classifier():
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 300)
     X = rng.normal(size=(300, 3)) + 2 * y[:, None]
-    settings = {
-        "n_filters": 4,
-        "n_rounds": 2,
-        "training": "sdm",
-        "max_epochs": 3,
-        "learning_rate": 1e-2,
-        "random_state": 0,
-    }
+    settings = small_settings(n_filters=4, n_rounds=2, max_epochs=3)
     return SDMClassifier(alpha=0.8, certification_size=None, **settings).fit(X, y, keep_rounds=True)
 
 
@@ -420,14 +414,7 @@ class TestFromClassifier:
         rng = np.random.default_rng(3)
         y = rng.integers(0, 2, 400)
         X = (rng.normal(size=(400, 3)) + 3 * y[:, None]).astype(np.float32)
-        settings = {
-            "n_filters": 4,
-            "n_rounds": 1,
-            "training": "sdm",
-            "max_epochs": 5,
-            "learning_rate": 1e-2,
-            "random_state": 0,
-        }
+        settings = small_settings(n_filters=4)
         clf = SDMClassifier(alpha=0.8, certification_size=None, **settings)
         clf.fit(X[:200], y[:200], **{compared_with: (X[200:], y[200:])})
         guard = DriftGuard.from_classifier(clf)
@@ -443,14 +430,7 @@ class TestFromClassifier:
         rng = np.random.default_rng(0)
         y = rng.integers(0, 2, 1600)
         X = rng.normal(size=(1600, 8)) + np.where(y == 1, 2.0, -2.0)[:, None] * np.eye(8)[0]
-        settings = {
-            "n_filters": 16,
-            "n_rounds": 1,
-            "training": "sdm",
-            "max_epochs": 10,
-            "learning_rate": 1e-2,
-            "random_state": 0,
-        }
+        settings = small_settings(n_filters=16, max_epochs=10)
         clf = SDMClassifier(alpha=0.9, **settings).fit(X[:1000], y[:1000])
         drifting = X[1000:] + np.where(np.arange(600) < 300, 0, 3)[:, None] * np.eye(8)[1]
         decided = clf.decide(drifting)
