@@ -16,8 +16,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from torch import Tensor
 
 from torchsdm.core import Decisions
-from torchsdm.data import LabelledStates
-from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError
+from torchsdm.errors import InvalidInputError, NotFittedError
+from torchsdm.estimators import given_part
 from torchsdm.labels import LabelCodes, count_classes
 from torchsdm.training import TrainingData
 from torchsdm.validation import (
@@ -62,12 +62,7 @@ def training_data(estimator: Any, states: Tensor, y: Any, calibration: Any, call
     numbers = torch.from_numpy(class_numbers.astype(np.int64))
     if calibration is None:
         return TrainingData(states, numbers), classes
-    if not isinstance(calibration, LabelledStates):
-        if not isinstance(calibration, (tuple, list)) or len(calibration) != 2:
-            raise InvalidTypeError(
-                f"'calibration' of {caller} must be LabelledStates or (X, y). Got {type(calibration).__name__}."
-            )
-        calibration = LabelledStates(*calibration)
+    calibration = given_part(calibration, "calibration", caller)
     caller = f"{caller} (calibration)"
     given = check_hidden_states(estimator, calibration.hidden_states, caller, reset=False)
     given_labels = check_label_array(calibration.labels, caller)
@@ -91,7 +86,6 @@ class DecidingClassifier(ClassifierMixin, BaseEstimator, ABC):
         return self.decide(X).probabilities
 
     def _require(self, learned: str) -> None:
-        """Require an attribute that ``fit`` sets."""
         if not hasattr(self, learned):
             raise NotFittedError(f"This {type(self).__name__} is not fitted yet: call fit before decide.")
 

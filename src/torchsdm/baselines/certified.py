@@ -103,7 +103,6 @@ class CertifiedScore(DecidingClassifier):
         )
 
     def _sample(self, answers: Decisions, y: ArrayLike) -> ScoredSample:
-        """Decisions and true labels as a certificate sees them."""
         labels = check_label_array(y, "CertifiedScore.fit")
         check_same_length(len(answers), labels, "y", "CertifiedScore.fit")
         numbers = LabelCodes(answers.classes).encode(labels, "CertifiedScore.fit").numpy()

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from torchsdm.baselines.base import training_data
 from torchsdm.baselines.softmax import softmax
-from torchsdm.cluster import Backend, as_backend, run_rounds
+from torchsdm.cluster import Backend, run_rounds
 from torchsdm.core import SOFTMAX_DISTANCE_QUANTILE, SOFTMAX_SIMILARITY, sdm_losses
 from torchsdm.data import LabelledStates
 from torchsdm.errors import NotFittedError
+from torchsdm.estimators import check_training, training_settings
 from torchsdm.training import (
     AdaptorLearner,
     LossRecord,
@@ -35,12 +36,7 @@ from torchsdm.validation import (
     Array,
     ArrayLike,
     RandomState,
-    check_choice,
-    check_device,
     check_hidden_states,
-    check_path,
-    check_positive,
-    check_share,
 )
 
 Self = TypeVar("Self", bound="RoundsClassifier")
@@ -60,13 +56,7 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
 
     n_rounds: int
     max_epochs: int
-    batch_size: int
-    learning_rate: float
     random_state: RandomState
-    device: str | None
-    standardization: str
-    calibration_size: float
-    patience: int | None
     checkpoint: str | Path | None
     verbose: bool
     backend: Backend
@@ -156,30 +146,10 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
         return data.fingerprint_of_parts(fingerprint(data.hidden_states, classes[data.labels.numpy()]))
 
     def _settings(self, n_classes: int) -> TrainingSettings:
-        return TrainingSettings(
-            n_classes=n_classes,
-            n_filters=int(getattr(self, self._width)),
-            max_epochs=int(self.max_epochs),
-            batch_size=int(self.batch_size),
-            learning_rate=float(self.learning_rate),
-            patience=None if self.patience is None else int(self.patience),
-            standardization=self.standardization,
-            calibration_size=float(self.calibration_size),
-            device="cpu" if self.device is None else str(self.device),
-        )
+        return training_settings(self, n_classes, self._width)
 
     def _check_parameters(self, caller: str) -> None:
-        for name in (self._width, "n_rounds", "max_epochs", "batch_size"):
-            check_positive(getattr(self, name), name, caller, integer=True)
-        if self.patience is not None:
-            check_positive(self.patience, "patience", caller, integer=True)
-        check_positive(self.learning_rate, "learning_rate", caller)
-        check_choice(self.standardization, ("scalar", "per_dimension"), "standardization", caller)
-        check_share(self.calibration_size, "calibration_size", caller)
-        if self.checkpoint is not None:
-            check_path(self.checkpoint, "checkpoint", caller)
-        check_device(self.device, caller)
-        as_backend(self.backend, caller)
+        check_training(self, caller, self._width)
 
     def _check_is_fitted(self, method: str) -> None:
         if not hasattr(self, "network_"):

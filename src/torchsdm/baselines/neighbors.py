@@ -120,7 +120,6 @@ class CalibratedThreshold(DecidingClassifier):
         return Decisions.of_probabilities(self.classes_, self.alphas_.tolist(), logits, p, admitted_at, score=score)
 
     def _threshold(self, scores: Array, correct: Array, alpha: float) -> float:
-        """The threshold for an alpha, from the calibration part."""
         return permissive_threshold(scores, correct, alpha)
 
     @abstractmethod

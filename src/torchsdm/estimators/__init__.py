@@ -1,5 +1,7 @@
 """``SDMClassifier``, ``SDMEnsemble`` and ``SDMTextClassifier``: scikit-learn's contract over the rooms above."""
 
+from torchsdm.estimators._data import given_part, given_states
+from torchsdm.estimators._fitted import check_training, training_settings
 from torchsdm.estimators._fitting import Strength
 from torchsdm.estimators.changes import (
     Add,
@@ -29,12 +31,16 @@ __all__ = [
     "SDMEnsemble",
     "SDMTextClassifier",
     "Strength",
+    "check_training",
     "decide_with",
     "explain_with",
+    "given_part",
+    "given_states",
     "load",
     "load_base",
     "load_classifier",
     "replay",
     "request_digest",
     "save_as",
+    "training_settings",
 ]

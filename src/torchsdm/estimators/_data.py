@@ -127,6 +127,24 @@ class LabelledPart:
         return Points(self.states.split(DEFAULT_BLOCK_SIZE), self.labels, self.examples)
 
 
+def given_states(X: Any, y: Any, ids: Any, texts: Any, caller: str) -> LabelledStates:
+    """What a caller was given as X, y, ids and texts; LabelledStates have their own of all these."""
+    if not isinstance(X, LabelledStates):
+        return LabelledStates(X, y, ids, texts)
+    if not (y is None and ids is None and texts is None):
+        raise InvalidInputError(f"{caller} takes no y, ids or texts with LabelledStates, which have their own.")
+    return X
+
+
+def given_part(part: Any, name: str, caller: str) -> LabelledStates:
+    """A further set that a caller was given as LabelledStates or (X, y)."""
+    if isinstance(part, LabelledStates):
+        return part
+    if not isinstance(part, (tuple, list)) or len(part) != 2:
+        raise InvalidTypeError(f"'{name}' of {caller} must be LabelledStates or (X, y). Got {type(part).__name__}.")
+    return LabelledStates(*part)
+
+
 def check_data(
     estimator: FittedState,
     X: ArrayLike | LabelledStates,
@@ -140,9 +158,7 @@ def check_data(
     """Check the parameters and the arguments of ``fit``."""
     caller = f"{type(estimator).__name__}.fit"
     estimator._check_parameters(caller)
-    given = X if isinstance(X, LabelledStates) else LabelledStates(X, y, ids, texts)
-    if given is X and not (y is None and ids is None and texts is None):
-        raise InvalidInputError(f"{caller} takes no y, ids or texts with LabelledStates, which have their own.")
+    given = given_states(X, y, ids, texts, caller)
     states = check_hidden_states(estimator, given.hidden_states, caller, reset=True)
     labels = check_label_array(given.labels, caller)
     check_same_length(len(states), labels, "y", caller)
@@ -184,10 +200,7 @@ def check_part(
     sets: Mapping[str, Set],
 ) -> LabelledPart:
     """The user's calibration or certification set, apart from other sets."""
-    if not isinstance(part, LabelledStates):
-        if not isinstance(part, (tuple, list)) or len(part) != 2:
-            raise InvalidTypeError(f"'{name}' of {caller} must be LabelledStates or (X, y). Got {type(part).__name__}.")
-        part = LabelledStates(*part)
+    part = given_part(part, name, caller)
     estimator._check_alike(part, name, origin, caller)
     where = f"{caller} ({name})"
     states = check_hidden_states(estimator, part.hidden_states, where, reset=False)

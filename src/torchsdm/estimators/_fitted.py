@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -28,65 +29,37 @@ from torchsdm.wording import UNPROMISED, shortened
 Self = TypeVar("Self", bound="Parameters")
 
 
+@dataclass(eq=False, repr=False)
 class Parameters(ClassifierMixin, BaseEstimator):
     """What the constructor stores, as scikit-learn wants it; ``SDMClassifier`` says what each is for."""
 
-    def __init__(
-        self,
-        alpha: float | Sequence[float] | Mapping[Any, float] = 0.95,
-        n_filters: int = 500,
-        n_rounds: int = 2,
-        max_epochs: int = 50,
-        batch_size: int = 50,
-        learning_rate: float = 1e-4,
-        random_state: int | np.random.RandomState | np.random.Generator | None = None,
-        device: str | None = None,
-        *,
-        adaptor: str = "filters",
-        standardization: str = "per_dimension",
-        calibration_size: float = 0.5,
-        patience: int | None = 5,
-        min_class_count: int = 0,
-        checkpoint: str | Path | None = None,
-        block_size: int = DEFAULT_BLOCK_SIZE,
-        verbose: bool = False,
-        certification_size: float | None = 0.25,
-        delta: float = 0.1,
-        control: str = "groups",
-        pools: Mapping[str, Sequence[Any]] | None = None,
-        familiarity: float = 0.05,
-        policy: str = "certified",
-        background_as: str = "class",
-        backend: Backend = None,
-        training: str = "linear",
-        class_weight: str | Mapping[Any, float] | None = None,
-    ) -> None:
-        self.alpha = alpha
-        self.n_filters = n_filters
-        self.n_rounds = n_rounds
-        self.max_epochs = max_epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.random_state = random_state
-        self.device = device
-        self.adaptor = adaptor
-        self.standardization = standardization
-        self.calibration_size = calibration_size
-        self.patience = patience
-        self.min_class_count = min_class_count
-        self.checkpoint = checkpoint
-        self.block_size = block_size
-        self.verbose = verbose
-        self.certification_size = certification_size
-        self.delta = delta
-        self.control = control
-        self.pools = pools
-        self.familiarity = familiarity
-        self.policy = policy
-        self.background_as = background_as
-        self.backend = backend
-        self.training = training
-        self.class_weight = class_weight
+    alpha: float | Sequence[float] | Mapping[Any, float] = 0.95
+    n_filters: int = 500
+    n_rounds: int = 2
+    max_epochs: int = 50
+    batch_size: int = 50
+    learning_rate: float = 1e-4
+    random_state: int | np.random.RandomState | np.random.Generator | None = None
+    device: str | None = None
+    _: KW_ONLY
+    adaptor: str = "filters"
+    standardization: str = "per_dimension"
+    calibration_size: float = 0.5
+    patience: int | None = 5
+    min_class_count: int = 0
+    checkpoint: str | Path | None = None
+    block_size: int = DEFAULT_BLOCK_SIZE
+    verbose: bool = False
+    certification_size: float | None = 0.25
+    delta: float = 0.1
+    control: str = "groups"
+    pools: Mapping[str, Sequence[Any]] | None = None
+    familiarity: float = 0.05
+    policy: str = "certified"
+    background_as: str = "class"
+    backend: Backend = None
+    training: str = "linear"
+    class_weight: str | Mapping[Any, float] | None = None
 
     @classmethod
     def paper(cls: type[Self], alpha: float | Sequence[float] | Mapping[Any, float] = 0.95, **changes: Any) -> Self:
@@ -101,20 +74,11 @@ class Parameters(ClassifierMixin, BaseEstimator):
         return cls(alpha, **{**PAPER, **changes})
 
     def _check_parameters(self, caller: str) -> None:
-        for name in ("n_filters", "n_rounds", "max_epochs", "batch_size", "block_size"):
-            check_positive(getattr(self, name), name, caller, integer=True)
-        if self.patience is not None:
-            check_positive(self.patience, "patience", caller, integer=True)
+        check_training(self, caller)
+        check_positive(self.block_size, "block_size", caller, integer=True)
         check_positive(self.min_class_count, "min_class_count", caller, integer=True, zero=True)
-        check_positive(self.learning_rate, "learning_rate", caller)
         check_choice(self.adaptor, ("filters", "identity"), "adaptor", caller)
         check_choice(self.training, TRAININGS, "training", caller)
-        check_choice(self.standardization, ("scalar", "per_dimension"), "standardization", caller)
-        check_share(self.calibration_size, "calibration_size", caller)
-        if self.checkpoint is not None:
-            check_path(self.checkpoint, "checkpoint", caller)
-        check_device(self.device, caller)
-        as_backend(self.backend, caller)
         check_alpha_setting(self.alpha, caller)
         if self.certification_size is not None:
             check_share(self.certification_size, "certification_size", caller)
@@ -130,26 +94,41 @@ class Parameters(ClassifierMixin, BaseEstimator):
         if self.familiarity >= 1:
             raise InvalidInputError(f"'familiarity' of {caller} must be in [0, 1). Got {self.familiarity!r}.")
 
-    def _training_settings(self, n_classes: int, class_weights: tuple[float, ...] | None) -> TrainingSettings:
-        return TrainingSettings(
-            n_classes=n_classes,
-            n_filters=int(self.n_filters),
-            max_epochs=int(self.max_epochs),
-            batch_size=int(self.batch_size),
-            learning_rate=float(self.learning_rate),
-            patience=None if self.patience is None else int(self.patience),
-            adaptor=self.adaptor,
-            standardization=self.standardization,
-            calibration_size=float(self.calibration_size),
-            block_size=int(self.block_size),
-            device="cpu" if self.device is None else str(self.device),
-            class_weights=class_weights,
-        )
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         return tags
+
+
+def check_training(estimator: Any, caller: str, width: str = "n_filters") -> None:
+    """Check the parameters of an estimator that say how it is trained; ``width`` names that of its network."""
+    for name in (width, "n_rounds", "max_epochs", "batch_size"):
+        check_positive(getattr(estimator, name), name, caller, integer=True)
+    if estimator.patience is not None:
+        check_positive(estimator.patience, "patience", caller, integer=True)
+    check_positive(estimator.learning_rate, "learning_rate", caller)
+    check_choice(estimator.standardization, ("scalar", "per_dimension"), "standardization", caller)
+    check_share(estimator.calibration_size, "calibration_size", caller)
+    if estimator.checkpoint is not None:
+        check_path(estimator.checkpoint, "checkpoint", caller)
+    check_device(estimator.device, caller)
+    as_backend(estimator.backend, caller)
+
+
+def training_settings(estimator: Any, n_classes: int, width: str = "n_filters", **more: Any) -> TrainingSettings:
+    """The parameters of an estimator that say how it is trained."""
+    return TrainingSettings(
+        n_classes=n_classes,
+        n_filters=int(getattr(estimator, width)),
+        max_epochs=int(estimator.max_epochs),
+        batch_size=int(estimator.batch_size),
+        learning_rate=float(estimator.learning_rate),
+        patience=None if estimator.patience is None else int(estimator.patience),
+        standardization=estimator.standardization,
+        calibration_size=float(estimator.calibration_size),
+        device="cpu" if estimator.device is None else str(estimator.device),
+        **more,
+    )
 
 
 class FittedState(Parameters):
@@ -241,7 +220,6 @@ class FittedState(Parameters):
         return found
 
     def _region_warnings(self) -> list[SDMWarning]:
-        """What a user should know about the regions, once for all rounds of an ensemble."""
         names, certificate = self.classes_.tolist(), self.lane_rule_.certificate
         certified = certificate is not None and certificate.found
         by_round = [model.calibration.warnings(names, certified=certified) for model in self.models_]

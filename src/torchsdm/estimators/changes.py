@@ -325,7 +325,6 @@ def _to_rows(points: Encoded) -> Array:
 
 
 def _encoded(records: Sequence[Record], models: Sequence[SDMModel], place: int, numbers: torch.Tensor) -> EncodedPoints:
-    """The points of changes as one of the models sees them."""
     widths, model = _widths(models), models[place]
     start = sum(widths[:place])
     width = widths[place] if records[0].change.what == "certify" else sum(widths)
@@ -351,7 +350,6 @@ _PARAMETERS = ("policy", "delta", "control")  # that changes may set
 
 
 def _outcome(classifier: Classifier) -> bytes:
-    """What calibrating and certifying came to."""
     certificate, reliability = classifier.certificate_, classifier.reliability_
     learned = {
         "certificate": None if certificate is None else certificate.to_json(),
@@ -364,7 +362,6 @@ def _outcome(classifier: Classifier) -> bytes:
 
 
 def _restore(classifier: Classifier, outcome: bytes) -> None:
-    """Calibrate and certify as it came out before."""
     with classifier._updated_models() as models:
         learned = take_outcome(outcome, models)
         try:
@@ -393,7 +390,6 @@ def _questions(before: Mapping[str, Mapping[str, float]], classifier: Classifier
 
 
 def _plain(alpha: Any) -> Any:
-    """An alpha as JSON has it."""
     if alpha is None:
         return None
     if isinstance(alpha, Mapping):

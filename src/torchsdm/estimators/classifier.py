@@ -220,7 +220,6 @@ class SDMClassifier(BaseSDMClassifier):
         return self
 
     def _linear_model(self, data: FitData) -> SDMModel:
-        """The model of the penalised linear solution."""
         builder = self._begin(data)
         self.training_rows_, self.calibration_rows_ = builder.rows_of_linear()
         model, record = builder.linear()
@@ -228,7 +227,6 @@ class SDMClassifier(BaseSDMClassifier):
         return model
 
     def _best_model(self, data: FitData, keep_rounds: bool) -> SDMModel:
-        """The model of the best round."""
         builder = self._begin(data)
         training, rounds = self._train(builder)
         best = best_round(rounds)

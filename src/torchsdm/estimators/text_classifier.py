@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
@@ -25,6 +26,18 @@ from torchsdm.validation import Array, ArrayLike, check_path, no_states
 from torchsdm.wording import shortened
 
 Self = TypeVar("Self", bound="SDMTextClassifier")
+_Arguments = ParamSpec("_Arguments")
+
+
+def _passed_on(method: Callable[Concatenate[Any, _Arguments], Any]) -> Callable[Concatenate[Self, _Arguments], Self]:
+    """An update of the classifier that takes no texts, as one of the text classifier."""
+
+    @wraps(method)
+    def update(self: Self, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Self:
+        getattr(self._fitted(method.__name__), method.__name__)(*args, **kwargs)
+        return self
+
+    return update
 
 
 class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
@@ -147,24 +160,26 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
 
         A ``guard`` is used as in ``SDMClassifier.decide``.
         """
-        classifier, watched = self._fitted("decide"), self._watched(guard, "decide")
-        return classifier.decide(self._states(X, answers, "decide"), **watched)
+        decisions: SDMDecisions = self._ask("decide", X, answers, guard=guard)
+        return decisions
 
     def predict(self, X: Any, *, answers: Any = None) -> Array:
         """The predicted label of each text, admitted or not; ``decide`` says which are admitted."""
-        return self._fitted("predict").predict(self._states(X, answers, "predict"))
+        labels: Array = self._ask("predict", X, answers)
+        return labels
 
     def predict_proba(self, X: Any, *, answers: Any = None) -> Array:
         """sdm(z') of each text (N, C), classes in the order of ``classes_``."""
-        return self._fitted("predict_proba").predict_proba(self._states(X, answers, "predict_proba"))
+        probabilities: Array = self._ask("predict_proba", X, answers)
+        return probabilities
 
     def explain(self, X: Any, k: int = 5, *, answers: Any = None, guard: DriftGuard | None = None) -> list[Explanation]:
         """For each text its decision, the k nearest training texts, and the calibration points of its partition.
 
         A ``guard`` is used as in ``SDMClassifier.decide``.
         """
-        classifier, watched = self._fitted("explain"), self._watched(guard, "explain")
-        return classifier.explain(self._states(X, answers, "explain"), k, **watched)
+        explanations: list[Explanation] = self._ask("explain", X, answers, k, guard=guard)
+        return explanations
 
     def __call__(self, inputs: Any, *, answers: Any = None, guard: DriftGuard | None = None) -> list[dict[str, Any]]:
         """One dictionary of plain values per text, even for a single text: the rows of ``decide(...).to_dicts()``."""
@@ -202,35 +217,20 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         self.classifier_.add_calibration(*states, **names, repeated=repeated)
         return self
 
-    def remove(self: Self, ids: Sequence[Any] | Array) -> Self:
-        """Remove texts, by id, from whichever set has them; see ``SDMClassifier.remove``."""
-        self._fitted("remove").remove(ids)
-        return self
+    remove = _passed_on(SDMClassifier.remove)
+    """Remove texts, by id, from whichever set has them; see ``SDMClassifier.remove``."""
 
-    def relabel(self: Self, ids: Sequence[Any] | Array, y: Any, *, allow_new_labels: bool = False) -> Self:
-        """Relabel texts, by id, in whichever set has them; see ``SDMClassifier.relabel``."""
-        self._fitted("relabel").relabel(ids, y, allow_new_labels=allow_new_labels)
-        return self
+    relabel = _passed_on(SDMClassifier.relabel)
+    """Relabel texts, by id, in whichever set has them; see ``SDMClassifier.relabel``."""
 
-    def remove_exemplars(self: Self, ids: Sequence[Any] | Array) -> Self:
-        """Remove texts from the support, by id."""
-        self._fitted("remove_exemplars").remove_exemplars(ids)
-        return self
+    remove_exemplars = _passed_on(SDMClassifier.remove_exemplars)
+    """Remove texts from the support, by id."""
 
-    def relabel_exemplars(self: Self, ids: Sequence[Any] | Array, y: Any, *, allow_new_labels: bool = False) -> Self:
-        """Relabel texts of the support, by id."""
-        self._fitted("relabel_exemplars").relabel_exemplars(ids, y, allow_new_labels=allow_new_labels)
-        return self
+    relabel_exemplars = _passed_on(SDMClassifier.relabel_exemplars)
+    """Relabel texts of the support, by id."""
 
-    def recalibrate(
-        self: Self,
-        alpha: float | Sequence[float] | Mapping[Any, float] | None = None,
-        *,
-        min_class_count: int | None = None,
-    ) -> Self:
-        """Recompute the region, for another alpha or after updates."""
-        self._fitted("recalibrate").recalibrate(alpha, min_class_count=min_class_count)
-        return self
+    recalibrate = _passed_on(SDMClassifier.recalibrate)
+    """Recompute the region, for another alpha or after updates; see ``SDMClassifier.recalibrate``."""
 
     def recertify(
         self: Self, X: Any = None, y: Any = None, *, ids: Any = None, answers: Any = None, alpha: Any = None
@@ -336,17 +336,18 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         return self.classifier_
 
     def _certified(self, method: str) -> SDMClassifier:
-        """The classifier, unless it is an ensemble."""
         classifier = self._fitted(method)
         if isinstance(classifier, SDMEnsemble):
             raise InvalidInputError(f"SDMTextClassifier.{method} needs an SDMClassifier: an ensemble is not certified.")
         return classifier
 
-    def _watched(self, guard: DriftGuard | None, method: str) -> dict[str, DriftGuard]:
-        """The argument ``guard`` of a classifier; an ensemble takes none."""
-        if guard is not None and isinstance(self._fitted(method), SDMEnsemble):
+    def _ask(self, method: str, X: Any, answers: Any, *options: Any, guard: DriftGuard | None = None) -> Any:
+        """What a method of the classifier answers to the hidden states of texts; an ensemble takes no guard."""
+        classifier = self._fitted(method)
+        if guard is not None and isinstance(classifier, SDMEnsemble):
             raise InvalidInputError(f"'guard' of SDMTextClassifier.{method} must be None: an ensemble has no guard.")
-        return {} if guard is None else {"guard": guard}
+        watched = {} if guard is None else {"guard": guard}
+        return getattr(classifier, method)(self._states(X, answers, method), *options, **watched)
 
     def _labelled(
         self, X: Any, y: Any, ids: Any, answers: Any, method: str
@@ -428,7 +429,6 @@ def _documents(source: Any, caller: str, **columns: Any) -> Documents:
 
 
 def _held_out(part: Any, name: str, caller: str) -> Documents:
-    """The documents of the user's calibration or certification set."""
     where = f"{caller} ({name})"
     if isinstance(part, tuple):
         if len(part) not in (2, 3):

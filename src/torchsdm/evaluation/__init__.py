@@ -2,16 +2,12 @@
 
 from torchsdm.evaluation._opening import Verdict, verdicts
 from torchsdm.evaluation.audit import AuditedLabel, LabelAudit, audit_labels, check_auditable
-from torchsdm.evaluation.displays import (
-    AlphaDisplay,
-    CostDisplay,
-    DistanceDisplay,
-    PartitionDisplay,
-    ReliabilityDisplay,
-    RiskCoverageCurve,
-    RiskCoverageDisplay,
-    TrainingHistoryDisplay,
-)
+from torchsdm.evaluation.displays.alpha import AlphaDisplay, CostDisplay
+from torchsdm.evaluation.displays.distance import DistanceDisplay
+from torchsdm.evaluation.displays.partition import PartitionDisplay
+from torchsdm.evaluation.displays.reliability import ReliabilityDisplay
+from torchsdm.evaluation.displays.risk_coverage import RiskCoverageCurve, RiskCoverageDisplay
+from torchsdm.evaluation.displays.training_history import TrainingHistoryDisplay
 from torchsdm.evaluation.entrants import GROUPS, SDM_RULES, Entrant, FittedParts, classifier_entrants, paper_entrants
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.metrics import AdmittedShareScorer, Cell, ood_auroc, ood_fpr_at_95, ordering_score

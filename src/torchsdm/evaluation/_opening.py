@@ -69,7 +69,7 @@ def _verdict(evaluation: Evaluation, guards: FreshGuards, name: str, decisions: 
     if kind == OUTSIDE:
         standing, details = OUTSIDERS, [_counts(admitted)]
     elif certificate is None:
-        standing, details = UNPROMISED, [_said(classifier), seen]
+        standing, details = UNPROMISED, [promise_text(classifier, classifier.policy), seen]
     elif _drifted(guards, decisions):
         standing = DRIFTED
         details = [f"The drift guard tells them from the {_sample(certificate)}.", seen]
@@ -96,14 +96,14 @@ def promise_of(classifier: SDMClassifier | SDMEnsemble) -> Certificate | None:
     return certificate if holds and rule.policy == "certified" else None
 
 
-def _said(classifier: SDMClassifier | SDMEnsemble) -> str:
-    """What is promised, or why nothing is."""
-    rule, made = classifier.lane_rule_, classifier.certificate_
+def promise_text(classifier: SDMClassifier | SDMEnsemble, policy: str = "certified") -> str:
+    """What is promised under a policy, or why nothing is."""
+    made = classifier.certificate_
     return promise_or_why(
         None if made is None else made.promise(classifier.classes_.tolist()),
-        is_current=rule.certificate is not None,
+        is_current=classifier.lane_rule_.certificate is not None,
         is_ensemble=isinstance(classifier, SDMEnsemble),
-        policy=rule.policy,
+        policy=policy,
     )
 
 
@@ -156,7 +156,6 @@ def _promised(accuracy: SelectiveAccuracy, certificate: Certificate) -> dict[str
 
 
 def _together(cells: Sequence[Cell]) -> Cell:
-    """Several strata as one."""
     known = [cell.n_correct for cell in cells if cell.n_correct is not None]
     n_correct = sum(known) if len(known) == len(cells) else None
     n_total, n_admitted = sum(cell.n_total for cell in cells), sum(cell.n_admitted for cell in cells)

@@ -12,14 +12,12 @@ import torch
 from torchsdm.core import Decisions, SDMDecisions
 from torchsdm.data import LabelledStates
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
-from torchsdm.evaluation.displays import (
-    AlphaDisplay,
-    DistanceDisplay,
-    PartitionDisplay,
-    ReliabilityDisplay,
-    RiskCoverageDisplay,
-)
 from torchsdm.evaluation.displays._drawing import some_rows
+from torchsdm.evaluation.displays.alpha import AlphaDisplay
+from torchsdm.evaluation.displays.distance import DistanceDisplay
+from torchsdm.evaluation.displays.partition import PartitionDisplay
+from torchsdm.evaluation.displays.reliability import ReliabilityDisplay
+from torchsdm.evaluation.displays.risk_coverage import RiskCoverageDisplay
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.strangers import CLASSES, NONE, kind_of_labels
 from torchsdm.model import Explanation
@@ -97,7 +95,6 @@ def _curves(evaluation: Evaluation, data_set: str) -> dict[str, Decisions]:
 
 
 def _take(states: ArrayLike, rows: Array) -> Any:
-    """Some rows of hidden states of any type."""
     return states[torch.from_numpy(rows)] if isinstance(states, torch.Tensor) else np.asarray(states)[rows]
 
 
@@ -212,6 +209,5 @@ def examples(
 
 
 def _named(data: LabelledStates, row: int) -> tuple[Any, str | None, Any]:
-    """Id, text and label of a row."""
     text = None if data.texts is None else str(data.texts[row])
     return row if data.ids is None else data.ids[row], text, None if data.labels is None else data.labels[row]

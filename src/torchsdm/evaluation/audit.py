@@ -30,6 +30,7 @@ from tqdm.auto import tqdm
 from torchsdm.baselines import LogisticModel
 from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, Remedy
+from torchsdm.estimators import given_states
 from torchsdm.labels import count_classes
 from torchsdm.matching import SupportSet
 from torchsdm.validation import (
@@ -174,9 +175,7 @@ def audit_labels(
     >>> audit_labels(X, y).rows[0].row
     7
     """
-    data = X if isinstance(X, LabelledStates) else LabelledStates(X, y, ids, texts)
-    if data is X and not (y is None and ids is None and texts is None):
-        raise InvalidInputError(f"{_CALLER} takes no y, ids or texts with LabelledStates, which have their own.")
+    data = given_states(X, y, ids, texts, _CALLER)
     check_positive(n_neighbors, "n_neighbors", _CALLER, integer=True)
     check_positive(n_shown, "n_shown", _CALLER, integer=True, zero=True)
     classes, labels = check_auditable(data.labels, n_folds)
@@ -313,7 +312,6 @@ class _Findings(NamedTuple):
 
 
 def _judge(witnesses: _Witnesses, labels: Array) -> _Findings:
-    """Judge the given labels (N,), class numbers."""
     n = len(labels)
     found = _Findings(np.empty(n), np.empty(n), np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64))
     for heard in witnesses.heard():
@@ -328,6 +326,5 @@ def _judge(witnesses: _Witnesses, labels: Array) -> _Findings:
 
 
 def _votes(labels: Array, n_classes: int) -> Array:
-    """How many of the labels in each row (B, k) are of each class, (B, C)."""
     cells = labels + n_classes * np.arange(len(labels))[:, None]
     return np.bincount(cells.ravel(), minlength=len(labels) * n_classes).reshape(len(labels), n_classes)

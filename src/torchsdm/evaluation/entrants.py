@@ -280,7 +280,6 @@ _ALL_AGREE = f"{Rule.REGION_LOWER}, all agree"
 
 
 def _sdm_entrants(classifier: SDMClassifier, model: str) -> list[Entrant]:
-    """The paper's rules over an SDM classifier."""
     return [
         Entrant(model, str(rule), SDMRule(classifier, name).fit(), group="sdm", key=EstimatorKey(Basis.SDM, rule))
         for name, rule in SDM_RULES.items()
@@ -341,7 +340,6 @@ def _certified_entrants(classifier: SDMClassifier, model: str) -> list[Entrant]:
 
 
 def _certified_language_model(classifier: SDMClassifier, parts: FittedParts, name: str) -> list[Entrant]:
-    """The language model's own probabilities, certified as the classifier is."""
     certificate, classes = _certificate(classifier), classifier.classes_.tolist()
     samples = [
         (logits, part.labels)
@@ -358,7 +356,6 @@ def _certified_language_model(classifier: SDMClassifier, parts: FittedParts, nam
 
 
 def _rules(alpha: float, model: LogitModel | None, seed: int) -> Iterator[tuple[SelectiveClassifier, Rule]]:
-    """The estimators that need only logits."""
     yield NoReject(alpha, model), Rule.NO_REJECT
     yield SoftmaxThreshold(alpha, model), Rule.SOFTMAX
     yield TemperatureScaling(alpha, model), Rule.TEMPERATURE

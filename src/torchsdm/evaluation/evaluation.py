@@ -29,7 +29,6 @@ from torchsdm.evaluation.metrics import (
     ood_fpr_at_95,
     ordering_score,
     rejection_confusion,
-    selective_accuracy,
     top_label_calibration,
 )
 from torchsdm.evaluation.strangers import (
@@ -172,7 +171,6 @@ class Evaluation:
         object.__setattr__(self, "kinds", kinds)
 
     def _parts(self, classes: Array) -> dict[str, LabelledStates]:
-        """The data sets, strangers apart."""
         parts: dict[str, LabelledStates] = {}
         for name, data in self.data_sets.items():
             if not len(data):
@@ -239,10 +237,10 @@ class Evaluation:
         for name, data in self.data_sets.items():
             n_unread = self.unread.get(name, 0)
             for position, entrant in enumerate(self.entrants):
-                decisions = self.decisions[position, name].at(self.alpha)
-                accuracy = selective_accuracy(decisions, data.labels, n_unread, class_alphas)
-                row = ResultRow(name, entrant.model, entrant.name, float(self.alpha), accuracy, entrant.key)
-                rows.append((entrant, row))
+                named = {"dataset": name, "model": entrant.model, "estimator": entrant.name, "key": entrant.key}
+                counted = {"n_unread": n_unread, "class_alphas": class_alphas}
+                decisions = self.decisions[position, name]
+                rows.append((entrant, ResultRow.of(decisions, data.labels, self.alpha, **named, **counted)))
         return rows
 
     @property
@@ -396,7 +394,6 @@ def _plain(value: Any) -> Any:
 
 
 def _data_fingerprint(data: LabelledStates) -> str:
-    """Fingerprint of hidden states, labels and, if there are any, label logits."""
     labels = np.array([] if data.labels is None else data.labels)
     parts = [fingerprint(torch.as_tensor(data.hidden_states), labels)]
     if data.label_logits is not None:

@@ -234,7 +234,6 @@ def check_known_labels(decisions: Decisions, labels: Any, caller: str) -> Array:
 
 
 def _numbers(decisions: Decisions, labels: Array) -> Array:
-    """Class numbers (N,) of labels that are known to be classes."""
     numbers: Array = LabelCodes(decisions.classes).encode(labels, "metrics").numpy()
     return numbers
 

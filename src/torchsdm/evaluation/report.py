@@ -22,16 +22,17 @@ import numpy as np
 from torchsdm.core import GroupAccuracy, HighReliabilityRegion, Target, target_of
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
-from torchsdm.evaluation._opening import UNPROMISED, Verdict, next_steps, verdicts
+from torchsdm.evaluation._opening import UNPROMISED, Verdict, next_steps, promise_text, verdicts
 from torchsdm.evaluation._report_contents import examples, lanes, pictures
-from torchsdm.evaluation.displays import CostDisplay, TrainingHistoryDisplay
+from torchsdm.evaluation.displays.alpha import CostDisplay
+from torchsdm.evaluation.displays.training_history import TrainingHistoryDisplay
 from torchsdm.evaluation.evaluation import Evaluation, OwnDecisions
 from torchsdm.evaluation.strangers import CLASSES, FreshGuards, Overview
 from torchsdm.evaluation.tables import ABSENT, REJECTED, UNKNOWN, ResultRow, Stratum, accuracy_text, share_text, strata
 from torchsdm.files import replace_file, strict_json
 from torchsdm.settings import REJECTED as UNREAD
 from torchsdm.validation import check_path
-from torchsdm.wording import LANE_MEANS, described, promise_or_why, shortened
+from torchsdm.wording import LANE_MEANS, described, shortened
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -113,7 +114,7 @@ def render_report(
         verdicts=found,
         legend=_legend(found),
         steps=next_steps(found, classifier, evaluation.settings.get("model")),
-        promise=_promise(classifier),
+        promise=promise_text(classifier),
         tested=[groups for groups in _tested(classifier) if groups.rows],
         warnings=classifier.warnings(),
         costs=costs,
@@ -164,8 +165,6 @@ def _environment() -> Environment:
 
 
 class _Part(NamedTuple):
-    """A lane's part of a bar, in percent."""
-
     lane: str
     n: int
     start: float
@@ -185,7 +184,6 @@ def _rounded(percent: float) -> str:
 
 
 def _legend(found: Sequence[Verdict]) -> dict[str, str]:
-    """What the colours of the bars mean."""
     unpromised = any(one.standing == UNPROMISED for one in found)
     means = LANE_MEANS | ({"trusted": "admitted, without a promise"} if unpromised else {})
     return {lane: meaning for lane, meaning in means.items() if any(one.lanes[lane] for one in found)}
@@ -204,16 +202,6 @@ class _Groups(NamedTuple):
 
     def is_below(self, group: GroupAccuracy) -> bool:
         return group.accuracy is not None and group.accuracy < target_of(self.target, group.class_number)
-
-
-def _promise(classifier: SDMClassifier | SDMEnsemble) -> str:
-    """What the certificate promises, or why there is none."""
-    certificate = classifier.certificate_
-    return promise_or_why(
-        None if certificate is None else certificate.promise(classifier.classes_.tolist()),
-        is_current=classifier.lane_rule_.certificate is not None,
-        is_ensemble=isinstance(classifier, SDMEnsemble),
-    )
 
 
 def _tested(classifier: SDMClassifier | SDMEnsemble) -> Iterator[_Groups]:
@@ -262,7 +250,6 @@ def _lanes(evaluation: Evaluation, guards: FreshGuards, own: Mapping[str, OwnDec
 
 
 def _regions(classifier: SDMClassifier | SDMEnsemble) -> Iterator[tuple[str, HighReliabilityRegion, str]]:
-    """The regions, each with its place and the accuracy that it was found for."""
     for number, model in enumerate(classifier.models_):
         for region in model.calibration.regions:
             where = f"Round {number}, α" if len(classifier.models_) > 1 else "α"

@@ -334,7 +334,6 @@ _WITHOUT_CLASSES = {  # what the inputs are called, and the column of what is ad
 
 
 def _narrow(rows: Sequence[ResultRow], intervals: bool, digits: int) -> tuple[str, Grid]:
-    """The heading and the narrow table of one data set."""
     models = list(dict.fromkeys(row.model for row in rows))
     names = [[*([row.model] if len(models) > 1 else []), row.estimator] for row in rows]
     columns = [*(["model"] if len(models) > 1 else []), "estimator", "share"]
@@ -429,7 +428,6 @@ def markdown_text(text: str) -> str:
 
 
 def _latex(text: str) -> str:
-    """Plain text for LaTeX."""
     special = {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
     special |= {character: f"\\{character}" for character in "&%$#_{}"}
     special |= {"≥": "$\\ge$", "α": "$\\alpha$", "′": "$'$", "·": "$\\cdot$", "×": "$\\times$", "∞": "$\\infty$"}

@@ -186,7 +186,9 @@ def test_few_rows_have_all_others_as_neighbours_and_none_need_be_shown(data):
 def test_a_class_with_too_few_examples_is_named(data):
     X, truth, _ = data
     rows = np.concatenate([np.flatnonzero(truth == "ant"), np.flatnonzero(truth == "bee")[:7]])
-    with pytest.raises(InvalidInputError, match=r"5 folds needs at least 10 .* Got 7 of class 'bee'\..* lower n_folds"):
+    with pytest.raises(
+        InvalidInputError, match=r"5 folds needs at least 10 .* Got 7 of class 'bee'\..* fewer .* n_folds"
+    ):
         audit_labels(X[rows], truth[rows])
     audit_labels(X[rows], truth[rows], n_folds=3)
 

@@ -15,7 +15,7 @@ from torchsdm import ClassEcdfs, Decisions, SDMClassifier, SDMEnsemble, SDMTextC
 from torchsdm.core import SDMDecisions
 from torchsdm.core.region import HighReliabilityRegion
 from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError, NotFittedError
-from torchsdm.evaluation.displays import (
+from torchsdm.evaluation import (
     AlphaDisplay,
     CostDisplay,
     DistanceDisplay,

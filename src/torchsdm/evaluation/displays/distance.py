@@ -22,7 +22,7 @@ class DistanceDisplay(Display):
     """Distances to the nearest training example: of the calibration set class by class, and of new inputs on top.
 
     The calibration distances are those of points with q > 0, as in the eCDFs behind decisions (Eq. 5); the new inputs
-    are therefore drawing.shown twice: those with q > 0, which are comparable, and all.
+    are therefore shown twice: those with q > 0, which are comparable, and all.
 
     An input beyond the farthest calibration point of *some* class has d = 0 and is rejected; one beyond the farthest of
     *all* classes is also unlike anything in the calibration set.
