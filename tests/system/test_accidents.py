@@ -48,7 +48,10 @@ def trained(states, tmp_path_factory):
 def test_a_model_is_replaced_only_if_asked_to_and_that_is_said_before_anything_is_read(trained, states, tmp_path):
     model = shutil.copytree(trained, tmp_path / "model")
     before = contents(model)
-    refused(call("train", tmp_path / "nowhere.npz", "-o", model, *QUICK), f"{model} already has a model. Replace it")
+    refused(
+        call("train", tmp_path / "nowhere.npz", "-o", model, *QUICK),
+        f"{model} already has a model. To replace it: --overwrite.",
+    )
     assert contents(model) == before
     good("train", states, "-o", model, "--overwrite", *QUICK, "--filters", 9)
     assert SDMClassifier.load(model).n_filters == 9

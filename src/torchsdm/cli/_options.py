@@ -59,7 +59,8 @@ def _bundled(kind: Callable[..., Any], name: str, options: dict[str, Option]) ->
             bundle = kind(**{option: values.pop(option) for option in options})
             return command(**values, **{name: bundle})
 
-        return _together(*options.values())(with_bundle)
+        bundled: Command = _together(*options.values())(with_bundle)
+        return bundled
 
     return decorate
 

@@ -16,7 +16,11 @@ from torchsdm.service.batching import Abandoned, Closed, QueueFull
 from torchsdm.wording import shortened
 
 _PLACE = 100  # characters of the place that a message names
-_STATUS = {ModelInUseError: 409, BackboneError: 503, ModelFileError: 503}  # not the request's fault
+_STATUS: dict[type[TorchSDMError], int] = {
+    ModelInUseError: 409,
+    BackboneError: 503,
+    ModelFileError: 503,
+}  # not the request's fault
 
 
 class JSONAnswer(Response):
