@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -254,8 +254,8 @@ class Documents:
         report.fingerprint = digest.hexdigest()
 
     def _check(self, report: DocumentReport) -> None:
-        kinds = {"raise": set(report.problems), "skip": set(), "reject": _LABEL_PROBLEMS}[self._problems]
-        refused = {kind: places for kind, places in report.problems.items() if kind in kinds}
+        kinds: dict[str, Collection[str]] = {"raise": report.problems, "skip": (), "reject": _LABEL_PROBLEMS}
+        refused = {kind: places for kind, places in report.problems.items() if kind in kinds[self._problems]}
         if refused:
             n_refused = sum(map(len, refused.values()))
             counted = f"{n_refused} document{'s' * (n_refused != 1)}"

@@ -495,7 +495,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
                 def extracted(block: Sequence[Document] = block) -> ExtractedStates:
                     return prepared().extract(block, progress.update, documents.name)  # loads the model if need be
 
-                make = extracted if ahead is None else partial(ahead.take, number, progress.update, extracted)
+                make: Make = extracted if ahead is None else partial(ahead.take, number, progress.update, extracted)
                 yield block, keep(block, make)
                 n_done += len(block)
                 progress.skip_to(n_done)  # documents that were stored already
