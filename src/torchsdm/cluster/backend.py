@@ -46,7 +46,10 @@ def connect(address: str = AUTO) -> Any:
             raise InvalidInputError(f"This process is connected to the cluster at {connected}, not to {address}.")
         return ray
     if address != AUTO:
-        _check_reachable(host, port)
+        try:  # fail at once if nothing answers; Ray alone would try for minutes
+            socket.create_connection((host, port), timeout=_SECONDS_TO_ANSWER).close()
+        except (OSError, OverflowError) as error:
+            raise _not_there(f"{host}:{port}", error) from error
     settings = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
         ray.init(address=address, **settings)
@@ -54,12 +57,7 @@ def connect(address: str = AUTO) -> Any:
         if address != AUTO:
             raise _not_there(address, error) from error
         _LOGGER.info("Starting Ray on this machine")
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            _system_config=_QUICK_HEALTH_CHECKS,
-            **settings,
-        )
+        ray.init(address="local", include_dashboard=False, _system_config=_QUICK_HEALTH_CHECKS, **settings)
     return ray
 
 
@@ -81,14 +79,6 @@ def _host_and_port(address: object) -> tuple[str, int]:
     if not host or not port.isdigit():
         raise InvalidInputError(f"'address' of connect must be 'auto' or HOST:PORT. Got {address!r}.")
     return host.strip("[]"), int(port)
-
-
-def _check_reachable(host: str, port: int) -> None:
-    """Fail at once if nothing answers; Ray alone would try for minutes."""
-    try:
-        socket.create_connection((host, port), timeout=_SECONDS_TO_ANSWER).close()
-    except (OSError, OverflowError) as error:
-        raise _not_there(f"{host}:{port}", error) from error
 
 
 def _not_there(address: str, error: Exception) -> ClusterError:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -25,19 +25,6 @@ from torchsdm.validation import Array, as_tensor
 
 BLOCK_ROWS = 1 << 16  #: the largest block: what is copied when a point is removed, or small additions are joined
 _MAPPED_FILES = 32  # kept open by a process
-
-
-class StoredRows(Protocol):
-    """Rows that never change."""
-
-    def points(self, first: int, stop: int) -> Tensor:
-        """Exemplars (n, M)."""
-
-    def marks(self, first: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Labels and predictions (n,)."""
-
-    def squared_norms(self, first: int, stop: int) -> Tensor | None:
-        """The exemplars' squared distances from the centre (n,), if they are known."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +44,7 @@ class StoredSupport:
         return tensors["labels"][first:stop], tensors["predictions"][first:stop]
 
     def squared_norms(self, first: int, stop: int) -> Tensor:
-        """As they were saved."""
+        """The exemplars' squared distances from the centre (n,), as they were saved."""
         return _mapped(self.marks_file)["squared_norms"][first:stop]
 
 
@@ -91,6 +78,9 @@ class HeldRows:
 
     def _tensor(self, name: str) -> Tensor:
         return as_tensor(self._arrays()[name], name, "HeldRows")
+
+
+StoredRows: TypeAlias = StoredSupport | HeldRows  #: rows that never change
 
 
 @dataclass(frozen=True)

@@ -93,17 +93,13 @@ class _Pool:
             if not waiting and not self._asked:
                 return
             self._start(len(self._asked) + len(waiting))
-            while waiting and self._has_room:
+            while waiting and any(n < _IN_FLIGHT for n in self._load.values()):
                 self._ask(*heapq.heappop(waiting))
             for lost in self._wait(done):
                 heapq.heappush(waiting, lost)
             while n_given in done:
                 yield done.pop(n_given)
                 n_given += 1
-
-    @property
-    def _has_room(self) -> bool:
-        return any(n < _IN_FLIGHT for n in self._load.values())
 
     def _start(self, wanted: int) -> None:
         """Start replicas until there are as many as have work, at most as many as there is room for."""
@@ -178,6 +174,5 @@ def device_type(reader: BlockReader) -> str:
 def _reading(
     reader: BlockReader,
 ) -> Callable[[tuple[int, Sequence[Document]]], tuple[int, ExtractedStates]]:
-    """What a replica does."""
     extraction = reader.load()
     return lambda numbered: (numbered[0], extraction.extract(numbered[1], lambda _: None, reader.source))

@@ -24,6 +24,7 @@ from torchsdm.matching import Found, IndexedRows, Match, Support, rows_at_once, 
 from torchsdm.training import Spread
 from torchsdm.validation import as_tensor
 
+_MARKS = ("labels", "predictions", "squared_norms")
 _ROWS_ALONE = 1 << 13  # queries of a batch that one shard answers in one call
 
 
@@ -128,7 +129,8 @@ class ShardedSupport(Support):
         for shard, share in enumerate(even_parts(0, len(support), len(shards))):
             for first, stop in stretches(*share):
                 if stored is None:
-                    block = Block(_held(support, first, stop), 0, stop - first)
+                    rows = {name: getattr(support, name)[first:stop] for name in _MARKS}
+                    block = Block(HeldRows.of(points=support.exemplars[first:stop], **rows), 0, stop - first)
                 else:
                     block = Block(stored, first, stop)
                 placed.append(Placed(shard, block))
@@ -244,7 +246,6 @@ class ShardedSupport(Support):
             self._extend(Block(rows, *stretch))
 
     def _extend(self, new: Block) -> None:
-        """Put a block at the end."""
         placed = self._state.placed
         last = placed[-1].shard
         n_closed = len(placed)
@@ -315,11 +316,6 @@ class RowsOnShards(IndexedRows):
         for answer in shards.gathered(answers):
             found |= {row: max(place, found.get(row, -1)) for row, place in answer.items()}
         return found
-
-
-def _held(support: Support, first: int, stop: int) -> HeldRows:
-    names = {"points": "exemplars", "labels": "labels", "predictions": "predictions", "squared_norms": "squared_norms"}
-    return HeldRows.of(**{name: getattr(support, whole)[first:stop] for name, whole in names.items()})
 
 
 def _joined_matches(matches: Iterable[Match]) -> Match:

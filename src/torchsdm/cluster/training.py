@@ -82,14 +82,11 @@ class _RemoteRound:
             self.round.add(record, _Remote(self._state))
 
     def end(self) -> None:
-        """Nothing further is wanted."""
         self._ray.cancel(self.epochs)
 
 
 @dataclass(frozen=True)
 class _Remote:
-    """What came back from a learner elsewhere."""
-
     stored: Mapping[str, Tensor]
 
     def weights(self) -> Mapping[str, Tensor]:

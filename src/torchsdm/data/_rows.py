@@ -166,7 +166,6 @@ def _long_cells(reader: Iterator[list[str]]) -> Iterator[list[str]]:
 
 
 def refuse_twins(columns: list[str], what: str) -> None:
-    """Refuse two columns of one name."""
     twin = next((name for position, name in enumerate(columns) if name and name in columns[:position]), None)
     if twin is not None:
         raise InvalidInputError(f"{what} has two columns {twin!r}. Rename one.")

@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -72,7 +72,7 @@ BadRows: TypeAlias = dict[int, BadRow]  #: by their numbers, as they are found
 
 
 _SHOWN = 5  # places listed per kind of problem
-_LABEL_PROBLEMS = ("no label", "label that is neither text nor a number")
+_LABEL_PROBLEMS = {"no label", "label that is neither text nor a number"}
 
 
 @dataclass
@@ -197,7 +197,13 @@ class Documents:
     def report(self) -> DocumentReport:
         """What the first pass found; raises if it found problems, unless they are skipped."""
         if self._report is None:
-            self._report = self._examine()
+            report = DocumentReport()
+            for _ in self._pass(report):
+                pass
+            self._check(report)
+            if report.repeated and self._warn:
+                warn_user(f"{self.name}: {report.explain_repeated()}.", DataWarning, Remedy.DROP_REPEATED)
+            self._report = report
         return self._report
 
     def label_array(self) -> Array:
@@ -228,15 +234,6 @@ class Documents:
         yield from _blocks(self._pass(report, in_passing=True), size)
         self._check(report)
 
-    def _examine(self) -> DocumentReport:
-        report = DocumentReport()
-        for _ in self._pass(report):
-            pass
-        self._check(report)
-        if report.repeated and self._warn:
-            warn_user(f"{self.name}: {report.explain_repeated()}.", DataWarning, Remedy.DROP_REPEATED)
-        return report
-
     def _pass(self, report: DocumentReport, *, in_passing: bool = False) -> Iterator[Document]:
         """The documents that are used; in passing, nothing is kept that only another pass could need."""
         digest = hashlib.sha256()
@@ -251,17 +248,19 @@ class Documents:
                     if document.answer is None:
                         report.unanswered.append(document.place)
                     report.label_counts[document.label] += 1
-                    digest.update(_document_digest(document))
+                    parts = [document.id, document.text, document.label, document.answer]
+                    digest.update(hashlib.sha256(json.dumps(parts, default=repr).encode()).digest())
                 yield document
         report.fingerprint = digest.hexdigest()
 
     def _check(self, report: DocumentReport) -> None:
-        """Raise if there are problems that are errors, or no document is left."""
-        refused = {kind: places for kind, places in report.problems.items() if self._refuses(kind)}
+        kinds: dict[str, Collection[str]] = {"raise": report.problems, "skip": (), "reject": _LABEL_PROBLEMS}
+        refused = {kind: places for kind, places in report.problems.items() if kind in kinds[self._problems]}
         if refused:
             n_refused = sum(map(len, refused.values()))
+            counted = f"{n_refused} document{'s' * (n_refused != 1)}"
             raise InvalidInputError(
-                f"{self.name} has {_count(n_refused)} that cannot be used. {_explained(refused)}.",
+                f"{self.name} has {counted} that cannot be used. {_explained(refused)}.",
                 remedy=Remedy.SKIP_PROBLEMS,
             )
         if report.n_documents == 0:
@@ -269,10 +268,6 @@ class Documents:
             raise InvalidInputError(
                 f"{self.name} has no document that can be used{f': {explained}' * bool(explained)}."
             )
-
-    def _refuses(self, problem: str) -> bool:
-        """Whether a kind of problem is an error."""
-        return self._problems == "raise" or (self._problems == "reject" and problem in _LABEL_PROBLEMS)
 
     def _examined(
         self, report: DocumentReport, in_passing: bool = False
@@ -313,7 +308,7 @@ class Documents:
             if in_passing:
                 yield document, None, False
                 continue
-            key = _text_digest(document)
+            key = hashlib.blake2b(json.dumps([text, document.answer]).encode(), digest_size=16).digest()
             is_repeated = key in seen_texts
             if is_repeated:
                 report.repeated.append(place)
@@ -358,19 +353,6 @@ def _plain(value: Any, *, is_typed: bool) -> Any:
     return None if type(value).__name__ in ("NAType", "NaTType") else value
 
 
-def _text_digest(document: Document) -> bytes:
-    return hashlib.blake2b(json.dumps([document.text, document.answer]).encode(), digest_size=16).digest()
-
-
-def _document_digest(document: Document) -> bytes:
-    parts = [document.id, document.text, document.label, document.answer]
-    return hashlib.sha256(json.dumps(parts, default=repr).encode()).digest()
-
-
-def _count(n: int) -> str:
-    return f"{n} document{'s' * (n != 1)}"
-
-
 def _explained(problems: Mapping[str, Sequence[str]]) -> str:
     """Problems, one sentence per kind."""
     return "; ".join(f"{kind}: {_places(places)}" for kind, places in problems.items())
@@ -403,21 +385,17 @@ def _source_of(given: Any, beside: Mapping[str, Any]) -> Source:
 
 
 def _file_of(path: Path) -> Source:
-    if not _is_there(path):
+    try:
+        is_there = path.exists() or any(glob.iglob(str(path), recursive=True))
+    except OSError:  # too long for a file name
+        is_there = False
+    if not is_there:
         shown = str(path) if len(str(path)) < 200 else f"{str(path)[:60]}..."
         raise InvalidInputError(
             f"'source' of Documents must be a file, a table or a list. {shown!r} is not a file; write [text] for one "
             "text."
         )
     return Source.at(path)
-
-
-def _is_there(path: Path) -> bool:
-    """Whether there is a file, a folder or anything that matches a pattern."""
-    try:
-        return path.exists() or any(glob.iglob(str(path), recursive=True))
-    except OSError:  # too long for a file name
-        return False
 
 
 def _in_memory(given: Any, beside: Mapping[str, Any]) -> Source:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence, Sized
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain, takewhile
 from pathlib import Path
@@ -46,11 +47,10 @@ class FolderWriter:
     Parameters
     ----------
     directory : path
-        Created if missing.
+        Created if missing. A folder made from another origin or other documents is refused.
     origin : StatesOrigin
-        What the states are made from; a folder made from anything else is refused.
     documents : str
-        The fingerprint of all documents; a folder made from others is refused.
+        The fingerprint of all documents.
     n_rows : int
         Documents in the whole run.
     shard_size : int
@@ -83,30 +83,30 @@ class FolderWriter:
         }
 
     def __enter__(self) -> FolderWriter:
-        try:
+        with self._writing(), ExitStack() as undone:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._lock = FileLock(self.directory / _LOCK_NAME)  # the system releases it if we are killed
             self._lock.acquire(timeout=0)
-        except Timeout as error:
-            raise CheckpointError(f"{self.directory} is being written by another process.") from error
-        except OSError as error:
-            raise CheckpointError(f"{self.directory} cannot be written: {error}.") from error
-        try:
+            undone.callback(self._lock.release)
             self._manifest = self._resume()
             remove_unfinished(self.directory)
             self._write_manifest(self._manifest)  # before any block: files next to a manifest are ours
-        except OSError as error:
-            self._lock.release()
-            if isinstance(error, TorchSDMError):
-                raise
-            raise CheckpointError(f"{self.directory} cannot be written: {error}.") from error
-        except BaseException:
-            self._lock.release()
-            raise
+            undone.pop_all()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self._lock.release()
+
+    @contextmanager
+    def _writing(self, kept: str = "") -> Iterator[None]:
+        try:
+            yield
+        except TorchSDMError:
+            raise
+        except Timeout as error:
+            raise CheckpointError(f"{self.directory} is being written by another process.") from error
+        except OSError as error:
+            raise CheckpointError(f"{self.directory} cannot be written: {error}.{kept}") from error
 
     @property
     def shard_size(self) -> int:
@@ -137,7 +137,7 @@ class FolderWriter:
             )
         lines = [json.dumps(_example(one), ensure_ascii=False, allow_nan=False) for one in documents]
         examples = self.directory / f"examples-{self.n_finished:05d}.jsonl"
-        try:
+        with self._writing(" Finished blocks are kept."):
             if stored is None:
                 write_block(path, states)
             replace_file(examples, "".join(f"{line}\n" for line in lines).encode())
@@ -149,8 +149,6 @@ class FolderWriter:
             }
             manifest = {**self._manifest, "shards": [*self._manifest["shards"], shard]}
             self._write_manifest(manifest)
-        except OSError as error:
-            raise CheckpointError(f"{self.directory} cannot be written: {error}. Finished blocks are kept.") from error
         self._manifest = manifest
         self.n_extracted += len(states) if stored is None else 0
         return states
@@ -336,7 +334,6 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _is_manifest(manifest: dict[str, Any]) -> bool:
-    """Whether a manifest of our format and version has every entry it needs."""
     try:
         StatesOrigin.from_json(manifest["origin"])
         is_sound = isinstance(manifest["origin"]["documents"]["fingerprint"], str)

@@ -132,7 +132,6 @@ def join_states(blocks: Sequence[LabelledStates]) -> LabelledStates:
 
 
 def _rows(values: Any, index: Any) -> Any:
-    """Index a tensor or an array; None stays None."""
     if values is None:
         return None
     return values[index] if isinstance(values, Tensor) else np.asarray(values)[index]

@@ -50,20 +50,9 @@ _WILDCARDS = frozenset("*?[")
 class Source:
     """An input: rows in their order, each with its place; of files of arrays or folders of states, just the files.
 
-    Parameters
-    ----------
-    name : str
-        For messages.
-    start : callable
-        Begins a pass over the rows.
-    kind : str
-        The ending that all files have, without .gz; empty for objects in memory.
-    path, files : Path and tuple of Path
-        Where files are, as given and in the order of their names within the input.
-    is_typed : bool
-        Whether values have types; in CSV all are strings.
-    class_names : callable
-        The names of the classes by column, where rows have only their numbers.
+    ``kind`` is the ending that all files have, without .gz; empty for objects in memory. ``path`` is where files are as
+    given, ``files`` are they in the order of their names within the input. In CSV, values have no types (``is_typed``).
+    ``class_names`` gives the names of classes by column, where rows have only their numbers.
     """
 
     def __init__(
@@ -116,7 +105,7 @@ class Source:
         files = _files_at(path)
         kind = _kind_of(path, files)
         source = cls(str(path), kind=kind, path=path, files=files, is_typed=kind not in (".csv", ".tsv"))
-        source._start = source._file_rows
+        source._start = source.file_rows
         if kind == ".parquet":
             source.class_names = source._parquet_class_names
         return source
@@ -175,15 +164,11 @@ class Source:
                 raise InvalidInputError(f"{self.name} has no row that can be read. {bad[0]}: {bad[1]}.")
             n *= 2
 
-    def _file_rows(self) -> Iterator[Row]:
+    def file_rows(self, read: Callable[[Path], Iterator[Row]] | None = None) -> Iterator[Row]:
         """The rows of all files, one file after the other; places name the file if the input is not one file."""
-        yield from self.file_rows(_READERS[self.kind])
-
-    def file_rows(self, read: Callable[[Path], Iterator[Row]]) -> Iterator[Row]:
-        """The same, with another reader."""
         for file in self.files:
             name = self.file_name(file)
-            for place, row in read(file):
+            for place, row in (read or _READERS[self.kind])(file):
                 yield place.within(name) if name and isinstance(place, Place) else place, row
 
     def file_name(self, file: Path) -> str:

@@ -39,8 +39,6 @@ _NPY_HEADERS = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.rea
 
 @dataclass(frozen=True)
 class _Request:
-    """What to read from an input."""
-
     source: Source
     size: int | None
     """Rows per block; None for all rows in one."""
@@ -158,8 +156,7 @@ def states_of(
 ) -> Iterator[LabelledStates]:
     """``state_blocks`` of an input that is open; without a size, all rows in one block."""
     if source.kind == "states":
-        folder = source.files[0].parent
-        return _folder_blocks(folder, size) if size is not None else iter([_whole_folder(folder)])
+        return _folder_blocks(source.files[0].parent, size)
     if source.kind not in _READERS:
         raise InvalidInputError(f"The file must end in {', '.join(_READERS)}. Got {source.files[0].name!r}.")
     return _file_blocks(_Request(source, size, names, bad, width), needs_labels)
@@ -248,10 +245,22 @@ def _checked_rows(
 ) -> Iterator[tuple[Any, ...]]:
     """Number, place and values by key of each row, the states as an array; bad rows are errors, or are noted."""
     seen_ids: set[Any] = set()
+    is_needed = (True, request.bad is None, True, request.bad is None)  # label and text, but not to decide
+
+    def values_of(row: Mapping[str, Any]) -> list[Any] | Unreadable:
+        for key, found, needed in zip(keys, request.keys(row), is_needed, strict=True):
+            if needed and key is not None and key not in row:
+                return Unreadable(f"{key!r} is missing")
+            if needed and found != key:
+                return Unreadable(f"{found!r} is missing in other {unit}s")
+        state, *others = (None if key is None else row.get(key) for key in keys)
+        state = state_of(state, shape, repr(keys[0]))
+        return state if isinstance(state, Unreadable) else [state.astype(dtype, copy=False), *others]
+
     for number, (place, row) in enumerate(rows):
         name = None if isinstance(row, Unreadable) or keys[2] is None else row.get(keys[2])
         has_name = is_storable_id(name)
-        values = row if isinstance(row, Unreadable) else _values(request, keys, shape, row, unit, dtype)
+        values = row if isinstance(row, Unreadable) else values_of(row)
         if has_name and name in seen_ids:
             values = Unreadable("duplicate id")
         if not isinstance(values, Unreadable):
@@ -262,26 +271,6 @@ def _checked_rows(
             raise InvalidInputError(f"{request.source.name}, {place}: {values}.")
         else:
             request.bad[number] = BadRow(number, place, str(values), name if has_name else number)
-
-
-def _values(
-    request: _Request,
-    keys: tuple[str | None, ...],
-    shape: tuple[int, ...] | None,
-    row: Mapping[str, Any],
-    unit: str,
-    dtype: type[np.floating[Any]],
-) -> list[Any] | Unreadable:
-    """The values of a row by key, the states as an array; or what is wrong with the row."""
-    is_needed = (True, request.bad is None, True, request.bad is None)  # label and text, but not to decide
-    for key, found, needed in zip(keys, request.keys(row), is_needed, strict=True):
-        if needed and key is not None and key not in row:
-            return Unreadable(f"{key!r} is missing")
-        if needed and found != key:
-            return Unreadable(f"{found!r} is missing in other {unit}s")
-    state, *others = (None if key is None else row.get(key) for key in keys)
-    state = state_of(state, shape, repr(keys[0]))
-    return state if isinstance(state, Unreadable) else [state.astype(dtype, copy=False), *others]
 
 
 def usual_shape(values: Iterable[Any], width: int | None = None) -> tuple[int, ...] | None:
@@ -399,9 +388,12 @@ def _npy_array(request: _Request, name: str, info: zipfile.ZipInfo, stream: IO[b
 # --- Folders ---------------------------------------------------------------------------------------------------------
 
 
-def _folder_blocks(directory: Path, size: int) -> Iterator[LabelledStates]:
-    folder = StatesFolder.open(directory)
+def _folder_blocks(directory: Path, size: int | None) -> Iterator[LabelledStates]:
+    folder = StatesFolder.open(directory, verify=size is None)
     folder.check_complete()
+    if size is None:
+        yield _folder_states(folder, folder.arrays(), list(folder.examples()))
+        return
     n_read = 0
     for arrays, examples in zip(folder.block_arrays(verify=True), folder.block_examples(), strict=True):
         for start in range(0, len(examples), size):
@@ -409,12 +401,6 @@ def _folder_blocks(directory: Path, size: int) -> Iterator[LabelledStates]:
             block = {key: array[rows] for key, array in arrays.items()}
             yield _folder_states(folder, block, examples[rows], n_read + start)
         n_read += len(examples)
-
-
-def _whole_folder(directory: Path) -> LabelledStates:
-    folder = StatesFolder.open(directory, verify=True)
-    folder.check_complete()
-    return _folder_states(folder, folder.arrays(), list(folder.examples()))
 
 
 def _folder_states(

@@ -18,6 +18,12 @@ from torch import nn
 
 from torchsdm.errors import InvalidInputError
 
+# What the chat template may take.
+SECONDS = 10  #: of the processor
+LONGEST = 1_000_000  #: characters of the text, about as many as the longest context has
+_MEMORY = 1 << 28  # bytes beyond what this process has
+_WAIT = 6 * SECONDS  # on a machine that is busy
+# What a configuration may ask for.
 _COUNTS = re.compile("layers|blocks|experts|depth")  # in the name of what a model has many of
 _MOST = 2048  # of them: ten times as many as the largest models have
 _WEIGHTS_PER_BYTE = 16  # of one bit, each used twice
@@ -40,18 +46,11 @@ def check_weights(make: Callable[[], nn.Module], n_bytes: int) -> None:
 
 
 def _entries(config: Any) -> Iterator[tuple[str, Any]]:
-    """Names and values of a configuration and those within it."""
     for name, value in config.items():
         if isinstance(value, dict):
             yield from _entries({str(key): one for key, one in value.items()})
         else:
             yield str(name), value
-
-
-SECONDS = 10  #: of the processor
-LONGEST = 1_000_000  #: characters of the text, about as many as the longest context has
-_MEMORY = 1 << 28  # bytes beyond what this process has
-_WAIT = 6 * SECONDS  # on a machine that is busy
 
 
 def bounded_text(make: Callable[[], str], what: str) -> str:

@@ -37,8 +37,8 @@ def split_spans(text: str, kind: str) -> list[Span]:
     ends = _SENTENCE_END if kind == "sentences" else _PARAGRAPH_END
     spans: list[Span] = []
     start = 0
-    matches = ends.finditer(text)
-    found = [match.end() for match in matches if match[0][0] not in ".!?…" or _is_space(text, match.end())]
+    matches = ((match[0][0], match.end()) for match in ends.finditer(text))
+    found = [end for mark, end in matches if mark not in ".!?…" or text[end : end + 1].isspace()]
     for end in [*found, len(text)]:
         piece = text[start:end]
         if piece.strip():
@@ -46,10 +46,6 @@ def split_spans(text: str, kind: str) -> list[Span]:
             spans.append((left, start + len(piece.rstrip())))
         start = end
     return spans
-
-
-def _is_space(text: str, position: int) -> bool:
-    return position < len(text) and text[position].isspace()
 
 
 def join_spans(spans: list[Span], n: int) -> list[Span]:

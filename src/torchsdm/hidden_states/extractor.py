@@ -294,16 +294,12 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
             raise InvalidTypeError(
                 f"'model' of HiddenStateExtractor must be a name, a path or a Backbone. Got {self.model!r}."
             )
-        settings = (str(self.model), self.revision, self.device, self.dtype, self.trust_remote_code)
-        if getattr(self, "_loaded_with", None) != settings:
-            self._backbone = Backbone.load(
-                self.model,
-                revision=self.revision,
-                device=self.device,
-                dtype=self.dtype,
-                trust_remote_code=self.trust_remote_code,
-            )
-            self._loaded_with = settings
+        settings: dict[str, Any] = {
+            name: getattr(self, name) for name in ("revision", "device", "dtype", "trust_remote_code")
+        }
+        if getattr(self, "_loaded_with", None) != (str(self.model), settings):
+            self._backbone = Backbone.load(self.model, **settings)
+            self._loaded_with = str(self.model), settings
         return self._backbone
 
     def origin(self) -> StatesOrigin:
@@ -405,7 +401,9 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         check_choice(self.segments, (None, *SEGMENTS), "segments", caller)
         check_positive(self.batch_tokens, "batch_tokens", caller, integer=True)
         check_positive(self.n_segments, "n_segments", caller, integer=True)
-        self._check_layer()
+        layers = self.layer if isinstance(self.layer, (list, tuple)) else (self.layer,)
+        if self.layer is not None and (not layers or any(type(layer) is not int for layer in layers)):
+            raise InvalidTypeError(f"'layer' of {caller} must be an integer or a list of them. Got {self.layer!r}.")
         check_device(self.device, caller)
         resolve_dtype(self.dtype, self.device)
         if self.max_tokens is not None:
@@ -436,13 +434,6 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         )
         parts = tuple(self.parts or (DECODER_PARTS if backbone.is_decoder else ENCODER_PARTS))
         return Extraction(backbone, encoder, parts, self._layer_of(backbone), int(self.batch_tokens))
-
-    def _check_layer(self) -> None:
-        layers = self.layer if isinstance(self.layer, (list, tuple)) else (self.layer,)
-        if self.layer is not None and (not layers or any(type(layer) is not int for layer in layers)):
-            raise InvalidTypeError(
-                f"'layer' of HiddenStateExtractor must be an integer or a list of them. Got {self.layer!r}."
-            )
 
     def _layer_of(self, backbone: Backbone) -> Layer:
         """The layer as an integer, or a tuple of several; by default as the study of hidden states advises."""
@@ -500,9 +491,11 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
             if ahead is not None:
                 blocks = ahead.watch(blocks)
             for number, block in blocks:
-                make = partial(_extracted, prepared, block, progress.update, documents.name)
-                if ahead is not None:
-                    make = partial(ahead.take, number, progress.update, make)
+
+                def extracted(block: Sequence[Document] = block) -> ExtractedStates:
+                    return prepared().extract(block, progress.update, documents.name)  # loads the model if need be
+
+                make: Make = extracted if ahead is None else partial(ahead.take, number, progress.update, extracted)
                 yield block, keep(block, make)
                 n_done += len(block)
                 progress.skip_to(n_done)  # documents that were stored already
@@ -547,7 +540,7 @@ class BlockReader:
             states.hidden_states,
             as_label_array([document.label for document in block]) if self.has_labels else None,
             [document.id for document in block],
-            [_shown(document, asks) for document in block],
+            [f"{document.text}\n[answer] {document.answer}" if asks else document.text for document in block],
             states.label_logits,
             self.origin.prompt.labels,
             self.origin,
@@ -583,18 +576,6 @@ class _Ahead:
         states = self._next[1]
         on_batch(len(states))
         return states
-
-
-def _extracted(
-    prepared: Callable[[], Extraction], block: Sequence[Document], on_batch: Callable[[int], object], source: str
-) -> ExtractedStates:
-    """Extract the states of a block; the language model is loaded here if it is not yet."""
-    return prepared().extract(block, on_batch, source)
-
-
-def _shown(document: Document, with_answer: bool) -> str:
-    """What a person sees of a document: with the answer, if that is what is judged."""
-    return f"{document.text}\n[answer] {document.answer}" if with_answer else document.text
 
 
 def _rendering(

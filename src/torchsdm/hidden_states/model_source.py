@@ -191,7 +191,6 @@ def _onnx_files(directory: Path) -> list[Path]:
 
 
 def _onnx_file(directory: Path) -> Path:
-    """The one that is loaded."""
     files = _onnx_files(directory)
     if len(files) != 1:
         listed = ", ".join(path.name for path in files[:5])
