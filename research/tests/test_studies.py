@@ -27,7 +27,7 @@ from torchsdm.evaluation.keys import Basis, EstimatorKey, Rule
 from torchsdm.evaluation.metrics import Cell, SelectiveAccuracy
 from torchsdm.evaluation.tables import ResultRow, ResultTable, strata
 from torchsdm.hidden_states.prompts import task_prompt
-from torchsdm.training.checkpoint import stored_seed
+from torchsdm.training.callbacks import stored_seed
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 

@@ -12,7 +12,7 @@ import pytest
 from torchsdm import DriftGuard, SDMClassifier, SDMEnsemble
 from torchsdm.errors import CertificateWarning, InvalidInputError, SDMWarning
 from torchsdm.trust import Reliability, ScoredSample, certify
-from torchsdm.trust.reliability import evidence_of
+from torchsdm.trust.lanes import evidence_of
 
 NAMES = np.array(["ant", "bee"])
 SETTINGS = {
