@@ -26,7 +26,7 @@ STEPS = {
     "epochs": "torchsdm.training:SDMLearner.epoch",
     "beginning a round": "torchsdm.training:SDMLearner.__init__",
     "reading texts and cached states": "torchsdm.application:read_training_parts",
-    "checkpoints": "torchsdm.training.checkpoint:Checkpointing.after_epoch",
+    "checkpoints": "torchsdm.training.callbacks:Checkpointing.after_epoch",
     "the certificate and its advice": "torchsdm.estimators:SDMClassifier._certify",
     "saving": "torchsdm.estimators:SDMClassifier.save",
 }

@@ -19,7 +19,7 @@ from pathlib import Path
 
 _PRELOADED = [
     *("torch", "torch._dynamo", "sklearn.datasets", "pandas", "pyarrow", "matplotlib.pyplot", "transformers"),
-    *("torchsdm.matching._engine", "torchsdm.baselines", "torchsdm.evaluation", "torchsdm.cli.command"),
+    *("torchsdm.matching._tiles", "torchsdm.baselines", "torchsdm.evaluation", "torchsdm.cli.command"),
 ]
 _METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 _CONTEXT = multiprocessing.get_context(_METHOD)

@@ -26,7 +26,7 @@ from torchsdm.errors import InvalidInputError
 from torchsdm.evaluation.metrics import Cell, SelectiveAccuracy
 from torchsdm.evaluation.tables import Basis, EstimatorKey, ResultRow, ResultTable, Rule, strata
 from torchsdm.hidden_states.prompts import task_prompt
-from torchsdm.training.checkpoint import stored_seed
+from torchsdm.training.callbacks import stored_seed
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 

@@ -14,8 +14,7 @@ from torchsdm.cluster import RayBackend, ShardedSupport
 from torchsdm.cluster.training import _RemoteRound
 from torchsdm.errors import ClusterError, InvalidTypeError, TrainingError
 from torchsdm.training import stored_epochs
-from torchsdm.training.callbacks import ProgressBar
-from torchsdm.training.checkpoint import Checkpointing
+from torchsdm.training.callbacks import Checkpointing, ProgressBar
 
 SETTINGS = {
     "n_rounds": 3,

@@ -25,7 +25,7 @@ from torchsdm.estimators import load_classifier
 from torchsdm.model.changes import CHANGES, COLUMNS, DIGESTS, PLACE, head_line, read_history, row_digest
 from torchsdm.model.directory import _config_digest
 from torchsdm.model.review import NewInput, ReviewStore
-from torchsdm.training.checkpoint import Checkpointing, _digest, stored_epochs, stored_seed
+from torchsdm.training.callbacks import Checkpointing, _digest, stored_epochs, stored_seed
 from torchsdm.training.history import EpochRecord
 from torchsdm.trust import DriftGuard
 

@@ -16,15 +16,11 @@ from torchsdm.core.activation import (
     sdm_loss,
     sdm_losses,
 )
-from torchsdm.core.adaptor import Adaptor, ExemplarAdaptor, IdentityAdaptor, make_adaptor, restore_adaptor
-from torchsdm.core.background import Encoded
+from torchsdm.core.adaptor import Adaptor, Encoded, ExemplarAdaptor, IdentityAdaptor, make_adaptor, restore_adaptor
 from torchsdm.core.decision import CalibrationScores, Decisions, SDMDecisions, decide
-from torchsdm.core.familiarity import Familiarity, log_odds
 from torchsdm.core.groups import GroupAccuracy, GroupCounts, wilson_interval
-from torchsdm.core.region import HighReliabilityRegion, find_high_reliability_region
-from torchsdm.core.sample_size import dkw_epsilon, effective_sample_sizes
-from torchsdm.core.signals import ClassEcdfs, Signals
-from torchsdm.core.targets import (
+from torchsdm.core.region import (
+    HighReliabilityRegion,
     Target,
     by_number,
     capped,
@@ -32,10 +28,12 @@ from torchsdm.core.targets import (
     check_control,
     check_target,
     check_targets,
+    find_high_reliability_region,
     largest,
     smallest,
     target_of,
 )
+from torchsdm.core.signals import ClassEcdfs, Familiarity, Signals, dkw_epsilon, effective_sample_sizes, log_odds
 
 __all__ = [
     "SOFTMAX_DISTANCE_QUANTILE",

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from torchsdm.core.activation import log_activation, rescaled_similarity
 from torchsdm.core.region import HighReliabilityRegion
-from torchsdm.core.sample_size import distance_quantile_band, dkw_epsilon, effective_sample_sizes
-from torchsdm.core.signals import ClassEcdfs, Signals
+from torchsdm.core.signals import ClassEcdfs, Signals, distance_quantile_band, dkw_epsilon, effective_sample_sizes
 from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError, MissingSignalError
 from torchsdm.validation import Array
 from torchsdm.wording import counted

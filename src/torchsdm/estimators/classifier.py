@@ -97,7 +97,7 @@ class SDMClassifier(BaseSDMClassifier):
         With control 'pooled' or 'auto', which classes belong together, such as the intents of a domain: those that have
         too few points of their own are pooled within it first. By default all of them are.
     familiarity : float, default=0.05
-        Share of the calibration points with a prediction, the least familiar ones (``torchsdm.core.familiarity``),
+        Share of the calibration points with a prediction, the least familiar ones (``torchsdm.core.signals``),
         below which an input with that prediction is unfamiliar: it is never certified. About as many ordinary inputs
         are lost. A change takes effect with the next ``fit`` or ``recertify``, since the certificate is for the rule
         with the old one.

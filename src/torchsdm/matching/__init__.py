@@ -3,13 +3,11 @@
 ``search`` says how; ``plain`` does the same in a few lines by sorting, and the fast path is tested against it.
 """
 
-from torchsdm.matching._bounds import CentredPoints
+from torchsdm.matching._bounds import CentredPoints, Part
 from torchsdm.matching._tiles import Found
-from torchsdm.matching.parts import Part, with_part
-from torchsdm.matching.rows import HashIndex, IndexedRows, RowIndex
+from torchsdm.matching.rows import HashIndex, IndexedRows, RowIndex, with_part
 from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, Match, Search, match, rows_at_once
-from torchsdm.matching.support import Support, check_ids, next_ids
-from torchsdm.matching.support_set import SupportSet
+from torchsdm.matching.support import Support, SupportSet, check_ids, next_ids
 
 __all__ = [
     "DEFAULT_BLOCK_SIZE",

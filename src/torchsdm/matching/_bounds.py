@@ -20,6 +20,7 @@ far out for float32 gets the bounds -inf and inf: everything about it is decided
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 
@@ -220,3 +221,39 @@ def centred_products(points: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
 def _power_of_two(exponents: Tensor) -> Tensor:
     """2^e in float64 for integers e from -1022 to 1023, from its bits."""
     return ((exponents.to(torch.int64) + 1023) << 52).view(torch.float64)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Consecutive points of a support, with their labels and predictions."""
+
+    points: CentredPoints
+    labels: Tensor  # (S,)
+    predictions: Tensor  # (S,)
+    start: int = 0  # the support index of the first point
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @cached_property
+    def groups(self) -> Tensor:
+        """The class that each point can vouch for, -1 for none; (S,) int32."""
+        return torch.where(self.labels == self.predictions, self.labels, -1).to(torch.int32)
+
+    def where(self, keep: Tensor) -> Part:
+        """The points that a mask (S,) keeps."""
+        points = CentredPoints(self.points.points[keep], self.points.centre, self.points.squared_norms[keep])
+        return Part(points, self.labels[keep], self.predictions[keep], self.start)
+
+
+def joined(parts: Sequence[Part]) -> Part:
+    """Parts that follow one another as one; a single part as it is, without a copy."""
+    if len(parts) == 1:
+        return parts[0]
+    points = CentredPoints(
+        torch.cat([part.points.points for part in parts]),
+        parts[0].points.centre,
+        torch.cat([part.points.squared_norms for part in parts]),
+    )
+    labels = torch.cat([part.labels for part in parts])
+    return Part(points, labels, torch.cat([part.predictions for part in parts]), parts[0].start)

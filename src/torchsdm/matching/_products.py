@@ -11,8 +11,8 @@ from torch import Tensor
 
 from torchsdm.arithmetic import empty_float32, whole_lines
 from torchsdm.matching import _coarse as coarse
+from torchsdm.matching._bounds import Part
 from torchsdm.matching._tiles import CHUNK, CHUNK_DOWN, NO_LIMIT, Tile
-from torchsdm.matching.parts import Part
 
 _KEPT_BLOCKS = 32  # blocks of products that may be kept at once: 512 MB for the default block size
 _FIRST_ROWS = 128  # queries that are enough to see whether coarse bounds leave too much open

@@ -1,10 +1,16 @@
-"""Finding equals by their hashes; above all rows that are equal to the bit, however wide they are."""
+"""Rows that are equal to the bit, found by their hashes however wide they are; and what grows, kept in parts.
+
+Adding costs what is added and does not copy what is there. A support consists of parts: consecutive points, each part
+with bounds of its own, all around the same centre. Parts are never written to: whoever holds an older state keeps
+seeing it, also from another thread.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from functools import cached_property
 from itertools import accumulate
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -135,3 +141,28 @@ def _hashes(bits: Array, weights: Array) -> Array:
 def _bits(rows: Tensor) -> Array:
     """The bits of rows as float32 (n, K)."""
     return rows.flatten(1).to("cpu", torch.float32).contiguous().numpy().view(np.uint32)
+
+
+PartType = TypeVar("PartType", bound=Sized)
+
+
+def with_part(
+    parts: Sequence[PartType], new: PartType, join: Callable[[Sequence[PartType]], PartType]
+) -> tuple[PartType, ...]:
+    """The parts and a new one, with which the last of them are joined while they are at most twice as large.
+
+    So each part is more than twice as large as the next, and n elements have at most log2(n) + 1 parts. Joining makes
+    an element's part half as large again or more, so an element is copied log(n) / log(1.5) times at most.
+
+    Examples
+    --------
+    >>> with_part(["ninety-nine ", "red "], "balloons ", "".join)
+    ('ninety-nine red balloons ',)
+    >>> with_part(["ninety-nine red balloons ", "go "], "by", "".join)
+    ('ninety-nine red balloons ', 'go by')
+    """
+    first, n = len(parts), len(new)
+    while first > 0 and len(parts[first - 1]) <= 2 * n:
+        first -= 1
+        n += len(parts[first])
+    return (*parts[:first], new if first == len(parts) else join([*parts[first:], new]))

@@ -14,7 +14,7 @@ before the second does; ``PartSearch`` has the two.
 ``match_self`` is the same for every support point against all the others, with half of the products: p_ij = p_ji.
 
 Exactness. float32 products bound each squared distance from below and above (``_bounds``); whatever the bounds leave
-open is decided by the distance in float64 (``_engine``). The answer therefore depends only on
+open is decided by the distance in float64 (``_tiles``). The answer therefore depends only on
 query and support: not on block size, threads, device or the rest of the batch. ``plain`` does the same in a few lines,
 by sorting; the fast path is tested against it.
 """
@@ -31,11 +31,10 @@ from torch import Tensor
 
 from torchsdm.arithmetic import has_loops
 from torchsdm.errors import InvalidInputError
+from torchsdm.matching._bounds import Part, joined
 from torchsdm.matching._coarse import fits, has_coarse_products
-from torchsdm.matching._engine import Engine, KernelKind
 from torchsdm.matching._products import FEWEST_ROWS, MutualProducts, Products, pieces_of, rows_of_products
-from torchsdm.matching._tiles import Found, Rows, SupportColumns, Tile
-from torchsdm.matching.parts import Part, joined
+from torchsdm.matching._tiles import Engine, Found, KernelKind, Rows, SupportColumns, Tile
 
 DEFAULT_BLOCK_SIZE = 2048
 _FEWEST_FILTERS = 32  # with fewer, products take no longer than what is done with them

@@ -1,7 +1,6 @@
 """One fitted model and its directory: calibration, explanations, log of changes, card, hub, export."""
 
 from torchsdm.model.calibration import Calibration
-from torchsdm.model.card import model_card
 from torchsdm.model.changes import (
     CHANGES,
     COSTLY,
@@ -30,7 +29,7 @@ from torchsdm.model.directory import (
 )
 from torchsdm.model.examples import Examples, ListedExamples, Set, same_points
 from torchsdm.model.explanation import Explanation, explain
-from torchsdm.model.hub import HubModel
+from torchsdm.model.hub import HubModel, model_card
 from torchsdm.model.log_writer import LogWriter, login_name, saving
 from torchsdm.model.model import (
     CALIBRATION,

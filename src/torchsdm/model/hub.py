@@ -3,14 +3,247 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from huggingface_hub import ModelCard, ModelHubMixin, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
+from torchsdm import __version__
+from torchsdm.core import HighReliabilityRegion
+from torchsdm.data import StatesOrigin
 from torchsdm.errors import ModelFileError
-from torchsdm.model.card import TAGS
+from torchsdm.model.model import SDMModel
+from torchsdm.trust import Certificate
+from torchsdm.validation import Array
+from torchsdm.wording import ADMITS, described, limits, promise_or_why
+
+PAPER = "Similarity-Distance-Magnitude Activations"
+TAGS = ("torchsdm", "selective-classification", "uncertainty-estimation", "text-classification")
+
+_TEMPLATE = """---
+library_name: torchsdm
+tags:
+{tags}
+---
+
+# {title}
+
+A classifier over frozen hidden states that admits an answer or rejects it, with the training examples behind it. Made
+with torchsdm {version}, after the paper *{paper}*.
+
+| | |
+|---|---|
+| classes | {classes} |
+| input | {input} |
+| trained on | {source} |
+| support (training) points | {n_support} |
+| calibration points | {n_calibration} |
+| certification points | {n_certification} |
+| training data fingerprint (SHA-256) | `{fingerprint}` |
+
+## How to load it
+
+In this directory:
+
+```python
+{use}
+print(decisions.predictions, decisions.admitted, decisions.lane, decisions.reason)
+```
+
+Elsewhere, give its path in place of `"."`, or its name on the Hugging Face hub.
+
+## What it was trained on
+
+{counts}
+
+## What it promises
+
+{promise}
+
+`admitted` follows the policy `{policy}`: {admits}.
+
+{warnings}
+
+## What it does not promise
+
+{limits}
+
+## The paper's region
+
+{regions}
+
+A point is in the region if its rescaled similarity and its confidence reach the values above. alpha is a target for
+each true class, on the calibration set. The region estimates where it is met, on points that training has used to
+choose its epoch; it guarantees no accuracy on new data or for each prediction, and says nothing about data whose labels
+follow a different rule.
+
+## Before you rely on it
+
+- The support contains exemplars, ids and, if given, texts of the training data. Share it as you would share that data.
+- Loading executes no code: tensors are safetensors, metadata is SQLite, settings are JSON.
+"""
+
+
+_USE_STATES = """from torchsdm import {kind}
+
+model = {kind}.from_pretrained(".")
+decisions = model.decide({example})  # give hidden states {shape} instead, made as in training"""
+
+_USE_TEXTS = """from torchsdm import SDMTextClassifier
+
+model = SDMTextClassifier.from_pretrained("."{moved})  # refuses any language model but the one above
+decisions = model.decide({example})"""
+
+_SHOWN_CLASSES = 50  # rows of the table of classes
+
+
+def model_card(
+    kind: str,
+    models: Sequence[SDMModel],
+    n_inputs: int,
+    fingerprint: str,
+    states_origin: StatesOrigin | None = None,
+    *,
+    certificate: Certificate | None = None,
+    policy: str = "certified",
+    warnings: Sequence[str] = (),
+    source: str | None = None,
+    input_ndim: int = 2,
+) -> str:
+    """Describe fitted models (one, or the rounds of an ensemble) in Markdown; ``source`` names the training data."""
+    names = [str(name) for name in models[0].classes.tolist()]
+    regions = [
+        (f"### Round {number}\n\n" if len(models) > 1 else "") + _describe_region(model, region, names)
+        for number, model in enumerate(models)
+        for region in model.calibration.regions
+    ]
+    certification = [model.certification for model in models if model.certification is not None]
+    return _TEMPLATE.format(
+        tags="\n".join(f"- {tag}" for tag in TAGS),
+        title=f"torchsdm {kind} for {len(names)} classes",
+        version=__version__,
+        paper=PAPER,
+        classes=", ".join(names[:20]) + (", ..." if len(names) > 20 else ""),
+        input=_describe_input(n_inputs, states_origin),
+        n_support=", ".join(str(len(model.support)) for model in models),
+        n_calibration=", ".join(str(len(model.calibration.labels)) for model in models),
+        n_certification=", ".join(str(len(one.labels)) for one in certification) or "none",
+        fingerprint=fingerprint,
+        source=_describe_source(models[0], source),
+        counts=_describe_counts(models, names),
+        promise=_describe_promise(certificate, names, is_current=not models[0].outdated, is_ensemble=len(models) > 1),
+        limits="\n".join(f"- {limit}" for limit in limits(None if certificate is None else certificate.promise(names))),
+        policy=policy,
+        admits=ADMITS[policy],
+        warnings="\n".join(f"- Warning: {warning}" for warning in warnings) or "There are no warnings.",
+        regions="\n\n".join(regions),
+        use=_use_states(kind, n_inputs, input_ndim) if states_origin is None else _use_texts(states_origin),
+    )
+
+
+def _describe_input(n_inputs: int, states_origin: StatesOrigin | None) -> str:
+    if states_origin is None:
+        return f"hidden states of width {n_inputs}"
+    model, prompt = states_origin.model, states_origin.prompt
+    # A file path is no use to a reader, and reveals something about the writer.
+    name = "a local model" if Path(model.reference or "/").is_absolute() else f"`{model.reference}`"
+    revision = f" at `{model.revision}`" if model.revision else ""
+    template = prompt.template.replace("\n", " ").replace("|", "\\|")
+    return f"texts, through {name}{revision} (fingerprint `{model.fingerprint[:16]}`) under the prompt `{template}`"
+
+
+def _use_states(kind: str, n_inputs: int, input_ndim: int) -> str:
+    """Three lines that run, on an input of zeros."""
+    example, shape = f"[[0.0] * {n_inputs}]", f"(N, {n_inputs})"
+    if input_ndim == 3:
+        example, shape = f"[{example}]", f"(N, positions, {n_inputs})"
+    return _USE_STATES.format(kind=kind, example=example, shape=shape)
+
+
+def _use_texts(states_origin: StatesOrigin) -> str:
+    """Three lines that run where the language model is still to be found."""
+    asks_for_answers = "{answer}" in states_origin.prompt.template
+    return _USE_TEXTS.format(
+        moved="" if states_origin.model.reference is not None else ', model="path of the language model"',
+        example='["a question"], answers=["its answer"]' if asks_for_answers else '["a text", "another"]',
+    )
+
+
+def _points(model: SDMModel) -> dict[str, Array]:
+    """The class numbers of the points of each part."""
+    parts = {"training": model.support.labels}
+    if len(model.calibration.labels_apart):
+        parts["calibration"] = model.calibration.labels_apart
+    if model.certification is not None:
+        parts["certification"] = model.certification.labels
+    return {name: labels.cpu().numpy() for name, labels in parts.items()}
+
+
+def _describe_source(model: SDMModel, source: str | None) -> str:
+    n_outside = int((model.support.labels >= len(model.classes)).sum())
+    n = sum(len(labels) for labels in _points(model).values()) - n_outside
+    name = "" if source is None else f" of `{source}`".replace("|", "\\|")
+    outside = f", and {n_outside:,} that belong to no class" if n_outside else ""
+    return f"{n:,} labelled examples{name}{outside}"
+
+
+def _describe_counts(models: Sequence[SDMModel], names: Sequence[str]) -> str:
+    """How many examples of each class there are, in all and in each part."""
+    parts, n_classes = _points(models[0]), len(names)
+    counts = [np.bincount(np.minimum(labels, n_classes), minlength=n_classes + 1) for labels in parts.values()]
+    table = np.stack([np.sum(counts, axis=0), *counts], axis=1).tolist()  # (C + 1, parts + 1)
+    rows = list(zip(names, table[:-1], strict=True))[:_SHOWN_CLASSES]
+    if any(table[-1]):  # background, or what was added to the support
+        rows.append(("no class", table[-1]))
+    lines = [f"| class | examples | {' | '.join(parts)} |", f"|---|---|{'---|' * len(parts)}"]
+    lines += [f"| {name} | {' | '.join(map(str, row))} |" for name, row in rows]
+    if n_classes > _SHOWN_CLASSES:
+        lines.append(f"\n... and {n_classes - _SHOWN_CLASSES} more classes.")
+    if len(models) > 1:
+        lines.append("\nThe parts are those of round 0; each round splits the same examples differently.")
+    return "\n".join(lines)
+
+
+def _describe_promise(
+    certificate: Certificate | None, names: Sequence[str], *, is_current: bool, is_ensemble: bool
+) -> str:
+    promise = None if certificate is None else certificate.promise(names)
+    sentence = promise_or_why(promise, is_current=is_current, is_ensemble=is_ensemble)
+    if certificate is None or not certificate.found or not is_current:
+        return sentence
+    rows = "\n".join(
+        f"| {one.name(names)} | {one.n_admitted} | {one.n_errors} | {one.accuracy:.4f} | {one.lower_bound:.4f} |"
+        for one in certificate.groups
+    )
+    thresholds = ", ".join(
+        f"{name} {threshold:.4f}" if np.isfinite(threshold) else f"{name} never"
+        for name, threshold in zip(names, certificate.thresholds, strict=True)
+    )
+    return (
+        f"{sentence} Certificate `{certificate.identity}`.\n\n"
+        "| group | admitted certification points | errors | accuracy | lower bound |\n|---|---|---|---|---|\n"
+        f"{rows}\n\nReliability must reach, by prediction: {thresholds}."
+    )
+
+
+def _describe_region(model: SDMModel, region: HighReliabilityRegion, names: Sequence[str]) -> str:
+    asked = described(region.target, names)
+    if not region.found:
+        return f"**alpha = {asked}**: none. {region.explain(names)}"
+    rows = "\n".join(
+        f"| {name} | {float(threshold):.4f} | {int(count)} |"
+        for name, threshold, count in zip(names, region.thresholds, region.class_counts, strict=True)
+    )
+    table = f"| class | confidence at least | calibration points |\n|---|---|---|\n{rows}"
+    groups = "\n".join(f"- {group.described(names)}" for group in model.calibration.groups(region))
+    return (
+        f"**alpha = {asked}**: rescaled similarity at least {region.min_rescaled_similarity:.4g}, and "
+        f"confidence at least the threshold of the predicted class:\n\n{table}\n\nOn the calibration set:\n\n{groups}"
+    )
+
 
 T = TypeVar("T", bound="HubModel")
 

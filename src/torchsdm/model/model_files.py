@@ -18,9 +18,8 @@ from torchsdm.labels import LabelCodes
 from torchsdm.matching import SupportSet
 from torchsdm.model.calibration import Calibration
 from torchsdm.model.directory import CONFIG_NAME, ExampleRow, StoredModel, number_or_infinity, number_or_none
-from torchsdm.model.examples import Examples
+from torchsdm.model.examples import Examples, StoredExamples
 from torchsdm.model.model import Certification, EncodedPoints, SDMModel
-from torchsdm.model.stored_examples import StoredExamples
 from torchsdm.settings import check_fields
 from torchsdm.validation import check_alpha, check_finite, check_positive, check_same_length, check_shape
 

@@ -246,7 +246,7 @@ class Model:
         return by_class.min(axis=1), np.take_along_axis(by_class, y_hat[:, None], axis=1)[:, 0]
 
     def _familiarity(self, nearest_distance: Array, logits: Array) -> Array:
-        """How familiar inputs are among the calibration points with the same prediction, as ``core.familiarity``."""
+        """How familiar inputs are among the calibration points with the same prediction, as ``core.Familiarity``."""
         odds, y_hat, ends = _log_odds(logits), logits.argmax(axis=1), self.arrays["familiar_sizes"].cumsum()[:-1]
         names = ("distances", "odds", "products")
         distances, known_odds, products = (np.split(self.arrays[f"familiar_{name}"], ends) for name in names)

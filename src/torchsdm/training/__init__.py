@@ -3,8 +3,7 @@
 Every estimator that trains uses this room, baselines included.
 """
 
-from torchsdm.training.callbacks import Callback
-from torchsdm.training.checkpoint import remove_checkpoint, seed_of_fit, stored_epochs
+from torchsdm.training.callbacks import Callback, remove_checkpoint, seed_of_fit, stored_epochs
 from torchsdm.training.data import (
     Part,
     TrainingData,

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from torchsdm.errors import TrainingError
-from torchsdm.training.callbacks import Callback, ProgressBar
-from torchsdm.training.checkpoint import Checkpointing
+from torchsdm.training.callbacks import Callback, Checkpointing, ProgressBar
 from torchsdm.training.data import Part, TrainingData, TrainingSettings, split_of_round
 from torchsdm.training.learner import Learner, Round, Spread, Trained
 

@@ -1,14 +1,13 @@
 """What we promise beyond the paper: certificate, lanes, drift guard."""
 
-from torchsdm.trust._pools import points_needed
+from torchsdm.trust._path import points_needed
 from torchsdm.trust.certificate import Certificate, ScoredSample, can_certify, certify
 from torchsdm.trust.certified import CertifiedClassifier
 from torchsdm.trust.choice import AlphaChoice, AlphaCurve, Prices
 from torchsdm.trust.control import choose_control
 from torchsdm.trust.draws import row_digests, uniform_of
 from torchsdm.trust.guard import DriftGuard, GuardReset
-from torchsdm.trust.lanes import LaneRule, SignalSample, demoted, familiarity_of, is_familiar
-from torchsdm.trust.reliability import Reliability
+from torchsdm.trust.lanes import LaneRule, Reliability, SignalSample, demoted, familiarity_of, is_familiar
 
 __all__ = [
     "AlphaChoice",

@@ -84,10 +84,10 @@ from torchsdm.trust._path import (
     by_group,
     group_counts,
     of_prediction,
+    points_needed,
     pools_of,
     predictions_to_try,
 )
-from torchsdm.trust._pools import points_needed
 from torchsdm.trust.control import choose_control, weakest_control
 from torchsdm.trust.draws import row_digests, uniform_of
 from torchsdm.validation import Array, check_choice, check_share

@@ -42,10 +42,10 @@ from torchsdm.trust._path import (
     by_group,
     group_counts,
     of_prediction,
+    points_needed,
     pools_of,
     predictions_to_try,
 )
-from torchsdm.trust._pools import points_needed
 from torchsdm.validation import Array
 
 if TYPE_CHECKING:

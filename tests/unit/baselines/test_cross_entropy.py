@@ -20,7 +20,7 @@ from torchsdm.baselines import cross_entropy
 from torchsdm.baselines.base import LogitModel
 from torchsdm.baselines.cross_entropy import CrossEntropyClassifier, CrossEntropyLearner
 from torchsdm.errors import CheckpointError, InvalidInputError, InvalidTypeError, NotFittedError, TrainingError
-from torchsdm.training.checkpoint import Checkpointing, stored_seed
+from torchsdm.training.callbacks import Checkpointing, stored_seed
 from torchsdm.training.data import TrainingData, TrainingSettings, random_generator, split_of_round
 
 QUICK = {"n_filters": 8, "n_rounds": 3, "max_epochs": 5, "batch_size": 16, "learning_rate": 1e-2, "random_state": 0}

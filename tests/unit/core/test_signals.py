@@ -8,10 +8,12 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from scipy.special import logsumexp
 
 import reference
 from torchsdm import ClassEcdfs
-from torchsdm.core.signals import Signals, rows_by_class, sorted_by_class
+from torchsdm.core import Familiarity, dkw_epsilon, effective_sample_sizes, log_odds
+from torchsdm.core.signals import Signals, distance_quantile_band, rows_by_class, sorted_by_class
 from torchsdm.errors import EmptyClassWarning, InvalidInputError
 from torchsdm.matching.search import Match
 
@@ -140,3 +142,136 @@ def test_rows_and_values_are_those_of_a_mask_for_each_class():
 
 def test_without_points_every_class_is_empty():
     assert [len(rows) for rows in rows_by_class(torch.empty(0, dtype=torch.int64), 3)] == [0, 0, 0]
+
+
+def test_sizes_by_hand():
+    # class 0: 1 3 3, class 1: 2; counted are those strictly below
+    sizes = effective_sample_sizes([3.0, 1.0, 2.0, 3.0], [0, 0, 1, 0], [0.0, 1.0, 2.5, 3.0, 4.0], 3)
+    assert sizes.dtype == torch.int64
+    assert sizes.tolist() == [[0, 0, 0], [0, 0, 0], [1, 1, 0], [1, 1, 0], [3, 1, 0]]
+
+
+def test_sizes_equal_the_reference():
+    rng = np.random.default_rng(0)
+    calibration, labels = rng.integers(0, 20, 300) / 4, rng.integers(0, 4, 300)
+    at = np.concatenate([calibration[:30], rng.random(30) * 5])
+    expected = [reference.effective_sample_sizes(calibration, labels, value, 4) for value in at]
+    assert effective_sample_sizes(calibration, labels, at, 4).tolist() == expected
+    # a view with a stride
+    assert effective_sample_sizes(calibration, labels, torch.from_numpy(at)[::2], 4).tolist() == expected[::2]
+
+
+@pytest.mark.parametrize("alpha", [0.6, 0.9, 0.95, 0.999])
+def test_epsilon_is_the_closed_form(alpha):
+    sizes = [[5, 40], [1000, 3], [0, 9], [10**6, 10**6], [1, 1]]
+    expected = [min(1.0, math.sqrt(math.log(2 / (1 - alpha)) / (2 * min(row)))) if min(row) else 1.0 for row in sizes]
+    got = dkw_epsilon(sizes, alpha)
+    assert got.dtype == torch.float64
+    assert got.tolist() == pytest.approx(expected, rel=1e-12)
+    assert got.tolist() == pytest.approx([reference.dkw_epsilon(row, alpha) for row in sizes], rel=1e-12)
+
+
+def test_epsilon_by_hand():
+    # ln(2/0.05) = 3.688879; / (2 * 100) = 0.01844; root 0.135810
+    assert dkw_epsilon([[100, 250]], 0.95).item() == pytest.approx(0.1358102, abs=1e-7)
+
+
+def test_epsilon_is_one_where_nothing_is_known():
+    assert dkw_epsilon([[0, 5], [1000, 1000]], 1.0).tolist() == [1.0, 1.0]
+    assert dkw_epsilon([[0, 5]], 0.9).tolist() == [1.0]
+    assert dkw_epsilon([[1, 5]], 0.99).tolist() == [1.0]  # 1.63 otherwise
+
+
+def test_the_band_stays_between_zero_and_one():
+    d = torch.tensor([0.5, 0.1, 0.95, 0.0, 1.0], dtype=torch.float64)
+    epsilon = torch.tensor([0.2, 0.2, 0.2, 1.0, 1.0], dtype=torch.float64)
+    lower, upper = distance_quantile_band(d, epsilon)
+    assert lower.tolist() == pytest.approx([0.3, 0.0, 0.75, 0.0, 0.0])
+    assert upper.tolist() == pytest.approx([0.7, 0.3, 1.0, 1.0, 1.0])
+
+
+def test_bad_sizes_are_refused():
+    with pytest.raises(
+        InvalidInputError, match=r"'calibration_labels' of effective_sample_sizes must have shape \(2,\)"
+    ):
+        effective_sample_sizes([1.0, 2.0], [0], [1.0], 2)
+    with pytest.raises(
+        InvalidInputError, match=r"'rescaled_similarity' of effective_sample_sizes must have shape \(any,\)"
+    ):
+        effective_sample_sizes([1.0], [0], [[1.0]], 2)
+    with pytest.raises(
+        InvalidInputError, match=r"'effective_sample_sizes' of dkw_epsilon must have shape \(any, any\)"
+    ):
+        dkw_epsilon([3, 4], 0.9)
+    with pytest.raises(
+        InvalidInputError, match=r"'alpha' of dkw_epsilon must be in \(0.5, 1\]. Got 0.05; .*miscoverage"
+    ):
+        dkw_epsilon([[3, 4]], 0.05)
+
+
+def calibration(n, seed, n_classes=3, shift=0.0):
+    rng = np.random.default_rng(seed)
+    return rng.gamma(4, size=n) + shift, rng.normal(size=(n, n_classes)) * 2
+
+
+def naive(distance, logits, known_distances, known_logits, fewest=20):
+    """One point at a time, as the docstring says it."""
+    predictions, known = logits.argmax(1), known_logits.argmax(1)
+    found = []
+    for x, z, c in zip(distance, logits, predictions, strict=True):
+        rows = np.flatnonzero(known == c) if (known == c).sum() >= fewest else np.arange(len(known))
+
+        def f(a, odds, rows=rows):
+            d = sum(known_distances[i] >= a for i in rows) / len(rows)
+            o = (1 + sum(odd(known_logits[i]) <= odds for i in rows)) / (1 + len(rows))
+            return d**2 * o
+
+        own = f(x, odd(z))
+        no_larger = sum(f(known_distances[i], odd(known_logits[i])) <= own for i in rows)
+        found.append(0.0 if own == 0 else (1 + no_larger) / (1 + len(rows)))
+    return found
+
+
+def odd(z):
+    return z.max() - logsumexp(np.delete(z, z.argmax()))
+
+
+@pytest.mark.parametrize("n", [30, 90])  # of thirty, no prediction has twenty
+def test_it_is_the_loop(n):
+    known, points = calibration(n, 0), calibration(25, 1, shift=0.5)
+    measure = Familiarity.fit(*known)
+    np.testing.assert_allclose(measure.of(*points), naive(*points, *known), rtol=1e-12)
+    np.testing.assert_allclose(measure.of(*known), naive(*known, *known), rtol=1e-12)
+
+
+def test_inputs_like_the_calibration_points_are_spread_evenly_for_every_prediction():
+    measure, (distance, logits) = Familiarity.fit(*calibration(30_000, 0)), calibration(20_000, 1)
+    found = measure.of(distance, logits)
+    for c in range(3):
+        own = found[logits.argmax(1) == c]
+        for bound in (0.05, 0.3, 0.8):
+            assert abs((own < bound).mean() - bound) < 0.02
+
+
+def test_farther_than_all_is_never_familiar_however_sure():
+    distance, logits = calibration(60, 0)
+    measure = Familiarity.fit(distance, logits)
+    far = measure.of(np.full(3, distance.max() + 1e-9), np.eye(3) * 1e6)
+    assert (far == 0).all()
+    assert (measure.of(distance, logits) > 0).all()
+
+
+def test_nearer_and_surer_is_never_less_familiar():
+    distance, logits = calibration(500, 0)
+    measure, rng = Familiarity.fit(distance, logits), np.random.default_rng(1)
+    points, z = calibration(200, 2)
+    nearer = measure.of(points * rng.uniform(0, 1, 200), z)
+    surer = measure.of(points, z + 2 * np.eye(3)[z.argmax(1)])
+    before = measure.of(points, z)
+    assert (nearer >= before).all() and (surer >= before).all()
+
+
+def test_odds_are_not_rounded_away():
+    z = np.array([[1000.0, 0.0, -3.0], [0.5, 0.5, 0.5], [-1e5, 1e5, 0.0]])
+    assert log_odds(z)[0] == pytest.approx(1000 - np.log1p(np.exp(-3.0)))
+    assert log_odds(z)[1] == pytest.approx(-np.log(2)) and log_odds(z)[2] == 1e5

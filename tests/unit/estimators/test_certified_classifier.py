@@ -14,7 +14,7 @@ from small import quiet, small_settings, two_groups
 from torchsdm import DriftGuard, SDMClassifier, SDMEnsemble
 from torchsdm.errors import CertificateWarning, InvalidInputError
 from torchsdm.trust import Reliability, ScoredSample, certify
-from torchsdm.trust.reliability import evidence_of
+from torchsdm.trust.lanes import evidence_of
 
 NAMES = np.array(["ant", "bee"])
 draw = partial(two_groups, names=NAMES, wrong=0.02)

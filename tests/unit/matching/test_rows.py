@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
 
 from torchsdm.matching import HashIndex, IndexedRows, RowIndex, rows
+from torchsdm.matching.rows import with_part
 
 RNG = np.random.default_rng(0)
 HERE = torch.from_numpy(RNG.integers(-1, 2, (60, 4)).astype(np.float32))
@@ -89,3 +93,35 @@ def test_nothing_here_and_nothing_wanted():
     nothing, some = np.array([], dtype=np.uint64), np.array([3], dtype=np.uint64)
     for here, wanted in ((nothing, some), (some, nothing), (nothing, nothing)):
         assert HashIndex(here).find(wanted, lambda rows, places: rows == rows) == {}
+
+
+def joined(parts):
+    return [element for part in parts for element in part]
+
+
+@pytest.mark.parametrize("sizes", [[1] * 300, list(range(60, 0, -1)), list(range(1, 60)), [100, *[7] * 200]])
+def test_each_part_is_more_than_twice_as_large_as_the_next(sizes):
+    parts, n = (), 0
+    for size in sizes:
+        before = [list(part) for part in parts]
+        grown = with_part(parts, list(range(n, n + size)), joined)
+        assert [list(part) for part in parts] == before  # whoever has the old parts keeps them
+        parts, n = grown, n + size
+        assert joined(parts) == list(range(n))
+        assert all(len(a) > 2 * len(b) for a, b in pairwise(parts))
+
+
+def test_what_is_there_is_not_copied_often():
+    copied, parts, rng = 0, ([0] * 100_000,), random.Random(0)
+    base = parts[0]
+
+    def counted(some):
+        nonlocal copied
+        copied += sum(map(len, some))
+        return joined(some)
+
+    for _ in range(2_000):
+        parts = with_part(parts, [0] * rng.randint(1, 20), counted)
+    added = sum(map(len, parts)) - len(base)
+    assert parts[0] is base and added > 15_000
+    assert copied < 10 * added

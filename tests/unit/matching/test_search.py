@@ -17,13 +17,11 @@ import reference
 from torchsdm.arithmetic import exact, loops
 from torchsdm.arithmetic.loops import has_loops
 from torchsdm.errors import InvalidInputError
-from torchsdm.matching import _engine, _products
-from torchsdm.matching import _tensor_kernels as tensor_kernels
-from torchsdm.matching._bounds import CentredPoints
+from torchsdm.matching import _products, _tiles
+from torchsdm.matching._bounds import CentredPoints, Part
 from torchsdm.matching._coarse import has_coarse_products
 from torchsdm.matching._products import Products
 from torchsdm.matching._tiles import CHUNK, CHUNK_DOWN, Found
-from torchsdm.matching.parts import Part
 from torchsdm.matching.plain import match_plain, neighbors_plain
 from torchsdm.matching.search import match, match_self, neighbors
 
@@ -459,7 +457,7 @@ def test_ties_across_parts(first_other, how):
 @needs_loops
 def test_parts_may_be_searched_apart(large):
     """Each with findings of its own, merged after each round: what parts on several machines would do."""
-    from torchsdm.matching._engine import Engine
+    from torchsdm.matching._tiles import Engine
     from torchsdm.matching.search import PartSearch
 
     points, queries, predictions, groups, exclude = map(torch.from_numpy, large[:-1])
@@ -677,7 +675,7 @@ def test_threads_share_the_rows_out(monkeypatch, threads):
         calls[name].append(arguments[-2:])
         loops.call(name, *arguments)
 
-    monkeypatch.setattr(_engine, "call", spy)
+    monkeypatch.setattr(_tiles, "call", spy)
     problem = Problem("gaussian", n_support=700, n_queries=301)
     torch.set_num_threads(threads)
     match(problem.queries, problem.query_predictions, problem.whole(), k=1, kernels="compiled")
@@ -702,7 +700,7 @@ def test_exceptions_in_a_thread_reach_the_caller(monkeypatch, name, who):
             failed.wait(60)  # until it has its share
             loops.call(called, *arguments)
 
-    monkeypatch.setattr(_engine, "call", failing)
+    monkeypatch.setattr(_tiles, "call", failing)
     problem = Problem("gaussian", n_support=300, n_queries=300)
     n_threads = threading.active_count()
     torch.set_num_threads(2)
@@ -719,7 +717,10 @@ def test_exceptions_in_one_thread_reach_the_caller(monkeypatch, how):
             raise ZeroDivisionError("here")
         loops.call(*arguments)
 
-    monkeypatch.setattr(*((tensor_kernels, "count_matches") if how == "torch" else (_engine, "call")), failing)
+    if how == "torch":
+        monkeypatch.setitem(_tiles.TORCH_KERNELS, "count_matches", failing)
+    else:
+        monkeypatch.setattr(_tiles, "call", failing)
     problem = Problem("gaussian")
     with pytest.raises(ZeroDivisionError, match="here"):
         match(problem.queries, problem.query_predictions, problem.whole(), kernels=how)

@@ -18,9 +18,8 @@ from torchsdm.model import directory
 from torchsdm.model import examples as stored_examples
 from torchsdm.model import model as model_module
 from torchsdm.model.calibration import Calibration
-from torchsdm.model.examples import ListedExamples, PartedExamples
+from torchsdm.model.examples import ListedExamples, PartedExamples, StoredExamples
 from torchsdm.model.model import Points
-from torchsdm.model.stored_examples import StoredExamples
 
 # --- Examples --------------------------------------------------------------------------------------------------------
 

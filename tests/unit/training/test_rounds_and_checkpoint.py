@@ -13,8 +13,14 @@ from safetensors.torch import save_file
 from clock import Clock, open_terminal, remaining
 from torchsdm import SDMClassifier
 from torchsdm.errors import CheckpointError
-from torchsdm.training.callbacks import Callback, ProgressBar
-from torchsdm.training.checkpoint import Checkpointing, remove_checkpoint, stored_epochs, stored_seed
+from torchsdm.training.callbacks import (
+    Callback,
+    Checkpointing,
+    ProgressBar,
+    remove_checkpoint,
+    stored_epochs,
+    stored_seed,
+)
 from torchsdm.training.data import TrainingData, TrainingSettings
 from torchsdm.training.history import EpochRecord
 from torchsdm.training.rounds import Training, train_round, train_rounds

@@ -12,8 +12,7 @@ from scipy import stats
 from torchsdm.core import GroupAccuracy
 from torchsdm.errors import InvalidInputError
 from torchsdm.trust import Certificate, ScoredSample, certify
-from torchsdm.trust._path import ThresholdPath, group_counts, pools_of
-from torchsdm.trust._pools import ENOUGH, points_needed, pooled
+from torchsdm.trust._path import ENOUGH, ThresholdPath, group_counts, points_needed, pooled, pools_of
 
 ALPHA, DELTA = 0.9, 0.1
 TERMS = {"alpha": ALPHA, "delta": DELTA, "control": "pooled"}
