@@ -81,8 +81,12 @@ class BaseSDMClassifier(Saveable):
         self._codes = LabelCodes(data.classes, () if data.background is None else (BACKGROUND,))
         data = data.with_background()
         weights = class_weights(self.class_weight, data.points.usable.labels.numpy(), data.classes, caller)
-        own = {"adaptor": self.adaptor, "block_size": int(self.block_size), "class_weights": weights}
-        settings = training_settings(self, data.n_trained_classes, **own)
+        settings = training_settings(
+            *(self, data.n_trained_classes),
+            adaptor=self.adaptor,
+            block_size=int(self.block_size),
+            class_weights=weights,
+        )
         alphas = check_targets(self.alpha, data.classes, caller)
         return ModelBuilder(data, settings, self.random_seed_, alphas, int(self.min_class_count))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import wraps
+from functools import update_wrapper
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -32,11 +32,11 @@ _Arguments = ParamSpec("_Arguments")
 def _passed_on(method: Callable[Concatenate[Any, _Arguments], Any]) -> Callable[Concatenate[Self, _Arguments], Self]:
     """An update of the classifier that takes no texts, as one of the text classifier."""
 
-    @wraps(method)
     def update(self: Self, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Self:
         getattr(self._fitted(method.__name__), method.__name__)(*args, **kwargs)
         return self
 
+    update_wrapper(update, method)
     return update
 
 

@@ -237,10 +237,16 @@ class Evaluation:
         for name, data in self.data_sets.items():
             n_unread = self.unread.get(name, 0)
             for position, entrant in enumerate(self.entrants):
-                named = {"dataset": name, "model": entrant.model, "estimator": entrant.name, "key": entrant.key}
-                counted = {"n_unread": n_unread, "class_alphas": class_alphas}
-                decisions = self.decisions[position, name]
-                rows.append((entrant, ResultRow.of(decisions, data.labels, self.alpha, **named, **counted)))
+                row = ResultRow.of(
+                    *(self.decisions[position, name], data.labels, self.alpha),
+                    dataset=name,
+                    model=entrant.model,
+                    estimator=entrant.name,
+                    key=entrant.key,
+                    n_unread=n_unread,
+                    class_alphas=class_alphas,
+                )
+                rows.append((entrant, row))
         return rows
 
     @property
