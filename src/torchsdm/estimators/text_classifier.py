@@ -32,7 +32,7 @@ _Arguments = ParamSpec("_Arguments")
 def _passed_on(method: Callable[Concatenate[Any, _Arguments], Any]) -> Callable[Concatenate[Self, _Arguments], Self]:
     """An update of the classifier that takes no texts, as one of the text classifier."""
 
-    def update(self: Self, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Self:
+    def update(self: Self, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Self:
         getattr(self._fitted(method.__name__), method.__name__)(*args, **kwargs)
         return self
 
