@@ -99,9 +99,9 @@ def told_once(classifier: SDMClassifier | SDMEnsemble) -> Iterator[None]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore", DataWarning)
         yield
-    later = {type(warning) for warning in classifier.warnings()}
+    later = {(type(warning), warning.what) for warning in classifier.warnings()}
     for one in caught:
-        if one.category not in later:
+        if (one.category, getattr(one.message, "what", None)) not in later:
             warnings.showwarning(one.message, one.category, one.filename, one.lineno)
 
 

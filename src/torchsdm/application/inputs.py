@@ -210,7 +210,7 @@ def embed_documents(
             problems="skip" if skip_problems else "raise",
             repeated="drop" if drop_repeated else "keep",
         )
-        elsewhere = extract_on(backend, "sdm embed")
+        elsewhere = extract_on(backend, "embed_documents")
         counts = extractor.extract_to(output, documents, shard_size=shard_size, elsewhere=elsewhere)
     report = documents.report
     return {**counts, "skipped": report.n_problems, "problems": report.explain()}

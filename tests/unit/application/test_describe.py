@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 from torchsdm.application.describe import told_once
-from torchsdm.errors import CertificateWarning, DataWarning, RegionWarning
+from torchsdm.errors import DataWarning, RegionWarning
 
 
 def test_only_what_is_not_said_later_is_shown_at_once(monkeypatch):
@@ -16,6 +16,6 @@ def test_only_what_is_not_said_later_is_shown_at_once(monkeypatch):
     shown = []
     monkeypatch.setattr(warnings, "showwarning", lambda message, *_: shown.append(str(message)))
     with told_once(Fitted()):
-        for kind, text in ((RegionWarning, "Later."), (CertificateWarning, "Now."), (DataWarning, "Before.")):
+        for kind, text in ((RegionWarning, "Later."), (RegionWarning, "Now."), (DataWarning, "Before.")):
             warnings.warn(kind(text), stacklevel=1)
     assert shown == ["Now."]
