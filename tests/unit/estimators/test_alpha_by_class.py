@@ -143,4 +143,4 @@ def test_others_are_certified_alike_and_the_report_says_it(clf, tmp_path):
     evaluation = Evaluation(entrants, {"new": LabelledStates(*draw(300, 7))}, 0.8)
     assert "right at least as often as asked (0.8 for 'ham', 0.92 for 'spam')" in evaluation.table.note
     write_report(tmp_path / "report.html", evaluation, clf)
-    assert "α = 0.8 for &#x27;ham&#x27;, 0.92 for &#x27;spam&#x27;" in (tmp_path / "report.html").read_text("utf-8")
+    assert "α = 0.8 for &#39;ham&#39;, 0.92 for &#39;spam&#39;" in (tmp_path / "report.html").read_text("utf-8")

@@ -88,7 +88,7 @@ def test_after_an_update_the_calibration_points_are_matched_again(clf):
 def test_without_a_certification_set_its_size_must_be_said():
     with quiet():
         paper = SDMClassifier(alpha=0.9, certification_size=None, **SETTINGS).fit(*draw(800, 0))
-    with pytest.raises(InvalidInputError, match=r"without a certification set. Say how many"):
+    with pytest.raises(InvalidInputError, match=r"without a certification set. Say what you will"):
         paper.choose_alpha(**PRICES)
     choice = paper.choose_alpha(**PRICES, n_certification=400)
     assert choice.pays and paper.reliability_ is None

@@ -46,7 +46,7 @@ def test_small_classes_are_certified_in_their_pools(clf):
 
 
 def test_where_groups_cannot_be_certified_the_warning_names_pools():
-    with pytest.warns(SDMWarning, match="control='pooled' takes small classes together"):
+    with pytest.warns(SDMWarning, match="pool small classes: control='pooled'"):
         SDMClassifier(0.9, **QUICK).fit(*blobs(1200, 0))
 
 
