@@ -902,7 +902,8 @@ def test_a_table_says_once_what_is_certified(certified):
     lines = str(table).splitlines()
     note = " ".join(lines[len(entrants) + 3 :])
     assert note == table.note and lines[len(entrants) + 2] == ""
-    assert "with probability 0.9 (δ = 0.1), every class and every prediction" in note and "at least 0.9 of" in note
+    assert note.startswith("With probability at least 0.9, the answers that a certified rule admits are right at least")
+    assert "for every true class and every predicted class (δ = 0.1)" in note
     assert str(table).count("probability") == 1 and max(map(len, lines)) <= len(lines[1])
     assert table.to_markdown().endswith(f"|\n\n{note}") and f"% {note}" in table.to_latex()
     plain = Evaluation(entrants[:-4], data, 0.9).table
