@@ -28,7 +28,7 @@ def open_to_write(path: Path | None, schema: str, create: str) -> sqlite3.Connec
     """
     if path is not None:
         if path.is_symlink() or path.parent.is_symlink():
-            raise OSError(f"{path} is a link, and nothing is written to where others point")
+            raise OSError("it is a link, which is not followed")
         path.parent.mkdir(exist_ok=True)
         path.touch()  # so that its mode comes from the umask; SQLite gives it to the files beside it
     connection = sqlite3.connect(

@@ -91,7 +91,7 @@ class LogWriter:
         try:
             self._folder.mkdir(exist_ok=True)
             if (link := link_in(self._folder)) is not None:
-                raise ModelFileError(f"{link} is a link: changes are not written to where others point. Remove it.")
+                raise ModelFileError(f"{link} is a link, which is not followed. Remove it.")
             path = self._folder / _LOCK_NAME
             path.touch()
             # Whoever has the object has the lock, whichever thread it is in.

@@ -335,7 +335,7 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
         name: row[name] for name in ("row", "text", "answer", "source", "at", "version", "contradiction", "status")
     }
     values = {name: _value(row[name]) for name in ("id", "given", "decision", "label")}
-    if values["decision"] is not None:
+    if isinstance(values["decision"], dict):
         for now, earlier in _EARLIER.items():
             if earlier in values["decision"]:
                 values["decision"][now] = values["decision"].pop(earlier)
