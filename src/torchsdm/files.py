@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import json
 import math
@@ -151,3 +152,11 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def login_name() -> str:
+    """The name of the user, for the record of who changed a model."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a user that the system has no name for
+        return f"user {os.getuid()}" if hasattr(os, "getuid") else "unknown"

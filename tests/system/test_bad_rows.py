@@ -79,7 +79,9 @@ def check_one_bad(model, folder, lines, wrong, reason, name=None):
         assert f"bad.jsonl: 1 of {len(lines) + 1} rows could not be read and is rejected. {place}: " in said
         assert reason in said and said.count("\n") == 1
         first_tells = position == 0  # strictly, the first row says what the others should have
-        refused(call("predict", model, path, "--strict"), "" if first_tells else place)
+        none = folder / "none.jsonl"
+        refused(call("predict", model, path, "--strict", "-o", none), "" if first_tells else place)
+        assert not none.exists()
 
 
 # --- Texts -----------------------------------------------------------------------------------------------------------

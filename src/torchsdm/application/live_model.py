@@ -30,6 +30,7 @@ from torchsdm.estimators import (
     request_digest,
     save_as,
 )
+from torchsdm.files import login_name
 from torchsdm.model import (
     UNDO,
     Change,
@@ -38,7 +39,6 @@ from torchsdm.model import (
     ReadLog,
     acknowledged_version,
     config_mark,
-    login_name,
     read_changes,
     read_config,
 )

@@ -17,8 +17,9 @@ from torchsdm.application.saved_model import SavedModel
 from torchsdm.data import Columns, LabelledStates
 from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.estimators import Add, Certify, Recalibrate, Relabel, Remove, Request, SDMClassifier, SDMEnsemble
+from torchsdm.files import login_name
 from torchsdm.labels import check_known_labels
-from torchsdm.model import CALIBRATION, CERTIFICATION, SUPPORT, holds_model, login_name
+from torchsdm.model import CALIBRATION, CERTIFICATION, SUPPORT, holds_model
 
 _SETS = {"add": SUPPORT, "add_calibration": CALIBRATION}
 

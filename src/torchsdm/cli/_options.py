@@ -20,6 +20,7 @@ import click
 from click.core import ParameterSource
 
 from torchsdm.errors import InvalidInputError
+from torchsdm.files import login_name
 from torchsdm.settings import PROMPT_NAMES, Columns
 
 if TYPE_CHECKING:
@@ -287,8 +288,6 @@ def output_option(what: str, *, is_directory: bool = True, **settings: Any) -> C
 
 def _signed(who: str | None, why: str | None, **values: Any) -> dict[str, Any]:
     """Who changes a model and why, by default the user and the verb, beside other arguments of the change."""
-    from torchsdm.model import login_name
-
     return {**values, "who": login_name() if who is None else who, "why": _verb() if why is None else why}
 
 

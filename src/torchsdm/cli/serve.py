@@ -110,7 +110,7 @@ def mcp(model: str, texts: bool, writable: bool, language_model: LanguageModel) 
       {"mcpServers": {"torchsdm": {"command": "sdm", "args": ["mcp", "/path/to/model"]}}}
     """
     from torchsdm.application import LiveModel
-    from torchsdm.model import login_name
+    from torchsdm.files import login_name
     from torchsdm.service import create_tools
 
     live = LiveModel.open(model, who="sdm mcp", writable=writable, exclusive=False, **language_model.opening())

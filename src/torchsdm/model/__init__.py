@@ -30,7 +30,7 @@ from torchsdm.model.directory import (
 from torchsdm.model.examples import Examples, ListedExamples, Set, same_points
 from torchsdm.model.explanation import Explanation, explain
 from torchsdm.model.hub import HubModel, model_card
-from torchsdm.model.log_writer import LogWriter, login_name, saving
+from torchsdm.model.log_writer import LogWriter, saving
 from torchsdm.model.model import (
     CALIBRATION,
     CERTIFICATION,
@@ -79,7 +79,6 @@ __all__ = [
     "label_values_from_json",
     "label_values_to_json",
     "load_model_parts",
-    "login_name",
     "mapped_tensors",
     "model_card",
     "model_parts",

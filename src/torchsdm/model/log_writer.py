@@ -6,7 +6,6 @@ acknowledged change is there; an unacknowledged one is whole or absent.
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import json
 import os
@@ -22,7 +21,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from torchsdm.errors import InvalidInputError, ModelFileError, ModelInUseError
-from torchsdm.files import file_identity, link_in, strict_json, sync_directory
+from torchsdm.files import file_identity, link_in, login_name, strict_json, sync_directory
 from torchsdm.model._sqlite import open_to_write, transaction
 from torchsdm.model.changes import (
     CHANGES,
@@ -53,14 +52,6 @@ from torchsdm.model.directory import holds_model, name_log, read_config
 
 _LOCK_NAME, _HOLDER_NAME = "writer.lock", "writer.json"
 _OUTCOMES_KEPT = 4  # more are needed only if more changes than that are undone, and are computed again then
-
-
-def login_name() -> str:
-    """The name of the user, for the record of who changed a model."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # a user that the system has no name for
-        return f"user {os.getuid()}" if hasattr(os, "getuid") else "unknown"
 
 
 class LogWriter:

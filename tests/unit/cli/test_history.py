@@ -13,7 +13,7 @@ from sdm_command import call, good, refused
 from small import quiet, small_settings, two_groups
 from torchsdm import SDMClassifier
 from torchsdm.application import LiveModel
-from torchsdm.model import login_name
+from torchsdm.files import login_name
 
 draw = partial(two_groups, names=["World", "Sports"])
 
