@@ -722,7 +722,7 @@ def test_bad_states_are_one_sentence_in_every_verb(verb, world, bad, tmp_path, m
         (("audit", "BAD/unlabelled.jsonl", "-m", "BERT"), "no label: line 2"),
         (("audit", "REVIEWS"), "Name a language model to read them: --language-model"),
         (("audit", "BAD/another.jsonl", "-m", "BERT"), "at least two classes"),
-        (("audit", "TRAIN", "--folds", 60), "or lower --folds"),
+        (("audit", "TRAIN", "--folds", 60), "fewer folds (at least 2): --folds"),
         (("evaluate", "TEXTS", "BAD/unlabelled.jsonl"), "no label: line 2"),
         (("evaluate", "STATES", "BAD/half.jsonl"), "line 2: no label"),
         (("evaluate", "TEXTS", "BAD/another.jsonl", "--training", "BAD/bare.jsonl"), "bare.jsonl has no labels. Name"),

@@ -129,7 +129,7 @@ def test_a_change_sent_again_with_its_key_is_no_second_change(model):
         ({"changes": [{"what": "remove", "ids": ["nobody"]}]}, "who: "),
         ({"changes": [{"what": "remove", "ids": ["nobody"]}], "who": " ", "why": ""}, "nobody"),
         ({"changes": [{"what": "undo", "version": 3}], **SIGNED}, "3"),
-        ({"changes": [{"what": "undo", "version": 1}, {"what": "recalibrate"}], **SIGNED}, "not mixed"),
+        ({"changes": [{"what": "undo", "version": 1}, {"what": "recalibrate"}], **SIGNED}, "cannot be combined"),
         (add(0, 2, labels=[0]), "labels: there must be 2"),
         (add(0, 2, labels=[0, 7]), "labels: 7 (1 example) is not a class"),
         (add(0, 2, labels=[0, "1"]), "labels: '1' (1 example) is not a class of the model; 1 is."),
