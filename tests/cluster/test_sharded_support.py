@@ -411,7 +411,7 @@ def test_a_service_of_a_model_on_shards(twins, nodes):
     with LiveModel.open(twins[0]) as alone:
         alone.add(replace(more, texts=None), **ME)
         rows = alone.snapshot.saved.classifier.decide(X).to_dicts()
-    assert answer["decisions"] == [{"id": number, **row} for number, row in enumerate(rows)]
+    assert answer["decisions"] == [{"id": number, "line": None, **row} for number, row in enumerate(rows)]
 
 
 @pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
