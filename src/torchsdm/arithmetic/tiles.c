@@ -1,11 +1,11 @@
-/* What matching does with a tile of products while it is in cache (torchsdm.matching._engine).
+/* What matching does with a tile of products while it is in cache (torchsdm.matching._tiles).
 
    A tile has float32 products of queries (rows) with support points (columns). With them,
 
        lower_j + low_i - factor_i p_ij  <=  scaled squared distance  <=  upper_j + high_i - factor_i p_ij
 
    (torchsdm.matching._bounds). Vector instructions scan the rows with these bounds; only pairs that they leave open are
-   decided by the distance itself. torchsdm.matching._tensor_kernels does the same in torch operations.
+   decided by the distance itself. torchsdm.matching._tiles does the same in torch operations.
 
    Every function touches only the rows from `begin` to `end`, so threads can share a tile. A row that would have more
    than `limit` distances measured is left to tighter bounds. */
