@@ -31,7 +31,7 @@ from torchsdm.model import (
     Certification,
     EncodedPoints,
     Entry,
-    ListedExamples,
+    Examples,
     ReadLog,
     Record,
     SDMModel,
@@ -335,7 +335,7 @@ def _encoded(records: Sequence[Record], models: Sequence[SDMModel], place: int, 
     mine = as_tensor(rows[:, start : start + widths[place]], "rows", "replay").to(model.support.device)
     n_filters = model.adaptor.n_filters
     points = Encoded(mine[:, :n_filters].contiguous(), mine[:, n_filters:-1].contiguous(), mine[:, -1] > 0)
-    examples = ListedExamples(
+    examples = Examples.of(
         [name for record in records for name in record.ids], [text for record in records for text in record.texts]
     )
     return EncodedPoints(points, numbers.to(mine.device), examples)

@@ -225,15 +225,21 @@ def read_history(directory: Path) -> list[Change]:
 
 # --- Rows of the log -------------------------------------------------------------------------------------------------
 
-COLUMNS = ("version", "first", "at", "who", "why", "what", "n", "key", "request", "details")
-PLACE = ("segment", "start", "width")  # numbers of a row; earlier versions kept rows in a file, from a byte on
-DIGESTS = ("points_digest", "rows_digest")  # of ids, labels and texts, and of the rows
+COLUMNS = (
+    *("version", "first", "at", "who", "why", "what", "n", "key", "request", "details"),
+    *(
+        "segment",
+        "start",
+        "width",
+    ),  # of the rows: numbers of each; earlier versions kept them in a file, from a byte on
+    *("points_digest", "rows_digest"),  # of ids, labels and texts, and of the rows
+)
 ROWS_TABLE = """CREATE TABLE IF NOT EXISTS rows (
     version INTEGER, part INTEGER, content BLOB, PRIMARY KEY (version, part)
 );"""
 SCHEMA = f"""
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT);
-CREATE TABLE changes (version INTEGER PRIMARY KEY, {", ".join(COLUMNS[1:] + PLACE + DIGESTS)}, digest);
+CREATE TABLE changes (version INTEGER PRIMARY KEY, {", ".join(COLUMNS[1:])}, digest);
 CREATE UNIQUE INDEX changes_by_key ON changes (key) WHERE key IS NOT NULL;
 CREATE TABLE points (version INTEGER, row INTEGER, id, label TEXT, text TEXT, PRIMARY KEY (version, row));
 CREATE TABLE outcomes (sequence TEXT PRIMARY KEY, version INTEGER, sha256 TEXT, content BLOB);
@@ -249,7 +255,7 @@ def read_facts(connection: sqlite3.Connection) -> dict[str, str]:
 
 def change_rows(connection: sqlite3.Connection, after: int = 0) -> list[dict[str, Any]]:
     """All changes after a version, without their points."""
-    names = (*COLUMNS, *PLACE, *DIGESTS, "digest")
+    names = (*COLUMNS, "digest")
     query = f"SELECT {', '.join(names)} FROM changes WHERE version > ? ORDER BY version"
     return [dict(zip(names, row, strict=True)) for row in connection.execute(query, (after,)).fetchall()]
 
@@ -266,8 +272,7 @@ def rows_digest(rows: Array | None) -> str:
 
 def row_digest(row: Mapping[str, Any], previous: str) -> str:
     """Of a change with its points and, through the digest of the one before it, of everything before."""
-    named = [row[name] for name in (*COLUMNS, *PLACE, *DIGESTS)]
-    return hashlib.sha256(json.dumps([previous, *named]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([previous, *(row[name] for name in COLUMNS)]).encode()).hexdigest()
 
 
 def check_chain(path: Path, rows: Sequence[Mapping[str, Any]], head: tuple[int, str] | None, n_known: int = 0) -> None:
