@@ -218,13 +218,15 @@ def replay(base: Classifier, log: ReadLog, computed: dict[str, bytes] | None = N
     That one stands for the version before them: if one of them is an undo, for the model's own files. ``computed``
     takes the outcomes of costly changes that the log does not have any more.
     """
-    undone, classifier, computed = log.undone(), copy.copy(base), {} if computed is None else computed
-    names = log.sequences(undone)
+    classifier, computed = copy.copy(base), {} if computed is None else computed
+    if not log.history:
+        return classifier
+    names = log.sequence_names()
     known = max((version for version, name in names.items() if name in log.outcomes), default=0)
     waiting: list[Record] = []  # a run of additions is one addition: its cost grows with what is added
     for record in log.records:
         change = record.change
-        if change.what == UNDO or change.version in undone:
+        if change.what == UNDO or change.undone_by is not None:
             continue
         try:
             if change.what in ADDS:

@@ -16,7 +16,7 @@ import math
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -111,21 +111,16 @@ class ReadLog:
     digests: list[str] = field(default_factory=list)
     """One for each change of the history."""
     outcomes: dict[str, bytes] = field(default_factory=dict)
-    """What came of costly changes, by the name of the sequence that ends with each; see ``sequences``."""
+    """What came of costly changes, by the name of the sequence that ends with each; see ``sequence_names``."""
 
     @property
     def version(self) -> int:
         """The version after the last change."""
         return max(self.base, len(self.history))
 
-    def undone(self) -> dict[int, int]:
-        """Which changes are undone, and by which."""
-        return {change.version: change.undone_by for change in self.history if change.undone_by is not None}
-
-    def sequences(self, undone: Container[int]) -> dict[int, str]:
-        """The name of the sequence that ends with each costly change, if some changes are undone."""
-        steps = zip(self.history[self.base :], self.digests[self.base :], strict=True)
-        return sequences((one.version, one.what, digest) for one, digest in steps if one.version not in undone)
+    def sequence_names(self) -> dict[int, str]:
+        """The name of the sequence that ends with each costly change after the model's own files."""
+        return sequence_names(self.history[self.base :], self.digests[self.base :])
 
     def whole_steps(self, versions: Iterable[int]) -> list[int]:
         """Versions, the last first, with what was made in one step with each."""
@@ -151,7 +146,9 @@ class ReadLog:
                 f"Only the last changes can be undone, and {_listed(sorted(in_the_way))} came after {first}. Undo "
                 f"{_listed(sorted({*versions, *in_the_way}, reverse=True))} together."
             )
-        return replace(self, history=[replace(one, undone_by=undone.get(one.version)) for one in self.history])
+        history = [replace(one, undone_by=undone.get(one.version)) for one in self.history]
+        records = [replace(one, change=history[one.change.version - 1]) for one in self.records]
+        return replace(self, history=history, records=records)
 
     def _check_undo(self, version: int, undone: Mapping[int, int]) -> None:
         if not 1 <= version <= self.version:
@@ -317,17 +314,20 @@ def acknowledged_version(directory: Path) -> int | None:
 
 def history_of(rows: Sequence[Mapping[str, Any]]) -> list[Change]:
     """The changes that rows of the log stand for."""
-    undone = undone_in(rows)
+    every = [_details(row) for row in rows]
+    undone = undone_by(
+        {row["version"]: one["version"] for row, one in zip(rows, every, strict=True) if row["what"] == UNDO}
+    )
     return [
         check_fields(
             Change(
                 **{name: row[name] for name in ("version", "at", "who", "why", "what", "n", "key")},
                 undone_by=undone.get(row["version"]),
-                details=_details(row),
+                details=details,
                 together_with=row["first"],
             )
         )
-        for row in rows
+        for row, details in zip(rows, every, strict=True)
     ]
 
 
@@ -342,11 +342,6 @@ def _details(row: Mapping[str, Any]) -> dict[str, Any]:
     if any(type(delta) not in (int, float) for one in asked.values() for delta in one.values()):
         raise ValueError(f"change {row['version']} has questions without a delta")
     return details
-
-
-def undone_in(rows: Sequence[Mapping[str, Any]]) -> dict[int, int]:
-    """Which changes are undone by other rows of the log, and by which."""
-    return undone_by({row["version"]: _details(row)["version"] for row in rows if row["what"] == UNDO})
 
 
 def _records(
@@ -424,18 +419,17 @@ def _outcomes(connection: sqlite3.Connection, path: Path) -> dict[str, bytes]:
     return {name: content for name, _, _, content in kept}
 
 
-def sequences(steps: Iterable[tuple[int, str, str]]) -> dict[int, str]:
-    """The name of the sequence that ends with each costly change, from (version, what, digest) of every change.
+def sequence_names(history: Sequence[Change], digests: Sequence[str]) -> dict[int, str]:
+    """The name of the sequence that ends with each costly change.
 
-    The same changes in the same order have the same outcome, and the same name. An undo is none of them: what it undoes
-    must be left out.
+    The same changes in the same order have the same outcome, and the same name; undos and what they undo do not count.
     """
     found, digest = {}, hashlib.sha256()
-    for version, what, own in steps:
-        if what != UNDO:
+    for change, own in zip(history, digests, strict=True):
+        if change.what != UNDO and change.undone_by is None:
             digest.update(own.encode())
-            if what in COSTLY:
-                found[version] = digest.hexdigest()
+            if change.what in COSTLY:
+                found[change.version] = digest.hexdigest()
     return found
 
 

@@ -43,8 +43,7 @@ from torchsdm.model.changes import (
     row_digest,
     row_parts,
     rows_digest,
-    sequences,
-    undone_in,
+    sequence_names,
 )
 from torchsdm.model.directory import holds_model, name_log, read_config
 
@@ -204,8 +203,7 @@ class LogWriter:
         if not own:
             return {}
         every = [*self._rows[self._base :], *rows]
-        undone = undone_in(every)
-        names = sequences((row["version"], row["what"], row["digest"]) for row in every if row["version"] not in undone)
+        names = sequence_names(history_of(every), [row["digest"] for row in every])
         return {names[version]: content for version, content in own.items()}
 
     def _note_head(self) -> None:
