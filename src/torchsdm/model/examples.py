@@ -151,8 +151,11 @@ class _Stored:
             raise ModelFileError(f"{path} is damaged or missing: {error}.") from error
         self._length = 0 if last is None else int(last) + 1
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Stored, (self.path,)
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["path"])  # type: ignore[misc]
 
     def __len__(self) -> int:
         return self._length
