@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from exact_bounds import both_bounds, draw, exact_squares
-from torchsdm.arithmetic.exact import pairwise_sum, product_error, rounded_down, rounded_up
+from torchsdm.arithmetic.exact import pairwise_sum, product_error, rounded_interval
 from torchsdm.matching import _bounds as bounds
 from torchsdm.matching._bounds import Bounds, CentredPoints, _power_of_two, centred_products
 from torchsdm.matching._tiles import LARGEST_QUERY, SMALLEST_QUERY
@@ -367,7 +367,8 @@ def awkward_values():
 
 def test_rounding_down_and_up():
     values = awkward_values()
-    down, up = (rounding(torch.from_numpy(values)).numpy() for rounding in (rounded_down, rounded_up))
+    rounded = rounded_interval(torch.from_numpy(values), 0.0, torch.zeros(len(values), dtype=torch.bool))
+    down, up = (bounds.numpy() for bounds in rounded)
     assert down.dtype == up.dtype == np.float32
     infinity = np.float32(np.inf)
     assert (down <= values).all() and (np.nextafter(down, infinity) > values).all()  # exact: numpy widens to float64
@@ -380,8 +381,9 @@ def test_rounding_down_and_up():
 def test_rounding_beyond_float32():
     most = float(np.finfo(np.float32).max)
     values = torch.tensor([math.inf, -math.inf, most, -most, 1e39, -1e39], dtype=torch.float64)
-    assert rounded_down(values).tolist() == [math.inf, -math.inf, most, -most, most, -math.inf]
-    assert rounded_up(values).tolist() == [math.inf, -math.inf, most, -most, math.inf, -most]
+    down, up = rounded_interval(values, 0.0, torch.zeros(6, dtype=torch.bool))
+    assert down.tolist() == [math.inf, -math.inf, most, -most, most, -math.inf]
+    assert up.tolist() == [math.inf, -math.inf, most, -most, math.inf, -most]
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])

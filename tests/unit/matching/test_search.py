@@ -707,7 +707,7 @@ def test_exceptions_in_a_thread_reach_the_caller(monkeypatch, name, who):
     with pytest.raises(ZeroDivisionError, match="here"):
         match(problem.queries, problem.query_predictions, problem.whole(), k=1, kernels="compiled")
     assert threading.active_count() == n_threads
-    assert exact.full_float32_products.users == 0
+    assert not exact._precisions
 
 
 @every_kernel
@@ -724,7 +724,7 @@ def test_exceptions_in_one_thread_reach_the_caller(monkeypatch, how):
     problem = Problem("gaussian")
     with pytest.raises(ZeroDivisionError, match="here"):
         match(problem.queries, problem.query_predictions, problem.whole(), kernels=how)
-    assert exact.full_float32_products.users == 0
+    assert not exact._precisions
 
 
 # --- By hand ---------------------------------------------------------------------------------------------------------
