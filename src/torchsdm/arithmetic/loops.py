@@ -40,6 +40,8 @@ class _Pointer:
             return ctypes.c_void_p(argument.data_ptr())
         if isinstance(argument, np.ndarray):
             return ctypes.c_void_p(argument.ctypes.data)
+        if isinstance(argument, ctypes.Structure):
+            return ctypes.byref(argument)
         if isinstance(argument, int):
             raise TypeError("a number instead of a pointer")
         return ctypes.c_void_p.from_param(argument)
@@ -93,7 +95,7 @@ def has_loops() -> bool:
 def call(name: str, *arguments: Any) -> None:
     """Call a function of the library that returns 0, or another number if it had no memory; other threads go on.
 
-    Tensors and arrays, which must be contiguous, are passed as pointers.
+    Tensors and arrays, which must be contiguous, and structures are passed as pointers.
     """
     if getattr(library(), name)(*arguments) != 0:
         raise MemoryError(f"No memory for '{name}' of the compiled loops.")
