@@ -400,7 +400,7 @@ def _known_decisions(clf: Any) -> Any:
     certification = getattr(clf, "certification_", None)
     if certification is not None:
         return certification
-    return model.decide_encoded(model.calibration.points) if model.outdated else model.calibration
+    return model.decide_encoded(model.calibration.known.points) if model.outdated else model.calibration
 
 
 def _strangeness(signals: Mapping[str, Any], caller: str) -> Array:
