@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchsdm.core import Adaptor, Signals, Target, largest, restore_adaptor
+from torchsdm.core import Adaptor, Target, largest, restore_adaptor
 from torchsdm.data import LabelledStates
 from torchsdm.estimators._data import Background, FitData
 from torchsdm.matching import DEFAULT_BLOCK_SIZE
@@ -90,8 +90,8 @@ class ModelBuilder:
         model = self._build(adaptor, train, calibrating, solution.out_of_fold)
         known = model.calibration
         d = known.ecdfs.distance_quantile(known.nearest_distance, pool_small=True)
-        signals = Signals(known.similarity, known.nearest_distance, torch.empty(0), d)
-        summary = epoch_summary(signals, known.logits.double(), known.labels, len(data.classes))
+        signals = known.similarity, known.nearest_distance, d
+        summary = epoch_summary(known.logits, known.labels, *signals, len(data.classes))
         return model, EpochRecord(
             round=0,
             epoch=1,

@@ -24,8 +24,6 @@ from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, Match, match, neighbors
 from torchsdm.validation import (
     Array,
     ArrayLike,
-    as_float_tensor,
-    as_integer_tensor,
     as_list,
     as_tensor,
     check_finite,
@@ -120,11 +118,11 @@ class Support(ABC):
         self._check_k(k, caller, zero=True)
         queries = self._check_queries(exemplars, caller)
         n = (len(queries),)
-        y_hat = as_integer_tensor(predictions, "predictions", caller, shape=n, like=queries)
+        y_hat = as_tensor(predictions, "predictions", caller, kind="integer", shape=n, like=queries)
         _check_class_numbers(y_hat, caller)
         own = None
         if exclude is not None:
-            own = as_integer_tensor(exclude, "exclude", caller, shape=n, like=queries)
+            own = as_tensor(exclude, "exclude", caller, kind="integer", shape=n, like=queries)
             check_range(own, -1, len(self) - 1, "exclude", caller)
         return self._match(queries, y_hat, own, k)
 
@@ -176,7 +174,7 @@ class Support(ABC):
         """Give points new labels, in place; labels outside the classes are allowed."""
         caller = self._caller("relabel")
         chosen = self._check_indices(indices, caller)
-        y = as_integer_tensor(labels, "labels", caller, shape=(len(chosen),), like=chosen)
+        y = as_tensor(labels, "labels", caller, kind="integer", shape=(len(chosen),), like=chosen)
         _refuse_unlabelled(y, caller)
         self._relabel(chosen, y)
         return self
@@ -218,14 +216,14 @@ class Support(ABC):
             raise InvalidTypeError(
                 f"'indices' of {caller} must be integer indices. Got a boolean mask; use its nonzero()."
             )
-        tensor = as_integer_tensor(tensor, "indices", caller).reshape(-1).to(self.device)
+        tensor = as_tensor(tensor, "indices", caller, kind="integer").reshape(-1).to(self.device)
         check_range(tensor, 0, len(self) - 1, "indices", caller)
         return tensor
 
 
 def check_exemplars(exemplars: ArrayLike, width: int | None, caller: str) -> Tensor:
     """Exemplars (N, width), finite and contiguous; without a width, at least one number."""
-    tensor = as_float_tensor(exemplars, "exemplars", caller, shape=(None, width))
+    tensor = as_tensor(exemplars, "exemplars", caller, kind="real", shape=(None, width))
     if width is None and (len(tensor) == 0 or tensor.shape[1] == 0):
         raise InvalidInputError(f"'exemplars' of {caller} must not be empty. Got shape {tuple(tensor.shape)}.")
     check_finite(tensor, "exemplars", caller)
@@ -234,8 +232,8 @@ def check_exemplars(exemplars: ArrayLike, width: int | None, caller: str) -> Ten
 
 def check_labels(labels: ArrayLike, predictions: ArrayLike, points: Tensor, caller: str) -> tuple[Tensor, Tensor]:
     """Labels and predictions (N,) of points."""
-    y = as_integer_tensor(labels, "labels", caller, shape=(len(points),), like=points)
-    y_hat = as_integer_tensor(predictions, "predictions", caller, shape=(len(points),), like=points)
+    y = as_tensor(labels, "labels", caller, kind="integer", shape=(len(points),), like=points)
+    y_hat = as_tensor(predictions, "predictions", caller, kind="integer", shape=(len(points),), like=points)
     _refuse_unlabelled(y, caller)
     _check_class_numbers(y_hat, caller)
     return y, y_hat

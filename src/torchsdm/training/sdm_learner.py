@@ -19,12 +19,11 @@ from torchsdm.core import (
     SOFTMAX_SIMILARITY,
     Adaptor,
     ClassEcdfs,
-    Signals,
     make_adaptor,
     sdm_losses,
 )
 from torchsdm.errors import TrainingError
-from torchsdm.matching import Support, SupportSet
+from torchsdm.matching import Match, Support, SupportSet
 from torchsdm.training.data import Part, TrainingSettings, Use, random_generator
 from torchsdm.training.history import EpochRecord
 from torchsdm.training.learner import Learner, part_of, prefixed
@@ -130,17 +129,18 @@ class SDMLearner(AdaptorLearner):
         )
         if self.spread is not None:
             support = self.spread(support)
-        matches = support.match_self(), support.match(calibration_exemplars, calibration_logits.argmax(dim=1))
-        n_classes, signals = self.settings.n_classes, []
-        for match, labels in zip(matches, (self.train_labels, self.calibration_labels), strict=True):
+        n_classes = self.settings.n_classes
+
+        def summary(match: Match, logits: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, float]]:
             ecdfs = ClassEcdfs.fit(match.nearest_distance, match.similarity, labels, n_classes, warn=False)
-            signals.append(Signals.of(match, ecdfs, pool_small=True))
-        train, calibration = signals
-        self.similarity, self.distance_quantile = train.similarity.cpu(), train.distance_quantile.cpu()
-        return (
-            epoch_summary(train, logits.double(), self.train_labels, n_classes),
-            epoch_summary(calibration, calibration_logits.double(), self.calibration_labels, n_classes),
-        )
+            d = ecdfs.distance_quantile(match.nearest_distance, pool_small=True)
+            return d, epoch_summary(logits, labels, match.similarity, match.nearest_distance, d, n_classes)
+
+        match = support.match_self()
+        d, train = summary(match, logits, self.train_labels)
+        self.similarity, self.distance_quantile = match.similarity.cpu(), d.cpu()
+        match = support.match(calibration_exemplars, calibration_logits.argmax(dim=1))
+        return train, summary(match, calibration_logits, self.calibration_labels)[1]
 
     def _forward(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """Exemplars and logits of both parts; in one pass if both are rows of the same states."""
@@ -157,17 +157,25 @@ class SDMLearner(AdaptorLearner):
         return train, calibration
 
 
-def epoch_summary(signals: Signals, logits: Tensor, labels: Tensor, n_classes: int) -> dict[str, float]:
+def epoch_summary(
+    logits: Tensor,
+    labels: Tensor,
+    similarity: Tensor,
+    nearest_distance: Tensor,
+    distance_quantile: Tensor,
+    n_classes: int,
+) -> dict[str, float]:
     """Losses, accuracies and signals of points, as an ``EpochRecord`` has them of training and of calibration."""
-    losses = sdm_losses(logits, labels, signals.similarity, signals.distance_quantile)
+    logits = logits.double()
+    losses = sdm_losses(logits, labels, similarity, quantile)
     correct = (logits.argmax(dim=1) == labels).double()
     return {
         "balanced_loss": balanced_mean(losses, labels, n_classes),
         "marginal_loss": float(losses.mean()),
         "balanced_accuracy": balanced_mean(correct, labels, n_classes),
         "marginal_accuracy": float(correct.mean()),
-        "mean_similarity": float(signals.similarity.double().mean()),
-        "median_distance": float(signals.nearest_distance.median()),
+        "mean_similarity": float(similarity.double().mean()),
+        "median_distance": float(distance.median()),
     }
 
 
