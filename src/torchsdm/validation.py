@@ -154,10 +154,10 @@ def check_positive(value: Any, name: str, caller: str, *, integer: bool = False,
 
 
 def check_share(value: Any, name: str, caller: str) -> None:
-    """Require a share of the data in (0, 1)."""
+    """Require a share or a probability in (0, 1)."""
     check_positive(value, name, caller)
     if value >= 1:
-        raise InvalidInputError(f"'{name}' of {caller} must be in (0, 1). Got {value!r}; it is a share of X.")
+        raise InvalidInputError(f"'{name}' of {caller} must be in (0, 1). Got {value!r}.")
 
 
 def draw_seed(random_state: RandomState, name: str) -> int:

@@ -89,9 +89,7 @@ class ModelBuilder:
         calibrating = None if given is None else Points(given.blocks(), given.labels, data.calibration_examples)
         model = self._build(adaptor, train, calibrating, solution.out_of_fold)
         known = model.calibration
-        d = known.ecdfs.distance_quantile(known.nearest_distance, pool_small=True)
-        signals = known.similarity, known.nearest_distance, d
-        summary = epoch_summary(known.logits, known.labels, *signals, len(data.classes))
+        _, summary = epoch_summary(known.logits, known.labels, known.similarity, known.nearest_distance)
         return model, EpochRecord(
             round=0,
             epoch=1,

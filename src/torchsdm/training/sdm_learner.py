@@ -23,7 +23,7 @@ from torchsdm.core import (
     sdm_losses,
 )
 from torchsdm.errors import TrainingError
-from torchsdm.matching import Match, Support, SupportSet
+from torchsdm.matching import Support, SupportSet
 from torchsdm.training.data import Part, TrainingSettings, Use, random_generator
 from torchsdm.training.history import EpochRecord
 from torchsdm.training.learner import Learner, part_of, prefixed
@@ -129,18 +129,12 @@ class SDMLearner(AdaptorLearner):
         )
         if self.spread is not None:
             support = self.spread(support)
-        n_classes = self.settings.n_classes
-
-        def summary(match: Match, logits: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, float]]:
-            ecdfs = ClassEcdfs.fit(match.nearest_distance, match.similarity, labels, n_classes, warn=False)
-            d = ecdfs.distance_quantile(match.nearest_distance, pool_small=True)
-            return d, epoch_summary(logits, labels, match.similarity, match.nearest_distance, d, n_classes)
-
         match = support.match_self()
-        d, train = summary(match, logits, self.train_labels)
+        d, train = epoch_summary(logits, self.train_labels, match.similarity, match.nearest_distance)
         self.similarity, self.distance_quantile = match.similarity.cpu(), d.cpu()
         match = support.match(calibration_exemplars, calibration_logits.argmax(dim=1))
-        return train, summary(match, calibration_logits, self.calibration_labels)[1]
+        signals = match.similarity, match.nearest_distance
+        return train, epoch_summary(calibration_logits, self.calibration_labels, *signals)[1]
 
     def _forward(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """Exemplars and logits of both parts; in one pass if both are rows of the same states."""
@@ -158,24 +152,21 @@ class SDMLearner(AdaptorLearner):
 
 
 def epoch_summary(
-    logits: Tensor,
-    labels: Tensor,
-    similarity: Tensor,
-    nearest_distance: Tensor,
-    distance_quantile: Tensor,
-    n_classes: int,
-) -> dict[str, float]:
-    """Losses, accuracies and signals of points, as an ``EpochRecord`` has them of training and of calibration."""
-    logits = logits.double()
-    losses = sdm_losses(logits, labels, similarity, quantile)
+    logits: Tensor, labels: Tensor, similarity: Tensor, nearest_distance: Tensor
+) -> tuple[Tensor, dict[str, float]]:
+    """d among the points themselves; losses, accuracies and signals, as an ``EpochRecord`` has them of either part."""
+    n_classes, logits = logits.shape[1], logits.double()
+    ecdfs = ClassEcdfs.fit(nearest_distance, similarity, labels, n_classes, warn=False)
+    d = ecdfs.distance_quantile(nearest_distance, pool_small=True)
+    losses = sdm_losses(logits, labels, similarity, d)
     correct = (logits.argmax(dim=1) == labels).double()
-    return {
+    return d, {
         "balanced_loss": balanced_mean(losses, labels, n_classes),
         "marginal_loss": float(losses.mean()),
         "balanced_accuracy": balanced_mean(correct, labels, n_classes),
         "marginal_accuracy": float(correct.mean()),
         "mean_similarity": float(similarity.double().mean()),
-        "median_distance": float(distance.median()),
+        "median_distance": float(nearest_distance.median()),
     }
 
 
