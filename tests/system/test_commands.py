@@ -586,7 +586,7 @@ def test_an_option_goes_before_the_config_file_and_that_before_the_default(world
 # --- help and completion ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", sorted(sdm.commands))
+@pytest.mark.parametrize("verb", sdm.list_commands(None))
 def test_the_help_of_every_verb_has_an_example(verb):
     done = good(verb, "--help")
     assert "Example" in done.stdout and f"sdm {verb}" in done.stdout

@@ -31,7 +31,7 @@ class SavedModel:
         cls,
         path: str | Path,
         *,
-        language_model: str | None = None,
+        model: str | None = None,
         device: str | None = None,
         batch_tokens: int = 4096,
         verify: bool | None = None,
@@ -45,7 +45,7 @@ class SavedModel:
         if not path.is_dir():
             raise ModelFileError(f"{path} is not a directory. Give the path that a model was saved to.")
         classifier = load_classifier(path, device=device, verify=verify, backend=backend)
-        return cls.around(path, classifier, language_model=language_model, device=device, batch_tokens=batch_tokens)
+        return cls.around(path, classifier, model=model, device=device, batch_tokens=batch_tokens)
 
     @classmethod
     def around(
@@ -53,20 +53,18 @@ class SavedModel:
         path: Path,
         classifier: SDMClassifier | SDMEnsemble,
         *,
-        language_model: str | None = None,
+        model: str | None = None,
         device: str | None = None,
         batch_tokens: int = 4096,
     ) -> SavedModel:
         """The same for a classifier that is loaded already."""
         if classifier.states_origin_ is None:
-            if language_model is not None:
+            if model is not None:
                 raise InvalidInputError(
                     f"{path} was trained on states only and has no language model.", remedy=Remedy.NO_LANGUAGE_MODEL
                 )
             return cls(path, classifier, None)
-        text_classifier = SDMTextClassifier.around(
-            classifier, model=language_model, device=device, batch_tokens=batch_tokens
-        )
+        text_classifier = SDMTextClassifier.around(classifier, model=model, device=device, batch_tokens=batch_tokens)
         return cls(path, classifier, text_classifier)
 
     def with_classifier(self, classifier: SDMClassifier | SDMEnsemble) -> SavedModel:
