@@ -32,6 +32,7 @@ from torchsdm.estimators import (
 )
 from torchsdm.files import login_name
 from torchsdm.model import (
+    CHANGES,
     UNDO,
     Change,
     Entry,
@@ -135,7 +136,7 @@ class LiveModel:
         if not path.is_dir():
             raise ModelFileError(f"{path} is not a directory. Give the path that a model was saved to.")
         writer = LogWriter(path.resolve(), login_name() if who is None else who) if writable else None
-        if writer is not None and (exclusive or writer.has_log_folder):
+        if writer is not None and (exclusive or (path / CHANGES).is_dir()):
             writer.lock(wait=0 if exclusive else WAIT)
             if not exclusive:
                 writer.unlock()
@@ -252,7 +253,7 @@ class LiveModel:
             if changes is None:
                 return None
             save_as(self.snapshot.saved.classifier, self.path, changes)
-            writer.saved()
+            writer.synchronise()
             self._reload(config_mark(self.path))
             return self._history[-1]
 

@@ -31,7 +31,7 @@ from torchsdm.model import (
     Certification,
     EncodedPoints,
     Entry,
-    ListedExamples,
+    Examples,
     ReadLog,
     Record,
     SDMModel,
@@ -218,13 +218,15 @@ def replay(base: Classifier, log: ReadLog, computed: dict[str, bytes] | None = N
     That one stands for the version before them: if one of them is an undo, for the model's own files. ``computed``
     takes the outcomes of costly changes that the log does not have any more.
     """
-    undone, classifier, computed = log.undone(), copy.copy(base), {} if computed is None else computed
-    names = log.sequences(undone)
+    classifier, computed = copy.copy(base), {} if computed is None else computed
+    if not log.history:
+        return classifier
+    names = log.sequence_names()
     known = max((version for version, name in names.items() if name in log.outcomes), default=0)
     waiting: list[Record] = []  # a run of additions is one addition: its cost grows with what is added
     for record in log.records:
         change = record.change
-        if change.what == UNDO or change.version in undone:
+        if change.what == UNDO or change.undone_by is not None:
             continue
         try:
             if change.what in ADDS:
@@ -335,7 +337,7 @@ def _encoded(records: Sequence[Record], models: Sequence[SDMModel], place: int, 
     mine = as_tensor(rows[:, start : start + widths[place]], "rows", "replay").to(model.support.device)
     n_filters = model.adaptor.n_filters
     points = Encoded(mine[:, :n_filters].contiguous(), mine[:, n_filters:-1].contiguous(), mine[:, -1] > 0)
-    examples = ListedExamples(
+    examples = Examples.of(
         [name for record in records for name in record.ids], [text for record in records for text in record.texts]
     )
     return EncodedPoints(points, numbers.to(mine.device), examples)

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.matching._bounds import CentredPoints, Part, joined
+from torchsdm.matching.mutual import match_self
 from torchsdm.matching.rows import IndexedRows, with_part
-from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, Match, match, match_self, neighbors
+from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, Match, match, neighbors
 from torchsdm.validation import (
     Array,
     ArrayLike,

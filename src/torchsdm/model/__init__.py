@@ -27,7 +27,7 @@ from torchsdm.model.directory import (
     stored_kind,
     write_model,
 )
-from torchsdm.model.examples import Examples, ListedExamples, Set, same_points
+from torchsdm.model.examples import Examples, Set, same_points
 from torchsdm.model.explanation import Explanation, explain
 from torchsdm.model.hub import HubModel, model_card
 from torchsdm.model.log_writer import LogWriter, saving
@@ -62,7 +62,6 @@ __all__ = [
     "Explanation",
     "HubModel",
     "Judged",
-    "ListedExamples",
     "LogWriter",
     "NewInput",
     "Points",

@@ -27,7 +27,7 @@ from torchsdm.core import (
 from torchsdm.errors import InvalidInputError
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, IndexedRows, Match, Support, SupportSet
 from torchsdm.model.calibration import Calibration
-from torchsdm.model.examples import Examples, ListedExamples, Set, same_points
+from torchsdm.model.examples import Examples, Set, same_points
 from torchsdm.trust import row_digests, uniform_of
 from torchsdm.validation import Array, check_finite
 
@@ -204,7 +204,7 @@ class SDMModel:
     def has_points(self, hidden_states: Tensor, texts: Sequence[str | None] | Array | None = None) -> dict[str, Array]:
         """Which inputs (N,) are points of each set that the model has: same exemplar or same text."""
         rows = torch.cat([self._encode(block).exemplars for block in hidden_states.split(_ROWS_AT_ONCE)])
-        inputs = (IndexedRows.of(rows), ListedExamples(range(len(rows)), texts))
+        inputs = (IndexedRows.of(rows), Examples.of(range(len(rows)), texts))
         has = {}
         for name, known in self.sets().items():
             has[name] = np.zeros(len(rows), dtype=bool)

@@ -18,7 +18,7 @@ from torchsdm.labels import LabelCodes
 from torchsdm.matching import SupportSet
 from torchsdm.model.calibration import Calibration
 from torchsdm.model.directory import CONFIG_NAME, ExampleRow, StoredModel, number_or_infinity, number_or_none
-from torchsdm.model.examples import Examples, StoredExamples
+from torchsdm.model.examples import Examples
 from torchsdm.model.model import Certification, EncodedPoints, SDMModel
 from torchsdm.settings import check_fields
 from torchsdm.validation import check_alpha, check_finite, check_positive, check_same_length, check_shape
@@ -116,7 +116,7 @@ def load_model_parts(
         )
         certification = None
         if f"{prefix}certification" in stored.config["files"]:
-            names = StoredExamples(stored.path(f"{prefix}certification-examples"))
+            names = Examples.stored(stored.path(f"{prefix}certification-examples"))
             about = settings["certification"]
             points = held("certification")
             certification = Certification(
@@ -130,11 +130,11 @@ def load_model_parts(
             )
         pending = None
         if f"{prefix}{_PENDING}" in stored.config["files"]:
-            names = StoredExamples(stored.path(f"{prefix}{_PENDING}-examples"))
+            names = Examples.stored(stored.path(f"{prefix}{_PENDING}-examples"))
             points = held(_PENDING)
             pending = EncodedPoints(_encoded_from_tensors(points), **points, examples=names)
         examples, calibration_examples = (
-            StoredExamples(stored.path(f"{prefix}{name}-examples")) for name in ("support", "calibration")
+            Examples.stored(stored.path(f"{prefix}{name}-examples")) for name in ("support", "calibration")
         )
         flags = settings["support_changed"], settings.get("has_background", False)
         if not all(isinstance(flag, bool) for flag in flags):

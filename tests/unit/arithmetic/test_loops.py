@@ -142,8 +142,8 @@ STRUCTURES = {
     "rows_t": tiles._Rows,
     "columns_t": tiles._Columns,
     "found_t": tiles._Found,
-    "bound_terms_t": tiles._BoundTerms,
-    "coarse_terms_t": tiles._CoarseTerms,
+    "bound_terms_t": tiles.BoundTerms,
+    "coarse_terms_t": tiles.CoarseTerms,
 }
 
 

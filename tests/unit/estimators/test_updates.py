@@ -17,7 +17,7 @@ from torchsdm import DriftGuard, LabelledStates, SDMClassifier, SDMEnsemble
 from torchsdm.core import Encoded
 from torchsdm.errors import CertificateWarning, DataWarning, InvalidInputError, InvalidTypeError
 from torchsdm.estimators._data import keep_apart
-from torchsdm.model import Calibration, ListedExamples
+from torchsdm.model import Calibration, Examples
 
 NAMES = np.array(["ant", "bee"])
 draw = partial(two_groups, names=NAMES, wrong=0.02)
@@ -367,14 +367,14 @@ def test_states_of_several_positions_are_compared_whole():
 def test_texts_count_where_states_were_made_from_them():
     """The last bits of such states depend on the batch."""
     one, other = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 2.0000002]])
-    known = {"support": (one, ListedExamples(["a"], ["the same"]))}
-    new = (other, ListedExamples(["b"], ["the same"]))
+    known = {"support": (one, Examples.of(["a"], ["the same"]))}
+    new = (other, Examples.of(["b"], ["the same"]))
     keep_apart(new, known, "add", to="support", by_text=False)
     with pytest.raises(
         InvalidInputError, match="1 of the 1 points that add got for the support set; row 0 equals point 'a'"
     ):
         keep_apart(new, known, "add", to="support", by_text=True)
-    nameless = (other, ListedExamples(["b"])), {"support": (one, ListedExamples(["a"]))}
+    nameless = (other, Examples.of(["b"])), {"support": (one, Examples.of(["a"]))}
     keep_apart(*nameless, "add", to="support", by_text=True)  # no text is no text in common
 
 
