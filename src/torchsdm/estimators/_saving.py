@@ -115,7 +115,7 @@ def read_estimator(
     def restored(stored: StoredModel) -> tuple[T, ReadLog]:
         kind = kinds[stored.config["kind"]]
         name = check_device(device, f"{kind.__name__}.load")
-        cluster = as_backend(backend, f"{kind.__name__}.load")
+        cluster = None if backend is None else as_backend(backend, f"{kind.__name__}.load")
         if cluster is not None and name != "cpu":
             raise InvalidInputError(f"'device' of {kind.__name__}.load must be 'cpu' with a backend. Got {device!r}.")
         (base, settings), named = _restore(kind, stored, device, backend), stored.config.get("changes")
@@ -170,7 +170,7 @@ def _restore(
                 setattr(estimator, f"{name}_", np.array(config[name], dtype=np.int64))
         take_promise(estimator, config)
         estimator.measures_familiarity_ = bool(config.get("measures_familiarity", False))  # since format 5
-        estimator.history_ = History(check_fields(EpochRecord(**record)) for record in config["history"])
+        estimator.history_ = History(tuple(check_fields(EpochRecord(**record)) for record in config["history"]))
         settings = [dict(one) for one in config["models"]]
         if not settings or any(one["n_inputs"] != estimator.n_features_in_ for one in settings):
             raise ValueError(f"it has no model of inputs {estimator.n_features_in_} wide")
