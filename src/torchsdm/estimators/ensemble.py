@@ -55,7 +55,7 @@ class SDMEnsemble(BaseSDMClassifier):
             self._draw_seed(seed)
             builder = self._begin(data)
             training, rounds = self._train(builder)
-            self.models_ = tuple(builder.of_round(one, training) for one in rounds)
+            self.models_ = tuple(builder.of_round(one, training)[0] for one in rounds)
             self._warn_of_regions()
         return self
 
