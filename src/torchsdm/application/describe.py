@@ -22,7 +22,7 @@ from torchsdm.core import GroupAccuracy, HighReliabilityRegion
 from torchsdm.errors import DataWarning, SDMWarning, TorchSDMError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.hidden_states import cache_directory, find_model
-from torchsdm.model import Calibration, SDMModel
+from torchsdm.model import Calibration, SDMModel, number_or_none
 from torchsdm.trust import SignalSample
 from torchsdm.validation import Array
 
@@ -183,7 +183,8 @@ def _certificate(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any] | No
     certificate = classifier.certificate_
     if certificate is None:
         return None
-    names, promise = classifier.classes_.tolist(), certificate.promise(classifier.classes_.tolist())
+    names, share = classifier.classes_.tolist(), classifier.certification_size
+    promise = certificate.promise(names)
     return {
         **{name: getattr(certificate, name) for name in _OF_CERTIFICATE},
         "identity": certificate.identity if certificate.found else None,
@@ -194,13 +195,10 @@ def _certificate(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any] | No
         "never_admitted": promise.never_admitted,
         "groups": [{**_group(group, names), "lower_bound": group.lower_bound} for group in certificate.groups],
         "weakest": None if certificate.weakest is None else _group(certificate.weakest, names),
-        "fewest": None if promise.fewest is None else _fewest(promise.fewest, classifier.certification_size),
+        "fewest": None
+        if promise.fewest is None
+        else {"held_out": promise.fewest, "in_all": None if share is None else math.ceil(promise.fewest / share)},
     }
-
-
-def _fewest(held_out: int, share: float | None) -> dict[str, Any]:
-    """The fewest examples that any certificate takes: held out, and to have so many held out."""
-    return {"held_out": held_out, "in_all": None if share is None else math.ceil(held_out / share)}
 
 
 def _group(group: GroupAccuracy, names: list[Any]) -> dict[str, Any]:
@@ -271,7 +269,7 @@ def rule_of(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any]:
         else {
             "alpha": certificate.alpha,
             "delta": certificate.delta,
-            "thresholds": [_finite(threshold) for threshold in certificate.thresholds.tolist()],
+            "thresholds": [number_or_none(threshold) for threshold in certificate.thresholds.tolist()],
         },
     }
 
@@ -378,10 +376,6 @@ def _thresholds_of(region: HighReliabilityRegion) -> dict[str, Any]:
     return {
         "alpha": region.alpha,
         "found": region.found,
-        "min_rescaled_similarity": _finite(region.min_rescaled_similarity),
-        "thresholds": [_finite(threshold) for threshold in region.thresholds.tolist()],
+        "min_rescaled_similarity": number_or_none(region.min_rescaled_similarity),
+        "thresholds": [number_or_none(threshold) for threshold in region.thresholds.tolist()],
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

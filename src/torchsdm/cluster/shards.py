@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from torchsdm.cluster.backend import RayBackend, import_ray
-from torchsdm.cluster.blocks import Block, Recipe, part_of
+from torchsdm.cluster.blocks import Recipe, part_of
 from torchsdm.errors import ClusterError, TorchSDMError
 from torchsdm.matching import CentredPoints, Found, Match, Part, RowIndex, Search, match
 from torchsdm.validation import Array, as_tensor, check_positive
@@ -66,7 +66,6 @@ class Shard:
     def __init__(self, n_threads: int = 1) -> None:
         self.n_threads = n_threads
         self.states: dict[str, tuple[Part, ...]] = {}
-        self.parts: weakref.WeakValueDictionary[tuple[int, Block], Part] = weakref.WeakValueDictionary()
         self.points: weakref.WeakValueDictionary[tuple[Any, ...], CentredPoints] = weakref.WeakValueDictionary()
         self.searches: OrderedDict[tuple[str, str], Search] = OrderedDict()
 
@@ -127,31 +126,22 @@ class Shard:
         return self.states[state.name]
 
     def _made(self, recipe: Recipe) -> tuple[Part, ...]:
-        """The parts of a state; what another state has too is shared with it."""
+        """The parts of a state; points that another state has too are shared with it."""
         centre, parts = _tensor(recipe.centre), []
         for start, block in recipe.blocks:
-            part = self.parts.get((start, block))
-            if part is None:
-                rows = (block.source, block.first, block.stop, block.removed)
-                points = self.points.get(rows)
-                if points is None:
-                    points = self.points[rows] = block.centred(centre)
-                part = self.parts[start, block] = part_of(start, block, points)
-            parts.append(part)
+            rows = (block.source, block.first, block.stop, block.removed)
+            points = self.points.get(rows)
+            if points is None:
+                points = self.points[rows] = block.centred(centre)
+            parts.append(part_of(start, block, points))
         return tuple(parts)
 
 
 class Shards:
     """The shards of a cluster, as the process that asks them sees them. Several supports may use the same ones.
 
-    Parameters
-    ----------
-    n_shards : int, optional
-        By default one for each node that can take one.
-    n_threads : int
-        Threads of each shard. It still reserves one processor, so that a lost shard finds room on other nodes.
-    patience : float
-        Seconds that a lost shard may take to be back on another node before ``ClusterError`` is raised.
+    By default there is one for each node that can take one. A shard reserves one processor, whatever its threads, so
+    that a lost one finds room on another node; it has ``patience`` seconds for that before ``ClusterError`` is raised.
     """
 
     def __init__(self, n_shards: int | None = None, *, n_threads: int = 1, patience: float = PATIENCE) -> None:

@@ -40,7 +40,7 @@ from torchsdm.application import (
 )
 from torchsdm.errors import InvalidInputError, ModelFileError, TorchSDMError
 from torchsdm.service.batching import Abandoned, Closed, QueueFull, Worker, result_of
-from torchsdm.service.metrics import Metrics, Recent
+from torchsdm.service.metrics import Metrics
 from torchsdm.service.settings import ServiceSettings
 
 _LOGGER = logging.getLogger(__name__)
@@ -117,7 +117,6 @@ class Serving:
         except BaseException:
             self.worker.close()
             raise
-        self.recent = Recent()
         self.is_warm = False
         self._is_closing = threading.Event()
         self._batch_tokens = int(opening.get("batch_tokens", 4096))
@@ -187,11 +186,6 @@ class Serving:
         return [one if isinstance(one, TorchSDMError) else (served.version, one) for one in answers]
 
     # ---------------------------------------------------------------- changing
-
-    def count_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Count decisions that were given out."""
-        self.metrics.count_rows(rows)
-        self.recent.record(rows)
 
     async def change(
         self, changes: Sequence[Mapping[str, Any]], *, who: str, why: str, key: str | None
