@@ -23,7 +23,6 @@ from torchsdm.errors import DataWarning, SDMWarning, TorchSDMError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.hidden_states import cache_directory, find_model
 from torchsdm.model import Calibration, SDMModel, number_or_none
-from torchsdm.trust import SignalSample
 from torchsdm.validation import Array
 
 _REQUIREMENT = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)[^;]*;.*extra == ['\"](?P<extra>\w+)['\"]")
@@ -174,7 +173,7 @@ def standing(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any]:
     decided = classifier.certification_ if isinstance(classifier, SDMClassifier) else None
     return {
         **sizes,
-        "region_share": _share_in(model.calibration.regions[0], model.calibration),
+        "region_share": float(np.mean(model.calibration.admitted(model.calibration.regions[0]))),
         "admitted_share": None if decided is None else float(np.mean(decided.admitted)),
     }
 
@@ -233,18 +232,13 @@ def _region(classifier: SDMClassifier | SDMEnsemble, number: int, region: HighRe
         "found": region.found,
         "min_rescaled_similarity": region.min_rescaled_similarity if region.found else None,
         "class_counts": [int(count) for count in region.class_counts],
-        "admitted_share": _share_in(region, calibration),
+        "admitted_share": float(np.mean(calibration.admitted(region))),
         "groups": [_group(group, names) for group in calibration.groups(region)],
         "failed_classes": [names[c] for c in region.failed_classes],
         "largest_alpha": region.largest_alpha,
         "explanation": None if warning is None else warning.what,
         "remedy": None if warning is None else _warning(warning)["remedy"],
     }
-
-
-def _share_in(region: HighReliabilityRegion, calibration: Calibration) -> float:
-    admitted = region.admits(calibration.rescaled_similarity, calibration.predictions, calibration.confidence)
-    return float(np.mean(admitted.cpu().numpy()))
 
 
 ALPHAS = (*(percent / 100 for percent in range(55, 100)), 0.995)  #: of the regions that are drawn
@@ -310,12 +304,12 @@ def signal_histograms(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any]
     Similarity is binned as log2(1 + q); ``edges`` are in the units of the signal. See also ``rule_of``.
     """
     calibration = classifier.models_[0].calibration
-    predictions = calibration.predictions.cpu().numpy()
-    right = predictions == calibration.labels.cpu().numpy()
+    sample = calibration.sample()
+    predictions, right = sample.predictions, sample.predictions == sample.labels
     signals = {
-        "similarity": calibration.similarity.cpu().numpy(),
-        "distance_quantile": calibration.distance_quantile.cpu().numpy(),
-        "magnitude": calibration.logits.amax(dim=1).cpu().numpy(),
+        "similarity": sample.similarity,
+        "distance_quantile": sample.distance_quantile,
+        "magnitude": sample.logits.max(axis=1),
         "confidence": calibration.confidence.cpu().numpy(),
     }
     score = _certified(classifier, calibration).get("score")
@@ -347,13 +341,7 @@ def _certified(classifier: SDMClassifier | SDMEnsemble, calibration: Calibration
     lanes = classifier.lane_rule_
     if lanes.certificate is None or lanes.reliability is None or not lanes.certificate.found:
         return {}
-    sample = SignalSample(
-        labels=calibration.labels.cpu().numpy(),
-        logits=calibration.logits.cpu().numpy(),
-        similarity=calibration.similarity.cpu().numpy(),
-        distance_quantile=calibration.distance_quantile.cpu().numpy(),
-        familiarity=calibration.familiarities(lanes.measure is not None),
-    )
+    sample = calibration.sample(measured=lanes.measure is not None)
     scored = sample.scored(lanes.reliability, lanes.familiarity)
     admitted = lanes.certificate.admits(scored.predictions, scored.score, scored.eligible)
     return {"score": scored.score.tolist(), "certified": admitted.astype(int).tolist()}
