@@ -66,6 +66,7 @@ class Shard:
     def __init__(self, n_threads: int = 1) -> None:
         self.n_threads = n_threads
         self.states: dict[str, tuple[Part, ...]] = {}
+        self.parts: weakref.WeakValueDictionary[tuple[int, Block], Part] = weakref.WeakValueDictionary()
         self.points: weakref.WeakValueDictionary[tuple[Any, ...], CentredPoints] = weakref.WeakValueDictionary()
         self.searches: OrderedDict[tuple[str, str], Search] = OrderedDict()
 
@@ -126,14 +127,17 @@ class Shard:
         return self.states[state.name]
 
     def _made(self, recipe: Recipe) -> tuple[Part, ...]:
-        """The parts of a state; points that another state has too are shared with it."""
+        """The parts of a state; what another state has too is shared with it."""
         centre, parts = _tensor(recipe.centre), []
         for start, block in recipe.blocks:
-            rows = (block.source, block.first, block.stop, block.removed)
-            points = self.points.get(rows)
-            if points is None:
-                points = self.points[rows] = block.centred(centre)
-            parts.append(part_of(start, block, points))
+            part = self.parts.get((start, block))
+            if part is None:
+                rows = (block.source, block.first, block.stop, block.removed)
+                points = self.points.get(rows)
+                if points is None:
+                    points = self.points[rows] = block.centred(centre)
+                part = self.parts[start, block] = part_of(start, block, points)
+            parts.append(part)
         return tuple(parts)
 
 

@@ -104,7 +104,7 @@ def test_states_share_their_parts_and_are_dropped():
     shard.find_first(more, asked(), False, ["a", "never there"])
     assert list(shard.states) == ["c"]
     shard.find_first(STATES[1], asked(), False, ["c"])
-    assert len(shard.points) == 1  # what no state has is gone
+    assert len(shard.parts) == len(shard.points) == 1  # what no state has is gone
 
 
 def test_moved_points_are_not_read_again():
