@@ -102,7 +102,7 @@ class BaseSDMClassifier(Saveable):
             verbose=self.verbose,
             run=run_rounds(self.backend, caller),
         )
-        self.history_ = History(record for one in rounds for record in one.records)
+        self.history_ = History(tuple(record for one in rounds for record in one.records))
         return training, rounds
 
     def recalibrate(

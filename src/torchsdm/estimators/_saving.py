@@ -187,7 +187,7 @@ class Saveable(FittedState, HubModel):  # in this order, or the signature is tha
             estimator.measures_familiarity_ = bool(config.get("measures_familiarity", False))  # since format 5
             if config.get("reliability") is not None:
                 estimator.reliability_ = Reliability.from_json(config["reliability"])
-            estimator.history_ = History(check_fields(EpochRecord(**record)) for record in config["history"])
+            estimator.history_ = History(tuple(check_fields(EpochRecord(**record)) for record in config["history"]))
             settings = [dict(one) for one in config["models"]]
             if not settings or any(one["n_inputs"] != estimator.n_features_in_ for one in settings):
                 raise ValueError(f"it has no model of inputs {estimator.n_features_in_} wide")
