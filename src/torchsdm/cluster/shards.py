@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from torchsdm.cluster.backend import RayBackend, import_ray
-from torchsdm.cluster.blocks import Recipe, part_of
+from torchsdm.cluster.blocks import Block, Recipe, part_of
 from torchsdm.errors import ClusterError, TorchSDMError
 from torchsdm.matching import CentredPoints, Found, Match, Part, RowIndex, Search, match
 from torchsdm.validation import Array, as_tensor, check_positive
