@@ -24,7 +24,7 @@ from torchsdm.matching import Found, IndexedRows, Match, Support, rows_at_once, 
 from torchsdm.training import Spread
 from torchsdm.validation import as_tensor
 
-_MARKS = ("labels", "predictions", "squared_norms")
+_ROWS = ("exemplars", "labels", "predictions", "squared_norms")
 _ROWS_ALONE = 1 << 13  # queries of a batch that one shard answers in one call
 
 
@@ -129,8 +129,8 @@ class ShardedSupport(Support):
         for shard, share in enumerate(even_parts(0, len(support), len(shards))):
             for first, stop in stretches(*share):
                 if stored is None:
-                    rows = {name: getattr(support, name)[first:stop] for name in _MARKS}
-                    block = Block(HeldRows.of(points=support.exemplars[first:stop], **rows), 0, stop - first)
+                    rows = {name: getattr(support, name)[first:stop] for name in _ROWS}
+                    block = Block(HeldRows.of(**rows), 0, stop - first)
                 else:
                     block = Block(stored, first, stop)
                 placed.append(Placed(shard, block))
@@ -241,7 +241,7 @@ class ShardedSupport(Support):
 
     def _add(self, exemplars: Tensor, labels: Tensor, predictions: Tensor) -> None:
         """Put them at the end: with the last small additions, or where there are fewest points."""
-        rows = HeldRows.of(points=exemplars, labels=labels, predictions=predictions)
+        rows = HeldRows.of(exemplars=exemplars, labels=labels, predictions=predictions)
         for stretch in stretches(0, len(labels)):
             self._extend(Block(rows, *stretch))
 
@@ -285,7 +285,7 @@ class ShardedSupport(Support):
 
 def spread_on(backend: Backend, caller: str) -> Spread | None:
     """How training puts the support of a round on a backend; None if it stays in the process that trains the round."""
-    cluster = as_backend(backend, caller)
+    cluster = None if backend is None else as_backend(backend, caller)
     if cluster is None or not cluster.spread_training:
         return None
     shards = Shards.of(cluster)  # which stay from one epoch to the next

@@ -102,7 +102,7 @@ class BaseSDMClassifier(Saveable):
             verbose=self.verbose,
             run=run_rounds(self.backend, caller),
         )
-        self.history_ = History(record for one in rounds for record in one.records)
+        self.history_ = History(tuple(record for one in rounds for record in one.records))
         return training, rounds
 
     def recalibrate(
@@ -220,7 +220,7 @@ class BaseSDMClassifier(Saveable):
         examples = check_examples(ids, texts, len(states), caller)
         codes = self._codes.extended(labels, caller)
         check_known_labels(labels, self.classes_, f"'y' of {caller}", to=to, allow_new=allow)
-        numbers = codes.encode_with_outside(labels, caller)
+        numbers = codes.encode(labels, caller, with_outside=True)
         added = []
         with self._updated_models() as models:
             for model in models:
@@ -258,7 +258,7 @@ class BaseSDMClassifier(Saveable):
             raise InvalidInputError(f"'ids' of {caller} must name each point once. Got {twice!r} more than once.")
         codes = self._codes.extended(labels, caller)
         check_known_labels(labels, self.classes_, f"'y' of {caller}", allow_new=allow)
-        numbers = codes.encode_with_outside(labels, caller)
+        numbers = codes.encode(labels, caller, with_outside=True)
         with self._updated_models() as models:
             for model, name, positions, rows in self._located(models, chosen, method, names):
                 outside = [row for row in rows if numbers[row] >= len(codes.classes)]

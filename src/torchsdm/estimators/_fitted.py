@@ -112,7 +112,8 @@ def check_training(estimator: Any, caller: str, width: str = "n_filters") -> Non
     if estimator.checkpoint is not None:
         check_path(estimator.checkpoint, "checkpoint", caller)
     check_device(estimator.device, caller)
-    as_backend(estimator.backend, caller)
+    if estimator.backend is not None:
+        as_backend(estimator.backend, caller)
 
 
 def training_settings(estimator: Any, n_classes: int, width: str = "n_filters", **more: Any) -> TrainingSettings:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchsdm.core import Adaptor, Signals, Target, largest, restore_adaptor
+from torchsdm.core import Adaptor, Target, largest, restore_adaptor
 from torchsdm.data import LabelledStates
 from torchsdm.estimators._data import Background, FitData
 from torchsdm.matching import DEFAULT_BLOCK_SIZE
@@ -89,9 +89,7 @@ class ModelBuilder:
         calibrating = None if given is None else Points(given.blocks(), given.labels, data.calibration_examples)
         model = self._build(adaptor, train, calibrating, solution.out_of_fold)
         known = model.calibration
-        d = known.ecdfs.distance_quantile(known.nearest_distance, pool_small=True)
-        signals = Signals(known.similarity, known.nearest_distance, torch.empty(0), d)
-        summary = epoch_summary(signals, known.logits.double(), known.labels, len(data.classes))
+        _, summary = epoch_summary(known.logits, known.labels, known.similarity, known.nearest_distance)
         return model, EpochRecord(
             round=0,
             epoch=1,

@@ -133,8 +133,10 @@ class Saveable(FittedState, HubModel):  # in this order, or the signature is tha
         """The model of a directory without its changes, and the log of them."""
         caller = f"{cls.__name__}.load"
         name = check_device(device, caller)
-        if as_backend(backend, caller) is not None and name != "cpu":
-            raise InvalidInputError(f"'device' of {caller} must be 'cpu' with a backend. Got {device!r}.")
+        if backend is not None:
+            as_backend(backend, caller)
+            if name != "cpu":
+                raise InvalidInputError(f"'device' of {caller} must be 'cpu' with a backend. Got {device!r}.")
 
         def restored(stored: StoredModel) -> tuple[Self, ReadLog]:
             base, named = cls._restore(stored, name, device, backend), stored.config.get("changes")
@@ -185,7 +187,7 @@ class Saveable(FittedState, HubModel):  # in this order, or the signature is tha
             estimator.measures_familiarity_ = bool(config.get("measures_familiarity", False))  # since format 5
             if config.get("reliability") is not None:
                 estimator.reliability_ = Reliability.from_json(config["reliability"])
-            estimator.history_ = History(check_fields(EpochRecord(**record)) for record in config["history"])
+            estimator.history_ = History(tuple(check_fields(EpochRecord(**record)) for record in config["history"]))
             settings = [dict(one) for one in config["models"]]
             if not settings or any(one["n_inputs"] != estimator.n_features_in_ for one in settings):
                 raise ValueError(f"it has no model of inputs {estimator.n_features_in_} wide")
@@ -204,8 +206,8 @@ class Saveable(FittedState, HubModel):  # in this order, or the signature is tha
         )
         if len({tuple(region.alpha for region in model.calibration.regions) for model in estimator.models_}) > 1:
             raise ModelFileError(f"{stored.directory / CONFIG_NAME} is damaged: its rounds have different alphas.")
-        cluster = as_backend(backend, f"{cls.__name__}.load")
-        if cluster is not None:
+        if backend is not None:
+            cluster = as_backend(backend, f"{cls.__name__}.load")
             for model, prefix in zip(estimator.models_, _file_prefixes(len(settings)), strict=True):
                 files = stored.path(f"{prefix}support-exemplars"), stored.path(f"{prefix}support")
                 model.support = ShardedSupport.of(model.support, Shards.of(cluster), StoredSupport(*map(str, files)))

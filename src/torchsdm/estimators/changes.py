@@ -274,7 +274,7 @@ def _take_in(classifier: Classifier, records: Sequence[Record]) -> None:
         labels = [label for record in chosen for label in record.labels]
         caller = f"change {chosen[0].change.version}"
         codes = classifier._codes.extended(labels, caller) if to == SUPPORT else classifier._codes
-        numbers = codes.encode_with_outside(labels, caller) if to == SUPPORT else codes.encode(labels, caller)
+        numbers = codes.encode(labels, caller, with_outside=to == SUPPORT)
         with classifier._updated_models() as models:
             for place, model in enumerate(models):
                 model.add(_encoded(chosen, models, place, numbers), to=to)

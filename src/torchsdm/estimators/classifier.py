@@ -223,7 +223,7 @@ class SDMClassifier(BaseSDMClassifier):
         builder = self._begin(data)
         self.training_rows_, self.calibration_rows_ = builder.rows_of_linear()
         model, record = builder.linear()
-        self.history_ = History([record])
+        self.history_ = History((record,))
         return model
 
     def _best_model(self, data: FitData, keep_rounds: bool) -> SDMModel:

@@ -19,7 +19,6 @@ from torchsdm.core import (
     GroupAccuracy,
     GroupCounts,
     HighReliabilityRegion,
-    Signals,
     Target,
     find_high_reliability_region,
     log_activation,
@@ -147,14 +146,13 @@ class Calibration:
         """Match the calibration points against the support, each without itself, then fit eCDFs and regions."""
         match = points.unvouched(support.match(points.exemplars, points.predictions, places))
         ecdfs = ClassEcdfs.fit(match.nearest_distance, match.similarity, labels, points.logits.shape[1], warn=False)
-        signals = Signals.of(match, ecdfs)
-        p = _probabilities(points.logits, signals.similarity, signals.distance_quantile)
-        rescaled = rescaled_similarity(signals.similarity, p.amax(dim=1))
+        p = _probabilities(points.logits, match.similarity, ecdfs.distance_quantile(match.nearest_distance))
+        rescaled = rescaled_similarity(match.similarity, p.amax(dim=1))
         return cls(
             points,
             labels,
-            signals.similarity,
-            signals.nearest_distance,
+            match.similarity,
+            match.nearest_distance,
             rescaled,
             ecdfs,
             _find_regions(rescaled, p, labels, alphas, min_class_count),

@@ -20,7 +20,6 @@ from torchsdm.core import (
     Decisions,
     Encoded,
     SDMDecisions,
-    Signals,
     Target,
     decide,
 )
@@ -332,8 +331,7 @@ class SDMModel:
     def _decide_block(self, points: Encoded, k: int = 0) -> tuple[SDMDecisions, Match]:
         known = self.calibration
         match = points.unvouched(self.support.match(points.exemplars, points.predictions, k=k))
-        signals = Signals.of(match, known.ecdfs)
-        decisions = decide(points.logits, signals, known.scores, known.regions, self.classes)
+        decisions = decide(points.logits, match, known.scores, known.regions, self.classes)
         if self.has_background:
             is_nearest = self.support.labels[match.nearest_index] == len(self.classes)
             decisions = replace(decisions, background=(points.is_background | is_nearest).cpu().numpy())

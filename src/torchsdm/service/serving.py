@@ -29,10 +29,12 @@ from torchsdm.application import (
     SavedModel,
     Snapshot,
     answer_requests,
+    calibration_map,
     change_requests,
     continued_guard,
     example_row,
     guard_state,
+    signal_histograms,
     successor,
     summary,
 )
@@ -44,8 +46,6 @@ from torchsdm.service.settings import ServiceSettings
 _LOGGER = logging.getLogger(__name__)
 _WATCH_SECONDS = 1.0
 _CHARACTERS_PER_TOKEN = 4  # roughly, to know how many texts make a batch before they are tokenized
-_SHOWN = ("kind", "classes", "n_support", "n_calibration", "n_certification", "policy", "certificate", "regions",
-          "warnings")  # fmt: skip
 
 Result = TypeVar("Result")
 Row: TypeAlias = dict[str, Any]
@@ -83,17 +83,27 @@ class Served:
 
     @cached_property
     def description(self) -> dict[str, Any]:
-        """What the model is, for people and programs."""
+        """What the model is, of which ``schemas.ModelAnswer`` shows a part."""
         classifier = self.saved.classifier
-        facts, origin = summary(classifier, self.saved.path), classifier.states_origin_
+        origin = classifier.states_origin_
         return {
+            **summary(classifier, self.saved.path),
             "version": self.version,
             "name": self.name,
-            **{name: facts[name] for name in _SHOWN},
             "n_features": classifier.n_features_in_,
             "language_model": None if origin is None else origin.model.reference,
             "reads_texts": self.reads_texts,
         }
+
+    @cached_property
+    def signals(self) -> dict[str, Any]:
+        """How the signals of calibration points are spread."""
+        return signal_histograms(self.saved.classifier)
+
+    @cached_property
+    def map(self) -> dict[str, Any]:
+        """Calibration points, and the regions of a grid of alphas."""
+        return calibration_map(self.saved.classifier)
 
 
 class Serving:
