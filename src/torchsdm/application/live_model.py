@@ -90,14 +90,19 @@ class LiveModel:
     """
 
     def __init__(
-        self, path: Path, base: SDMClassifier | SDMEnsemble, log: ReadLog, saved: SavedModel, writer: LogWriter | None
+        self,
+        saved: SavedModel,
+        base: SDMClassifier | SDMEnsemble,
+        log: ReadLog,
+        *,
+        writer: LogWriter | None,
+        mark: tuple[int, ...] | None,
+        verify: bool | None,
+        exclusive: bool,
     ) -> None:
-        self.path = path
-        self.snapshot = Snapshot(log.version, saved)
+        self.path, self.snapshot = saved.path, Snapshot(log.version, saved)
         self._base, self._history, self._writer = base, log.history, writer
-        self._mark: tuple[int, ...] | None = None
-        self._verify: bool | None = None
-        self._is_exclusive = False
+        self._mark, self._verify, self._is_exclusive = mark, verify, exclusive
         self._one_at_a_time = threading.RLock()
 
     @classmethod
@@ -149,9 +154,7 @@ class LiveModel:
             if writer is not None:
                 writer.close()
             raise
-        live = cls(path, base, log, saved, writer)
-        live._mark, live._verify, live._is_exclusive = mark, verify, exclusive
-        return live
+        return cls(saved, base, log, writer=writer, mark=mark, verify=verify, exclusive=exclusive)
 
     @property
     def is_writable(self) -> bool:

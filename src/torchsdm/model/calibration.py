@@ -28,6 +28,7 @@ from torchsdm.core import (
 from torchsdm.errors import InvalidInputError, RegionWarning, SDMWarning
 from torchsdm.matching import Support
 from torchsdm.model.examples import Examples
+from torchsdm.trust import SignalSample
 from torchsdm.validation import Array
 from torchsdm.wording import described
 
@@ -143,11 +144,24 @@ class Calibration:
         """What decisions need from it."""
         return CalibrationScores(self.rescaled_similarity, self.labels, self.ecdfs)
 
+    def sample(self, measured: bool = True) -> SignalSample:
+        """The points as certificates and displays take them; for ``measured`` see ``familiarities``."""
+        return SignalSample(
+            labels=self.labels.cpu().numpy(),
+            logits=self.logits.cpu().numpy(),
+            similarity=self.similarity.cpu().numpy(),
+            distance_quantile=self.distance_quantile.cpu().numpy(),
+            familiarity=self.familiarities(measured),
+        )
+
+    def admitted(self, region: HighReliabilityRegion) -> Array:
+        """Which of the points a region admits (N,)."""
+        return region.admits(self.rescaled_similarity, self.predictions, self.confidence).cpu().numpy()
+
     def groups(self, region: HighReliabilityRegion) -> tuple[GroupAccuracy, ...]:
         """Every true class and every prediction among the points that a region admits, on this calibration set."""
-        admitted = region.admits(self.rescaled_similarity, self.predictions, self.confidence)
-        labels, predictions, chosen = (tensor.cpu().numpy() for tensor in (self.labels, self.predictions, admitted))
-        return GroupCounts.of(labels, predictions, chosen, self.ecdfs.n_classes).accuracies()
+        labels, predictions = self.labels.cpu().numpy(), self.predictions.cpu().numpy()
+        return GroupCounts.of(labels, predictions, self.admitted(region), self.ecdfs.n_classes).accuracies()
 
     def warnings(self, class_names: Sequence[Any] | None = None, *, certified: bool = False) -> list[SDMWarning]:
         """What a user should know before relying on the regions; ``certified`` if a certificate admits beside them."""
