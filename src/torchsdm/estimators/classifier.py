@@ -21,7 +21,7 @@ from torchsdm.labels import by_class, check_pools
 from torchsdm.matching import Support
 from torchsdm.model import CERTIFICATION, Explanation, SDMModel, explain, write_numpy_export
 from torchsdm.settings import AUTO
-from torchsdm.training import History, best_round
+from torchsdm.training import History, best_round, seed_of_fit
 from torchsdm.trust import AlphaChoice, AlphaCurve, DriftGuard, Prices
 from torchsdm.validation import Array, ArrayLike, check_path, check_positive
 
@@ -198,13 +198,13 @@ class SDMClassifier(BaseSDMClassifier):
                 raise InvalidInputError(
                     f"'keep_rounds' of {caller} is for training='sdm': linear training has no rounds."
                 )
-            self._draw_seed(seed)
+            self.random_seed_ = seed_of_fit(seed, self.random_state, self.checkpoint, type(self).__name__)
             alpha = check_targets(self.alpha, data.classes, caller)[0]
             was_split = data.points.calibration_states is not None
             certifies = data.certification is not None or not (self.certification_size is None or was_split)
             if certifies:
                 check_control(alpha, self.control, caller)
-                self._families(data.classes)  # before hours of training
+                self._terms(data.classes)  # refused before hours of training
             terms: dict[str, Any] = {"delta": self.delta, "control": self.control, "seed": self.random_seed_}
             data, self.certification_rows_ = hold_out(data, self.certification_size, alpha, **terms)
             for name in ("round_models_", "certificate_", "reliability_"):
@@ -367,11 +367,8 @@ class SDMClassifier(BaseSDMClassifier):
             warn_user(warning)
 
     def _terms(self, classes: Array) -> Terms:
-        return Terms(float(self.delta), self.control, float(self.familiarity), self._families(classes))
-
-    def _families(self, classes: Array) -> Array | None:
-        """The number of the pool that each class is put into (C,), if it has too few points of its own."""
-        return None if self.pools is None else check_pools(self.pools, classes, "SDMClassifier")
+        families = None if self.pools is None else check_pools(self.pools, classes, "SDMClassifier")
+        return Terms(float(self.delta), self.control, float(self.familiarity), families)
 
     @property
     def _certified_alpha(self) -> Target:
