@@ -282,7 +282,7 @@ class SDMModel:
 def locate(
     models: Sequence[SDMModel], ids: Sequence[Any], names: Sequence[str], kind: str, method: str
 ) -> list[tuple[SDMModel, str, list[int], list[int]]]:
-    """Where the ids are in sets of these names: model, name of the set, positions in it, and which of the ids those are.
+    """Where the ids are in sets of these names: model, set, positions in it, and which of the ids those are.
 
     Every id must be in some model. In one model it may be in one set only, unless it is the same point of both.
     """
