@@ -59,8 +59,10 @@ def check_target(alpha: Any, n_classes: int, caller: str) -> Target:
     return values if len(set(values)) > 1 else values[0]
 
 
-def check_targets(alpha: Any, classes: Array, caller: str) -> tuple[Target, ...]:
+def check_targets(alpha: Any, classes: Array | None, caller: str) -> tuple[Target, ...]:
     """The targets that an estimator's ``alpha`` stands for: one alpha, several, or a mapping of classes to alphas.
+
+    Before the classes are known, a mapping gives the alphas in it.
 
     Examples
     --------
@@ -71,21 +73,15 @@ def check_targets(alpha: Any, classes: Array, caller: str) -> tuple[Target, ...]
     """
     if not isinstance(alpha, Mapping):
         return check_alphas(alpha, caller)
-    return (check_target(by_class(alpha, classes, "alpha", caller), len(classes), caller),)
-
-
-def check_alpha_setting(alpha: Any, caller: str) -> None:
-    """What can be checked of an estimator's ``alpha`` before its classes are known."""
-    if isinstance(alpha, Mapping):
-        for value in alpha.values():
-            if np.ndim(value):
-                raise InvalidInputError(
-                    f"'alpha' of {caller} must be several numbers or one for each class, not both. Got {value!r} for "
-                    "a class."
-                )
-        check_alphas(list(alpha.values()), caller)
-        return
-    check_alphas(alpha, caller)
+    if classes is not None:
+        return (check_target(by_class(alpha, classes, "alpha", caller), len(classes), caller),)
+    for value in alpha.values():
+        if np.ndim(value):
+            raise InvalidInputError(
+                f"'alpha' of {caller} must be several numbers or one for each class, not both. Got {value!r} for a "
+                "class."
+            )
+    return check_alphas(list(alpha.values()), caller)
 
 
 def check_control(target: Target, control: str, caller: str) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from torchsdm.cluster import Backend, as_backend
-from torchsdm.core import check_alpha_setting
+from torchsdm.core import check_targets
 from torchsdm.data import LabelledStates, StatesOrigin
 from torchsdm.errors import CertificateWarning, InvalidInputError, NotFittedError, Remedy, SDMWarning, warn_user
 from torchsdm.labels import LabelCodes
@@ -79,7 +79,7 @@ class Parameters(ClassifierMixin, BaseEstimator):
         check_positive(self.min_class_count, "min_class_count", caller, integer=True, zero=True)
         check_choice(self.adaptor, ("filters", "identity"), "adaptor", caller)
         check_choice(self.training, TRAININGS, "training", caller)
-        check_alpha_setting(self.alpha, caller)
+        check_targets(self.alpha, None, caller)
         if self.certification_size is not None:
             check_share(self.certification_size, "certification_size", caller)
         check_share(self.delta, "delta", caller)

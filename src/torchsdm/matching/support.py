@@ -116,7 +116,7 @@ class Support(ABC):
         """
         caller = f"{type(self).__name__}.match"
         self._check_k(k, caller, zero=True)
-        queries = self._check_queries(exemplars, caller)
+        queries = check_exemplars(exemplars, caller, self.centre)
         n = (len(queries),)
         y_hat = as_tensor(predictions, "predictions", caller, kind="integer", shape=n, like=queries)
         check_range(y_hat, 0, _LARGEST_CLASS, "predictions", caller)
@@ -134,7 +134,7 @@ class Support(ABC):
         """The k nearest support points: distances (N, k) float64 and indices (N, k), nearest first, ties by index."""
         caller = f"{type(self).__name__}.neighbors"
         self._check_k(k, caller)
-        return self._neighbors(self._check_queries(exemplars, caller), k)
+        return self._neighbors(check_exemplars(exemplars, caller, self.centre), k)
 
     def add(
         self: Self,
@@ -145,7 +145,7 @@ class Support(ABC):
     ) -> Self:
         """Append points, in place. Without ids, numbering continues from the largest number in use."""
         caller = f"{type(self).__name__}.add"
-        new = self._check_queries(exemplars, caller).to(self.dtype)
+        new = check_exemplars(exemplars, caller, self.centre).to(self.dtype)
         y, y_hat = check_labels(labels, predictions, new, caller)
         all_ids = self._ids
         if not callable(self._ids) and (ids is not None or self._ids is not None):
@@ -199,9 +199,6 @@ class Support(ABC):
 
     # --- Checks ------------------------------------------------------------------------------------------------------
 
-    def _check_queries(self, exemplars: ArrayLike, caller: str) -> Tensor:
-        return check_exemplars(exemplars, self.n_filters, caller).to(self.device)
-
     def _check_k(self, k: int, caller: str, *, zero: bool = False) -> None:
         check_positive(k, "k", caller, integer=True, zero=zero)
         if k > len(self):
@@ -218,10 +215,11 @@ class Support(ABC):
         return tensor
 
 
-def check_exemplars(exemplars: ArrayLike, width: int | None, caller: str) -> Tensor:
-    """Exemplars (N, width), finite and contiguous; without a width, at least one number."""
-    tensor = as_tensor(exemplars, "exemplars", caller, kind="real", shape=(None, width))
-    if width is None and (len(tensor) == 0 or tensor.shape[1] == 0):
+def check_exemplars(exemplars: ArrayLike, caller: str, like: Tensor | None = None) -> Tensor:
+    """Exemplars (N, M), finite and contiguous: as wide as a centre (M,) and where it is, or at least one number."""
+    width = None if like is None else len(like)
+    tensor = as_tensor(exemplars, "exemplars", caller, kind="real", shape=(None, width), like=like)
+    if like is None and tensor.numel() == 0:
         raise InvalidInputError(f"'exemplars' of {caller} must not be empty. Got shape {tuple(tensor.shape)}.")
     check_finite(tensor, "exemplars", caller)
     return tensor.detach().contiguous()
@@ -312,7 +310,7 @@ class SupportSet(Support):
     ) -> None:
         check_positive(block_size, "block_size", "SupportSet", integer=True)
         self.block_size = block_size
-        points = check_exemplars(exemplars, None, "SupportSet")
+        points = check_exemplars(exemplars, "SupportSet")
         if centre is None:
             centre = _mean(points, block_size)
         y, y_hat = check_labels(labels, predictions, points, "SupportSet")

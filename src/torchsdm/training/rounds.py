@@ -98,7 +98,6 @@ def train_rounds(
         callbacks.append(ProgressBar(n_rounds, training.settings.max_epochs))
     with ExitStack() as stack:
         for callback in callbacks:
-            callback.start()
             stack.callback(callback.end)
         return (run or train_in_turn)(training, range(n_rounds), callbacks)
 
@@ -140,8 +139,7 @@ class RunningRound:
         """Whether no further epoch is wanted: after the last, or too many without a smaller calibration loss."""
         current, patience = self.current, self._settings.patience
         is_spent = patience is not None and current.epoch > 0 and current.epoch - current.best_epoch >= patience
-        is_last = is_spent or current.epoch >= self._settings.max_epochs
-        return is_last or any(callback.is_finished(current) for callback in self._callbacks)
+        return is_spent or current.epoch >= self._settings.max_epochs
 
     def add(self, record: Any, learner: Trained) -> None:
         """Take the record of the next epoch, and who trained it."""
