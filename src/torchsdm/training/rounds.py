@@ -73,7 +73,7 @@ class Training:
 
 
 Run: TypeAlias = "Callable[[Training, Sequence[int], Sequence[Callback]], list[Round]]"
-"""How rounds are trained: one after the other (``train_in_turn``), or side by side on a cluster."""
+"""How rounds are trained if not one after the other in this process, such as side by side on a cluster."""
 
 
 def train_rounds(
@@ -99,12 +99,9 @@ def train_rounds(
     with ExitStack() as stack:
         for callback in callbacks:
             stack.callback(callback.end)
-        return (run or train_in_turn)(training, range(n_rounds), callbacks)
-
-
-def train_in_turn(training: Training, numbers: Sequence[int], callbacks: Sequence[Callback] = ()) -> list[Round]:
-    """Train rounds one after the other, in this process."""
-    return [train_round(training, number, callbacks) for number in numbers]
+        if run is not None:
+            return run(training, range(n_rounds), callbacks)
+        return [train_round(training, number, callbacks) for number in range(n_rounds)]
 
 
 def train_round(training: Training, number: int, callbacks: Sequence[Callback] = ()) -> Round:
