@@ -132,7 +132,7 @@ def summary(classifier: SDMClassifier | SDMEnsemble, path: Path) -> dict[str, An
         "n_support": len(model.support),
         "n_background": int((model.support.labels == len(model.classes)).sum()) if model.has_background else 0,
         "n_calibration": len(model.calibration.labels),
-        "is_cross_fitted": model.calibration.places is not None,
+        "is_cross_fitted": model.calibration.known.places is not None,
         "n_certification": 0 if model.certification is None else len(model.certification.labels),
         "calibration_accuracy": _accuracy(model) if len(models) == 1 else None,
         "calibration_accuracies": [_accuracy(one) for one in models],
@@ -294,7 +294,7 @@ def calibration_examples(
     classifier: SDMClassifier | SDMEnsemble, positions: list[int], *, texts: bool
 ) -> list[dict[str, Any]]:
     """Id and, if texts may be given, text of calibration points."""
-    rows = classifier.models_[0].calibration_examples.rows(positions)
+    rows = classifier.models_[0].calibration.known.examples.rows(positions)
     return [{"id": name, "text": text if texts else None} for name, text in rows]
 
 

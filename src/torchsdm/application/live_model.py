@@ -28,7 +28,7 @@ from torchsdm.estimators import (
     load_base,
     replay,
     request_digest,
-    save_as,
+    write_estimator,
 )
 from torchsdm.files import login_name
 from torchsdm.model import (
@@ -255,7 +255,7 @@ class LiveModel:
             changes = writer.next_save(who, why) if self.snapshot.version > self._base.version_ else None
             if changes is None:
                 return None
-            save_as(self.snapshot.saved.classifier, self.path, changes)
+            write_estimator(self.snapshot.saved.classifier, self.path, changes)
             writer.synchronise()
             self._reload(config_mark(self.path))
             return self._history[-1]

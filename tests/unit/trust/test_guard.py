@@ -468,7 +468,7 @@ class TestFromClassifier:
         guard = DriftGuard.from_classifier(updated)
         assert guard.fingerprint != DriftGuard.from_classifier(classifier).fingerprint
         known = updated.model_.calibration
-        nearest = updated.support_.neighbors(known.points.exemplars, 1)[0][:, 0].numpy()
+        nearest = updated.support_.neighbors(known.known.points.exemplars, 1)[0][:, 0].numpy()
         np.testing.assert_array_equal(guard._calibration[0], np.sort(nearest))
         before = DriftGuard.from_classifier(classifier)._calibration
         assert (guard._calibration[1] != before[1]).any()
