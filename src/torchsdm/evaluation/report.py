@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchsdm.core import HighReliabilityRegion, SDMDecisions, Target, target_of
+from torchsdm.core import SDMDecisions, Target, target_of
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation._opening import UNPROMISED, Verdict, next_steps, promise_text, verdicts
@@ -117,9 +117,14 @@ def render_report(
         tested=[one for one in _tested(classifier) if one[-1]],
         warnings=classifier.warnings(),
         costs=costs,
-        results=_results(evaluation),
-        lanes=_lanes(evaluation, guards, own),
-        regions=_regions(classifier),
+        results=evaluation.table,
+        lanes=[(name, lanes(evaluation.data_sets[name], decided)) for name, decided in own.items()],
+        overviews={
+            name: Overview.of(classifier, decided, guards).lines(kind)
+            for (name, decided), kind in zip(own.items(), evaluation.kinds.values(), strict=True)
+            if kind != CLASSES
+        },
+        models=classifier.models_,
         summaries=evaluation.summaries(),
         plots=_pictures(evaluation, classifier, own),
         examples=[
@@ -142,6 +147,7 @@ def _environment() -> Environment:
         "accuracy": accuracy_text,
         "anchor": lambda name: name.lower().replace(" ", "-"),
         "bar": _bar,
+        "described": described,
         "interval": _interval,
         "number": _number,
         "of": target_of,
@@ -204,36 +210,10 @@ def _interval(interval: tuple[float, float] | None, digits: int = 3) -> str:
     return ABSENT if interval is None else f"{interval[0]:.{digits}f}–{interval[1]:.{digits}f}"
 
 
-def _results(evaluation: Evaluation) -> dict[str, Any]:
-    """The rows of each data set, and what the note says that is not at the top of the page already."""
-    table = evaluation.table
-    rows = {name: [row for row in table.rows if row.dataset == name] for name in evaluation.data_sets}
-    return {"rows": rows, "note": [line for line in table.note.splitlines() if line not in evaluation.notes]}
-
-
 def _shown_strata(row: ResultRow) -> list[Stratum]:
     """The marginal stratum first, as the last of many columns are out of sight; no y without classes."""
     shown = (one for one in strata(row) if one.kind != "class" or row.accuracy.labels == CLASSES)
     return sorted(shown, key=lambda stratum: stratum.kind != "all")
-
-
-def _lanes(evaluation: Evaluation, guards: FreshGuards, own: Mapping[str, SDMDecisions]) -> Iterator[dict[str, Any]]:
-    for name, data in evaluation.data_sets.items():
-        decisions, kind = own[name], evaluation.kinds[name]
-        yield {
-            "name": name,
-            "lanes": lanes(data, decisions),
-            "n_inputs": evaluation.n_inputs(name),
-            "n_unread": evaluation.unread.get(name, 0),
-            "said": {} if kind == CLASSES else Overview.of(guards.classifier, decisions, guards).lines(kind),
-        }
-
-
-def _regions(classifier: SDMClassifier | SDMEnsemble) -> Iterator[tuple[str, HighReliabilityRegion, str]]:
-    for number, model in enumerate(classifier.models_):
-        for region in model.calibration.regions:
-            where = f"Round {number}, α" if len(classifier.models_) > 1 else "α"
-            yield where, region, described(region.target, classifier.classes_.tolist())
 
 
 def _admitted(decisions: SDMDecisions, alpha: float) -> Array:
