@@ -369,4 +369,4 @@ class _FinishedBlocks:
 
 
 def _place(words: str, line: int | None) -> str:
-    return words if line is None else Place.of(words, line)
+    return words if line is None else Place(words, line)

@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 
 from torchsdm.data.documents import Document
-from torchsdm.data.origin import StatesOrigin
+from torchsdm.data.labelled import StatesOrigin
 from torchsdm.data.source import MANIFEST_NAME
 from torchsdm.data.store import ExtractedStates, Make, block_name, read_block, write_block
 from torchsdm.errors import CheckpointError, InvalidInputError, ModelFileError, TorchSDMError

@@ -321,7 +321,7 @@ def _array_blocks(request: _Request, arrays: Sequence[_ArrayInFile | None]) -> I
     for start in [0] if request.size is None else range(0, n_rows, request.size):
         stop = n_rows if request.size is None else min(start + request.size, n_rows)
         columns: list[Any] = [None if array is None else array.read(start, stop) for array in arrays]
-        places = [Place.of(f"row {number + 1}", number + 1) for number in range(start, stop)]
+        places = [Place(f"row {number + 1}", number + 1) for number in range(start, stop)]
         yield replace(LabelledStates(*columns), places=places, numbers=range(start, stop))
 
 
@@ -422,7 +422,7 @@ def _folder_states(
         arrays.get("label_logits"),
         origin.prompt.labels,
         origin,
-        [Place.of(f"row {number + 1}", number + 1) for number in range(first, first + len(examples))],
+        [Place(f"row {number + 1}", number + 1) for number in range(first, first + len(examples))],
         range(first, first + len(examples)),
     )
 

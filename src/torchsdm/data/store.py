@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from torchsdm.data.documents import Document
-from torchsdm.data.origin import StatesOrigin
+from torchsdm.data.labelled import StatesOrigin
 from torchsdm.errors import CheckpointError
 from torchsdm.files import replace_file, strict_json
 from torchsdm.validation import Array

@@ -218,7 +218,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         no tokens of, which the reader notes. Documents without labels are then read once, in passing.
         """
         if bad is not None and not documents.has_labels:
-            return self._reader(documents, self.origin()), documents.blocks_in_passing(BLOCK, bad)
+            return self._reader(documents, self.origin()), documents.blocks(BLOCK, bad)
         documents = self.as_documents(documents, None, "raise" if bad is None else "reject")
         len(documents)  # checks all of them before the first is used
         if bad is not None:

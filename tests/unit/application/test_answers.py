@@ -49,7 +49,7 @@ def test_exemplars_calibration_points_and_texts_are_given_as_asked(fitted, block
 
 
 def test_a_row_has_the_line_of_its_file(fitted, block):
-    places = [Place.of("line 4", 4), Place.of("b.jsonl line 9", 9), "row 3"]
+    places = [Place("line 4", 4), Place.of("b.jsonl line 9", 9), "row 3"]
     assert [row["line"] for row in answer_rows(fitted, replace(block, places=places))] == [4, 9, None]
     (like, *_) = answer_rows(fitted, block)
     assert rejected_row(BadRow(3, places[1], "no text", 3), like)["line"] == 9

@@ -524,7 +524,7 @@ def changed_origin(part, **values):
         ),
         (
             {"origin": changed_origin("prompt", label_words=ORIGIN.prompt.label_words[::-1])},
-            "a different prompt label_words: [['no', 'No'], ['yes', 'Yes']] then, [['yes', 'Yes'], ['no', 'No']] now",
+            "a different prompt label_words: (('no', 'No'), ('yes', 'Yes')) then, (('yes', 'Yes'), ('no', 'No')) now",
         ),
         ({"origin": changed_origin("prompt", use_chat=True)}, "a different prompt use_chat: False then, True now"),
         ({"origin": changed_origin("pooling", layer=2)}, "a different states layer: -1 then, 2 now"),
