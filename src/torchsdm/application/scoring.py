@@ -25,12 +25,10 @@ import torch
 from filelock import FileLock, Timeout
 
 from torchsdm import __version__
-from torchsdm.application.answers import Row, answer_rows, example_row, line_of, with_rejected
-from torchsdm.application.inputs import Piece, PieceReader, Read, Reading
-from torchsdm.application.outputs import write_rows
-from torchsdm.application.saved_model import SavedModel
+from torchsdm.application.answers import Row, answer_rows, example_row, with_rejected, write_rows
+from torchsdm.application.saved_model import Piece, PieceReader, Reading, SavedModel
 from torchsdm.cluster import RayBackend, device_type, map_in_order, portable
-from torchsdm.data import BadRow, BadRows, Columns, LabelledStates, Place
+from torchsdm.data import BadRow, BadRows, Columns, Place
 from torchsdm.errors import CheckpointError, EmptyInputError, InvalidInputError
 from torchsdm.files import file_digest, remove_unfinished, replace_file, strict_json
 from torchsdm.hidden_states import Progress
@@ -50,12 +48,6 @@ class Scores:
     n_admitted: int = 0
     bad: BadRows = field(default_factory=dict)
     """Inputs that could not be read."""
-
-    def count(self, rows: Sequence[Row]) -> None:
-        """Take in the rows of some inputs."""
-        self.n_inputs += len(rows)
-        self.n_admitted += sum(row["admitted"] for row in rows)
-        self.lanes.update(row["lane"] for row in rows)
 
 
 def parts_of(output: Path) -> Path:
@@ -101,7 +93,9 @@ def score(
             for rows in score_blocks(
                 saved, source, columns, k=k, texts=texts, bad=bad, guard=guard, backend=backend, folder=folder
             ):
-                scores.count(rows)
+                scores.n_inputs += len(rows)
+                scores.n_admitted += sum(row["admitted"] for row in rows)
+                scores.lanes.update(row["lane"] for row in rows)
                 yield rows
                 progress.update(len(rows))
 
@@ -138,14 +132,17 @@ def score_blocks(
     reading = saved.reading(source, columns, bad=bad, again=folder is not None)
     with ExitStack() as stack:
         if backend is None:
-            settings: dict[str, Any] = {"k": k, "texts": texts, "guard": guard}
-            answered: Iterator[_Answered] = (_answered(saved, block, **settings) for block in reading.blocks())
+            answers: Iterator[tuple[Sequence[int], list[Row]]] = (
+                (block.numbers or (), answer_rows(saved.classifier, block, k=k, texts=texts, guard=guard))
+                for block in reading.blocks()
+            )
         else:
             kept = None
             if folder is not None:
                 kept = stack.enter_context(_FinishedBlocks.opened(Path(folder), _job(saved, reading, k, texts)))
-            answered = _noted(reading, _on_cluster(saved, reading, backend, k, texts, kept), guard)
-        yield from with_rejected(((one.numbers, one.rows) for one in answered), {} if bad is None else bad)
+            decided = _on_cluster(saved, reading, backend, k, texts, kept)
+            answers = ((one.numbers, one.rows) for one in _noted(reading, decided, guard))
+        yield from with_rejected(answers, {} if bad is None else bad)
 
 
 def remove_finished(folder: str | Path) -> None:
@@ -167,11 +164,6 @@ class _Answered:
     bad: BadRows = field(default_factory=dict)
 
 
-def _answered(saved: SavedModel, block: LabelledStates, bad: BadRows | None = None, **settings: Any) -> _Answered:
-    rows = answer_rows(saved.classifier, block, **settings) if len(block) else []
-    return _Answered([block.number(row) for row in range(len(block))], rows, bad or {})
-
-
 def _on_cluster(
     saved: SavedModel, reading: Reading, backend: RayBackend, k: int, texts: bool, kept: _FinishedBlocks | None
 ) -> Iterator[_Answered]:
@@ -182,9 +174,9 @@ def _on_cluster(
         if kept is not None:
             yield kept.read(number)
     kind = torch.device(saved.classifier.device or "cpu").type
-    if reader.reader is not None:
-        sent = portable(reader.reader)
-        reader, kind = replace(reader, reader=sent), device_type(sent)
+    if reader.texts is not None:
+        sent = portable(reader.texts)
+        reader, kind = replace(reader, texts=sent), device_type(sent)
     replica = _Replica(_ModelFiles.of(saved), reader, k, texts, reading.bad is None)
     for number, answered in enumerate(map_in_order(backend, replica.load, pieces, device_type=kind), start=n_kept):
         if kept is not None:
@@ -273,11 +265,14 @@ class _Replica:
     def load(self) -> Callable[[Piece], _Answered]:
         folder = tempfile.TemporaryDirectory(prefix="torchsdm-model-")
         saved = self.model.load(Path(folder.name))
-        return partial(self._answer, saved, self.reader.load(), folder)  # the folder is removed with the replica
+        _ = self.reader.texts and self.reader.texts.extraction  # the language model is loaded with the replica
+        return partial(self._answer, saved, folder)  # the folder is removed with the replica
 
-    def _answer(self, saved: SavedModel, read: Read, _: object, piece: Piece) -> _Answered:
+    def _answer(self, saved: SavedModel, _: object, piece: Piece) -> _Answered:
         bad: BadRows | None = None if self.is_strict else {}
-        return _answered(saved, read(piece, bad), bad, k=self.k, texts=self.texts)
+        block = self.reader.read(piece, bad)
+        rows = answer_rows(saved.classifier, block, k=self.k, texts=self.texts) if len(block) else []
+        return _Answered(list(block.numbers or ()), rows, bad or {})
 
 
 # --- What is kept ----------------------------------------------------------------------------------------------------
@@ -356,7 +351,10 @@ class _FinishedBlocks:
 
     def write(self, number: int, answered: _Answered) -> None:
         """Keep a block that has just been decided."""
-        bad = [[one.number, one.place, line_of(one.place), one.problem, one.id] for one in answered.bad.values()]
+        bad = [
+            [one.number, one.place, getattr(one.place, "line", None), one.problem, one.id]
+            for one in answered.bad.values()
+        ]
         lines = [{"numbers": answered.numbers, "bad": bad}, *answered.rows]
         text = "".join(f"{json.dumps(line, allow_nan=False, ensure_ascii=False)}\n" for line in lines)
         try:

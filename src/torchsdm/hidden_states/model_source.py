@@ -63,7 +63,7 @@ class ModelSource:
         vocabulary = () if (directory / "tokenizer.json").is_file() else _VOCABULARY
         configured = sorted(path for name in ("config.json", *_TOKENIZER, *vocabulary) for path in directory.glob(name))
         onnx = self.onnx_file
-        weights = _weights(directory) if onnx is None else [onnx, *_external_weights(onnx)]
+        weights = weight_files(directory) if onnx is None else [onnx, *_external_weights(onnx)]
         digest = hashlib.sha256()
         for path in [*configured, *weights]:
             if path.suffix == ".json":
@@ -100,12 +100,19 @@ def find_model(reference: str, revision: str | None = None) -> ModelSource:
         path = _package_directory(name) / inside
         if not path.exists():
             raise BackboneError(f"The package {name!r} is installed, but has no {inside}.")
-        return _at(reference, path)
-    path = Path(reference).expanduser().absolute()
-    if path.is_dir() or (path.is_file() and path.suffix in (".gguf", ".onnx")):
-        return _at(str(path), path)
-    directory = _download(reference, revision)
-    return _in_directory(reference, directory, directory.name)
+    else:
+        path = Path(reference).expanduser().absolute()
+        if not path.is_dir() and not (path.is_file() and path.suffix in (".gguf", ".onnx")):
+            directory = _download(reference, revision)
+            return _in_directory(reference, directory, directory.name)
+        reference = str(path)
+    if path.suffix == ".gguf":
+        return ModelSource(reference, path.parent, path, None, None)
+    if path.suffix == ".onnx":
+        return _onnx_source(reference, path, None)
+    if not (path / "config.json").is_file() and (path.parent / "config.json").is_file() and _onnx_files(path):
+        return _onnx_source(reference, _onnx_file(path), None)
+    return _in_directory(reference, path, None)
 
 
 def converted(source: ModelSource, convert: Callable[[Path, Path], None]) -> Path:
@@ -147,28 +154,17 @@ def default_store() -> StatesStore:
     return StatesStore(cache_directory() / "states")
 
 
-def _at(reference: str, path: Path) -> ModelSource:
-    """The model at a path: a file, the folder of an ONNX file, or a directory that contains it."""
-    if path.suffix == ".gguf":
-        return ModelSource(reference, path.parent, path, None, None)
-    if path.suffix == ".onnx":
-        return _onnx_source(reference, path, None)
-    if not (path / "config.json").is_file() and (path.parent / "config.json").is_file() and _onnx_files(path):
-        return _onnx_source(reference, _onnx_file(path), None)
-    return _in_directory(reference, path, None)
-
-
 def _in_directory(reference: str, directory: Path, revision: str | None) -> ModelSource:
     """The one model in or below a directory: one with a config.json and weights, or one GGUF file."""
     is_sentence = (directory / "modules.json").is_file()
     transformer = _sentence_transformer(directory) if is_sentence else directory
     if is_sentence or (directory / "config.json").is_file():
-        if not _weights(transformer) and _onnx_files(transformer):
+        if not weight_files(transformer) and _onnx_files(transformer):
             return _onnx_source(reference, _onnx_file(transformer), revision)
         limit = _sentence_limit(transformer) if is_sentence else None
         return ModelSource(reference, transformer, None, revision, limit)
     configured = (path.parent for path in directory.rglob("config.json"))
-    found = sorted({_outermost(path) for path in configured if _weights(path) or _onnx_files(path)})
+    found = sorted({_outermost(path) for path in configured if weight_files(path) or _onnx_files(path)})
     files = sorted(directory.rglob("*.gguf"))
     candidates = [*found, *files]
     if len(candidates) != 1:
@@ -233,12 +229,7 @@ def _sentence_limit(directory: Path) -> int | None:
     return None
 
 
-def weight_bytes(directory: Path) -> int:
-    """The size of the weight files that are loaded from a directory."""
-    return sum(path.stat().st_size for path in _weights(directory))
-
-
-def _weights(directory: Path) -> list[Path]:
+def weight_files(directory: Path) -> list[Path]:
     """The weight files that are loaded from a directory."""
     kinds = (sorted(directory.glob(pattern)) for pattern in _WEIGHTS)
     return next((paths for paths in kinds if paths), [])
@@ -286,9 +277,9 @@ def _download(name: str, revision: str | None) -> Path:
     try:
         directory = Path(fetch(ignore_patterns=[*_OTHER_FORMATS, *_ONNX_FILES, "*.bin", "*.pth"]))  # without pickle
         transformer = _sentence_transformer(directory) if (directory / "modules.json").is_file() else directory
-        if not _weights(transformer):
+        if not weight_files(transformer):
             fetch(ignore_patterns=[*_OTHER_FORMATS, *_ONNX_FILES])
-        if not _weights(transformer):
+        if not weight_files(transformer):
             fetch(allow_patterns=_PLAIN_ONNX)
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
