@@ -8,8 +8,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, groupby
-from typing import Any, TypeAlias
+from itertools import groupby, islice
+from typing import Any
 
 import numpy as np
 
@@ -156,8 +156,16 @@ class _Reading:
     block: LabelledStates
     bad: BadRows
 
-
-_Read: TypeAlias = "_Reading | TorchSDMError | None"  # None: there was nothing to read
+    def part(self, start: int, size: int) -> _Reading | None:
+        """Some of the inputs, numbered from 0 again; None if none of them could be read."""
+        numbers = np.asarray(self.block.numbers)  # ascending
+        first, last = np.searchsorted(numbers, [start, start + size])
+        if first == last:
+            return None
+        own = (numbers[first:last] - start).tolist()
+        renumbered = {number - start: one for number, one in self.bad.items() if start <= number < start + size}
+        bad = {number: replace(one, number=number, id=number) for number, one in renumbered.items()}
+        return _Reading(replace(self.block.take(range(first, last)), ids=own, numbers=own), bad)
 
 
 def answer_requests(
@@ -172,9 +180,13 @@ def answer_requests(
     The guard watches the inputs that are decided on, in their order. Those that are explained are answered as they
     would be decided on now, and are no part of the stream. With ``texts``, explanations quote inputs and examples.
     """
-    read = _read(saved, requests)
-    answers: list[list[Row] | TorchSDMError] = [one if isinstance(one, TorchSDMError) else [] for one in read]
-    readings = {number: one for number, one in enumerate(read) if isinstance(one, _Reading)}
+    answers: list[list[Row] | TorchSDMError] = [[] for _ in requests]
+    readings: dict[int, _Reading] = {}
+    for number, read in sorted(_read(saved, requests).items()):
+        if isinstance(read, _Reading):
+            readings[number] = read
+        else:
+            answers[number] = read
 
     def alike(number: int) -> tuple[int, ...]:
         """Requests with the same are decided together; an explanation, which the guard only looks on, never is."""
@@ -192,34 +204,44 @@ def answer_requests(
         except TorchSDMError as error:
             answers = [error if number in numbers else one for number, one in enumerate(answers)]
             continue
-        sizes = [len(one) for one in blocks]
-        for number, start, size in zip(numbers, _starts(sizes), sizes, strict=True):
+        rest = iter(rows)
+        for number in numbers:
             reading = readings[number]
-            parts = with_rejected([(reading.block.numbers or (), rows[start : start + size])], reading.bad)
+            own = list(islice(rest, len(reading.block)))
+            parts = with_rejected([(reading.block.numbers or (), own)], reading.bad)
             answers[number] = [row for part in parts for row in part]
     return answers
 
 
-def _read(saved: SavedModel, requests: Sequence[AnswerRequest]) -> list[_Read]:
-    """The states of each request. Texts are read together; lists of numbers would not gain by it."""
-    read: list[_Read] = [None] * len(requests)
-    alike: dict[Any, list[int]] = {}
+def _read(saved: SavedModel, requests: Sequence[AnswerRequest]) -> dict[int, _Reading | TorchSDMError]:
+    """The states of each request that has inputs, by its number.
+
+    Texts without answers are read together, and so are texts with an answer for each; lists of numbers would not gain
+    by it. If they are refused together, they are read one by one: then only the culprits are told.
+    """
+    together: dict[Any, list[int]] = {}
     for number, request in enumerate(requests):
+        given = request.texts if request.answers is None else request.answers
+        is_alone = request.texts is None or given is None or len(given) != len(request)
         if len(request):
-            alike.setdefault(_kind(request, number), []).append(number)
-    for numbers in alike.values():
-        for number, one in zip(numbers, _read_together(saved, [requests[n] for n in numbers]), strict=True):
-            read[number] = one
-    return read
-
-
-def _kind(request: AnswerRequest, number: int) -> Any:
-    """Requests of the same kind are read together: texts without answers, or with an answer for each."""
-    if request.texts is None:
-        return number
-    if request.answers is None:
-        return "texts"
-    return "texts and answers" if len(request.answers) == len(request) else number
+            together.setdefault(number if is_alone else f"judged: {given is not request.texts}", []).append(number)
+    found: dict[int, _Reading | TorchSDMError] = {}
+    for numbers in together.values():
+        whole: _Reading | TorchSDMError | None = None
+        if len(numbers) > 1:
+            texts = [text for number in numbers for text in requests[number].texts or ()]
+            answers = [answer for number in numbers for answer in requests[number].answers or ()]
+            whole = _read_alone(saved, AnswerRequest(texts, answers or None))
+        start = 0
+        for number in numbers:
+            size = len(requests[number])
+            if isinstance(whole, TorchSDMError) and not isinstance(whole, InvalidInputError):
+                found[number] = whole  # no request's fault
+            else:
+                part = whole.part(start, size) if isinstance(whole, _Reading) else None
+                found[number] = part or _read_alone(saved, requests[number])
+            start += size
+    return found
 
 
 def _read_alone(saved: SavedModel, request: AnswerRequest) -> _Reading | TorchSDMError:
@@ -231,41 +253,3 @@ def _read_alone(saved: SavedModel, request: AnswerRequest) -> _Reading | TorchSD
     except TorchSDMError as error:
         return error
     return _Reading(block, bad)
-
-
-def _read_together(saved: SavedModel, requests: Sequence[AnswerRequest]) -> list[_Reading | TorchSDMError]:
-    """Read the texts of requests as one list, or, if that is refused, one by one: then only the culprits are told."""
-    if len(requests) > 1:
-        texts = [text for request in requests for text in request.texts or ()]
-        answers = [answer for request in requests for answer in request.answers or ()]
-        whole = _read_alone(saved, AnswerRequest(texts, answers or None))
-        if isinstance(whole, _Reading):
-            parts = _divided(whole, [len(request) for request in requests])
-            return [part or _read_alone(saved, request) for part, request in zip(parts, requests, strict=True)]
-        if not isinstance(whole, InvalidInputError):  # no request's fault
-            return [whole] * len(requests)
-    return [_read_alone(saved, request) for request in requests]
-
-
-def _divided(whole: _Reading, sizes: Sequence[int]) -> list[_Reading | None]:
-    """The parts of a reading, numbered from 0 again; None for a part in which nothing could be read."""
-    numbers = np.asarray(whole.block.numbers)  # ascending
-    parts: list[_Reading | None] = []
-    for start, size in zip(_starts(sizes), sizes, strict=True):
-        first, last = np.searchsorted(numbers, [start, start + size])
-        bad = {number - start: _renumbered(one, number - start) for number, one in whole.bad.items()
-               if start <= number < start + size}  # fmt: skip
-        if first == last:
-            parts.append(None)
-            continue
-        own = [number - start for number in numbers[first:last].tolist()]
-        parts.append(_Reading(replace(whole.block.take(range(first, last)), ids=own, numbers=own), bad))
-    return parts
-
-
-def _renumbered(bad: BadRow, number: int) -> BadRow:
-    return replace(bad, number=number, id=number)
-
-
-def _starts(sizes: Iterable[int]) -> list[int]:
-    return [0, *accumulate(sizes)][:-1]

@@ -177,7 +177,10 @@ def _on_cluster(
     if reader.texts is not None:
         sent = portable(reader.texts)
         reader, kind = replace(reader, texts=sent), device_type(sent)
-    replica = _Replica(_ModelFiles.of(saved), reader, k, texts, reading.bad is None)
+    paths = [path for path in sorted(saved.path.rglob("[!.]*")) if path.is_file()]
+    files = {path.relative_to(saved.path).as_posix(): np.fromfile(path, dtype=np.uint8) for path in paths}
+    classifier = saved.classifier
+    replica = _Replica(files, classifier.version_, classifier.device, reader, k, texts, reading.bad is None)
     for number, answered in enumerate(map_in_order(backend, replica.load, pieces, device_type=kind), start=n_kept):
         if kept is not None:
             kept.write(number, answered)
@@ -228,35 +231,12 @@ def _watched(guard: DriftGuard, rows: list[Row]) -> list[Row]:
 
 
 @dataclass(frozen=True)
-class _ModelFiles:
-    """A model directory as it travels: files as arrays of bytes, which the replicas of a node share."""
+class _Replica:
+    """What answers blocks elsewhere, with the files of the model as bytes, which the replicas of a node share."""
 
     files: Mapping[str, Array]
     version: int
     device: str | None
-
-    @classmethod
-    def of(cls, saved: SavedModel) -> _ModelFiles:
-        paths = [path for path in sorted(saved.path.rglob("[!.]*")) if path.is_file()]
-        files = {path.relative_to(saved.path).as_posix(): np.fromfile(path, dtype=np.uint8) for path in paths}
-        return cls(files, saved.classifier.version_, saved.classifier.device)
-
-    def load(self, folder: Path) -> SavedModel:
-        for name, content in self.files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            content.tofile(folder / name)
-        saved = SavedModel.load(folder, device=self.device)
-        if saved.classifier.version_ != self.version:
-            raise InvalidInputError(
-                f"The model was changed while it was sent to the cluster: version {self.version}, then "
-                f"{saved.classifier.version_}. Start again."
-            )
-        return saved
-
-
-@dataclass(frozen=True)
-class _Replica:
-    model: _ModelFiles
     reader: PieceReader
     k: int
     texts: bool
@@ -264,7 +244,16 @@ class _Replica:
 
     def load(self) -> Callable[[Piece], _Answered]:
         folder = tempfile.TemporaryDirectory(prefix="torchsdm-model-")
-        saved = self.model.load(Path(folder.name))
+        for name, content in self.files.items():
+            path = Path(folder.name) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            content.tofile(path)
+        saved = SavedModel.load(folder.name, device=self.device)
+        if saved.classifier.version_ != self.version:
+            raise InvalidInputError(
+                f"The model was changed while it was sent to the cluster: version {self.version}, then "
+                f"{saved.classifier.version_}. Start again."
+            )
         _ = self.reader.texts and self.reader.texts.extraction  # the language model is loaded with the replica
         return partial(self._answer, saved, folder)  # the folder is removed with the replica
 
@@ -343,8 +332,10 @@ class _FinishedBlocks:
         try:
             first, *lines = path.read_text(encoding="utf-8").split("\n")
             head = json.loads(first)
-            found = (BadRow(n, _place(place, line), problem, name) for n, place, line, problem, name in head["bad"])
-            bad = {one.number: one for one in found}
+            bad = {
+                number: BadRow(number, words if line is None else Place(words, line), problem, name)
+                for number, words, line, problem, name in head["bad"]
+            }
             return _Answered(head["numbers"], [json.loads(line) for line in lines if line], bad)
         except (ValueError, TypeError, KeyError) as error:
             raise CheckpointError(f"{path} is damaged: {error}. Remove {self.folder} to start over.") from error
@@ -364,7 +355,3 @@ class _FinishedBlocks:
 
     def _path(self, number: int) -> Path:
         return self.folder / f"block-{number:08d}.jsonl"
-
-
-def _place(words: str, line: int | None) -> str:
-    return words if line is None else Place(words, line)

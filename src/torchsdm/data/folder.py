@@ -166,27 +166,21 @@ class FolderWriter:
                 )
             return dict(self._fresh)
         stored = StatesFolder(self.directory, _read_manifest(path))
-        for what, old, new in self._differences(stored):
+        then, now = stored.manifest, self._fresh
+        fingerprints = (manifest["origin"]["documents"]["fingerprint"] for manifest in (then, now))
+        differences = (
+            stored.origin.difference(StatesOrigin.from_json(now["origin"])),
+            ("documents fingerprint", *fingerprints),
+            ("number of documents", then["n_rows"], now["n_rows"]),
+        )
+        for what, old, new in filter(None, differences):
             if old != new:
                 raise CheckpointError(
                     f"{self.directory} was made with a different {what}: {shortened(repr(old))} then, "
                     f"{shortened(repr(new))} now. Use another directory, or remove this one to start over."
                 )
-        sound = list(
-            takewhile(lambda shard: stored.problem_of(shard, with_digest=True) is None, stored.manifest["shards"])
-        )
-        return {**stored.manifest, "shards": sound}
-
-    def _differences(self, stored: StatesFolder) -> Iterator[tuple[str, Any, Any]]:
-        """(what, then, now) of everything that must not change between runs."""
-        difference = stored.origin.difference(StatesOrigin.from_json(self._fresh["origin"]))
-        if difference is not None:
-            yield difference
-        yield (
-            "documents fingerprint",
-            *(manifest["origin"]["documents"]["fingerprint"] for manifest in (stored.manifest, self._fresh)),
-        )
-        yield "number of documents", stored.manifest["n_rows"], self._fresh["n_rows"]
+        sound = takewhile(lambda shard: stored.problem_of(shard, with_digest=True) is None, then["shards"])
+        return {**then, "shards": list(sound)}
 
 
 @dataclass(frozen=True)
@@ -241,7 +235,9 @@ class StatesFolder:
             path = self.directory / shard["examples"]["file"]
             try:
                 with open(path, encoding="utf-8") as lines:
-                    examples = [_parsed_example(line) for line in lines]
+                    examples = [parse_json(line) for line in lines]
+                if not all(isinstance(example, dict) for example in examples):
+                    raise ValueError("expected a JSON object in each line")
                 _check_rows(path.name, examples, shard)
             except (OSError, ValueError) as error:
                 raise ModelFileError(f"{path} is damaged: {error}.") from error
@@ -303,13 +299,6 @@ def _example(document: Document) -> dict[str, Any]:
     return {name: value for name, value in example.items() if value is not None}
 
 
-def _parsed_example(line: str) -> dict[str, Any]:
-    example = parse_json(line)
-    if not isinstance(example, dict):
-        raise ValueError(f"expected a JSON object in each line. Got {shortened(repr(example))}")
-    return example
-
-
 def _check_rows(what: str, values: Sized, shard: Mapping[str, Any]) -> None:
     if len(values) != shard["rows"]:
         raise ValueError(f"{what} has {len(values)} rows, not {shard['rows']}")
@@ -334,21 +323,17 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _is_manifest(manifest: dict[str, Any]) -> bool:
+    """Whether all that is read of a manifest is there, and of its type."""
     try:
         StatesOrigin.from_json(manifest["origin"])
-        is_sound = isinstance(manifest["origin"]["documents"]["fingerprint"], str)
         shards = manifest["shards"]
+        numbers = [manifest["n_rows"], manifest["shard_size"], *(shard["rows"] for shard in shards)]
+        return (
+            isinstance(manifest["origin"]["documents"]["fingerprint"], str)
+            and isinstance(shards, list)
+            and all(isinstance(number, int) for number in numbers)
+            and all(isinstance(shard["counts"], dict) for shard in shards)
+            and all(is_file_entry(shard[kind]) for shard in shards for kind in ("states", "examples"))
+        )
     except (KeyError, TypeError, InvalidInputError):
         return False
-    is_sound = is_sound and all(isinstance(manifest.get(name), int) for name in ("n_rows", "shard_size"))
-    return is_sound and isinstance(shards, list) and all(_is_shard(shard) for shard in shards)
-
-
-def _is_shard(shard: Any) -> bool:
-    return (
-        isinstance(shard, dict)
-        and isinstance(shard.get("rows"), int)
-        and isinstance(shard.get("counts"), dict)
-        and is_file_entry(shard.get("states"))
-        and is_file_entry(shard.get("examples"))
-    )

@@ -83,28 +83,14 @@ class PromptEncoder:
     the model saw such texts in training. Yet nothing in a document acts as more than text: the chat template is applied
     before the document is inserted, and special tokens that a document spells out become ordinary tokens.
 
-    Parameters
-    ----------
-    tokenizer : a fast tokenizer of transformers
-    prompt : TaskPrompt
-    use_chat : bool
-        Whether the prompt is a user's message in the tokenizer's chat template.
-    max_tokens : int
-        Longer sequences lose tokens at the end of the document, then at the end of the answer, and nowhere else.
-    position_limit : int, optional
-        The longest sequence that the model can take. If label words are scored, all but the last token of a word follow
-        the sequence, which is shortened for them.
-    scores_words : bool
-        Whether the model's logits of the label words are wanted.
-    segments : {'sentences', 'paragraphs', 'fields'} or None
-        What the spans after the first cover: the document's sentences or paragraphs, or the fields of the template.
-    n_segments : int
-        How many such spans. If a document has more, neighbours are joined; if it has fewer, the whole sequence takes
-        their place (a repeated position does not change a maximum over positions).
-    chat_options : mapping, optional
-        Variables for the chat template.
-    rendered : str, optional
-        An earlier rendering of the prompt to reuse: a chat template may write the date.
+    Sequences of more than ``max_tokens`` lose tokens at the end of the document, then at the end of the answer, and
+    nowhere else. If the label words are scored (``scores_words``), all but the last token of a word follow the
+    sequence, which is shortened for them if the model takes no more than ``position_limit``.
+
+    The spans after the first cover ``n_segments`` segments: the document's sentences or paragraphs, or the fields of
+    the template. If there are more, neighbours are joined; if there are fewer, the whole sequence takes their place (a
+    repeated position does not change a maximum over positions). ``rendered`` is an earlier rendering of the prompt to
+    reuse: a chat template may write the date.
     """
 
     def __init__(
@@ -304,15 +290,14 @@ class PromptEncoder:
         return self._spelled[content]
 
 
-def _touches(span: Span, offsets: Array) -> Array:
-    """Which tokens have a character of the span; tokens without characters have none."""
-    touches: Array = (offsets[:, 1] > span[0]) & (offsets[:, 0] < span[1])
-    return touches
+def _touching(span: Span, offsets: Array) -> Array:
+    """The tokens that have a character of the span; tokens without characters have none."""
+    return np.flatnonzero((offsets[:, 1] > span[0]) & (offsets[:, 0] < span[1]))
 
 
 def _positions_in(span: Span, offsets: Array) -> Array:
     """The tokens from a span's first to its last without characters outside it; some may have no characters."""
-    touching = np.flatnonzero(_touches(span, offsets))
+    touching = _touching(span, offsets)
     if len(touching) == 0:
         return touching
     between = np.arange(touching[0], touching[-1] + 1)
@@ -322,5 +307,5 @@ def _positions_in(span: Span, offsets: Array) -> Array:
 
 def _token_span(span: Span, offsets: Array) -> Span | None:
     """The tokens of a span of characters; None if none of them is left."""
-    positions = np.flatnonzero(_touches(span, offsets))
+    positions = _touching(span, offsets)
     return (int(positions[0]), int(positions[-1]) + 1) if len(positions) else None

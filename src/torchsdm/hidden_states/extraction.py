@@ -95,12 +95,8 @@ class Progress(tqdm):
     def __init__(self, total: int | None, unit: str, description: str | None = None, *, shown: bool = True) -> None:
         super().__init__(total=total, desc=description, unit=unit, disable=None if shown else True)
 
-    def skip_to(self, n: int) -> None:
-        """Move on to n without work: what an earlier run did, or what need not be done."""
-        self.skip(n - self.n)
-
     def skip(self, n: int) -> None:
-        """Move on by n without work."""
+        """Move on by n without work: what an earlier run did, or what need not be done."""
         if not self.disable:
             self.n += n
             self.last_print_n += n

@@ -455,25 +455,23 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         description: str = "hidden states",
         ahead: _Ahead | None = None,
     ) -> Iterator[tuple[Sequence[Document], ExtractedStates]]:
-        """Blocks of documents after the first ``skip``, each with its states, stored or made now.
-
-        With ``ahead``, somebody else makes them.
-        """
+        """Blocks of documents after the first ``skip``, each with its states, stored or made now: ``ahead`` or here."""
         n_done = min(skip * size, len(documents))
         with Progress(len(documents), "doc", description, shown=self.verbose) as progress:
-            progress.skip_to(n_done)
+            progress.skip(n_done)
             blocks: NumberedBlocks = enumerate(islice(documents.blocks(size), skip, None))
-            if ahead is not None:
-                blocks = ahead.watch(blocks)
-            for number, block in blocks:
+            for number, block in blocks if ahead is None else ahead.watch(blocks):
 
-                def extracted(block: Sequence[Document] = block) -> ExtractedStates:
-                    return prepared().extract(block, progress.update, documents.name)  # loads the model if need be
+                def make(number: int = number, block: Sequence[Document] = block) -> ExtractedStates:
+                    states = None if ahead is None else ahead.take(number)
+                    if states is None:
+                        return prepared().extract(block, progress.update, documents.name)  # loads the model if need be
+                    progress.update(len(states))
+                    return states
 
-                make: Make = extracted if ahead is None else partial(ahead.take, number, progress.update, extracted)
                 yield block, keep(block, make)
                 n_done += len(block)
-                progress.skip_to(n_done)  # documents that were stored already
+                progress.skip(n_done - progress.n)  # documents that were stored already
 
 
 @dataclass(frozen=True)
@@ -542,14 +540,10 @@ class _Ahead:
         self._next: tuple[int, ExtractedStates] | None = None
         return blocks
 
-    def take(self, number: int, on_batch: Callable[[int], object], make: Make) -> ExtractedStates:
-        """The states of a block; made here if it seemed to be stored but cannot be read."""
+    def take(self, number: int) -> ExtractedStates | None:
+        """The states of a block; None if it seemed to be stored, and so was not extracted."""
         while self._next is None or self._next[0] < number:
             self._next = next(self._made, None)
             if self._next is None:
-                return make()
-        if self._next[0] != number:
-            return make()
-        states = self._next[1]
-        on_batch(len(states))
-        return states
+                return None
+        return self._next[1] if self._next[0] == number else None

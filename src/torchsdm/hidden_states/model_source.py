@@ -109,9 +109,9 @@ def find_model(reference: str, revision: str | None = None) -> ModelSource:
     if path.suffix == ".gguf":
         return ModelSource(reference, path.parent, path, None, None)
     if path.suffix == ".onnx":
-        return _onnx_source(reference, path, None)
+        return _onnx_source(reference, [path], None)
     if not (path / "config.json").is_file() and (path.parent / "config.json").is_file() and _onnx_files(path):
-        return _onnx_source(reference, _onnx_file(path), None)
+        return _onnx_source(reference, _onnx_files(path), None)
     return _in_directory(reference, path, None)
 
 
@@ -160,7 +160,7 @@ def _in_directory(reference: str, directory: Path, revision: str | None) -> Mode
     transformer = _sentence_transformer(directory) if is_sentence else directory
     if is_sentence or (directory / "config.json").is_file():
         if not weight_files(transformer) and _onnx_files(transformer):
-            return _onnx_source(reference, _onnx_file(transformer), revision)
+            return _onnx_source(reference, _onnx_files(transformer), revision)
         limit = _sentence_limit(transformer) if is_sentence else None
         return ModelSource(reference, transformer, None, revision, limit)
     configured = (path.parent for path in directory.rglob("config.json"))
@@ -186,16 +186,12 @@ def _onnx_files(directory: Path) -> list[Path]:
     return next((paths for paths in kinds if paths), [])
 
 
-def _onnx_file(directory: Path) -> Path:
-    files = _onnx_files(directory)
-    if len(files) != 1:
+def _onnx_source(reference: str, files: list[Path], revision: str | None) -> ModelSource:
+    """The model in the one ONNX file, with the configuration and tokenizer beside it or in the folder around it."""
+    file, *others = files
+    if others:
         listed = ", ".join(path.name for path in files[:5])
-        raise BackboneError(f"{files[0].parent} has several ONNX files: {listed}. Give the path of the one you want.")
-    return files[0]
-
-
-def _onnx_source(reference: str, file: Path, revision: str | None) -> ModelSource:
-    """The model in an ONNX file, with the configuration and tokenizer beside it or in the folder around it."""
+        raise BackboneError(f"{file.parent} has several ONNX files: {listed}. Give the path of the one you want.")
     for directory in (file.parent, file.parent.parent):
         if (directory / "config.json").is_file():
             return ModelSource(reference, directory, None, revision, _sentence_limit(directory), file)
@@ -300,15 +296,15 @@ def _reading(path: Path) -> Iterator[Any]:
 
 def _content_digest(path: Path) -> str:
     """SHA-256 of a file; in the hub's cache a large file is a link to a file of that name."""
-    if path.is_symlink() and _SHA256.fullmatch(name := Path(os.readlink(path)).name):
-        return name
     try:
+        if path.is_symlink() and _SHA256.fullmatch(name := path.readlink().name):
+            return name
         status = path.stat()
-        return _digest_of(str(path.resolve()), status.st_size, status.st_mtime_ns)
+        return _digest_of(path.resolve(), status.st_size, status.st_mtime_ns)
     except OSError as error:
         raise BackboneError(f"{path} cannot be read: {error}.") from error
 
 
 @lru_cache(maxsize=1024)
-def _digest_of(path: str, size: int, modified: int) -> str:
-    return file_digest(Path(path))
+def _digest_of(path: Path, size: int, modified: int) -> str:
+    return file_digest(path)
