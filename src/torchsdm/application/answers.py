@@ -34,10 +34,8 @@ Like: TypeAlias = Callable[[], Row]  # makes a row like those to be written
 
 def decision_schema() -> dict[str, Any]:
     """The JSON schema of a row."""
-    schema: dict[str, Any] = json.loads(
-        files("torchsdm.application").joinpath("decision.schema.json").read_text(encoding="utf-8")
-    )
-    return schema
+    text = files("torchsdm.application").joinpath("decision.schema.json").read_text(encoding="utf-8")
+    return dict(json.loads(text))
 
 
 def answer_rows(
@@ -51,19 +49,10 @@ def answer_rows(
 ) -> list[dict[str, Any]]:
     """Decide on a block of states: one row per input, with its id, its line, and the fields of ``Decisions.to_dicts``.
 
-    Parameters
-    ----------
-    classifier : SDMClassifier or SDMEnsemble
-    block : LabelledStates
-        Inputs without ids are numbered from 0.
-    k : int
-        If k > 0, a row also has ``exemplars``, the k nearest training examples.
-    calibration : bool
-        If k > 0, whether a row also has the calibration points like the input, as ``Explanation`` does.
-    texts : bool
-        Whether a row also has the text of its input and of the examples behind it.
-    guard : DriftGuard, optional
-        Watches the stream of inputs that the block belongs to; not for an ensemble, which has none.
+    Inputs without ids are numbered from 0. If k > 0, a row also has ``exemplars``, the k nearest training examples, and
+    with ``calibration`` the calibration points like the input, as ``Explanation`` does. With ``texts`` it has the text
+    of its input and of the examples behind it. The ``guard`` watches the stream of inputs that the block belongs to;
+    not for an ensemble, which has none.
     """
     watched: dict[str, Any] = {} if guard is None else {"guard": guard}
     states = block.hidden_states

@@ -97,22 +97,12 @@ class SavedModel:
         bad: BadRows | None = None,
         again: bool = False,
     ) -> Reading:
-        """Open an input.
+        """Open an input: a path, an address, or - for JSON lines on standard input.
 
-        Parameters
-        ----------
-        source : str
-            A path, an address, or - for JSON lines on standard input.
-        columns : Columns
-        needs_labels : bool
-            Whether a row without a label is an error.
-        takes_labels : bool
-            Whether labels are read if there are any: for every row or for none.
-        bad : dict, optional
-            Where rows that cannot be decided on are noted, by number, before the block that follows them. By default
-            the first is an error. An input without any other row is an error too.
-        again : bool
-            Whether the input will be read once more.
+        With ``needs_labels`` a row without a label is an error; with ``takes_labels`` labels are read if there are any,
+        for every row or for none. Rows that cannot be decided on are noted in ``bad``, by number, before the block that
+        follows them; by default the first is an error, and an input without any other row always is. With ``again`` the
+        input will be read once more.
         """
         rejects, with_labels = bad is not None, needs_labels or takes_labels
         opened = Source.open(source, again=again or with_labels or not rejects)

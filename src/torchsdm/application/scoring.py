@@ -67,22 +67,11 @@ def score(
     guard: DriftGuard | None = None,
     backend: RayBackend | None = None,
 ) -> Scores:
-    """Decide on every row of an input and write the decisions.
+    """Decide on every row of an input and write the decisions, by default to standard output as JSON lines.
 
-    Parameters
-    ----------
-    saved, source, columns
-        As for ``SavedModel.reading``.
-    output : path, optional
-        The file to write, in the format of its name; by default standard output, as JSON lines.
-    k, texts
-        As for ``answer_rows``.
-    strict : bool
-        Whether a row that cannot be read is an error. By default it is rejected.
-    guard : DriftGuard, optional
-        Watches the inputs that are decided on, in their order.
-    backend : RayBackend, optional
-        A cluster, to decide there; blocks that are finished are kept in ``parts_of(output)`` until all are.
+    Input and columns are as for ``SavedModel.reading``, k and texts as for ``answer_rows``. A row that cannot be read
+    is rejected, or an error if ``strict``. The ``guard`` watches the inputs that are decided on, in their order. With a
+    ``backend`` a cluster decides; blocks that are finished are kept in ``parts_of(output)`` until all are.
     """
     folder = None if backend is None or output is None else parts_of(output)
     scores = Scores()
@@ -119,15 +108,9 @@ def score_blocks(
 ) -> Iterator[list[Row]]:
     """The rows for every block of an input, in order; rows that are noted in ``bad`` are among them, rejected.
 
-    Parameters
-    ----------
-    saved, source, columns, k, texts, guard, backend
-        As for ``score``. Replicas on a cluster load the model as it is on disk.
-    bad
-        As for ``SavedModel.reading``.
-    folder : path, optional
-        Where a cluster's finished blocks are kept, to go on from: created if missing, and refused if it belongs to
-        another job. ``remove_finished`` removes it once the rows are somewhere safe.
+    The rest is as for ``score``; replicas on a cluster load the model as it is on disk. A cluster's finished blocks are
+    kept in ``folder``, to go on from: created if missing, and refused if it belongs to another job. ``remove_finished``
+    removes it once the rows are somewhere safe.
     """
     reading = saved.reading(source, columns, bad=bad, again=folder is not None)
     with ExitStack() as stack:

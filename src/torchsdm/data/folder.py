@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import chain, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -44,19 +44,9 @@ _LOCK_NAME = ".lock"
 class FolderWriter:
     """Writes the states of one run, resuming an earlier one. Use it as a context manager.
 
-    Parameters
-    ----------
-    directory : path
-        Created if missing. A folder made from another origin or other documents is refused.
-    origin : StatesOrigin
-    documents : str
-        The fingerprint of all documents.
-    n_rows : int
-        Documents in the whole run.
-    shard_size : int
-        Documents per block. A resumed run keeps the size it started with.
-    facts : mapping, optional
-        What is worth recording but does not affect states, such as versions.
+    The directory is created if missing; one made from another origin or other documents, of which ``documents`` is the
+    fingerprint, is refused. A block has ``shard_size`` documents; a resumed run keeps the size it started with.
+    ``facts`` are worth recording but do not affect states, such as versions.
     """
 
     def __init__(
@@ -242,10 +232,6 @@ class StatesFolder:
             except (OSError, ValueError) as error:
                 raise ModelFileError(f"{path} is damaged: {error}.") from error
             yield examples
-
-    def examples(self) -> Iterator[dict[str, Any]]:
-        """The ids, texts and labels of all rows, in order."""
-        return chain.from_iterable(self.block_examples())
 
     def block_arrays(self, *, verify: bool = False) -> Iterator[dict[str, Array]]:
         """The arrays of each block in turn; with ``verify``, the digests of its files are checked first.

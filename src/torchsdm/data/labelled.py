@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -195,21 +195,13 @@ class LabelledStates:
         if len(rows) and isinstance(rows[0], (bool, np.bool_)):
             raise InvalidTypeError("'rows' of LabelledStates.take must be row numbers. Got a mask; use its nonzero().")
         chosen = [int(row) for row in rows]
-
-        def listed(values: Any) -> Any:
-            return None if values is None else [values[row] for row in chosen]
-
-        return LabelledStates(
-            _rows(self.hidden_states, chosen),
-            as_label_array(listed(self.labels)) if isinstance(self.labels, list) else _rows(self.labels, chosen),
-            listed(self.ids),
-            listed(self.texts),
-            _rows(self.label_logits, chosen),
-            self.logit_labels,
-            self.origin,
-            listed(self.places),
-            listed(self.numbers),
-        )
+        columns = {name: _rows(getattr(self, name), chosen) for name in ("hidden_states", "labels", "label_logits")}
+        if isinstance(self.labels, list):
+            columns["labels"] = as_label_array([self.labels[row] for row in chosen])
+        for name in _LISTED:
+            values = getattr(self, name)
+            columns[name] = None if values is None else [values[row] for row in chosen]
+        return replace(self, **columns)
 
 
 def join_states(blocks: Sequence[LabelledStates]) -> LabelledStates:

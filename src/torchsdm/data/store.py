@@ -139,10 +139,7 @@ class ExtractionCounts:
 class StatesStore:
     """Blocks of states in a folder, made once and reused; processes that want the same block wait for each other.
 
-    Parameters
-    ----------
-    directory : path
-        Created when the first block is stored.
+    The folder is created when the first block is stored.
     """
 
     def __init__(self, directory: str | Path) -> None:

@@ -56,22 +56,10 @@ def batches_by_length(lengths: Sequence[int], budget: int, max_padding: float = 
 
 
 def pool(states: Tensor, spans: Sequence[Sequence[Span]], parts: Sequence[str]) -> Tensor:
-    """h = [parts of each span] for a batch of padded sequences, in float32.
+    """h = [parts of each span] (B, P, parts * H) for states (B, L, H) of padded sequences, in float32.
 
-    Parameters
-    ----------
-    states : (B, L, H)
-    spans : (B, P)
-        The same number P of spans for each sequence; none reaches into its padding.
-    parts : sequence of str
-
-    Returns
-    -------
-    (B, P, len(parts) * H)
-
-    Notes
-    -----
-    Each span is reduced separately, so the result does not depend on what else is in the batch.
+    Each sequence has the same number P of spans, none of which reaches into its padding. Each span is reduced
+    separately, so the result does not depend on what else is in the batch.
     """
     # (B, L, H) -> (B, P, parts * H)
     return torch.stack(
@@ -227,12 +215,8 @@ def judge_own_answers(states: LabelledStates) -> LabelledStates:
 
     Its answer is the word with the largest logit, p its probability among the words. The label is 1 if the answer is
     the given label and 0 if it is not, and the label logits become log(1 - p) and log p: what the language model itself
-    thinks of its answer.
-
-    Parameters
-    ----------
-    states : LabelledStates
-        With the right answers as labels, and the language model's logits of the answers it may give.
+    thinks of its answer. The states come with the right answers as labels, and with the language model's logits of the
+    answers it may give.
     """
     if states.labels is None or states.label_logits is None or states.logit_labels is None:
         raise InvalidInputError(

@@ -85,15 +85,10 @@ def without_volatile(settings: Any) -> Any:
 def find_model(reference: str, revision: str | None = None) -> ModelSource:
     """Find a language model by what a user calls it.
 
-    Parameters
-    ----------
-    reference : str
-        A directory; a ``.gguf`` or ``.onnx`` file; ``package:NAME`` for the model inside an installed Python package of
-        that import name, or ``package:NAME/sub/folder`` for one of several; or the name of a repository on the Hugging
-        Face hub, which is downloaded or taken from the cache. Where there are torch weights and an ONNX file, the
-        latter is found by the path of the file or of its folder.
-    revision : str, optional
-        Branch, tag or commit of a hub repository.
+    ``reference`` is a directory; a ``.gguf`` or ``.onnx`` file; ``package:NAME`` for the model inside an installed
+    Python package of that import name, or ``package:NAME/sub/folder`` for one of several; or the name of a repository
+    on the Hugging Face hub, which is downloaded or taken from the cache, at a branch, tag or commit (``revision``).
+    Where there are torch weights and an ONNX file, the latter is found by the path of the file or of its folder.
     """
     if reference.startswith(PACKAGE_PREFIX):
         name, _, inside = reference.removeprefix(PACKAGE_PREFIX).partition("/")
