@@ -197,11 +197,8 @@ def _write_parquet(file: IO[Any], blocks: Blocks, like: Like | None = None) -> N
     pa = _pyarrow()
 
     def table(rows: Sequence[Row]) -> Any:
-        flat_rows = [flat(row) for row in rows]
-        columns = {name: [row[name] for row in flat_rows] for name in flat_rows[0]}
-        if {type(name) for name in columns["id"]} != {int}:
-            columns["id"] = [str(name) for name in columns["id"]]
-        return pa.table(columns)
+        are_words = {type(row["id"]) for row in rows} != {int}
+        return pa.Table.from_pylist([flat({**row, "id": str(row["id"])} if are_words else row) for row in rows])
 
     tables = [table(rows) for rows in blocks]
     if not tables:

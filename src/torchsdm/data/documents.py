@@ -218,8 +218,7 @@ class Documents:
         check_positive(size, "size", "Documents.blocks", integer=True)
         report = DocumentReport(bad_rows={} if bad is None else bad)
         documents = iter(self) if bad is None else self._pass(report, in_passing=True)
-        while block := list(islice(documents, size)):
-            yield block
+        yield from iter(lambda: list(islice(documents, size)), [])
         if bad is not None:
             self._check(report)
 

@@ -211,12 +211,17 @@ def _row_blocks(request: _Request) -> Iterator[LabelledStates]:
     shape = usual_shape((row.get(keys[0]) for row in readable), request.width)
     checked = _checked_rows(request, keys, shape, rows, unit, dtype)
 
-    while block := list(islice(checked, request.size)):
+    def next_block() -> LabelledStates | None:  # a function, so that nothing of a block is kept for the next
+        block = list(islice(checked, request.size))
+        if not block:
+            return None
         numbers, places, values, *others = zip(*block, strict=True)
         columns: list[Any] = [
             None if key is None else list(column) for key, column in zip(keys[1:], others, strict=True)
         ]
-        yield replace(LabelledStates(np.stack(values), *columns), places=list(places), numbers=numbers)
+        return replace(LabelledStates(np.stack(values), *columns), places=list(places), numbers=numbers)
+
+    yield from iter(next_block, None)
 
 
 def _checked_rows(

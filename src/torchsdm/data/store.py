@@ -153,7 +153,13 @@ class StatesStore:
         stored = read_block(path)
         if stored is None:
             with self._locked(digest(origin.identity())):
-                stored = read_block(path) or self._made(path, make)
+                stored = read_block(path)
+                if stored is None:
+                    begin = time.perf_counter()
+                    stored = StoredBlock(make(), time.perf_counter() - begin)
+                    with self._writing():
+                        write_block(path, stored.states, seconds=str(stored.seconds))
+                    self.counts.n_extracted += len(stored.states)
         self.counts.n_documents += len(documents)
         self.counts.n_tokens += int(stored.states.n_tokens.sum())
         self.counts.n_cut += int((stored.states.n_cut > 0).sum())
@@ -175,15 +181,6 @@ class StatesStore:
                 with self._writing():
                     replace_file(path, strict_json(stored.to_json()).encode())
         return stored
-
-    def _made(self, path: Path, make: Make) -> StoredBlock:
-        begin = time.perf_counter()
-        states = make()
-        seconds = time.perf_counter() - begin
-        with self._writing():
-            write_block(path, states, seconds=str(seconds))
-        self.counts.n_extracted += len(states)
-        return StoredBlock(states, seconds)
 
     @contextmanager
     def _locked(self, name: str) -> Iterator[None]:
