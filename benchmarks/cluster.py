@@ -18,7 +18,7 @@ from measure import THREADS, Figure, compare, judged, seconds
 from problems import clouds, support_of
 
 from torchsdm.cluster import ShardedSupport, Shards
-from torchsdm.matching import SupportSet, _products
+from torchsdm.matching import SupportSet, search
 
 SUPPORT, M, BATCH = 200_000, 256, 1_000
 N_SHARDS = (1, 2, 4)
@@ -149,12 +149,12 @@ def _bytes_held(support: SupportSet) -> int:
 
 def _twice(alone: SupportSet, queries: Any, predictions: Any) -> Figure:
     """What it costs if products are not kept, as on a shard of more than two million exemplars."""
-    kept = _products._KEPT_BLOCKS
+    kept = search._KEPT_BLOCKS
 
     def match(n_blocks: int) -> None:
-        _products._KEPT_BLOCKS = n_blocks
+        search._KEPT_BLOCKS = n_blocks
         alone.match(queries, predictions)
-        _products._KEPT_BLOCKS = kept
+        search._KEPT_BLOCKS = kept
 
     return compare(f"{BATCH:,} × {SUPPORT:,} × {M}, {TWICE}", lambda: match(0), "the same, kept", lambda: match(kept))
 

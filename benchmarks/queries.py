@@ -11,7 +11,7 @@ from problems import classifier_of_the_paper_s_size, clouds, states, support_of
 
 from torchsdm.errors import SDMWarning
 from torchsdm.matching import DEFAULT_BLOCK_SIZE
-from torchsdm.matching._products import Products
+from torchsdm.matching.search import Products
 
 
 def run() -> Iterator[Figure]:

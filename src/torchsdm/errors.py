@@ -158,21 +158,17 @@ def warn_user(said: str | SDMWarning, category: type[SDMWarning] = SDMWarning, r
     warnings.warn(category(said, remedy=remedy) if isinstance(said, str) else said, stacklevel=depth + 1)
 
 
-NotFittedError: type[TorchSDMError]  # made by __getattr__
+NotFittedError: type[TorchSDMError]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "NotFittedError":
-        return globals().setdefault(name, _not_fitted())
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def _not_fitted() -> type[TorchSDMError]:
     """The one exception that is also scikit-learn's, made when first used: scikit-learn takes seconds to import."""
+    if name != "NotFittedError":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import sklearn.exceptions
 
     class NotFittedError(TorchSDMError, sklearn.exceptions.NotFittedError):
         """A method that needs a fitted estimator was called before ``fit``."""
 
-    NotFittedError.__qualname__ = "NotFittedError"  # so that it can be pickled by name
-    return NotFittedError
+    NotFittedError.__qualname__ = name  # so that it can be pickled by name
+    return globals().setdefault(name, NotFittedError)

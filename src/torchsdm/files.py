@@ -5,13 +5,12 @@ from __future__ import annotations
 import getpass
 import hashlib
 import json
-import math
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 TEMPORARY_PREFIX = ".writing-"  #: of unfinished files; the next write removes those that a crash left
 
@@ -121,21 +120,11 @@ def file_problem(directory: Path, entry: dict[str, Any], *, with_digest: bool) -
 def parse_json(text: str | bytes) -> Any:
     """A value from JSON that can be written again; anything else, NaN and half characters too, is a ValueError."""
     try:
-        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
-        json.dumps(value, ensure_ascii=False).encode()
+        value = json.loads(text)
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
         return value
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-
-
-def _finite(text: str) -> float:
-    """A number as it is written; one too large for a float would become infinite."""
-    number = float(text)
-    return number if math.isfinite(number) else _refuse_constant(text)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def strict_json(value: Any) -> str:

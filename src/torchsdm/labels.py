@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, Remedy, warn_user
 from torchsdm.validation import Array, check_choice, check_positive, is_storable_label
-from torchsdm.wording import counted, is_one_edit_away
+from torchsdm.wording import counted, is_one_edit_away, listed
 
 _SHORTEST_WORD = 3  # of which one letter may be a slip; of a shorter one it is another word
 
@@ -27,13 +27,18 @@ class LabelCodes:
     classes: Array
     outside: tuple[Any, ...] = ()
 
-    def encode(self, labels: Iterable[Any], caller: str) -> Tensor:
-        """Class numbers of labels that must all be classes."""
-        return self._numbers(labels, self.classes.tolist(), caller)
-
-    def encode_with_outside(self, labels: Iterable[Any], caller: str) -> Tensor:
-        """Numbers of labels that may be outside the classes but must be known (see ``extended``)."""
-        return self._numbers(labels, [*self.classes.tolist(), *self.outside], caller)
+    def encode(self, labels: Iterable[Any], caller: str, *, with_outside: bool = False) -> Tensor:
+        """Numbers of labels that must be classes or, ``with_outside``, known labels outside them (``extended``)."""
+        values = [*self.classes.tolist(), *(self.outside if with_outside else ())]
+        number = {value: position for position, value in enumerate(values)}
+        labels = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
+        unseen = {repr(label): label for label in labels if label not in number}
+        if unseen:
+            first = listed([unseen[shown] for shown in sorted(unseen)])
+            raise InvalidInputError(
+                f"'y' of {caller} must contain only labels seen in fit ({listed(values, 10)}). Got {first}."
+            )
+        return torch.tensor([number[label] for label in labels], dtype=torch.int64)
 
     def extended(self, labels: Sequence[Any], caller: str) -> LabelCodes:
         """The same codes, with new numbers for labels that have none yet."""
@@ -51,16 +56,6 @@ class LabelCodes:
         """Labels of class numbers, as plain Python values."""
         values = [*self.classes.tolist(), *self.outside]
         return [values[number] for number in numbers.tolist()]
-
-    def _numbers(self, labels: Iterable[Any], values: list[Any], caller: str) -> Tensor:
-        number = {value: position for position, value in enumerate(values)}
-        labels = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
-        unseen = sorted({repr(label) for label in labels if label not in number})
-        if unseen:
-            shown = ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else "")
-            expected = ", ".join(repr(value) for value in values[:10]) + (", ..." if len(values) > 10 else "")
-            raise InvalidInputError(f"'y' of {caller} must contain only labels seen in fit ({expected}). Got {shown}.")
-        return torch.tensor([number[label] for label in labels], dtype=torch.int64)
 
 
 def as_label_array(labels: Sequence[Any]) -> Array:
@@ -81,13 +76,7 @@ def label_array(labels: Sequence[Any], caller: str) -> Array:
 
 
 def check_pools(pools: Mapping[str, Sequence[Any]], classes: Array, caller: str) -> Array:
-    """The number of the pool of each class (C,), from lists of classes by the name of a pool.
-
-    Examples
-    --------
-    >>> check_pools({"money": ["pay", "balance"], "travel": ["book"]}, np.array(["balance", "book", "pay"]), "fit")
-    array([0, 1, 0])
-    """
+    """The number of the pool of each class (C,), from lists of classes by the name of a pool."""
     number: dict[Any, int] = {}
     for position, (pool, names) in enumerate(pools.items()):
         if isinstance(names, str):
@@ -121,10 +110,10 @@ def warn_of_lookalikes(labels: Array, what: str) -> None:
     alike: dict[str, list[str]] = {}
     for name, count in zip(*(values.tolist() for values in np.unique(labels, return_counts=True)), strict=True):
         alike.setdefault("".join(str(name).split()).casefold(), []).append(f"{name!r} ({counted(count, 'example')})")
-    listed = "; ".join(" and ".join(names) for names in alike.values() if len(names) > 1)
-    if listed:
+    split = "; ".join(" and ".join(names) for names in alike.values() if len(names) > 1)
+    if split:
         warn_user(
-            f"{what} has classes whose names differ only in case or white space: {listed}. If they are one class, give "
+            f"{what} has classes whose names differ only in case or white space: {split}. If they are one class, give "
             "them one name.",
             DataWarning,
         )
@@ -145,14 +134,7 @@ def stripped_labels(labels: Any) -> Any:
 def check_known_labels(
     labels: Sequence[Any], classes: Array, where: str, *, to: str = "support", allow_new: bool = False
 ) -> None:
-    """Refuse labels outside the classes. Only the support may have them, and only if that is asked for.
-
-    Examples
-    --------
-    >>> check_known_labels(["World", "Wrold"], np.array(["Sports", "World"]), "new.jsonl", to="calibration")
-    Traceback (most recent call last):
-    torchsdm.errors.InvalidInputError: new.jsonl: 'Wrold' (1 example) is not a class of the model; 'World' is.
-    """
+    """Refuse labels outside the classes. Only the support may have them, and only if that is asked for."""
     known = set(classes.tolist())
     strange = [label for label in labels if not is_storable_label(label) or label not in known]
     if not strange or (allow_new and to == "support"):
@@ -170,22 +152,18 @@ def near_miss(label: Any, classes: Iterable[Any]) -> Any | None:
 
     They differ in type, case or white space alone, or are one edit away, digits apart: 'topic-2' is not a misspelt
     'topic-1'.
-
-    Examples
-    --------
-    >>> near_miss("Wrold", ["World", "Sports"])
-    'World'
     """
-    return next((one for one in classes if _is_alike(_plain(label), _plain(one))), None)
+    label = _plain(label)
+    for one in classes:
+        name = _plain(one)
+        is_long = min(len(label), len(name)) >= _SHORTEST_WORD
+        if label == name or (is_long and _digits(label) == _digits(name) and is_one_edit_away(label, name)):
+            return one
+    return None
 
 
 def _plain(label: Any) -> str:
     return " ".join(str(label).casefold().split())
-
-
-def _is_alike(a: str, b: str) -> bool:
-    is_slip = min(len(a), len(b)) >= _SHORTEST_WORD and _digits(a) == _digits(b) and is_one_edit_away(a, b)
-    return a == b or is_slip
 
 
 def _digits(text: str) -> str:
@@ -230,12 +208,10 @@ def by_class(values: Mapping[Any, Any], classes: Array, name: str, caller: str) 
     if unknown is not None:
         near = difflib.get_close_matches(str(unknown), [str(label) for label in labels], n=1)
         meant = f" Did you mean {near[0]!r}?" if near else ""
-        listed = ", ".join(repr(label) for label in labels[:10]) + (", ..." if len(labels) > 10 else "")
         raise InvalidInputError(
-            f"'{name}' of {caller} must name classes: {listed}. Got {unknown!r}, which is not one.{meant}"
+            f"'{name}' of {caller} must name classes: {listed(labels, 10)}. Got {unknown!r}, which is not one.{meant}"
         )
     missing = [label for label in labels if label not in given and str(label) not in given]
     if missing:
-        shown = ", ".join(repr(label) for label in missing[:5]) + (", ..." if len(missing) > 5 else "")
-        raise InvalidInputError(f"'{name}' of {caller} must name every class. Nothing was given for {shown}.")
+        raise InvalidInputError(f"'{name}' of {caller} must name every class. Nothing was given for {listed(missing)}.")
     return tuple(given[label] if label in given else given[str(label)] for label in labels)

@@ -19,25 +19,13 @@ _TARGETS = 6  # classes, above which targets are described by their range
 
 
 def shortened(text: str, length: int = 80) -> str:
-    r"""A text on one line, cut to at most ``length`` characters.
-
-    Examples
-    --------
-    >>> shortened("one  line,\nand another", 12)
-    'one line, a…'
-    """
+    """A text on one line, cut to at most ``length`` characters."""
     flat = " ".join(text.split())
     return flat if len(flat) <= length else f"{flat[: length - 1]}…"
 
 
 def is_one_edit_away(a: str, b: str) -> bool:
-    """Whether one insertion, deletion, substitution or swap of neighbouring letters makes b of a.
-
-    Examples
-    --------
-    >>> is_one_edit_away("Wrold", "World"), is_one_edit_away("World", "Word"), is_one_edit_away("World", "World")
-    (True, True, False)
-    """
+    """Whether one insertion, deletion, substitution or swap of neighbouring letters makes b of a."""
     if a == b or abs(len(a) - len(b)) > 1:
         return False
     first = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
@@ -48,47 +36,23 @@ def is_one_edit_away(a: str, b: str) -> bool:
 
 
 def counted(n: int, what: str) -> str:
-    """A number of things.
-
-    Examples
-    --------
-    >>> counted(1, "example"), counted(1200, "example")
-    ('1 example', '1,200 examples')
-    """
+    """A number of things."""
     return f"{n:,} {what}{'s' * (n != 1)}"
 
 
 def percent(share: float) -> str:
-    """A share to three digits.
-
-    Examples
-    --------
-    >>> percent(0.9), percent(0.98666)
-    ('90 %', '98.7 %')
-    """
+    """A share to three digits."""
     return f"{100 * share:.3g} %"
 
 
 def listed(names: Sequence[Any], most: int = _LISTED) -> str:
-    """The first of some names.
-
-    Examples
-    --------
-    >>> listed(["ham", "spam"]), listed(range(9))
-    ("'ham', 'spam'", '0, 1, 2, 3, 4 and 4 more')
-    """
+    """The first of some names."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(map(repr, names[:most])) + more
 
 
 def of_100(n: int, n_total: int) -> str:
-    """A count of inputs as people say it: of all, or of 100; never none or all unless it is exactly that.
-
-    Examples
-    --------
-    >>> of_100(3, 60), of_100(730, 1000), of_100(2, 1000), of_100(0, 1000)
-    ('3 of 60 inputs', '73 of 100 inputs', '2 of 1,000 inputs', 'none of the 1,000 inputs')
-    """
+    """A count of inputs as people say it: of all, or of 100; never none or all unless it is exactly that."""
     if n in (0, n_total):
         return f"{'none' if n == 0 else 'all'} of the {n_total:,} inputs"
     hundredths = round(100 * n / n_total)
@@ -101,13 +65,7 @@ def of_100(n: int, n_total: int) -> str:
 
 
 def described(target: float | tuple[float, ...], class_names: Sequence[Any] | None = None) -> str:
-    """A target: alpha, or the alpha of each class.
-
-    Examples
-    --------
-    >>> described(0.95), described((0.9, 0.99), ["ham", "spam"])
-    ('0.95', "0.9 for 'ham', 0.99 for 'spam'")
-    """
+    """A target: alpha, or the alpha of each class."""
     if not isinstance(target, tuple):
         return f"{target:g}"
     if len(target) > _TARGETS:
@@ -117,26 +75,14 @@ def described(target: float | tuple[float, ...], class_names: Sequence[Any] | No
 
 
 def often(target: float | tuple[float, ...], class_names: Sequence[Any] | None = None) -> str:
-    """How often answers are right that reach a target.
-
-    Examples
-    --------
-    >>> often(0.9), often((0.9, 0.99), ["ham", "spam"])
-    ('at least 90 % of the time', "at least as often as asked (0.9 for 'ham', 0.99 for 'spam')")
-    """
+    """How often answers are right that reach a target."""
     if isinstance(target, tuple):
         return f"at least as often as asked ({described(target, class_names)})"
     return f"at least {100 * target:.6g} % of the time"
 
 
 def group_name(kind: str, classes: Sequence[Any]) -> str:
-    """A group by its kind, 'class', 'prediction' or 'all', and the names of its classes.
-
-    Examples
-    --------
-    >>> group_name("class", ["ham"]), group_name("prediction", range(4)), group_name("all", [])
-    ("class 'ham'", 'prediction any of 4 (0, 1, 2, ...)', 'all together')
-    """
+    """A group by its kind, 'class', 'prediction' or 'all', and the names of its classes."""
     if not classes:
         return "all together"
     return f"{kind} {classes[0]!r}" if len(classes) == 1 else f"{kind} {_any_of(classes)}"

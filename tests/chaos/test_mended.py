@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import shutil
 import sqlite3
 import zipfile
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -138,6 +140,13 @@ def test_a_chat_template_ends_within_bounds(template, said, monkeypatch):
 
 def test_a_chat_template_within_bounds_is_rendered():
     assert bounded_text(lambda: "a text \ue000", "The template") == "a text \ue000"
+
+
+def test_a_process_with_over_a_thousand_open_files_renders_templates():
+    with ExitStack() as opened:
+        for _ in range(1100):
+            opened.enter_context(open(os.devnull, "rb"))
+        assert bounded_text(lambda: "a text", "The template") == "a text"
 
 
 # --- Other numbers, without a word ----------------------------------------------------------------------------------

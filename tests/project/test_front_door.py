@@ -77,7 +77,7 @@ def test_type_checkers_see_the_names_that_are_there():
 
 
 def test_help_completion_and_wrong_options_import_nothing_heavy(tmp_path):
-    helps = [["--help"], ["--version"], *([verb, "--help"] for verb in sdm.commands)]
+    helps = [["--help"], ["--version"], *([verb, "--help"] for verb in sdm.list_commands(None))]
     refused = [
         *(["tarin"], ["train"], ["train", "--nonsense"]),
         ["embed", "texts.jsonl", "-o", str(tmp_path / "states")],
@@ -96,8 +96,8 @@ def test_help_completion_and_wrong_options_import_nothing_heavy(tmp_path):
 
 
 def test_a_verb_bundles_its_options():
-    bundled = {"text", "label", "id", "answer", "states", "reference", "device", "batch_tokens"}
+    bundled = {"text", "label", "id", "answer", "states", "language_model", "device", "batch_tokens"}
     for verb in ("predict", "explain", "evaluate", "report", "update"):
-        options = {option.name: option.opts for option in sdm.commands[verb].params}
+        options = {option.name: option.opts for option in sdm.get_command(None, verb).params}
         assert bundled <= set(options)
-        assert options["reference"] == ["-m", "--language-model"]
+        assert options["language_model"] == ["-m", "--language-model"]

@@ -28,7 +28,7 @@ ROOMS: dict[str, set[str]] = {
     "cluster": {"matching", "training", "data", "hidden_states", "model"},
     "estimators": {"matching", "core", "training", "trust", "data", "hidden_states", "model", "cluster"},
     "baselines": {"arithmetic", "matching", "core", "training", "trust", "data", "cluster", "estimators"},
-    "evaluation": {"matching", "core", "training", "model", "trust", "data", "estimators", "baselines"},
+    "evaluation": {"matching", "core", "training", "trust", "data", "estimators", "baselines"},
     "application": {
         *("arithmetic", "core", "training", "model", "trust", "data", "hidden_states", "cluster"),
         *("estimators", "evaluation"),

@@ -69,7 +69,7 @@ def bodies():
 
 def test_a_verb_parses_calls_and_prints():
     found = dict(bodies())
-    assert set(found) == set(sdm.commands)
+    assert set(found) == set(sdm.list_commands(None))
     assert {name: length for name, length in found.items() if length > LONGEST} == {}
 
 
@@ -82,7 +82,7 @@ def parameter(function: Any, name: str) -> Any:
 
 
 def option(verb: str, spelling: str) -> Any:
-    (one,) = (one for one in sdm.commands[verb].params if spelling in one.opts)
+    (one,) = (one for one in sdm.get_command(None, verb).params if spelling in one.opts)
     return one.to_info_dict()["default"]
 
 
@@ -309,7 +309,7 @@ NOT_OPTIONS = {  # parameters of the constructor that sdm train gives in its own
 
 
 def test_training_has_the_defaults_of_the_constructor():
-    options = {one.name: one.to_info_dict()["default"] for one in sdm.commands["train"].params}
+    options = {one.name: one.to_info_dict()["default"] for one in sdm.get_command(None, "train").params}
     shared = {name: value for name, value in OF_TRAINING.items() if name not in NOT_OPTIONS}
     assert {name: options.get(name, "missing") for name in shared} == shared
     assert {name: one.default for name, one in inspect.signature(SDMEnsemble).parameters.items()} == OF_TRAINING
@@ -329,10 +329,10 @@ def test_training_has_the_defaults_of_the_constructor():
 )
 def test_an_option_is_an_argument_of_what_the_verb_calls(verb, function, own):
     """What the command can ask for, Python can; options of columns, language models and logs have rows of their own."""
-    bundled = {"text", "label", "id", "answer", "states", "reference", "device", "batch_tokens", "prompt"}
+    bundled = {"text", "label", "id", "answer", "states", "language_model", "device", "batch_tokens", "prompt"}
     bundled |= {"prompt_file", "label_words", "system", "max_tokens", "revision", "trust_remote_code"}
     taken = inspect.signature(function).parameters.keys() | inspect.signature(ModelChange).parameters.keys()
-    assert {one.name for one in sdm.commands[verb].params} - bundled - own <= taken
+    assert {one.name for one in sdm.get_command(None, verb).params} - bundled - own <= taken
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_an_option_is_an_argument_of_what_the_verb_calls(verb, function, own):
 )
 def test_what_may_be_chosen_is_the_same(name, choices, options):
     for verb, spelling in options:
-        (one,) = (one for one in sdm.commands[verb].params if spelling in one.opts)
+        (one,) = (one for one in sdm.get_command(None, verb).params if spelling in one.opts)
         assert list(one.type.choices) == list(choices)
     with pytest.raises(InvalidInputError, match="|".join(map(repr, choices))):
         SDMClassifier(n_filters=4, **{name: "nonsense"}).fit(X, y)

@@ -358,7 +358,7 @@ def test_update_numbers_rows_anew_where_a_calibration_point_has_their_number(wor
     small.fit(held["hidden_states"], held["labels"])
     ids = np.roll(np.arange(40), small.calibration_rows_[0])  # a calibration point is number 0
     small.fit(held["hidden_states"], held["labels"], ids=ids.tolist()).save(tmp_path / "model")
-    assert 0 in small.model_.calibration_examples.ids()
+    assert 0 in small.model_.calibration.known.examples.ids()
     np.savez(tmp_path / "one.npz", hidden_states=held["hidden_states"][:1] + 1, labels=held["labels"][:1])
     (summary,) = good("update", tmp_path / "model", "--add", tmp_path / "one.npz", "--json", "--force").rows
     assert (summary["added"], summary["n_support"]) == (1, len(small.training_rows_) + 1)
@@ -384,7 +384,7 @@ def test_texts_come_back_into_both_sets(world, tmp_path):
     (summary,) = good("update", world / "texts", *files, "-o", tmp_path / "more", "--json", "--force").rows
     assert (summary["added"], summary["added_calibration"]) == (20, 20)
     loaded = SDMTextClassifier.load(tmp_path / "more").classifier_
-    assert loaded.model_.calibration_examples.ids()[-20:] == [row["id"] for row in rows[20:]]
+    assert loaded.model_.calibration.known.examples.ids()[-20:] == [row["id"] for row in rows[20:]]
     nameless = write_jsonl(
         tmp_path / "again.jsonl", [{"text": row["text"], "label": row["label"]} for row in rows[:20]]
     )
@@ -586,7 +586,7 @@ def test_an_option_goes_before_the_config_file_and_that_before_the_default(world
 # --- help and completion ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", sorted(sdm.commands))
+@pytest.mark.parametrize("verb", sdm.list_commands(None))
 def test_the_help_of_every_verb_has_an_example(verb):
     done = good(verb, "--help")
     assert "Example" in done.stdout and f"sdm {verb}" in done.stdout

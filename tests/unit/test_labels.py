@@ -7,7 +7,16 @@ import pytest
 import torch
 
 from torchsdm.errors import DataWarning, InvalidInputError
-from torchsdm.labels import LabelCodes, count_classes, label_array, near_miss, stripped_labels, warn_of_lookalikes
+from torchsdm.labels import (
+    LabelCodes,
+    check_known_labels,
+    check_pools,
+    count_classes,
+    label_array,
+    near_miss,
+    stripped_labels,
+    warn_of_lookalikes,
+)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +39,7 @@ def test_labels_outside_the_classes_follow_on():
     extended = codes.extended(["zoo", "ant", "yak", "zoo"], "add")
     assert extended.outside == ("zoo", "yak") and codes.outside == ()
     assert extended.extended(["yak", "elk"], "add").outside == ("zoo", "yak", "elk")  # known ones keep their number
-    numbers = extended.encode_with_outside(np.array(["yak", "bee", "zoo", "ant"]), "add")
+    numbers = extended.encode(np.array(["yak", "bee", "zoo", "ant"]), "add", with_outside=True)
     assert numbers.tolist() == [3, 1, 2, 0]
     assert extended.decode(numbers) == ["yak", "bee", "zoo", "ant"]
 
@@ -47,9 +56,9 @@ def test_unseen_labels_are_listed_but_not_all_of_many():
     codes = LabelCodes(np.arange(20))
     with pytest.raises(InvalidInputError) as caught:
         codes.encode(np.arange(18, 30), "decide")
-    assert "(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ...). Got 20, 21, 22, 23, 24, ..." in str(caught.value)
+    assert "(0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 10 more). Got 20, 21, 22, 23, 24 and 5 more." in str(caught.value)
     with pytest.raises(InvalidInputError, match="Got 99"):
-        codes.encode_with_outside(np.array([99]), "add")
+        codes.encode(np.array([99]), "add", with_outside=True)
 
 
 @pytest.mark.parametrize("missing", [None, float("nan")])
@@ -128,3 +137,14 @@ def test_labels_of_a_file_lose_surrounding_white_space():
 )
 def test_labels_that_look_like_a_class(label, classes, alike):
     assert near_miss(label, classes) == alike
+
+
+def test_a_label_outside_the_classes_is_refused_with_the_class_that_it_looks_like():
+    said = r"^new.jsonl: 'Wrold' \(1 example\) is not a class of the model; 'World' is\.$"
+    with pytest.raises(InvalidInputError, match=said):
+        check_known_labels(["World", "Wrold"], np.array(["Sports", "World"]), "new.jsonl", to="calibration")
+
+
+def test_pools_are_numbered_by_class():
+    pools = {"money": ["pay", "balance"], "travel": ["book"]}
+    assert check_pools(pools, np.array(["balance", "book", "pay"]), "fit").tolist() == [0, 1, 0]

@@ -18,12 +18,16 @@ from torchsdm.wording import (
     STEPS,
     UNPROMISED,
     Promise,
+    counted,
     described,
+    group_name,
     is_one_edit_away,
     limits,
+    listed,
     neighbours,
     of_100,
     often,
+    percent,
     promise_or_why,
     reason,
     shortened,
@@ -225,3 +229,30 @@ def test_one_edit_is_what_making_every_edit_finds():
         made |= {a[:i] + x + a[i + 1 :] for i in places for x in letters}
         made |= {a[:i] + a[i + 1] + a[i] + a[i + 2 :] for i in range(len(a) - 1)}
         assert {b for b in words if is_one_edit_away(a, b)} == made & set(words) - {a}
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (shortened("one  line,\nand another", 12), "one line, a…"),
+        (counted(1, "example"), "1 example"),
+        (counted(1200, "example"), "1,200 examples"),
+        (percent(0.9), "90 %"),
+        (percent(0.98666), "98.7 %"),
+        (listed(["ham", "spam"]), "'ham', 'spam'"),
+        (listed(range(9)), "0, 1, 2, 3, 4 and 4 more"),
+        (of_100(3, 60), "3 of 60 inputs"),
+        (of_100(730, 1000), "73 of 100 inputs"),
+        (of_100(2, 1000), "2 of 1,000 inputs"),
+        (of_100(0, 1000), "none of the 1,000 inputs"),
+        (described(0.95), "0.95"),
+        (described((0.9, 0.99), ["ham", "spam"]), "0.9 for 'ham', 0.99 for 'spam'"),
+        (often(0.9), "at least 90 % of the time"),
+        (often((0.9, 0.99), ["ham", "spam"]), "at least as often as asked (0.9 for 'ham', 0.99 for 'spam')"),
+        (group_name("class", ["ham"]), "class 'ham'"),
+        (group_name("prediction", range(4)), "prediction any of 4 (0, 1, 2, ...)"),
+        (group_name("all", []), "all together"),
+    ],
+)
+def test_numbers_and_names_as_people_say_them(said, expected):
+    assert said == expected

@@ -22,7 +22,7 @@ from torchsdm import SDMClassifier
 from torchsdm.application import LiveModel, SavedModel
 from torchsdm.errors import TorchSDMError
 from torchsdm.estimators import load_classifier
-from torchsdm.model.changes import CHANGES, COLUMNS, DIGESTS, PLACE, head_line, read_history, row_digest
+from torchsdm.model.changes import CHANGES, COLUMNS, head_line, read_history, row_digest
 from torchsdm.model.directory import _config_digest
 from torchsdm.model.review import NewInput, ReviewStore
 from torchsdm.training.callbacks import Checkpointing, _digest, stored_epochs, stored_seed
@@ -213,7 +213,7 @@ class StrangersExamples(_Directory):
     def use(self, classifier: Any) -> None:
         super().use(classifier)
         for model in classifier.models_:
-            sets = [model.examples, model.calibration_examples]
+            sets = [model.examples, model.calibration.known.examples]
             sets += [] if model.certification is None else [model.certification.examples]
             for examples in sets:
                 examples.all()
@@ -303,7 +303,7 @@ class StrangersLog(_Log):
         if how == 0:
             statements.append((random.choice(TRIGGERS).format(table=table), ()))
         elif how == 1:
-            column = random.choice([*COLUMNS[1:], *PLACE, *DIGESTS])
+            column = random.choice(COLUMNS[1:])
             value = random.choice([sql_value(random), json.dumps(any_value(random)), random.choice([0, 1, -1, 10**9])])
             statements.append((f"UPDATE changes SET {column} = ? WHERE version = ?", (value, random.randrange(1, 6))))
         else:
@@ -330,12 +330,11 @@ class StrangersLog(_Log):
 
 def _rechained(path: Path) -> bytes | None:
     """Give every change of a log the digests that belong to it; the line of the head."""
-    names = (*COLUMNS, *PLACE, *DIGESTS)
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         previous, version = "", 0
-        for row in connection.execute(f"SELECT {', '.join(names)} FROM changes ORDER BY version").fetchall():
-            found = dict(zip(names, row, strict=True))
+        for row in connection.execute(f"SELECT {', '.join(COLUMNS)} FROM changes ORDER BY version").fetchall():
+            found = dict(zip(COLUMNS, row, strict=True))
             version = found["version"]
             listed = connection.execute("SELECT id, label, text FROM points WHERE version = ? ORDER BY row", (version,))
             found["points_digest"] = hashlib.sha256(json.dumps([list(one) for one in listed]).encode()).hexdigest()

@@ -23,13 +23,12 @@ from torchsdm.application.describe import (
     summary,
 )
 from torchsdm.application.embed import embed_documents
-from torchsdm.application.evaluate import evaluate_model
+from torchsdm.application.evaluate import evaluate_model, export_model, report_model
 from torchsdm.application.live_model import LiveModel, Snapshot
 from torchsdm.application.requests import AnswerRequest, answer_requests, explain_inputs, given_block
 from torchsdm.application.review import ReviewQueue
 from torchsdm.application.saved_model import SavedModel, continued_guard, guard_state, open_guard, successor
 from torchsdm.application.scoring import Scores, parts_of, remove_finished, score, score_blocks
-from torchsdm.application.share import export_model, report_model
 from torchsdm.application.train import read_training, read_training_parts, train_model
 from torchsdm.application.update import ModelChange, change_requests, recalibrate_model, update_model
 

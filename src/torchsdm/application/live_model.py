@@ -28,10 +28,11 @@ from torchsdm.estimators import (
     load_base,
     replay,
     request_digest,
-    save_as,
+    write_estimator,
 )
 from torchsdm.files import login_name
 from torchsdm.model import (
+    CHANGES,
     UNDO,
     Change,
     Entry,
@@ -89,14 +90,19 @@ class LiveModel:
     """
 
     def __init__(
-        self, path: Path, base: SDMClassifier | SDMEnsemble, log: ReadLog, saved: SavedModel, writer: LogWriter | None
+        self,
+        saved: SavedModel,
+        base: SDMClassifier | SDMEnsemble,
+        log: ReadLog,
+        *,
+        writer: LogWriter | None,
+        mark: tuple[int, ...] | None,
+        verify: bool | None,
+        exclusive: bool,
     ) -> None:
-        self.path = path
-        self.snapshot = Snapshot(log.version, saved)
+        self.path, self.snapshot = saved.path, Snapshot(log.version, saved)
         self._base, self._history, self._writer = base, log.history, writer
-        self._mark: tuple[int, ...] | None = None
-        self._verify: bool | None = None
-        self._is_exclusive = False
+        self._mark, self._verify, self._is_exclusive = mark, verify, exclusive
         self._one_at_a_time = threading.RLock()
 
     @classmethod
@@ -135,7 +141,7 @@ class LiveModel:
         if not path.is_dir():
             raise ModelFileError(f"{path} is not a directory. Give the path that a model was saved to.")
         writer = LogWriter(path.resolve(), login_name() if who is None else who) if writable else None
-        if writer is not None and (exclusive or writer.has_log_folder):
+        if writer is not None and (exclusive or (path / CHANGES).is_dir()):
             writer.lock(wait=0 if exclusive else WAIT)
             if not exclusive:
                 writer.unlock()
@@ -143,16 +149,12 @@ class LiveModel:
             mark = config_mark(path)
             base, log = load_base(path, device=device, verify=verify, backend=backend)
             classifier = replay(base, log)
-            saved = SavedModel.load(
-                path, classifier=classifier, language_model=model, device=device, batch_tokens=batch_tokens
-            )
+            saved = SavedModel.load(path, classifier=classifier, model=model, device=device, batch_tokens=batch_tokens)
         except BaseException:
             if writer is not None:
                 writer.close()
             raise
-        live = cls(path, base, log, saved, writer)
-        live._mark, live._verify, live._is_exclusive = mark, verify, exclusive
-        return live
+        return cls(saved, base, log, writer=writer, mark=mark, verify=verify, exclusive=exclusive)
 
     @property
     def is_writable(self) -> bool:
@@ -253,8 +255,8 @@ class LiveModel:
             changes = writer.next_save(who, why) if self.snapshot.version > self._base.version_ else None
             if changes is None:
                 return None
-            save_as(self.snapshot.saved.classifier, self.path, changes)
-            writer.saved()
+            write_estimator(self.snapshot.saved.classifier, self.path, changes)
+            writer.synchronise()
             self._reload(config_mark(self.path))
             return self._history[-1]
 

@@ -51,7 +51,7 @@ class SavedModel:
         cls,
         path: str | Path,
         *,
-        language_model: str | None = None,
+        model: str | None = None,
         device: str | None = None,
         batch_tokens: int = 4096,
         verify: bool | None = None,
@@ -71,9 +71,9 @@ class SavedModel:
         text_classifier = None
         if classifier.states_origin_ is not None:
             text_classifier = SDMTextClassifier.around(
-                classifier, model=language_model, device=device, batch_tokens=batch_tokens
+                classifier, model=model, device=device, batch_tokens=batch_tokens
             )
-        elif language_model is not None:
+        elif model is not None:
             raise InvalidInputError(
                 f"{path} was trained on states only and has no language model.", remedy=Remedy.NO_LANGUAGE_MODEL
             )

@@ -12,8 +12,7 @@ from torchsdm.arithmetic.exact import (
     rounded_interval,
     whole_lines,
 )
-from torchsdm.arithmetic.loops import LEVELS, call, has_loops, library, loops_in_use
-from torchsdm.arithmetic.threads import blocks, in_shares
+from torchsdm.arithmetic.loops import LEVELS, blocks, call, has_loops, in_shares, library, loops_in_use
 
 __all__ = [
     "LEVELS",

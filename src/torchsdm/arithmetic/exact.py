@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchsdm.arithmetic.loops import call, has_loops
-from torchsdm.arithmetic.threads import blocks, in_shares
+from torchsdm.arithmetic.loops import blocks, call, has_loops, in_shares
 
 _FEW_ROWS = 16  # for so few, converting the weights would take longer than the products
 _CHUNK_ELEMENTS = 1 << 18  # float64 elements at once in the canonical evaluation: 2 MB, which stay in cache
@@ -76,11 +75,6 @@ def empty_float32(*shape: int, device: torch.device) -> Tensor:
     return torch.empty(shape, dtype=torch.float32, device=device)
 
 
-def empty_float64(*shape: int, device: torch.device) -> Tensor:
-    """The same in float64."""
-    return empty_float32(*shape, 2, device=device).view(torch.float64).squeeze(-1)
-
-
 def whole_lines(n: int) -> int:
     """The smallest number of float32, from n, that fills whole cache lines.
 
@@ -118,22 +112,17 @@ def product_error(n_terms: int, dtype: torch.dtype) -> float:
     return n_roundoffs / (1 - n_roundoffs)
 
 
-def rounded_down(values: Tensor) -> Tensor:
-    """The largest float32 not above each float64."""
-    rounded = values.float()
-    below = torch.nextafter(rounded, torch.full_like(rounded, -torch.inf))
-    return torch.where(rounded.double() > values, below, rounded)
+def rounded_interval(middle: Tensor, slack: Tensor | float, is_unknown: Tensor) -> tuple[Tensor, Tensor]:
+    """float32 bounds on what is within ``slack`` of a float64, or infinite ones where nothing is known about it.
 
-
-def rounded_up(values: Tensor) -> Tensor:
-    """The smallest float32 not below each float64."""
-    return -rounded_down(-values)
-
-
-def rounded_interval(middle: Tensor, slack: Tensor, is_unknown: Tensor) -> tuple[Tensor, Tensor]:
-    """float32 bounds on what is within ``slack`` of a float64, or infinite ones where nothing is known about it."""
-    lower = rounded_down(middle - slack).masked_fill_(is_unknown, -torch.inf)
-    return lower, rounded_up(middle + slack).masked_fill_(is_unknown, torch.inf)
+    The lower is the largest float32 not above, the upper the smallest not below.
+    """
+    low, high = middle - slack, middle + slack
+    lower, upper = low.float(), high.float()
+    infinity = torch.full_like(lower, torch.inf)
+    lower = torch.where(lower.double() > low, torch.nextafter(lower, -infinity), lower)
+    upper = torch.where(upper.double() < high, torch.nextafter(upper, infinity), upper)
+    return lower.masked_fill_(is_unknown, -torch.inf), upper.masked_fill_(is_unknown, torch.inf)
 
 
 def invariant_linear(
@@ -178,7 +167,8 @@ def _products_and_norms(
     """
     n_terms = x.shape[1]
     if len(x) > _FEW_ROWS or x.device.type != "cpu" or weight.dtype != torch.float32 or not has_loops():
-        products = empty_float64(len(x), len(weight), device=x.device).zero_()
+        memory = empty_float32(len(x), len(weight), 2, device=x.device)
+        products = memory.view(torch.float64).squeeze(-1).zero_()
         squared = torch.zeros(len(weight), dtype=torch.float64, device=x.device)
         row_squares = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         for start in range(0, n_terms, _BLOCK_TERMS):
@@ -207,39 +197,29 @@ def _canonical_roundings(n_terms: int) -> int:
     return min(n_terms, 26 + n_terms.bit_length())
 
 
-class _FullPrecision:
-    """Counts who needs full float32 products, so that the user's settings are restored when the last one is done."""
-
-    def __init__(self) -> None:
-        self.lock, self.users = threading.Lock(), 0
-        backends: Any = torch.backends  # its type hints lack these settings
-        self.backends = (backends.mkldnn.matmul, backends.cuda.matmul)
-        self.before: list[str] = []
-
-    @contextmanager
-    def __call__(self, device: torch.device) -> Iterator[None]:
-        with self.lock:
-            if self.users == 0:
-                self.before = [backend.fp32_precision for backend in self.backends]
-                self._set(["ieee"] * len(self.backends))
-            self.users += 1
-        try:
-            if torch.is_autocast_enabled(device.type):
-                with torch.autocast(device.type, enabled=False):
-                    yield
-            else:
-                yield
-        finally:
-            with self.lock:
-                self.users -= 1
-                if self.users == 0:
-                    self._set(self.before)
-
-    def _set(self, precisions: list[str]) -> None:
-        for backend, precision in zip(self.backends, precisions, strict=True):
-            if backend.fp32_precision != precision:
-                backend.fp32_precision = precision
+_precision_lock, _precisions = threading.Lock(), list[tuple[str, ...]]()  # the user's settings, for each who asks
 
 
-full_float32_products = _FullPrecision()
-"""Context in which float32 products are float32: the error bound does not hold for TF32, bfloat16 or autocast."""
+@contextmanager
+def full_float32_products(device: torch.device) -> Iterator[None]:
+    """Context in which float32 products are float32: the error bound does not hold for TF32, bfloat16 or autocast.
+
+    Several may be in it at once; the user's settings are restored when the last one leaves.
+    """
+    backends: Any = torch.backends  # its type hints lack these settings
+    settings = backends.mkldnn.matmul, backends.cuda.matmul
+    with _precision_lock:
+        _precisions.append(_precisions[-1] if _precisions else tuple(one.fp32_precision for one in settings))
+        for one in settings:
+            if one.fp32_precision != "ieee":
+                one.fp32_precision = "ieee"
+    try:
+        is_cast = torch.is_autocast_enabled(device.type)
+        with torch.autocast(device.type, enabled=False) if is_cast else nullcontext():
+            yield
+    finally:
+        with _precision_lock:
+            before = _precisions.pop()
+            for one, precision in zip(settings, before, strict=True):
+                if not _precisions and one.fp32_precision != precision:
+                    one.fp32_precision = precision

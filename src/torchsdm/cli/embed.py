@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from torchsdm.cli._options import (
-    AskedModel,
     asked_model_options,
+    directory_option,
     document_options,
+    extractor_of,
     json_option,
-    output_option,
     ray_option,
     resumable,
     say,
@@ -22,48 +22,55 @@ from torchsdm.settings import SEGMENTS, Columns
 from torchsdm.wording import counted
 
 
+def _layers(text: str | None) -> list[int] | None:
+    try:
+        return None if text is None else [int(layer) for layer in text.split(",")]
+    except ValueError as error:
+        raise InvalidInputError(f"'--layer' must be numbers of layers, comma-separated. Got {text!r}.") from error
+
+
 @click.command()
 @click.argument("documents", metavar="DOCUMENTS")
-@output_option("Directory for the hidden states.", required=True)
+@directory_option(help="Directory for the hidden states.", required=True)
 @asked_model_options
 @document_options
-@click.option("--parts", help="Parts of a state, comma-separated: first, final, mean. Default: depends on the model.")
+@click.option(
+    "--parts",
+    callback=lambda _, __, parts: None if parts is None else parts.split(","),
+    help="Parts of a state, comma-separated: first, final, mean. Default: depends on the model.",
+)
 @click.option(
     "--layer",
+    callback=lambda _, __, layer: _layers(layer),
     help="Layers of the states, comma-separated; -1 is the last. Default: an encoder's last, a decoder's at three "
     "quarters of its depth.",
 )
 @click.option("--segments", type=click.Choice(SEGMENTS), help="Also summarise segments, as extra positions.")
-@click.option("--n-segments", default=8, show_default=True, help="Number of segments.")
-@click.option("--batch-tokens", default=4096, show_default=True, help="Tokens per batch.")
-@click.option("--shard-size", default=1024, show_default=True, help="Documents per file of states.")
+@click.option("--n-segments", default=8, help="Number of segments.")
+@click.option("--batch-tokens", default=4096, help="Tokens per batch.")
+@click.option("--shard-size", default=1024, help="Documents per file of states.")
 @click.option(
     "--chat/--no-chat",
+    "use_chat",
     default=None,
     help="Use the model's chat template. Default: if it has one and there is a prompt.",
 )
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="Default: depends on the device.")
 @click.option("--skip-problems", is_flag=True, help="Skip missing and empty documents instead of stopping.")
 @click.option("--drop-repeated", is_flag=True, help="Drop duplicate texts.")
-@ray_option("Extract")
+@ray_option(help="Extract on a Ray cluster.")
 @json_option
 def embed(
     documents: str,
     output: Path,
-    language_model: AskedModel,
+    asked: dict[str, Any],
     columns: Columns,
-    parts: str | None,
-    layer: str | None,
-    segments: str | None,
-    n_segments: int,
-    batch_tokens: int,
-    shard_size: int,
-    chat: bool | None,
-    dtype: str | None,
     skip_problems: bool,
     drop_repeated: bool,
+    shard_size: int,
     backend: str | None,
     as_json: bool,
+    **settings: Any,
 ) -> None:
     r"""Write the hidden states of DOCUMENTS to a directory.
 
@@ -82,33 +89,24 @@ def embed(
         return [f"{counted(n, 'document')} in {output}"] if n else []
 
     with resumable(kept):
-        extractor = language_model.extractor(
-            parts=None if parts is None else parts.split(","),
-            layer=None if layer is None else _layers(layer),
-            segments=segments,
-            n_segments=n_segments,
-            use_chat=chat,
-            batch_tokens=batch_tokens,
-            dtype=dtype,
-        )
+        extractor = extractor_of(**asked, **settings)
         if extractor is None:
             raise InvalidInputError("Name a language model: --language-model NAME.")
         from torchsdm.application import embed_documents
 
-        settings: dict[str, Any] = {"skip_problems": skip_problems, "drop_repeated": drop_repeated}
         done = embed_documents(
-            extractor, documents, columns, output, **settings, shard_size=shard_size, backend=backend
+            extractor,
+            documents,
+            columns,
+            output,
+            skip_problems=skip_problems,
+            drop_repeated=drop_repeated,
+            shard_size=shard_size,
+            backend=backend,
         )
     problems = done.pop("problems")
     summary = {**done, "output": str(output)}
     say(summary, _sentence(summary, problems), as_json)
-
-
-def _layers(text: str) -> list[int]:
-    try:
-        return [int(layer) for layer in text.split(",")]
-    except ValueError as error:
-        raise InvalidInputError(f"'--layer' must be numbers of layers, comma-separated. Got {text!r}.") from error
 
 
 def _sentence(summary: dict[str, Any], problems: str | None) -> str:

@@ -8,13 +8,13 @@ from typing import Any
 import click
 
 from torchsdm.cli._options import (
-    LanguageModel,
     column_options,
     comparison_options,
     cost_options,
+    directory_option,
+    file_option,
     json_option,
     language_model_options,
-    output_option,
     ray_option,
     say,
     strict_option,
@@ -42,7 +42,7 @@ FORMATS = ("text", "markdown", "latex", "csv", "json")
 @click.option("--wide", is_flag=True, help="Print accuracy and share of every class and prediction, as in the paper.")
 @column_options
 @language_model_options
-@ray_option("Keep the support")
+@ray_option(help="Keep the support on a Ray cluster.")
 @json_option
 def evaluate(
     model: str,
@@ -50,7 +50,7 @@ def evaluate(
     form: str,
     intervals: bool,
     wide: bool,
-    language_model: LanguageModel,
+    language_model: dict[str, Any],
     backend: str | None,
     as_json: bool,
     **asked: Any,
@@ -73,14 +73,17 @@ def evaluate(
       sdm evaluate model test.jsonl tweets=tweets.csv
       sdm evaluate model test.jsonl --estimator softmax --estimator SDM_HR --format markdown
     """
-    from torchsdm.application import evaluate_model
+    from torchsdm.application import SavedModel, evaluate_model
     from torchsdm.data import BadRows
     from torchsdm.files import strict_json
 
     bad: dict[str, BadRows] = {}
-    evaluation = evaluate_model(language_model.open(model, backend), **asked, bad=None if strict else bad)
+    evaluation = evaluate_model(
+        SavedModel.load(model, backend=backend, **language_model), **asked, bad=None if strict else bad
+    )
     for name, rows in bad.items():
-        warn_of_rejected(rows, evaluation.n_rows(name), name)
+        if rows:
+            warn_of_rejected(rows, evaluation.n_rows(name), name)
     table, overviews = evaluation.table, evaluation.overviews()
     if as_json or form in ("json", "csv"):
         for note in evaluation.notes:
@@ -104,7 +107,7 @@ def evaluate(
 @click.command()
 @click.argument("model", metavar="MODEL")
 @click.argument("data", metavar="[NAME=]DATA...", nargs=-1, required=True)
-@output_option("The HTML file.", is_directory=False, required=True)
+@file_option(help="The HTML file.", required=True)
 @click.option("--title", help="Default: the model's name.")
 @click.option("--no-texts", is_flag=True, help="Quote no texts, for data you must not share.")
 @cost_options(required=False)
@@ -118,7 +121,7 @@ def report(
     output: Path,
     no_texts: bool,
     strict: bool,
-    language_model: LanguageModel,
+    language_model: dict[str, Any],
     as_json: bool,
     **asked: Any,
 ) -> None:
@@ -133,15 +136,15 @@ def report(
       sdm report model test.jsonl tweets=tweets.csv -o report.html
       sdm report model test.jsonl -o report.html --cost-error 20 --cost-review 1
     """
-    from torchsdm.application import report_model
+    from torchsdm.application import SavedModel, report_model
     from torchsdm.data import BadRows
 
     bad: dict[str, BadRows] = {}
-    noted: dict[str, Any] = {"bad": None if strict else bad}
-    saved = language_model.open(model)
-    evaluation = report_model(saved, output=output, texts=not no_texts, **asked, **noted)
+    saved = SavedModel.load(model, **language_model)
+    evaluation = report_model(saved, output=output, texts=not no_texts, bad=None if strict else bad, **asked)
     for name, rows in bad.items():
-        warn_of_rejected(rows, evaluation.n_rows(name), name)
+        if rows:
+            warn_of_rejected(rows, evaluation.n_rows(name), name)
     for note in evaluation.notes:
         click.echo(f"sdm: {note}", err=True)
     sizes = {name: evaluation.n_inputs(name) for name in evaluation.data_sets}
@@ -154,7 +157,7 @@ def report(
 
 @click.command()
 @click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
-@output_option("Folder for the export.", required=True)
+@directory_option(help="Folder for the export.", required=True)
 @json_option
 def export(model: Path, output: Path, as_json: bool) -> None:
     r"""Write a saved MODEL as a folder that decides on states with NumPy alone, without torch and torchsdm.

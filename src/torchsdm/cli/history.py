@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from torchsdm.cli._options import json_option, open_live, say, signature_options
+from torchsdm.cli._options import json_option, say, signature_options
 from torchsdm.cli._words import change_lines, trust_lines
 from torchsdm.wording import counted
 
@@ -38,7 +38,7 @@ def log(model: Path, as_json: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
 @signature_options
 @json_option
-def undo(model: str, versions: tuple[int, ...], dry_run: bool, signature: dict[str, str], as_json: bool) -> None:
+def undo(model: str, versions: tuple[int, ...], dry_run: bool, who: str, why: str, as_json: bool) -> None:
     r"""Undo the last changes of a saved MODEL by their version, as sdm log lists them; or undo an undo.
 
     The model is then as it was before them. Changes made in one step are undone together. If another change came later,
@@ -49,9 +49,9 @@ def undo(model: str, versions: tuple[int, ...], dry_run: bool, signature: dict[s
       sdm undo model 7 --why "labels of the wrong week"
       sdm undo model 9 8 --dry-run
     """
-    from torchsdm.application import standing, summary
+    from torchsdm.application import LiveModel, standing, summary
 
-    with open_live(model, not dry_run) as live:
+    with LiveModel.open(model, who="sdm undo", writable=not dry_run, exclusive=False) as live:
         before = standing(live.snapshot.saved.classifier)
         draft = live.draft_undo(versions)
         undone = [entry.details["version"] for entry in draft.entries]
@@ -59,7 +59,7 @@ def undo(model: str, versions: tuple[int, ...], dry_run: bool, signature: dict[s
         if not as_json:
             click.echo("\n".join([f"{model}: {_listed(undone)} undone.", *change_lines(before, after)]))
         if not dry_run:
-            live.commit(draft, **signature)
+            live.commit(draft, who=who, why=why)
     classifier = draft.classifier
     result = {**summary(classifier, Path(model)), "version": classifier.version_, "undone": undone}
     result |= {"before": before, "after": after, "written": not dry_run}
@@ -71,7 +71,7 @@ def undo(model: str, versions: tuple[int, ...], dry_run: bool, signature: dict[s
 @click.argument("model", metavar="MODEL")
 @signature_options
 @json_option
-def compact(model: str, signature: dict[str, str], as_json: bool) -> None:
+def compact(model: str, who: str, why: str, as_json: bool) -> None:
     r"""Save a MODEL with its changes included, so that it opens faster and drops what was removed.
 
     Decisions stay the same. The history stays, too, but what is in it can no longer be undone.
@@ -80,8 +80,10 @@ def compact(model: str, signature: dict[str, str], as_json: bool) -> None:
     Example:
       sdm compact model
     """
-    with open_live(model, True) as live:
-        change = live.compact(**signature)
+    from torchsdm.application import LiveModel
+
+    with LiveModel.open(model, who="sdm compact", exclusive=False) as live:
+        change = live.compact(who=who, why=why)
         version = live.snapshot.version
     nothing = f"{model} has no changes since it was saved."
     result = {"model": model, "version": version, "written": change is not None}

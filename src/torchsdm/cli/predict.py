@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchsdm.cli._options import (
-    LanguageModel,
     column_options,
+    file_option,
     guard_option,
     json_option,
     language_model_options,
-    output_option,
     ray_option,
     resumable,
     say,
@@ -27,25 +26,23 @@ from torchsdm.settings import LANES, REJECTED, Columns
 from torchsdm.wording import counted, guard_line, shortened
 
 if TYPE_CHECKING:
-    from torchsdm.application import SavedModel, Scores
-    from torchsdm.cluster import RayBackend
+    from torchsdm.application import Scores
 
 
 @click.command()
 @click.argument("model", metavar="MODEL")
 @click.argument("sources", metavar="INPUT", nargs=-1, required=True)
-@output_option(
-    "File for the decisions: .jsonl, .json, .csv, .tsv or .parquet. Default: standard output, as JSON lines.",
-    is_directory=False,
+@file_option(
+    help="File for the decisions: .jsonl, .json, .csv, .tsv or .parquet. Default: standard output, as JSON lines."
 )
-@click.option("-k", "--exemplars", default=3, show_default=True, help="Nearest training examples per decision.")
+@click.option("-k", "--exemplars", default=3, help="Nearest training examples per decision.")
 @click.option("--texts", is_flag=True, help="Include the texts of inputs and nearest training examples.")
-@guard_option("Carry the drift guard from one run to the next in FILE. Default: a new guard for every run.")
+@guard_option(help="Carry the drift guard from one run to the next in FILE. Default: a new guard for every run.")
 @click.option("--no-guard", is_flag=True, help="Do not watch the inputs for drift.")
 @strict_option
 @column_options
 @language_model_options
-@ray_option("Decide")
+@ray_option(help="Decide on a Ray cluster.")
 @click.option("--shards", type=int, help="With --ray: spread MODEL's training examples over this many actors.")
 @json_option
 def predict(
@@ -58,7 +55,7 @@ def predict(
     no_guard: bool,
     strict: bool,
     columns: Columns,
-    language_model: LanguageModel,
+    language_model: dict[str, Any],
     backend: str | None,
     shards: int | None,
     as_json: bool,
@@ -103,11 +100,14 @@ def predict(
     (inputs,) = sources
     if shards is not None and backend is None:
         raise InvalidInputError("--shards needs a cluster: --ray auto, or --ray HOST:PORT.")
-    from torchsdm.application import check_output, guard_state, open_guard, parts_of, score
+    from torchsdm.application import SavedModel, check_output, guard_state, open_guard, parts_of, score
+    from torchsdm.cluster import RayBackend
 
     if output is not None:
         check_output(output, inputs)
-    saved, cluster = _opened(language_model, model, backend, shards)
+    cluster = None if backend is None else RayBackend(backend, shards)
+    saved = SavedModel.load(model, backend=None if shards is None else cluster, **language_model)
+    cluster = cluster if shards is None else None  # else this process decides
     guard = None if no_guard else open_guard(saved.classifier, guard_file)
     parts = None if cluster is None or output is None else parts_of(output)
     with resumable(lambda: _kept(parts)) if parts is not None else nullcontext():
@@ -116,7 +116,8 @@ def predict(
         )
     if guard is not None and guard_file is not None:
         guard.save(guard_file)
-    warn_of_rejected(scores.bad, scores.n_inputs, "standard input" if inputs == "-" else inputs)
+    if scores.bad:
+        warn_of_rejected(scores.bad, scores.n_inputs, "standard input" if inputs == "-" else inputs)
     state = None if guard is None else guard_state(guard)
     if output is not None:
         _say(scores, inputs, output, state, guard_file, as_json)
@@ -124,19 +125,6 @@ def predict(
         click.echo(f"sdm: 0 inputs: {inputs} is empty.", err=True)
     elif state is not None and state["raised"]:
         click.echo(f"sdm: warning: {guard_line(state, guard_file)}", err=True)
-
-
-def _opened(
-    language_model: LanguageModel, model: str, backend: str | None, shards: int | None
-) -> tuple[SavedModel, RayBackend | None]:
-    """The model, and the cluster whose replicas decide; with shards, the model's support is on the cluster instead."""
-    if backend is None:
-        return language_model.open(model), None
-    from torchsdm.cluster import RayBackend, as_backend
-
-    if shards is None:
-        return language_model.open(model), as_backend(backend, "sdm predict")
-    return language_model.open(model, RayBackend(backend, shards)), None
 
 
 def _kept(parts: Path) -> list[str]:
@@ -161,7 +149,7 @@ _HEADING = 300  # characters to show of an input's text
 @click.command()
 @click.argument("model", metavar="MODEL")
 @click.argument("inputs", metavar="INPUT", required=False)
-@click.option("-k", "--exemplars", default=5, show_default=True, help="Nearest training examples to show.")
+@click.option("-k", "--exemplars", default=5, help="Nearest training examples to show.")
 @click.option(
     "--only", "only", multiple=True, metavar="ID", help="Explain only the input with this id; can be repeated."
 )
@@ -180,7 +168,7 @@ def explain(
     texts: tuple[str, ...],
     first: int | None,
     columns: Columns,
-    language_model: LanguageModel,
+    language_model: dict[str, Any],
     as_json: bool,
 ) -> None:
     r"""Show each decision, its nearest training examples, and the accuracy of calibration points like the input.
@@ -196,9 +184,9 @@ def explain(
         raise InvalidInputError("Give either INPUT or --say TEXT.")
     if exemplars < 1 or (first is not None and first < 1):
         raise InvalidInputError("--exemplars and --first must be at least 1.")
-    from torchsdm.application import explain_inputs
+    from torchsdm.application import SavedModel, explain_inputs
 
-    saved = language_model.open(model)
+    saved = SavedModel.load(model, **language_model)
     for row, words in explain_inputs(saved, inputs, columns, k=exemplars, texts=texts, only=only, first=first):
         if as_json:
             click.echo(json.dumps(row, allow_nan=False, ensure_ascii=False))

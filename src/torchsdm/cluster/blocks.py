@@ -34,18 +34,10 @@ class StoredSupport:
     exemplars_file: str
     marks_file: str
 
-    def points(self, first: int, stop: int) -> Tensor:
-        """Exemplars (n, M), backed by the file."""
-        return _mapped(self.exemplars_file)["exemplars"][first:stop]
-
-    def marks(self, first: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Labels and predictions (n,), backed by the file."""
-        tensors = _mapped(self.marks_file)
-        return tensors["labels"][first:stop], tensors["predictions"][first:stop]
-
-    def squared_norms(self, first: int, stop: int) -> Tensor:
-        """The exemplars' squared distances from the centre (n,), as they were saved."""
-        return _mapped(self.marks_file)["squared_norms"][first:stop]
+    def read(self, first: int, stop: int, *names: str) -> tuple[Tensor, ...]:
+        """Some columns of some rows, backed by the files."""
+        marks = _mapped(self.marks_file)
+        return tuple((marks if name in marks else _mapped(self.exemplars_file))[name][first:stop] for name in names)
 
 
 @dataclass(frozen=True)
@@ -57,27 +49,13 @@ class HeldRows:
 
     @classmethod
     def of(cls, **tensors: Tensor) -> HeldRows:
-        """Put rows into the object store: labels, predictions and, if they are to be read from there, points."""
+        """Put rows into the object store: exemplars, labels, predictions and, if they are known, squared norms."""
         return cls(import_ray().put({name: tensor.cpu().numpy() for name, tensor in tensors.items()}))
 
-    def points(self, first: int, stop: int) -> Tensor:
-        """Exemplars (n, M)."""
-        return self._tensor("points")[first:stop]
-
-    def marks(self, first: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Labels and predictions (n,)."""
-        return self._tensor("labels")[first:stop], self._tensor("predictions")[first:stop]
-
-    def squared_norms(self, first: int, stop: int) -> Tensor | None:
-        """If they were known when the rows were put there."""
-        return self._tensor("squared_norms")[first:stop] if "squared_norms" in self._arrays() else None
-
-    def _arrays(self) -> dict[str, Array]:
-        arrays: dict[str, Array] = import_ray().get(self.reference)
-        return arrays
-
-    def _tensor(self, name: str) -> Tensor:
-        return as_tensor(self._arrays()[name], name, "HeldRows")
+    def read(self, first: int, stop: int, *names: str) -> tuple[Tensor, ...]:
+        """Some columns of some rows; without those that were not put there."""
+        arrays = import_ray().get(self.reference)
+        return tuple(as_tensor(arrays[name], name, "HeldRows")[first:stop] for name in names if name in arrays)
 
 
 StoredRows: TypeAlias = StoredSupport | HeldRows  #: rows that never change
@@ -100,11 +78,12 @@ class Block:
 
     def points(self) -> Tensor:
         """Exemplars (n, M)."""
-        return self._left(self.source.points(self.first, self.stop))
+        (points,) = self.source.read(self.first, self.stop, "exemplars")
+        return self._left(points)
 
     def marks(self) -> tuple[Tensor, Tensor]:
         """Labels and predictions (n,)."""
-        labels, predictions = self.source.marks(self.first, self.stop)
+        labels, predictions = self.source.read(self.first, self.stop, "labels", "predictions")
         if self.relabelled:
             rows, new = torch.tensor(self.relabelled).T
             labels = labels.clone()
@@ -113,8 +92,8 @@ class Block:
 
     def centred(self, centre: Tensor) -> CentredPoints:
         """The exemplars as matching takes them."""
-        points, norms = self.points().contiguous(), self.source.squared_norms(self.first, self.stop)
-        return CentredPoints.of(points, centre) if norms is None else CentredPoints(points, centre, self._left(norms))
+        points, norms = self.points().contiguous(), self.source.read(self.first, self.stop, "squared_norms")
+        return CentredPoints(points, centre, *map(self._left, norms)) if norms else CentredPoints.of(points, centre)
 
     def without(self, positions: Array) -> Block:
         """Without the points at some positions."""
@@ -172,7 +151,7 @@ def joined(blocks: Sequence[Block]) -> Block:
     """Blocks of new points that follow one another as one."""
     labels, predictions = (torch.cat(values) for values in zip(*(block.marks() for block in blocks), strict=True))
     points = torch.cat([block.points() for block in blocks])
-    return Block(HeldRows.of(points=points, labels=labels, predictions=predictions), 0, len(labels))
+    return Block(HeldRows.of(exemplars=points, labels=labels, predictions=predictions), 0, len(labels))
 
 
 @lru_cache(maxsize=_MAPPED_FILES)

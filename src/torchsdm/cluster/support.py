@@ -24,7 +24,7 @@ from torchsdm.matching import Found, IndexedRows, Match, Support, rows_at_once, 
 from torchsdm.training import Spread
 from torchsdm.validation import as_tensor
 
-_MARKS = ("labels", "predictions", "squared_norms")
+_ROWS = ("exemplars", "labels", "predictions", "squared_norms")
 _ROWS_ALONE = 1 << 13  # queries of a batch that one shard answers in one call
 
 
@@ -62,11 +62,6 @@ class State:
         return tuple(torch.cat(values).to(torch.int64) for values in zip(*marks, strict=True))
 
     @cached_property
-    def names(self) -> dict[int, StateName]:
-        """The name of this state for each shard that has points."""
-        return {shard: name for shard, (_, name) in self.known.items()}
-
-    @cached_property
     def known(self) -> dict[int, tuple[Recipe, StateName]]:
         """The recipe and name of this state for each shard that has points."""
         found = {}
@@ -85,7 +80,7 @@ class State:
     @property
     def is_on_one(self) -> bool:
         """Whether a single shard has all points."""
-        return len(self.names) == 1
+        return len(self.known) == 1
 
     @cached_property
     def rows_at_once(self) -> int:
@@ -129,8 +124,8 @@ class ShardedSupport(Support):
         for shard, share in enumerate(even_parts(0, len(support), len(shards))):
             for first, stop in stretches(*share):
                 if stored is None:
-                    rows = {name: getattr(support, name)[first:stop] for name in _MARKS}
-                    block = Block(HeldRows.of(points=support.exemplars[first:stop], **rows), 0, stop - first)
+                    rows = {name: getattr(support, name)[first:stop] for name in _ROWS}
+                    block = Block(HeldRows.of(**rows), 0, stop - first)
                 else:
                     block = Block(stored, first, stop)
                 placed.append(Placed(shard, block))
@@ -212,7 +207,7 @@ class ShardedSupport(Support):
 
         While some batches are in their second round, others are in their first.
         """
-        shards, names = self._state.shards, self._state.names.items()
+        shards, names = self._state.shards, [(shard, name) for shard, (_, name) in self._state.known.items()]
 
         def both_rounds() -> Iterator[tuple[None, list[Any]]]:
             ((shard, name),) = names
@@ -241,7 +236,7 @@ class ShardedSupport(Support):
 
     def _add(self, exemplars: Tensor, labels: Tensor, predictions: Tensor) -> None:
         """Put them at the end: with the last small additions, or where there are fewest points."""
-        rows = HeldRows.of(points=exemplars, labels=labels, predictions=predictions)
+        rows = HeldRows.of(exemplars=exemplars, labels=labels, predictions=predictions)
         for stretch in stretches(0, len(labels)):
             self._extend(Block(rows, *stretch))
 
@@ -285,7 +280,7 @@ class ShardedSupport(Support):
 
 def spread_on(backend: Backend, caller: str) -> Spread | None:
     """How training puts the support of a round on a backend; None if it stays in the process that trains the round."""
-    cluster = as_backend(backend, caller)
+    cluster = None if backend is None else as_backend(backend, caller)
     if cluster is None or not cluster.spread_training:
         return None
     shards = Shards.of(cluster)  # which stay from one epoch to the next
@@ -312,7 +307,7 @@ class RowsOnShards(IndexedRows):
         shards = self.state.shards
         rows = torch.cat([part.rows for part in wanted.parts])
         there = shards.put(rows.numpy())
-        answers = [shards.ask("find_rows", shard, name, there) for shard, name in self.state.names.items()]
+        answers = [shards.ask("find_rows", shard, name, there) for shard, (_, name) in self.state.known.items()]
         for answer in shards.gathered(answers):
             found |= {row: max(place, found.get(row, -1)) for row, place in answer.items()}
         return found

@@ -25,7 +25,7 @@ _STREAMING = {"num_returns": "streaming", "max_retries": 0, "_generator_backpres
 
 def run_rounds(backend: Backend, caller: str) -> Run | None:
     """How ``train_rounds`` runs the rounds on a backend; None for this process."""
-    cluster = as_backend(backend, caller)
+    cluster = None if backend is None else as_backend(backend, caller)
     return None if cluster is None or cluster.spread_training else partial(train_side_by_side, cluster)
 
 

@@ -36,8 +36,6 @@ from torchsdm.labels import by_class
 from torchsdm.validation import (
     Array,
     ArrayLike,
-    as_float_tensor,
-    as_integer_tensor,
     as_tensor,
     check_alpha,
     check_alphas,
@@ -181,7 +179,7 @@ class HighReliabilityRegion:
         """Selection rule (Eq. 9): admitted (N,) where ``q' >= q'_min and sdm(z')_yhat >= psi_yhat``."""
         caller = "HighReliabilityRegion.admits"
         q_rescaled = as_tensor(rescaled_similarity, "rescaled_similarity", caller).double()
-        y_hat = as_integer_tensor(predictions, "predictions", caller, like=q_rescaled)
+        y_hat = as_tensor(predictions, "predictions", caller, kind="integer", like=q_rescaled)
         p = as_tensor(confidence, "confidence", caller, like=q_rescaled).double()
         thresholds = self.thresholds.to(q_rescaled.device)
         if not self.found:
@@ -260,11 +258,11 @@ def find_high_reliability_region(
     """
     caller = "find_high_reliability_region"
     check_positive(min_class_count, "min_class_count", caller, integer=True, zero=True)
-    p = as_float_tensor(probabilities, "probabilities", caller, shape=(None, None)).detach().double()
+    p = as_tensor(probabilities, "probabilities", caller, kind="real", shape=(None, None)).detach().double()
     n, n_classes = p.shape
     target = check_target(alpha, n_classes, caller)
     q_rescaled = as_tensor(rescaled_similarity, "rescaled_similarity", caller, shape=(n,), like=p).detach().double()
-    y = as_integer_tensor(labels, "labels", caller, shape=(n,), like=p)
+    y = as_tensor(labels, "labels", caller, kind="integer", shape=(n,), like=p)
     check_range(y, 0, n_classes - 1, "labels", caller)
     if bool(torch.isnan(p.sum())) or bool(torch.isnan(q_rescaled.sum())):  # a sum with NaN in it is NaN
         raise InvalidInputError(f"'probabilities' and 'rescaled_similarity' of {caller} must not contain NaN.")

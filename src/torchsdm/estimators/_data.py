@@ -15,7 +15,7 @@ from torchsdm.data import LabelledStates, StatesOrigin
 from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, OverlapWarning, Remedy, warn_user
 from torchsdm.labels import BACKGROUND, LabelCodes, class_weights, count_classes, warn_of_lookalikes
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, IndexedRows, check_ids, next_ids
-from torchsdm.model import CALIBRATION, CERTIFICATION, Examples, ListedExamples, Points, Set, same_points
+from torchsdm.model import CALIBRATION, CERTIFICATION, Examples, Points, Set, same_points
 from torchsdm.training import TrainingData, fingerprint
 from torchsdm.validation import (
     Array,
@@ -28,7 +28,7 @@ from torchsdm.validation import (
 )
 
 if TYPE_CHECKING:
-    from torchsdm.estimators._fitted import FittedState
+    from torchsdm.estimators._base import BaseSDMClassifier
 
 _FEWEST_BACKGROUND = 2  # one to train on and one to judge by
 _OTHER_SCALE = 3.0  # times as wide or narrow, or standard deviations away: more than other proportions of classes make
@@ -146,7 +146,7 @@ def given_part(part: Any, name: str, caller: str) -> LabelledStates:
 
 
 def check_data(
-    estimator: FittedState,
+    estimator: BaseSDMClassifier,
     X: ArrayLike | LabelledStates,
     y: ArrayLike | None,
     ids: Sequence[Any] | Array | None,
@@ -191,7 +191,7 @@ def check_data(
 
 
 def check_part(
-    estimator: FittedState,
+    estimator: BaseSDMClassifier,
     part: Any,
     name: str,
     codes: LabelCodes,
@@ -215,7 +215,7 @@ def check_part(
 
 
 def _check_background(
-    estimator: FittedState,
+    estimator: BaseSDMClassifier,
     given: Any,
     classes: Array,
     origin: StatesOrigin | None,
@@ -243,24 +243,24 @@ def _check_background(
         )
     examples = check_examples(part.ids, part.texts, len(states), caller)
     ids, texts = examples.all()
-    named = ListedExamples([f"background:{name}" for name in ids], texts)
+    named = Examples.of([f"background:{name}" for name in ids], texts)
     keep_apart((states, named), sets, caller, to="background", by_text=origin is not None)
     return Background(states, named, estimator.background_as == "class")
 
 
 def check_examples(
     ids: Sequence[Any] | Array | None, texts: Sequence[str] | Array | None, n: int, caller: str
-) -> ListedExamples:
+) -> Examples:
     """Ids and texts of n points; without ids the points are numbered."""
     names = check_ids(range(n) if ids is None else ids, n, caller)
     if texts is None:
-        return ListedExamples(names)
+        return Examples.of(names)
     lines = as_list(texts, "texts", caller)
     check_same_length(n, lines, "texts", caller)
     strange = next((text for text in lines if text is not None and not is_storable_text(text)), None)
     if strange is not None:
         raise InvalidTypeError(f"'texts' of {caller} must be strings or None. Got {strange!r}.")
-    return ListedExamples(names, lines)
+    return Examples.of(names, lines)
 
 
 def warn_of_other_scale(states: Tensor, mean: Tensor, scale: Tensor, what: str) -> None:

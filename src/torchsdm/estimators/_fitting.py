@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchsdm.core import Adaptor, Signals, Target, largest, restore_adaptor
+from torchsdm.core import Adaptor, Target, largest, restore_adaptor
 from torchsdm.data import LabelledStates
 from torchsdm.estimators._data import Background, FitData
 from torchsdm.matching import DEFAULT_BLOCK_SIZE
@@ -89,9 +89,7 @@ class ModelBuilder:
         calibrating = None if given is None else Points(given.blocks(), given.labels, data.calibration_examples)
         model = self._build(adaptor, train, calibrating, solution.out_of_fold)
         known = model.calibration
-        d = known.ecdfs.distance_quantile(known.nearest_distance, pool_small=True)
-        signals = Signals(known.similarity, known.nearest_distance, torch.empty(0), d)
-        summary = epoch_summary(signals, known.logits.double(), known.labels, len(data.classes))
+        _, summary = epoch_summary(known.logits, known.labels, known.similarity, known.nearest_distance)
         return model, EpochRecord(
             round=0,
             epoch=1,
@@ -246,7 +244,7 @@ def scored_samples(
     decisions = model.decide_encoded(points.points)
     calibration, reliability = _with_reliability(model, familiarity)
     certification = SignalSample(
-        _numpy(points.labels),
+        points.labels.cpu().numpy(),
         *(decisions.logits, decisions.similarity, decisions.distance_quantile),
         familiarity_of(decisions, model.calibration.familiarity),
     )
@@ -255,22 +253,10 @@ def scored_samples(
 
 def _with_reliability(model: SDMModel, familiarity: float) -> tuple[SignalSample, Reliability]:
     """The calibration points of a model, and the reliability that is fitted on them."""
-    known = model.calibration
-    calibration = SignalSample(
-        labels=_numpy(known.labels),
-        logits=_numpy(known.logits),
-        similarity=_numpy(known.similarity),
-        distance_quantile=_numpy(known.distance_quantile),
-        familiarity=known.familiarities(),
-    )
+    calibration = model.calibration.sample()
     familiar = is_familiar(calibration.familiarity, familiarity)
     right = calibration.predictions == calibration.labels
     return calibration, Reliability.fit(calibration.evidence[familiar], right[familiar])
-
-
-def _numpy(tensor: Tensor) -> Array:
-    array: Array = tensor.cpu().numpy()
-    return array
 
 
 _WORSE = 0.01  # than a logistic regression: worth saying

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -70,22 +71,23 @@ def _verdict(evaluation: Evaluation, guards: FreshGuards, name: str, decisions: 
         standing, details = OUTSIDERS, [_counts(admitted)]
     elif certificate is None:
         standing, details = UNPROMISED, [promise_text(classifier, classifier.policy), seen]
-    elif _drifted(guards, decisions):
-        standing = DRIFTED
-        details = [f"The drift guard tells them from the {_sample(certificate)}.", seen]
-    elif (below := _missed(accuracy, certificate)) is not None:
-        standing, details = MISSED, [below, seen]
     else:
-        standing = PROMISED
-        about = f"The promise is about inputs like the {_sample(certificate)}."
-        details = [seen, about if kind == CLASSES else _in_their_order(guards, decisions)]
+        sample = counted(certificate.n_certification, "certification point")
+        shuffled = np.random.default_rng(0).permutation(len(decisions))  # a data set is no stream
+        if _raised_at(guards, decisions[shuffled]) is not None:
+            standing, details = DRIFTED, [f"The drift guard tells them from the {sample}.", seen]
+        elif (below := _missed(accuracy, certificate)) is not None:
+            standing, details = MISSED, [below, seen]
+        else:
+            standing, details = PROMISED, [seen]
+            if kind == CLASSES:
+                details.append(f"The promise is about inputs like the {sample}.")
+            elif (at := _raised_at(guards, decisions)) is not None:  # inputs without labels may well be a stream
+                details.append(f"In the order of the file, the drift guard is raised at input {at:,}: look there.")
     promise = None if certificate is None else certificate.promise(classifier.classes_.tolist())
-    counts = admitted.n_admitted, admitted.n_total
-    sentence = verdict(standing, *counts, promise, is_labelled=kind == CLASSES)
-    read = {lane: int((np.asarray(decisions.lane) == lane).sum()) for lane in LANES}
-    return Verdict(
-        name, standing, sentence, " ".join(filter(None, details)), {**read, REJECTED: n_unread}, admitted.n_admitted
-    )
+    sentence = verdict(standing, admitted.n_admitted, admitted.n_total, promise, is_labelled=kind == CLASSES)
+    in_lanes = {lane: int(np.sum(decisions.lane == lane)) for lane in LANES} | {REJECTED: n_unread}
+    return Verdict(name, standing, sentence, " ".join(filter(None, details)), in_lanes, admitted.n_admitted)
 
 
 def promise_of(classifier: SDMClassifier | SDMEnsemble) -> Certificate | None:
@@ -105,18 +107,6 @@ def promise_text(classifier: SDMClassifier | SDMEnsemble, policy: str = "certifi
         is_ensemble=isinstance(classifier, SDMEnsemble),
         policy=policy,
     )
-
-
-def _drifted(guards: FreshGuards, decisions: SDMDecisions) -> bool:
-    """Whether a guard is raised by the inputs. A data set is no stream: it is shown in a random order."""
-    shuffled = np.random.default_rng(0).permutation(len(decisions))
-    return _raised_at(guards, decisions[shuffled]) is not None
-
-
-def _in_their_order(guards: FreshGuards, decisions: SDMDecisions) -> str:
-    """What the guard says of inputs without labels, which may well be a stream; empty if it stays calm."""
-    at = _raised_at(guards, decisions)
-    return "" if at is None else f"In the order of the file, the drift guard is raised at input {at:,}: look there."
 
 
 def _raised_at(guards: FreshGuards, decisions: SDMDecisions) -> int | None:
@@ -181,10 +171,6 @@ def _counts(cell: Cell) -> str:
     return f"Admitted: {cell.n_admitted:,} of {cell.n_total:,}."
 
 
-def _sample(certificate: Certificate) -> str:
-    return counted(certificate.n_certification, "certification point")
-
-
 # --- What to do next -------------------------------------------------------------------------------------------------
 
 MAX_STEPS = 3
@@ -194,34 +180,36 @@ def next_steps(
     found: Sequence[Verdict], classifier: SDMClassifier | SDMEnsemble, model: str | None = None
 ) -> list[NextStep]:
     """The two or three things to do first, with their commands; ``model`` is where it is saved, if that is known."""
-    return list(_steps(found, classifier, "MODEL" if model is None else shlex.quote(model)))[:MAX_STEPS]
-
-
-def _steps(found: Sequence[Verdict], classifier: SDMClassifier | SDMEnsemble, where: str) -> Iterator[NextStep]:
-    def step(kind: str, **values: Any) -> NextStep:
+    where, steps = "MODEL" if model is None else shlex.quote(model), []
+    for kind, values in islice(_steps(found, classifier), MAX_STEPS):
         what, command = STEPS[kind]
-        return NextStep(what.format(**values), command.format(model=where, **values))
+        steps.append(NextStep(what.format(**values), command.format(model=where, **values)))
+    return steps
 
+
+def _steps(found: Sequence[Verdict], classifier: SDMClassifier | SDMEnsemble) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The names of steps in ``STEPS``, and what their texts are filled with."""
     made, rule = classifier.certificate_, classifier.lane_rule_
     if promise_of(classifier) is not None:
         pass
     elif isinstance(classifier, SDMEnsemble):
-        yield step("single")
+        yield "single", {}
     elif made is not None and made.found and rule.certificate is not None and made.confidence > 0:
-        yield step("admit")
+        yield "admit", {}
     elif made is None or made.found or not made.groups:
-        yield step("certify")
+        yield "certify", {}
     else:
         if made.largest_alpha is not None:
-            yield step("less", alpha=made.largest_alpha)
-        n = "" if made.n_needed is None else f"about {made.n_needed:,} labelled inputs to certify"
-        yield step("more", more=n or "more labelled inputs")
+            yield "less", {"alpha": made.largest_alpha}
+        n = "more" if made.n_needed is None else f"about {made.n_needed:,}"
+        to_certify = "" if made.n_needed is None else " to certify"
+        yield "more", {"more": f"{n} labelled inputs{to_certify}"}
     if any(one.standing == PROMISED and one.n_admitted for one in found):
-        yield step("answer")
+        yield "answer", {}
     unlike = next((one.name for one in found if one.standing in (DRIFTED, MISSED)), None)
     if unlike is not None:
-        yield step("compare", name=unlike)
+        yield "compare", {"name": unlike}
     if any(one.standing == OUTSIDERS and one.n_admitted for one in found):
-        yield step("keep out")
+        yield "keep out", {}
     if any(one.lanes["review"] or one.lanes["unfamiliar"] for one in found):
-        yield step("label")
+        yield "label", {}

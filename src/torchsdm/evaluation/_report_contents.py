@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any
 
 import numpy as np
-import torch
 
 from torchsdm.core import Decisions, SDMDecisions
 from torchsdm.data import LabelledStates
@@ -19,10 +19,9 @@ from torchsdm.evaluation.displays.partition import PartitionDisplay
 from torchsdm.evaluation.displays.reliability import ReliabilityDisplay
 from torchsdm.evaluation.displays.risk_coverage import RiskCoverageDisplay
 from torchsdm.evaluation.evaluation import Evaluation
-from torchsdm.evaluation.strangers import CLASSES, NONE, kind_of_labels
-from torchsdm.model import Explanation
+from torchsdm.evaluation.strangers import CLASSES, kind_of_labels
 from torchsdm.settings import LANES
-from torchsdm.validation import Array, ArrayLike, check_label_array
+from torchsdm.validation import Array, check_label_array
 
 MAX_EXAMPLES = 3  #: per kind and data set
 _EXEMPLARS = 3  # per example
@@ -43,26 +42,26 @@ def pictures(
     rows = some_rows(len(data), _PICTURE_ROWS)
     of_all = "" if len(rows) == len(data) else f" {len(rows):,} of {len(data):,} inputs, drawn at random."
     own = decided[rows] if of_all else decided
-    distances = _distances(classifier, own, name, of_all)
-    if evaluation.kinds[name] != CLASSES:
-        yield from distances
-        return
-    labels = check_label_array(data.labels, "render_report")
-    curves = _curves(evaluation, name)
-    names = list(curves)
-    for start in range(0, len(names), _CURVES):
-        caption = "Risk against coverage, each estimator by its own score; the marker shows what it admits."
-        some = {key: curves[key] for key in names[start : start + _CURVES]}
-        yield caption, RiskCoverageDisplay.from_predictions(some, labels, alpha=alpha)
-    truth = labels[rows]
-    yield f"Accuracy against confidence sdm(z′).{of_all}", ReliabilityDisplay.from_predictions(own, truth, alpha=alpha)
-    if isinstance(classifier, SDMClassifier) and len(own.classes) <= _PARTITIONS:
-        region = next(region for region in classifier.regions_ if abs(region.alpha - alpha) < 1e-9)
-        caption = f"Partition: rescaled similarity q′ against confidence, by true class; the region is shaded.{of_all}"
-        yield caption, PartitionDisplay.from_predictions(own, truth, region=region)
-    yield from distances
-    caption = f"Accuracy and admitted share of the paper's region across α.{of_all}"
-    yield caption, _of_alphas(classifier, own, _take(data.hidden_states, rows), truth)
+    labels = check_label_array(data.labels, "render_report") if evaluation.kinds[name] == CLASSES else None
+    if labels is not None:
+        curves = iter(_curves(evaluation, name).items())
+        while some := dict(islice(curves, _CURVES)):
+            caption = "Risk against coverage, each estimator by its own score; the marker shows what it admits."
+            yield caption, RiskCoverageDisplay.from_predictions(some, labels, alpha=alpha)
+        caption = f"Accuracy against confidence sdm(z′).{of_all}"
+        yield caption, ReliabilityDisplay.from_predictions(own, labels[rows], alpha=alpha)
+    if isinstance(classifier, SDMClassifier):  # an ensemble has no region, and no distances, of its own
+        if labels is not None and len(own.classes) <= _PARTITIONS:
+            region = next(region for region in classifier.regions_ if abs(region.alpha - alpha) < 1e-9)
+            caption = (
+                f"Partition: rescaled similarity q′ against confidence, by true class; the region is shaded.{of_all}"
+            )
+            yield caption, PartitionDisplay.from_predictions(own, labels[rows], region=region)
+        caption = f"Distance to the nearest training example, compared with calibration points.{of_all}"
+        yield caption, DistanceDisplay.from_predictions(own, ecdfs=classifier.model_.calibration.ecdfs, name=name)
+    if labels is not None:
+        caption = f"Accuracy and admitted share of the paper's region across α.{of_all}"
+        yield caption, _of_alphas(classifier, own, data.take(rows).hidden_states, labels[rows])
 
 
 def _of_alphas(classifier: SDMClassifier | SDMEnsemble, own: SDMDecisions, states: Any, truth: Array) -> AlphaDisplay:
@@ -72,15 +71,6 @@ def _of_alphas(classifier: SDMClassifier | SDMEnsemble, own: SDMDecisions, state
     calibration = classifier.model_.calibration
     regions = calibration.with_regions(_ALPHAS.tolist(), calibration.min_class_count).regions
     return AlphaDisplay.from_regions(own, truth, regions=regions)
-
-
-def _distances(
-    classifier: SDMClassifier | SDMEnsemble, own: SDMDecisions, name: str, of_all: str
-) -> Iterator[tuple[str, Any]]:
-    """The display of distances, which needs no labels; nothing for an ensemble."""
-    if isinstance(classifier, SDMClassifier):
-        caption = f"Distance to the nearest training example, compared with calibration points.{of_all}"
-        yield caption, DistanceDisplay.from_predictions(own, ecdfs=classifier.model_.calibration.ecdfs, name=name)
 
 
 def _curves(evaluation: Evaluation, data_set: str) -> dict[str, Decisions]:
@@ -94,120 +84,73 @@ def _curves(evaluation: Evaluation, data_set: str) -> dict[str, Decisions]:
     return curves
 
 
-def _take(states: ArrayLike, rows: Array) -> Any:
-    return states[torch.from_numpy(rows)] if isinstance(states, torch.Tensor) else np.asarray(states)[rows]
+# --- Lanes and examples ----------------------------------------------------------------------------------------------
 
 
-# --- Lanes -----------------------------------------------------------------------------------------------------------
-
-
-class Reasoned(NamedTuple):
-    """An input with its lane's reason."""
-
-    id: Any
-    text: str | None
-    label: Any
-    """None if it has none."""
-    prediction: Any
-    reason: str
-
-
-class Lane(NamedTuple):
-    """The inputs of a data set that are in one lane; the first few are examples."""
-
-    name: str
-    n: int
-    n_correct: int | None
-    """None where the classes are not known."""
-    examples: list[Reasoned]
-
-
-def lanes(data: LabelledStates, decisions: SDMDecisions) -> list[Lane]:
+def lanes(data: LabelledStates, decisions: SDMDecisions) -> list[dict[str, Any]]:
     """Every lane, the most reliable first, with the first inputs in it and their reasons."""
-    is_known = kind_of_labels(data.labels, decisions.classes) == CLASSES
-    truth = check_label_array(data.labels, "render_report") if is_known else None
+    truth = _truth(data, decisions)
     found = []
     for name in LANES:
         rows = np.flatnonzero(decisions.lane == name)
         n_correct = None if truth is None else int((decisions.predictions[rows] == truth[rows]).sum())
         reasons = np.full(len(decisions), "") if decisions.reason is None else decisions.reason
-        reasoned = [
-            Reasoned(*_named(data, row), decisions.predictions[row], str(reasons[row]))
+        examples = [
+            {**_named(data, row), "prediction": decisions.predictions[row], "reason": str(reasons[row])}
             for row in rows[:MAX_EXAMPLES].tolist()
         ]
-        found.append(Lane(name, len(rows), n_correct, reasoned))
+        found.append({"name": name, "n": len(rows), "n_correct": n_correct, "examples": examples})
     return found
 
 
-# --- Examples --------------------------------------------------------------------------------------------------------
-
-
-class Example(NamedTuple):
-    """An input of a data set, with the explanation of its decision."""
-
-    id: Any
-    text: str | None
-    label: Any
-    explanation: Explanation
-
-
-class ExampleGroup(NamedTuple):
-    """The first examples of one kind."""
-
-    caption: str
-    n_total: int
-    """Inputs of this kind; only the first few are examples."""
-    examples: list[Example]
-
-
-def _highest(score: Array, chosen: Array) -> Array:
-    rows = np.flatnonzero(chosen)
-    ordered: Array = rows[np.argsort(-score[rows], kind="stable")]
-    return ordered
-
-
-def _kinds(d: SDMDecisions, right: Array | None) -> dict[str, Array]:
-    """Rows of each kind of example, by caption; fewer where nobody knows whether they are right."""
-    rejected = {
-        "Rejected: farther than all calibration points of some class (d = 0)": _highest(
-            d.nearest_distance, ~d.admitted & (d.distance_quantile == 0)
-        ),
-        "Rejected: the nearest training example disagrees (q = 0)": _highest(
-            d.magnitude, ~d.admitted & (d.similarity == 0) & (d.distance_quantile > 0)
-        ),
-    }
-    if right is None:
-        return {"Admitted, highest q′ first": _highest(d.rescaled_similarity, d.admitted), **rejected}
-    return {
-        "Admitted and right, highest q′ first": _highest(d.rescaled_similarity, d.admitted & right),
-        "Admitted and wrong, or mislabelled: look at these first": _highest(d.confidence, d.admitted & ~right),
-        **rejected,
-        "Rejected although right, highest confidence first": _highest(
-            d.confidence, ~d.admitted & right & ~d.out_of_distribution
-        ),
-    }
-
-
 def examples(
-    classifier: SDMClassifier | SDMEnsemble, data: LabelledStates, decisions: SDMDecisions
-) -> tuple[int | None, list[ExampleGroup]]:
+    classifier: SDMClassifier | SDMEnsemble, data: LabelledStates, decisions: SDMDecisions, admitted: Array
+) -> tuple[int | None, list[dict[str, Any]]]:
     """How many inputs are admitted against their given label, if they have any, and examples of every kind."""
-    labels = kind_of_labels(data.labels, decisions.classes)
-    truth = check_label_array(data.labels, "render_report") if labels == CLASSES else np.array([None] * len(data))
-    right = decisions.predictions == truth
-    kinds = {name: rows for name, rows in _kinds(decisions, right if labels == CLASSES else None).items() if len(rows)}
+    truth = _truth(data, decisions)
+    right = None if truth is None else decisions.predictions == truth
+    kinds = {name: rows for name, rows in _kinds(decisions, admitted, right).items() if len(rows)}
     shown = [row for rows in kinds.values() for row in rows[:MAX_EXAMPLES].tolist()]
-    explained = iter(classifier.explain(_take(data.hidden_states, np.array(shown)), k=_EXEMPLARS) if shown else ())
+    explained = iter(classifier.explain(data.take(shown).hidden_states, k=_EXEMPLARS) if shown else ())
     groups = [
-        ExampleGroup(
-            caption, len(rows), [Example(*_named(data, row), next(explained)) for row in rows[:MAX_EXAMPLES].tolist()]
-        )
+        {
+            "caption": caption,
+            "n_total": len(rows),
+            "examples": [{**_named(data, row), "explanation": next(explained)} for row in rows[:MAX_EXAMPLES].tolist()],
+        }
         for caption, rows in kinds.items()
     ]
-    n_against = int((decisions.admitted & (decisions.predictions != truth)).sum())
-    return None if labels == NONE else n_against, groups
+    n_against = int((admitted if right is None else admitted & ~right).sum())
+    return None if data.labels is None else n_against, groups
 
 
-def _named(data: LabelledStates, row: int) -> tuple[Any, str | None, Any]:
+def _kinds(d: SDMDecisions, admitted: Array, right: Array | None) -> dict[str, Array]:
+    """Rows of each kind of example, by caption; fewer where nobody knows whether they are right."""
+    is_far, disagrees = d.distance_quantile == 0, d.similarity == 0
+    kinds = {  # by what the rows are ordered, highest first, and which they are
+        "Rejected: farther than all calibration points of some class (d = 0)": (d.nearest_distance, ~admitted & is_far),
+        "Rejected: the nearest training example disagrees (q = 0)": (d.magnitude, ~admitted & disagrees & ~is_far),
+    }
+    if right is None:
+        kinds = {"Admitted, highest q′ first": (d.rescaled_similarity, admitted), **kinds}
+    else:
+        left = ~admitted & right & ~d.out_of_distribution
+        kinds = {
+            "Admitted and right, highest q′ first": (d.rescaled_similarity, admitted & right),
+            "Admitted and wrong, or mislabelled: look at these first": (d.confidence, admitted & ~right),
+            **kinds,
+            "Rejected although right, highest confidence first": (d.confidence, left),
+        }
+    return {name: np.flatnonzero(rows)[np.argsort(-by[rows], kind="stable")] for name, (by, rows) in kinds.items()}
+
+
+def _truth(data: LabelledStates, decisions: SDMDecisions) -> Array | None:
+    """The true classes; None if they are not known."""
+    is_known = kind_of_labels(data.labels, decisions.classes) == CLASSES
+    return check_label_array(data.labels, "render_report") if is_known else None
+
+
+def _named(data: LabelledStates, row: int) -> dict[str, Any]:
     text = None if data.texts is None else str(data.texts[row])
-    return row if data.ids is None else data.ids[row], text, None if data.labels is None else data.labels[row]
+    label = None if data.labels is None else data.labels[row]
+    return {"id": row if data.ids is None else data.ids[row], "text": text, "label": label}

@@ -57,41 +57,11 @@ def blocks_of(data: LabelledStates) -> Iterator[LabelledStates]:
         yield data if len(rows) == len(data) else data.take(rows)
 
 
-@dataclass(frozen=True)
-class OwnDecisions:
-    """A classifier's decisions on a data set.
-
-    Fields per class have one column, that of the prediction; of sample sizes, the smallest. So ``magnitude`` and
-    ``min_sample_size`` are what they were, and a row takes the same memory for any number of classes.
-    """
-
-    by_policy: SDMDecisions
-    """Admitted by the policy of the classifier, with lanes and reasons."""
-    at_alpha: SDMDecisions
-    """At one alpha; the same object if the classifier has no other."""
-
-    @classmethod
-    def of(cls, classifier: SDMClassifier | SDMEnsemble, data: LabelledStates, alpha: float) -> OwnDecisions:
-        """Decide on a data set, a block of rows at a time."""
-        blocks = (classifier.decide(block.hidden_states) for block in blocks_of(data))
-        return cls.concatenate([cls.condensed(decisions, alpha) for decisions in blocks])
-
-    @classmethod
-    def condensed(cls, decisions: SDMDecisions, alpha: float) -> OwnDecisions:
-        """What is kept of decisions."""
-        at_alpha, kept = decisions.at(alpha), _condensed(decisions)
-        return cls(kept, kept if at_alpha is decisions else _condensed(at_alpha))
-
-    @classmethod
-    def concatenate(cls, parts: Sequence[OwnDecisions]) -> OwnDecisions:
-        """The rows of several, one after the other."""
-        by_policy = Decisions.concatenate([part.by_policy for part in parts])
-        if parts[0].at_alpha is parts[0].by_policy:
-            return cls(by_policy, by_policy)
-        return cls(by_policy, Decisions.concatenate([part.at_alpha for part in parts]))
-
-
 def _condensed(decisions: SDMDecisions) -> SDMDecisions:
+    """The same with one column per class field, that of the prediction; of sample sizes, the smallest.
+
+    So ``magnitude`` and ``min_sample_size`` are what they were, and memory does not grow with the number of classes.
+    """
     return replace(
         decisions,
         probabilities=decisions.confidence[:, None],
@@ -145,7 +115,7 @@ class Evaluation:
     """What the labels of each data set are: 'classes', 'outside' or 'none'."""
     notes: tuple[str, ...] = field(init=False)
     """What was done with strangers, and a warning of inputs that the model has seen."""
-    _own: dict[str, OwnDecisions] = field(init=False, repr=False)
+    _own: dict[str, SDMDecisions] = field(init=False, repr=False)
     _classifier_then: dict[str, Any] = field(init=False, repr=False)  # its attributes when it decided
 
     def __post_init__(self) -> None:
@@ -154,21 +124,24 @@ class Evaluation:
             raise InvalidInputError("Evaluation needs at least one entrant and one data set.")
         classes = getattr(self.entrants[0].estimator, "classes_", None)
         parts = self.data_sets if classes is None else self._parts(classes)
-        object.__setattr__(self, "notes", () if classes is None else tuple(self._notes(classes)))
-        object.__setattr__(self, "data_sets", parts)
-        object.__setattr__(self, "_own", {})
-        object.__setattr__(self, "_classifier_then", {} if self.classifier is None else dict(vars(self.classifier)))
-        decided, against = {}, {}
-        for name in self.data_sets:
+        decided: dict[tuple[int, str], Decisions] = {}
+        against: dict[tuple[int, str], Array] = {}
+        vars(self).update(
+            notes=() if classes is None else tuple(self._notes(classes)),
+            data_sets=parts,
+            decisions=decided,
+            against_argmax=against,
+            _own={},
+            _classifier_then={} if self.classifier is None else dict(vars(self.classifier)),
+        )
+        for name in parts:
             for position, found in enumerate(self._decide(name)):
                 decided[position, name], against[position, name] = found
-        kinds = {name: kind_of_labels(data.labels, decided[0, name].classes) for name, data in self.data_sets.items()}
+        kinds = {name: kind_of_labels(data.labels, decided[0, name].classes) for name, data in parts.items()}
         for (_, name), decisions in decided.items():
             if kinds[name] == CLASSES:
-                check_known_labels(decisions, self.data_sets[name].labels, f"Evaluation ({name})")
-        object.__setattr__(self, "decisions", decided)
-        object.__setattr__(self, "against_argmax", against)
-        object.__setattr__(self, "kinds", kinds)
+                check_known_labels(decisions, parts[name].labels, f"Evaluation ({name})")
+        vars(self)["kinds"] = kinds
 
     def _parts(self, classes: Array) -> dict[str, LabelledStates]:
         parts: dict[str, LabelledStates] = {}
@@ -194,7 +167,7 @@ class Evaluation:
         """
         parts: list[list[Decisions]] = [[] for _ in self.entrants]
         against: list[list[Array]] = [[] for _ in self.entrants]
-        own: list[OwnDecisions] = []
+        own: list[SDMDecisions] = []
         for block in blocks_of(self.data_sets[name]):
             asked = Asked()
             for position, entrant in enumerate(self.entrants):
@@ -202,13 +175,13 @@ class Evaluation:
                 parts[position].append(decisions.without_class_values())
                 against[position].append(_against_argmax(decisions))
             found = asked.decided_by(self.classifier)
-            own += [] if found is None else [OwnDecisions.condensed(found, self.alpha)]
+            own += [] if found is None else [_condensed(found)]
         if own:
-            self._own[name] = OwnDecisions.concatenate(own)
+            self._own[name] = Decisions.concatenate(own)
         return [(Decisions.concatenate(a), np.concatenate(b)) for a, b in zip(parts, against, strict=True)]
 
-    def own_decisions(self, classifier: SDMClassifier | SDMEnsemble, data_set: str) -> OwnDecisions:
-        """What a classifier itself decides on a data set.
+    def own_decisions(self, classifier: SDMClassifier | SDMEnsemble, data_set: str) -> SDMDecisions:
+        """What a classifier itself decides on a data set, by its policy, without the values of other classes.
 
         That of the evaluation has decided already, if rules over it are entrants, and is asked again only if it was
         changed since.
@@ -217,7 +190,8 @@ class Evaluation:
         is_same = classifier is self.classifier and now.keys() == then.keys() and all(now[k] is then[k] for k in now)
         if is_same and data_set in self._own:
             return self._own[data_set]
-        return OwnDecisions.of(classifier, self.data_sets[data_set], self.alpha)
+        blocks = blocks_of(self.data_sets[data_set])
+        return Decisions.concatenate([_condensed(classifier.decide(block.hidden_states)) for block in blocks])
 
     def overviews(self) -> dict[str, Overview]:
         """What the classifier, if it was given, does with each data set whose classes are not known."""
@@ -225,7 +199,7 @@ class Evaluation:
             return {}
         guards = FreshGuards(self.classifier)
         return {
-            name: Overview.of(self.classifier, self.own_decisions(self.classifier, name).by_policy, guards)
+            name: Overview.of(self.classifier, self.own_decisions(self.classifier, name), guards)
             for name, kind in self.kinds.items()
             if kind != CLASSES
         }

@@ -13,25 +13,24 @@ import base64
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchsdm.core import GroupAccuracy, HighReliabilityRegion, Target, target_of
+from torchsdm.core import SDMDecisions, Target, target_of
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation._opening import UNPROMISED, Verdict, next_steps, promise_text, verdicts
 from torchsdm.evaluation._report_contents import examples, lanes, pictures
 from torchsdm.evaluation.displays.alpha import CostDisplay
 from torchsdm.evaluation.displays.training_history import TrainingHistoryDisplay
-from torchsdm.evaluation.evaluation import Evaluation, OwnDecisions
+from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.strangers import CLASSES, FreshGuards, Overview
 from torchsdm.evaluation.tables import ABSENT, REJECTED, UNKNOWN, ResultRow, Stratum, accuracy_text, share_text, strata
 from torchsdm.files import replace_file, strict_json
 from torchsdm.settings import REJECTED as UNREAD
-from torchsdm.validation import check_path
+from torchsdm.validation import Array, check_path
 from torchsdm.wording import LANE_MEANS, described, shortened
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ def render_report(
         )
     own = {name: evaluation.own_decisions(classifier, name) for name in evaluation.data_sets}
     guards = FreshGuards(classifier)
-    found = verdicts(evaluation, classifier, {name: one.by_policy for name, one in own.items()}, guards)
+    found = verdicts(evaluation, classifier, own, guards)
     costs = _costs(classifier, prices)
     page = _environment().get_template("report.html")
     return page.render(
@@ -115,16 +114,22 @@ def render_report(
         legend=_legend(found),
         steps=next_steps(found, classifier, evaluation.settings.get("model")),
         promise=promise_text(classifier),
-        tested=[groups for groups in _tested(classifier) if groups.rows],
+        tested=[one for one in _tested(classifier) if one[-1]],
         warnings=classifier.warnings(),
         costs=costs,
-        results=_results(evaluation),
-        lanes=_lanes(evaluation, guards, own),
-        regions=_regions(classifier),
+        results=evaluation.table,
+        lanes=[(name, lanes(evaluation.data_sets[name], decided)) for name, decided in own.items()],
+        overviews={
+            name: Overview.of(classifier, decided, guards).lines(kind)
+            for (name, decided), kind in zip(own.items(), evaluation.kinds.values(), strict=True)
+            if kind != CLASSES
+        },
+        models=classifier.models_,
         summaries=evaluation.summaries(),
         plots=_pictures(evaluation, classifier, own),
         examples=[
-            (name, *examples(classifier, data, own[name].at_alpha)) for name, data in evaluation.data_sets.items()
+            (name, *examples(classifier, evaluation.data_sets[name], decided, _admitted(decided, evaluation.alpha)))
+            for name, decided in own.items()
         ],
         facts=_facts(evaluation, classifier),
     )
@@ -142,8 +147,10 @@ def _environment() -> Environment:
         "accuracy": accuracy_text,
         "anchor": lambda name: name.lower().replace(" ", "-"),
         "bar": _bar,
+        "described": described,
         "interval": _interval,
         "number": _number,
+        "of": target_of,
         "share": share_text,
         "shortened": shortened,
         "strata": _shown_strata,
@@ -164,23 +171,14 @@ def _environment() -> Environment:
 # --- The opening -----------------------------------------------------------------------------------------------------
 
 
-class _Part(NamedTuple):
-    lane: str
-    n: int
-    start: float
-    share: float
-    number: str
-    """In the part, if there is room for it."""
-
-
-def _bar(one: Verdict) -> list[_Part]:
-    shares = [100 * count / sum(one.lanes.values()) for count in one.lanes.values()]
-    numbers = [_rounded(share) if share >= _LABELLED else "" for share in shares]
-    return list(map(_Part, one.lanes, one.lanes.values(), accumulate(shares, initial=0.0), shares, numbers))
-
-
-def _rounded(percent: float) -> str:
-    return f"{percent:.0f}" if round(percent) < 100 or percent == 100 else ">99"
+def _bar(one: Verdict) -> Iterator[dict[str, Any]]:
+    """The part of each lane, in percent, with its number where there is room for it."""
+    start = 0.0
+    for lane, n in one.lanes.items():
+        share = 100 * n / sum(one.lanes.values())
+        number = f"{share:.0f}" if round(share) < 100 or share == 100 else ">99"
+        yield {"lane": lane, "n": n, "start": start, "share": share, "number": number if share >= _LABELLED else ""}
+        start += share
 
 
 def _legend(found: Sequence[Verdict]) -> dict[str, str]:
@@ -192,43 +190,24 @@ def _legend(found: Sequence[Verdict]) -> dict[str, str]:
 # --- Tables ----------------------------------------------------------------------------------------------------------
 
 
-class _Groups(NamedTuple):
-    """A table of groups, with a value beside the accuracy of each."""
-
-    title: str
-    column: str
-    target: Target
-    rows: Sequence[tuple[GroupAccuracy, str]]
-
-    def is_below(self, group: GroupAccuracy) -> bool:
-        return group.accuracy is not None and group.accuracy < target_of(self.target, group.class_number)
-
-
-def _tested(classifier: SDMClassifier | SDMEnsemble) -> Iterator[_Groups]:
-    """The groups of the certificate, and those of each region."""
+def _tested(classifier: SDMClassifier | SDMEnsemble) -> Iterator[tuple[str, str, Target, list[tuple[Any, str]]]]:
+    """The groups of the certificate, and those of each region: title, last column, target, and rows with its values."""
     names, certificate = classifier.classes_.tolist(), classifier.certificate_
     if certificate is not None and classifier.lane_rule_.certificate is not None:
         title = "On the certification set, " + ("of the certified rule" if certificate.found else "of the safest rule")
         bounds = [(group, f"{group.lower_bound:.3f}") for group in certificate.groups]
-        yield _Groups(title, "exact lower bound", certificate.target, bounds)
+        yield title, "exact lower bound", certificate.target, bounds
     for number, model in enumerate(classifier.models_, start=1):
         for region in model.calibration.regions:
             of_round = f"round {number}, " if len(classifier.models_) > 1 else ""
             asked = described(region.target, names)
             title = f"On the calibration set, which the region was found on: {of_round}α = {asked}"
             groups = model.calibration.groups(region) if region.found else ()
-            yield _Groups(title, "95 % interval", region.target, [(one, _interval(one.interval)) for one in groups])
+            yield title, "95 % interval", region.target, [(one, _interval(one.interval)) for one in groups]
 
 
 def _interval(interval: tuple[float, float] | None, digits: int = 3) -> str:
     return ABSENT if interval is None else f"{interval[0]:.{digits}f}–{interval[1]:.{digits}f}"
-
-
-def _results(evaluation: Evaluation) -> dict[str, Any]:
-    """The rows of each data set, and what the note says that is not at the top of the page already."""
-    table = evaluation.table
-    rows = {name: [row for row in table.rows if row.dataset == name] for name in evaluation.data_sets}
-    return {"rows": rows, "note": [line for line in table.note.splitlines() if line not in evaluation.notes]}
 
 
 def _shown_strata(row: ResultRow) -> list[Stratum]:
@@ -237,23 +216,9 @@ def _shown_strata(row: ResultRow) -> list[Stratum]:
     return sorted(shown, key=lambda stratum: stratum.kind != "all")
 
 
-def _lanes(evaluation: Evaluation, guards: FreshGuards, own: Mapping[str, OwnDecisions]) -> Iterator[dict[str, Any]]:
-    for name, data in evaluation.data_sets.items():
-        decisions, kind = own[name].by_policy, evaluation.kinds[name]
-        yield {
-            "name": name,
-            "lanes": lanes(data, decisions),
-            "n_inputs": evaluation.n_inputs(name),
-            "n_unread": evaluation.unread.get(name, 0),
-            "said": {} if kind == CLASSES else Overview.of(guards.classifier, decisions, guards).lines(kind),
-        }
-
-
-def _regions(classifier: SDMClassifier | SDMEnsemble) -> Iterator[tuple[str, HighReliabilityRegion, str]]:
-    for number, model in enumerate(classifier.models_):
-        for region in model.calibration.regions:
-            where = f"Round {number}, α" if len(classifier.models_) > 1 else "α"
-            yield where, region, described(region.target, classifier.classes_.tolist())
+def _admitted(decisions: SDMDecisions, alpha: float) -> Array:
+    """What the policy admits or, of a model of several alphas, the region of one of them (N,)."""
+    return decisions.without_class_values().at(alpha).admitted
 
 
 def _number(value: float | int | str | None) -> str:
@@ -263,11 +228,6 @@ def _number(value: float | int | str | None) -> str:
 
 
 # --- Plots -----------------------------------------------------------------------------------------------------------
-
-
-class _Picture(NamedTuple):
-    caption: str
-    image: str
 
 
 def _costs(classifier: SDMClassifier | SDMEnsemble, prices: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -281,18 +241,18 @@ def _costs(classifier: SDMClassifier | SDMEnsemble, prices: Mapping[str, Any] | 
         return None  # of many classes the curve takes long
     display = CostDisplay.from_estimator(classifier, **(prices or {}))
     costs = "." if display.choice is None else ", and what it would cost per input."
-    return {"choice": display.choice, "picture": _Picture("What would be admitted at each α" + costs, _image(display))}
+    return {"choice": display.choice, "caption": "What would be admitted at each α" + costs, "image": _image(display)}
 
 
 def _pictures(
-    evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, own: Mapping[str, OwnDecisions]
-) -> Iterator[tuple[str, Iterator[_Picture]]]:
-    """The plots of training, and of each data set by its name."""
+    evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, own: Mapping[str, SDMDecisions]
+) -> Iterator[tuple[str, Iterator[tuple[str, str]]]]:
+    """The plots of training, and of each data set by its name, each with its caption."""
     history = TrainingHistoryDisplay.from_estimator(classifier)
-    yield "", iter([_Picture("Training: loss, accuracy and similarity by epoch.", _image(history))])
+    yield "", iter([("Training: loss, accuracy and similarity by epoch.", _image(history))])
     for name, decided in own.items():
-        drawn = pictures(evaluation, classifier, name, decided.at_alpha)
-        yield name, (_Picture(caption, _image(display)) for caption, display in drawn)
+        drawn = pictures(evaluation, classifier, name, decided)
+        yield name, ((caption, _image(display)) for caption, display in drawn)
 
 
 def _image(display: Any) -> str:
@@ -309,12 +269,9 @@ def _image(display: Any) -> str:
 
 
 def _facts(evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble) -> str:
-    facts = {
-        **evaluation.facts(),
-        "classifier": {
-            "training_data_fingerprint": classifier.data_fingerprint_,
-            "seed": classifier.random_seed_,
-            "states_origin": None if classifier.states_origin_ is None else classifier.states_origin_.to_json(),
-        },
+    own = {
+        "training_data_fingerprint": classifier.data_fingerprint_,
+        "seed": classifier.random_seed_,
+        "states_origin": None if classifier.states_origin_ is None else classifier.states_origin_.to_json(),
     }
-    return strict_json(facts)
+    return strict_json({**evaluation.facts(), "classifier": own})

@@ -224,7 +224,13 @@ class ResultTable:
         for name, rows in by_data_set.items():
             head, grid = _narrow(rows, intervals, digits)
             parts.append("\n".join([shortened(f"{name}: {head}", width), "", grid.to_text(width)]))
-            parts += _topics((beneath or {}).get(name, {}), width)
+            if topics := (beneath or {}).get(name):
+                size = max(map(len, topics)) + 2
+                lines = [
+                    textwrap.fill(text, width, initial_indent=topic.ljust(size), subsequent_indent=" " * size)
+                    for topic, text in topics.items()
+                ]
+                parts.append("\n".join(lines))
         legend = "share: admitted of all inputs."
         if any(row.accuracy.labels == CLASSES for row in self.rows):
             legend += (
@@ -312,18 +318,16 @@ class ResultTable:
 
     def grid(self, *, intervals: bool = False, digits: int = 2) -> Grid:
         """The table as texts."""
-        return Grid(self._header(), self._cells(_plain_accuracy, intervals, digits))
-
-    def _header(self) -> list[str]:
-        names = [stratum.name for stratum in strata(self.rows[0])]
-        return ["dataset", "model", "estimator", *(name for stratum in names for name in (stratum, "share"))]
+        columns = [name for stratum in strata(self.rows[0]) for name in (stratum.name, "share")]
+        rows = self._cells(_plain_accuracy, intervals, digits)
+        return Grid(["dataset", "model", "estimator", *columns], rows)
 
     def _cells(self, accuracy: Callable[..., str], intervals: bool, digits: int) -> list[list[str]]:
         rows = []
         for row in self.rows:
-            cells = [stratum.cell for stratum in strata(row)]
-            pairs = [(accuracy(one, row.alpha, digits, intervals), share_text(one.share, digits)) for one in cells]
-            rows.append([row.dataset, row.model, row.estimator, *(text for pair in pairs for text in pair)])
+            rows.append([row.dataset, row.model, row.estimator])
+            for _, _, cell in strata(row):
+                rows[-1] += [accuracy(cell, row.alpha, digits, intervals), share_text(cell.share, digits)]
         return rows
 
 
@@ -334,41 +338,24 @@ _WITHOUT_CLASSES = {  # what the inputs are called, and the column of what is ad
 
 
 def _narrow(rows: Sequence[ResultRow], intervals: bool, digits: int) -> tuple[str, Grid]:
+    """How many inputs of which model, and a line per estimator; the model is a column only if there are several."""
     models = list(dict.fromkeys(row.model for row in rows))
-    names = [[*([row.model] if len(models) > 1 else []), row.estimator] for row in rows]
-    columns = [*(["model"] if len(models) > 1 else []), "estimator", "share"]
-    cells = [row.accuracy.marginal for row in rows]
-    shares = [share_text(cell.share, digits) for cell in cells]
     what, admitted = _WITHOUT_CLASSES.get(rows[0].accuracy.labels, ("inputs", ""))
-    if admitted:
-        values = [[share, f"{cell.n_admitted:,}"] for share, cell in zip(shares, cells, strict=True)]
-        columns.append(admitted)
-    else:
-        accuracies = [_plain_accuracy(row.accuracy.marginal, row.alpha, digits, intervals) for row in rows]
-        lowest = [_lowest(row, intervals, digits) for row in rows]
-        values = [[share, accuracy, *least] for share, accuracy, least in zip(shares, accuracies, lowest, strict=True)]
-        columns += ["accuracy", "lowest", "of"]
+    measures = [admitted] if admitted else ["accuracy", "lowest", "of"]
+    lines = []
+    for row in rows:
+        cell = row.accuracy.marginal
+        lines.append([row.model, row.estimator, share_text(cell.share, digits)])
+        if admitted:
+            lines[-1].append(f"{cell.n_admitted:,}")
+        else:
+            lowest = row.lowest or Stratum("all", None, cell)
+            lines[-1] += [_plain_accuracy(one, row.alpha, digits, intervals) for one in (cell, lowest.cell)]
+            lines[-1].append(lowest.name if row.lowest else "")
     of_model = f", {models[0]}" if len(models) == 1 and models[0] else ""
-    head = f"{cells[0].n_total:,} {what}{of_model}"
-    return head, Grid(columns, [[*name, *value] for name, value in zip(names, values, strict=True)])
-
-
-def _lowest(row: ResultRow, intervals: bool, digits: int) -> list[str]:
-    """The lowest accuracy of any class or prediction, and whose it is."""
-    lowest = row.lowest
-    if lowest is None:
-        return [_plain_accuracy(row.accuracy.marginal, row.alpha, digits, intervals), ""]
-    return [_plain_accuracy(lowest.cell, row.alpha, digits, intervals), lowest.name]
-
-
-def _topics(topics: Mapping[str, str], width: int) -> list[str]:
-    """Texts beside their topics, as one paragraph; nothing for none."""
-    size = max((len(topic) for topic in topics), default=0) + 2
-    lines = [
-        textwrap.fill(text, width, initial_indent=topic.ljust(size), subsequent_indent=" " * size)
-        for topic, text in topics.items()
-    ]
-    return ["\n".join(lines)] if lines else []
+    head = f"{rows[0].accuracy.marginal.n_total:,} {what}{of_model}"
+    first = 0 if len(models) > 1 else 1
+    return head, Grid(["model", "estimator", "share", *measures][first:], [line[first:] for line in lines])
 
 
 def csv_text(records: Sequence[dict[str, Any]]) -> str:
@@ -409,17 +396,19 @@ def share_text(share: float, digits: int = 2) -> str:
 
 
 def _plain_accuracy(cell: Cell, alpha: float, digits: int, intervals: bool) -> str:
-    text = accuracy_text(cell, alpha, digits) + (BELOW if cell.is_below(alpha) else "")
-    interval = cell.interval() if intervals else None
-    return text if interval is None else f"{text} [{interval[0]:.{digits}f}, {interval[1]:.{digits}f}]"
+    below = BELOW if cell.is_below(alpha) else ""
+    return f"{accuracy_text(cell, alpha, digits)}{below}{_interval(cell, digits, ' [{}, {}]') if intervals else ''}"
 
 
 def _latex_accuracy(cell: Cell, alpha: float, digits: int, intervals: bool) -> str:
-    text = accuracy_text(cell, alpha, digits)
-    interval = cell.interval() if intervals else None
-    if interval is not None:
-        text += f" {{\\scriptsize [{interval[0]:.{digits}f}, {interval[1]:.{digits}f}]}}"
+    interval = _interval(cell, digits, " {{\\scriptsize [{}, {}]}}") if intervals else ""
+    text = f"{accuracy_text(cell, alpha, digits)}{interval}"
     return f"\\colorbox{{red!10}}{{{text}}}" if cell.is_below(alpha) else text
+
+
+def _interval(cell: Cell, digits: int, form: str) -> str:
+    ends = cell.interval()
+    return "" if ends is None else form.format(*(f"{end:.{digits}f}" for end in ends))
 
 
 def markdown_text(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import select
+import selectors
 import signal
 import sys
 import time
@@ -86,9 +86,11 @@ def _limit_this_process() -> None:
 def _received(reader: int) -> bytes:
     """All that comes, until the other end is closed or it is time."""
     until, content = time.monotonic() + _WAIT, b""
-    while (left := until - time.monotonic()) > 0 and select.select([reader], [], [], left)[0]:
-        part = os.read(reader, 1 << 16)
-        if not part:
-            return content
-        content += part
+    with selectors.DefaultSelector() as waiting:  # select() itself takes no descriptor above 1,023
+        waiting.register(reader, selectors.EVENT_READ)
+        while (left := until - time.monotonic()) > 0 and waiting.select(left):
+            part = os.read(reader, 1 << 16)
+            if not part:
+                return content
+            content += part
     return b""

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from torchsdm.arithmetic import blocks, call, empty_float32, has_loops, product_error, rounded_interval
 from torchsdm.matching._coarse import CoarsePoints
-from torchsdm.matching._tiles import LARGEST_QUERY, SMALLEST_QUERY, BoundTerms, RowBounds, points_in_c, terms_in_c
+from torchsdm.matching._tiles import LARGEST_QUERY, SMALLEST_QUERY, BoundTerms, RowBounds, points_in_c
 from torchsdm.matching.rows import RowIndex
 
 _BLOCK_ELEMENTS = 1 << 22  # float64 elements in memory at once while norms are computed (32 MB)
@@ -99,7 +99,7 @@ class CentredPoints:
     def multiplicands(self, start: int, stop: int) -> Tensor:
         """What queries are multiplied with, float32: the points themselves, or centred if needed."""
         points = self.points[start:stop]
-        return (points - self.centre.to(points.dtype)).float() if self.bounds.centres_support else points.float()
+        return points.float() if self.bounds.terms.cross else (points - self.centre.to(points.dtype)).float()
 
     def reordered(self, order: Tensor) -> tuple[Tensor, Bounds]:
         """In another order: centred and scaled points (S, M) float32 and the bounds for products among them."""
@@ -117,11 +117,8 @@ class CentredPoints:
 class Bounds:
     """The columns' side of the bounds."""
 
-    exponent: int  # sigma = 2^-exponent
-    error: float  # gamma(M + 24)
-    ratio: float  # r
-    centres_support: bool
-    n_filters: int
+    terms: BoundTerms  # what the rows' side depends on
+    scale: float  # sigma: what a distance is multiplied by before it is compared with the bounds
     lower: Tensor  # (S,) float32
     upper: Tensor  # (S,) float32
     outliers: Tensor  # (S,) whether a column is left to float64
@@ -142,40 +139,17 @@ class Bounds:
         )
         if is_wild:
             exponent = 0
-        error = product_error(n_filters + 24, torch.float32)
-        ratio = typical / (typical + centre_norm) if typical > 0 and not is_wild else 1.0
+        error = product_error(n_filters + 24, torch.float32)  # gamma(M + 24)
+        ratio = typical / (typical + centre_norm) if typical > 0 and not is_wild else 1.0  # r
         b = squared_norms * 4.0**-exponent  # (S,)
         reach = (squared_norms.sqrt() + centre_norm).square_() * 4.0**-exponent  # (S,): S^2
         slack = (reach.mul_(ratio).add_(b)).mul_(error)
         outliers = b > 4.0**_OUTLIER_EXPONENT
         if is_wild:
             outliers = torch.ones_like(outliers)
-        return cls(
-            exponent,
-            error,
-            ratio,
-            centres_support,
-            n_filters,
-            *rounded_interval(b, slack, outliers),
-            outliers,
-        )
-
-    @property
-    def scale(self) -> float:
-        """sigma: what a distance is multiplied by before it is compared with the bounds."""
-        return 2.0**-self.exponent
-
-    @cached_property
-    def decide_nothing(self) -> bool:
-        """Whether everything is left to float64, so that no product is needed."""
-        return bool(self.outliers.all())
-
-    @property
-    def terms(self) -> BoundTerms:
-        """What the rows' side depends on."""
-        underflow = (4 * self.n_filters + 64) * _TINY
-        cross = 0.0 if self.centres_support else 2.0
-        return BoundTerms(self.exponent, cross, self.error * (1 / self.ratio + 1), underflow, self.decide_nothing)
+        cross, underflow = 0.0 if centres_support else 2.0, (4 * n_filters + 64) * _TINY
+        terms = BoundTerms(exponent, cross, error * (1 / ratio + 1), underflow, bool(outliers.all()))
+        return cls(terms, 2.0**-exponent, *rounded_interval(b, slack, outliers), outliers)
 
     def queries(self, queries: Tensor, centre: Tensor) -> RowBounds:
         """The rows' side for queries (n, M)."""
@@ -183,14 +157,15 @@ class Bounds:
             rows = torch.empty(3, len(queries), dtype=torch.float32)
             side = RowBounds(empty_float32(*queries.shape, device=queries.device), *rows)
             outputs = side.multiplier, side.factor, side.low, side.high
-            call("query_bounds", points_in_c(queries), centre, terms_in_c(self.terms), *outputs, 0, len(queries))
+            call("query_bounds", points_in_c(queries), centre, self.terms, *outputs, 0, len(queries))
             return side
         squared, cross = centred_products(queries, centre)
-        exponents = torch.frexp(squared.sqrt()).exponent.clamp(min=self.exponent - SMALLEST_QUERY)
-        left_out = (exponents > self.exponent + LARGEST_QUERY) | self.decide_nothing
+        typical = self.terms.exponent
+        exponents = torch.frexp(squared.sqrt()).exponent.clamp(min=typical - SMALLEST_QUERY)
+        left_out = (exponents > typical + LARGEST_QUERY) | bool(self.terms.decide_nothing)
         down = _power_of_two(-exponents).masked_fill_(left_out, 0.0)  # 2^-k
         multiplier = ((queries.double() - centre) * down[:, None]).float()
-        factor = _power_of_two(exponents + 1 - 2 * self.exponent)
+        factor = _power_of_two(exponents + 1 - 2 * typical)
         shift = (squared + self.terms.cross * cross) * self.scale**2
         return self._rows(multiplier, factor, shift, squared * self.scale**2, left_out)
 

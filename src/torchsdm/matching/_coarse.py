@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from torchsdm.arithmetic import call, empty_float32, in_shares, library, product_error, rounded_interval
-from torchsdm.matching._tiles import BoundTerms, CoarseTerms, RowBounds, points_in_c, terms_in_c
+from torchsdm.matching._tiles import BoundTerms, CoarseTerms, RowBounds, points_in_c
 
 _LANES = 32  # numbers that are read at once: rows are padded to a multiple of them
 _LARGEST = 1 << 29  # bytes that rounded points may take, which are kept from one search to the next
@@ -67,7 +67,7 @@ class CoarsePoints:
             product_error(2 * (points.shape[1] + _LANES), torch.float32),  # twice as many: u is 2^-23
             product_error(24, torch.float32),
         )
-        _, r, e, gamma, eta = numbers
+        r, e, gamma, eta = numbers.ratio, numbers.rounding, numbers.product_error, numbers.sum_error
         b = norms.square()
         slack = e * r * b + r / e * changed.square() + gamma * r * (norms + changed).square() + eta * (1 + r) * b
         slack *= 1 + 1e-9  # these sums are rounded, too
@@ -77,16 +77,17 @@ class CoarsePoints:
         """The rows' side for queries (n, M)."""
         side = RowBounds(_room_for(queries), *torch.empty(3, len(queries), dtype=torch.float32))
         halves, outputs = side.multiplier, (side.factor, side.low, side.high)
-        given = points_in_c(queries), self.centre, terms_in_c(self.terms), halves, halves.shape[1]
+        given = points_in_c(queries), self.centre, self.terms, halves, halves.shape[1]
         call("coarse_queries", *given, *outputs, 0, len(queries))
         return side
 
     def among(self, order: Tensor) -> RowBounds:
         """The rows' side for the points themselves, in another order."""
-        _, r, e, gamma, eta = self.terms
+        of = self.terms
+        r, e, gamma, eta = of.ratio, of.rounding, of.product_error, of.sum_error
         b, changed = self.norms.square(), self.changed
         slack = changed.square() / (e * r) + (e + gamma) / r * (self.norms + changed).square() + eta * (1 + 1 / r) * b
-        slack = slack * (1 + 1e-9) + 3 * self.terms.terms.underflow
+        slack = slack * (1 + 1e-9) + 3 * of.terms.underflow
         low, high = rounded_interval(b, slack, self.outliers)
         return RowBounds(self.rounded[order], torch.full_like(low, 2.0), low[order], high[order])
 

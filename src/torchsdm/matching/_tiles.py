@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from ctypes import Structure, byref, c_double, c_int64, c_void_p
+from ctypes import Structure, c_double, c_int64, c_void_p
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -26,26 +26,6 @@ CHUNK = 256  #: columns of a tile that are scanned together
 CHUNK_DOWN = 64  #: the same for transposed tiles, which are slower to scan
 NO_LIMIT = 2**62  #: on the distances that may be measured for a row
 SMALLEST_QUERY, LARGEST_QUERY = 60, 20  #: exponents below and above the typical norm that float32 is trusted with
-
-
-class BoundTerms(NamedTuple):
-    """The numbers that the rows' side of the bounds depends on; see ``_bounds``."""
-
-    exponent: int  # sigma = 2^-exponent
-    cross: float  # what x'.c is multiplied by: 2, or 0 if the support is centred too
-    row_error: float
-    underflow: float
-    decide_nothing: bool
-
-
-class CoarseTerms(NamedTuple):
-    """The same for the coarse bounds; see ``_coarse``."""
-
-    terms: BoundTerms
-    ratio: float  # r
-    rounding: float  # e
-    product_error: float  # gamma
-    sum_error: float  # eta
 
 
 @dataclass(frozen=True)
@@ -80,6 +60,10 @@ class Rows(NamedTuple):
     low: Values  # (n,) float32
     high: Values  # (n,) float32
 
+    def of_rows(self, rows: slice) -> Rows:
+        """Some of the rows."""
+        return Rows(self.points, *(values[rows] for values in self[1:]))
+
 
 class Found(NamedTuple):
     """What is known about each row so far; points are ordered by (distance, support index).
@@ -100,14 +84,12 @@ class Found(NamedTuple):
     def nothing(cls, n: int, k: int, device: torch.device) -> Found:
         """Nothing found yet for n rows."""
 
-        def far(*shape: int) -> Tensor:
-            return torch.full(shape, torch.inf, dtype=torch.float64, device=device)
-
-        def last(*shape: int) -> Tensor:
-            return torch.full(shape, torch.iinfo(torch.int64).max, device=device)
+        def no_points(*shape: int) -> tuple[Tensor, Tensor]:
+            distance = torch.full(shape, torch.inf, dtype=torch.float64, device=device)
+            return distance, torch.full(shape, torch.iinfo(torch.int64).max, device=device)
 
         count, left = torch.zeros(n, dtype=torch.int64, device=device), torch.zeros(n, dtype=torch.uint8, device=device)
-        return cls(far(n), last(n), far(n), last(n), count, left, far(n, k), last(n, k))
+        return cls(*no_points(n), *no_points(n), count, left, *no_points(n, k))
 
     @classmethod
     def merged(cls, found: Sequence[Found]) -> Found:
@@ -149,16 +131,8 @@ class Tile(NamedTuple):
 # --- The same in C ---------------------------------------------------------------------------------------------------
 
 
-def _fields(of: Any, default: Any, **others: Any) -> list[tuple[str, Any]]:
-    return [(name, others.get(name, default)) for name in of._fields]
-
-
 class _Points(Structure):
     _fields_ = [("values", c_void_p), ("width", c_int64), ("is_double", c_int64)]
-
-    @classmethod
-    def of(cls, points: Tensor) -> _Points:
-        return cls(points.data_ptr(), points.shape[1], points.dtype == torch.float64)
 
 
 class _Tile(Structure):
@@ -170,44 +144,62 @@ class _Tile(Structure):
 
 
 class _Rows(Structure):
-    _fields_ = _fields(Rows, c_void_p, points=_Points)
+    _fields_ = [("points", _Points), *((name, c_void_p) for name in Rows._fields[1:])]
 
 
 class _Columns(Structure):
-    _fields_ = _fields(SupportColumns, c_void_p, points=_Points, start=c_int64)
+    _fields_ = [("points", _Points), ("start", c_int64), *((name, c_void_p) for name in SupportColumns._fields[2:])]
 
 
 class _Found(Structure):
-    _fields_ = [*_fields(Found, c_void_p), ("k", c_int64)]
+    _fields_ = [*((name, c_void_p) for name in Found._fields), ("k", c_int64)]
 
 
-class _BoundTerms(Structure):
-    _fields_ = _fields(BoundTerms, c_double, exponent=c_int64, decide_nothing=c_int64)
+class BoundTerms(Structure):
+    """The numbers that the rows' side of the bounds depends on; see ``_bounds``."""
+
+    exponent: int  # sigma = 2^-exponent
+    cross: float  # what x'.c is multiplied by: 2, or 0 if the support is centred too
+    row_error: float
+    underflow: float
+    decide_nothing: int  # whether everything is left to float64, so that no product is needed
+    _fields_ = [
+        ("exponent", c_int64),
+        *((name, c_double) for name in ("cross", "row_error", "underflow")),
+        ("decide_nothing", c_int64),
+    ]
 
 
-class _CoarseTerms(Structure):
-    _fields_ = _fields(CoarseTerms, c_double, terms=_BoundTerms)
+class CoarseTerms(Structure):
+    """The same for the coarse bounds; see ``_coarse``."""
+
+    terms: BoundTerms
+    ratio: float  # r
+    rounding: float  # e
+    product_error: float  # gamma
+    sum_error: float  # eta
+    _fields_ = [
+        ("terms", BoundTerms),
+        *((name, c_double) for name in ("ratio", "rounding", "product_error", "sum_error")),
+    ]
 
 
-def points_in_c(points: Tensor) -> Any:
+def points_in_c(points: Tensor) -> _Points:
     """Points (n, M) as the C takes them. Here and below, the tensors must outlive the call."""
-    return byref(_Points.of(points))
+    return _Points(points.data_ptr(), points.shape[1], points.dtype == torch.float64)
 
 
-def terms_in_c(terms: BoundTerms | CoarseTerms) -> Any:
-    """The terms of the bounds as the C takes them."""
-    if isinstance(terms, BoundTerms):
-        return byref(_BoundTerms(*terms))
-    return byref(_CoarseTerms(_BoundTerms(*terms.terms), *terms[1:]))
-
-
-def work_in_c(tile: Tile, rows: Rows, columns: SupportColumns, found: Found) -> list[Any]:
+def work_in_c(tile: Tile, rows: Rows, columns: SupportColumns, found: Found) -> tuple[Structure, ...]:
     """What a kernel works on as the C takes it."""
-    products = _Tile(tile.products.data_ptr(), tile.products.stride(0), *tile[1:])
-    queries = _Rows(_Points.of(rows.points), *(one.data_ptr() for one in rows[1:]))
-    points = _Columns(_Points.of(columns.points), columns.start, *(one.data_ptr() for one in columns[2:]))
-    k = found.neighbor_index.shape[1]
-    return [byref(one) for one in (products, queries, points, _Found(*map(Tensor.data_ptr, found), k))]
+    return (
+        _Tile(tile.products.data_ptr(), tile.products.stride(0), *tile[1:]),
+        _Rows(points_in_c(rows.points), *(one.data_ptr() for one in rows[1:])),
+        _Columns(points_in_c(columns.points), columns.start, *(one.data_ptr() for one in columns[2:])),
+        _Found(*map(Tensor.data_ptr, found), found.neighbor_index.shape[1]),
+    )
+
+
+# --- The same in torch operations ------------------------------------------------------------------------------------
 
 
 def find_first(tile: Tile, rows: Rows, columns: SupportColumns, found: Found, match_lows: Tensor) -> None:
@@ -322,47 +314,36 @@ def _squared_below(distance: Tensor, scale: float) -> Tensor:
 KernelKind = Literal["coarse", "compiled", "torch"]
 """The compiled kernels, with a first filter in bfloat16 or without it, or the same in torch operations."""
 
-_SHARED_ENTRIES = 1 << 16  # tiles below this are not worth waking threads for
-
-
 TORCH_KERNELS: dict[str, Callable[..., None]] = {
     kernel.__name__: kernel for kernel in (find_first, count_matches, find_neighbors)
 }
+_SHARED_ENTRIES = 1 << 16  # tiles below this are not worth waking threads for
 
 
-class Engine:
+class Engine(ExitStack):
     """Runs one kind of kernels. Within its context, products are full float32."""
 
     def __init__(self, device: torch.device, kind: KernelKind) -> None:
-        self.device = device
-        self.compiled, self.coarse = kind != "torch", kind == "coarse"
+        super().__init__()
+        self.device, self.compiled, self.coarse = device, kind != "torch", kind == "coarse"
 
     def __enter__(self) -> Engine:
-        self.context = ExitStack()
-        self.context.enter_context(full_float32_products(self.device))
+        self.enter_context(full_float32_products(self.device))
         self.pool: ThreadPoolExecutor | None = None
         return self
-
-    def __exit__(self, *error: object) -> None:
-        self.context.close()
 
     def find_first(self, tile: Tile, rows: Rows, columns: SupportColumns, found: Found) -> Tensor:
         """Update nearest point and first non-match; returns the smallest bounds of matches, for ``count_matches``."""
         n_chunks = -(-(tile.stop - tile.start) // tile.chunk)
         match_lows = torch.empty(len(rows.own), n_chunks, dtype=torch.float32, device=self.device)
-        self._run("find_first", tile, rows, columns, found, match_lows)
+        self.run("find_first", tile, rows, columns, found, match_lows)
         return match_lows
 
-    def count_matches(self, tile: Tile, rows: Rows, columns: SupportColumns, found: Found, match_lows: Tensor) -> None:
-        """Count the matches before the boundaries, which must be final."""
-        self._run("count_matches", tile, rows, columns, found, match_lows)
+    def run(self, kernel: str, tile: Tile, rows: Rows, columns: SupportColumns, found: Found, *lows: Tensor) -> None:
+        """Call a kernel for all rows, at once or split among threads.
 
-    def find_neighbors(self, tile: Tile, rows: Rows, columns: SupportColumns, found: Found) -> None:
-        """Update the nearest k points."""
-        self._run("find_neighbors", tile, rows, columns, found)
-
-    def _run(self, kernel: str, tile: Tile, rows: Rows, columns: SupportColumns, found: Found, *lows: Tensor) -> None:
-        """Call the kernel for all rows, at once or split among threads."""
+        ``count_matches`` takes the bounds that ``find_first`` gave; the boundaries must be final.
+        """
         if not self.compiled:
             TORCH_KERNELS[kernel](tile, rows, columns, found, *lows)
             return
@@ -372,8 +353,7 @@ class Engine:
             call(kernel, *work, *lows, 0, n)
             return
         if self.pool is None and not self.coarse:  # torch multiplies
-            quiet = ThreadPoolExecutor(n_threads - 1, initializer=_quieten_idle_threads)
-            self.pool = self.context.enter_context(quiet)
+            self.pool = self.enter_context(ThreadPoolExecutor(n_threads - 1, initializer=_quieten_idle_threads))
         share = -(-n // (4 * n_threads))
         in_shares(lambda begin, end: call(kernel, *work, *lows, begin, end), n, share, self.pool)
 

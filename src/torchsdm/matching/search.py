@@ -8,10 +8,8 @@ is a support point whose prediction and label are both c. With (B, i_B) the firs
 so one pass over the non-matches finds the boundary and one over the matches counts those before it. Both read the same
 block of products, computed once: queries x support, in tiles that are read while they are in cache.
 
-A support may consist of parts (``parts``). Then the first pass goes over all of them, so that the boundary is final,
+A support may consist of parts. Then the first pass goes over all of them, so that the boundary is final,
 before the second does; ``PartSearch`` has the two.
-
-``match_self`` is the same for every support point against all the others, with half of the products: p_ij = p_ji.
 
 Exactness. float32 products bound each squared distance from below and above (``_bounds``); whatever the bounds leave
 open is decided by the distance in float64 (``_tiles``). The answer therefore depends only on
@@ -21,7 +19,8 @@ by sorting; the fast path is tested against it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,16 +28,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchsdm.arithmetic import has_loops
+from torchsdm.arithmetic import empty_float32, has_loops, whole_lines
 from torchsdm.errors import InvalidInputError
-from torchsdm.matching._bounds import Part, joined
-from torchsdm.matching._coarse import fits, has_coarse_products
-from torchsdm.matching._products import FEWEST_ROWS, MutualProducts, Products, pieces_of, rows_of_products
-from torchsdm.matching._tiles import Engine, Found, KernelKind, Rows, SupportColumns, Tile
+from torchsdm.matching import _coarse as coarse
+from torchsdm.matching._bounds import Part
+from torchsdm.matching._tiles import CHUNK, NO_LIMIT, Engine, Found, KernelKind, Rows, SupportColumns, Tile
 
 DEFAULT_BLOCK_SIZE = 2048
+_KEPT_BLOCKS = 32  # blocks of products that may be kept at once: 512 MB for the default block size
+_FIRST_ROWS = 128  # queries that are enough to see whether coarse bounds leave too much open
+_OPEN_SHARE = 64  # coarse bounds may leave one column in so many open: to measure more takes longer than to multiply
+_SMALLEST_LIMIT = 16
+_FEWEST_ROWS = 64  # products of fewer rows are so slow that computing them twice for more rows is faster
 _FEWEST_FILTERS = 32  # with fewer, products take no longer than what is done with them
-_LARGEST_SHARE_LEFT = 0.25  # rows that coarse bounds may leave to finer ones, before they are given up
+LARGEST_SHARE_LEFT = 0.25  # rows that coarse bounds may leave to finer ones, before they are given up
 NO_POINT = -1  #: the nearest index if there is no support point; its distance is infinite
 
 
@@ -65,6 +68,66 @@ class Match:
             index.masked_fill_(torch.isinf(distance), NO_POINT)
         return cls(found.count, nearest, found.nearest_index, neighbors, found.neighbor_index)
 
+    def overwrite(self, rows: Tensor, better: Match) -> None:
+        """Put in what was found for some rows, which coarse bounds left open, without them."""
+        for values, these in zip(vars(self).values(), vars(better).values(), strict=True):
+            values[rows] = these
+
+
+class Products:
+    """Room for products of queries with parts of a support; those of a block of queries are kept if memory allows."""
+
+    def __init__(self, parts: Sequence[Part], n_queries: int, block_size: int, *, coarse: bool = False) -> None:
+        self.n_queries, n_support = n_queries, sum(map(len, parts))
+        self.n_rows, self.kept = rows_of_products(n_support, n_queries, block_size, coarse=coarse)
+        self.width = min(n_support, max(block_size, (4 if self.kept else 1) * block_size**2 // self.n_rows))
+        *starts, width = itertools.accumulate((whole_lines(len(part)) for part in parts), initial=0)
+        self.offsets = {part.start: start for part, start in zip(parts, starts, strict=True)}  # of kept products
+        width = width if self.kept else whole_lines(self.width)
+        self.buffer = empty_float32(self.n_rows, width, device=parts[0].points.points.device)
+
+    def row_blocks(self, *, carefully: bool = False) -> Iterator[slice]:
+        """The blocks of queries; ``carefully`` begins with a small one."""
+        first = min(_FIRST_ROWS, self.n_rows) if carefully and self.n_queries > 8 * _FIRST_ROWS else 0
+        if first:
+            yield slice(0, first)
+        yield from (slice(start, start + self.n_rows) for start in range(first, self.n_queries, self.n_rows))
+
+    def spans(self, part: Part) -> list[tuple[int, int]]:
+        """First and last column, within the part, of each of its tiles, which are about equally wide."""
+        n_tiles = -(-len(part) // self.width)
+        width = min(self.width, whole_lines(-(-len(part) // n_tiles)))
+        return [(start, min(start + width, len(part))) for start in range(0, len(part), width)]
+
+
+def rows_of_products(n_support: int, n_queries: int, block_size: int, *, coarse: bool = False) -> tuple[int, bool]:
+    """How many queries are multiplied with a support at once, and whether all their products can be kept.
+
+    Coarse ones take half of the memory: rounded points take some, too.
+    """
+    n_rows = max(1, min(n_queries, block_size))
+    affordable = (_KEPT_BLOCKS // 2 if coarse else _KEPT_BLOCKS) * block_size**2 // n_support
+    kept = affordable >= min(n_rows, _FEWEST_ROWS)
+    return min(n_rows, affordable) if kept else n_rows, kept
+
+
+def multiply_into(out: Tensor, rows: Tensor, columns: Tensor, n_filters: int) -> None:
+    """``rows @ columns.T`` (n, m) into ``out``, in float32; the bounds hold for any order of summation.
+
+    Rows and columns in bfloat16 are padded, and have ``n_filters`` numbers.
+    """
+    if rows.dtype == torch.bfloat16:
+        coarse.multiply_into(out, rows, columns, n_filters)
+    elif len(rows) == 1:
+        torch.mv(columns, rows[0], out=out[0])
+    else:
+        torch.mm(rows, columns.T, out=out)
+
+
+def open_limit(rows: Tensor, n_columns: int) -> int:
+    """How many columns bounds may leave open in a row; only coarse ones have a limit."""
+    return max(_SMALLEST_LIMIT, n_columns // _OPEN_SHARE) if rows.dtype == torch.bfloat16 else NO_LIMIT
+
 
 class PartSearch:
     """A block of queries against one part of a support, in two rounds.
@@ -81,44 +144,64 @@ class PartSearch:
         products: Products,
         part: Part,
         queries: Tensor,
-        predictions: Tensor,
+        predictions: Tensor | None,
         exclude: Tensor | None = None,
     ) -> None:
         self.engine, self.products, self.part = engine, products, part
-        self.own = None if exclude is None else exclude - part.start
+        self.counts, self.excludes = predictions is not None, exclude is not None
         points, queries = part.points, queries.contiguous()
         bounds = points.coarse if engine.coarse else points.bounds
         self.columns = SupportColumns(points.points, part.start, points.index, part.groups, bounds.lower, bounds.upper)
         side = points.coarse.queries(queries) if engine.coarse else points.bounds.queries(queries, points.centre)
         self.multiplier = side.multiplier
         index = torch.arange(len(queries), device=queries.device)
-        own = torch.full_like(index, NO_POINT) if self.own is None else self.own
-        y_hat = predictions.to(torch.int32).contiguous()
+        nobody = torch.full_like(index, NO_POINT)
+        own = nobody if exclude is None else exclude - part.start
+        y_hat = (nobody if predictions is None else predictions).to(torch.int32).contiguous()
         self.rows = Rows(queries, index, own, y_hat, side.factor, side.low, side.high)
-        self.match_lows: list[Tensor] = []
+        self.tiles: list[tuple[Tile, Tensor]] = []
 
     def find_first(self, found: Found) -> None:
-        """Round one: update nearest point and first non-match, and the nearest k points if k are wanted."""
+        """Round one: update nearest point and first non-match, and the nearest k points if k are wanted.
+
+        Without predictions, the nearest k points alone.
+        """
         for span in self.products.spans(self.part):
-            tile = self._tile(span)
-            self.match_lows.append(self.engine.find_first(tile, self.rows, self.columns, found))
+            tile = self._tile(*span)
+            if self.counts:
+                match_lows = self.engine.find_first(tile, self.rows, self.columns, found)
+                self.tiles.append((tile, match_lows))
             if found.neighbor_index.shape[1]:
-                self.engine.find_neighbors(tile, self.rows, self.columns, found)
+                self.engine.run("find_neighbors", tile, self.rows, self.columns, found)
 
     def count_matches(self, found: Found) -> None:
         """Round two: count the matches before the first non-match."""
-        for span, match_lows in zip(self.products.spans(self.part), self.match_lows, strict=True):
-            if self.products.kept or _may_hold_matches(match_lows, found, self.part.points.bounds.scale):
-                tile = self._tile(span, again=True)
-                self.engine.count_matches(tile, self.rows, self.columns, found, match_lows)
+        scale = self.part.points.bounds.scale
+        for tile, match_lows in self.tiles:
+            if not self.products.kept:
+                limit = (found.boundary_distance * scale).square_() * (1 + 2**-22)
+                if not bool((match_lows.double() <= limit[:, None]).any()):  # no matches before the boundary
+                    continue
+                tile = self._tile(tile.start, tile.stop)
+            self.engine.run("count_matches", tile, self.rows, self.columns, found, match_lows)
 
-    def find_neighbors(self, found: Found) -> None:
-        """Update the nearest k points alone."""
-        for span in self.products.spans(self.part):
-            self.engine.find_neighbors(self._tile(span), self.rows, self.columns, found)
-
-    def _tile(self, span: tuple[int, int], *, again: bool = False) -> Tile:
-        return self.products.tile(self.part, self.multiplier, self.own, span, again=again)
+    def _tile(self, start: int, stop: int) -> Tile:
+        """The products of the queries with some columns; in bfloat16, with the coarse points."""
+        points, rows = self.part.points, self.multiplier
+        offset = self.products.offsets[self.part.start] + start if self.products.kept else 0
+        block = self.products.buffer[: len(rows)]
+        out, n_filters = block[:, offset : offset + stop - start], points.points.shape[1]
+        if points.bounds.terms.decide_nothing:
+            out.zero_()
+        elif self.engine.coarse:
+            multiply_into(out, rows, points.coarse.rounded[start:stop], n_filters)
+        else:
+            multiply_into(out, rows, points.multiplicands(start, stop), n_filters)
+        if self.excludes:
+            own = self.rows.own
+            here = torch.nonzero((own >= start) & (own < stop)).squeeze(1)
+            out[here, own[here] - start] = -torch.inf  # so that the bounds of the query itself are infinite
+        return Tile(block, offset, start, stop, False, CHUNK, open_limit(rows, stop - start), points.bounds.scale)
 
 
 class Search:
@@ -144,7 +227,7 @@ class Search:
         kernels: KernelKind | None = None,
     ) -> None:
         self.batch, self.parts, self.block_size = (queries, predictions, exclude), parts, block_size
-        self.engine = _engine(queries, parts, kernels)
+        self.engine = engine_for(queries, parts, kernels)
         products = Products(parts, len(queries), block_size, coarse=self.engine.coarse)
         if len(queries) > products.n_rows:
             raise InvalidInputError(f"'queries' of Search must be at most {products.n_rows}. Got {len(queries)}.")
@@ -191,12 +274,12 @@ def rows_at_once(n_points: int) -> int:
     """
     small = DEFAULT_BLOCK_SIZE // 2
     n_rows, kept = rows_of_products(n_points, small, small)
-    return FEWEST_ROWS if not kept and rows_of_products(n_points, FEWEST_ROWS, DEFAULT_BLOCK_SIZE)[1] else n_rows
+    return _FEWEST_ROWS if not kept and rows_of_products(n_points, _FEWEST_ROWS, DEFAULT_BLOCK_SIZE)[1] else n_rows
 
 
 def match(
     queries: Tensor,
-    predictions: Tensor,
+    predictions: Tensor | None,
     parts: Sequence[Part],
     exclude: Tensor | None = None,
     block_size: int = DEFAULT_BLOCK_SIZE,
@@ -208,7 +291,8 @@ def match(
 
     Parameters
     ----------
-    queries : (N, M), predictions : (N,)
+    queries : (N, M)
+    predictions : (N,), or None to find the k nearest support points alone
     parts : the S support points, in parts that follow one another
     exclude : (N,), optional
         For each query the support index that is the query itself, or -1.
@@ -219,68 +303,23 @@ def match(
     kernels : {"coarse", "compiled", "torch"}, optional
         The compiled kernels, with or without a first filter in bfloat16, or torch operations; by default the fastest.
     """
-
-    def both_rounds(searches: list[PartSearch], found: Found) -> None:
-        for one in searches:
-            one.find_first(found)
-        for one in searches:  # the boundaries are final
-            one.count_matches(found)
-
-    return _search_in_blocks(both_rounds, parts, block_size, k, kernels, queries, predictions, exclude)
-
-
-def match_self(
-    parts: Sequence[Part], block_size: int = DEFAULT_BLOCK_SIZE, *, kernels: KernelKind | None = None
-) -> Match:
-    """Every support point against all the others.
-
-    Where the kernels are compiled, each product serves both of its points. Points are sorted by group, for which parts
-    are joined, so that matches and non-matches of a piece of them are stretches of the points after it. A first pass
-    over the stretches with non-matches finds the boundaries, a second over those with matches counts.
-    """
-    whole = joined(parts)
-    support, n = whole.points, len(whole)
-    own = torch.arange(n, device=support.points.device)
-    engine = _engine(support.points, [whole], kernels)
-    if not engine.compiled:
-        return match(support.points, whole.predictions, [whole], own, block_size, kernels="torch")
-    order = torch.argsort(whole.groups, stable=True)
-    groups, y_hat = whole.groups[order], whole.predictions[order].to(torch.int32)
-    with engine:
-        if engine.coarse:
-            bounds, side = support.coarse, support.coarse.among(order)
-            lower, upper, scaled = bounds.lower[order], bounds.upper[order], side.multiplier
-        else:
-            scaled, finer = support.reordered(order)
-            side, lower, upper = finer.among(scaled, support.squared_norms[order]), finer.lower, finer.upper
-        columns = SupportColumns(support.points, 0, order, groups, lower, upper)
-        rows = Rows(support.points, order, own, y_hat, side.factor, side.low, side.high)
-        found = Found.nothing(n, 0, order.device)
-        products = MutualProducts(scaled, support.points.shape[1], support.bounds.scale, block_size)
-        pieces = pieces_of(columns.groups, products.n_rows)
-        for piece in pieces:
-            start = piece.stop_of_matches if piece.is_one_class else piece.start
-            for some, tile in products.both_ways(piece, start, n):
-                mine, state = _rows_of(rows, some), found.of_rows(some)
-                match_lows = engine.find_first(tile, mine, columns, state)
-                if piece.is_unsure and not tile.transposed and products.fits(piece.start, n):  # these rows are done
-                    engine.count_matches(tile, mine, columns, state, match_lows)
-            if int(found.left.sum()) > _LARGEST_SHARE_LEFT * n:
-                return match_self(parts, block_size, kernels="compiled")
-        for piece in pieces:
-            start, stop = (piece.stop, n) if piece.is_unsure else (piece.start, piece.stop_of_matches)
-            if piece.is_unsure and products.fits(piece.start, n):
-                continue
-            for some, tile in products.both_ways(piece, start, stop):
-                mine, state = _rows_of(rows, some), found.of_rows(some)
-                engine.count_matches(tile, mine, columns, state, engine.find_first(tile, mine, columns, state))
-    in_support_order = Found.nothing(n, 0, order.device)
-    for values, by_group in zip(in_support_order, found, strict=True):
-        values[order] = by_group
-    result, left = Match.of(in_support_order), torch.nonzero(in_support_order.left).squeeze(1)
+    engine, found = engine_for(queries, parts, kernels), Found.nothing(len(queries), k, queries.device)
+    products = Products(parts, len(queries), block_size, coarse=engine.coarse)
+    with ExitStack() as context:
+        context.enter_context(engine)
+        for block in products.row_blocks(carefully=engine.coarse):
+            batch, state = _some(block, queries, predictions, exclude), found.of_rows(block)
+            searches = [PartSearch(engine, products, part, *batch) for part in parts]
+            for one in searches:
+                one.find_first(state)
+            for one in searches:  # the boundaries are final
+                one.count_matches(state)
+            if engine.coarse and int(state.left.sum()) > LARGEST_SHARE_LEFT * len(state.left):
+                engine = context.enter_context(Engine(engine.device, "compiled"))  # for the other blocks
+    result, left = Match.of(found), torch.nonzero(found.left).squeeze(1)
     if len(left):
-        again = match(support.points[left], whole.predictions[left], [whole], left, block_size, kernels="compiled")
-        _overwrite(result, left, again)
+        some, y_hat, own = _some(left, queries, predictions, exclude)
+        result.overwrite(left, match(some, y_hat, parts, own, block_size, k=k, kernels="compiled"))
     return result
 
 
@@ -293,76 +332,22 @@ def neighbors(
     kernels: KernelKind | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The k nearest support points of each query: distances (N, k) float64 and indices (N, k), nearest first."""
-    nobody = torch.full((len(queries),), NO_POINT, device=queries.device)
-
-    def neighbors_alone(searches: list[PartSearch], found: Found) -> None:
-        for one in searches:
-            one.find_neighbors(found)
-
-    found = _search_in_blocks(neighbors_alone, parts, block_size, k, kernels, queries, nobody)
+    found = match(queries, None, parts, None, block_size, k=k, kernels=kernels)
     return found.neighbor_distances, found.neighbor_indices
 
 
-def _search_in_blocks(
-    rounds: Callable[[list[PartSearch], Found], None],
-    parts: Sequence[Part],
-    block_size: int,
-    k: int,
-    kernels: KernelKind | None,
-    queries: Tensor,
-    predictions: Tensor,
-    exclude: Tensor | None = None,
-) -> Match:
-    """Search in blocks of queries; rows that coarse bounds left open are searched again without them.
-
-    If they leave too many open, so are the other blocks.
-    """
-    engine, found = _engine(queries, parts, kernels), Found.nothing(len(queries), k, queries.device)
-    products = Products(parts, len(queries), block_size, coarse=engine.coarse)
-    with ExitStack() as context:
-        context.enter_context(engine)
-        for block in products.row_blocks(carefully=engine.coarse):
-            batch, state = _some(block, queries, predictions, exclude), found.of_rows(block)
-            rounds([PartSearch(engine, products, part, *batch) for part in parts], state)
-            if engine.coarse and int(state.left.sum()) > _LARGEST_SHARE_LEFT * len(state.left):
-                engine = context.enter_context(Engine(engine.device, "compiled"))
-    result, left = Match.of(found), torch.nonzero(found.left).squeeze(1)
-    if len(left):
-        batch = _some(left, queries, predictions, exclude)
-        _overwrite(result, left, _search_in_blocks(rounds, parts, block_size, k, "compiled", *batch))
-    return result
-
-
-def _engine(queries: Tensor, parts: Sequence[Part], kernels: KernelKind | None) -> Engine:
+def engine_for(queries: Tensor, parts: Sequence[Part], kernels: KernelKind | None) -> Engine:
     """The kernels for a search, as wanted or else as they are fastest."""
-    return Engine(queries.device, kernels or _fastest_kernels(queries, parts))
-
-
-def _fastest_kernels(queries: Tensor, parts: Sequence[Part]) -> KernelKind:
     points = [part.points for part in parts]
-    if queries.device.type != "cpu" or not has_loops():
-        return "torch"
-    if not has_coarse_products() or queries.shape[1] < _FEWEST_FILTERS:
-        return "compiled"
-    if not all(fits(one.points.shape) and not one.bounds.decide_nothing for one in points):
-        return "compiled"
-    return "coarse" if all(one.is_worth_rounding(len(queries)) for one in points) else "compiled"
+    if kernels is None and (queries.device.type != "cpu" or not has_loops()):
+        kernels = "torch"
+    elif kernels is None:
+        pays = queries.shape[1] >= _FEWEST_FILTERS and coarse.has_coarse_products()
+        pays = pays and all(coarse.fits(one.points.shape) and not one.bounds.terms.decide_nothing for one in points)
+        pays = pays and all(one.is_worth_rounding(len(queries)) for one in points)
+        kernels = "coarse" if pays else "compiled"
+    return Engine(queries.device, kernels)
 
 
 def _some(rows: slice | Tensor, *values: Tensor | None) -> tuple[Any, ...]:
     return tuple(None if value is None else value[rows] for value in values)
-
-
-def _overwrite(result: Match, rows: Tensor, better: Match) -> None:
-    for values, these in zip(vars(result).values(), vars(better).values(), strict=True):
-        values[rows] = these
-
-
-def _rows_of(rows: Rows, part: slice) -> Rows:
-    return Rows(rows.points, *(values[part] for values in rows[1:]))
-
-
-def _may_hold_matches(match_lows: Tensor, found: Found, scale: float) -> bool:
-    """Whether a tile with these bounds may have matches before the boundary."""
-    limit = (found.boundary_distance * scale).square_() * (1 + 2**-22)
-    return bool((match_lows.double() <= limit[:, None]).any())

@@ -31,26 +31,29 @@ def open_to_write(path: Path | None, schema: str, create: str) -> sqlite3.Connec
             raise OSError("it is a link, which is not followed")
         path.parent.mkdir(exist_ok=True)
         path.touch()  # so that its mode comes from the umask; SQLite gives it to the files beside it
-    connection = sqlite3.connect(
-        path or ":memory:", isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS
-    )
-    try:
-        check_schema(connection, schema)
-        for setting in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
-            connection.execute(f"PRAGMA {setting}")
-        connection.executescript(f"BEGIN IMMEDIATE; {create}; COMMIT;")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+    address = ":memory:" if path is None else f"file:{quote(str(path.resolve()))}?mode=rwc"
+    settings = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA secure_delete = ON;"
+    return _opened(address, schema, f"{settings} BEGIN IMMEDIATE; {create}; COMMIT;")
 
 
 def open_to_read(path: Path, schema: str, how: str = "mode=ro&immutable=1") -> sqlite3.Connection:
     """A file to read, by default one that nobody changes, so that nothing is locked and no file left beside it."""
-    address = f"file:{quote(str(path.resolve()))}?{how}"
+    return _opened(f"file:{quote(str(path.resolve()))}?{how}", schema)
+
+
+def _opened(address: str, schema: str, script: str = "") -> sqlite3.Connection:
+    """A connection on which a script was run; refused if it has a table, index, view or trigger not made by ``schema``.
+
+    They are SQL of whoever wrote the file: a view may never end, a computed column may fill the memory, a trigger may
+    delete what is added. What is missing is left to the first question.
+    """
     connection = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS)
     try:
-        check_schema(connection, schema)
+        connection.execute("PRAGMA trusted_schema = OFF")  # what is computed must not call anything
+        connection.execute("PRAGMA cell_size_check = ON")
+        for kind, name, sql in sorted(_made(connection) - _made_by(schema)):
+            raise sqlite3.DatabaseError(f"its {kind} {name!r} is not as torchsdm makes it: {sql[:80]!r}")
+        connection.executescript(script)
     except BaseException:
         connection.close()
         raise
@@ -78,18 +81,6 @@ def to_blob(rows: Array) -> Array:
 def from_blob(content: bytes) -> Array:
     """The floats again, one after the other."""
     return np.frombuffer(content, dtype="<f4")
-
-
-def check_schema(connection: sqlite3.Connection, schema: str) -> None:
-    """Refuse a database with a table, index, view or trigger that is not made by ``schema``, a script.
-
-    They are SQL of whoever wrote the file: a view may never end, a computed column may fill the memory, a trigger may
-    delete what is added. What is missing is left to the first question.
-    """
-    connection.execute("PRAGMA trusted_schema = OFF")  # what is computed must not call anything
-    connection.execute("PRAGMA cell_size_check = ON")
-    for kind, name, sql in sorted(_made(connection) - _made_by(schema)):
-        raise sqlite3.DatabaseError(f"its {kind} {name!r} is not as torchsdm makes it: {sql[:80]!r}")
 
 
 @lru_cache

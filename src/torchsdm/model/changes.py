@@ -16,7 +16,7 @@ import math
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -111,21 +111,16 @@ class ReadLog:
     digests: list[str] = field(default_factory=list)
     """One for each change of the history."""
     outcomes: dict[str, bytes] = field(default_factory=dict)
-    """What came of costly changes, by the name of the sequence that ends with each; see ``sequences``."""
+    """What came of costly changes, by the name of the sequence that ends with each; see ``sequence_names``."""
 
     @property
     def version(self) -> int:
         """The version after the last change."""
         return max(self.base, len(self.history))
 
-    def undone(self) -> dict[int, int]:
-        """Which changes are undone, and by which."""
-        return {change.version: change.undone_by for change in self.history if change.undone_by is not None}
-
-    def sequences(self, undone: Container[int]) -> dict[int, str]:
-        """The name of the sequence that ends with each costly change, if some changes are undone."""
-        steps = zip(self.history[self.base :], self.digests[self.base :], strict=True)
-        return sequences((one.version, one.what, digest) for one, digest in steps if one.version not in undone)
+    def sequence_names(self) -> dict[int, str]:
+        """The name of the sequence that ends with each costly change after the model's own files."""
+        return sequence_names(self.history[self.base :], self.digests[self.base :])
 
     def whole_steps(self, versions: Iterable[int]) -> list[int]:
         """Versions, the last first, with what was made in one step with each."""
@@ -151,7 +146,9 @@ class ReadLog:
                 f"Only the last changes can be undone, and {_listed(sorted(in_the_way))} came after {first}. Undo "
                 f"{_listed(sorted({*versions, *in_the_way}, reverse=True))} together."
             )
-        return replace(self, history=[replace(one, undone_by=undone.get(one.version)) for one in self.history])
+        history = [replace(one, undone_by=undone.get(one.version)) for one in self.history]
+        records = [replace(one, change=history[one.change.version - 1]) for one in self.records]
+        return replace(self, history=history, records=records)
 
     def _check_undo(self, version: int, undone: Mapping[int, int]) -> None:
         if not 1 <= version <= self.version:
@@ -225,15 +222,21 @@ def read_history(directory: Path) -> list[Change]:
 
 # --- Rows of the log -------------------------------------------------------------------------------------------------
 
-COLUMNS = ("version", "first", "at", "who", "why", "what", "n", "key", "request", "details")
-PLACE = ("segment", "start", "width")  # numbers of a row; earlier versions kept rows in a file, from a byte on
-DIGESTS = ("points_digest", "rows_digest")  # of ids, labels and texts, and of the rows
+COLUMNS = (
+    *("version", "first", "at", "who", "why", "what", "n", "key", "request", "details"),
+    *(
+        "segment",
+        "start",
+        "width",
+    ),  # of the rows: numbers of each; earlier versions kept them in a file, from a byte on
+    *("points_digest", "rows_digest"),  # of ids, labels and texts, and of the rows
+)
 ROWS_TABLE = """CREATE TABLE IF NOT EXISTS rows (
     version INTEGER, part INTEGER, content BLOB, PRIMARY KEY (version, part)
 );"""
 SCHEMA = f"""
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT);
-CREATE TABLE changes (version INTEGER PRIMARY KEY, {", ".join(COLUMNS[1:] + PLACE + DIGESTS)}, digest);
+CREATE TABLE changes (version INTEGER PRIMARY KEY, {", ".join(COLUMNS[1:])}, digest);
 CREATE UNIQUE INDEX changes_by_key ON changes (key) WHERE key IS NOT NULL;
 CREATE TABLE points (version INTEGER, row INTEGER, id, label TEXT, text TEXT, PRIMARY KEY (version, row));
 CREATE TABLE outcomes (sequence TEXT PRIMARY KEY, version INTEGER, sha256 TEXT, content BLOB);
@@ -249,7 +252,7 @@ def read_facts(connection: sqlite3.Connection) -> dict[str, str]:
 
 def change_rows(connection: sqlite3.Connection, after: int = 0) -> list[dict[str, Any]]:
     """All changes after a version, without their points."""
-    names = (*COLUMNS, *PLACE, *DIGESTS, "digest")
+    names = (*COLUMNS, "digest")
     query = f"SELECT {', '.join(names)} FROM changes WHERE version > ? ORDER BY version"
     return [dict(zip(names, row, strict=True)) for row in connection.execute(query, (after,)).fetchall()]
 
@@ -266,8 +269,7 @@ def rows_digest(rows: Array | None) -> str:
 
 def row_digest(row: Mapping[str, Any], previous: str) -> str:
     """Of a change with its points and, through the digest of the one before it, of everything before."""
-    named = [row[name] for name in (*COLUMNS, *PLACE, *DIGESTS)]
-    return hashlib.sha256(json.dumps([previous, *named]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([previous, *(row[name] for name in COLUMNS)]).encode()).hexdigest()
 
 
 def check_chain(path: Path, rows: Sequence[Mapping[str, Any]], head: tuple[int, str] | None, n_known: int = 0) -> None:
@@ -312,17 +314,20 @@ def acknowledged_version(directory: Path) -> int | None:
 
 def history_of(rows: Sequence[Mapping[str, Any]]) -> list[Change]:
     """The changes that rows of the log stand for."""
-    undone = undone_in(rows)
+    every = [_details(row) for row in rows]
+    undone = undone_by(
+        {row["version"]: one["version"] for row, one in zip(rows, every, strict=True) if row["what"] == UNDO}
+    )
     return [
         check_fields(
             Change(
                 **{name: row[name] for name in ("version", "at", "who", "why", "what", "n", "key")},
                 undone_by=undone.get(row["version"]),
-                details=_details(row),
+                details=details,
                 together_with=row["first"],
             )
         )
-        for row in rows
+        for row, details in zip(rows, every, strict=True)
     ]
 
 
@@ -337,11 +342,6 @@ def _details(row: Mapping[str, Any]) -> dict[str, Any]:
     if any(type(delta) not in (int, float) for one in asked.values() for delta in one.values()):
         raise ValueError(f"change {row['version']} has questions without a delta")
     return details
-
-
-def undone_in(rows: Sequence[Mapping[str, Any]]) -> dict[int, int]:
-    """Which changes are undone by other rows of the log, and by which."""
-    return undone_by({row["version"]: _details(row)["version"] for row in rows if row["what"] == UNDO})
 
 
 def _records(
@@ -419,18 +419,17 @@ def _outcomes(connection: sqlite3.Connection, path: Path) -> dict[str, bytes]:
     return {name: content for name, _, _, content in kept}
 
 
-def sequences(steps: Iterable[tuple[int, str, str]]) -> dict[int, str]:
-    """The name of the sequence that ends with each costly change, from (version, what, digest) of every change.
+def sequence_names(history: Sequence[Change], digests: Sequence[str]) -> dict[int, str]:
+    """The name of the sequence that ends with each costly change.
 
-    The same changes in the same order have the same outcome, and the same name. An undo is none of them: what it undoes
-    must be left out.
+    The same changes in the same order have the same outcome, and the same name; undos and what they undo do not count.
     """
     found, digest = {}, hashlib.sha256()
-    for version, what, own in steps:
-        if what != UNDO:
+    for change, own in zip(history, digests, strict=True):
+        if change.what != UNDO and change.undone_by is None:
             digest.update(own.encode())
-            if what in COSTLY:
-                found[version] = digest.hexdigest()
+            if change.what in COSTLY:
+                found[change.version] = digest.hexdigest()
     return found
 
 

@@ -26,10 +26,8 @@ from torchsdm.model._sqlite import open_to_write, transaction
 from torchsdm.model.changes import (
     CHANGES,
     COLUMNS,
-    DIGESTS,
     HEAD_NAME,
     LOG_NAME,
-    PLACE,
     ROWS_TABLE,
     SAVE,
     SCHEMA,
@@ -45,8 +43,7 @@ from torchsdm.model.changes import (
     row_digest,
     row_parts,
     rows_digest,
-    sequences,
-    undone_in,
+    sequence_names,
 )
 from torchsdm.model.directory import holds_model, name_log, read_config
 
@@ -70,7 +67,6 @@ class LogWriter:
         self._file: tuple[int, int] | None = None  # that is open
         self._id = ""
         self._rows: list[dict[str, Any]] = []
-        self._by_key: dict[str, dict[str, Any]] = {}
         self._base = 0
         self.is_behind = False
         """Whether an append was interrupted, so that only the log knows if it was made; ``lock`` finds out."""
@@ -131,18 +127,13 @@ class LogWriter:
         """The version after the last change."""
         return max(self._base, len(self._rows))
 
-    @property
-    def has_log_folder(self) -> bool:
-        """Whether there was ever a writer, so that there may be one now."""
-        return self._folder.is_dir()
-
     def history(self) -> list[Change]:
         """All changes."""
         return history_of(self._rows)
 
     def made_with(self, key: str, request: str) -> list[Change]:
         """The changes that a client made with a key, if it did; the same key for something else is refused."""
-        first = self._by_key.get(key)
+        first = next((row for row in self._rows if row["key"] == key), None)
         if first is None:
             return []
         if first["request"] != request:
@@ -171,7 +162,7 @@ class LogWriter:
         """
         try:
             connection = self._opened()
-        except OSError as error:
+        except (OSError, sqlite3.Error) as error:
             raise error if isinstance(error, ModelFileError) else _unwritten(self.directory, error) from error
         rows = self._numbered(entries, {"who": who, "why": why, "at": now()}, key, request)
         kept = {**(outcomes or {}), **self._own_outcomes(rows, entries)}
@@ -184,7 +175,7 @@ class LogWriter:
             raise ModelFileError(
                 f"{self._folder / LOG_NAME} cannot be written: {error}. Nothing was changed."
             ) from error
-        self._take(rows)
+        self._rows += rows
         self.is_behind = False
         self._note_head()
         return history_of(rows)
@@ -212,13 +203,8 @@ class LogWriter:
         if not own:
             return {}
         every = [*self._rows[self._base :], *rows]
-        undone = undone_in(every)
-        names = sequences((row["version"], row["what"], row["digest"]) for row in every if row["version"] not in undone)
+        names = sequence_names(history_of(every), [row["digest"] for row in every])
         return {names[version]: content for version, content in own.items()}
-
-    def _take(self, rows: Sequence[dict[str, Any]]) -> None:
-        self._rows += rows
-        self._by_key |= {row["key"]: row for row in rows if row["key"] is not None}
 
     def _note_head(self) -> None:
         """Remember the last change, not synced: it shows a lost -wal file, and nothing depends on it."""
@@ -241,15 +227,16 @@ class LogWriter:
         try:
             if self._connection is None or self._id != named["log"] or self._file != file_identity(path):
                 self._forget()  # another directory may have been put here
-                self._connect(path)
+                if not path.is_file():
+                    raise ModelFileError(f"{path} is missing. Restore it from a copy.")
+                self._connect(path, ROWS_TABLE)
             if self._id != named["log"]:
                 raise ModelFileError(f"{path} is not the log that the model's config names. Restore it from a copy.")
-            connection = self._opened()
             self._base = int(named["version"])
             head = read_head(self._folder)
-            new = change_rows(connection, len(self._rows))
+            new = change_rows(self._opened(), len(self._rows))
             check_chain(path, [*self._rows, *new], head, len(self._rows))
-            self._take(new)
+            self._rows += new
             self.is_behind = False
             self._finish_save(named)
         except (sqlite3.Error, KeyError, TypeError, ValueError) as error:
@@ -259,59 +246,48 @@ class LogWriter:
         """As if nothing had been read yet."""
         if self._connection is not None:
             self._connection.close()
-        self._connection, self._file, self._id, self._rows, self._by_key = None, None, "", [], {}
-        self._base = 0
+        self._connection, self._file, self._id, self._rows, self._base = None, None, "", [], 0
 
     def _opened(self) -> sqlite3.Connection:
         """The connection to the log, which is created, and named in the model's config, by the first change."""
         if self._connection is None:
-            for stale in self._folder.glob(f"{LOG_NAME}*"):
-                stale.unlink()
-            for stale in [self._folder / HEAD_NAME, *self._folder.glob("segment-*.f32")]:
-                stale.unlink(missing_ok=True)
-            self._connect(self._folder / LOG_NAME, create=True)
-            sync_directory(self._folder)
-            sync_directory(self.directory)
+            for pattern in (f"{LOG_NAME}*", HEAD_NAME, "segment-*.f32"):
+                for stale in self._folder.glob(pattern):
+                    stale.unlink()
+            script = f"{SCHEMA} INSERT INTO facts VALUES ('id', '{uuid.uuid4().hex}');"
+            connection = self._connect(self._folder / LOG_NAME, script)
             try:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                sync_directory(self._folder)
+                sync_directory(self.directory)
                 name_log(self.directory, {"log": self._id, "version": 0})
             except BaseException:
                 self._forget()
                 raise
-        if self._connection is None:
-            raise ModelFileError(f"{self._folder / LOG_NAME} cannot be opened.")
+            return connection
         return self._connection
 
-    def _connect(self, path: Path, *, create: bool = False) -> None:
-        if not create and not path.is_file():
-            raise ModelFileError(f"{path} is missing. Restore it from a copy.")
+    def _connect(self, path: Path, create: str) -> sqlite3.Connection:
+        """Open the log; ``create`` is what to run of its schema."""
         try:
-            script = f"{SCHEMA} INSERT INTO facts VALUES ('id', '{uuid.uuid4().hex}');" if create else ROWS_TABLE
-            connection = open_to_write(path, SCHEMA, script)
-        except sqlite3.Error as error:
-            raise ModelFileError(f"{path} is damaged: {error}. Restore it from a copy.") from error
-        try:
-            if create:
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            self._id = read_facts(connection)["id"]
+            self._connection, self._file = open_to_write(path, SCHEMA, create), file_identity(path)
+            self._id = read_facts(self._connection)["id"]
         except (sqlite3.Error, KeyError) as error:
-            connection.close()
+            self._forget()
             raise ModelFileError(f"{path} is damaged: {error}. Restore it from a copy.") from error
-        self._connection, self._file = connection, file_identity(path)
+        return self._connection
 
     # --- Compaction --------------------------------------------------------------------------------------------------
 
     def next_save(self, who: str, why: str) -> dict[str, Any] | None:
         """What a config that is about to be written says of the log; None if there is none.
 
-        With that config the model's own files stand for a new version, and the changes so far are history.
+        With that config the model's own files stand for a new version, and the changes so far are history. Afterwards
+        ``synchronise`` notes in the log that it was written, and drops the points that are no longer needed.
         """
         if self._connection is None:
             return None
         return {"log": self._id, "version": self.version + 1, "at": now(), "who": who, "why": why}
-
-    def saved(self) -> None:
-        """Note in the log that a config from ``next_save`` was written, and drop the points it no longer needs."""
-        self.synchronise()
 
     def _finish_save(self, named: Mapping[str, Any]) -> None:
         """Write the change that a config stands for, and drop contents of changes that it has; again after a crash."""
@@ -320,7 +296,7 @@ class LogWriter:
             if self._base > len(self._rows):
                 rows = self._numbered([Entry(SAVE)], {name: named[name] for name in ("at", "who", "why")})
                 _insert(connection, rows, [Entry(SAVE)])
-                self._take(rows)
+                self._rows += rows
             for table in ("points", "rows", "outcomes"):
                 dropped += connection.execute(f"DELETE FROM {table} WHERE version <= ?", (self._base,)).rowcount
         self._note_head()
@@ -338,7 +314,12 @@ def saving(directory: Path, who: str | None = None, why: str = "") -> Iterator[d
 
     Yields what the new config must say of the log; None where there is nothing to say.
     """
-    if not (holds_model(directory) and _is_readable(directory)):
+    has_config = holds_model(directory)
+    try:
+        has_config = has_config and bool(read_config(directory))
+    except ModelFileError:  # it is damaged, and can be saved over
+        has_config = False
+    if not has_config:
         yield None
         return
     name = login_name() if who is None else who
@@ -346,7 +327,7 @@ def saving(directory: Path, who: str | None = None, why: str = "") -> Iterator[d
     writer.lock()
     try:
         yield writer.next_save(name, why)
-        writer.saved()
+        writer.synchronise()
     finally:
         writer.close()
 
@@ -357,7 +338,7 @@ def now() -> str:
 
 
 def _insert(connection: sqlite3.Connection, rows: Sequence[Mapping[str, Any]], entries: Sequence[Entry]) -> None:
-    names = (*COLUMNS, *PLACE, *DIGESTS, "digest")
+    names = (*COLUMNS, "digest")
     marks = ", ".join("?" * len(names))
     for row, entry in zip(rows, entries, strict=True):
         connection.execute(f"INSERT INTO changes ({', '.join(names)}) VALUES ({marks})", [row[name] for name in names])
@@ -377,14 +358,5 @@ def _keep_outcomes(connection: sqlite3.Connection, outcomes: Mapping[str, bytes]
     connection.execute(f"DELETE FROM outcomes WHERE sequence NOT IN ({last})", (_OUTCOMES_KEPT,))
 
 
-def _is_readable(directory: Path) -> bool:
-    """Whether the config of a model says what it was written with; a damaged one can be saved over."""
-    try:
-        read_config(directory)
-    except ModelFileError:
-        return False
-    return True
-
-
-def _unwritten(directory: Path, error: OSError) -> ModelFileError:
+def _unwritten(directory: Path, error: Exception) -> ModelFileError:
     return ModelFileError(f"{directory} cannot be changed: {error}. Nothing was changed.")

@@ -172,21 +172,13 @@ class ReviewStore:
 
     def judge(self, judged: Iterable[Judged]) -> None:
         """Keep what the model says."""
-        rows = [
-            (
-                _json(one.decision),
-                one.version,
-                one.contradiction,
-                None if one.state is None else to_blob(one.state),
-                one.row,
-            )
-            for one in judged
-        ]
         query = (
             "UPDATE inputs SET decision = ?, version = ?, contradiction = ?, state = coalesce(?, state) WHERE row = ?"
         )
         with self._changing() as connection:
-            connection.executemany(query, rows)
+            for one in judged:
+                state = None if one.state is None else to_blob(one.state)
+                connection.execute(query, (_json(one.decision), one.version, one.contradiction, state, one.row))
 
     # --- What people say ---------------------------------------------------------------------------------------------
 
@@ -317,16 +309,13 @@ def _extracted(name: str) -> str:
 
 def _filter(status: str | None, lane: str | None, search: str) -> tuple[str, list[Any]]:
     """A condition of SQL and its values."""
-    conditions: list[tuple[str, Any]] = []
-    if status is not None:
-        conditions.append(("status = ?", status))
-    if lane is not None:
-        conditions.append(("json_extract(decision, '$.lane') = ?", lane))
-    if search:
-        conditions.append(
-            ("instr(lower(text || ' ' || coalesce(id, '') || ' ' || coalesce(answer, '')), ?)", search.lower())
-        )
-    return " AND ".join(["TRUE", *(condition for condition, _ in conditions)]), [value for _, value in conditions]
+    conditions = {
+        "status = ?": status,
+        "json_extract(decision, '$.lane') = ?": lane,
+        "instr(lower(text || ' ' || coalesce(id, '') || ' ' || coalesce(answer, '')), ?)": search.lower() or None,
+    }
+    given = {condition: value for condition, value in conditions.items() if value is not None}
+    return " AND ".join(["TRUE", *given]), list(given.values())
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from torchsdm import __version__
+from torchsdm.application import ReviewQueue
 from torchsdm.errors import InvalidInputError
 from torchsdm.service import inference_protocol, inspector, routes
 from torchsdm.service.documentation import ABOUT, describe
@@ -29,14 +30,14 @@ def create_app(path: str | Path, settings: ServiceSettings, **opening: Any) -> F
     """The service of a saved model. The model is opened now, and warmed when the application starts."""
     metrics = Metrics()
     serving = Serving(Path(path), settings, metrics, **opening)
-    inspecting = inspector.Inspector(serving)
+    queue = ReviewQueue(serving.live, serving.between_batches, serving.write)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         serving.start()
-        inspecting.queue.start()
+        queue.start()
         yield
-        inspecting.queue.close()
+        queue.close()
         serving.close()
 
     app = FastAPI(
@@ -48,7 +49,7 @@ def create_app(path: str | Path, settings: ServiceSettings, **opening: Any) -> F
         docs_url=None,  # these pages would load scripts from elsewhere
         redoc_url=None,
     )
-    app.state.serving, app.state.inspector = serving, inspecting
+    app.state.serving, app.state.queue = serving, queue
     for router in (*routes.routers, inference_protocol.router, inspector.router):
         app.include_router(router)
     app.mount("/page", inspector.files)

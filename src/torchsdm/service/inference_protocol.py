@@ -173,7 +173,7 @@ async def infer(asked: InferRequest, request: _TensorRequest, served: NamedModel
         if unknown is not None:
             raise InvalidInputError(f"There is no output {unknown!r}. The outputs are {', '.join(outputs)}.")
     version, rows = await serving.ask(inputs, request)
-    serving.count_rows(rows)
+    serving.metrics.count_rows(rows)
     known = {one.name: one for one in output_tensors(rows)}
     head: dict[str, Any] = {"model_name": served.name, "model_version": str(version)}
     head |= {} if asked.id is None else {"id": asked.id}

@@ -6,8 +6,6 @@ These routes are no part of the described interface: they change with the page.
 from __future__ import annotations
 
 import tempfile
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,11 +13,10 @@ from fastapi import APIRouter, Body, Depends, Query, Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.staticfiles import StaticFiles
 
-from torchsdm.application import ReviewQueue, SavedModel, calibration_examples, calibration_map, signal_histograms
+from torchsdm.application import ReviewQueue, calibration_examples
 from torchsdm.errors import InvalidInputError
 from torchsdm.service.failures import JSONAnswer
-from torchsdm.service.routes import StrictRoute
-from torchsdm.service.serving import Serving
+from torchsdm.service.routes import ServingModel, StrictRoute
 
 PAGE = Path(__file__).parent / "page"
 _ENDINGS = (".jsonl", ".csv", ".tsv")
@@ -27,32 +24,12 @@ _MOST_ROWS = 500  # of a page of the queue, or of calibration points by position
 _DRAWN = ("prediction", "confidence", "rescaled_similarity", "lane", "score")
 
 
-class Inspector:
-    """What the page asks of a served model, without HTTP."""
-
-    def __init__(self, serving: Serving) -> None:
-        self.serving = serving
-        self.queue = ReviewQueue(serving.live, serving.between_batches, serving.write)
-        self._lock = threading.Lock()
-        self._drawn: dict[str, tuple[SavedModel, dict[str, Any]]] = {}
-
-    def drawn(self, make: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-        """What is made of the model that answers, once; another model may have the same version."""
-        served = self.serving.served
-        with self._lock:
-            known = self._drawn.get(make.__name__)
-            if known is None or known[0] is not served.saved:
-                known = served.saved, {"version": served.version, **make(served.saved.classifier)}
-                self._drawn[make.__name__] = known
-            return known[1]
+async def _queue(request: Request) -> ReviewQueue:
+    queue: ReviewQueue = request.app.state.queue
+    return queue
 
 
-def _inspector(request: Request) -> Inspector:
-    inspector: Inspector = request.app.state.inspector
-    return inspector
-
-
-Inspecting = Annotated[Inspector, Depends(_inspector)]
+Queue = Annotated[ReviewQueue, Depends(_queue)]
 Person = Annotated[str, Body()]
 RowNumber = Annotated[int, Body(ge=1, lt=2**63)]
 router = APIRouter(route_class=StrictRoute, include_in_schema=False)
@@ -66,30 +43,30 @@ def home() -> Response:
 
 
 @router.get("/v1/signals")
-def signals(inspector: Inspecting) -> Response:
+def signals(serving: ServingModel) -> Response:
     """How the signals of calibration points are spread; also whether the model judges answers."""
-    asks_for_answers = inspector.serving.served.asks_for_answers
-    return JSONAnswer({**inspector.drawn(signal_histograms), "asks_for_answers": asks_for_answers})
+    served = serving.served
+    return JSONAnswer({"version": served.version, **served.signals, "asks_for_answers": served.asks_for_answers})
 
 
 @router.get("/v1/map")
-def calibration(inspector: Inspecting) -> Response:
+def calibration(serving: ServingModel) -> Response:
     """Calibration points, and the regions of a grid of alphas."""
-    return JSONAnswer(inspector.drawn(calibration_map))
+    served = serving.served
+    return JSONAnswer({"version": served.version, **served.map})
 
 
 @router.get("/v1/map/examples")
-def examples(inspector: Inspecting, of: Literal["calibration", "queue"], positions: str) -> Response:
+def examples(serving: ServingModel, queue: Queue, of: Literal["calibration", "queue"], positions: str) -> Response:
     """Id and text of points of the map: calibration points by their positions, those of the queue by their rows."""
     try:
         chosen = [int(one) for one in positions.split(",")[:_MOST_ROWS]]
     except ValueError as error:
         raise InvalidInputError("positions: whole numbers with commas between them are expected.") from error
     if of == "queue":
-        rows = {row["row"]: row for row in inspector.queue.store.rows(chosen=chosen)}
+        rows = {row["row"]: row for row in queue.store.rows(chosen=chosen)}
         found = [rows.get(one, {"name": one, "text": None}) for one in chosen]
         return JSONAnswer({"examples": [{"id": one["name"], "text": one["text"]} for one in found]})
-    serving = inspector.serving
     classifier = serving.served.saved.classifier
     n = len(classifier.models_[0].calibration.labels)
     if not all(0 <= one < n for one in chosen):
@@ -98,14 +75,14 @@ def examples(inspector: Inspecting, of: Literal["calibration", "queue"], positio
 
 
 @router.get("/v1/recent")
-def recent(inspector: Inspecting) -> Response:
+def recent(serving: ServingModel) -> Response:
     """Recent lanes and distances, by minute."""
-    return JSONAnswer(inspector.serving.recent.to_dict())
+    return JSONAnswer(serving.metrics.recent.to_dict())
 
 
 @router.get("/v1/review")
 def rows(
-    inspector: Inspecting,
+    queue: Queue,
     status: Literal["", "open", "labelled", "skipped", "added"] = "",
     lane: str = "",
     search: str = "",
@@ -114,22 +91,22 @@ def rows(
     offset: Annotated[int, Query(ge=0, lt=2**63)] = 0,
 ) -> Response:
     """Rows of the review queue."""
-    store = inspector.queue.store
+    store = queue.store
     chosen: dict[str, Any] = {"status": status or None, "lane": lane or None, "search": search}
     found = {
         "rows": store.rows(**chosen, order=order, limit=limit, offset=offset),
         "n": store.count(**chosen),
         "counts": store.counts(),
-        "problem": inspector.queue.problem,
+        "problem": queue.problem,
     }
     return JSONAnswer(found)
 
 
 @router.get("/v1/review/points")
-def points(inspector: Inspecting) -> Response:
+def points(serving: ServingModel, queue: Queue) -> Response:
     """The queue as columns, for the map. Predictions and labels are class numbers, -1 for none."""
-    number = {str(name): c for c, name in enumerate(inspector.serving.served.saved.classifier.classes_.tolist())}
-    columns = inspector.queue.store.columns(_DRAWN)
+    number = {str(name): c for c, name in enumerate(serving.served.saved.classifier.classes_.tolist())}
+    columns = queue.store.columns(_DRAWN)
     for name in ("prediction", "given", "label"):
         columns[name] = [number.get(str(one), -1) for one in columns[name]]
     keep = [row for row, q in enumerate(columns["rescaled_similarity"]) if q is not None]
@@ -137,18 +114,18 @@ def points(inspector: Inspecting) -> Response:
 
 
 @router.get("/v1/review/export.{ending}")
-def export(inspector: Inspecting, ending: Literal["jsonl", "csv"]) -> Response:
+def export(queue: Queue, ending: Literal["jsonl", "csv"]) -> Response:
     """What people decided, as a file."""
     kind = "text/csv; charset=utf-8" if ending == "csv" else "application/x-ndjson"
     named = {"content-disposition": f'attachment; filename="reviewed.{ending}"'}
-    return StreamingResponse(inspector.queue.export(ending), media_type=kind, headers=named)
+    return StreamingResponse(queue.export(ending), media_type=kind, headers=named)
 
 
 @router.post("/v1/review")
-def put(inspector: Inspecting, body: Annotated[dict[str, Any], Body()]) -> Response:
+def put(queue: Queue, body: Annotated[dict[str, Any], Body()]) -> Response:
     """Add inputs to the queue: ``{"rows": [...]}``, or a file as ``{"name": ..., "content": ...}``."""
     if set(body) == {"rows"} and isinstance(body["rows"], list):
-        return JSONAnswer(inspector.queue.put(body["rows"], "sent"))
+        return JSONAnswer(queue.put(body["rows"], "sent"))
     if set(body) != {"name", "content"} or not all(isinstance(one, str) for one in body.values()):
         raise InvalidInputError('For review, give "rows", a list, or the "name" and the "content" of a text file.')
     ending = Path(body["name"]).suffix.lower()
@@ -158,42 +135,42 @@ def put(inspector: Inspecting, body: Annotated[dict[str, Any], Body()]) -> Respo
     with tempfile.TemporaryDirectory(prefix="sdm-") as folder:
         path = Path(folder) / f"upload{ending}"
         path.write_bytes(body["content"].encode("utf-8", "surrogatepass"))
-        return JSONAnswer(inspector.queue.put_file(path, body["name"]))
+        return JSONAnswer(queue.put_file(path, body["name"]))
 
 
 @router.delete("/v1/review")
-def clear(inspector: Inspecting) -> Response:
+def clear(queue: Queue) -> Response:
     """Remove what was not added to the model."""
-    return JSONAnswer({"removed": inspector.queue.store.clear()})
+    return JSONAnswer({"removed": queue.store.clear()})
 
 
 @router.post("/v1/review/label")
-def label(inspector: Inspecting, row: RowNumber, who: Person, label: Annotated[Any, Body()] = None) -> Response:
+def label(queue: Queue, row: RowNumber, who: Person, label: Annotated[Any, Body()] = None) -> Response:
     """Label an input, or skip it."""
-    inspector.queue.label(row, label, who)
+    queue.label(row, label, who)
     return JSONAnswer({"row": row, "label": label})
 
 
 @router.post("/v1/review/unlabel")
-def unlabel(inspector: Inspecting, who: Annotated[str, Body(embed=True)]) -> Response:
+def unlabel(queue: Queue, who: Annotated[str, Body(embed=True)]) -> Response:
     """Undo the last label of a person."""
-    return JSONAnswer({"row": inspector.queue.unlabel(who)})
+    return JSONAnswer({"row": queue.unlabel(who)})
 
 
 @router.post("/v1/review/preview")
-def preview(inspector: Inspecting, recalibrate: Annotated[bool, Body(embed=True)] = True) -> Response:
+def preview(queue: Queue, recalibrate: Annotated[bool, Body(embed=True)] = True) -> Response:
     """What adding all that was labelled would do."""
-    return JSONAnswer(inspector.queue.preview(recalibrate=recalibrate))
+    return JSONAnswer(queue.preview(recalibrate=recalibrate))
 
 
 @router.post("/v1/review/add")
-def add(inspector: Inspecting, who: Person, why: Person, recalibrate: Annotated[bool, Body()] = True) -> Response:
+def add(queue: Queue, who: Person, why: Person, recalibrate: Annotated[bool, Body()] = True) -> Response:
     """Add all that was labelled to the model."""
-    changes = inspector.queue.add(who, why, recalibrate=recalibrate)
+    changes = queue.add(who, why, recalibrate=recalibrate)
     return JSONAnswer({"versions": [one.version for one in changes], "n": changes[0].n})
 
 
 @router.post("/v1/review/undo")
-def undo(inspector: Inspecting, version: Annotated[int, Body()], who: Person, why: Person) -> Response:
+def undo(queue: Queue, version: Annotated[int, Body()], who: Person, why: Person) -> Response:
     """Undo a change of the model, and what was made in one step with it."""
-    return JSONAnswer({"versions": [one.version for one in inspector.queue.undo(version, who, why)]})
+    return JSONAnswer({"versions": [one.version for one in queue.undo(version, who, why)]})

@@ -93,7 +93,7 @@ async def decide(request: schemas.Inputs, http: Request, serving: ServingModel) 
     The drift guard watches these inputs, in the order of their arrival.
     """
     version, rows = await serving.ask(_inputs(request), http)
-    serving.count_rows(rows)
+    serving.metrics.count_rows(rows)
     return JSONAnswer({"version": version, "decisions": rows})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
@@ -527,11 +528,17 @@ def test_a_change_goes_to_the_directory_that_was_put_in_place(model, tmp_path, e
 
 
 def test_a_change_whose_acknowledgement_was_interrupted_is_found(model, monkeypatch):
-    from torchsdm.model import LogWriter
+    from torchsdm.model import log_writer
+
+    @contextlib.contextmanager
+    def interrupted(connection, transaction=log_writer.transaction):
+        with transaction(connection):
+            yield
+        raise KeyboardInterrupt
 
     with LiveModel.open(model) as live:
         live.add(points(5, 1, "n"), **ME)
-        monkeypatch.setattr(LogWriter, "_take", lambda self, rows: (_ for _ in ()).throw(KeyboardInterrupt))
+        monkeypatch.setattr(log_writer, "transaction", interrupted)
         with pytest.raises(KeyboardInterrupt):
             live.add(points(5, 2, "m"), **ME)
         monkeypatch.undo()
@@ -659,7 +666,7 @@ def test_a_crash_between_saving_and_noting_it_is_repaired(model, monkeypatch):
 
     live = LiveModel.open(model)
     live.add(points(5, 1, "n"), **ME)
-    monkeypatch.setattr(LogWriter, "saved", lambda self: pytest.fail("killed"))
+    monkeypatch.setattr(LogWriter, "synchronise", lambda self: pytest.fail("killed"))
     with pytest.raises(BaseException, match="killed"):
         live.compact(who="ada", why="tidy")
     live.close()

@@ -142,8 +142,8 @@ STRUCTURES = {
     "rows_t": tiles._Rows,
     "columns_t": tiles._Columns,
     "found_t": tiles._Found,
-    "bound_terms_t": tiles._BoundTerms,
-    "coarse_terms_t": tiles._CoarseTerms,
+    "bound_terms_t": tiles.BoundTerms,
+    "coarse_terms_t": tiles.CoarseTerms,
 }
 
 
@@ -222,7 +222,7 @@ def test_the_guard_counts_and_bets_as_in_python():
         played = []
         for play in (guard._bet, guard._bet_plain):
             log_bets, log_martingales = np.full((3, len(guard._BETS)), -np.inf), np.empty((3, n))
-            play(p, 11, guard._BETS, log_bets, log_martingales)
+            play(p, 11, log_bets, log_martingales)
             played.append((log_bets.tolist(), log_martingales.tolist()))
         assert played[0] == played[1]  # to the bit
 

@@ -11,8 +11,8 @@ import time
 import pytest
 import torch
 
-from torchsdm.arithmetic import threads
-from torchsdm.arithmetic.threads import blocks, in_shares
+from torchsdm.arithmetic import loops
+from torchsdm.arithmetic.loops import blocks, in_shares
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def test_a_helper_takes_part():
 
 
 def test_who_is_done_does_not_wait_for_a_helper_that_is_busy_elsewhere():
-    pool, free = threads._helpers(os.getpid(), 1), threading.Event()
+    pool, free = loops._helpers(os.getpid(), 1), threading.Event()
     busy = pool.submit(free.wait, 60)
     done = []
     in_shares(lambda begin, end: done.append(begin), 5, 1)  # would take a minute
@@ -78,7 +78,7 @@ def test_work_is_done_while_the_interpreter_ends():
     program = """
 import atexit, torch
 torch.set_num_threads(2)
-from torchsdm.arithmetic.threads import in_shares
+from torchsdm.arithmetic.loops import in_shares
 in_shares(lambda begin, end: None, 9, 1)
 atexit.register(lambda: in_shares(lambda begin, end: print(begin), 3, 1))
 """

@@ -21,14 +21,9 @@ class Rows:
 
     name: str = "rows"
 
-    def points(self, first, stop):
-        return ROWS[first:stop]
-
-    def marks(self, first, stop):
-        return torch.arange(8)[first:stop], torch.arange(8)[first:stop] % 2
-
-    def squared_norms(self, first, stop):
-        return None
+    def read(self, first, stop, *names):
+        columns = {"exemplars": ROWS, "labels": torch.arange(8), "predictions": torch.arange(8) % 2}
+        return tuple(columns[name][first:stop] for name in names if name in columns)
 
 
 def test_points_that_were_removed_and_relabelled_step_by_step():
@@ -81,7 +76,7 @@ def test_small_additions_are_joined_as_they_are_now(monkeypatch):
     source = Rows()
     one = Block(source, 0, 2, removed=(0,))
     joined([one, Block(source, 0, 2, relabelled=((0, 5),))])
-    assert kept["points"].tolist() == [*one.points().tolist(), *source.points(0, 2).tolist()]
+    assert kept["exemplars"].tolist() == [*one.points().tolist(), *ROWS[:2].tolist()]
     assert (kept["labels"].tolist(), kept["predictions"].tolist()) == ([1, 5, 1], [1, 0, 1])
 
 

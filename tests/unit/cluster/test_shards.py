@@ -24,14 +24,8 @@ SUPPORT = SupportSet(POINTS, LABELS, LABELS)
 class Rows:
     """All points, in memory."""
 
-    def points(self, first, stop):
-        return POINTS[first:stop]
-
-    def marks(self, first, stop):
-        return LABELS[first:stop], LABELS[first:stop]
-
-    def squared_norms(self, first, stop):
-        return SUPPORT.squared_norms[first:stop]
+    def read(self, first, stop, *names):
+        return tuple(getattr(SUPPORT, name)[first:stop] for name in names)
 
 
 class Store:

@@ -559,7 +559,7 @@ def test_history_is_drawn_round_by_round_with_the_chosen_epoch(fitted):
 
 def test_history_of_one_epoch_and_of_none():
     values = dict.fromkeys(EpochRecord.__dataclass_fields__, 0.5)
-    one = TrainingHistoryDisplay.from_history(History([EpochRecord(**values | {"round": 0, "epoch": 1})])).plot()
+    one = TrainingHistoryDisplay.from_history(History((EpochRecord(**values | {"round": 0, "epoch": 1}),))).plot()
     assert one.chosen == 0 and one.axes_[0].lines[0].get_marker() == "."
     none = TrainingHistoryDisplay.from_history(History()).plot()
     none.figure_.canvas.draw()

@@ -29,7 +29,7 @@ from torchsdm.evaluation._report_contents import _of_alphas, pictures
 from torchsdm.evaluation.entrants import GROUPS, Entrant, classifier_entrants, paper_entrants
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.metrics import aurc, ood_auroc, possible_label_errors
-from torchsdm.evaluation.report import MAX_TEXT, render_report, write_report
+from torchsdm.evaluation.report import MAX_TEXT, _admitted, render_report, write_report
 from torchsdm.evaluation.tables import UNLISTED, Basis, EstimatorKey, Rule, share_text
 from torchsdm.model.model import SDMModel
 from torchsdm.training.data import TrainingData, TrainingSettings, split_of_round
@@ -299,14 +299,13 @@ def test_a_classifier_s_own_decisions_are_kept_without_values_per_class(certifie
         evaluation = Evaluation([Entrant("m", "r", SDMRule(one).fit())], {"t": labelled(TEST)}, 0.9, {}, one)
         whole = one.decide(TEST.X)
         own = evaluation.own_decisions(one, "t")
-        assert (own.at_alpha is own.by_policy) == (one is certified)
-        for kept, decisions in ((own.by_policy, whole), (own.at_alpha, whole.at(0.9))):
-            for name, values in decisions._columns():
-                if name not in ("probabilities", "logits", "effective_sample_sizes"):
-                    np.testing.assert_array_equal(getattr(kept, name), values)
-                assert len(values.shape) == 1 or name.endswith("_at") or getattr(kept, name).shape == (300, 1)
-            np.testing.assert_array_equal(kept.magnitude, decisions.magnitude)
-            np.testing.assert_array_equal(kept.min_sample_size, decisions.min_sample_size)
+        for name, values in whole._columns():
+            if name not in ("probabilities", "logits", "effective_sample_sizes"):
+                np.testing.assert_array_equal(getattr(own, name), values)
+            assert len(values.shape) == 1 or name.endswith("_at") or getattr(own, name).shape == (300, 1)
+        np.testing.assert_array_equal(own.magnitude, whole.magnitude)
+        np.testing.assert_array_equal(own.min_sample_size, whole.min_sample_size)
+        np.testing.assert_array_equal(_admitted(own, 0.9), whole.at(0.9).admitted)
 
 
 @pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
@@ -328,7 +327,7 @@ def test_a_classifier_that_was_changed_decides_again(certified, change):
     now, expected = evaluation.own_decisions(one, "t"), one.decide(TEST.X)
     assert now is not before and evaluation.own_decisions(certified, "t") is not before
     for name in ("lane", "reason", "admitted", "nearest_distance"):
-        np.testing.assert_array_equal(getattr(now.by_policy, name), getattr(expected, name))
+        np.testing.assert_array_equal(getattr(now, name), getattr(expected, name))
 
 
 def test_facts_lead_back_to_data_seed_and_settings(evaluation, classifier):

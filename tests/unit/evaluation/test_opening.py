@@ -206,7 +206,7 @@ def commands():
 def test_every_command_that_is_named_exists_with_its_options(command):
     for one in command.replace("{model}", "MODEL").split(" && "):
         _, verb, *arguments = shlex.split(re.sub(r"\{[^}]*\}", "0.9", one))
-        known = {option for parameter in sdm.commands[verb].params for option in parameter.opts}
+        known = {option for parameter in sdm.get_command(None, verb).params for option in parameter.opts}
         assert {argument for argument in arguments if argument.startswith("-")} <= known
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from exact_bounds import both_bounds, draw, exact_squares
-from torchsdm.arithmetic.exact import pairwise_sum, product_error, rounded_down, rounded_up
+from torchsdm.arithmetic.exact import pairwise_sum, product_error, rounded_interval
 from torchsdm.matching import _bounds as bounds
 from torchsdm.matching._bounds import Bounds, CentredPoints, _power_of_two, centred_products
 from torchsdm.matching._tiles import LARGEST_QUERY, SMALLEST_QUERY
@@ -184,7 +184,7 @@ def test_far_points_are_left_to_float64_and_the_others_are_not():
     points[17], points[20] = 1e20, 1e8
     support = CentredPoints.of(points, torch.zeros(3))
     for columns, at in ((support.bounds, 17), (support.reordered(support.index.flip(0))[1], 50 - 1 - 17)):
-        assert not columns.decide_nothing
+        assert not columns.terms.decide_nothing
         assert torch.nonzero(columns.outliers).flatten().tolist() == [at]
         assert torch.nonzero(torch.isinf(columns.lower)).flatten().tolist() == [at]
         assert (columns.lower[at].item(), columns.upper[at].item()) == (-math.inf, math.inf)
@@ -201,13 +201,13 @@ def test_far_points_are_left_to_float64_and_the_others_are_not():
 def test_nothing_is_decided_at_scales_that_float32_cannot_square(scale, place):
     points = torch.randn(20, 3, generator=torch.Generator().manual_seed(0)) * scale
     support = CentredPoints.of(points, torch.zeros(3))
-    assert support.bounds.decide_nothing and support.bounds.outliers.all() and support.bounds.scale == 1.0
+    assert support.bounds.terms.decide_nothing and support.bounds.outliers.all() and support.bounds.scale == 1.0
     assert (support.bounds.lower == -torch.inf).all() and (support.bounds.upper == torch.inf).all()
     side = query_bounds(support, points, place)
     assert not side.multiplier.any() and (side.factor == 1).all()
     assert (side.low == -torch.inf).all() and (side.high == torch.inf).all()
     scaled, columns = support.reordered(support.index)
-    assert columns.decide_nothing and not scaled.any()
+    assert columns.terms.decide_nothing and not scaled.any()
 
 
 def three_points(middle):
@@ -221,14 +221,13 @@ def test_columns_by_hand(middle, norm):
     support = three_points(middle)
     columns = support.bounds
     assert support.squared_norms.tolist() == [1.0, 9.0, 25.0]
-    assert (columns.exponent, columns.scale) == (2, 0.25)
+    assert (columns.terms.exponent, columns.scale) == (2, 0.25)
     # Far from 0 (64 times the typical norm) the support is centred too, and the centre's norm is no more in the bound.
-    assert columns.centres_support == (norm == 0)
+    assert columns.terms.cross == (0 if norm == 0 else 2)
     assert torch.equal(support.multiplicands(1, 3), support.points[1:] - (torch.tensor(middle) if norm == 0 else 0))
     ratio = 3 / (3 + norm)  # typical |x'| over typical |s - c| + |c|
-    assert columns.ratio == ratio
     gamma = product_error(2 + 24, torch.float32)
-    assert columns.error == gamma
+    assert columns.terms.row_error == gamma * (1 / ratio + 1)
     for i, distance in enumerate((1, 3, 5)):
         slack = gamma * (distance**2 + (distance + norm) ** 2 * ratio) / 16
         assert_rounded_outwards(columns.lower[i], columns.upper[i], distance**2 / 16, slack)
@@ -367,7 +366,8 @@ def awkward_values():
 
 def test_rounding_down_and_up():
     values = awkward_values()
-    down, up = (rounding(torch.from_numpy(values)).numpy() for rounding in (rounded_down, rounded_up))
+    rounded = rounded_interval(torch.from_numpy(values), 0.0, torch.zeros(len(values), dtype=torch.bool))
+    down, up = (bounds.numpy() for bounds in rounded)
     assert down.dtype == up.dtype == np.float32
     infinity = np.float32(np.inf)
     assert (down <= values).all() and (np.nextafter(down, infinity) > values).all()  # exact: numpy widens to float64
@@ -380,8 +380,9 @@ def test_rounding_down_and_up():
 def test_rounding_beyond_float32():
     most = float(np.finfo(np.float32).max)
     values = torch.tensor([math.inf, -math.inf, most, -most, 1e39, -1e39], dtype=torch.float64)
-    assert rounded_down(values).tolist() == [math.inf, -math.inf, most, -most, most, -math.inf]
-    assert rounded_up(values).tolist() == [math.inf, -math.inf, most, -most, math.inf, -most]
+    down, up = rounded_interval(values, 0.0, torch.zeros(6, dtype=torch.bool))
+    assert down.tolist() == [math.inf, -math.inf, most, -most, most, -math.inf]
+    assert up.tolist() == [math.inf, -math.inf, most, -most, math.inf, -most]
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])

@@ -10,6 +10,7 @@ from exact_bounds import both_bounds, draw, exact_squares
 from torchsdm.arithmetic.exact import product_error
 from torchsdm.matching import CentredPoints, Found, Match, Part, _coarse, search
 from torchsdm.matching._coarse import has_coarse_products
+from torchsdm.matching.mutual import match_self
 from torchsdm.matching.plain import match_plain, neighbors_plain
 
 pytestmark = pytest.mark.skipif(not has_coarse_products(), reason="this processor has no instruction for bfloat16")
@@ -173,9 +174,9 @@ def test_coarse_bounds_are_given_up_where_they_say_nothing(engines, monkeypatch)
 def test_the_training_pass_is_exact_however_much_is_left_open(spread):
     points, labels, predicted = clouds(700, 64, spread)
     support = support_of(points, labels, predicted)
-    exact = search.match_self(support, kernels="compiled")
+    exact = match_self(support, kernels="compiled")
     for block_size in (100, 2048):
-        got = search.match_self(support, block_size, kernels="coarse")
+        got = match_self(support, block_size, kernels="coarse")
         for name in ("similarity", "nearest_distance", "nearest_index"):
             assert torch.equal(getattr(got, name), getattr(exact, name)), (name, block_size)
 

@@ -17,13 +17,13 @@ import reference
 from torchsdm.arithmetic import exact, loops
 from torchsdm.arithmetic.loops import has_loops
 from torchsdm.errors import InvalidInputError
-from torchsdm.matching import _products, _tiles
+from torchsdm.matching import _tiles, mutual, search
 from torchsdm.matching._bounds import CentredPoints, Part
 from torchsdm.matching._coarse import has_coarse_products
-from torchsdm.matching._products import Products
 from torchsdm.matching._tiles import CHUNK, CHUNK_DOWN, Found
+from torchsdm.matching.mutual import match_self
 from torchsdm.matching.plain import match_plain, neighbors_plain
-from torchsdm.matching.search import match, match_self, neighbors
+from torchsdm.matching.search import Products, match, neighbors
 
 N_SUPPORT, N_QUERIES = 60, 16
 
@@ -403,7 +403,7 @@ def test_parts_change_nothing(kind, monkeypatch):
             *((one, *size) for one in KERNELS[:-1] for size in ((7, 0), (7, 32), (1000, 32))),
             ("torch", 1000, 32),
         ):
-            monkeypatch.setattr(_products, "_KEPT_BLOCKS", n_kept)
+            monkeypatch.setattr(search, "_KEPT_BLOCKS", n_kept)
             assert Products(parts, N_QUERIES, block_size).kept == (n_kept > 0)
             got = match(problem.queries, problem.query_predictions, parts, None, block_size, k=5, kernels=how)
             assert_same(got, plain, how)
@@ -423,7 +423,7 @@ def test_parts_far_apart_have_bounds_of_their_own():
     points[40:] *= 1e-12
     labels = torch.from_numpy(rng.integers(0, 2, 60))
     parts = in_parts(one_part(points, labels, centre=points[:20].double().mean(dim=0)), [20, 40])
-    assert len({part.points.bounds.exponent for part in parts}) == 3
+    assert len({part.points.bounds.scale for part in parts}) == 3
     for queries in (points * 1.0001, points + 1, points):
         expected = match_plain(queries, labels, points, labels)
         for how in KERNELS:
@@ -468,15 +468,15 @@ def test_parts_may_be_searched_apart(large):
             for part in parts
         ]
         found = [Found.nothing(len(queries), 0, points.device) for _ in parts]
-        for search, own in zip(searches, found, strict=True):
-            search.find_first(own)
+        for one, own in zip(searches, found, strict=True):
+            one.find_first(own)
         firsts = zip(*(zip(own.boundary_distance.tolist(), own.boundary_index.tolist(), strict=True) for own in found),
                      strict=True)  # fmt: skip
         boundary = [min(first) for first in firsts]
-        for search, own in zip(searches, found, strict=True):
+        for one, own in zip(searches, found, strict=True):
             own.boundary_distance[:] = torch.tensor([distance for distance, _ in boundary], dtype=torch.float64)
             own.boundary_index[:] = torch.tensor([index for _, index in boundary])
-            search.count_matches(own)
+            one.count_matches(own)
     assert sum(own.count for own in found).tolist() == large[-1][0].tolist()
 
 
@@ -606,7 +606,7 @@ def test_threads_change_nothing(large, threads):
 def test_the_order_of_summation_changes_nothing(large, monkeypatch):
     calls = []
 
-    multiply = _products._multiply_into
+    multiply = search.multiply_into
 
     def multiply_into(out, rows, columns, n_filters):  # sums of the halves, the second one first
         if rows.dtype == torch.bfloat16:
@@ -616,7 +616,8 @@ def test_the_order_of_summation_changes_nothing(large, monkeypatch):
         half = rows.shape[1] // 2
         out.copy_(rows[:, half:] @ columns[:, half:].T + rows[:, :half] @ columns[:, :half].T)
 
-    monkeypatch.setattr(_products, "_multiply_into", multiply_into)
+    monkeypatch.setattr(search, "multiply_into", multiply_into)
+    monkeypatch.setattr(mutual, "multiply_into", multiply_into)
     for block_size in (48, 80, 2048):
         assert_same_as_brute_force(large, block_size, True)
     crowd = Crowd(650, 2, 0.1)
@@ -707,7 +708,7 @@ def test_exceptions_in_a_thread_reach_the_caller(monkeypatch, name, who):
     with pytest.raises(ZeroDivisionError, match="here"):
         match(problem.queries, problem.query_predictions, problem.whole(), k=1, kernels="compiled")
     assert threading.active_count() == n_threads
-    assert exact.full_float32_products.users == 0
+    assert not exact._precisions
 
 
 @every_kernel
@@ -724,7 +725,7 @@ def test_exceptions_in_one_thread_reach_the_caller(monkeypatch, how):
     problem = Problem("gaussian")
     with pytest.raises(ZeroDivisionError, match="here"):
         match(problem.queries, problem.query_predictions, problem.whole(), kernels=how)
-    assert exact.full_float32_products.users == 0
+    assert not exact._precisions
 
 
 # --- By hand ---------------------------------------------------------------------------------------------------------
@@ -839,7 +840,7 @@ def test_a_batch_that_does_not_fit_in_memory_is_refused():
 )
 def test_batches_that_are_under_way_together_keep_their_products_if_they_can(n_points, n_rows, kept):
     from torchsdm.matching import rows_at_once
-    from torchsdm.matching._products import rows_of_products
+    from torchsdm.matching.search import rows_of_products
 
     assert rows_at_once(n_points) == n_rows
     assert rows_of_products(n_points, n_rows, 2048) == (n_rows, kept)  # it fits in a search

@@ -264,9 +264,16 @@ def test_only_the_last_outcomes_are_kept(model, writer):
         append(writer, Entry("recalibrate", 0, {}, outcome=b"outcome %d" % number))
     kept = read(model).outcomes
     assert sorted(kept.values()) == [b"outcome %d" % number for number in range(6, 10)]
-    names = read(model).sequences({})
+    log = read(model)
+    names = log.sequence_names()
     assert kept[names[10]] == b"outcome 9" and len(names) == 10
-    assert read(model).sequences({3})[10] != names[10]  # without one of them it is another sequence
+    without_the_last = log.undoing([10]).sequence_names()
+    assert without_the_last == {version: name for version, name in names.items() if version < 10}
+    without_two = log.undoing([10, 9]).sequence_names()
+    assert without_two[8] == names[8] and not {9, 10} & set(without_two)
+    append(writer, Entry("undo", 0, {"version": 10}), Entry("recalibrate", 0, {}, outcome=b"another"))
+    again = read(model).sequence_names()
+    assert again[12] not in names.values() and again[9] == names[9]  # without one of them it is another sequence
 
 
 def test_an_append_that_fails_leaves_the_log_as_it_was(model, writer, monkeypatch):

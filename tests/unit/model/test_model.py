@@ -18,25 +18,25 @@ from torchsdm.model import directory
 from torchsdm.model import examples as stored_examples
 from torchsdm.model import model as model_module
 from torchsdm.model.calibration import Calibration
-from torchsdm.model.examples import ListedExamples, PartedExamples, StoredExamples
+from torchsdm.model.examples import Examples
 from torchsdm.model.model import Points
 
 # --- Examples --------------------------------------------------------------------------------------------------------
 
 
 def test_examples_in_memory():
-    examples = ListedExamples(["a", 7, "c"], ["x", None, "z"])
+    examples = Examples.of(["a", 7, "c"], ["x", None, "z"])
     assert examples.rows([2, 0]) == [("c", "z"), ("a", "x")]
     assert examples.all() == (["a", 7, "c"], ["x", None, "z"])
     assert examples.positions([7, "none", "a"]) == [1, None, 0]
     assert examples.take([2, 1]).all() == (["c", 7], ["z", None])
     assert examples.without({0, 2}).all() == ([7], [None])
-    assert ListedExamples(np.array([1, 2])).all() == ([1, 2], [None, None])
+    assert Examples.of(np.array([1, 2])).all() == ([1, 2], [None, None])
 
 
 def test_added_examples_follow():
-    examples = ListedExamples(["a", 7], ["x", "y"])
-    assert examples.with_added(ListedExamples(["n", 8], ["new", None])).all() == (
+    examples = Examples.of(["a", 7], ["x", "y"])
+    assert examples.with_added(Examples.of(["n", 8], ["new", None])).all() == (
         ["a", 7, "n", 8],
         ["x", "y", "new", None],
     )
@@ -45,13 +45,13 @@ def test_added_examples_follow():
 
 def test_examples_in_parts_are_as_good_as_in_one_list():
     names, texts = [*range(55), "a", "b"], [f"text {i % 50}" if i % 7 else None for i in range(57)]
-    whole, parted = ListedExamples(names, texts), ListedExamples(names[:40], texts[:40])
+    whole, parted = Examples.of(names, texts), Examples.of(names[:40], texts[:40])
     for start, stop in ((40, 40), (40, 52), (52, 56), (56, 57)):
         before = list(parted.ids())
-        more = parted.with_added(ListedExamples(names[start:stop], texts[start:stop]))
+        more = parted.with_added(Examples.of(names[start:stop], texts[start:stop]))
         assert parted.ids() == before  # unchanged
         parted = more
-    assert isinstance(parted, PartedExamples) and len(parted.parts()) == 4 and len(parted) == len(whole) == 57
+    assert len(parted.parts) == 4 and len(parted) == len(whole) == 57
     assert parted.all() == whole.all() and parted.ids() == names
     everywhere = [56, 0, 39, 40, 51, 52, 55]
     assert parted.rows(everywhere) == whole.rows(everywhere)
@@ -63,7 +63,7 @@ def test_examples_in_parts_are_as_good_as_in_one_list():
     for gone in ({0}, {56}, set(range(40)), {3, 41, 53}, set(range(1, 57))):
         assert parted.without(gone).all() == whole.without(gone).all()
     assert len(parted) == 57
-    assert ListedExamples(["a"]).largest_number() == -1
+    assert Examples.of(["a"]).largest_number() == -1
 
 
 def test_examples_on_disk_are_as_good(fitted, insects, tmp_path):
@@ -71,7 +71,7 @@ def test_examples_on_disk_are_as_good(fitted, insects, tmp_path):
     loaded = SDMClassifier.load(tmp_path / "model")
     for here, there in (
         (fitted.model_.examples, loaded.model_.examples),
-        (fitted.model_.calibration_examples, loaded.model_.calibration_examples),
+        (fitted.model_.calibration.known.examples, loaded.model_.calibration.known.examples),
     ):
         assert there.all() == here.all()
         assert there.rows([5, 0]) == here.rows([5, 0])
@@ -79,7 +79,7 @@ def test_examples_on_disk_are_as_good(fitted, insects, tmp_path):
         assert there.positions([ids[3], "none", ids[0]]) == [3, None, 0]
         assert there.take([4, 2]).all() == here.take([4, 2]).all()
         assert there.without({0}).all() == here.without({0}).all()
-        assert there.with_added(ListedExamples(["n"])).all() == here.with_added(ListedExamples(["n"])).all()
+        assert there.with_added(Examples.of(["n"])).all() == here.with_added(Examples.of(["n"])).all()
         texts = here.all()[1]
         wanted = [texts[3], "none", texts[0]]
         assert there.positions_of_texts(wanted) == here.positions_of_texts(wanted) == [3, None, 0]
@@ -90,13 +90,13 @@ def test_a_text_on_disk_is_found_where_it_was_last_and_among_equal_hashes(tmp_pa
     path, texts = tmp_path / "examples.sqlite", ["x", None, "y", "x", "z"]
     rows = zip(["a", 7, "b", 12, "c"], ["label"] * 5, texts, strict=True)
     directory._write_table(path, rows)
-    stored = StoredExamples(path)
+    stored = Examples.stored(path)
     assert stored.positions_of_texts(["x", "y", "none"]) == [3, 2, None] and stored.positions_of_texts([]) == []
     assert stored.largest_number() == 12 and len(stored) == 5
     monkeypatch.setattr(stored_examples, "_hashes", lambda texts, n: np.zeros(len(list(texts)), dtype=np.int64))
-    assert StoredExamples(path).positions_of_texts(["x", "y", "none", "z"]) == [3, 2, None, 4]
+    assert Examples.stored(path).positions_of_texts(["x", "y", "none", "z"]) == [3, 2, None, 4]
     directory._write_table(tmp_path / "words.sqlite", [("a", 0, "x"), ("10", 0, "y")])
-    assert StoredExamples(tmp_path / "words.sqlite").largest_number() == -1  # "10" is not a number
+    assert Examples.stored(tmp_path / "words.sqlite").largest_number() == -1  # "10" is not a number
 
 
 # --- Calibration -----------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def naive_calibration(model):
     logits, labels = calibration.logits.tolist(), calibration.labels.tolist()
     predictions = [row.index(max(row)) for row in logits]
     matches = reference.match(
-        calibration.points.exemplars.tolist(),
+        calibration.known.points.exemplars.tolist(),
         predictions,
         support.exemplars.tolist(),
         support.labels.tolist(),
@@ -188,7 +188,7 @@ def test_support_and_calibration_are_encoded_as_decisions_are(fitted, insects):
     model = fitted.model_
     for points, labels, examples in (
         (model.support.exemplars, model.support.labels, model.examples),
-        (model.calibration.points.exemplars, model.calibration.labels, model.calibration_examples),
+        (model.calibration.known.points.exemplars, model.calibration.labels, model.calibration.known.examples),
     ):
         rows = [insects.ids.index(name) for name in examples.all()[0]]
         exemplars, _ = model.adaptor.encode_exactly(torch.from_numpy(insects.X[rows]))
@@ -233,7 +233,7 @@ def test_updates_leave_weights_ecdfs_and_region(fitted, insects):
     model = copy.deepcopy(fitted.model_)
     before = copy.deepcopy(untouched(model))
     regions = model.calibration.regions
-    model.add(model.encoded(torch.from_numpy(insects.fresh), torch.full((40,), 3), ListedExamples(range(40))))
+    model.add(model.encoded(torch.from_numpy(insects.fresh), torch.full((40,), 3), Examples.of(range(40))))
     assert len(model.support) == 160 and model.outdated
     model.relabel([0, 5], torch.tensor([2, 9]))
     model.remove([1, 2])
@@ -243,7 +243,7 @@ def test_updates_leave_weights_ecdfs_and_region(fitted, insects):
 
 def test_recalibration_after_updates_is_calibration_against_the_new_support(fitted, insects):
     model = fitted.model_
-    model.add(model.encoded(torch.from_numpy(insects.fresh[:20]), torch.full((20,), 3), ListedExamples(range(20))))
+    model.add(model.encoded(torch.from_numpy(insects.fresh[:20]), torch.full((20,), 3), Examples.of(range(20))))
     model.relabel([0, 5, 7], torch.tensor([2, 9, 1]))
     model.remove([1, 2])
     with quiet():
@@ -253,7 +253,7 @@ def test_recalibration_after_updates_is_calibration_against_the_new_support(fitt
     fresh = SupportSet(model.support.exemplars, model.support.labels, model.support.predictions)
     known = model.calibration
     with quiet():
-        anew = Calibration.of(known.points, known.labels, fresh, [0.9, 0.8], 0)
+        anew = Calibration.of(known.known, fresh, [0.9, 0.8], 0)
     for field in dataclasses.fields(anew):
         if isinstance(getattr(anew, field.name), torch.Tensor):
             assert torch.equal(getattr(anew, field.name), getattr(known, field.name)), field.name
@@ -264,7 +264,7 @@ def test_added_points_are_found_and_shorten_similarity(fitted, insects):
     states = torch.from_numpy(insects.fresh[:1])
     before = model.decide(states)
     assert before.similarity[0] > 0
-    odd = ListedExamples(["odd"], ["a stranger"])
+    odd = Examples.of(["odd"], ["a stranger"])
     model.add(model.encoded(states, torch.tensor([3]), odd))  # a label outside the classes, at distance 0
     after = model.decide(states)
     assert after.similarity[0] == 0 and after.nearest_distance[0] == 0.0 and after.nearest_index[0] == 120
@@ -287,7 +287,7 @@ def test_relabelling_by_position_goes_to_the_named_example(fitted):
 def test_a_refused_update_changes_nothing(fitted, insects):
     model = fitted.model_
     support, names = len(model.support), list(model.examples.all()[0])
-    unlabelled = model.encoded(torch.from_numpy(insects.fresh[:2]), torch.tensor([0, -1]), ListedExamples(["a", "b"]))
+    unlabelled = model.encoded(torch.from_numpy(insects.fresh[:2]), torch.tensor([0, -1]), Examples.of(["a", "b"]))
     with pytest.raises(InvalidInputError):
         model.add(unlabelled)
     with pytest.raises(InvalidInputError):
@@ -304,7 +304,7 @@ def test_numbers_of_added_points_are_free_in_the_calibration_set_too(insects):
             classifier.fit(insects.X[:40], insects.y[:40])
             classifier.add_exemplars(insects.X[40:42], insects.y[40:42])
             model = classifier.model_
-            assert not set(model.examples.all()[0]) & set(model.calibration_examples.all()[0])
+            assert not set(model.examples.all()[0]) & set(model.calibration.known.examples.all()[0])
 
 
 def test_a_loaded_model_still_explains_after_an_update_was_saved_over_it(fitted, insects, tmp_path):
@@ -350,6 +350,6 @@ def test_a_model_knows_its_points_by_exemplar_and_by_text(fitted, insects, monke
     assert not any(found.any() for found in model.has_points(fresh).values())
     found = model.has_points(fresh, ["no", insects.texts[position], None])
     assert found["calibration"].tolist() == [False, True, False] and not found["support"].any()
-    model.certify_with(Points([fresh[1:]], torch.tensor([0, 1]), ListedExamples(["x", "y"], ["a", "no"])))
+    model.certify_with(Points([fresh[1:]], torch.tensor([0, 1]), Examples.of(["x", "y"], ["a", "no"])))
     assert model.has_points(fresh)["certification"].tolist() == [False, True, True]
     assert model.has_points(fresh, ["no", "b", "c"])["certification"].tolist() == [True, True, True]

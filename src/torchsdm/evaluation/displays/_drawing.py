@@ -116,7 +116,7 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # their number is coprime to the
 
 @dataclass(eq=False, repr=False)
 class Display:
-    """Arrays, and how they are drawn."""
+    """Arrays, and how they are drawn; the fields here are what ``plot`` drew on."""
 
     ax_: Any = field(init=False)
     axes_: Any = field(init=False)

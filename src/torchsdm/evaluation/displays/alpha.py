@@ -28,29 +28,18 @@ class AlphaDisplay(Display):
     For SDM, admitted by the paper's region of each alpha; a certificate has one alpha.
     A smaller alpha need not admit more: it never raises q'_min, but takes psi at a higher quantile (Algorithm 1).
     Choosing alpha by this plot uses up the labelled inputs: they no longer tell how it will do on new ones.
-
-    Attributes
-    ----------
-    alphas : (A,)
-        Ascending.
-    admitted_share : (A,)
-        Share of all inputs that is admitted.
-    marginal_accuracy : (A,)
-        Share of admitted inputs that are correct; NaN where nothing is admitted.
-    class_accuracy : (A, C)
-        The same for each true class; NaN where nothing of the class is admitted.
-    lowest_class_accuracy : (A,)
-        The smallest over the classes with admitted inputs; NaN where nothing is admitted.
-    classes : (C,)
-    ax_, axes_, figure_
-        What ``plot`` drew on: the frame, and in it the panels of the accuracies and of the admitted share.
     """
 
     alphas: Array
+    """Ascending (A,)."""
     admitted_share: Array
+    """Share of all inputs that is admitted (A,)."""
     marginal_accuracy: Array
+    """Share of admitted inputs that are correct (A,); NaN where nothing is admitted."""
     class_accuracy: Array
+    """The same for each true class, (A, C); NaN where nothing of the class is admitted."""
     lowest_class_accuracy: Array
+    """The smallest over the classes with admitted inputs (A,); NaN where nothing is admitted."""
     classes: Array
 
     @classmethod
@@ -162,28 +151,20 @@ class CostDisplay(Display):
 
     Where the model has a certificate, its alpha and the share of the certification sample that it admits are marked:
     the one point that was tested.
-
-    Attributes
-    ----------
-    alphas, admitted_share, error_share, chance : (A,)
-        The curve: admitted inputs, and admitted and wrong ones, as shares of all; and the chance of a certificate.
-    costs : (A,) or None
-        Expected cost per input; None without prices.
-    choice : AlphaChoice or None
-        With prices: the alpha of least cost, and what reviewing or admitting everything costs.
-    certified : (float, float) or None
-        alpha of the certificate and the share that it admits of the certification sample.
-    ax_, axes_, figure_
-        What ``plot`` drew on: the frame, and in it the panels of the shares and, with prices, of the costs.
     """
 
     alphas: Array
     admitted_share: Array
     error_share: Array
+    """Admitted inputs, and admitted and wrong ones, as shares of all (A,)."""
     chance: Array
+    """The chance of a certificate (A,)."""
     costs: Array | None = None
+    """Expected cost per input (A,); None without prices."""
     choice: AlphaChoice | None = None
+    """With prices: the alpha of least cost, and what reviewing or admitting everything costs."""
     certified: tuple[float, float] | None = None
+    """alpha of the certificate and the share that it admits of the certification sample."""
 
     @classmethod
     def from_estimator(

@@ -17,41 +17,28 @@ from torchsdm.validation import Array, check_alpha, check_positive
 
 @dataclass(eq=False, repr=False)
 class ReliabilityDisplay(Display):
-    """Accuracy against confidence in bins of equal width, and in the single bin [alpha, 1] that matters most.
-
-    Attributes
-    ----------
-    edges : (B, 2)
-        The bins that contain inputs, each open on the left.
-    confidence, accuracy : (B,)
-        Mean confidence of a bin, and share of its predictions that are correct.
-    accuracy_lower, accuracy_upper : (B,)
-        Wilson's interval.
-    counts : (B,)
-        Inputs of each bin.
-    alpha : float
-    top_confidence, top_accuracy, top_accuracy_lower, top_accuracy_upper : float
-        The same for inputs with a confidence of at least alpha; NaN if there are none.
-    top_count : int
-    level : float
-        Of the intervals.
-    ax_, axes_, figure_
-        What ``plot`` drew on: the frame, and in it the panels of the accuracy and of the counts.
-    """
+    """Accuracy against confidence in bins of equal width, and in the single bin [alpha, 1] that matters most."""
 
     edges: Array
+    """The bins that contain inputs, (B, 2), each open on the left."""
     confidence: Array
+    """Mean confidence of each bin (B,)."""
     accuracy: Array
+    """Share of its predictions that are correct."""
     accuracy_lower: Array
     accuracy_upper: Array
+    """Wilson's interval."""
     counts: Array
+    """Inputs of each bin."""
     alpha: float
     top_confidence: float
     top_accuracy: float
     top_accuracy_lower: float
     top_accuracy_upper: float
+    """The same for inputs with a confidence of at least alpha; NaN if there are none."""
     top_count: int
     level: float
+    """Of the intervals."""
 
     @classmethod
     def from_estimator(

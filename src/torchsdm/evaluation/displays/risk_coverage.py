@@ -39,18 +39,11 @@ class RiskCoverageDisplay(Display):
     Inputs are answered from the highest score down (``Decisions.score``, or the confidence if there is none), those
     with equal scores together. The marker is the set that the estimator admits. It is off the curve if admission is not
     a threshold on the score, as for SDM. The area under the steps is ``torchsdm.evaluation.metrics.aurc``.
-
-    Attributes
-    ----------
-    curves : tuple of RiskCoverageCurve
-    alpha : float
-        The target accuracy; the target risk is 1 - alpha.
-    ax_, figure_
-        What ``plot`` drew on.
     """
 
     curves: tuple[RiskCoverageCurve, ...]
     alpha: float
+    """The target accuracy; the target risk is 1 - alpha."""
 
     @classmethod
     def from_estimator(

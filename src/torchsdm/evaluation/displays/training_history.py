@@ -22,25 +22,17 @@ _PANELS = {  # field -> label of the axis
 
 @dataclass(eq=False, repr=False)
 class TrainingHistoryDisplay(Display):
-    """Balanced loss, balanced accuracy and mean similarity q of the training and calibration sets, round by round.
-
-    Attributes
-    ----------
-    rounds, epochs : (E,)
-        Round, counted from 0, and epoch, counted from 1, of every record.
-    train, calibration : dict of str to (E,)
-        The values ``balanced_loss``, ``balanced_accuracy`` and ``mean_similarity`` of each set.
-    chosen : int or None
-        Position of the epoch whose model was kept: the one with the smallest calibration loss.
-    ax_, axes_, figure_
-        What ``plot`` drew on: the frame, and the panels in it.
-    """
+    """Balanced loss, balanced accuracy and mean similarity q of the training and calibration sets, round by round."""
 
     rounds: Array
+    """Round of every record (E,), counted from 0."""
     epochs: Array
+    """Its epoch, counted from 1."""
     train: dict[str, Array]
     calibration: dict[str, Array]
+    """``balanced_loss``, ``balanced_accuracy`` and ``mean_similarity`` of each set, (E,)."""
     chosen: int | None
+    """Position of the epoch whose model was kept: the one with the smallest calibration loss."""
 
     @classmethod
     def from_estimator(cls, estimator: Any, X: Any = None, y: Any = None) -> TrainingHistoryDisplay:
