@@ -15,7 +15,8 @@ import pytest
 import tiny_models
 from small import small_settings
 from torchsdm import SDMClassifier, SDMTextClassifier
-from torchsdm.application import SavedModel, check_output, read_training, saved_model
+from torchsdm.application import SavedModel, check_output, saved_model
+from torchsdm.application.train import read_training
 from torchsdm.data import Columns, Source
 from torchsdm.errors import InvalidInputError, TorchSDMError
 
