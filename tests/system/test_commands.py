@@ -358,7 +358,7 @@ def test_update_numbers_rows_anew_where_a_calibration_point_has_their_number(wor
     small.fit(held["hidden_states"], held["labels"])
     ids = np.roll(np.arange(40), small.calibration_rows_[0])  # a calibration point is number 0
     small.fit(held["hidden_states"], held["labels"], ids=ids.tolist()).save(tmp_path / "model")
-    assert 0 in small.model_.calibration_examples.ids()
+    assert 0 in small.model_.calibration.known.examples.ids()
     np.savez(tmp_path / "one.npz", hidden_states=held["hidden_states"][:1] + 1, labels=held["labels"][:1])
     (summary,) = good("update", tmp_path / "model", "--add", tmp_path / "one.npz", "--json", "--force").rows
     assert (summary["added"], summary["n_support"]) == (1, len(small.training_rows_) + 1)
@@ -384,7 +384,7 @@ def test_texts_come_back_into_both_sets(world, tmp_path):
     (summary,) = good("update", world / "texts", *files, "-o", tmp_path / "more", "--json", "--force").rows
     assert (summary["added"], summary["added_calibration"]) == (20, 20)
     loaded = SDMTextClassifier.load(tmp_path / "more").classifier_
-    assert loaded.model_.calibration_examples.ids()[-20:] == [row["id"] for row in rows[20:]]
+    assert loaded.model_.calibration.known.examples.ids()[-20:] == [row["id"] for row in rows[20:]]
     nameless = write_jsonl(
         tmp_path / "again.jsonl", [{"text": row["text"], "label": row["label"]} for row in rows[:20]]
     )

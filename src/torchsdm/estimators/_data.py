@@ -28,7 +28,7 @@ from torchsdm.validation import (
 )
 
 if TYPE_CHECKING:
-    from torchsdm.estimators._fitted import FittedState
+    from torchsdm.estimators._base import BaseSDMClassifier
 
 _FEWEST_BACKGROUND = 2  # one to train on and one to judge by
 _OTHER_SCALE = 3.0  # times as wide or narrow, or standard deviations away: more than other proportions of classes make
@@ -146,7 +146,7 @@ def given_part(part: Any, name: str, caller: str) -> LabelledStates:
 
 
 def check_data(
-    estimator: FittedState,
+    estimator: BaseSDMClassifier,
     X: ArrayLike | LabelledStates,
     y: ArrayLike | None,
     ids: Sequence[Any] | Array | None,
@@ -191,7 +191,7 @@ def check_data(
 
 
 def check_part(
-    estimator: FittedState,
+    estimator: BaseSDMClassifier,
     part: Any,
     name: str,
     codes: LabelCodes,
@@ -215,7 +215,7 @@ def check_part(
 
 
 def _check_background(
-    estimator: FittedState,
+    estimator: BaseSDMClassifier,
     given: Any,
     classes: Array,
     origin: StatesOrigin | None,

@@ -244,7 +244,7 @@ def scored_samples(
     decisions = model.decide_encoded(points.points)
     calibration, reliability = _with_reliability(model, familiarity)
     certification = SignalSample(
-        _numpy(points.labels),
+        points.labels.cpu().numpy(),
         *(decisions.logits, decisions.similarity, decisions.distance_quantile),
         familiarity_of(decisions, model.calibration.familiarity),
     )
@@ -253,22 +253,10 @@ def scored_samples(
 
 def _with_reliability(model: SDMModel, familiarity: float) -> tuple[SignalSample, Reliability]:
     """The calibration points of a model, and the reliability that is fitted on them."""
-    known = model.calibration
-    calibration = SignalSample(
-        labels=_numpy(known.labels),
-        logits=_numpy(known.logits),
-        similarity=_numpy(known.similarity),
-        distance_quantile=_numpy(known.distance_quantile),
-        familiarity=known.familiarities(),
-    )
+    calibration = model.calibration.sample()
     familiar = is_familiar(calibration.familiarity, familiarity)
     right = calibration.predictions == calibration.labels
     return calibration, Reliability.fit(calibration.evidence[familiar], right[familiar])
-
-
-def _numpy(tensor: Tensor) -> Array:
-    array: Array = tensor.cpu().numpy()
-    return array
 
 
 _WORSE = 0.01  # than a logistic regression: worth saying

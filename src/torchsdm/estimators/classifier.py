@@ -301,7 +301,7 @@ class SDMClassifier(BaseSDMClassifier):
         self._check_is_fitted("recalibrate")
         changed = self.model_.outdated
         with self._unchanged_on_error():
-            super().recalibrate(alpha, min_class_count=min_class_count)
+            self._recalibrate(alpha, min_class_count)
             before = self.certificate_
             wanted = self._certified_alpha if alpha is None else self.region_.target
             if before is not None and (changed or wanted != before.target):
@@ -402,7 +402,7 @@ class SDMClassifier(BaseSDMClassifier):
     @property
     def is_cross_fitted_(self) -> bool:
         """Whether training points calibrate it, each by a model that has not seen it."""
-        return self.model_.calibration.places is not None
+        return self.model_.calibration.known.places is not None
 
     @property
     def support_(self) -> Support:

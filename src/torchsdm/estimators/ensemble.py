@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -59,17 +59,6 @@ class SDMEnsemble(BaseSDMClassifier):
             self._warn_of_regions()
         return self
 
-    def recalibrate(
-        self: Self,
-        alpha: float | Sequence[float] | Mapping[Any, float] | None = None,
-        *,
-        min_class_count: int | None = None,
-    ) -> Self:
-        """Recompute the region of every round, for another alpha or after updates, without training."""
-        super().recalibrate(alpha, min_class_count=min_class_count)
-        self._warn_of_regions()
-        return self
-
     @classmethod
     def from_classifier(cls, classifier: SDMClassifier) -> SDMEnsemble:
         """The ensemble of a classifier that was fitted with ``fit(..., keep_rounds=True)``, without training again."""
@@ -108,7 +97,7 @@ class SDMEnsemble(BaseSDMClassifier):
             chosen = np.flatnonzero(decisions.member == member)
             if len(chosen):
                 for row, explanation in zip(chosen, explain(model, self._codes, states[chosen], k), strict=True):
-                    explanations[row] = explanation.with_decision(rows[row])
+                    explanations[row] = replace(explanation, decision=rows[row])
         return [explanation for explanation in explanations if explanation is not None]
 
 

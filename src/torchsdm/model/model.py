@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from torchsdm.core import (
 )
 from torchsdm.errors import InvalidInputError
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, IndexedRows, Match, Support, SupportSet
-from torchsdm.model.calibration import Calibration
+from torchsdm.model.calibration import Calibration, EncodedPoints
 from torchsdm.model.examples import Examples, Set, same_points
 from torchsdm.trust import row_digests, uniform_of
 from torchsdm.validation import Array, check_finite
@@ -41,50 +41,6 @@ class Points:
     state_blocks: Iterable[Tensor]
     labels: Tensor
     examples: Examples
-
-
-@dataclass(frozen=True)
-class EncodedPoints:
-    """Labelled points as the adaptor sees them."""
-
-    points: Encoded
-    labels: Tensor  # (N,)
-    examples: Examples
-    places: Tensor | None = field(default=None, kw_only=True)  # of ``Calibration``
-
-    def with_added(self, more: EncodedPoints) -> EncodedPoints:
-        """These points and more."""
-        nowhere = torch.full((len(more.labels),), -1)
-        return replace(
-            self,
-            points=Encoded.concatenate([self.points, more.points]),
-            labels=torch.cat([self.labels, more.labels]),
-            examples=self.examples.with_added(more.examples),
-            places=None if self.places is None else torch.cat([self.places, nowhere]),
-        )
-
-    def without(self: AnyPoints, positions: Sequence[int]) -> AnyPoints:
-        """These points without some; at least one must be left."""
-        gone = set(positions)
-        kept = [p for p in range(len(self.labels)) if p not in gone]
-        if not kept:
-            raise InvalidInputError(f"At least one point must be left of the {len(self.labels)} that are there.")
-        return replace(
-            self,
-            points=self.points[kept],
-            labels=self.labels[kept],
-            examples=self.examples.take(kept),
-            places=None if self.places is None else self.places[kept],
-        )
-
-    def relabelled(self: AnyPoints, positions: Sequence[int], labels: Tensor) -> AnyPoints:
-        """The same points, some with other labels."""
-        changed = self.labels.clone()
-        changed[list(positions)] = labels.to(changed.device)
-        return replace(self, labels=changed)
-
-
-AnyPoints = TypeVar("AnyPoints", bound=EncodedPoints)
 
 
 @dataclass(frozen=True)
@@ -110,7 +66,6 @@ class SDMModel:
     support: Support
     examples: Examples
     calibration: Calibration
-    calibration_examples: Examples
     classes: Array
     outdated: bool = False
     """Whether the support, the calibration set or the certification set was changed since the calibration."""
@@ -152,35 +107,25 @@ class SDMModel:
             predicted = Encoded.of(exemplars, out_of_fold.to(exemplars.device), n_classes)
             recognised = predicted.recognised_as
         support = SupportSet(exemplars, training.labels, recognised, block_size=block_size)
-        places: Tensor | None = None
         if calibration is not None:
             points, labels = _encode(adaptor, calibration.state_blocks, n_classes), calibration.labels
-            calibration_examples = calibration.examples
+            known = EncodedPoints(points, labels.to(support.device), calibration.examples)
         elif predicted is not None and out_of_fold is not None:
             places = torch.nonzero(training.labels < n_classes).squeeze(1)
             unseen = adaptor.answering(exemplars, out_of_fold.to(exemplars.device))
             points, labels = replace(predicted, exemplars=unseen)[places.tolist()], training.labels[places]
-            calibration_examples = training.examples.take(places.tolist())
+            examples = training.examples.take(places.tolist())
+            known = EncodedPoints(points, labels.to(support.device), examples, places=places)
         else:
             raise InvalidInputError("SDMModel.build needs calibration points, or logits out of fold.")
-        found = Calibration.of(points, labels.to(support.device), support, alphas, min_class_count, places)
+        found = Calibration.of(known, support, alphas, min_class_count)
         has_background = bool((training.labels == n_classes).any())
-        return cls(
-            adaptor,
-            support,
-            training.examples,
-            found,
-            calibration_examples,
-            classes,
-            has_background=has_background,
-        )
+        return cls(adaptor, support, training.examples, found, classes, has_background=has_background)
 
     @property
     def calibration_points(self) -> EncodedPoints:
         """The calibration set as it is now, with the changes that the next calibration will use."""
-        known = self.calibration
-        own = (known.points, known.labels, self.calibration_examples)
-        return self.next_calibration or EncodedPoints(*own, places=known.places)
+        return self.next_calibration or self.calibration.known
 
     def held_out(self) -> dict[str, EncodedPoints]:
         """The calibration set and, if there is one, the certification set, by name."""
@@ -256,15 +201,12 @@ class SDMModel:
         alphas = [region.target for region in self.calibration.regions] if alphas is None else alphas
         min_class_count = self.calibration.min_class_count if min_class_count is None else min_class_count
         if self.outdated:
-            known = self.calibration_points
-            points = known.points, known.labels
-            self.calibrated(Calibration.of(*points, self.support, alphas, min_class_count, known.places))
+            self.calibrated(Calibration.of(self.calibration_points, self.support, alphas, min_class_count))
         else:
             self.calibration = self.calibration.with_regions(alphas, min_class_count)
 
     def calibrated(self, calibration: Calibration) -> None:
         """Adopt a calibration that was made with the calibration points as they are now."""
-        self.calibration_examples = self.calibration_points.examples
         self.calibration, self.next_calibration, self.outdated = calibration, None, False
 
     def encoded(self, hidden_states: Tensor, labels: Tensor, examples: Examples) -> EncodedPoints:

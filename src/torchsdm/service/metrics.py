@@ -54,10 +54,12 @@ class Metrics:
             "raised": ("torchsdm_guard_raised", "1 from the alarm until a reset."),
             "n_seen": ("torchsdm_guard_seen", "Inputs of the guard's stream so far."),
         }
+        self.recent = Recent()
         self._guard = {field: Gauge(*said, registry=registry) for field, said in guard.items()}
 
     def count_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Count the rows that were decided on."""
+        """Count decisions that were given out."""
+        self.recent.record(rows)
         for lane, n in collections.Counter(row["lane"] for row in rows).items():
             self._lanes.labels(lane).inc(n)
         self._no_similarity.inc(sum(row["similarity"] == 0 for row in rows))
@@ -84,13 +86,7 @@ _N_BINS = 20  # of the distance quantile within the predicted class
 
 
 class Recent:
-    """Lanes and distances of each of the last 24 hours' minutes; any thread may write.
-
-    Parameters
-    ----------
-    clock : callable
-        Seconds since 1970.
-    """
+    """Lanes and distances of each of the last 24 hours' minutes; any thread may write. ``clock`` gives the seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock, self._lock = clock, threading.Lock()

@@ -197,7 +197,7 @@ class DriftGuard:
             ) from error
         known = getattr(clf, "certification_", None)
         if known is None:
-            known = model.decide_encoded(model.calibration.points) if model.outdated else model.calibration
+            known = model.decide_encoded(model.calibration.known.points) if model.outdated else model.calibration
         return cls(known.nearest_distance, known.confidence, known.similarity, false_alarm, seed)
 
     @property

@@ -15,7 +15,8 @@ import pytest
 import tiny_models
 from small import small_settings
 from torchsdm import SDMClassifier, SDMTextClassifier
-from torchsdm.application import SavedModel, check_output, inputs, read_training
+from torchsdm.application import SavedModel, check_output, inputs
+from torchsdm.application.train import read_training
 from torchsdm.data import Columns, Source
 from torchsdm.errors import InvalidInputError, TorchSDMError
 

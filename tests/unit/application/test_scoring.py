@@ -14,7 +14,8 @@ import pytest
 
 from small import small_settings
 from torchsdm import DriftGuard, SDMClassifier
-from torchsdm.application import SavedModel, inputs, remove_finished, score_blocks, scoring
+from torchsdm.application import SavedModel, inputs, scoring
+from torchsdm.application.scoring import remove_finished, score_blocks
 from torchsdm.data import Columns
 from torchsdm.errors import CheckpointError, InvalidInputError
 
