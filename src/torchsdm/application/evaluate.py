@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchsdm.application.certify import check_prices
-from torchsdm.application.inputs import Reading
-from torchsdm.application.saved_model import SavedModel
+from torchsdm.application.saved_model import Reading, SavedModel
 from torchsdm.data import BadRows, Columns, LabelledStates, join_states
 from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble, load_classifier
@@ -65,8 +64,11 @@ def evaluate_model(
         first = classifier.models_[0].calibration.regions[0].alpha
         classifier.recalibrate(alpha if alpha is not None else first)
     wanted = groups.split(",")
-    if training is not None:
-        _check_groups(classifier, wanted)
+    if training is not None and isinstance(classifier, SDMEnsemble):
+        raise InvalidInputError("An ensemble is compared only by its own rule. Leave the training data out.")
+    unknown = next((group for group in wanted if group not in _TRAINED), None)
+    if training is not None and unknown is not None:
+        raise InvalidInputError(f"There is no group {unknown!r} of estimators. Choose from {', '.join(_TRAINED)}.")
     found: dict[str, BadRows] = {name: {} for name in sets}
     fitted = {name: saved.reading(file, columns, needs_labels=True) for name, file in fitted_on.items()}
     for reading in fitted.values():
@@ -76,7 +78,9 @@ def evaluate_model(
         for name, file in sets.items()
     }
     labels = {name: _labels_of_texts(reading) for name, reading in readings.items()}
-    called = _language_model_name(saved)
+    origin = classifier.states_origin_
+    reference = None if origin is None else origin.model.reference
+    called = "states" if reference is None else Path(reference.rpartition(":")[2]).name
     entrants = classifier_entrants(classifier, name=called)
     entrants = _chosen(entrants, estimators) if training is None else entrants
     for name, known in labels.items():
@@ -124,14 +128,6 @@ def _named(text: str) -> tuple[str, str]:
     return ("standard input" if text == "-" else Path(text).name.partition(".")[0] or text), text
 
 
-def _check_groups(classifier: SDMClassifier | SDMEnsemble, groups: Sequence[str]) -> None:
-    if isinstance(classifier, SDMEnsemble):
-        raise InvalidInputError("An ensemble is compared only by its own rule. Leave the training data out.")
-    for group in groups:
-        if group not in _TRAINED:
-            raise InvalidInputError(f"There is no group {group!r} of estimators. Choose from {', '.join(_TRAINED)}.")
-
-
 def _chosen(entrants: list[Entrant], names: Sequence[str]) -> list[Entrant]:
     called = [f"{entrant.model} {entrant.name}".lower() for entrant in entrants]
     for name in names:
@@ -140,12 +136,6 @@ def _chosen(entrants: list[Entrant], names: Sequence[str]) -> list[Entrant]:
             raise InvalidInputError(f"No estimator has {name!r} in its name. Choose from {known}.")
     is_chosen = [not names or any(name.lower() in one for name in names) for one in called]
     return list(compress(entrants, is_chosen))
-
-
-def _language_model_name(saved: SavedModel) -> str:
-    origin = saved.classifier.states_origin_
-    reference = None if origin is None else origin.model.reference
-    return "states" if reference is None else Path(reference.rpartition(":")[2]).name
 
 
 def report_model(

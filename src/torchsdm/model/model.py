@@ -76,7 +76,7 @@ class SDMModel:
     """The points that the next calibration will use, if they were changed; until then decisions use the old ones."""
 
     def __post_init__(self) -> None:
-        self.support.named_by(self.examples.ids)
+        self.support.names = self.examples.ids
 
     @classmethod
     def build(
@@ -252,7 +252,7 @@ class SDMModel:
     def _keep(self, examples: Examples) -> None:
         """Adopt the examples of a changed support."""
         self.examples, self.outdated = examples, True
-        self.support.named_by(examples.ids)
+        self.support.names = examples.ids
 
     def _replace(self, points: EncodedPoints, n_corrected: int = 0) -> None:
         """Adopt changed calibration or certification points."""

@@ -438,7 +438,7 @@ def test_risk_coverage_refuses_what_does_not_fit_together():
     second, _ = decisions_of([0.9, 0.8], [True, False], alphas=(0.8,))
     with pytest.raises(InvalidInputError, match=r"'alpha' of .* must be given .* Got 0.9, 0.8"):
         RiskCoverageDisplay.from_predictions({"a": first, "b": second}, y)
-    with pytest.raises(InvalidInputError, match=r"one of the decisions' own, 0.9. Got 0.95"):
+    with pytest.raises(InvalidInputError, match=r"one of those requested, 0.9. Got 0.95"):
         RiskCoverageDisplay.from_predictions(first, y, alpha=0.95)
     with pytest.raises(InvalidInputError, match="those of at least one estimator"):
         RiskCoverageDisplay.from_predictions({}, y)

@@ -310,7 +310,7 @@ def test_a_damaged_file_is_refused(raised, tmp_path):
     [
         ({"raised_at": None}, "damaged"),
         ({"false_alarm": 0.5}, "damaged"),
-        ({"seed": float("nan")}, "damaged: NaN"),
+        ({"seed": float("nan")}, "damaged: Out of range float values are not JSON"),
         ({"kind": "torchsdm model"}, "not a torchsdm drift guard"),
         ({"format": 2}, "has format 2; this version of torchsdm reads 1"),
     ],

@@ -110,33 +110,23 @@ class AlphaDisplay(Display):
     def plot(self, ax: Any = None) -> AlphaDisplay:
         """Draw the accuracies and below them the admitted share, in a new figure or in place of the given axes."""
         strip, panels = self._panels(ax, (6, 4.5), 2, height_ratios=(3, 2))
-        self._plot_accuracy(panels[0])
-        self._plot_share(panels[1])
+        accuracy, share = panels
+        every = max(1, len(self.alphas) // 10)
+        style = {"color": drawing.VERMILLION, "markersize": 8, "markerfacecolor": "none", "markevery": every}
+        accuracy.plot(self.alphas, self.lowest_class_accuracy, "s--", label="lowest of any class", **style)
+        style = {"color": drawing.BLUE, "markersize": 4, "markevery": every}
+        accuracy.plot(self.alphas, self.marginal_accuracy, "o-", label="all admitted", **style)
+        ends = self.alphas[[0, -1]]
+        accuracy.plot(ends, ends, color=drawing.GREY, linewidth=1, linestyle=":", label="target: accuracy = α")
+        if np.isnan(self.marginal_accuracy).all():
+            drawing.say(accuracy, "nothing admitted at any α", height=0.9)
+        accuracy.set_ylim(max(-0.02, np.nanmin([*self.lowest_class_accuracy, self.alphas[0]]) - 0.05), 1.02)
+        accuracy.set_ylabel("accuracy of admitted")
+        share.plot(self.alphas, self.admitted_share, "^-", color=drawing.GREEN, markersize=5, markevery=every)
+        share.set(ylim=(-0.02, 1.02), xlabel="α, the target accuracy", ylabel="share admitted")
         drawing.tidy(*panels)
         drawing.legend_above(strip, 3, panels[:1])
         return self
-
-    @property
-    def _markers(self) -> dict[str, Any]:
-        return {"markevery": max(1, len(self.alphas) // 10)}
-
-    def _plot_accuracy(self, ax: Any) -> None:
-        lowest = {"color": drawing.VERMILLION, "markersize": 8, "markerfacecolor": "none", **self._markers}
-        ax.plot(self.alphas, self.lowest_class_accuracy, "s--", label="lowest of any class", **lowest)
-        every = {"color": drawing.BLUE, "markersize": 4, **self._markers}
-        ax.plot(self.alphas, self.marginal_accuracy, "o-", label="all admitted", **every)
-        ends = np.array([self.alphas[0], self.alphas[-1]])
-        ax.plot(ends, ends, color=drawing.GREY, linewidth=1, linestyle=":", label="target: accuracy = α")
-        if np.isnan(self.marginal_accuracy).all():
-            drawing.say(ax, "nothing admitted at any α", height=0.9)
-        ax.set_ylim(max(-0.02, np.nanmin([*self.lowest_class_accuracy, self.alphas[0]]) - 0.05), 1.02)
-        ax.set_ylabel("accuracy of admitted")
-
-    def _plot_share(self, ax: Any) -> None:
-        ax.plot(self.alphas, self.admitted_share, "^-", color=drawing.GREEN, markersize=5, **self._markers)
-        ax.set_ylim(-0.02, 1.02)
-        ax.set_xlabel("α, the target accuracy")
-        ax.set_ylabel("share admitted")
 
 
 def _share(part: Array, whole: Array) -> Array:

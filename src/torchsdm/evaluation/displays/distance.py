@@ -8,9 +8,16 @@ from typing import Any
 import numpy as np
 
 from torchsdm.core import ClassEcdfs, Decisions
-from torchsdm.errors import InvalidInputError, InvalidTypeError
+from torchsdm.errors import InvalidInputError
 from torchsdm.evaluation.displays import _drawing as drawing
-from torchsdm.evaluation.displays._drawing import Display, check_decisions, check_sdm_decisions, decide, sdm_classifier
+from torchsdm.evaluation.displays._drawing import (
+    Display,
+    check_decisions,
+    check_sdm_decisions,
+    check_type,
+    decide,
+    sdm_classifier,
+)
 from torchsdm.validation import Array
 
 _MOST_NAMED = 10  # classes that are told apart in the legend
@@ -75,8 +82,7 @@ class DistanceDisplay(Display):
         decisions = check_sdm_decisions(decisions, caller)
         distances = decisions.nearest_distance.astype(np.float64)
         similar = decisions.similarity > 0
-        if not isinstance(ecdfs, ClassEcdfs):
-            raise InvalidTypeError(f"'ecdfs' of {caller} must be ClassEcdfs. Got {type(ecdfs).__name__}.")
+        check_type(ecdfs, ClassEcdfs, "ecdfs", caller, "ClassEcdfs")
         if ecdfs.n_classes != len(decisions.classes):
             raise InvalidInputError(
                 f"'ecdfs' of {caller} must have the {len(decisions.classes)} classes of the decisions. "

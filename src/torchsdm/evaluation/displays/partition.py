@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from torchsdm.core import Decisions, HighReliabilityRegion
-from torchsdm.errors import InvalidInputError, InvalidTypeError
+from torchsdm.errors import InvalidInputError
 from torchsdm.evaluation.displays import _drawing as drawing
 from torchsdm.evaluation.displays._drawing import (
     Display,
     check_sdm_decisions,
+    check_type,
     compare,
     decide,
     sdm_classifier,
@@ -88,11 +89,9 @@ class PartitionDisplay(Display):
         compared = compare(decisions, y, caller)
         q_rescaled = check_sdm_decisions(decisions, caller).rescaled_similarity
         n_classes = len(decisions.classes)
-        if not isinstance(region, HighReliabilityRegion):
-            raise InvalidTypeError(
-                f"'region' of {caller} must be a HighReliabilityRegion, such as classifier.region_. "
-                f"Got {type(region).__name__}."
-            )
+        check_type(
+            region, HighReliabilityRegion, "region", caller, "a HighReliabilityRegion, such as classifier.region_"
+        )
         if len(region.thresholds) != n_classes:
             raise InvalidInputError(
                 f"'region' of {caller} must have the {n_classes} classes of the decisions. "

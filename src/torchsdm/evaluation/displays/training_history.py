@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from torchsdm.errors import InvalidTypeError, NotFittedError
+from torchsdm.errors import NotFittedError
 from torchsdm.evaluation.displays import _drawing as drawing
-from torchsdm.evaluation.displays._drawing import Display
+from torchsdm.evaluation.displays._drawing import Display, check_type
 from torchsdm.training import History
 from torchsdm.validation import Array
 
@@ -45,11 +45,8 @@ class TrainingHistoryDisplay(Display):
     @classmethod
     def from_history(cls, history: History) -> TrainingHistoryDisplay:
         """Take the records of a history."""
-        if not isinstance(history, History):
-            raise InvalidTypeError(
-                f"'history' of {cls.__name__}.from_history must be a History, such as an estimator's history_. "
-                f"Got {type(history).__name__}."
-            )
+        caller = f"{cls.__name__}.from_history"
+        check_type(history, History, "history", caller, "a History, such as an estimator's history_")
 
         def values(part: str) -> dict[str, Array]:
             return {name: np.array([getattr(record, f"{part}_{name}") for record in history]) for name in _PANELS}
