@@ -29,7 +29,7 @@ import warm_process
 from sdm_command import call, good, refused
 from small import contents, write_jsonl
 from torchsdm import DriftGuard, SDMClassifier, read_states
-from torchsdm.application import inputs
+from torchsdm.application import saved_model
 from torchsdm.cli.command import sdm
 from torchsdm.estimators.text_classifier import SDMTextClassifier
 from torchsdm.evaluation.entrants import classifier_entrants
@@ -170,7 +170,7 @@ def test_predict_gives_what_the_library_decides_in_input_order(world, model, sou
 @pytest.mark.parametrize(("model", "source"), [("texts", "test.jsonl"), *(("states", name) for name in STATES)])
 def test_the_size_of_blocks_changes_nothing(world, model, source, monkeypatch):
     whole = good("predict", world / model, world / source).rows
-    monkeypatch.setattr(inputs, "BLOCK", 7)
+    monkeypatch.setattr(saved_model, "BLOCK", 7)
     blocks = good("predict", world / model, world / source).rows
     assert [(row["id"], row["prediction"], row["admitted"]) for row in blocks] == [
         (row["id"], row["prediction"], row["admitted"]) for row in whole
@@ -702,7 +702,7 @@ def test_bad_files_and_standard_input_are_one_sentence_in_every_verb(verb, world
 
 @pytest.mark.parametrize("verb", ["train", "audit", "predict", "evaluate", "explain", "update", "report"])
 def test_bad_states_are_one_sentence_in_every_verb(verb, world, bad, tmp_path, monkeypatch):
-    monkeypatch.setattr(inputs, "BLOCK", 7)  # rows are counted over all blocks
+    monkeypatch.setattr(saved_model, "BLOCK", 7)  # rows are counted over all blocks
     arguments = [{"TEXTS": "STATES"}.get(one, one) for one in VERBS[verb] if one not in ("-m", "BERT")]
     for file, expected in {
         "holed.npz": "row 31: the states contain NaN",

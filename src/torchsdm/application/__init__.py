@@ -3,11 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 from torchsdm.application.answers import (
-    AnswerRequest,
-    answer_requests,
+    check_output,
     decision_schema,
     example_row,
-    explain_inputs,
 )
 from torchsdm.application.audit import audit_data
 from torchsdm.application.certify import certify_model, choose_alpha
@@ -21,10 +19,10 @@ from torchsdm.application.describe import (
     standing,
     summary,
 )
+from torchsdm.application.embed import embed_documents
 from torchsdm.application.evaluate import evaluate_model, export_model, report_model
-from torchsdm.application.inputs import embed_documents
 from torchsdm.application.live_model import LiveModel, Snapshot
-from torchsdm.application.outputs import check_output
+from torchsdm.application.requests import AnswerRequest, answer_requests, explain_inputs
 from torchsdm.application.review import ReviewQueue
 from torchsdm.application.saved_model import SavedModel, continued_guard, guard_state, open_guard, successor
 from torchsdm.application.scoring import Scores, parts_of, score

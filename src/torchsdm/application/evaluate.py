@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchsdm.application.certify import check_prices
-from torchsdm.application.inputs import Reading
-from torchsdm.application.saved_model import SavedModel
+from torchsdm.application.saved_model import Reading, SavedModel
 from torchsdm.data import BadRows, Columns, LabelledStates, join_states
 from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble, load_classifier

@@ -149,7 +149,7 @@ class LiveModel:
             mark = config_mark(path)
             base, log = load_base(path, device=device, verify=verify, backend=backend)
             classifier = replay(base, log)
-            saved = SavedModel.around(path, classifier, model=model, device=device, batch_tokens=batch_tokens)
+            saved = SavedModel.load(path, classifier=classifier, model=model, device=device, batch_tokens=batch_tokens)
         except BaseException:
             if writer is not None:
                 writer.close()

@@ -23,9 +23,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from torchsdm.application.answers import answer_rows, given_block
+from torchsdm.application.answers import answer_rows
 from torchsdm.application.describe import standing
 from torchsdm.application.live_model import LiveModel, Snapshot
+from torchsdm.application.requests import given_block
 from torchsdm.application.update import known_ids
 from torchsdm.data import BadRows, Documents, LabelledStates, Source
 from torchsdm.errors import InvalidInputError, Remedy

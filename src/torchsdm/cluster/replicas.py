@@ -166,5 +166,5 @@ def device_type(reader: BlockReader) -> str:
 def _reading(
     reader: BlockReader,
 ) -> Callable[[tuple[int, Sequence[Document]]], tuple[int, ExtractedStates]]:
-    extraction = reader.load()
-    return lambda numbered: (numbered[0], extraction.extract(numbered[1], lambda _: None, reader.source))
+    extraction = reader.extraction
+    return lambda numbered: (numbered[0], extraction.extract(numbered[1], source=reader.source))

@@ -130,7 +130,7 @@ class ShardedSupport(Support):
                     block = Block(stored, first, stop)
                 placed.append(Placed(shard, block))
         spread = cls(State(shards, support.centre.cpu(), tuple(placed)), support.dtype)
-        spread._ids = support._ids
+        spread.names = support.names
         return spread
 
     def __len__(self) -> int:

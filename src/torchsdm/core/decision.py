@@ -290,7 +290,7 @@ def decide(
     z, q, d = logits.double(), match.similarity, calibration.ecdfs.distance_quantile(match.nearest_distance)
     y_hat = z.argmax(dim=1)
     probabilities = log_activation(z, q, d).exp()
-    confidence = _of_prediction(probabilities, z)
+    confidence = probabilities.gather(1, y_hat[:, None]).squeeze(1)
     q_rescaled = rescaled_similarity(q, confidence)
     sizes = effective_sample_sizes(calibration.rescaled_similarity, calibration.labels, q_rescaled, z.shape[1])
 
@@ -344,16 +344,17 @@ def _band(target: Target, z: Tensor, q: Tensor, d: Tensor, sizes: Tensor) -> dic
 
     Where classes have targets of their own, each row's is that of its prediction.
     """
+    y_hat = z.argmax(dim=1, keepdim=True)
     if isinstance(target, tuple):
         alphas = sorted(set(target))
         of_class = torch.tensor([alphas.index(alpha) for alpha in target], device=z.device)
         epsilons = torch.stack([dkw_epsilon(sizes, alpha) for alpha in alphas])
-        epsilon = epsilons.gather(0, of_class[z.argmax(dim=1)][None])[0]
+        epsilon = epsilons.gather(0, of_class[y_hat].T)[0]
     else:
         epsilon = dkw_epsilon(sizes, target)
     d_lower, d_upper = (d - epsilon).clamp(min=0.0), (d + epsilon).clamp(max=1.0)
     confidence_lower, confidence_upper = (
-        _of_prediction(log_activation(z, q, end).exp(), z) for end in (d_lower, d_upper)
+        log_activation(z, q, end).exp().gather(1, y_hat).squeeze(1) for end in (d_lower, d_upper)
     )
     return {
         "dkw_epsilon": epsilon,
@@ -363,11 +364,6 @@ def _band(target: Target, z: Tensor, q: Tensor, d: Tensor, sizes: Tensor) -> dic
         "confidence_upper": confidence_upper,
         "rescaled_similarity_lower": rescaled_similarity(q, confidence_lower),
     }
-
-
-def _of_prediction(per_class: Tensor, logits: Tensor) -> Tensor:
-    """The value of the predicted class, (N, C) -> (N,)."""
-    return per_class.gather(1, logits.argmax(dim=1, keepdim=True)).squeeze(1)
 
 
 def _plain(value: Any) -> Any:

@@ -44,7 +44,8 @@ class Support(ABC):
     An update replaces what the support refers to and writes to nothing: a shallow copy is a support of its own.
     """
 
-    _ids: Array | Callable[[], Sequence[Any]] | None = None
+    names: Array | Callable[[], Sequence[Any]] | None = None
+    """Of the points, or what gives them: a model keeps them with the texts, so that they live once. See ``ids``."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -98,13 +99,9 @@ class Support(ABC):
     @property
     def ids(self) -> Array:
         """The names of the points (S,); 0, 1, 2, ... if none were given."""
-        if self._ids is None:
+        if self.names is None:
             return _object_array(range(len(self)))
-        return _object_array(self._ids()) if callable(self._ids) else self._ids
-
-    def named_by(self, ids: Callable[[], Sequence[Any]]) -> None:
-        """Get the names of the points from a function: a model keeps them with the texts, so that they live once."""
-        self._ids = ids
+        return _object_array(self.names()) if callable(self.names) else self.names
 
     def match(
         self, exemplars: ArrayLike, predictions: ArrayLike, exclude: ArrayLike | None = None, *, k: int = 0
@@ -116,7 +113,7 @@ class Support(ABC):
         """
         caller = f"{type(self).__name__}.match"
         self._check_k(k, caller, zero=True)
-        queries = self._check_queries(exemplars, caller)
+        queries = check_exemplars(exemplars, caller, self.centre)
         n = (len(queries),)
         y_hat = as_tensor(predictions, "predictions", caller, kind="integer", shape=n, like=queries)
         check_range(y_hat, 0, _LARGEST_CLASS, "predictions", caller)
@@ -134,7 +131,7 @@ class Support(ABC):
         """The k nearest support points: distances (N, k) float64 and indices (N, k), nearest first, ties by index."""
         caller = f"{type(self).__name__}.neighbors"
         self._check_k(k, caller)
-        return self._neighbors(self._check_queries(exemplars, caller), k)
+        return self._neighbors(check_exemplars(exemplars, caller, self.centre), k)
 
     def add(
         self: Self,
@@ -145,10 +142,10 @@ class Support(ABC):
     ) -> Self:
         """Append points, in place. Without ids, numbering continues from the largest number in use."""
         caller = f"{type(self).__name__}.add"
-        new = self._check_queries(exemplars, caller).to(self.dtype)
+        new = check_exemplars(exemplars, caller, self.centre).to(self.dtype)
         y, y_hat = check_labels(labels, predictions, new, caller)
-        all_ids = self._ids
-        if not callable(self._ids) and (ids is not None or self._ids is not None):
+        all_ids = self.names
+        if not callable(self.names) and (ids is not None or self.names is not None):
             all_ids = check_ids(
                 [*self.ids, *(next_ids(self.ids, len(new)) if ids is None else as_list(ids, "ids", caller))],
                 len(self) + len(new),
@@ -156,7 +153,7 @@ class Support(ABC):
             )
         if len(new):
             self._add(new, y, y_hat)
-        self._ids = all_ids
+        self.names = all_ids
         return self
 
     def remove(self: Self, indices: ArrayLike) -> Self:
@@ -165,8 +162,8 @@ class Support(ABC):
         gone = torch.unique(self._check_indices(indices, caller))
         if len(gone) == len(self):
             raise InvalidInputError(f"'indices' of {caller} must leave at least one point. Got all of them.")
-        if not callable(self._ids):
-            self._ids = np.delete(self.ids, gone.cpu().numpy())
+        if not callable(self.names):
+            self.names = np.delete(self.ids, gone.cpu().numpy())
         self._remove(gone)
         return self
 
@@ -199,9 +196,6 @@ class Support(ABC):
 
     # --- Checks ------------------------------------------------------------------------------------------------------
 
-    def _check_queries(self, exemplars: ArrayLike, caller: str) -> Tensor:
-        return check_exemplars(exemplars, self.n_filters, caller).to(self.device)
-
     def _check_k(self, k: int, caller: str, *, zero: bool = False) -> None:
         check_positive(k, "k", caller, integer=True, zero=zero)
         if k > len(self):
@@ -218,10 +212,11 @@ class Support(ABC):
         return tensor
 
 
-def check_exemplars(exemplars: ArrayLike, width: int | None, caller: str) -> Tensor:
-    """Exemplars (N, width), finite and contiguous; without a width, at least one number."""
-    tensor = as_tensor(exemplars, "exemplars", caller, kind="real", shape=(None, width))
-    if width is None and (len(tensor) == 0 or tensor.shape[1] == 0):
+def check_exemplars(exemplars: ArrayLike, caller: str, like: Tensor | None = None) -> Tensor:
+    """Exemplars (N, M), finite and contiguous: as wide as a centre (M,) and where it is, or at least one number."""
+    width = None if like is None else len(like)
+    tensor = as_tensor(exemplars, "exemplars", caller, kind="real", shape=(None, width), like=like)
+    if like is None and tensor.numel() == 0:
         raise InvalidInputError(f"'exemplars' of {caller} must not be empty. Got shape {tuple(tensor.shape)}.")
     check_finite(tensor, "exemplars", caller)
     return tensor.detach().contiguous()
@@ -312,12 +307,12 @@ class SupportSet(Support):
     ) -> None:
         check_positive(block_size, "block_size", "SupportSet", integer=True)
         self.block_size = block_size
-        points = check_exemplars(exemplars, None, "SupportSet")
+        points = check_exemplars(exemplars, "SupportSet")
         if centre is None:
             centre = _mean(points, block_size)
         y, y_hat = check_labels(labels, predictions, points, "SupportSet")
         self.parts: tuple[Part, ...] = (Part(CentredPoints.of(points, centre.to(points.device).double()), y, y_hat),)
-        self._ids = None if ids is None else check_ids(ids, len(points), "SupportSet")
+        self.names = None if ids is None else check_ids(ids, len(points), "SupportSet")
 
     @classmethod
     def restore(

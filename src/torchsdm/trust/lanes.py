@@ -196,19 +196,15 @@ class LaneRule:
         quantile = decisions.class_distance_quantile
         columns = (decisions.lane, decisions.similarity, quantile, decisions.predictions, y_hat)
         for row, (lane, q, d, label, c) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):  # type: ignore[union-attr]
-            if lane == UNFAMILIAR:
-                yield self._unfamiliar(decisions, row, q, d, label)
-                continue
-            yield f"{neighbours(q, lane != REVIEW)}; {self._verdict(decisions, row, label, c, lane)}"
-
-    @staticmethod
-    def _unfamiliar(decisions: SDMDecisions, row: int, q: int, d: float, label: object) -> str:
-        if decisions.background is not None and decisions.background[row]:
-            return REASONS["background"]
-        if decisions.familiarity is not None:
-            familiarity = float(decisions.familiarity[row])
-            return REASONS["uncertain" if familiarity else "beyond"].format(familiarity=familiarity, label=label)
-        return REASONS["alone" if not q else "far" if d else "beyond"].format(nearer=1 - d, label=label)
+            if lane != UNFAMILIAR:
+                yield f"{neighbours(q, lane != REVIEW)}; {self._verdict(decisions, row, label, c, lane)}"
+            elif decisions.background is not None and decisions.background[row]:
+                yield REASONS["background"]
+            elif decisions.familiarity is not None:
+                familiarity = float(decisions.familiarity[row])
+                yield REASONS["uncertain" if familiarity else "beyond"].format(familiarity=familiarity, label=label)
+            else:
+                yield REASONS["alone" if not q else "far" if d else "beyond"].format(nearer=1 - d, label=label)
 
     def _verdict(self, decisions: SDMDecisions, row: int, label: object, c: int, lane: str) -> str:
         """How a decision stands to the rule that decided on it."""
