@@ -13,9 +13,9 @@ from torch import Tensor
 
 from torchsdm import HiddenStateExtractor, SDMClassifier, SupportSet
 from torchsdm.application.demo import read_films
+from torchsdm.arithmetic import has_coarse_products
 from torchsdm.errors import SDMWarning
 from torchsdm.matching import _coarse, match
-from torchsdm.matching._coarse import has_coarse_products
 
 N_TEXTS, N_QUERIES = 5_000, 2_000
 

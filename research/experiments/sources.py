@@ -20,8 +20,8 @@ from torchsdm.evaluation import explain_labels
 from torchsdm.labels import label_array
 from torchsdm.validation import (
     Array,
-    as_float_tensor,
     as_list,
+    as_tensor,
     check_finite,
     check_label_array,
     check_path,
@@ -97,7 +97,7 @@ def read_computed_states(data: DataSet, folders: Sequence[Path]) -> tuple[Labell
         raise InvalidInputError(_missing(data, folders, _STATES_ENDINGS))
     names = {"states": str(data.states), "labels": data.label or "label", "ids": "id", "texts": data.text}
     read = read_states(path, **names, needs_labels=_label_name(data) is not None)
-    states = as_float_tensor(read.hidden_states, str(data.states), str(path)).float()
+    states = as_tensor(read.hidden_states, str(data.states), str(path), kind="real").float()
     check_finite(states, str(data.states), str(path))
     rows = _draw(len(states), data).tolist()
 

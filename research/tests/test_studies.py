@@ -322,7 +322,7 @@ def test_the_calibration_table_is_that_of_the_model(prepared, found):
 def test_the_calibration_part_is_what_was_calibrated_on_and_not_trained_on(prepared):
     part = prepared.calibration
     model = prepared.classifier.model_
-    assert part.ids == model.calibration_examples.all()[0]
+    assert part.ids == model.calibration.known.examples.all()[0]
     assert not set(part.ids) & set(model.examples.all()[0]) and len(part) == 150
     np.testing.assert_array_equal(part.labels, model.calibration.labels.numpy())
     place = {name: row for row, name in enumerate(prepared.pool.ids)}
@@ -406,7 +406,7 @@ def test_ablation_is_a_classifier_with_the_identity(prepared, found):
     by_name = {(row.dataset, row.model): row for row in table.rows}
     assert len(by_name) == len(table.rows) == 8
     for label, classifier in (("learned g", prepared.classifier), ("g = identity", identity)):
-        ids = classifier.model_.calibration_examples.all()[0]
+        ids = classifier.model_.calibration.known.examples.all()[0]
         part = prepared.pool.take([place[name] for name in ids])
         for name, data in {"inside calibration": part, **prepared.tests}.items():
             decisions = classifier.decide(data.hidden_states)

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -32,15 +32,34 @@ _ROWS_PER_CHECK = 4096
 
 
 def as_tensor(
-    value: ArrayLike | float, name: str, caller: str, *, shape: Shape | None = None, like: Tensor | None = None
+    value: ArrayLike | float,
+    name: str,
+    caller: str,
+    *,
+    kind: Literal["any", "real", "integer"] = "any",
+    shape: Shape | None = None,
+    like: Tensor | None = None,
 ) -> Tensor:
     """Turn an array, a tensor or a nested sequence into a tensor without copying where possible.
 
-    With a ``shape``, that is required; with ``like``, the result is where that tensor is.
+    'real' keeps float32 and float64, and every other numeric dtype becomes float32; 'integer' is for class numbers and
+    indices, as int64: fractions are refused, not truncated. With a ``shape``, that is required; with ``like``, the
+    result is where that tensor is.
     """
     tensor = value if isinstance(value, Tensor) else _from_array(value, name, caller)
     if shape is not None:
         check_shape(tensor, shape, name, caller)
+    if kind == "real":
+        if tensor.dtype.is_complex:
+            raise InvalidTypeError(
+                f"'{name}' of {caller} must be real. Complex data not supported: got {tensor.dtype}."
+            )
+        tensor = tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+    elif kind == "integer":
+        whole = tensor.to(torch.int64)
+        if (tensor.is_floating_point() or tensor.is_complex()) and not torch.equal(whole.to(tensor.dtype), tensor):
+            raise InvalidInputError(f"'{name}' of {caller} must be integers. Got fractions or non-finite values.")
+        tensor = whole
     return tensor if like is None else tensor.to(like.device)
 
 
@@ -60,25 +79,6 @@ def _from_array(value: Any, name: str, caller: str) -> Tensor:
         raise InvalidTypeError(
             f"'{name}' of {caller} must be a numeric array or tensor. Got {type(value).__name__}: {error}"
         ) from error
-
-
-def as_float_tensor(value: ArrayLike | float, name: str, caller: str, **wanted: Any) -> Tensor:
-    """Like ``as_tensor``; float32 and float64 are kept, every other numeric dtype becomes float32."""
-    tensor = as_tensor(value, name, caller, **wanted)
-    if tensor.dtype.is_complex:
-        raise InvalidTypeError(f"'{name}' of {caller} must be real. Complex data not supported: got {tensor.dtype}.")
-    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
-
-
-def as_integer_tensor(value: ArrayLike, name: str, caller: str, **wanted: Any) -> Tensor:
-    """Like ``as_tensor``, but class numbers or indices as int64; fractions are refused, not truncated."""
-    tensor = as_tensor(value, name, caller, **wanted)
-    if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
-        whole = tensor.to(torch.int64)
-        if not torch.equal(whole.to(tensor.dtype), tensor):
-            raise InvalidInputError(f"'{name}' of {caller} must be integers. Got fractions or non-finite values.")
-        return whole
-    return tensor.to(torch.int64)
 
 
 def check_shape(tensor: Tensor, shape: Shape, name: str, caller: str) -> None:
@@ -154,10 +154,10 @@ def check_positive(value: Any, name: str, caller: str, *, integer: bool = False,
 
 
 def check_share(value: Any, name: str, caller: str) -> None:
-    """Require a share of the data in (0, 1)."""
+    """Require a share or a probability in (0, 1)."""
     check_positive(value, name, caller)
     if value >= 1:
-        raise InvalidInputError(f"'{name}' of {caller} must be in (0, 1). Got {value!r}; it is a share of X.")
+        raise InvalidInputError(f"'{name}' of {caller} must be in (0, 1). Got {value!r}.")
 
 
 def draw_seed(random_state: RandomState, name: str) -> int:
@@ -268,7 +268,7 @@ def _refuse_text(X: Any, caller: str) -> None:
 
 def _check_positions(estimator: Any, states: Tensor, caller: str, *, reset: bool, empty: bool) -> Tensor:
     """scikit-learn's checks of a matrix, for states with several positions."""
-    as_float_tensor(states[:1], "X", caller)  # refuses complex values
+    as_tensor(states[:1], "X", caller, kind="real")  # refuses complex values
     if min(states.shape[empty:]) == 0:
         raise InvalidInputError(f"'X' of {caller} must not be empty. Got shape {tuple(states.shape)}.")
     width = states.shape[-1]

@@ -315,17 +315,12 @@ REASONS = {
 }  #: why a decision is in its lane, to be filled in
 
 
-def reason(name: str, **values: Any) -> str:
-    """One of ``REASONS`` with its values."""
-    return REASONS[name].format(**values)
-
-
 def neighbours(q: int, is_admitted: bool) -> str:
     """What the nearest training examples say."""
     if q == 0:
         return REASONS["contradicted"]
     one, some = ("one vouches", "some vouch") if is_admitted else ("one agrees", "some agree")
-    return reason(one if q == 1 else some, q=q)
+    return REASONS[one if q == 1 else some].format(q=q)
 
 
 def threshold_reason(
@@ -333,10 +328,10 @@ def threshold_reason(
 ) -> str:
     """How a score stands to the certified threshold of a label, which it may share with others."""
     if not math.isfinite(threshold):
-        return reason("uncertified", label=label)
+        return REASONS["uncertified"].format(label=label)
     pooled = f", pooled with {counted(n_pooled, 'other')}" if n_pooled else ""
     given = {"score_name": score_name, "score": score, "threshold": threshold, "label": label, "pooled": pooled}
-    return reason("reaches" if score >= threshold else "below", **given)
+    return REASONS["reaches" if score >= threshold else "below"].format(**given)
 
 
 def guard_line(state: dict[str, Any], path: object = None) -> str:

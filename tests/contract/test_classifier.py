@@ -126,7 +126,7 @@ def test_training_leaves_global_randomness_alone(data):
 def test_calibration_points_are_decided_as_they_were_calibrated(classifier, data):
     """A point that defines a threshold must not drop out by a unit in the last place."""
     X, _ = data
-    ids = classifier.model_.calibration_examples.all()[0]
+    ids = classifier.model_.calibration.known.examples.all()[0]
     decisions = classifier.decide(X[ids])
     calibration = classifier.model_.calibration
     np.testing.assert_array_equal(decisions.rescaled_similarity, calibration.rescaled_similarity.numpy())
@@ -179,7 +179,7 @@ def test_an_explicit_calibration_set(data):
     given = LabelledStates(X[300:], names[300:], ids=[f"ca{i}" for i in range(120)], texts=["t"] * 120)
     fitted = SDMClassifier(**QUICK).fit(X[:300], names[:300], calibration=given)
     assert len(fitted.support_) == 300
-    assert fitted.model_.calibration_examples.all()[0] == [f"ca{i}" for i in range(120)]
+    assert fitted.model_.calibration.known.examples.all()[0] == [f"ca{i}" for i in range(120)]
     assert {p.id for e in fitted.explain(X[:20]) for p in e.calibration_points} <= set(given.ids)
     same = SDMClassifier(**QUICK).fit(X[:300], names[:300], calibration=(X[300:], names[300:]))
     assert_same(same.decide(X), fitted.decide(X))
@@ -292,7 +292,7 @@ def test_recalibrate_after_updates_equals_a_fresh_calibration(data):
     assert fitted.region_ is region_before  # updates alone leave the region
     fitted.recalibrate()
     model = fitted.model_
-    match = model.support.match(model.calibration.points.exemplars, model.calibration.predictions)
+    match = model.support.match(model.calibration.known.points.exemplars, model.calibration.predictions)
     assert torch.equal(match.similarity, model.calibration.similarity)
     assert torch.equal(match.nearest_distance, model.calibration.nearest_distance)
 
@@ -308,7 +308,7 @@ def test_a_failed_update_changes_nothing(data):
     fitted = fitted_with_names(data)
     before, region = fitted.decide(X), fitted.region_
     support_name = fitted.model_.examples.all()[0][0]
-    calibration_name = fitted.model_.calibration_examples.all()[0][0]
+    calibration_name = fitted.model_.calibration.known.examples.all()[0][0]
     for call in (
         lambda: fitted.add_exemplars(X[:2], y[:2], ids=["new", support_name]),
         lambda: fitted.add_exemplars(X[:2], y[:2], ids=["new", calibration_name]),
@@ -384,7 +384,7 @@ def test_the_rows_of_both_parts_are_known(data):
     fitted = SDMClassifier(**QUICK).fit(*data)
     model, X = fitted.model_, data[0]
     assert model.examples.all()[0] == fitted.training_rows_.tolist()
-    assert model.calibration_examples.all()[0] == fitted.calibration_rows_.tolist()
+    assert model.calibration.known.examples.all()[0] == fitted.calibration_rows_.tolist()
     assert sorted([*fitted.training_rows_, *fitted.calibration_rows_]) == list(range(len(X)))
 
 

@@ -30,7 +30,6 @@ from torchsdm.application import (
     ModelChange,
     ReviewQueue,
     SavedModel,
-    answer_rows,
     audit_data,
     certify_model,
     change_requests,
@@ -42,6 +41,7 @@ from torchsdm.application import (
     train_model,
     update_model,
 )
+from torchsdm.application.answers import answer_rows
 from torchsdm.cli.command import sdm
 from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError

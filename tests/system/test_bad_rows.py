@@ -15,7 +15,7 @@ from json_schema import problems
 from sdm_command import call, good, refused
 from small import small_settings, write_jsonl
 from torchsdm import DriftGuard, SDMClassifier, SDMTextClassifier
-from torchsdm.application import decision_schema, inputs
+from torchsdm.application import decision_schema, saved_model
 from torchsdm.errors import TorchSDMError
 from torchsdm.hidden_states import extraction
 
@@ -219,7 +219,7 @@ BAD_STATES = {
 @pytest.mark.parametrize("block", [2, 1024])
 @pytest.mark.parametrize("kind", BAD_STATES)
 def test_bad_states_alone_are_rejected(kind, block, world, tmp_path, monkeypatch):
-    monkeypatch.setattr(inputs, "BLOCK", block)
+    monkeypatch.setattr(saved_model, "BLOCK", block)
     states, reason = BAD_STATES[kind]
     wrong = of_states(9, hidden_states=states)
     check_one_bad(world / "states", tmp_path, [of_states(row) for row in range(5)], wrong, reason, "s9")

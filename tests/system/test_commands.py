@@ -29,7 +29,7 @@ import warm_process
 from sdm_command import call, good, refused
 from small import contents, write_jsonl
 from torchsdm import DriftGuard, SDMClassifier, read_states
-from torchsdm.application import inputs
+from torchsdm.application import saved_model
 from torchsdm.cli.command import sdm
 from torchsdm.estimators.text_classifier import SDMTextClassifier
 from torchsdm.evaluation.entrants import classifier_entrants
@@ -170,7 +170,7 @@ def test_predict_gives_what_the_library_decides_in_input_order(world, model, sou
 @pytest.mark.parametrize(("model", "source"), [("texts", "test.jsonl"), *(("states", name) for name in STATES)])
 def test_the_size_of_blocks_changes_nothing(world, model, source, monkeypatch):
     whole = good("predict", world / model, world / source).rows
-    monkeypatch.setattr(inputs, "BLOCK", 7)
+    monkeypatch.setattr(saved_model, "BLOCK", 7)
     blocks = good("predict", world / model, world / source).rows
     assert [(row["id"], row["prediction"], row["admitted"]) for row in blocks] == [
         (row["id"], row["prediction"], row["admitted"]) for row in whole
@@ -358,7 +358,7 @@ def test_update_numbers_rows_anew_where_a_calibration_point_has_their_number(wor
     small.fit(held["hidden_states"], held["labels"])
     ids = np.roll(np.arange(40), small.calibration_rows_[0])  # a calibration point is number 0
     small.fit(held["hidden_states"], held["labels"], ids=ids.tolist()).save(tmp_path / "model")
-    assert 0 in small.model_.calibration_examples.ids()
+    assert 0 in small.model_.calibration.known.examples.ids()
     np.savez(tmp_path / "one.npz", hidden_states=held["hidden_states"][:1] + 1, labels=held["labels"][:1])
     (summary,) = good("update", tmp_path / "model", "--add", tmp_path / "one.npz", "--json", "--force").rows
     assert (summary["added"], summary["n_support"]) == (1, len(small.training_rows_) + 1)
@@ -384,7 +384,7 @@ def test_texts_come_back_into_both_sets(world, tmp_path):
     (summary,) = good("update", world / "texts", *files, "-o", tmp_path / "more", "--json", "--force").rows
     assert (summary["added"], summary["added_calibration"]) == (20, 20)
     loaded = SDMTextClassifier.load(tmp_path / "more").classifier_
-    assert loaded.model_.calibration_examples.ids()[-20:] == [row["id"] for row in rows[20:]]
+    assert loaded.model_.calibration.known.examples.ids()[-20:] == [row["id"] for row in rows[20:]]
     nameless = write_jsonl(
         tmp_path / "again.jsonl", [{"text": row["text"], "label": row["label"]} for row in rows[:20]]
     )
@@ -702,7 +702,7 @@ def test_bad_files_and_standard_input_are_one_sentence_in_every_verb(verb, world
 
 @pytest.mark.parametrize("verb", ["train", "audit", "predict", "evaluate", "explain", "update", "report"])
 def test_bad_states_are_one_sentence_in_every_verb(verb, world, bad, tmp_path, monkeypatch):
-    monkeypatch.setattr(inputs, "BLOCK", 7)  # rows are counted over all blocks
+    monkeypatch.setattr(saved_model, "BLOCK", 7)  # rows are counted over all blocks
     arguments = [{"TEXTS": "STATES"}.get(one, one) for one in VERBS[verb] if one not in ("-m", "BERT")]
     for file, expected in {
         "holed.npz": "row 31: the states contain NaN",

@@ -41,7 +41,7 @@ def test_a_folder_of_states_of_format_1(kept):
     for name in ("hidden_states", "label_logits"):
         np.testing.assert_array_equal(arrays[name], expected[name])
         assert arrays[name].dtype == np.float32
-    rows = [(row["id"], row["text"], row["label"]) for row in states.examples()]
+    rows = [(row["id"], row["text"], row["label"]) for rows in states.block_examples() for row in rows]
     assert rows == list(zip(IDS, TEXTS, LABELS, strict=True))
     assert states.origin.model.reference == "a/model" and states.origin.pooling.parts == ("final", "mean")
 

@@ -65,7 +65,7 @@ def test_calibration_taken_for_infinite_raises_too_many():
         equal = (known[:, None, :] == new[:, :, None]).sum(axis=2) + 1
         p = (stranger + (1 - rng.random(new.shape)) * equal) / (n_calibration + 1)
         log_martingales = np.empty_like(p)
-        _bet(p, 0, _BETS, np.full((3, len(_BETS)), -np.inf), log_martingales)
+        _bet(p, 0, np.full((3, len(_BETS)), -np.inf), log_martingales)
         raised += log_martingales.max() >= math.log(3 / FALSE_ALARM)
     assert raised > most_allowed(n_streams)
 

@@ -12,8 +12,6 @@ from sklearn.base import BaseEstimator
 
 from torchsdm.errors import InvalidInputError, InvalidTypeError, TorchSDMError, TrainingError
 from torchsdm.validation import (
-    as_float_tensor,
-    as_integer_tensor,
     as_tensor,
     check_alpha,
     check_alphas,
@@ -68,20 +66,20 @@ def test_what_is_no_numeric_array_is_refused(value):
 def test_float_tensors():
     for dtype in (torch.float32, torch.float64):
         tensor = torch.ones(2, dtype=dtype)
-        assert as_float_tensor(tensor, "x", "f") is tensor
+        assert as_tensor(tensor, "x", "f", kind="real") is tensor
     for dtype in (torch.float16, torch.bfloat16, torch.int64, torch.bool):
-        assert as_float_tensor(torch.ones(2, dtype=dtype), "x", "f").dtype == torch.float32
+        assert as_tensor(torch.ones(2, dtype=dtype), "x", "f", kind="real").dtype == torch.float32
     with pytest.raises(InvalidTypeError, match="'x' of f must be real"):
-        as_float_tensor(np.array([1j]), "x", "f")
+        as_tensor(np.array([1j]), "x", "f", kind="real")
 
 
 def test_integer_tensors():
-    assert as_integer_tensor([1.0, -2.0], "x", "f").tolist() == [1, -2]
-    assert as_integer_tensor(np.array([True, False]), "x", "f").tolist() == [1, 0]
-    assert as_integer_tensor(np.array([3], dtype=np.int8), "x", "f").dtype == torch.int64
+    assert as_tensor([1.0, -2.0], "x", "f", kind="integer").tolist() == [1, -2]
+    assert as_tensor(np.array([True, False]), "x", "f", kind="integer").tolist() == [1, 0]
+    assert as_tensor(np.array([3], dtype=np.int8), "x", "f", kind="integer").dtype == torch.int64
     for bad in ([0.5], [math.nan], [math.inf]):
         with pytest.raises(InvalidInputError, match=r"'x' of f must be integers. Got fractions or non-finite"):
-            as_integer_tensor(bad, "x", "f")
+            as_tensor(bad, "x", "f", kind="integer")
 
 
 def test_shapes():

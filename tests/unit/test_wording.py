@@ -29,7 +29,6 @@ from torchsdm.wording import (
     often,
     percent,
     promise_or_why,
-    reason,
     shortened,
     threshold_reason,
     verdict,
@@ -80,7 +79,9 @@ def test_each_control_promises_what_it_covers_and_says_what_it_does_not(control)
 @pytest.mark.parametrize("name", REASONS)
 def test_every_reason_is_filled_from_values(name):
     names = [field for _, field, _, _ in string.Formatter().parse(REASONS[name]) if field]
-    said = reason(name, **{one: "ant" if one in ("label", "pooled", "score_name", "reaches") else 3 for one in names})
+    said = REASONS[name].format(
+        **{one: "ant" if one in ("label", "pooled", "score_name", "reaches") else 3 for one in names}
+    )
     assert "{" not in said and not said.endswith(".")
 
 

@@ -213,7 +213,7 @@ class StrangersExamples(_Directory):
     def use(self, classifier: Any) -> None:
         super().use(classifier)
         for model in classifier.models_:
-            sets = [model.examples, model.calibration_examples]
+            sets = [model.examples, model.calibration.known.examples]
             sets += [] if model.certification is None else [model.certification.examples]
             for examples in sets:
                 examples.all()

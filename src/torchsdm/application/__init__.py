@@ -3,14 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 from torchsdm.application.answers import (
-    AnswerRequest,
-    answer_requests,
-    answer_rows,
+    check_output,
     decision_schema,
     example_row,
-    explain_inputs,
-    given_block,
-    with_rejected,
 )
 from torchsdm.application.audit import audit_data
 from torchsdm.application.certify import certify_model, choose_alpha
@@ -24,15 +19,14 @@ from torchsdm.application.describe import (
     standing,
     summary,
 )
-from torchsdm.application.evaluate import evaluate_model
-from torchsdm.application.inputs import embed_documents
+from torchsdm.application.embed import embed_documents
+from torchsdm.application.evaluate import evaluate_model, export_model, report_model
 from torchsdm.application.live_model import LiveModel, Snapshot
-from torchsdm.application.outputs import check_output, write_rows
+from torchsdm.application.requests import AnswerRequest, answer_requests, explain_inputs
 from torchsdm.application.review import ReviewQueue
 from torchsdm.application.saved_model import SavedModel, continued_guard, guard_state, open_guard, successor
-from torchsdm.application.scoring import Scores, parts_of, remove_finished, score, score_blocks
-from torchsdm.application.share import export_model, report_model
-from torchsdm.application.train import read_training, read_training_parts, train_model
+from torchsdm.application.scoring import Scores, parts_of, score
+from torchsdm.application.train import read_training_parts, train_model
 from torchsdm.application.update import ModelChange, change_requests, recalibrate_model, update_model
 
 if TYPE_CHECKING:
@@ -47,7 +41,6 @@ __all__ = [
     "Scores",
     "Snapshot",
     "answer_requests",
-    "answer_rows",
     "audit_data",
     "calibration_examples",
     "calibration_map",
@@ -65,26 +58,20 @@ __all__ = [
     "example_row",
     "explain_inputs",
     "export_model",
-    "given_block",
     "guard_state",
     "open_guard",
     "parts_of",
-    "read_training",
     "read_training_parts",
     "recalibrate_model",
-    "remove_finished",
     "report_model",
     "run_demo",
     "score",
-    "score_blocks",
     "signal_histograms",
     "standing",
     "successor",
     "summary",
     "train_model",
     "update_model",
-    "with_rejected",
-    "write_rows",
 ]
 
 

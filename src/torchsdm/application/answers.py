@@ -1,49 +1,41 @@
-"""One shape for every answer: a block of states goes in, one row of plain values per input comes out.
+"""One shape for every answer: a block of states goes in, one row of plain values per input comes out, and is written.
 
-The command and the service write only these rows; ``decision_schema`` describes them. Requests that wait together are
-answered together, each as if it were alone.
+The command and the service write only these rows; ``decision_schema`` describes them. A file has the format that its
+name asks for: ``.jsonl`` and ``.json`` contain rows as they are. ``.csv``, ``.tsv`` and ``.parquet`` are flat: values
+by label have one column per label, such as ``probabilities[label]``, and a list such as ``exemplars`` is JSON in one
+column.
 """
 
 from __future__ import annotations
 
-import copy
+import csv
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.resources import files
-from itertools import accumulate, groupby
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 
-from torchsdm.application.inputs import checked
-from torchsdm.application.saved_model import SavedModel
-from torchsdm.data import (
-    BadRow,
-    BadRows,
-    Columns,
-    LabelledStates,
-    Place,
-    Unreadable,
-    join_states,
-    state_of,
-    usual_shape,
-)
-from torchsdm.errors import InvalidInputError, Remedy, TorchSDMError
+from torchsdm.data import BadRow, LabelledStates, is_states_folder
+from torchsdm.errors import InvalidInputError, MissingExtraError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
+from torchsdm.files import whole_file
 from torchsdm.settings import REJECTED
 from torchsdm.trust import DriftGuard
-from torchsdm.validation import Array
+from torchsdm.validation import as_list
 
 Row: TypeAlias = "dict[str, Any]"
+Blocks: TypeAlias = Iterable[Sequence[Row]]
+Like: TypeAlias = Callable[[], Row]  # makes a row like those to be written
 
 
 def decision_schema() -> dict[str, Any]:
     """The JSON schema of a row."""
-    schema: dict[str, Any] = json.loads(
-        files("torchsdm.application").joinpath("decision.schema.json").read_text(encoding="utf-8")
-    )
-    return schema
+    text = files("torchsdm.application").joinpath("decision.schema.json").read_text(encoding="utf-8")
+    return dict(json.loads(text))
 
 
 def answer_rows(
@@ -57,19 +49,10 @@ def answer_rows(
 ) -> list[dict[str, Any]]:
     """Decide on a block of states: one row per input, with its id, its line, and the fields of ``Decisions.to_dicts``.
 
-    Parameters
-    ----------
-    classifier : SDMClassifier or SDMEnsemble
-    block : LabelledStates
-        Inputs without ids are numbered from 0.
-    k : int
-        If k > 0, a row also has ``exemplars``, the k nearest training examples.
-    calibration : bool
-        If k > 0, whether a row also has the calibration points like the input, as ``Explanation`` does.
-    texts : bool
-        Whether a row also has the text of its input and of the examples behind it.
-    guard : DriftGuard, optional
-        Watches the stream of inputs that the block belongs to; not for an ensemble, which has none.
+    Inputs without ids are numbered from 0. If k > 0, a row also has ``exemplars``, the k nearest training examples, and
+    with ``calibration`` the calibration points like the input, as ``Explanation`` does. With ``texts`` it has the text
+    of its input and of the examples behind it. The ``guard`` watches the stream of inputs that the block belongs to;
+    not for an ensemble, which has none.
     """
     watched: dict[str, Any] = {} if guard is None else {"guard": guard}
     states = block.hidden_states
@@ -78,42 +61,18 @@ def answer_rows(
         if k
         else classifier.decide(states, **watched).to_dicts()
     )
-    return _beside(block, rows, texts=texts)
+    return rows_beside(block, rows, texts=texts)
 
 
-def explain_inputs(
-    saved: SavedModel,
-    source: str | None,
-    columns: Columns,
-    *,
-    k: int,
-    texts: Sequence[str] = (),
-    only: Collection[str] = (),
-    first: int | None = None,
-) -> Iterator[tuple[Row, str]]:
-    """The row of each input with all of its evidence, its k nearest training examples among it, and the same in words.
-
-    Without a source, ``texts`` are explained. Only the inputs with the ids of ``only``, and only the ``first`` so many.
-    """
-    given = [given_block(saved, texts=texts)] if source is None else saved.blocks(source, columns)
-    for block in selected(given, only, first):
-        explanations = saved.classifier.explain(block.hidden_states, k)
-        rows = _beside(block, [one.to_dict() for one in explanations], texts=True)
-        yield from zip(rows, map(str, explanations), strict=True)
-
-
-def _beside(block: LabelledStates, rows: Iterable[Row], *, texts: bool) -> list[Row]:
+def rows_beside(block: LabelledStates, rows: Iterable[Row], *, texts: bool) -> list[Row]:
     """The rows of a block with what is not of the decision: id, line and, if asked for, text."""
-    places: Sequence[str | None] = [None] * len(block) if block.places is None else block.places
+    ids = range(len(block)) if block.ids is None else as_list(block.ids, "ids", "answer_rows")
+    quoted = [None] * len(block) if block.texts is None else block.texts
+    places = [None] * len(block) if block.places is None else block.places
     return [
-        {"id": name, "line": line_of(place), **({"text": text} if texts else {}), **row}
-        for (name, text), place, row in zip(ids_and_texts(block), places, rows, strict=True)
+        {"id": name, "line": getattr(place, "line", None), **({"text": text} if texts else {}), **row}
+        for name, text, place, row in zip(ids, quoted, places, rows, strict=True)
     ]
-
-
-def line_of(place: str | None) -> int | None:
-    """The line of a file, or the row of a table or of arrays; None for an input in memory."""
-    return place.line if isinstance(place, Place) else None
 
 
 def with_rejected(answers: Iterable[tuple[Sequence[int], list[Row]]], bad: Mapping[int, BadRow]) -> Iterator[list[Row]]:
@@ -143,7 +102,7 @@ def rejected_row(bad: BadRow, like: Row) -> Row:
     """
     blank: Row = {name: _blank(value) for name, value in like.items()}
     unknown = {"prediction": None, "out_of_distribution": None, "admitted": False, "lane": REJECTED}
-    return {**blank, **unknown, "id": bad.id, "line": line_of(bad.place), "reason": str(bad)}
+    return {**blank, **unknown, "id": bad.id, "line": getattr(bad.place, "line", None), "reason": str(bad)}
 
 
 def _blank(value: Any) -> Any:
@@ -159,243 +118,118 @@ def example_row(classifier: SDMClassifier | SDMEnsemble, *, k: int = 0, texts: b
     return answer_rows(classifier, LabelledStates(states, None), k=k, texts=texts)[0]
 
 
-def given_block(
-    saved: SavedModel,
-    *,
-    texts: Sequence[Any] | None = None,
-    answers: Sequence[Any] | None = None,
-    hidden_states: Sequence[Any] | Array | None = None,
-    bad: BadRows | None = None,
-) -> LabelledStates:
-    """Make a block of states from inputs in memory: texts, with answers if those are judged, or lists of numbers.
+# --- Writing rows ----------------------------------------------------------------------------------------------------
 
-    Those that cannot be used are noted in ``bad``, by their numbers; that there are no others is an error. By default
-    the first is an error.
+_json = partial(json.dumps, allow_nan=False, ensure_ascii=False)
+
+
+def check_output(path: Path, source: str | None = None) -> None:
+    """Refuse a file whose format is unknown or cannot be written here, or one among the files of the input."""
+    ending = path.suffix.lower()
+    if ending not in _WRITERS:
+        known = ", ".join(_WRITERS)
+        raise InvalidInputError(f"The name of an output file must end in one of {known}. Got {path.name!r}.")
+    if ending == ".parquet":
+        _pyarrow()
+    folder = None if source is None else Path(source)
+    if folder is None or not folder.is_dir() or is_states_folder(folder):
+        return
+    if folder.resolve() in path.resolve().parents:
+        raise InvalidInputError(f"{path} is in {source}, where it would be read as input. Write it elsewhere.")
+
+
+def write_rows(path: Path | None, blocks: Blocks, like: Like | None = None) -> None:
+    """Write rows, all with the same keys, as they arrive; the file is complete or absent.
+
+    Without a path they go to standard output, as JSON lines. ``like`` makes a row of the same kind, and is asked only
+    if there are none: a table without rows then has their columns.
     """
-    found: BadRows | None = None if bad is None else {}
-    if texts is not None:
-        blocks = _read_texts(saved, texts, answers, found)
-    elif hidden_states is not None and len(hidden_states) == 0:
-        return LabelledStates([], None)
-    else:
-        blocks = _listed_states([] if hidden_states is None else hidden_states, saved.classifier.n_features_in_, found)
-    block = join_states(blocks) if blocks else None
-    if bad is None or found is None:
-        return LabelledStates([], None) if block is None else block
-    if block is not None:
-        block = checked(block, "request", Columns(), needs_labels=False, bad=found)
-    bad |= {number: replace(one, place="") for number, one in sorted(found.items())}
-    if block is None or not len(block):
-        raise InvalidInputError(f"None of the inputs can be decided on: {next(iter(bad.values()))}.")
-    return block
+    if path is None:
+        _write_json_lines(sys.stdout, blocks)
+        return
+    check_output(path)
+    write = _WRITERS[path.suffix.lower()]
+    opening: Row = {"mode": "wb"} if write is _write_parquet else {"mode": "w", "encoding": "utf-8", "newline": ""}
+    with whole_file(path) as temporary, open(temporary, **opening) as file:
+        write(file, blocks, like)
 
 
-def _read_texts(
-    saved: SavedModel, texts: Sequence[Any], answers: Sequence[Any] | None, bad: BadRows | None
-) -> list[LabelledStates]:
-    """The states of texts, in blocks; each shows the text without the answer that is judged."""
-    if saved.text_classifier is None:
-        raise InvalidInputError(
-            "This model was trained on states only and cannot read texts.", remedy=Remedy.GIVE_STATES
-        )
-    extractor = saved.text_classifier.checked_extractor()
-    given = [text if isinstance(text, str) or text is None else [text] for text in texts]  # mappings are no rows
-    documents = extractor.as_documents(given, answers, "raise" if bad is None else "reject")
-    reader, pieces = extractor.unread_blocks(documents, bad)
-    extraction = reader.load()
-    read = (reader.read(extraction, piece, bad) for piece in pieces)
-    blocks = [block for block in read if block is not None]
-    return [replace(block, texts=[texts[number] for number in block.numbers or ()]) for block in blocks]
+def flat(row: Row) -> Row:
+    """A row for a table, without dictionaries and lists."""
+    values: Row = {}
+    for name, value in row.items():
+        if isinstance(value, dict):
+            values |= {f"{name}[{key}]": one for key, one in value.items()}
+        else:
+            values[name] = _json(value) if isinstance(value, list) else value
+    return values
 
 
-def _listed_states(hidden_states: Sequence[Any] | Array, width: int, bad: BadRows | None) -> list[LabelledStates]:
-    """States given as lists of numbers, as one block; none if no list can be used."""
-    whole = state_of(hidden_states, None, "hidden_states")
-    if not isinstance(whole, Unreadable) and whole.ndim in (2, 3):  # nearly always: every list is numeric and as long
-        return [_numbered_states(whole, range(len(whole)))]
-    if bad is None and isinstance(whole, Unreadable):
-        raise InvalidInputError(f"hidden_states must be lists of numbers, all of the same length: {whole}.")
-    if bad is None:
-        raise InvalidInputError(f"hidden_states must be a list of states. Got shape {np.shape(whole)}.")
-    shape = usual_shape(hidden_states, width)
-    states = {number: state_of(value, shape, "hidden_states") for number, value in enumerate(hidden_states)}
-    bad |= {
-        number: BadRow(number, "", str(one), number) for number, one in states.items() if isinstance(one, Unreadable)
-    }
-    good = {number: one for number, one in states.items() if not isinstance(one, Unreadable)}
-    return [_numbered_states(np.stack(list(good.values())), list(good))] if good else []
+def _write_json_lines(file: IO[Any], blocks: Blocks, _: Like | None = None) -> None:
+    for rows in blocks:
+        file.writelines(f"{_json(row)}\n" for row in rows)
+        file.flush()  # for whoever reads the other end of a pipe
 
 
-def _numbered_states(states: Array, numbers: Sequence[int]) -> LabelledStates:
-    with np.errstate(over="ignore"):  # values beyond float32 count as infinite
-        return LabelledStates(states.astype(np.float32), None, list(numbers), numbers=list(numbers))
+def _write_json(file: IO[Any], blocks: Blocks, _: Like | None = None) -> None:
+    file.write("[")
+    before = "\n"
+    for rows in blocks:
+        for row in rows:
+            file.write(before + _json(row))
+            before = ",\n"
+    file.write("\n]\n")
 
 
-def selected(
-    blocks: Iterable[LabelledStates], only: Collection[str] = (), first: int | None = None
-) -> Iterator[LabelledStates]:
-    """The inputs with these ids, or all inputs if no ids are given; only the first N, if ``first`` is N.
-
-    Blocks are read only as far as needed. An unknown id is an error, unless ``first`` ended the search.
-    """
-    n_found, missing = 0, set(only)
-    for block in blocks:
-        names = [str(name) for name, _ in ids_and_texts(block)]
-        rows = [row for row, name in enumerate(names) if not only or name in only]
-        rows = rows if first is None else rows[: first - n_found]
-        if rows:
-            yield _rows_of(block, rows)
-            n_found += len(rows)
-            missing -= {names[row] for row in rows}
-        if n_found == first or (only and not missing):
-            return
-    if missing:
-        raise InvalidInputError(f"There is no input with the id {min(missing)!r}.")
+def _write_csv(file: IO[Any], blocks: Blocks, like: Like | None = None, delimiter: str = ",") -> None:
+    writer, has_header = csv.writer(file, delimiter=delimiter), False
+    for rows in blocks:
+        if not has_header:
+            writer.writerow(flat(rows[0]))
+            has_header = True
+        writer.writerows(flat(row).values() for row in rows)
+    if not has_header and like is not None:
+        writer.writerow(flat(like()))
 
 
-def ids_and_texts(block: LabelledStates) -> list[tuple[Any, str | None]]:
-    """Id and text of each input of a block. Inputs without ids are numbered from 0; a missing text is None."""
-    ids = np.arange(len(block)) if block.ids is None else block.ids
-    texts = [None] * len(block) if block.texts is None else list(block.texts)
-    return list(zip(ids.tolist() if isinstance(ids, np.ndarray) else ids, texts, strict=True))
+def _write_parquet(file: IO[Any], blocks: Blocks, like: Like | None = None) -> None:
+    """Blocks stay in memory as columns: the type of each column is known only at the end."""
+    pa = _pyarrow()
+
+    def table(rows: Sequence[Row]) -> Any:
+        are_words = {type(row["id"]) for row in rows} != {int}
+        return pa.Table.from_pylist([flat({**row, "id": str(row["id"])} if are_words else row) for row in rows])
+
+    tables = [table(rows) for rows in blocks]
+    if not tables:
+        tables = [pa.table({}) if like is None else table([like()])[:0]]
+    if len({one.schema.field("id").type for one in tables if one.column_names}) > 1:
+        tables = [_with_type(one, "id", pa.string()) for one in tables]
+    whole = pa.concat_tables(tables, promote_options="default")
+    for column in whole.schema:
+        if pa.types.is_null(column.type):  # all missing: texts, lines, or numbers such as admitted_alpha
+            kind = {"text": pa.string(), "line": pa.int64()}.get(column.name, pa.float64())
+            whole = _with_type(whole, column.name, kind)
+    pa.parquet.write_table(whole, file)
 
 
-def _rows_of(block: LabelledStates, rows: list[int]) -> LabelledStates:
-    named = block if block.ids is not None else replace(block, ids=[name for name, _ in ids_and_texts(block)])
-    return named.take(rows)
+def _with_type(table: Any, name: str, kind: Any) -> Any:
+    return table.set_column(table.column_names.index(name), name, table[name].cast(kind))
 
 
-@dataclass(frozen=True)
-class AnswerRequest:
-    """Inputs to decide on, or, if k > 0, to explain with their k nearest training examples."""
-
-    texts: Sequence[Any] | None = None
-    answers: Sequence[Any] | None = None
-    hidden_states: Sequence[Any] | Array | None = None
-    k: int = 0
-
-    def __len__(self) -> int:
-        inputs = self.hidden_states if self.texts is None else self.texts
-        return 0 if inputs is None else len(inputs)
+_WRITERS: dict[str, Callable[[IO[Any], Blocks, Like | None], None]] = {
+    ".jsonl": _write_json_lines,
+    ".json": _write_json,
+    ".csv": _write_csv,
+    ".tsv": partial(_write_csv, delimiter="\t"),
+    ".parquet": _write_parquet,
+}
 
 
-@dataclass(frozen=True)
-class _Reading:
-    """What could be read of a request: states, and the inputs without."""
-
-    block: LabelledStates
-    bad: BadRows
-
-
-_Read: TypeAlias = "_Reading | TorchSDMError | None"  # None: there was nothing to read
-
-
-def answer_requests(
-    saved: SavedModel, requests: Sequence[AnswerRequest], *, guard: DriftGuard | None = None, texts: bool = False
-) -> list[list[Row] | TorchSDMError]:
-    """The rows of each request, or why there are none. What one request asks does not change another's answer.
-
-    The language model reads all texts together, and neighbouring requests are decided together; this is faster than one
-    by one. The states of a text may differ in their last bits with what it is read with (``batch_tokens=1`` prevents
-    that); everything after that is the same to the bit (docs/decisions/0003).
-
-    The guard watches the inputs that are decided on, in their order. Those that are explained are answered as they
-    would be decided on now, and are no part of the stream. With ``texts``, explanations quote inputs and examples.
-    """
-    read = _read(saved, requests)
-    answers: list[list[Row] | TorchSDMError] = [one if isinstance(one, TorchSDMError) else [] for one in read]
-    readings = {number: one for number, one in enumerate(read) if isinstance(one, _Reading)}
-
-    def alike(number: int) -> tuple[int, ...]:
-        """Requests with the same are decided together; an explanation, which the guard only looks on, never is."""
-        shape = np.shape(readings[number].block.hidden_states)[1:]
-        return (number + 1, *shape) if requests[number].k else (0, *shape)
-
-    for _, run in groupby(readings, alike):
-        numbers = list(run)
-        k = requests[numbers[0]].k
-        blocks = [readings[number].block for number in numbers]
-        block = join_states([LabelledStates(one.hidden_states, None, one.ids, one.texts) for one in blocks])
-        watching = copy.copy(guard) if k else guard
-        try:
-            rows = answer_rows(saved.classifier, block, k=k, calibration=k > 0, texts=texts and k > 0, guard=watching)
-        except TorchSDMError as error:
-            answers = [error if number in numbers else one for number, one in enumerate(answers)]
-            continue
-        sizes = [len(one) for one in blocks]
-        for number, start, size in zip(numbers, _starts(sizes), sizes, strict=True):
-            reading = readings[number]
-            parts = with_rejected([(reading.block.numbers or (), rows[start : start + size])], reading.bad)
-            answers[number] = [row for part in parts for row in part]
-    return answers
-
-
-def _read(saved: SavedModel, requests: Sequence[AnswerRequest]) -> list[_Read]:
-    """The states of each request. Texts are read together; lists of numbers would not gain by it."""
-    read: list[_Read] = [None] * len(requests)
-    alike: dict[Any, list[int]] = {}
-    for number, request in enumerate(requests):
-        if len(request):
-            alike.setdefault(_kind(request, number), []).append(number)
-    for numbers in alike.values():
-        for number, one in zip(numbers, _read_together(saved, [requests[n] for n in numbers]), strict=True):
-            read[number] = one
-    return read
-
-
-def _kind(request: AnswerRequest, number: int) -> Any:
-    """Requests of the same kind are read together: texts without answers, or with an answer for each."""
-    if request.texts is None:
-        return number
-    if request.answers is None:
-        return "texts"
-    return "texts and answers" if len(request.answers) == len(request) else number
-
-
-def _read_alone(saved: SavedModel, request: AnswerRequest) -> _Reading | TorchSDMError:
-    bad: BadRows = {}
+def _pyarrow() -> Any:
     try:
-        block = given_block(
-            saved, texts=request.texts, answers=request.answers, hidden_states=request.hidden_states, bad=bad
-        )
-    except TorchSDMError as error:
-        return error
-    return _Reading(block, bad)
-
-
-def _read_together(saved: SavedModel, requests: Sequence[AnswerRequest]) -> list[_Reading | TorchSDMError]:
-    """Read the texts of requests as one list, or, if that is refused, one by one: then only the culprits are told."""
-    if len(requests) > 1:
-        texts = [text for request in requests for text in request.texts or ()]
-        answers = [answer for request in requests for answer in request.answers or ()]
-        whole = _read_alone(saved, AnswerRequest(texts, answers or None))
-        if isinstance(whole, _Reading):
-            parts = _divided(whole, [len(request) for request in requests])
-            return [part or _read_alone(saved, request) for part, request in zip(parts, requests, strict=True)]
-        if not isinstance(whole, InvalidInputError):  # no request's fault
-            return [whole] * len(requests)
-    return [_read_alone(saved, request) for request in requests]
-
-
-def _divided(whole: _Reading, sizes: Sequence[int]) -> list[_Reading | None]:
-    """The parts of a reading, numbered from 0 again; None for a part in which nothing could be read."""
-    numbers = np.asarray(whole.block.numbers)  # ascending
-    parts: list[_Reading | None] = []
-    for start, size in zip(_starts(sizes), sizes, strict=True):
-        first, last = np.searchsorted(numbers, [start, start + size])
-        bad = {number - start: _renumbered(one, number - start) for number, one in whole.bad.items()
-               if start <= number < start + size}  # fmt: skip
-        if first == last:
-            parts.append(None)
-            continue
-        own = [number - start for number in numbers[first:last].tolist()]
-        parts.append(_Reading(replace(whole.block.take(range(first, last)), ids=own, numbers=own), bad))
-    return parts
-
-
-def _renumbered(bad: BadRow, number: int) -> BadRow:
-    return replace(bad, number=number, id=number)
-
-
-def _starts(sizes: Iterable[int]) -> list[int]:
-    return [0, *accumulate(sizes)][:-1]
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtraError("pyarrow", "report", "Writing Parquet") from error
+    return pyarrow

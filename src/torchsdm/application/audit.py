@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchsdm.application.outputs import check_output, write_rows
+from torchsdm.application.answers import check_output, write_rows
 from torchsdm.application.train import read_training
 from torchsdm.data import Columns
 from torchsdm.hidden_states import HiddenStateExtractor

@@ -65,6 +65,11 @@ _CALLED = {  # by group and name of the entrant, in the order of the table
     ("sdm", str(Rule.REGION)): "SDM, the paper's region",
     ("sdm", str(Rule.NO_REJECT)): "everything",
 }
+_LEGEND = (
+    "Admitted of the reviews and of the verdicts, and how many of those are right. R: none admitted; ↓: below "
+    f"alpha = {ALPHA:g}. lowest group: of any class or prediction. All certified rules are tested on the same "
+    "reviews, and on reviews alone."
+)
 
 
 def read_films(
@@ -91,20 +96,9 @@ def read_films(
 
 
 def run_demo(output: str | Path, *, show: Callable[[str], Any], seed: int = 0) -> dict[str, Any]:
-    """Embed, train, certify, evaluate, explain, and write model, table and report to a folder.
+    """Embed, train, certify, evaluate, explain, and write model, table and report to a folder; returns what was shown.
 
-    Parameters
-    ----------
-    output : path
-    show : callable
-        Called with each part of the story.
-    seed : int
-        Of the classifier: its splits and its initial weights. The texts stay the same.
-
-    Returns
-    -------
-    dict
-        What was shown: ``headline``, ``table`` with its ``records``, ``guard``, ``lanes`` and ``examples``.
+    ``show`` is called with each part of the story. ``seed`` is the classifier's; the texts stay the same.
     """
     output = Path(output)
     try:
@@ -129,11 +123,12 @@ def run_demo(output: str | Path, *, show: Callable[[str], Any], seed: int = 0) -
     evaluation = Evaluation(entrants, tests, ALPHA, {"model": str(output / "model")}, classifier)
     decided = {name: evaluation.own_decisions(classifier, name) for name in tests}
     headline, table = _headline(evaluation, classifier, decided), _table(evaluation)
-    stream, examples = _stream(classifier, decided), list(_examples(classifier, tests, decided))
+    stream = Overview.of(classifier, SDMDecisions.concatenate(list(decided.values())))
+    examples = list(_examples(classifier, tests, decided))
     noticed = _noticed(stream, len(tests["reviews"]))
     lanes = {name: Overview.of(classifier, decisions).lanes for name, decisions in decided.items()}
     show(f"\n{textwrap.fill(headline, WIDTH)}")
-    show(f"\n{table.to_text(WIDTH)}\n\n{textwrap.fill(_legend(), WIDTH)}")
+    show(f"\n{table.to_text(WIDTH)}\n\n{textwrap.fill(_LEGEND, WIDTH)}")
     show(f"\n{textwrap.fill(noticed, WIDTH)}\n")
     for name, counts in lanes.items():
         show(f"Lanes of the {name}: " + ", ".join(f"{lane} {n:,}" for lane, n in counts.items()))
@@ -150,7 +145,7 @@ def run_demo(output: str | Path, *, show: Callable[[str], Any], seed: int = 0) -
         "alpha": ALPHA,
         "headline": headline,
         "table": {"columns": list(table.columns), "rows": [list(row) for row in table.rows]},
-        "legend": _legend(),
+        "legend": _LEGEND,
         "records": evaluation.table.to_dicts(),
         "guard": {"sentence": noticed, "raised_at": stream.raised_at, "raised_by": stream.raised_by},
         "lanes": lanes,
@@ -212,18 +207,6 @@ def _cells(row: ResultRow) -> list[str]:
     admitted, lowest = row.accuracy.marginal, row.lowest
     of = "" if lowest is None else f"{text(lowest.cell)} of {lowest.cell.n_admitted:,}"
     return [share_text(admitted.share, 3), text(admitted), of]
-
-
-def _legend() -> str:
-    return (
-        "Admitted of the reviews and of the verdicts, and how many of those are right. R: none admitted; ↓: below "
-        f"alpha = {ALPHA:g}. lowest group: of any class or prediction. All certified rules are tested on the same "
-        "reviews, and on reviews alone."
-    )
-
-
-def _stream(classifier: SDMClassifier, decided: Mapping[str, SDMDecisions]) -> Overview:
-    return Overview.of(classifier, SDMDecisions.concatenate(list(decided.values())))
 
 
 def _noticed(stream: Overview, n_reviews: int) -> str:

@@ -22,8 +22,7 @@ from torchsdm.core import GroupAccuracy, HighReliabilityRegion
 from torchsdm.errors import DataWarning, SDMWarning, TorchSDMError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.hidden_states import cache_directory, find_model
-from torchsdm.model import Calibration, SDMModel
-from torchsdm.trust import SignalSample
+from torchsdm.model import Calibration, SDMModel, number_or_none
 from torchsdm.validation import Array
 
 _REQUIREMENT = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)[^;]*;.*extra == ['\"](?P<extra>\w+)['\"]")
@@ -133,7 +132,7 @@ def summary(classifier: SDMClassifier | SDMEnsemble, path: Path) -> dict[str, An
         "n_support": len(model.support),
         "n_background": int((model.support.labels == len(model.classes)).sum()) if model.has_background else 0,
         "n_calibration": len(model.calibration.labels),
-        "is_cross_fitted": model.calibration.places is not None,
+        "is_cross_fitted": model.calibration.known.places is not None,
         "n_certification": 0 if model.certification is None else len(model.certification.labels),
         "calibration_accuracy": _accuracy(model) if len(models) == 1 else None,
         "calibration_accuracies": [_accuracy(one) for one in models],
@@ -174,7 +173,7 @@ def standing(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any]:
     decided = classifier.certification_ if isinstance(classifier, SDMClassifier) else None
     return {
         **sizes,
-        "region_share": _share_in(model.calibration.regions[0], model.calibration),
+        "region_share": float(np.mean(model.calibration.admitted(model.calibration.regions[0]))),
         "admitted_share": None if decided is None else float(np.mean(decided.admitted)),
     }
 
@@ -183,7 +182,8 @@ def _certificate(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any] | No
     certificate = classifier.certificate_
     if certificate is None:
         return None
-    names, promise = classifier.classes_.tolist(), certificate.promise(classifier.classes_.tolist())
+    names, share = classifier.classes_.tolist(), classifier.certification_size
+    promise = certificate.promise(names)
     return {
         **{name: getattr(certificate, name) for name in _OF_CERTIFICATE},
         "identity": certificate.identity if certificate.found else None,
@@ -194,13 +194,10 @@ def _certificate(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any] | No
         "never_admitted": promise.never_admitted,
         "groups": [{**_group(group, names), "lower_bound": group.lower_bound} for group in certificate.groups],
         "weakest": None if certificate.weakest is None else _group(certificate.weakest, names),
-        "fewest": None if promise.fewest is None else _fewest(promise.fewest, classifier.certification_size),
+        "fewest": None
+        if promise.fewest is None
+        else {"held_out": promise.fewest, "in_all": None if share is None else math.ceil(promise.fewest / share)},
     }
-
-
-def _fewest(held_out: int, share: float | None) -> dict[str, Any]:
-    """The fewest examples that any certificate takes: held out, and to have so many held out."""
-    return {"held_out": held_out, "in_all": None if share is None else math.ceil(held_out / share)}
 
 
 def _group(group: GroupAccuracy, names: list[Any]) -> dict[str, Any]:
@@ -235,18 +232,13 @@ def _region(classifier: SDMClassifier | SDMEnsemble, number: int, region: HighRe
         "found": region.found,
         "min_rescaled_similarity": region.min_rescaled_similarity if region.found else None,
         "class_counts": [int(count) for count in region.class_counts],
-        "admitted_share": _share_in(region, calibration),
+        "admitted_share": float(np.mean(calibration.admitted(region))),
         "groups": [_group(group, names) for group in calibration.groups(region)],
         "failed_classes": [names[c] for c in region.failed_classes],
         "largest_alpha": region.largest_alpha,
         "explanation": None if warning is None else warning.what,
         "remedy": None if warning is None else _warning(warning)["remedy"],
     }
-
-
-def _share_in(region: HighReliabilityRegion, calibration: Calibration) -> float:
-    admitted = region.admits(calibration.rescaled_similarity, calibration.predictions, calibration.confidence)
-    return float(np.mean(admitted.cpu().numpy()))
 
 
 ALPHAS = (*(percent / 100 for percent in range(55, 100)), 0.995)  #: of the regions that are drawn
@@ -271,7 +263,7 @@ def rule_of(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any]:
         else {
             "alpha": certificate.alpha,
             "delta": certificate.delta,
-            "thresholds": [_finite(threshold) for threshold in certificate.thresholds.tolist()],
+            "thresholds": [number_or_none(threshold) for threshold in certificate.thresholds.tolist()],
         },
     }
 
@@ -302,7 +294,7 @@ def calibration_examples(
     classifier: SDMClassifier | SDMEnsemble, positions: list[int], *, texts: bool
 ) -> list[dict[str, Any]]:
     """Id and, if texts may be given, text of calibration points."""
-    rows = classifier.models_[0].calibration_examples.rows(positions)
+    rows = classifier.models_[0].calibration.known.examples.rows(positions)
     return [{"id": name, "text": text if texts else None} for name, text in rows]
 
 
@@ -312,12 +304,12 @@ def signal_histograms(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any]
     Similarity is binned as log2(1 + q); ``edges`` are in the units of the signal. See also ``rule_of``.
     """
     calibration = classifier.models_[0].calibration
-    predictions = calibration.predictions.cpu().numpy()
-    right = predictions == calibration.labels.cpu().numpy()
+    sample = calibration.sample()
+    predictions, right = sample.predictions, sample.predictions == sample.labels
     signals = {
-        "similarity": calibration.similarity.cpu().numpy(),
-        "distance_quantile": calibration.distance_quantile.cpu().numpy(),
-        "magnitude": calibration.logits.amax(dim=1).cpu().numpy(),
+        "similarity": sample.similarity,
+        "distance_quantile": sample.distance_quantile,
+        "magnitude": sample.logits.max(axis=1),
         "confidence": calibration.confidence.cpu().numpy(),
     }
     score = _certified(classifier, calibration).get("score")
@@ -349,13 +341,7 @@ def _certified(classifier: SDMClassifier | SDMEnsemble, calibration: Calibration
     lanes = classifier.lane_rule_
     if lanes.certificate is None or lanes.reliability is None or not lanes.certificate.found:
         return {}
-    sample = SignalSample(
-        labels=calibration.labels.cpu().numpy(),
-        logits=calibration.logits.cpu().numpy(),
-        similarity=calibration.similarity.cpu().numpy(),
-        distance_quantile=calibration.distance_quantile.cpu().numpy(),
-        familiarity=calibration.familiarities(lanes.measure is not None),
-    )
+    sample = calibration.sample(measured=lanes.measure is not None)
     scored = sample.scored(lanes.reliability, lanes.familiarity)
     admitted = lanes.certificate.admits(scored.predictions, scored.score, scored.eligible)
     return {"score": scored.score.tolist(), "certified": admitted.astype(int).tolist()}
@@ -378,10 +364,6 @@ def _thresholds_of(region: HighReliabilityRegion) -> dict[str, Any]:
     return {
         "alpha": region.alpha,
         "found": region.found,
-        "min_rescaled_similarity": _finite(region.min_rescaled_similarity),
-        "thresholds": [_finite(threshold) for threshold in region.thresholds.tolist()],
+        "min_rescaled_similarity": number_or_none(region.min_rescaled_similarity),
+        "thresholds": [number_or_none(threshold) for threshold in region.thresholds.tolist()],
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

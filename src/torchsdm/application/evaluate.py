@@ -1,4 +1,4 @@
-"""Evaluate a saved model and compare it with other estimators."""
+"""Evaluate a saved model and compare it with other estimators, report on it, and give it away to decide with NumPy."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchsdm.application.inputs import Reading
-from torchsdm.application.saved_model import SavedModel
+from torchsdm.application.certify import check_prices
+from torchsdm.application.saved_model import Reading, SavedModel
 from torchsdm.data import BadRows, Columns, LabelledStates, join_states
 from torchsdm.errors import InvalidInputError, Remedy
-from torchsdm.estimators import SDMClassifier, SDMEnsemble
+from torchsdm.estimators import SDMClassifier, SDMEnsemble, load_classifier
 from torchsdm.hidden_states import default_store
 from torchsdm.labels import label_array
 from torchsdm.validation import as_list
@@ -64,8 +64,11 @@ def evaluate_model(
         first = classifier.models_[0].calibration.regions[0].alpha
         classifier.recalibrate(alpha if alpha is not None else first)
     wanted = groups.split(",")
-    if training is not None:
-        _check_groups(classifier, wanted)
+    if training is not None and isinstance(classifier, SDMEnsemble):
+        raise InvalidInputError("An ensemble is compared only by its own rule. Leave the training data out.")
+    unknown = next((group for group in wanted if group not in _TRAINED), None)
+    if training is not None and unknown is not None:
+        raise InvalidInputError(f"There is no group {unknown!r} of estimators. Choose from {', '.join(_TRAINED)}.")
     found: dict[str, BadRows] = {name: {} for name in sets}
     fitted = {name: saved.reading(file, columns, needs_labels=True) for name, file in fitted_on.items()}
     for reading in fitted.values():
@@ -75,7 +78,9 @@ def evaluate_model(
         for name, file in sets.items()
     }
     labels = {name: _labels_of_texts(reading) for name, reading in readings.items()}
-    called = _language_model_name(saved)
+    origin = classifier.states_origin_
+    reference = None if origin is None else origin.model.reference
+    called = "states" if reference is None else Path(reference.rpartition(":")[2]).name
     entrants = classifier_entrants(classifier, name=called)
     entrants = _chosen(entrants, estimators) if training is None else entrants
     for name, known in labels.items():
@@ -123,14 +128,6 @@ def _named(text: str) -> tuple[str, str]:
     return ("standard input" if text == "-" else Path(text).name.partition(".")[0] or text), text
 
 
-def _check_groups(classifier: SDMClassifier | SDMEnsemble, groups: Sequence[str]) -> None:
-    if isinstance(classifier, SDMEnsemble):
-        raise InvalidInputError("An ensemble is compared only by its own rule. Leave the training data out.")
-    for group in groups:
-        if group not in _TRAINED:
-            raise InvalidInputError(f"There is no group {group!r} of estimators. Choose from {', '.join(_TRAINED)}.")
-
-
 def _chosen(entrants: list[Entrant], names: Sequence[str]) -> list[Entrant]:
     called = [f"{entrant.model} {entrant.name}".lower() for entrant in entrants]
     for name in names:
@@ -141,7 +138,38 @@ def _chosen(entrants: list[Entrant], names: Sequence[str]) -> list[Entrant]:
     return list(compress(entrants, is_chosen))
 
 
-def _language_model_name(saved: SavedModel) -> str:
-    origin = saved.classifier.states_origin_
-    reference = None if origin is None else origin.model.reference
-    return "states" if reference is None else Path(reference.rpartition(":")[2]).name
+def report_model(
+    saved: SavedModel,
+    data: Sequence[str],
+    output: Path,
+    *,
+    title: str | None = None,
+    texts: bool = True,
+    cost_error: Any = None,
+    cost_review: float | None = None,
+    **compared: Any,
+) -> Evaluation:
+    """Write the HTML report on a model and data, which are evaluated as ``evaluate_model`` does."""
+    from torchsdm.evaluation import write_report
+
+    prices = None
+    if cost_error is not None or cost_review is not None:
+        if cost_error is None or cost_review is None:
+            raise InvalidInputError("'cost_error' and 'cost_review' go together: give both, or neither.")
+        if not isinstance(saved.classifier, SDMClassifier):
+            raise InvalidInputError(f"{saved.path} is an ensemble, which has no alpha to choose. Leave out the prices.")
+        check_prices(saved.classifier, cost_error, cost_review)  # before texts are read
+        prices = {"cost_error": cost_error, "cost_review": cost_review}
+    evaluation = evaluate_model(saved, data, alpha=None, estimators=(), **compared)
+    title = title or f"Evaluation of {saved.path}"
+    write_report(output.resolve(), evaluation, saved.classifier, title=title, texts=texts, prices=prices)
+    return evaluation
+
+
+def export_model(model: Path, output: Path) -> dict[str, int]:
+    """Write a model as a folder that decides with NumPy alone; the sizes of its files."""
+    classifier = load_classifier(model)
+    if not isinstance(classifier, SDMClassifier):
+        raise InvalidInputError(f"{model} is an ensemble, which cannot be exported. Train a single classifier.")
+    classifier.export_numpy(output)
+    return {path.name: path.stat().st_size for path in sorted(output.glob("sdm_*"))}

@@ -28,7 +28,7 @@ from torchsdm.estimators import (
     load_base,
     replay,
     request_digest,
-    save_as,
+    write_estimator,
 )
 from torchsdm.files import login_name
 from torchsdm.model import (
@@ -90,14 +90,19 @@ class LiveModel:
     """
 
     def __init__(
-        self, path: Path, base: SDMClassifier | SDMEnsemble, log: ReadLog, saved: SavedModel, writer: LogWriter | None
+        self,
+        saved: SavedModel,
+        base: SDMClassifier | SDMEnsemble,
+        log: ReadLog,
+        *,
+        writer: LogWriter | None,
+        mark: tuple[int, ...] | None,
+        verify: bool | None,
+        exclusive: bool,
     ) -> None:
-        self.path = path
-        self.snapshot = Snapshot(log.version, saved)
+        self.path, self.snapshot = saved.path, Snapshot(log.version, saved)
         self._base, self._history, self._writer = base, log.history, writer
-        self._mark: tuple[int, ...] | None = None
-        self._verify: bool | None = None
-        self._is_exclusive = False
+        self._mark, self._verify, self._is_exclusive = mark, verify, exclusive
         self._one_at_a_time = threading.RLock()
 
     @classmethod
@@ -144,14 +149,12 @@ class LiveModel:
             mark = config_mark(path)
             base, log = load_base(path, device=device, verify=verify, backend=backend)
             classifier = replay(base, log)
-            saved = SavedModel.around(path, classifier, model=model, device=device, batch_tokens=batch_tokens)
+            saved = SavedModel.load(path, classifier=classifier, model=model, device=device, batch_tokens=batch_tokens)
         except BaseException:
             if writer is not None:
                 writer.close()
             raise
-        live = cls(path, base, log, saved, writer)
-        live._mark, live._verify, live._is_exclusive = mark, verify, exclusive
-        return live
+        return cls(saved, base, log, writer=writer, mark=mark, verify=verify, exclusive=exclusive)
 
     @property
     def is_writable(self) -> bool:
@@ -252,7 +255,7 @@ class LiveModel:
             changes = writer.next_save(who, why) if self.snapshot.version > self._base.version_ else None
             if changes is None:
                 return None
-            save_as(self.snapshot.saved.classifier, self.path, changes)
+            write_estimator(self.snapshot.saved.classifier, self.path, changes)
             writer.synchronise()
             self._reload(config_mark(self.path))
             return self._history[-1]

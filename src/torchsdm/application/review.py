@@ -23,9 +23,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from torchsdm.application.answers import answer_rows, given_block
+from torchsdm.application.answers import answer_rows
 from torchsdm.application.describe import standing
 from torchsdm.application.live_model import LiveModel, Snapshot
+from torchsdm.application.requests import given_block
+from torchsdm.application.update import known_ids
 from torchsdm.data import BadRows, Documents, LabelledStates, Source
 from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.estimators import Add, Recalibrate, Request, SDMClassifier, SDMEnsemble
@@ -43,20 +45,21 @@ Calling: TypeAlias = Callable[[Callable[[], Any]], Any]
 class ReviewQueue:
     """The queue of a live model, in ``MODEL/changes/review.sqlite``, or in memory if the model cannot be written.
 
-    Parameters
-    ----------
-    live : LiveModel
-    reading, writing : callables
-        Call a function where the language model may be used, and where the model may be changed, and return its result;
-        for a service whose threads share the work. By default they just call it.
+    ``reading`` and ``writing`` call a function where the language model may be used, and where the model may be
+    changed; for a service whose threads share the work.
     """
 
-    def __init__(self, live: LiveModel, reading: Calling | None = None, writing: Calling | None = None) -> None:
+    def __init__(
+        self,
+        live: LiveModel,
+        reading: Calling = lambda function: function(),
+        writing: Calling = lambda function: function(),
+    ) -> None:
         self.live = live
         self.store = ReviewStore(live.path / CHANGES / "review.sqlite" if live.is_writable else None)
         self.problem: str | None = None
         """Why the worker stopped, if it did."""
-        self._reading, self._writing = reading or _called, writing or _called
+        self._reading, self._writing = reading, writing
         self._wake, self._ended = threading.Event(), threading.Event()
         self._worker: threading.Thread | None = None
         self._changing = threading.RLock()  # one change at a time: what is being added is marked with its key
@@ -69,7 +72,7 @@ class ReviewQueue:
     def put(self, rows: Sequence[Any], source: str) -> dict[str, int]:
         """Put inputs in memory into the queue: mappings with a text and, if they have them, id, label and answer."""
         for number, row in enumerate(rows):
-            if not isinstance(row, dict) or set(row) - {"id", "text", "answer", "label"} or "text" not in row:
+            if not isinstance(row, dict) or not {"text"} <= set(row) <= {"id", "text", "answer", "label"}:
                 raise InvalidInputError(
                     f'Row {number} must be an object with "text" and, if it has them, "id", "answer" and "label".'
                 )
@@ -160,11 +163,11 @@ class ReviewQueue:
         """Decide on inputs; where none of several can be decided on, on each half of them."""
         saved = snapshot.saved
         answers = [row["answer"] for row in rows]
-        asks = any(answer is not None for answer in answers)
+        given = None if all(answer is None for answer in answers) else answers
+        texts = [row["text"] for row in rows]
         bad: BadRows = {}
-        given: dict[str, Any] = {"texts": [row["text"] for row in rows], **({"answers": answers} if asks else {})}
         try:
-            block = self._reading(lambda: given_block(saved, **given, bad=bad))
+            block = self._reading(lambda: given_block(saved, texts=texts, answers=given, bad=bad))
             decisions = answer_rows(saved.classifier, block)
         except InvalidInputError as error:
             if len(rows) > 1:
@@ -256,7 +259,7 @@ class ReviewQueue:
         is_new = ~np.logical_or.reduce([known for sets in found for known in sets.values()])
         if not is_new.any():
             raise InvalidInputError("All that was labelled is in the model already.")
-        ids = {str(name) for model in classifier.models_ for name in model.known_ids()}
+        ids = known_ids(classifier)
         names = [f"review-{row['row']}" if str(row["name"]) in ids else row["name"] for row in rows]
         origin = classifier.states_origin_
         data = LabelledStates(states, [row["label"] for row in rows], names, texts, origin=origin)
@@ -298,10 +301,6 @@ def _labels(rows: Any) -> dict[int, Any]:
         return {one.number: one.label for one in labelled} if labelled.has_labels else {}
     except InvalidInputError:  # none has
         return {}
-
-
-def _called(function: Callable[[], Any]) -> Any:
-    return function()
 
 
 def contradiction(decision: dict[str, Any], given: Any) -> float | None:

@@ -25,12 +25,10 @@ import torch
 from filelock import FileLock, Timeout
 
 from torchsdm import __version__
-from torchsdm.application.answers import Row, answer_rows, example_row, line_of, with_rejected
-from torchsdm.application.inputs import Piece, PieceReader, Read, Reading
-from torchsdm.application.outputs import write_rows
-from torchsdm.application.saved_model import SavedModel
+from torchsdm.application.answers import Row, answer_rows, example_row, with_rejected, write_rows
+from torchsdm.application.saved_model import Piece, PieceReader, Reading, SavedModel
 from torchsdm.cluster import RayBackend, device_type, map_in_order, portable
-from torchsdm.data import BadRow, BadRows, Columns, LabelledStates, Place
+from torchsdm.data import BadRow, BadRows, Columns, Place
 from torchsdm.errors import CheckpointError, EmptyInputError, InvalidInputError
 from torchsdm.files import file_digest, remove_unfinished, replace_file, strict_json
 from torchsdm.hidden_states import Progress
@@ -51,12 +49,6 @@ class Scores:
     bad: BadRows = field(default_factory=dict)
     """Inputs that could not be read."""
 
-    def count(self, rows: Sequence[Row]) -> None:
-        """Take in the rows of some inputs."""
-        self.n_inputs += len(rows)
-        self.n_admitted += sum(row["admitted"] for row in rows)
-        self.lanes.update(row["lane"] for row in rows)
-
 
 def parts_of(output: Path) -> Path:
     """Where finished blocks are kept until an output is complete."""
@@ -75,22 +67,11 @@ def score(
     guard: DriftGuard | None = None,
     backend: RayBackend | None = None,
 ) -> Scores:
-    """Decide on every row of an input and write the decisions.
+    """Decide on every row of an input and write the decisions, by default to standard output as JSON lines.
 
-    Parameters
-    ----------
-    saved, source, columns
-        As for ``SavedModel.reading``.
-    output : path, optional
-        The file to write, in the format of its name; by default standard output, as JSON lines.
-    k, texts
-        As for ``answer_rows``.
-    strict : bool
-        Whether a row that cannot be read is an error. By default it is rejected.
-    guard : DriftGuard, optional
-        Watches the inputs that are decided on, in their order.
-    backend : RayBackend, optional
-        A cluster, to decide there; blocks that are finished are kept in ``parts_of(output)`` until all are.
+    Input and columns are as for ``SavedModel.reading``, k and texts as for ``answer_rows``. A row that cannot be read
+    is rejected, or an error if ``strict``. The ``guard`` watches the inputs that are decided on, in their order. With a
+    ``backend`` a cluster decides; blocks that are finished are kept in ``parts_of(output)`` until all are.
     """
     folder = None if backend is None or output is None else parts_of(output)
     scores = Scores()
@@ -101,7 +82,9 @@ def score(
             for rows in score_blocks(
                 saved, source, columns, k=k, texts=texts, bad=bad, guard=guard, backend=backend, folder=folder
             ):
-                scores.count(rows)
+                scores.n_inputs += len(rows)
+                scores.n_admitted += sum(row["admitted"] for row in rows)
+                scores.lanes.update(row["lane"] for row in rows)
                 yield rows
                 progress.update(len(rows))
 
@@ -125,27 +108,24 @@ def score_blocks(
 ) -> Iterator[list[Row]]:
     """The rows for every block of an input, in order; rows that are noted in ``bad`` are among them, rejected.
 
-    Parameters
-    ----------
-    saved, source, columns, k, texts, guard, backend
-        As for ``score``. Replicas on a cluster load the model as it is on disk.
-    bad
-        As for ``SavedModel.reading``.
-    folder : path, optional
-        Where a cluster's finished blocks are kept, to go on from: created if missing, and refused if it belongs to
-        another job. ``remove_finished`` removes it once the rows are somewhere safe.
+    The rest is as for ``score``; replicas on a cluster load the model as it is on disk. A cluster's finished blocks are
+    kept in ``folder``, to go on from: created if missing, and refused if it belongs to another job. ``remove_finished``
+    removes it once the rows are somewhere safe.
     """
     reading = saved.reading(source, columns, bad=bad, again=folder is not None)
     with ExitStack() as stack:
         if backend is None:
-            settings: dict[str, Any] = {"k": k, "texts": texts, "guard": guard}
-            answered: Iterator[_Answered] = (_answered(saved, block, **settings) for block in reading.blocks())
+            answers: Iterator[tuple[Sequence[int], list[Row]]] = (
+                (block.numbers or (), answer_rows(saved.classifier, block, k=k, texts=texts, guard=guard))
+                for block in reading.blocks()
+            )
         else:
             kept = None
             if folder is not None:
                 kept = stack.enter_context(_FinishedBlocks.opened(Path(folder), _job(saved, reading, k, texts)))
-            answered = _noted(reading, _on_cluster(saved, reading, backend, k, texts, kept), guard)
-        yield from with_rejected(((one.numbers, one.rows) for one in answered), {} if bad is None else bad)
+            decided = _on_cluster(saved, reading, backend, k, texts, kept)
+            answers = ((one.numbers, one.rows) for one in _noted(reading, decided, guard))
+        yield from with_rejected(answers, {} if bad is None else bad)
 
 
 def remove_finished(folder: str | Path) -> None:
@@ -167,11 +147,6 @@ class _Answered:
     bad: BadRows = field(default_factory=dict)
 
 
-def _answered(saved: SavedModel, block: LabelledStates, bad: BadRows | None = None, **settings: Any) -> _Answered:
-    rows = answer_rows(saved.classifier, block, **settings) if len(block) else []
-    return _Answered([block.number(row) for row in range(len(block))], rows, bad or {})
-
-
 def _on_cluster(
     saved: SavedModel, reading: Reading, backend: RayBackend, k: int, texts: bool, kept: _FinishedBlocks | None
 ) -> Iterator[_Answered]:
@@ -182,10 +157,13 @@ def _on_cluster(
         if kept is not None:
             yield kept.read(number)
     kind = torch.device(saved.classifier.device or "cpu").type
-    if reader.reader is not None:
-        sent = portable(reader.reader)
-        reader, kind = replace(reader, reader=sent), device_type(sent)
-    replica = _Replica(_ModelFiles.of(saved), reader, k, texts, reading.bad is None)
+    if reader.texts is not None:
+        sent = portable(reader.texts)
+        reader, kind = replace(reader, texts=sent), device_type(sent)
+    paths = [path for path in sorted(saved.path.rglob("[!.]*")) if path.is_file()]
+    files = {path.relative_to(saved.path).as_posix(): np.fromfile(path, dtype=np.uint8) for path in paths}
+    classifier = saved.classifier
+    replica = _Replica(files, classifier.version_, classifier.device, reader, k, texts, reading.bad is None)
     for number, answered in enumerate(map_in_order(backend, replica.load, pieces, device_type=kind), start=n_kept):
         if kept is not None:
             kept.write(number, answered)
@@ -236,35 +214,12 @@ def _watched(guard: DriftGuard, rows: list[Row]) -> list[Row]:
 
 
 @dataclass(frozen=True)
-class _ModelFiles:
-    """A model directory as it travels: files as arrays of bytes, which the replicas of a node share."""
+class _Replica:
+    """What answers blocks elsewhere, with the files of the model as bytes, which the replicas of a node share."""
 
     files: Mapping[str, Array]
     version: int
     device: str | None
-
-    @classmethod
-    def of(cls, saved: SavedModel) -> _ModelFiles:
-        paths = [path for path in sorted(saved.path.rglob("[!.]*")) if path.is_file()]
-        files = {path.relative_to(saved.path).as_posix(): np.fromfile(path, dtype=np.uint8) for path in paths}
-        return cls(files, saved.classifier.version_, saved.classifier.device)
-
-    def load(self, folder: Path) -> SavedModel:
-        for name, content in self.files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            content.tofile(folder / name)
-        saved = SavedModel.load(folder, device=self.device)
-        if saved.classifier.version_ != self.version:
-            raise InvalidInputError(
-                f"The model was changed while it was sent to the cluster: version {self.version}, then "
-                f"{saved.classifier.version_}. Start again."
-            )
-        return saved
-
-
-@dataclass(frozen=True)
-class _Replica:
-    model: _ModelFiles
     reader: PieceReader
     k: int
     texts: bool
@@ -272,12 +227,24 @@ class _Replica:
 
     def load(self) -> Callable[[Piece], _Answered]:
         folder = tempfile.TemporaryDirectory(prefix="torchsdm-model-")
-        saved = self.model.load(Path(folder.name))
-        return partial(self._answer, saved, self.reader.load(), folder)  # the folder is removed with the replica
+        for name, content in self.files.items():
+            path = Path(folder.name) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            content.tofile(path)
+        saved = SavedModel.load(folder.name, device=self.device)
+        if saved.classifier.version_ != self.version:
+            raise InvalidInputError(
+                f"The model was changed while it was sent to the cluster: version {self.version}, then "
+                f"{saved.classifier.version_}. Start again."
+            )
+        _ = self.reader.texts and self.reader.texts.extraction  # the language model is loaded with the replica
+        return partial(self._answer, saved, folder)  # the folder is removed with the replica
 
-    def _answer(self, saved: SavedModel, read: Read, _: object, piece: Piece) -> _Answered:
+    def _answer(self, saved: SavedModel, _: object, piece: Piece) -> _Answered:
         bad: BadRows | None = None if self.is_strict else {}
-        return _answered(saved, read(piece, bad), bad, k=self.k, texts=self.texts)
+        block = self.reader.read(piece, bad)
+        rows = answer_rows(saved.classifier, block, k=self.k, texts=self.texts) if len(block) else []
+        return _Answered(list(block.numbers or ()), rows, bad or {})
 
 
 # --- What is kept ----------------------------------------------------------------------------------------------------
@@ -348,15 +315,20 @@ class _FinishedBlocks:
         try:
             first, *lines = path.read_text(encoding="utf-8").split("\n")
             head = json.loads(first)
-            found = (BadRow(n, _place(place, line), problem, name) for n, place, line, problem, name in head["bad"])
-            bad = {one.number: one for one in found}
+            bad = {
+                number: BadRow(number, words if line is None else Place(words, line), problem, name)
+                for number, words, line, problem, name in head["bad"]
+            }
             return _Answered(head["numbers"], [json.loads(line) for line in lines if line], bad)
         except (ValueError, TypeError, KeyError) as error:
             raise CheckpointError(f"{path} is damaged: {error}. Remove {self.folder} to start over.") from error
 
     def write(self, number: int, answered: _Answered) -> None:
         """Keep a block that has just been decided."""
-        bad = [[one.number, one.place, line_of(one.place), one.problem, one.id] for one in answered.bad.values()]
+        bad = [
+            [one.number, one.place, getattr(one.place, "line", None), one.problem, one.id]
+            for one in answered.bad.values()
+        ]
         lines = [{"numbers": answered.numbers, "bad": bad}, *answered.rows]
         text = "".join(f"{json.dumps(line, allow_nan=False, ensure_ascii=False)}\n" for line in lines)
         try:
@@ -366,7 +338,3 @@ class _FinishedBlocks:
 
     def _path(self, number: int) -> Path:
         return self.folder / f"block-{number:08d}.jsonl"
-
-
-def _place(words: str, line: int | None) -> str:
-    return words if line is None else Place.of(words, line)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from torchsdm.application.describe import summary, told_once
-from torchsdm.application.inputs import checked
+from torchsdm.application.saved_model import checked
 from torchsdm.application.update import check_model_output
 from torchsdm.cluster import Backend, extract_on
 from torchsdm.core import check_control, check_targets

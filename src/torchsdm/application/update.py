@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from torchsdm.application.answers import given_block
 from torchsdm.application.describe import standing, summary, told_once
 from torchsdm.application.live_model import LiveModel
+from torchsdm.application.requests import given_block
 from torchsdm.application.saved_model import SavedModel
 from torchsdm.data import Columns, LabelledStates
 from torchsdm.errors import InvalidInputError, Remedy

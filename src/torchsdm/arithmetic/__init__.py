@@ -12,7 +12,7 @@ from torchsdm.arithmetic.exact import (
     rounded_interval,
     whole_lines,
 )
-from torchsdm.arithmetic.loops import LEVELS, blocks, call, has_loops, in_shares, library, loops_in_use
+from torchsdm.arithmetic.loops import LEVELS, blocks, call, has_coarse_products, has_loops, in_shares, loops_in_use
 
 __all__ = [
     "LEVELS",
@@ -23,10 +23,10 @@ __all__ = [
     "empty_float32",
     "exact_sqrt",
     "full_float32_products",
+    "has_coarse_products",
     "has_loops",
     "in_shares",
     "invariant_linear",
-    "library",
     "loops_in_use",
     "pair_distances",
     "product_error",

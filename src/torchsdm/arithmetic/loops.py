@@ -2,8 +2,8 @@
 
 Work is done in blocks that fit in memory (``blocks``), and in shares by as many threads as torch uses (``in_shares``).
 
-There is a library for every processor, and others for those with more vector instructions; ``library`` loads the best.
-All give the same bits, and so does the Python that takes their place if the package was built without a compiler. The
+There is a library for every processor, and others for those with more vector instructions; the best is loaded. All
+give the same bits, and so does the Python that takes their place if the package was built without a compiler. The
 environment variable ``TORCHSDM_LOOPS`` names another one of ``LEVELS``, or ``none``.
 """
 
@@ -67,11 +67,6 @@ _FUNCTIONS = {  # the arguments of each; all return an int
 }
 
 
-def library() -> ctypes.CDLL | None:
-    """The compiled loops; None if the package was built without a compiler, or they are not wanted."""
-    return _load(loops_in_use())
-
-
 @cache
 def loops_in_use() -> str:
     """Which library is in use, by its name in ``LEVELS``, or ``none``."""
@@ -88,8 +83,14 @@ def loops_in_use() -> str:
 
 
 def has_loops() -> bool:
-    """Whether there are compiled loops."""
-    return library() is not None
+    """Whether there are compiled loops; not if the package was built without a compiler, or they are not wanted."""
+    return loops_in_use() != _NONE
+
+
+def has_coarse_products() -> bool:
+    """Whether they have products of bfloat16, which the processor must have, too."""
+    loaded = _load(loops_in_use())
+    return loaded is not None and bool(loaded.has_coarse_products())
 
 
 def call(name: str, *arguments: Any) -> None:
@@ -97,7 +98,7 @@ def call(name: str, *arguments: Any) -> None:
 
     Tensors and arrays, which must be contiguous, and structures are passed as pointers.
     """
-    if getattr(library(), name)(*arguments) != 0:
+    if getattr(_load(loops_in_use()), name)(*arguments) != 0:
         raise MemoryError(f"No memory for '{name}' of the compiled loops.")
 
 

@@ -23,7 +23,7 @@ from torchsdm.training import TrainingData
 from torchsdm.validation import (
     Array,
     ArrayLike,
-    as_float_tensor,
+    as_tensor,
     check_alphas,
     check_finite,
     check_hidden_states,
@@ -153,7 +153,7 @@ class SelectiveClassifier(DecidingClassifier):
         """Decide on float64 logits (N, C); ``Decisions.of_probabilities`` builds the answer."""
 
     def _check_logits(self, X: Any, caller: str) -> Array:
-        logits = as_float_tensor(X, "X", caller)
+        logits = as_tensor(X, "X", caller, kind="real")
         check_shape(logits, (None, len(self.classes_)), "X", caller)
         check_finite(logits, "X", caller)
         if len(logits) == 0:

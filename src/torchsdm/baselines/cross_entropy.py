@@ -22,26 +22,21 @@ from torchsdm.errors import NotFittedError
 from torchsdm.estimators import check_training, training_settings
 from torchsdm.training import (
     AdaptorLearner,
+    Learner,
     LossRecord,
     Training,
-    TrainingData,
-    TrainingSettings,
     balanced_mean,
     best_round,
     fingerprint,
     seed_of_fit,
     train_rounds,
 )
-from torchsdm.validation import (
-    Array,
-    ArrayLike,
-    RandomState,
-    check_hidden_states,
-)
+from torchsdm.validation import Array, ArrayLike, RandomState, check_hidden_states
 
 Self = TypeVar("Self", bound="RoundsClassifier")
 
 
+@dataclass(eq=False, repr=False)
 class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
     """A network trained over J rounds, each with its own split and initial weights; keeps the best epoch of all.
 
@@ -54,13 +49,13 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
 
     _width: ClassVar[str] = "n_filters"  # the parameter that sets the width of the network
 
-    n_rounds: int
-    max_epochs: int
-    random_state: RandomState
-    checkpoint: str | Path | None
-    verbose: bool
-    backend: Backend
-    network_: Any
+    _: KW_ONLY
+    standardization: str = "scalar"
+    calibration_size: float = 0.5
+    patience: int | None = None
+    checkpoint: str | Path | None = None
+    verbose: bool = False
+    backend: Backend = None
 
     def fit(
         self: Self,
@@ -88,22 +83,28 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
         self._check_parameters(caller)
         states = check_hidden_states(self, X, caller, reset=True)
         data, classes = training_data(self, states, y, calibration, caller)
-        self.random_seed_ = seed_of_fit(seed, self.random_state, self.checkpoint, type(self).__name__)
-        training = self._training(data, len(classes))
+        identity = ""
+        if self.checkpoint is not None:  # the same numbers under other labels are different data
+            identity = data.fingerprint_of_parts(fingerprint(data.hidden_states, classes[data.labels.numpy()]))
+        own: Any = self  # its first parameters are those of the subclass
+        self.random_seed_ = seed_of_fit(seed, own.random_state, self.checkpoint, type(self).__name__)
+        learner_type, options = self._learner()
+        settings = training_settings(self, len(classes), self._width)
+        training = Training(learner_type, data, settings, self.random_seed_, options)
         rounds = train_rounds(
             training,
-            self.n_rounds,
+            own.n_rounds,
             checkpoint=self.checkpoint,
-            data_fingerprint=self._data_fingerprint(data, classes),
+            data_fingerprint=identity,
             verbose=self.verbose,
             run=run_rounds(self.backend, caller),
         )
         best = best_round(rounds)
-        learner = training.begin(best.number)
+        learner: Any = training.begin(best.number)
         learner.network.load_state_dict(best.best_weights)
         self.classes_, self.network_ = classes, learner.network
         self.best_round_, self.best_epoch_ = best.number, best.best_epoch
-        self.calibration_losses_ = np.full((self.n_rounds, self.max_epochs), np.nan)
+        self.calibration_losses_ = np.full((own.n_rounds, own.max_epochs), np.nan)
         for one in rounds:
             self.calibration_losses_[one.number, : one.epoch] = one.losses
         self.training_rows_, self.calibration_rows_ = learner.train.rows.numpy(), learner.calibration.rows.numpy()
@@ -132,21 +133,12 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
         return softmax(self.logits(X))
 
     @abstractmethod
-    def _training(self, data: TrainingData, n_classes: int) -> Training:
-        """What the rounds share: which learner, on which data, with which settings."""
+    def _learner(self) -> tuple[type[Learner], dict[str, Any]]:
+        """What trains a round, and what it takes beside the settings that all learners have."""
 
     @abstractmethod
     def _logits(self, states: Tensor) -> Array:
         """Logits (N, C) of checked states."""
-
-    def _data_fingerprint(self, data: TrainingData, classes: Array) -> str:
-        """Identifies the data that a checkpoint belongs to; the same numbers under other labels are different data."""
-        if self.checkpoint is None:
-            return ""
-        return data.fingerprint_of_parts(fingerprint(data.hidden_states, classes[data.labels.numpy()]))
-
-    def _settings(self, n_classes: int) -> TrainingSettings:
-        return training_settings(self, n_classes, self._width)
 
     def _check_parameters(self, caller: str) -> None:
         check_training(self, caller, self._width)
@@ -210,16 +202,9 @@ class CrossEntropyClassifier(RoundsClassifier):
     learning_rate: float = 1e-5
     random_state: RandomState = None
     device: str | None = None
-    _: KW_ONLY
-    standardization: str = "scalar"
-    calibration_size: float = 0.5
-    patience: int | None = None
-    checkpoint: str | Path | None = None
-    verbose: bool = False
-    backend: Backend = None
 
-    def _training(self, data: TrainingData, n_classes: int) -> Training:
-        return Training(CrossEntropyLearner, data, self._settings(n_classes), self.random_seed_)
+    def _learner(self) -> tuple[type[Learner], dict[str, Any]]:
+        return CrossEntropyLearner, {}
 
     def _logits(self, states: Tensor) -> Array:
         logits: Array = self.network_.encode_exactly(states)[1].cpu().numpy()

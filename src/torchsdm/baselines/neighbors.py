@@ -169,6 +169,7 @@ class DistanceThreshold(CalibratedThreshold):
         return super()._threshold(scores, correct, alpha)
 
     def _learn(self, states: Tensor, labels: Tensor, caller: str) -> None:
+        """Fit the model; subclasses then learn the reference that distances are measured from."""
         model: Any = self.model
         if model is None or not hasattr(model, "classes_"):
             model = TunedLogisticModel() if model is None else clone(model, safe=False)
@@ -179,15 +180,10 @@ class DistanceThreshold(CalibratedThreshold):
                 f"Got {model.classes_.tolist()}."
             )
         self.fitted_model_ = model
-        self._learn_distance(states, labels, caller)
 
     def _answer(self, states: Tensor) -> Answers:
         logits = np.asarray(self.fitted_model_.logits(states.numpy()), dtype=np.float64)
         return Answers(logits, softmax(logits), -self._distance(states).numpy())
-
-    @abstractmethod
-    def _learn_distance(self, states: Tensor, labels: Tensor, caller: str) -> None:
-        """Learn the reference that distances are measured from."""
 
     @abstractmethod
     def _distance(self, states: Tensor) -> Tensor:
@@ -220,7 +216,8 @@ class MahalanobisThreshold(DistanceThreshold):
         permissive one at which the accuracy of admitted points reaches alpha (``permissive_threshold``).
     """
 
-    def _learn_distance(self, states: Tensor, labels: Tensor, caller: str) -> None:
+    def _learn(self, states: Tensor, labels: Tensor, caller: str) -> None:
+        super()._learn(states, labels, caller)
         h = states.double()
         means = torch.stack([h[labels == c].mean(dim=0) for c in range(len(self.classes_))])  # (C, D)
         estimate = LedoitWolf(store_precision=False, assume_centered=True).fit((h - means[labels]).numpy())
@@ -266,7 +263,8 @@ class NearestNeighborThreshold(DistanceThreshold):
     _: KW_ONLY
     n_neighbors: int = 10
 
-    def _learn_distance(self, states: Tensor, labels: Tensor, caller: str) -> None:
+    def _learn(self, states: Tensor, labels: Tensor, caller: str) -> None:
+        super()._learn(states, labels, caller)
         self._support = _directions(states, labels, self.n_neighbors, caller)
 
     def _distance(self, states: Tensor) -> Tensor:

@@ -201,10 +201,8 @@ class TemperatureScaling(SoftmaxThreshold):
 
     Parameters
     ----------
-    alpha : float or sequence of float, default=0.95
-        The smallest probability that is admitted, in (0.5, 1].
-    model : LogitModel or None
-        The model that gives the logits; with None, X is logits already.
+    alpha, model
+        As in ``SoftmaxThreshold``.
     method : {'newton', 'lbfgs'}, default='newton'
         'newton' finds the unique optimum to machine precision; 'lbfgs' does what Guo et al.'s code does.
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,11 +14,9 @@ from torch import Tensor, nn
 
 from torchsdm.arithmetic import canonical_sum, exact_sqrt, invariant_linear
 from torchsdm.baselines.cross_entropy import RoundsClassifier
-from torchsdm.cluster import Backend
 from torchsdm.core import Decisions, ExemplarAdaptor
-from torchsdm.data import LabelledStates
 from torchsdm.errors import MissingExtraError, TrainingError
-from torchsdm.training import Learner, LossRecord, Part, Training, TrainingData, TrainingSettings, Use, random_generator
+from torchsdm.training import Learner, LossRecord, Part, TrainingSettings, Use, random_generator
 from torchsdm.validation import (
     Array,
     ArrayLike,
@@ -29,8 +26,6 @@ from torchsdm.validation import (
     check_hidden_states,
     check_positive,
 )
-
-Self = TypeVar("Self", bound="VBLLClassifier")
 
 KINDS = ("discriminative", "generative")
 WEIGHT_DECAY = 1e-4  #: of AdamW, for all but the last layer
@@ -94,26 +89,6 @@ class VBLLClassifier(RoundsClassifier):
     learning_rate: float = 1e-5
     random_state: RandomState = None
     device: str | None = None
-    _: KW_ONLY
-    standardization: str = "scalar"
-    calibration_size: float = 0.5
-    patience: int | None = None
-    checkpoint: str | Path | None = None
-    verbose: bool = False
-    backend: Backend = None
-
-    def fit(
-        self: Self,
-        X: ArrayLike,
-        y: ArrayLike | None = None,
-        calibration: LabelledStates | tuple[ArrayLike, ArrayLike] | None = None,
-        *,
-        seed: int | None = None,
-    ) -> Self:
-        """Train the rounds and keep the best epoch; parameters as in ``CrossEntropyClassifier.fit``."""
-        super().fit(X, y, calibration, seed=seed)
-        self.alphas_ = np.sort(np.array(check_alphas(self.alpha, "VBLLClassifier.fit")))
-        return self
 
     def decide(self, X: ArrayLike) -> Decisions:
         """Decide on each input: the label, and at which alphas its predictive probability is high enough."""
@@ -128,9 +103,8 @@ class VBLLClassifier(RoundsClassifier):
         """The predictive probabilities p(y | x) (N, C)."""
         return self.decide(X).probabilities
 
-    def _training(self, data: TrainingData, n_classes: int) -> Training:
-        options = {"kind": self.kind, "regularization_factor": float(self.regularization_factor)}
-        return Training(VBLLLearner, data, self._settings(n_classes), self.random_seed_, options)
+    def _learner(self) -> tuple[type[Learner], dict[str, Any]]:
+        return VBLLLearner, {"kind": self.kind, "regularization_factor": float(self.regularization_factor)}
 
     def _probabilities(self, states: Tensor) -> Array:
         probabilities: Array = self.network_.probabilities(self.network_.encode_exactly(states)).cpu().numpy()
@@ -143,7 +117,7 @@ class VBLLClassifier(RoundsClassifier):
         super()._check_parameters(caller)
         check_choice(self.kind, KINDS, "kind", caller)
         check_positive(self.regularization_factor, "regularization_factor", caller)
-        check_alphas(self.alpha, caller)
+        self.alphas_ = np.sort(np.array(check_alphas(self.alpha, caller)))
 
 
 class VBLLNetwork(nn.Module):

@@ -57,7 +57,8 @@ def undo(model: str, versions: tuple[int, ...], dry_run: bool, who: str, why: st
         undone = [entry.details["version"] for entry in draft.entries]
         after = standing(draft.classifier)
         if not as_json:
-            click.echo("\n".join([f"{model}: {_listed(undone)} undone.", *change_lines(before, after)]))
+            said = f"change{'s' if len(undone) > 1 else ''} {', '.join(map(str, undone))}"
+            click.echo("\n".join([f"{model}: {said} undone.", *change_lines(before, after)]))
         if not dry_run:
             live.commit(draft, who=who, why=why)
     classifier = draft.classifier
@@ -99,7 +100,3 @@ def _line(change: Change) -> str:
     undone = "" if change.undone_by is None else f" [undone by {change.undone_by}]"
     why = f": {change.why}" if change.why else ""
     return f"{change.version:>5}  {change.at}  {change.who}  {change.what}{about}{why}{undone}"
-
-
-def _listed(versions: list[int]) -> str:
-    return f"change{'s' if len(versions) > 1 else ''} {', '.join(map(str, versions))}"

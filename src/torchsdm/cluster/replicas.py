@@ -39,14 +39,7 @@ def map_in_order(
 ) -> Iterator[Answer]:
     """The answer to every piece, in order; they are read only as far ahead as replicas can use them.
 
-    Parameters
-    ----------
-    backend : RayBackend
-    make : callable
-        Makes what answers a piece; called once per replica, with the threads of the backend. It is sent to a node once.
-    pieces : iterable
-    device_type : str
-        With 'cuda', a replica has a GPU.
+    ``make`` makes what answers a piece: once per replica, with the threads of the backend; it is sent to a node once.
     """
     pool = _Pool(backend, make, device_type)
     try:
@@ -173,5 +166,5 @@ def device_type(reader: BlockReader) -> str:
 def _reading(
     reader: BlockReader,
 ) -> Callable[[tuple[int, Sequence[Document]]], tuple[int, ExtractedStates]]:
-    extraction = reader.load()
-    return lambda numbered: (numbered[0], extraction.extract(numbered[1], lambda _: None, reader.source))
+    extraction = reader.extraction
+    return lambda numbered: (numbered[0], extraction.extract(numbered[1], source=reader.source))

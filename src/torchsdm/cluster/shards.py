@@ -144,14 +144,8 @@ class Shard:
 class Shards:
     """The shards of a cluster, as the process that asks them sees them. Several supports may use the same ones.
 
-    Parameters
-    ----------
-    n_shards : int, optional
-        By default one for each node that can take one.
-    n_threads : int
-        Threads of each shard. It still reserves one processor, so that a lost shard finds room on other nodes.
-    patience : float
-        Seconds that a lost shard may take to be back on another node before ``ClusterError`` is raised.
+    By default there is one for each node that can take one. A shard reserves one processor, whatever its threads, so
+    that a lost one finds room on another node; it has ``patience`` seconds for that before ``ClusterError`` is raised.
     """
 
     def __init__(self, n_shards: int | None = None, *, n_threads: int = 1, patience: float = PATIENCE) -> None:

@@ -62,11 +62,6 @@ class State:
         return tuple(torch.cat(values).to(torch.int64) for values in zip(*marks, strict=True))
 
     @cached_property
-    def names(self) -> dict[int, StateName]:
-        """The name of this state for each shard that has points."""
-        return {shard: name for shard, (_, name) in self.known.items()}
-
-    @cached_property
     def known(self) -> dict[int, tuple[Recipe, StateName]]:
         """The recipe and name of this state for each shard that has points."""
         found = {}
@@ -85,7 +80,7 @@ class State:
     @property
     def is_on_one(self) -> bool:
         """Whether a single shard has all points."""
-        return len(self.names) == 1
+        return len(self.known) == 1
 
     @cached_property
     def rows_at_once(self) -> int:
@@ -135,7 +130,7 @@ class ShardedSupport(Support):
                     block = Block(stored, first, stop)
                 placed.append(Placed(shard, block))
         spread = cls(State(shards, support.centre.cpu(), tuple(placed)), support.dtype)
-        spread._ids = support._ids
+        spread.names = support.names
         return spread
 
     def __len__(self) -> int:
@@ -212,7 +207,7 @@ class ShardedSupport(Support):
 
         While some batches are in their second round, others are in their first.
         """
-        shards, names = self._state.shards, self._state.names.items()
+        shards, names = self._state.shards, [(shard, name) for shard, (_, name) in self._state.known.items()]
 
         def both_rounds() -> Iterator[tuple[None, list[Any]]]:
             ((shard, name),) = names
@@ -312,7 +307,7 @@ class RowsOnShards(IndexedRows):
         shards = self.state.shards
         rows = torch.cat([part.rows for part in wanted.parts])
         there = shards.put(rows.numpy())
-        answers = [shards.ask("find_rows", shard, name, there) for shard, name in self.state.names.items()]
+        answers = [shards.ask("find_rows", shard, name, there) for shard, (_, name) in self.state.known.items()]
         for answer in shards.gathered(answers):
             found |= {row: max(place, found.get(row, -1)) for row, place in answer.items()}
         return found

@@ -24,7 +24,6 @@ from torchsdm.core.region import (
     Target,
     by_number,
     capped,
-    check_alpha_setting,
     check_control,
     check_target,
     check_targets,
@@ -33,7 +32,7 @@ from torchsdm.core.region import (
     smallest,
     target_of,
 )
-from torchsdm.core.signals import ClassEcdfs, Familiarity, Signals, dkw_epsilon, effective_sample_sizes, log_odds
+from torchsdm.core.signals import ClassEcdfs, Familiarity, dkw_epsilon, effective_sample_sizes, log_odds
 
 __all__ = [
     "SOFTMAX_DISTANCE_QUANTILE",
@@ -53,11 +52,9 @@ __all__ = [
     "SDMDecisions",
     "SDMLogActivation",
     "SDMLoss",
-    "Signals",
     "Target",
     "by_number",
     "capped",
-    "check_alpha_setting",
     "check_control",
     "check_target",
     "check_targets",

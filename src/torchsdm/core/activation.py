@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from torchsdm.errors import InvalidInputError
-from torchsdm.validation import ArrayLike, as_float_tensor, as_integer_tensor, as_tensor, check_range, check_shape
+from torchsdm.validation import ArrayLike, as_tensor, check_range, check_shape
 
 Signal: TypeAlias = "Tensor | float"  # q or d of every point (N,), or one number for all
 SOFTMAX_SIMILARITY = math.e - 2  #: the q that, with d = 1, turns the SDM activation into softmax
@@ -78,7 +78,7 @@ def sdm_loss(
     """SDM loss (Eq. 7): the mean over points of ``-log_(2 + q) sdm(z')_y``."""
     z, q, d = _check_signals(logits, similarity, distance_quantile, "sdm_loss")
     check_shape(z, (None, None), "logits", "sdm_loss")
-    y = as_integer_tensor(labels, "labels", "sdm_loss", shape=(len(z),), like=z)
+    y = as_tensor(labels, "labels", "sdm_loss", kind="integer", shape=(len(z),), like=z)
     check_range(y, 0, z.shape[1] - 1, "labels", "sdm_loss")
     return sdm_losses(z, y, q, d).mean()
 
@@ -126,7 +126,7 @@ class SDMLoss(nn.Module):
 def _check_signals(
     logits: ArrayLike, similarity: ArrayLike | float, distance_quantile: ArrayLike | float, caller: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    z = as_float_tensor(logits, "logits", caller)
+    z = as_tensor(logits, "logits", caller, kind="real")
     if z.ndim == 0:
         raise InvalidInputError(f"'logits' of {caller} must have a last axis of classes. Got a single number.")
     q = as_tensor(similarity, "similarity", caller).to(z.device)

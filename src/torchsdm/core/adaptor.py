@@ -203,12 +203,14 @@ class ExemplarAdaptor(Adaptor):
         return torch.cat([logits / self.output.weight.diagonal(), exemplars[:, self.n_classes :]], dim=1)
 
     def _exemplars(self, standardised: Tensor) -> Tensor:
-        return _pool(self.filters(standardised))
+        values: Tensor = self.filters(standardised)
+        return values.amax(dim=1) if values.ndim == 3 else values  # the largest of all positions
 
     def _exemplars_exact(self, hidden_states: Tensor) -> Tensor:
         rows = hidden_states.reshape(-1, hidden_states.shape[-1])  # (N * positions, D)
         values = invariant_linear(rows, self.filters.weight, self.filters.bias, self.mean, self.scale)
-        return _pool(values.reshape(*hidden_states.shape[:-1], self.n_filters))
+        values = values.reshape(*hidden_states.shape[:-1], self.n_filters)
+        return values.amax(dim=1) if values.ndim == 3 else values
 
 
 class IdentityAdaptor(Adaptor):
@@ -257,7 +259,7 @@ def restore_adaptor(kind: str, n_inputs: int, n_classes: int, n_filters: int, we
 
 
 class _Linear(nn.Linear):
-    """A linear layer without initial weights: torch's default generator is left as it is."""
+    """A linear layer without initial weights: torch's generator is left as it is, as ``skip_init`` leaves it slowly."""
 
     def reset_parameters(self) -> None:
         """Leave the weights to ``_linear``."""
@@ -270,8 +272,3 @@ def _linear(n_in: int, n_out: int, generator: torch.Generator | None) -> nn.Line
     nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
     nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
     return layer
-
-
-def _pool(values: Tensor) -> Tensor:
-    """Max over positions, if there are any: (N, positions, M) -> (N, M)."""
-    return values.amax(dim=1) if values.ndim == 3 else values

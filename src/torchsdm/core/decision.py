@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from torchsdm.core.activation import log_activation, rescaled_similarity
-from torchsdm.core.region import HighReliabilityRegion
-from torchsdm.core.signals import ClassEcdfs, Signals, distance_quantile_band, dkw_epsilon, effective_sample_sizes
+from torchsdm.core.region import HighReliabilityRegion, Target
+from torchsdm.core.signals import ClassEcdfs, dkw_epsilon, effective_sample_sizes
 from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError, MissingSignalError
+from torchsdm.matching import Match
 from torchsdm.validation import Array
 from torchsdm.wording import counted
 
@@ -263,7 +264,8 @@ class SDMDecisions(Decisions):
     def _at(self, column: Array) -> dict[str, Any]:
         alphas = self.alphas[column]
         rests_on = (self.logits, self.similarity, self.distance_quantile, self.effective_sample_sizes)
-        band = _band(*(torch.tensor(np.ascontiguousarray(values)) for values in rests_on), alpha=float(alphas[0]))
+        z, *signals = (torch.tensor(np.ascontiguousarray(values)) for values in rests_on)
+        band = _band(float(alphas[0]), z.double(), *signals)
         lower = _admission("admitted_lower", self.admitted_lower_at[:, column], alphas)
         return super()._at(column) | lower | {name: values.numpy() for name, values in band.items()}
 
@@ -279,23 +281,23 @@ class CalibrationScores:
 
 def decide(
     logits: Tensor,
-    signals: Signals,
+    match: Match,
     calibration: CalibrationScores,
     regions: Sequence[HighReliabilityRegion],
     classes: Array,
 ) -> SDMDecisions:
-    """Decide on points from their logits and signals; all in float64, each row independent of the batch."""
-    z, q, d = logits.double(), signals.similarity, signals.distance_quantile
+    """Decide on points from their logits and what matching found; in float64, each row independent of the batch."""
+    z, q, d = logits.double(), match.similarity, calibration.ecdfs.distance_quantile(match.nearest_distance)
     y_hat = z.argmax(dim=1)
     probabilities = log_activation(z, q, d).exp()
-    confidence = _of_prediction(probabilities, z)
+    confidence = probabilities.gather(1, y_hat[:, None]).squeeze(1)
     q_rescaled = rescaled_similarity(q, confidence)
     sizes = effective_sample_sizes(calibration.rescaled_similarity, calibration.labels, q_rescaled, z.shape[1])
 
     regions = sorted(regions, key=lambda region: region.alpha)
     bands, admitted_at, admitted_lower_at = [], [], []
     for region in regions:
-        band = _band_of(region, logits, q, d, sizes)
+        band = _band(region.target, z, q, d, sizes)
         bands.append(band)
         admitted_at.append(region.admits(q_rescaled, y_hat, confidence))
         admitted_lower_at.append(region.admits(band["rescaled_similarity_lower"], y_hat, band["confidence_lower"]))
@@ -306,15 +308,15 @@ def decide(
             shown[admits] = position
 
     columns = {
-        "out_of_distribution": signals.out_of_distribution,
+        "out_of_distribution": (q == 0) | (d == 0),
         "probabilities": probabilities,
         "confidence": confidence,
         "logits": logits,
         "similarity": q,
-        "nearest_distance": signals.nearest_distance,
-        "nearest_index": signals.nearest_index,
+        "nearest_distance": match.nearest_distance,
+        "nearest_index": match.nearest_index,
         "distance_quantile": d,
-        "class_distance_quantile": calibration.ecdfs.class_distance_quantile(signals.nearest_distance, y_hat),
+        "class_distance_quantile": calibration.ecdfs.class_distance_quantile(match.nearest_distance, y_hat),
         "rescaled_similarity": q_rescaled,
         "effective_sample_sizes": sizes,
         **{name: torch.stack([band[name] for band in bands]).gather(0, shown[None])[0] for name in bands[0]},
@@ -330,24 +332,29 @@ def decide(
     )
 
 
-def largest_admitting_alpha(admitted_at: Array, alphas: Array) -> Array:
-    """The largest alpha that admits each row (N,), NaN if none does."""
-    return np.where(admitted_at.any(axis=1), np.where(admitted_at, alphas, -np.inf).max(axis=1), np.nan)
-
-
 def _admission(kind: str, admitted_at: Array, alphas: Array) -> dict[str, Any]:
     """The three fields of one kind of admission, 'admitted' or 'admitted_lower'."""
-    largest = largest_admitting_alpha(admitted_at, alphas)
-    return {kind: ~np.isnan(largest), f"{kind}_alpha": largest, f"{kind}_at": admitted_at}
+    admitted = admitted_at.any(axis=1)
+    largest = np.where(admitted, np.where(admitted_at, alphas, -np.inf).max(axis=1), np.nan)
+    return {kind: admitted, f"{kind}_alpha": largest, f"{kind}_at": admitted_at}
 
 
-def _band(logits: Tensor, q: Tensor, d: Tensor, sizes: Tensor, *, alpha: float) -> dict[str, Tensor]:
-    """The band around d at one alpha, and what follows from d at its ends (appendix A.5)."""
-    z = logits.double()
-    epsilon = dkw_epsilon(sizes, alpha)
-    d_lower, d_upper = distance_quantile_band(d, epsilon)
+def _band(target: Target, z: Tensor, q: Tensor, d: Tensor, sizes: Tensor) -> dict[str, Tensor]:
+    """The band around d, and what follows from d at its ends (appendix A.5).
+
+    Where classes have targets of their own, each row's is that of its prediction.
+    """
+    y_hat = z.argmax(dim=1, keepdim=True)
+    if isinstance(target, tuple):
+        alphas = sorted(set(target))
+        of_class = torch.tensor([alphas.index(alpha) for alpha in target], device=z.device)
+        epsilons = torch.stack([dkw_epsilon(sizes, alpha) for alpha in alphas])
+        epsilon = epsilons.gather(0, of_class[y_hat].T)[0]
+    else:
+        epsilon = dkw_epsilon(sizes, target)
+    d_lower, d_upper = (d - epsilon).clamp(min=0.0), (d + epsilon).clamp(max=1.0)
     confidence_lower, confidence_upper = (
-        _of_prediction(log_activation(z, q, end).exp(), z) for end in (d_lower, d_upper)
+        log_activation(z, q, end).exp().gather(1, y_hat).squeeze(1) for end in (d_lower, d_upper)
     )
     return {
         "dkw_epsilon": epsilon,
@@ -357,22 +364,6 @@ def _band(logits: Tensor, q: Tensor, d: Tensor, sizes: Tensor, *, alpha: float) 
         "confidence_upper": confidence_upper,
         "rescaled_similarity_lower": rescaled_similarity(q, confidence_lower),
     }
-
-
-def _band_of(region: HighReliabilityRegion, logits: Tensor, q: Tensor, d: Tensor, sizes: Tensor) -> dict[str, Tensor]:
-    """The band of a region; where classes have targets of their own, each row's is that of its prediction."""
-    if not region.class_alphas:
-        return _band(logits, q, d, sizes, alpha=region.alpha)
-    targets = sorted(set(region.class_alphas))
-    bands = [_band(logits, q, d, sizes, alpha=alpha) for alpha in targets]
-    of_class = torch.tensor([targets.index(alpha) for alpha in region.class_alphas], device=logits.device)
-    of_row = of_class[logits.argmax(dim=1)][None]
-    return {name: torch.stack([band[name] for band in bands]).gather(0, of_row)[0] for name in bands[0]}
-
-
-def _of_prediction(per_class: Tensor, logits: Tensor) -> Tensor:
-    """The value of the predicted class, (N, C) -> (N,)."""
-    return per_class.gather(1, logits.argmax(dim=1, keepdim=True)).squeeze(1)
 
 
 def _plain(value: Any) -> Any:

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from torchsdm.errors import EmptyClassWarning, InvalidInputError, warn_user
-from torchsdm.matching import Match
-from torchsdm.validation import Array, ArrayLike, as_integer_tensor, as_tensor, check_alpha
+from torchsdm.validation import Array, ArrayLike, as_tensor, check_alpha
 
 
 @dataclass(frozen=True)
@@ -52,13 +51,12 @@ class ClassEcdfs:
         distance = as_tensor(nearest_distance, "nearest_distance", caller, shape=(None,)).double()
         n = (len(distance),)
         q = as_tensor(similarity, "similarity", caller, shape=n, like=distance)
-        y = as_integer_tensor(labels, "labels", caller, shape=n, like=distance)
+        y = as_tensor(labels, "labels", caller, kind="integer", shape=n, like=distance)
         if bool(torch.isnan(distance).any()) or bool((distance < 0).any()):
             raise InvalidInputError(f"'nearest_distance' of {caller} must be distances. Got NaN or negative values.")
         in_distribution = q > 0
         ecdfs = cls(sorted_by_class(distance[in_distribution], y[in_distribution], n_classes))
-        warning = ecdfs.warning(class_names)
-        if warn and warning is not None:
+        if warn and (warning := ecdfs.warning(class_names)) is not None:
             warn_user(warning)
         return ecdfs
 
@@ -91,18 +89,17 @@ class ClassEcdfs:
         that is not yet predicted, or one of many small ones, could never be learned (docs/decisions/0010).
         """
         distance = as_tensor(nearest_distance, "nearest_distance", "ClassEcdfs.distance_quantile").double().contiguous()
+        known = self.sorted_distances
+        if pool_small:
+            small = [distances for distances in known if 0 < len(distances) < self.n_classes]
+            known = tuple(distances for distances in known if len(distances) >= self.n_classes)
+            known += (torch.cat(small).sort().values,) if small else ()
         quantile = torch.ones_like(distance)
-        for distances in self._with_small_pooled() if pool_small else self.sorted_distances:
+        for distances in known:
             if len(distances) == 0:
                 return torch.zeros_like(distance)
             quantile = torch.minimum(quantile, _share_no_nearer(distances, distance))
         return quantile
-
-    def _with_small_pooled(self) -> tuple[Tensor, ...]:
-        """The distances of each class, but in one those of all classes with fewer points than there are classes."""
-        large = tuple(distances for distances in self.sorted_distances if len(distances) >= self.n_classes)
-        small = [distances for distances in self.sorted_distances if 0 < len(distances) < self.n_classes]
-        return (*large, torch.cat(small).sort().values) if small else large
 
     def class_distance_quantile(self, nearest_distance: Tensor, classes: Tensor) -> Tensor:
         """d within one class for each point (N,), here ``classes`` (N,): ``1 - #{x in c : x < d_nearest} / n_c``.
@@ -121,34 +118,6 @@ def _share_no_nearer(known: Tensor, distance: Tensor) -> Tensor:
     """1 - #{x in known : x < distance} / n."""
     n_nearer = torch.searchsorted(known.to(distance.device), distance)
     return (len(known) - n_nearer).double() / len(known)
-
-
-@dataclass(frozen=True)
-class Signals:
-    """Similarity q and distance quantile d of each point, with the nearest support point; all (N,)."""
-
-    similarity: Tensor
-    nearest_distance: Tensor
-    nearest_index: Tensor
-    distance_quantile: Tensor
-
-    @classmethod
-    def of(cls, match: Match, ecdfs: ClassEcdfs, *, pool_small: bool = False) -> Signals:
-        """Rank the nearest distances of a match within the class-wise eCDFs (``pool_small``: small ones together)."""
-        return cls(
-            match.similarity,
-            match.nearest_distance,
-            match.nearest_index,
-            ecdfs.distance_quantile(match.nearest_distance, pool_small=pool_small),
-        )
-
-    @property
-    def out_of_distribution(self) -> Tensor:
-        """The paper's q = 0 or d = 0: the nearest support point does not match, or is too far away.
-
-        Too far is beyond every calibration point with q > 0 of some class. A part of genuine data is among them, too.
-        """
-        return (self.similarity == 0) | (self.distance_quantile == 0)
 
 
 def rows_by_class(labels: Tensor, n_classes: int) -> tuple[Tensor, ...]:
@@ -177,7 +146,7 @@ def effective_sample_sizes(
     caller = "effective_sample_sizes"
     calibration = as_tensor(calibration_rescaled_similarity, "calibration_rescaled_similarity", caller).double()
     n = tuple(calibration.shape)
-    labels = as_integer_tensor(calibration_labels, "calibration_labels", caller, shape=n, like=calibration)
+    labels = as_tensor(calibration_labels, "calibration_labels", caller, kind="integer", shape=n, like=calibration)
     q_rescaled = as_tensor(rescaled_similarity, "rescaled_similarity", caller, shape=(None,), like=calibration)
     q_rescaled = q_rescaled.double().contiguous()
     by_class = sorted_by_class(calibration, labels, n_classes)
@@ -195,11 +164,6 @@ def dkw_epsilon(effective_sample_sizes: ArrayLike, alpha: float) -> Tensor:
     if alpha == 1.0:
         return torch.ones_like(n_min)
     return (math.log(2 / (1 - alpha)) / (2 * n_min)).sqrt().clamp(max=1.0)  # n_min = 0 gives infinity, so 1
-
-
-def distance_quantile_band(distance_quantile: Tensor, epsilon: Tensor) -> tuple[Tensor, Tensor]:
-    """Lower and upper distance quantile: ``max(d - epsilon, 0)`` and ``min(d + epsilon, 1)``."""
-    return (distance_quantile - epsilon).clamp(min=0.0), (distance_quantile + epsilon).clamp(max=1.0)
 
 
 FEWEST = 20  #: calibration points with a prediction, to be ranked among them alone

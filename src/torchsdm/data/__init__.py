@@ -3,8 +3,14 @@
 from torchsdm.data._rows import Place, Unreadable, csv_rows
 from torchsdm.data.documents import BadRow, BadRows, Document, Documents
 from torchsdm.data.folder import FolderWriter, folder_origin, n_stored_rows
-from torchsdm.data.labelled import LabelledStates, join_states
-from torchsdm.data.origin import ModelOrigin, PoolingOrigin, PromptOrigin, StatesOrigin
+from torchsdm.data.labelled import (
+    LabelledStates,
+    ModelOrigin,
+    PoolingOrigin,
+    PromptOrigin,
+    StatesOrigin,
+    join_states,
+)
 from torchsdm.data.source import STANDARD_INPUT, Source, is_states_folder
 from torchsdm.data.states import USUAL_NAMES, read_states, state_blocks, state_of, states_of, usual_shape
 from torchsdm.data.store import ExtractedStates, StatesStore, digest

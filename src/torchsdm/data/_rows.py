@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 import zlib
 from collections import Counter
@@ -29,16 +30,10 @@ class Place(str):
     line: int
     """The line of a file of texts, the row of a table or of arrays, counted from 1."""
 
-    @classmethod
-    def of(cls, words: str, line: int) -> Place:
-        """The place that some words name."""
-        place = cls(words)
+    def __new__(cls, words: str, line: int = 0) -> Place:  # by default, since copies are given it later
+        place = super().__new__(cls, words)
         place.line = line
         return place
-
-    def within(self, file: str) -> Place:
-        """The same place with the name of its file, where the input has several."""
-        return self.of(f"{file} {self}", self.line)
 
 
 class Unreadable(str):
@@ -52,43 +47,48 @@ Row: TypeAlias = "tuple[str, Mapping[str, Any] | Unreadable]"
 ReadRow: TypeAlias = "tuple[str, Mapping[str, Any]]"
 
 
-def text_lines(path: Path) -> Iterator[str]:
-    """The lines of a text file, compressed or not; bytes that are not UTF-8 become surrogates (see ``not_utf8``)."""
-    open_it = gzip.open if path.suffix == ".gz" else open
+def text_lines(name: str | Path, stream: IO[bytes] | None = None) -> Iterator[tuple[str, Unreadable | None]]:
+    """The lines of a text file, compressed or not, or of a stream that stays open.
+
+    Each comes with what is wrong if it is not UTF-8; bytes that are not are surrogates in it.
+    """
     number = 0
     try:
-        with open_it(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-            for line in stream_lines(file, path):
-                number += 1
-                yield line
+        binary = stream or (gzip.open if Path(name).suffix == ".gz" else open)(name, "rb")
+        file = io.TextIOWrapper(binary, encoding="utf-8-sig", errors="surrogateescape", newline="")
+        try:
+            for number, line in enumerate(iter(partial(file.readline, LONGEST_LINE + 1), ""), start=1):
+                if len(line) > LONGEST_LINE:  # a compressed file may be a thousand times as long as it looks
+                    raise InvalidInputError(f"{name}, line {number}: longer than {LONGEST_LINE:,} characters.")
+                fault = None
+                try:
+                    if not line.isascii():
+                        line.encode("utf-8", "surrogateescape").decode()
+                except UnicodeDecodeError as error:
+                    fault = Unreadable(f"not UTF-8 ({error.reason})")
+                yield line, fault
+        finally:
+            file.detach() if stream else file.close()
     except (OSError, EOFError, zlib.error) as error:
-        raise InvalidInputError(f"{path} cannot be read beyond line {number}: {error}.") from error
+        raise InvalidInputError(f"{name} cannot be read beyond line {number}: {error}.") from error
 
 
-def stream_lines(file: IO[str], name: object) -> Iterator[str]:
-    """The lines of an open file, none of them too long to be held in memory."""
-    for number, line in enumerate(iter(partial(file.readline, LONGEST_LINE + 1), ""), start=1):
-        if len(line) > LONGEST_LINE:  # a compressed file may be a thousand times as long as it looks
-            raise InvalidInputError(f"{name}, line {number}: longer than {LONGEST_LINE:,} characters.")
-        yield line
-
-
-def not_utf8(line: str) -> Unreadable | None:
-    """What is wrong with a line that is not UTF-8; None for any other."""
-    if line.isascii():
-        return None
-    try:
-        line.encode("utf-8", "surrogateescape").decode()
-    except UnicodeDecodeError as error:
-        return Unreadable(f"not UTF-8 ({error.reason})")
-    return None
-
-
-def json_rows(lines: Iterable[str]) -> Iterator[Row]:
+def json_rows(lines: Iterable[tuple[str, Unreadable | None]]) -> Iterator[Row]:
     """The objects of JSON lines; blank lines are skipped."""
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            yield Place.of(f"line {number}", number), not_utf8(line) or _json_object(line)
+    for number, (line, fault) in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        row: Any = fault
+        if fault is None:
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                row = Unreadable(f"not valid JSON ({error.msg})")
+            except (ValueError, RecursionError) as error:  # a number or nesting beyond Python's limits
+                row = Unreadable(f"not usable as JSON ({error})")
+        if not isinstance(row, (dict, Unreadable)):
+            row = Unreadable(f"expected a JSON object. Got {type(row).__name__}")
+        yield Place(f"line {number}", number), row
 
 
 def readable_rows(rows: Iterable[Row], name: object) -> Iterator[ReadRow]:
@@ -105,16 +105,6 @@ def usual_keys(rows: Sequence[Mapping[str, Any]], share: float = 0.5) -> list[st
     return [key for key, n in counts.items() if n > share * len(rows)]
 
 
-def _json_object(line: str) -> dict[str, Any] | Unreadable:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        return Unreadable(f"not valid JSON ({error.msg})")
-    except (ValueError, RecursionError) as error:  # a number or nesting beyond Python's limits
-        return Unreadable(f"not usable as JSON ({error})")
-    return row if isinstance(row, dict) else Unreadable(f"expected a JSON object. Got {type(row).__name__}")
-
-
 # --- CSV -------------------------------------------------------------------------------------------------------------
 
 
@@ -128,8 +118,8 @@ def delimited_rows(path: Path, delimiter: str) -> Iterator[Row]:
     number, faults = 1, list[Unreadable]()
 
     def lines() -> Iterator[str]:
-        for line in text_lines(path):
-            faults.extend(filter(None, [not_utf8(line)]))
+        for line, fault in text_lines(path):
+            faults.extend([] if fault is None else [fault])
             yield line
 
     try:
@@ -141,7 +131,7 @@ def delimited_rows(path: Path, delimiter: str) -> Iterator[Row]:
             if faults and not columns:
                 raise InvalidInputError(f"{path}, line {number}: {faults[0]}.")
             if values and columns:  # no values: a blank line
-                yield Place.of(f"line {number}", number), faults[0] if faults else dict(zip_longest(columns, values))
+                yield Place(f"line {number}", number), faults[0] if faults else dict(zip_longest(columns, values))
             if not columns:
                 columns = values
                 refuse_twins(columns, str(path))
@@ -189,7 +179,7 @@ def parquet_rows(path: Path, keys: Sequence[str | None] = (), size: int = PARQUE
                     columns[-1] = [named(classes[name], label) for label in columns[-1]]
             for values in zip(*columns, strict=True):
                 number += 1
-                yield Place.of(f"row {number}", number), dict(zip(batch.schema.names, values, strict=True))
+                yield Place(f"row {number}", number), dict(zip(batch.schema.names, values, strict=True))
 
 
 def _arrow_value(scalar: Any) -> Any:
@@ -224,19 +214,18 @@ NO_LABEL = -1  # by which a dataset marks a row without a label
 
 
 def class_names(features: Any) -> dict[str, Sequence[str]]:
-    """The names by column, from the features of a dataset, or what it writes of them into a file."""
-    columns = features.items() if isinstance(features, Mapping) else ()
-    return {column: names for column, feature in columns if (names := feature_names(feature)) is not None}
+    """The names of each ``ClassLabel`` by column, from the features of a dataset, or what it writes of them to a file.
 
-
-def feature_names(feature: Any) -> Sequence[str] | None:
-    """The names of a ``ClassLabel``; None for any other feature, and if its names are just the numbers."""
-    stored = feature if isinstance(feature, Mapping) else {}
-    kind = stored.get("_type", type(feature).__name__)
-    names = stored.get("names") or getattr(feature, "names", None)
-    if kind != "ClassLabel" or not isinstance(names, Sequence) or list(names) == [str(n) for n in range(len(names))]:
-        return None
-    return names
+    Names that are just the numbers are left out.
+    """
+    found: dict[str, Sequence[str]] = {}
+    for column, feature in features.items() if isinstance(features, Mapping) else ():
+        stored = feature if isinstance(feature, Mapping) else {}
+        names: Any = stored.get("names") or getattr(feature, "names", None)
+        is_class_label = stored.get("_type", type(feature).__name__) == "ClassLabel" and isinstance(names, Sequence)
+        if is_class_label and list(names) != [str(number) for number in range(len(names))]:
+            found[column] = names
+    return found
 
 
 def parquet_class_names(schema: Any) -> dict[str, Sequence[str]]:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -166,32 +166,22 @@ class Documents:
         check_choice(problems, ("raise", "skip", "reject"), "problems", "Documents")
         check_choice(repeated, ("warn", "keep", "drop"), "repeated", "Documents")
         self._problems, self._drop, self._warn = problems, repeated == "drop", repeated == "warn"
-        rejects = problems == "reject"
         self._needs_answers = bool(answer) or answers is not None
         beside = {"label": labels, "id": ids, "answer": answers}
         self._source = _source_of(source, {name: values for name, values in beside.items() if values is not None})
         self.name = self._source.name
         """The file, or the kind of object that the documents come from."""
         parts = {"text": text, "label": label, "id": id, "answer": answer}
-        self._columns = self._source.choose_columns(parts, usual=rejects)
+        self._columns = self._source.choose_columns(parts, usual=problems == "reject")
+        self.has_labels = self._columns["label"] is not None
+        """Whether the source has labels."""
+        self.has_ids = self._columns["id"] is not None
+        """Whether the source has ids; if not, documents are numbered."""
+        self.has_answers = self._columns["answer"] is not None
+        """Whether the source has answers."""
         names = {"label": label, "id": id}
         self._unseen = [part for part, name in names.items() if name is None and self._columns[part] is None]
         self._report: DocumentReport | None = None
-
-    @property
-    def has_labels(self) -> bool:
-        """Whether the source has labels."""
-        return self._columns["label"] is not None
-
-    @property
-    def has_ids(self) -> bool:
-        """Whether the source has ids; if not, documents are numbered."""
-        return self._columns["id"] is not None
-
-    @property
-    def has_answers(self) -> bool:
-        """Whether the source has answers."""
-        return self._columns["answer"] is not None
 
     @property
     def report(self) -> DocumentReport:
@@ -219,39 +209,104 @@ class Documents:
         if again.fingerprint != expected:
             raise InvalidInputError(f"{self.name} changed while it was being read. Start again.")
 
-    def blocks(self, size: int) -> Iterator[list[Document]]:
-        """The documents in lists of ``size``; the last one may be shorter."""
-        check_positive(size, "size", "Documents.blocks", integer=True)
-        return _blocks(self, size)
+    def blocks(self, size: int, bad: BadRows | None = None) -> Iterator[list[Document]]:
+        """The documents in lists of ``size``; the last one may be shorter.
 
-    def blocks_in_passing(self, size: int, bad: BadRows) -> Iterator[list[Document]]:
-        """``blocks`` of the first pass, which is not repeated.
-
-        What cannot be used is noted in ``bad`` before the block that follows it. That there is nothing else, or a label
-        missing, is an error after the last block.
+        With ``bad``, this is the first pass, and is not repeated: what cannot be used is noted there before the block
+        that follows it. That there is nothing else, or a label missing, is an error after the last block.
         """
-        report = DocumentReport(bad_rows=bad)
-        yield from _blocks(self._pass(report, in_passing=True), size)
-        self._check(report)
+        check_positive(size, "size", "Documents.blocks", integer=True)
+        report = DocumentReport(bad_rows={} if bad is None else bad)
+        documents = iter(self) if bad is None else self._pass(report, in_passing=True)
+        yield from iter(lambda: list(islice(documents, size)), [])
+        if bad is not None:
+            self._check(report)
 
     def _pass(self, report: DocumentReport, *, in_passing: bool = False) -> Iterator[Document]:
         """The documents that are used; in passing, nothing is kept that only another pass could need."""
         digest = hashlib.sha256()
-        for document, problem, is_repeated in self._examined(report, in_passing):
-            if problem is not None:
-                report.problems.setdefault(problem, []).append(document.place)
-                name = document.id if is_storable_id(document.id) else document.number
-                report.bad_rows[document.number] = BadRow(document.number, document.place, problem, name)
-            elif not (is_repeated and self._drop):
-                report.n_documents += 1
-                if not in_passing:
-                    if document.answer is None:
-                        report.unanswered.append(document.place)
-                    report.label_counts[document.label] += 1
-                    parts = [document.id, document.text, document.label, document.answer]
-                    digest.update(hashlib.sha256(json.dumps(parts, default=repr).encode()).digest())
-                yield document
+        seen_ids: set[Any] = set()
+        seen_texts: dict[bytes, Any] = {}
+        column, rows = self._columns["label"], self._source.rows()
+        to_label = None if column is None else self._source.label_reader(column)
+        if self._problems != "reject":
+            rows = readable_rows(rows, self.name)
+        for number, (place, row) in enumerate(rows):
+            document = self._document(number, place, row, to_label, seen_ids)
+            if isinstance(document, BadRow):
+                report.problems.setdefault(document.problem, []).append(place)
+                report.bad_rows[number] = document
+                continue
+            if self.has_ids:
+                seen_ids.add(document.id)
+            if not in_passing:
+                content = json.dumps([document.text, document.answer]).encode()
+                key = hashlib.blake2b(content, digest_size=16).digest()
+                if key in seen_texts:
+                    report.repeated.append(place)
+                    if seen_texts[key] != document.label:
+                        report.contradicted.append(place)
+                    if self._drop:
+                        continue
+                seen_texts.setdefault(key, document.label)
+                if document.answer is None:
+                    report.unanswered.append(place)
+                report.label_counts[document.label] += 1
+                parts = [document.id, document.text, document.label, document.answer]
+                digest.update(hashlib.sha256(json.dumps(parts, default=repr).encode()).digest())
+            report.n_documents += 1
+            yield document
         report.fingerprint = digest.hexdigest()
+
+    def _document(
+        self,
+        number: int,
+        place: str,
+        row: Mapping[str, Any] | Unreadable,
+        to_label: Callable[[Any], Any] | None,
+        seen_ids: Collection[Any],
+    ) -> Document | BadRow:
+        """The document of a row, or why there is none."""
+        if isinstance(row, Unreadable):
+            return BadRow(number, place, str(row), number)
+        values = {
+            name: _plain(row.get(column), is_typed=self._source.is_typed or name == "text")
+            for name, column in self._columns.items()
+            if column is not None
+        }
+        if not self._needs_answers and not is_storable_text(values.get("answer")):
+            values.pop("answer", None)  # a column that happens to have this name
+        if to_label is not None and values["label"] is not None:
+            values["label"] = to_label(values["label"])
+        name = values.get("id", number)
+        late = next((part for part in self._unseen if part in row), None)
+        if late is not None and self._problems != "reject":  # even when skipping: otherwise it would be ignored
+            raise InvalidInputError(
+                f"{self.name}, {place}: a {late}, but the first document has none. Give it one too."
+            )
+        problem = self._problem_of(values, name, seen_ids)
+        if late is not None and problem is None:
+            problem = f"{late} where other documents have none"
+        if problem is not None:
+            return BadRow(number, place, problem, name if is_storable_id(name) else number)
+        return Document(values["text"], name, values.get("label"), values.get("answer"), place, number)
+
+    def _problem_of(self, values: Mapping[str, Any], name: Any, seen_ids: Collection[Any]) -> str | None:
+        for key in ("text", "answer") if self._needs_answers else ("text",):
+            value = values[key]
+            if value is None:
+                return f"no {key}"
+            if not isinstance(value, str):
+                return f"{key} that is not a string"
+            if not is_storable_text(value):
+                return f"{key} that UTF-8 cannot encode"
+            if not value.strip():
+                return f"empty {key}"
+        if self.has_labels and not is_storable_label(values["label"]):
+            return "no label" if values["label"] is None else "label that is neither text nor a number"
+        if not is_storable_id(name):
+            return "no id" if name is None else "id that is neither text nor an integer"
+        return "duplicate id" if name in seen_ids else None
 
     def _check(self, report: DocumentReport) -> None:
         kinds: dict[str, Collection[str]] = {"raise": report.problems, "skip": (), "reject": _LABEL_PROBLEMS}
@@ -268,78 +323,6 @@ class Documents:
             raise InvalidInputError(
                 f"{self.name} has no document that can be used{f': {explained}' * bool(explained)}."
             )
-
-    def _examined(
-        self, report: DocumentReport, in_passing: bool = False
-    ) -> Iterator[tuple[Document, str | None, bool]]:
-        """Each document with its problem, and whether its text is a duplicate (noted in the report)."""
-        seen_ids: set[Any] = set()
-        seen_texts: dict[bytes, Any] = {}
-        to_label = self._source.label_reader(self._columns["label"])
-        rows = self._source.rows()
-        for index, (place, row) in enumerate(rows if self._problems == "reject" else readable_rows(rows, self.name)):
-            if isinstance(row, Unreadable):
-                yield Document("", index, place=place, number=index), str(row), False
-                continue
-            values = {
-                name: _plain(row.get(column), is_typed=self._source.is_typed or name == "text")
-                for name, column in self._columns.items()
-                if column is not None
-            }
-            if not self._needs_answers and not is_storable_text(values.get("answer")):
-                values.pop("answer", None)  # a column that happens to have this name
-            label = to_label(values["label"]) if values.get("label") is not None else None
-            name = values.get("id", index)
-            late = next((part for part in self._unseen if part in row), None)
-            if late is not None and self._problems != "reject":  # even when skipping: otherwise it would be ignored
-                raise InvalidInputError(
-                    f"{self.name}, {place}: a {late}, but the first document has none. Give it one too."
-                )
-            problem = self._problem_of({**values, "label": label}, name, seen_ids)
-            if late is not None and problem is None:
-                problem = f"{late} where other documents have none"
-            text = values["text"] if problem is None else ""
-            document = Document(text, name, label, values.get("answer"), place, index)
-            if problem is not None:
-                yield document, problem, False
-                continue
-            if self.has_ids:
-                seen_ids.add(name)
-            if in_passing:
-                yield document, None, False
-                continue
-            key = hashlib.blake2b(json.dumps([text, document.answer]).encode(), digest_size=16).digest()
-            is_repeated = key in seen_texts
-            if is_repeated:
-                report.repeated.append(place)
-                if seen_texts[key] != label:
-                    report.contradicted.append(place)
-            seen_texts.setdefault(key, label)
-            yield document, None, is_repeated
-
-    def _problem_of(self, values: Mapping[str, Any], name: Any, seen_ids: set[Any]) -> str | None:
-        for key in ("text", "answer"):
-            if key == "answer" and not self._needs_answers:
-                continue
-            value = values[key]
-            if value is None:
-                return f"no {key}"
-            if not isinstance(value, str):
-                return f"{key} that is not a string"
-            if not is_storable_text(value):
-                return f"{key} that UTF-8 cannot encode"
-            if not value.strip():
-                return f"empty {key}"
-        if self.has_labels and not is_storable_label(values["label"]):
-            return "no label" if values["label"] is None else "label that is neither text nor a number"
-        if not is_storable_id(name):
-            return "no id" if name is None else "id that is neither text nor an integer"
-        return "duplicate id" if name in seen_ids else None
-
-
-def _blocks(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
-    documents = iter(documents)
-    return iter(lambda: list(islice(documents, size)), [])
 
 
 def _plain(value: Any, *, is_typed: bool) -> Any:
@@ -376,7 +359,8 @@ def _source_of(given: Any, beside: Mapping[str, Any]) -> Source:
     """What ``Documents`` takes; ``beside`` has the columns given separately with a list."""
     if not isinstance(given, (str, Path, Source)):
         return _in_memory(given, beside)
-    _refuse_beside(beside, "a file")
+    if beside:
+        _refuse_beside(beside, "a file")
     source = given if isinstance(given, Source) else _file_of(Path(given))
     if source.kind not in ("", *TEXT_KINDS):
         known = ", ".join(TEXT_KINDS)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import chain, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 
 from torchsdm.data.documents import Document
-from torchsdm.data.origin import StatesOrigin
+from torchsdm.data.labelled import StatesOrigin
 from torchsdm.data.source import MANIFEST_NAME
 from torchsdm.data.store import ExtractedStates, Make, block_name, read_block, write_block
 from torchsdm.errors import CheckpointError, InvalidInputError, ModelFileError, TorchSDMError
@@ -44,19 +44,9 @@ _LOCK_NAME = ".lock"
 class FolderWriter:
     """Writes the states of one run, resuming an earlier one. Use it as a context manager.
 
-    Parameters
-    ----------
-    directory : path
-        Created if missing. A folder made from another origin or other documents is refused.
-    origin : StatesOrigin
-    documents : str
-        The fingerprint of all documents.
-    n_rows : int
-        Documents in the whole run.
-    shard_size : int
-        Documents per block. A resumed run keeps the size it started with.
-    facts : mapping, optional
-        What is worth recording but does not affect states, such as versions.
+    The directory is created if missing; one made from another origin or other documents, of which ``documents`` is the
+    fingerprint, is refused. A block has ``shard_size`` documents; a resumed run keeps the size it started with.
+    ``facts`` are worth recording but do not affect states, such as versions.
     """
 
     def __init__(
@@ -166,27 +156,21 @@ class FolderWriter:
                 )
             return dict(self._fresh)
         stored = StatesFolder(self.directory, _read_manifest(path))
-        for what, old, new in self._differences(stored):
+        then, now = stored.manifest, self._fresh
+        fingerprints = (manifest["origin"]["documents"]["fingerprint"] for manifest in (then, now))
+        differences = (
+            stored.origin.difference(StatesOrigin.from_json(now["origin"])),
+            ("documents fingerprint", *fingerprints),
+            ("number of documents", then["n_rows"], now["n_rows"]),
+        )
+        for what, old, new in filter(None, differences):
             if old != new:
                 raise CheckpointError(
                     f"{self.directory} was made with a different {what}: {shortened(repr(old))} then, "
                     f"{shortened(repr(new))} now. Use another directory, or remove this one to start over."
                 )
-        sound = list(
-            takewhile(lambda shard: stored.problem_of(shard, with_digest=True) is None, stored.manifest["shards"])
-        )
-        return {**stored.manifest, "shards": sound}
-
-    def _differences(self, stored: StatesFolder) -> Iterator[tuple[str, Any, Any]]:
-        """(what, then, now) of everything that must not change between runs."""
-        difference = stored.origin.difference(StatesOrigin.from_json(self._fresh["origin"]))
-        if difference is not None:
-            yield difference
-        yield (
-            "documents fingerprint",
-            *(manifest["origin"]["documents"]["fingerprint"] for manifest in (stored.manifest, self._fresh)),
-        )
-        yield "number of documents", stored.manifest["n_rows"], self._fresh["n_rows"]
+        sound = takewhile(lambda shard: stored.problem_of(shard, with_digest=True) is None, then["shards"])
+        return {**then, "shards": list(sound)}
 
 
 @dataclass(frozen=True)
@@ -241,15 +225,13 @@ class StatesFolder:
             path = self.directory / shard["examples"]["file"]
             try:
                 with open(path, encoding="utf-8") as lines:
-                    examples = [_parsed_example(line) for line in lines]
+                    examples = [parse_json(line) for line in lines]
+                if not all(isinstance(example, dict) for example in examples):
+                    raise ValueError("expected a JSON object in each line")
                 _check_rows(path.name, examples, shard)
             except (OSError, ValueError) as error:
                 raise ModelFileError(f"{path} is damaged: {error}.") from error
             yield examples
-
-    def examples(self) -> Iterator[dict[str, Any]]:
-        """The ids, texts and labels of all rows, in order."""
-        return chain.from_iterable(self.block_examples())
 
     def block_arrays(self, *, verify: bool = False) -> Iterator[dict[str, Array]]:
         """The arrays of each block in turn; with ``verify``, the digests of its files are checked first.
@@ -303,13 +285,6 @@ def _example(document: Document) -> dict[str, Any]:
     return {name: value for name, value in example.items() if value is not None}
 
 
-def _parsed_example(line: str) -> dict[str, Any]:
-    example = parse_json(line)
-    if not isinstance(example, dict):
-        raise ValueError(f"expected a JSON object in each line. Got {shortened(repr(example))}")
-    return example
-
-
 def _check_rows(what: str, values: Sized, shard: Mapping[str, Any]) -> None:
     if len(values) != shard["rows"]:
         raise ValueError(f"{what} has {len(values)} rows, not {shard['rows']}")
@@ -334,21 +309,17 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _is_manifest(manifest: dict[str, Any]) -> bool:
+    """Whether all that is read of a manifest is there, and of its type."""
     try:
         StatesOrigin.from_json(manifest["origin"])
-        is_sound = isinstance(manifest["origin"]["documents"]["fingerprint"], str)
         shards = manifest["shards"]
+        numbers = [manifest["n_rows"], manifest["shard_size"], *(shard["rows"] for shard in shards)]
+        return (
+            isinstance(manifest["origin"]["documents"]["fingerprint"], str)
+            and isinstance(shards, list)
+            and all(isinstance(number, int) for number in numbers)
+            and all(isinstance(shard["counts"], dict) for shard in shards)
+            and all(is_file_entry(shard[kind]) for shard in shards for kind in ("states", "examples"))
+        )
     except (KeyError, TypeError, InvalidInputError):
         return False
-    is_sound = is_sound and all(isinstance(manifest.get(name), int) for name in ("n_rows", "shard_size"))
-    return is_sound and isinstance(shards, list) and all(_is_shard(shard) for shard in shards)
-
-
-def _is_shard(shard: Any) -> bool:
-    return (
-        isinstance(shard, dict)
-        and isinstance(shard.get("rows"), int)
-        and isinstance(shard.get("counts"), dict)
-        and is_file_entry(shard.get("states"))
-        and is_file_entry(shard.get("examples"))
-    )

@@ -1,21 +1,121 @@
-"""Labelled hidden states: joining them, and taking rows."""
+"""Labelled hidden states: joining them, taking rows, and what they were made from."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from torchsdm.data.origin import StatesOrigin
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.labels import as_label_array
+from torchsdm.settings import check_fields
 from torchsdm.validation import Array, ArrayLike, as_list
 
+_PLACES = ("reference", "revision")  # where a model was found; its fingerprint identifies it
 _LISTED = ("ids", "texts", "places", "numbers")
+
+
+@dataclass(frozen=True)
+class ModelOrigin:
+    """Which language model, with its tokenizer."""
+
+    reference: str | None
+    """How it was found: a path, a package, a name on the hub; None for a model passed as an object."""
+    revision: str | None
+    fingerprint: str
+    """SHA-256 of weights, configuration and tokenizer."""
+    dtype: str
+    """The number type it was run in."""
+
+
+@dataclass(frozen=True)
+class PromptOrigin:
+    """What the language model was asked about each document."""
+
+    template: str
+    label_words: tuple[tuple[Any, str], ...]
+    """Each label and its word; the label logits have one column per label, in this order."""
+    system: str | None
+    use_chat: bool
+    chat_options: Mapping[str, Any]
+    rendered: str
+    """The prompt as the model got it, chat template applied, with a mark in place of each field."""
+
+    @property
+    def labels(self) -> tuple[Any, ...]:
+        """The labels that have a word."""
+        return tuple(label for label, _ in self.label_words)
+
+
+@dataclass(frozen=True)
+class PoolingOrigin:
+    """What was taken from the language model's states."""
+
+    parts: tuple[str, ...]
+    layer: int | tuple[int, ...]
+    segments: str | None
+    n_segments: int
+    max_tokens: int
+    """The longest sequence that was run."""
+
+
+class Difference(NamedTuple):
+    """One difference between two origins."""
+
+    what: str
+    ours: Any
+    theirs: Any
+
+
+@dataclass(frozen=True)
+class StatesOrigin:
+    """Everything that affects hidden states. States of different origins must not be mixed."""
+
+    model: ModelOrigin
+    prompt: PromptOrigin
+    pooling: PoolingOrigin
+
+    def difference(self, other: StatesOrigin) -> Difference | None:
+        """The first difference; None if states of both can be used together, wherever the model is."""
+        parts = {"model": "model", "prompt": "prompt", "states": "pooling"}
+        for part, attribute in parts.items():
+            theirs = vars(getattr(other, attribute))
+            for name, value in vars(getattr(self, attribute)).items():
+                if name not in _PLACES and value != theirs[name]:
+                    return Difference(f"{part} {name}", value, theirs[name])
+        return None
+
+    def identity(self) -> dict[str, dict[str, Any]]:
+        """``to_json`` without what has no effect: where the model is."""
+        plain = self.to_json()
+        model = {name: value for name, value in plain["model"].items() if name not in _PLACES}
+        return {**plain, "model": model}
+
+    def to_json(self) -> dict[str, dict[str, Any]]:
+        """Plain values that ``from_json`` reads."""
+        prompt = {**vars(self.prompt), "chat_options": dict(self.prompt.chat_options)}
+        prompt["label_words"] = [[label, word] for label, word in self.prompt.label_words]
+        states = {
+            name: list(value) if isinstance(value, tuple) else value for name, value in vars(self.pooling).items()
+        }
+        return {"model": dict(vars(self.model)), "prompt": prompt, "states": states}
+
+    @classmethod
+    def from_json(cls, stored: Any) -> StatesOrigin:
+        """The reverse of ``to_json``; keys other than the three parts are ignored."""
+        try:
+            model, prompt, states = (dict(stored[part]) for part in ("model", "prompt", "states"))
+            prompt["label_words"] = tuple((label, word) for label, word in prompt["label_words"])
+            prompt["chat_options"] = dict(prompt["chat_options"])
+            states = {name: tuple(value) if isinstance(value, list) else value for name, value in states.items()}
+            parts = ModelOrigin(**model), PromptOrigin(**prompt), PoolingOrigin(**states)
+            return cls(*map(check_fields, parts))  # type: ignore[arg-type]  # one of each
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidInputError(f"These values do not describe the origin of hidden states: {error!r}.") from error
 
 
 @dataclass(frozen=True)
@@ -95,21 +195,13 @@ class LabelledStates:
         if len(rows) and isinstance(rows[0], (bool, np.bool_)):
             raise InvalidTypeError("'rows' of LabelledStates.take must be row numbers. Got a mask; use its nonzero().")
         chosen = [int(row) for row in rows]
-
-        def listed(values: Any) -> Any:
-            return None if values is None else [values[row] for row in chosen]
-
-        return LabelledStates(
-            _rows(self.hidden_states, chosen),
-            as_label_array(listed(self.labels)) if isinstance(self.labels, list) else _rows(self.labels, chosen),
-            listed(self.ids),
-            listed(self.texts),
-            _rows(self.label_logits, chosen),
-            self.logit_labels,
-            self.origin,
-            listed(self.places),
-            listed(self.numbers),
-        )
+        columns = {name: _rows(getattr(self, name), chosen) for name in ("hidden_states", "labels", "label_logits")}
+        if isinstance(self.labels, list):
+            columns["labels"] = as_label_array([self.labels[row] for row in chosen])
+        for name in _LISTED:
+            values = getattr(self, name)
+            columns[name] = None if values is None else [values[row] for row in chosen]
+        return replace(self, **columns)
 
 
 def join_states(blocks: Sequence[LabelledStates]) -> LabelledStates:

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import csv
 import glob
-import io
 import os
 import shutil
 import sys
 import tempfile
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
@@ -31,7 +29,6 @@ from torchsdm.data._rows import (
     open_parquet,
     parquet_class_names,
     parquet_rows,
-    stream_lines,
     text_lines,
     usual_keys,
 )
@@ -63,14 +60,12 @@ class Source:
         kind: str = "",
         path: Path | None = None,
         files: tuple[Path, ...] = (),
-        is_typed: bool = True,
         class_names: Callable[[], Mapping[str, Sequence[str]]] = dict,
     ) -> None:
-        self.name, self.kind, self.path, self.files = name, kind, path, files
-        self.is_typed, self.class_names = is_typed, class_names
+        self.name, self.kind, self.path, self.files, self.class_names = name, kind, path, files, class_names
+        self.is_typed = kind not in _DELIMITERS
         self._start = start
-        self._seen: deque[Row] = deque()  # rows that were looked at and not yet read
-        self._rest: Iterator[Row] | None = None  # the rows after them
+        self._rest: Iterator[Row] | None = None  # what the next pass reads, if rows of it were looked at
         self._label_readers: dict[str, Callable[[Any], Any]] = {}
         self._copy: Any = None  # the temporary file or folder that is read in place of something else
 
@@ -84,35 +79,35 @@ class Source:
         ``again`` it will be read more than once: standard input is then copied to a temporary file.
         """
         given = str(source)
-        if given == STANDARD_INPUT and not again:
-            return cls("standard input", _standard_input_rows, kind=".jsonl")
+        copy: Any
         if given == STANDARD_INPUT:
-            copied = tempfile.NamedTemporaryFile(prefix="sdm-", suffix=".jsonl")  # noqa: SIM115  # removed with us
-            shutil.copyfileobj(sys.stdin.buffer, copied)
-            copied.flush()
-            return cls.at(Path(copied.name))._standing_for("standard input", copied)
-        if "://" in given:
-            folder = tempfile.TemporaryDirectory(prefix="sdm-")
-            name, path = _fetched(given, Path(folder.name))
-            return cls.at(path)._standing_for(name, folder)
-        return cls.at(Path(source))
+            name = "standard input"
+            if not again:
+                return cls(name, lambda: json_rows(text_lines(name, sys.stdin.buffer)), kind=".jsonl")
+            copy = tempfile.NamedTemporaryFile(prefix="sdm-", suffix=".jsonl")  # noqa: SIM115  # removed with us
+            shutil.copyfileobj(sys.stdin.buffer, copy)
+            copy.flush()
+            path = Path(copy.name)
+        elif "://" in given:
+            copy = tempfile.TemporaryDirectory(prefix="sdm-")
+            name, path = _fetched(given, Path(copy.name))
+        else:
+            return cls.at(Path(source))
+        opened = cls.at(path)
+        opened.name, opened._copy = name, copy
+        return opened
 
     @classmethod
     def at(cls, path: Path) -> Source:
         """The input at a path."""
-        if is_states_folder(path):
+        if (path / MANIFEST_NAME).is_file():
             return cls(str(path), kind="states", path=path, files=(path / MANIFEST_NAME,))
-        files = _files_at(path)
-        kind = _kind_of(path, files)
-        source = cls(str(path), kind=kind, path=path, files=files, is_typed=kind not in (".csv", ".tsv"))
+        kind, files = _files_at(path)
+        source = cls(str(path), kind=kind, path=path, files=files)
         source._start = source.file_rows
         if kind == ".parquet":
             source.class_names = source._parquet_class_names
         return source
-
-    def _standing_for(self, name: str, copy: Any) -> Source:
-        self.name, self._copy = name, copy
-        return self
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -126,27 +121,19 @@ class Source:
 
     # ---------------------------------------------------------------- reading
 
-    @property
-    def is_file(self) -> bool:
-        """Whether the rows come from a file, and not from objects in memory."""
-        return bool(self.kind)
-
     def rows(self) -> Iterator[Row]:
         """A pass over the rows; the first one begins with those that were looked at."""
-        seen, rest = self._seen, self._rest
-        self._seen, self._rest = deque(), None
+        rest, self._rest = self._rest, None
         with self.errors():
-            while seen:
-                yield seen.popleft()
             yield from self._start() if rest is None else rest
 
     def peek(self, n: int) -> list[Row]:
         """The first rows, which the next pass begins with."""
         with self.errors():
-            if self._rest is None:
-                self._rest = self._start()
-            self._seen.extend(islice(self._rest, max(0, n - len(self._seen))))
-        return list(islice(self._seen, n))
+            rest = self._start() if self._rest is None else self._rest
+            seen = list(islice(rest, n))
+        self._rest = chain(seen, rest)
+        return seen
 
     def first_rows(self, n: int, *, is_strict: bool = False) -> list[Mapping[str, Any]]:
         """Those of the first rows that can be read, at least one; if strict, all of them must be readable."""
@@ -167,9 +154,11 @@ class Source:
     def file_rows(self, read: Callable[[Path], Iterator[Row]] | None = None) -> Iterator[Row]:
         """The rows of all files, one file after the other; places name the file if the input is not one file."""
         for file in self.files:
-            name = self.file_name(file)
-            for place, row in (read or _READERS[self.kind])(file):
-                yield place.within(name) if name and isinstance(place, Place) else place, row
+            rows = (read or _READERS[self.kind])(file)
+            if file != self.path:
+                name = self.file_name(file)
+                rows = ((Place(f"{name} {place}", getattr(place, "line", 0)), row) for place, row in rows)
+            yield from rows
 
     def file_name(self, file: Path) -> str:
         """A file's name within the input; empty if the input is that file."""
@@ -189,23 +178,19 @@ class Source:
         if self.kind not in {*_STATE_KINDS, *TEXT_KINDS}:
             known = ", ".join((*_STATE_KINDS, ".csv", ".tsv"))
             raise InvalidInputError(f"The file must end in {known}. Got {self.files[0].name!r}.")
-        if len(self.files) < 2:
-            return self._rows_hold_states(column, text)
-        found: dict[bool, Path] = {}
-        for file in self.files:
-            with suppress(EmptyInputError), self.errors():
-                found.setdefault(Source.at(file)._rows_hold_states(column, text), file)
-        if not found:
+        if len(self.files) > 1:
+            found: dict[bool, Path] = {}
+            for file in self.files:
+                with suppress(EmptyInputError), self.errors():
+                    found.setdefault(Source.at(file).holds_states(column, text=text), file)
+            if len(found) > 1:
+                raise InvalidInputError(
+                    f"The files of {self.name} must all contain states or all texts. {self.file_name(found[True])} "
+                    f"contains states, {self.file_name(found[False])} texts."
+                )
+            if found:
+                return next(iter(found))
             raise EmptyInputError(f"{self.name} is empty.")
-        if len(found) > 1:
-            raise InvalidInputError(
-                f"The files of {self.name} must all contain states or all texts. {self.file_name(found[True])} "
-                f"contains states, {self.file_name(found[False])} texts."
-            )
-        return next(iter(found))
-
-    def _rows_hold_states(self, column: str, text: str | None) -> bool:
-        """The same for one file."""
         is_empty = bool(self.files) and self.files[0].stat().st_size == 0
         if is_empty and self.kind in _BINARY:
             raise InvalidInputError(f"{self.name} is empty: it is not even {self.kind} data without rows.")
@@ -231,12 +216,13 @@ class Source:
         return headers
 
     def check_columns(self, used: Collection[str]) -> None:
-        """Refuse files that differ in the columns that are used; one without any columns is empty."""
+        """Refuse several files that differ in the columns that are used; one without any columns is empty."""
         if self.kind == ".parquet":
             columns = {file: header.columns for file, header in self.headers.items()}
-        elif self.kind in (".csv", ".tsv") and len(self.files) > 1:
-            delimiter = _DELIMITERS[self.kind]
-            columns = {file: next(csv.reader(text_lines(file), delimiter=delimiter), []) for file in self.files}
+        elif self.kind in _DELIMITERS:
+            lines = {file: (line for line, _ in text_lines(file)) for file in self.files}
+            readers = {file: csv.reader(lines[file], delimiter=_DELIMITERS[self.kind]) for file in self.files}
+            columns = {file: next(reader, []) for file, reader in readers.items()}
         else:
             return  # columns are those of a row
         first, expected = None, set[str]()
@@ -270,7 +256,8 @@ class Source:
         There is a column if the first row has it. With ``usual``, of the first rows any must have one that is named,
         and most must have one that is not.
         """
-        self.check_columns({part if name is None else name for part, name in names.items() if name is not False})
+        if len(self.files) > 1:
+            self.check_columns({part if name is None else name for part, name in names.items() if name is not False})
         rows = self.first_rows(SAMPLE if usual else 1, is_strict=not usual)
         columns, most = usual_keys(rows, 0), usual_keys(rows)
         chosen: dict[str, str | None] = {}
@@ -283,15 +270,15 @@ class Source:
             chosen[part] = name or (part if name is None and part in most else None)
         return chosen
 
-    def label_reader(self, column: str | None) -> Callable[[Any], Any]:
+    def label_reader(self, column: str) -> Callable[[Any], Any]:
         """How labels are read: numbers with a name by it; from a file without surrounding white space.
 
         In an untyped format, a column of integers is read as integers, which takes a pass to know.
         """
-        if column is not None and (names := self.class_names().get(column)) is not None:
+        if (names := self.class_names().get(column)) is not None:
             return partial(named, names)
-        if self.is_typed or column is None:
-            return stripped_label if self.is_file else lambda label: label
+        if self.is_typed:
+            return stripped_label if self.kind else lambda label: label
         if column not in self._label_readers:
             labels = (row.get(column) for _, row in self.rows() if not isinstance(row, Unreadable))
             is_integer = all(_is_integer(label.strip()) for label in labels if label is not None and label.strip())
@@ -328,13 +315,31 @@ def is_data(name: PurePath) -> bool:
     return not any(part.startswith((".", "_")) for part in name.parts)
 
 
-def _files_at(path: Path) -> tuple[Path, ...]:
-    """The files at a path: a file, a folder with what is below it, or a pattern such as data/*.parquet.
+def _files_at(path: Path) -> tuple[str, tuple[Path, ...]]:
+    """The files at a path, and the ending that they have, without .gz.
 
-    Like Spark and Arrow, folders and patterns leave out names that begin with a dot or an underscore (_SUCCESS).
+    A path is a file, a folder with what is below it, or a pattern such as data/*.parquet. Like Spark and Arrow, folders
+    and patterns leave out names that begin with a dot or an underscore (_SUCCESS).
     """
-    if path.is_file():
-        return (path,)
+    files = (path,) if path.is_file() else _found(path)
+    kinds = [next((end for end in reversed(file.suffixes) if end != ".gz"), "none") for file in files]
+    other = next((file for file, kind in zip(files, kinds, strict=True) if kind != kinds[0]), None)
+    if other is None and (len(files) == 1 or kinds[0] in TEXT_KINDS):
+        return kinds[0], files
+    first, second = (file.relative_to(_root(path)).as_posix() for file in (files[0], other or files[1]))
+    if len(set(kinds)) > 1:
+        raise InvalidInputError(
+            f"{path} has files of several kinds: {first} and {second}. Choose one kind with a pattern such as "
+            "'data/*.jsonl'."
+        )
+    raise InvalidInputError(
+        f"Several files are read as one input if they end in {', '.join(TEXT_KINDS)}. {path} has {first} and {second}; "
+        "give one of them."
+    )
+
+
+def _found(path: Path) -> tuple[Path, ...]:
+    """The files of a folder or a pattern, in the order of their names within it."""
     is_folder = path.is_dir()
     if not is_folder and _WILDCARDS.isdisjoint(str(path)):
         raise InvalidInputError(f"There is no file {str(path)!r}.")
@@ -348,44 +353,9 @@ def _files_at(path: Path) -> tuple[Path, ...]:
     return tuple(sorted(files, key=lambda file: file.relative_to(root).parts))
 
 
-def _kind_of(path: Path, files: Sequence[Path]) -> str:
-    """The ending that all files have, without .gz."""
-
-    def name(file: Path) -> str:
-        return file.relative_to(_root(path)).as_posix()
-
-    kind = _ending(files[0])
-    for file in files[1:]:
-        if _ending(file) != kind:
-            raise InvalidInputError(
-                f"{path} has files of several kinds: {name(files[0])} and {name(file)}. Choose one kind with a "
-                "pattern such as 'data/*.jsonl'."
-            )
-    if len(files) > 1 and kind not in TEXT_KINDS:
-        raise InvalidInputError(
-            f"Several files are read as one input if they end in {', '.join(TEXT_KINDS)}. {path} has "
-            f"{name(files[0])} and {name(files[1])}; give one of them."
-        )
-    return kind
-
-
-def _ending(path: PurePath) -> str:
-    """The ending of a file's name, without .gz; empty if it has none."""
-    endings = [suffix for suffix in path.suffixes if suffix != ".gz"]
-    return endings[-1] if endings else "none"
-
-
 def _root(path: Path) -> Path:
     """The folder, or the part of a pattern before the first wildcard."""
     return path if path.is_dir() else Path(*takewhile(lambda part: _WILDCARDS.isdisjoint(part), path.parts))
-
-
-def _standard_input_rows() -> Iterator[Row]:
-    lines = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig", errors="surrogateescape", newline="")
-    try:
-        yield from json_rows(stream_lines(lines, "standard input"))
-    finally:
-        lines.detach()  # or it would be closed
 
 
 def _is_integer(label: Any) -> bool:
@@ -395,7 +365,10 @@ def _is_integer(label: Any) -> bool:
 
 def _fetched(address: str, folder: Path) -> tuple[str, Path]:
     """Copy what an address names: the file, or the folder that the files come from, and where it is now."""
-    root, pattern = _split_pattern(address)
+    # The pattern begins with the first part that has a wildcard; a question mark is none, it begins a query.
+    parts = address.split("/")
+    n_fixed = next((number for number, part in enumerate(parts) if "*" in part or "[" in part), len(parts))
+    root, pattern = "/".join(parts[:n_fixed]), "/".join(parts[n_fixed:])
     try:
         filesystem, start = _filesystem(root.rstrip("/"))
         kind = filesystem.info(start)["type"]  # an error if it cannot be reached, which the calls below pass over
@@ -416,13 +389,6 @@ def _fetched(address: str, folder: Path) -> tuple[str, Path]:
     if not any(folder.iterdir()):
         raise InvalidInputError(f"{address} names no files; names that begin with a dot or an underscore do not count.")
     return root.rstrip("/"), folder
-
-
-def _split_pattern(address: str) -> tuple[str, str]:
-    """An address up to the first part with a wildcard, and the rest; a question mark is none, it begins a query."""
-    parts = address.split("/")
-    n_fixed = next((number for number, part in enumerate(parts) if "*" in part or "[" in part), len(parts))
-    return "/".join(parts[:n_fixed]), "/".join(parts[n_fixed:])
 
 
 def _filesystem(address: str) -> tuple[Any, str]:

@@ -48,12 +48,6 @@ class _Request:
     width: int | None = None
     """The width of the states that are wanted, if it is known."""
 
-    @property
-    def needed(self) -> tuple[str, ...]:
-        """The columns of states and ids, without which rows cannot be used or told apart."""
-        states, _, ids, _ = self.names
-        return states, ids, _SINGULAR.get(ids, ids)
-
     def keys(self, present: Container[str]) -> tuple[str | None, ...]:
         """The key under which each name is present; None if it is not."""
         singular = {name: key for name, key in _SINGULAR.items() if key not in self.names}
@@ -186,35 +180,30 @@ def _file_blocks(request: _Request, needs_labels: bool) -> Iterator[LabelledStat
 # --- Rows: JSONL and Parquet -----------------------------------------------------------------------------------------
 
 
-def _jsonl_blocks(request: _Request) -> Iterator[LabelledStates]:
-    first = request.source.peek(1 if request.bad is None else SAMPLE)
-    return _row_blocks(request, request.source.rows(), first, "line", np.float64)
-
-
-def _parquet_blocks(request: _Request) -> Iterator[LabelledStates]:
-    source = request.source
-    if not any(header.n_rows for header in source.headers.values()):
-        raise EmptyInputError(f"{source.name} is empty.")
-    source.check_columns(request.needed)
-
-    def read(path: Path) -> Iterator[Row]:
-        return parquet_rows(path, request.keys(source.headers[path].columns), request.size or PARQUET_ROWS)
-
-    rows = source.file_rows(read)
-    first = list(islice(rows, 1 if request.bad is None else SAMPLE))
-    return _row_blocks(request, chain(first, rows), first, "row", np.float32)
-
-
-def _row_blocks(
-    request: _Request, rows: Iterator[Row], first: Sequence[Row], unit: str, dtype: type[np.floating[Any]]
-) -> Iterator[LabelledStates]:
+def _row_blocks(request: _Request) -> Iterator[LabelledStates]:
     """Blocks of rows, all of which must have the keys and the shape of the first.
 
     Where bad rows are only noted, the first may be one: keys and shape are then those that most of the first rows have,
     and any of them must have states.
     """
+    source, n_first = request.source, 1 if request.bad is None else SAMPLE
+    unit, dtype = ("line", np.float64) if source.kind == ".jsonl" else ("row", np.float32)
+    if source.kind == ".jsonl":
+        first, rows = source.peek(n_first), source.rows()
+    else:
+        if not any(header.n_rows for header in source.headers.values()):
+            raise EmptyInputError(f"{source.name} is empty.")
+        states, _, ids, _ = request.names  # without which rows cannot be used or told apart
+        source.check_columns({states, ids, _SINGULAR.get(ids, ids)})
+
+        def read(path: Path) -> Iterator[Row]:
+            return parquet_rows(path, request.keys(source.headers[path].columns), request.size or PARQUET_ROWS)
+
+        rows = source.file_rows(read)
+        first = list(islice(rows, n_first))
+        rows = chain(first, rows)
     if request.bad is None:
-        first, rows = list(readable_rows(first, request.source.name)), readable_rows(rows, request.source.name)
+        first, rows = list(readable_rows(first, source.name)), readable_rows(rows, source.name)
     readable = [row for _, row in first if not isinstance(row, Unreadable)]
     keys = request.keys(usual_keys(readable, 0))[:2] + request.keys(usual_keys(readable))[2:]  # labels: if any has one
     if keys[0] is None:
@@ -222,17 +211,17 @@ def _row_blocks(
     shape = usual_shape((row.get(keys[0]) for row in readable), request.width)
     checked = _checked_rows(request, keys, shape, rows, unit, dtype)
 
-    def next_block() -> LabelledStates | None:
+    def next_block() -> LabelledStates | None:  # a function, so that nothing of a block is kept for the next
         block = list(islice(checked, request.size))
         if not block:
             return None
-        numbers, places, states, *others = zip(*block, strict=True)
+        numbers, places, values, *others = zip(*block, strict=True)
         columns: list[Any] = [
-            None if key is None else list(values) for key, values in zip(keys[1:], others, strict=True)
+            None if key is None else list(column) for key, column in zip(keys[1:], others, strict=True)
         ]
-        return replace(LabelledStates(np.stack(states), *columns), places=list(places), numbers=numbers)
+        return replace(LabelledStates(np.stack(values), *columns), places=list(places), numbers=numbers)
 
-    return iter(next_block, None)
+    yield from iter(next_block, None)
 
 
 def _checked_rows(
@@ -321,7 +310,7 @@ def _array_blocks(request: _Request, arrays: Sequence[_ArrayInFile | None]) -> I
     for start in [0] if request.size is None else range(0, n_rows, request.size):
         stop = n_rows if request.size is None else min(start + request.size, n_rows)
         columns: list[Any] = [None if array is None else array.read(start, stop) for array in arrays]
-        places = [Place.of(f"row {number + 1}", number + 1) for number in range(start, stop)]
+        places = [Place(f"row {number + 1}", number + 1) for number in range(start, stop)]
         yield replace(LabelledStates(*columns), places=places, numbers=range(start, stop))
 
 
@@ -392,7 +381,7 @@ def _folder_blocks(directory: Path, size: int | None) -> Iterator[LabelledStates
     folder = StatesFolder.open(directory, verify=size is None)
     folder.check_complete()
     if size is None:
-        yield _folder_states(folder, folder.arrays(), list(folder.examples()))
+        yield _folder_states(folder, folder.arrays(), list(chain.from_iterable(folder.block_examples())))
         return
     n_read = 0
     for arrays, examples in zip(folder.block_arrays(verify=True), folder.block_examples(), strict=True):
@@ -422,7 +411,7 @@ def _folder_states(
         arrays.get("label_logits"),
         origin.prompt.labels,
         origin,
-        [Place.of(f"row {number + 1}", number + 1) for number in range(first, first + len(examples))],
+        [Place(f"row {number + 1}", number + 1) for number in range(first, first + len(examples))],
         range(first, first + len(examples)),
     )
 
@@ -430,6 +419,6 @@ def _folder_states(
 _READERS: dict[str, Callable[[_Request], Iterator[LabelledStates]]] = {
     ".npz": _npz_blocks,
     ".safetensors": _safetensors_blocks,
-    ".jsonl": _jsonl_blocks,
-    ".parquet": _parquet_blocks,
+    ".jsonl": _row_blocks,
+    ".parquet": _row_blocks,
 }

@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from torchsdm.data.documents import Document
-from torchsdm.data.origin import StatesOrigin
+from torchsdm.data.labelled import StatesOrigin
 from torchsdm.errors import CheckpointError
 from torchsdm.files import replace_file, strict_json
 from torchsdm.validation import Array
@@ -139,10 +139,7 @@ class ExtractionCounts:
 class StatesStore:
     """Blocks of states in a folder, made once and reused; processes that want the same block wait for each other.
 
-    Parameters
-    ----------
-    directory : path
-        Created when the first block is stored.
+    The folder is created when the first block is stored.
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -156,7 +153,13 @@ class StatesStore:
         stored = read_block(path)
         if stored is None:
             with self._locked(digest(origin.identity())):
-                stored = read_block(path) or self._made(path, make)
+                stored = read_block(path)
+                if stored is None:
+                    begin = time.perf_counter()
+                    stored = StoredBlock(make(), time.perf_counter() - begin)
+                    with self._writing():
+                        write_block(path, stored.states, seconds=str(stored.seconds))
+                    self.counts.n_extracted += len(stored.states)
         self.counts.n_documents += len(documents)
         self.counts.n_tokens += int(stored.states.n_tokens.sum())
         self.counts.n_cut += int((stored.states.n_cut > 0).sum())
@@ -178,15 +181,6 @@ class StatesStore:
                 with self._writing():
                     replace_file(path, strict_json(stored.to_json()).encode())
         return stored
-
-    def _made(self, path: Path, make: Make) -> StoredBlock:
-        begin = time.perf_counter()
-        states = make()
-        seconds = time.perf_counter() - begin
-        with self._writing():
-            write_block(path, states, seconds=str(seconds))
-        self.counts.n_extracted += len(states)
-        return StoredBlock(states, seconds)
 
     @contextmanager
     def _locked(self, name: str) -> Iterator[None]:

@@ -1,8 +1,9 @@
 """``SDMClassifier``, ``SDMEnsemble`` and ``SDMTextClassifier``: scikit-learn's contract over the rooms above."""
 
 from torchsdm.estimators._data import given_part, given_states
-from torchsdm.estimators._fitted import check_training, training_settings
 from torchsdm.estimators._fitting import Strength
+from torchsdm.estimators._parameters import check_training, training_settings
+from torchsdm.estimators._saving import write_estimator
 from torchsdm.estimators.changes import (
     Add,
     Certify,
@@ -16,7 +17,7 @@ from torchsdm.estimators.changes import (
 )
 from torchsdm.estimators.classifier import SDMClassifier
 from torchsdm.estimators.ensemble import SDMEnsemble
-from torchsdm.estimators.text_classifier import SDMTextClassifier, load, load_base, load_classifier, save_as
+from torchsdm.estimators.text_classifier import SDMTextClassifier, load, load_base, load_classifier
 from torchsdm.estimators.within import decide_with, explain_with
 
 __all__ = [
@@ -41,6 +42,6 @@ __all__ = [
     "load_classifier",
     "replay",
     "request_digest",
-    "save_as",
     "training_settings",
+    "write_estimator",
 ]

@@ -1,4 +1,4 @@
-"""What ``SDMClassifier`` and ``SDMEnsemble`` share: training rounds, probabilities, and updates (appendix A.6)."""
+"""What ``SDMClassifier`` and ``SDMEnsemble`` share: what is learned, training rounds, saving, and updates."""
 
 from __future__ import annotations
 
@@ -6,42 +6,98 @@ import copy
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
 from torch import Tensor
 
-from torchsdm.cluster import run_rounds, spread_on
+from torchsdm.cluster import Backend, run_rounds, spread_on
 from torchsdm.core import SDMDecisions, check_targets
-from torchsdm.errors import InvalidInputError, InvalidTypeError, Remedy
+from torchsdm.data import LabelledStates, StatesOrigin
+from torchsdm.errors import (
+    CertificateWarning,
+    InvalidInputError,
+    InvalidTypeError,
+    NotFittedError,
+    Remedy,
+    SDMWarning,
+    warn_user,
+)
 from torchsdm.estimators._data import FitData, check_examples, keep_apart
-from torchsdm.estimators._fitted import training_settings
 from torchsdm.estimators._fitting import ModelBuilder
-from torchsdm.estimators._saving import Saveable
+from torchsdm.estimators._parameters import Parameters, training_settings
+from torchsdm.estimators._saving import read_estimator, write_estimator
+from torchsdm.estimators.changes import replay
 from torchsdm.labels import BACKGROUND, LabelCodes, check_known_labels, class_weights
-from torchsdm.model import CALIBRATION, CERTIFICATION, SUPPORT, EncodedPoints, SDMModel
-from torchsdm.training import History, Round, SDMLearner, Training, seed_of_fit, train_rounds
+from torchsdm.model import (
+    CALIBRATION,
+    CERTIFICATION,
+    SUPPORT,
+    EncodedPoints,
+    HubModel,
+    SDMModel,
+    locate,
+    model_card,
+    saving,
+    told_once,
+)
+from torchsdm.settings import POLICIES
+from torchsdm.training import History, Round, SDMLearner, Training, train_rounds
+from torchsdm.trust import Certificate, LaneRule, Reliability
 from torchsdm.validation import (
     Array,
     ArrayLike,
     as_list,
     check_choice,
     check_hidden_states,
+    check_path,
     check_positive,
     check_same_length,
     is_storable_id,
 )
+from torchsdm.wording import UNPROMISED, shortened
 
 Self = TypeVar("Self", bound="BaseSDMClassifier")
 EVERYWHERE = (SUPPORT, CALIBRATION, CERTIFICATION)
 
 
-class BaseSDMClassifier(Saveable):
+class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signature is that of ModelHubMixin.__new__
     """What the single classifier and the ensemble share.
 
     ``fit`` of each reads from top to bottom: check the data, train the rounds, build the models that are wanted.
     Updates change the sets or the region of a fitted estimator without training; a failed call changes nothing.
     """
+
+    models_: tuple[SDMModel, ...]
+    classes_: Array
+    n_features_in_: int
+    input_ndim_: int
+    history_: History
+    data_fingerprint_: str
+    random_seed_: int
+    training_rows_: Array
+    calibration_rows_: Array
+    certification_rows_: Array
+    certificate_: Certificate | None = None
+    reliability_: Reliability | None = None
+    familiarity_: float
+    """The familiarity that the certificate was made with."""
+    measures_familiarity_: bool = False
+    """Whether lanes go by ``torchsdm.core.Familiarity``; ensembles and models from before it do not."""
+    deltas_spent_: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+    """What each certification sample was asked, by its fingerprint, and the delta of every answer; a refit or a new
+    sample does not forget."""
+    states_origin_: StatesOrigin | None
+    """The language model and prompt that the hidden states were made with, if known."""
+    data_source_: str | None = None
+    """What the training data is called, such as the name of its file; for the model card."""
+    version_: int = 0
+    """The version of a loaded model: how many changes of it were logged; 0 for one that was fitted."""
+    _codes: LabelCodes
+    _home: Path | None = None
+    """The directory that it was loaded from."""
 
     @abstractmethod
     def predict(self, X: ArrayLike) -> Array:
@@ -64,13 +120,115 @@ class BaseSDMClassifier(Saveable):
         probabilities[tied, predicted[tied]] = np.nextafter(probabilities[tied].max(axis=1), 1.0)
         return probabilities
 
+    def _check_is_fitted(self, method: str) -> None:
+        if not hasattr(self, "models_"):
+            name = type(self).__name__
+            raise NotFittedError(f"This {name} is not fitted yet: call fit before {method}.")
+
+    @contextmanager
+    def _unchanged_on_error(self) -> Iterator[None]:
+        """Restore what was learned before if a call fails or is interrupted."""
+        before = dict(self.__dict__)
+        try:
+            yield
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+
+    def _check_alike(self, part: LabelledStates, name: str, origin: StatesOrigin | None, caller: str) -> None:
+        """Refuse a part whose states have another width than those of X, or were made otherwise."""
+        shape = np.shape(part.hidden_states)
+        if shape and shape[-1] != self.n_features_in_:
+            raise InvalidInputError(
+                f"'{name}' of {caller} must have states of width {self.n_features_in_}, like X. Got {shape[-1]}."
+            )
+        difference = None if origin is None or part.origin is None else origin.difference(part.origin)
+        if difference is not None:
+            raise InvalidInputError(
+                f"'{name}' of {caller} was made with a different {difference.what} than X: "
+                f"{shortened(repr(difference.theirs))}, but X has {shortened(repr(difference.ours))}."
+            )
+
+    @property
+    def lane_rule_(self) -> LaneRule:
+        """What puts decisions into lanes. A certificate does not hold for a model that was updated since."""
+        self._check_is_fitted("lane_rule_")
+        check_choice(self.policy, POLICIES, "policy", type(self).__name__)
+        changed = any(model.outdated for model in self.models_)
+        return LaneRule(
+            None if changed else self.certificate_,
+            self.reliability_,
+            float(self.familiarity if self.certificate_ is None else self.familiarity_),
+            self.policy,
+            self.models_[0].calibration.regions[0] if len(self.models_) == 1 else None,
+            self.models_[0].calibration.familiarity if self.measures_familiarity_ else None,
+        )
+
+    def warnings(self) -> list[SDMWarning]:
+        """What a user should know before relying on the model; also in its card, its report and ``sdm doctor``."""
+        self._check_is_fitted("warnings")
+        names, certificate = self.classes_.tolist(), self.certificate_
+        found = self._region_warnings()
+        if certificate is not None and (warning := certificate.warning(names)) is not None:
+            found.append(warning)
+        if certificate is not None and certificate.found and self.models_[0].outdated:
+            found.append(CertificateWarning(UNPROMISED["changed"], remedy=Remedy.CERTIFY_AGAIN))
+        return found
+
+    def _region_warnings(self) -> list[SDMWarning]:
+        names, certificate = self.classes_.tolist(), self.lane_rule_.certificate
+        certified = certificate is not None and certificate.found
+        return told_once([model.calibration.warnings(names, certified=certified) for model in self.models_])
+
+    def _warn_of_regions(self) -> None:
+        for warning in self._region_warnings():
+            warn_user(warning)
+
     def _check_input(self, X: ArrayLike, method: str) -> Tensor:
         self._check_is_fitted(method)
         return check_hidden_states(self, X, f"{type(self).__name__}.{method}", reset=False, empty=True)
 
-    def _draw_seed(self, seed: int | None) -> None:
-        """Fix the seed of a fit: the given one, or one drawn from ``random_state``."""
-        self.random_seed_ = seed_of_fit(seed, self.random_state, self.checkpoint, type(self).__name__)
+    # --- Saving and loading ------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to a directory atomically: a crash leaves the old model or the new one.
+
+        Where the directory has a log of changes, the model takes its place: the points of the log are dropped, the
+        history and the version numbers go on. Refused while somebody else changes the model there, and if it was
+        changed after this one was loaded from it.
+        """
+        self._check_is_fitted("save")
+        path = check_path(path, "path", f"{type(self).__name__}.save")
+        with saving(path) as changes:
+            write_estimator(self, path, changes)
+
+    @classmethod
+    def load(
+        cls: type[Self],
+        path: str | Path,
+        *,
+        device: str | None = None,
+        verify: bool | None = None,
+        changes: bool = True,
+        backend: Backend = None,
+    ) -> Self:
+        """Read a model that ``save`` wrote, with the changes that were logged since. The exemplars are memory-mapped.
+
+        Every file's presence and size is checked, and the digest of files up to 64 MB, so that opening does not read
+        all of a large support; ``verify=True`` checks every digest, ``verify=False`` none. ``changes=False`` leaves the
+        log of changes out. With a ``backend``, the support is spread over the
+        shards of a Ray cluster, whose nodes must see the directory at the same path; the answers are the same.
+        """
+        directory, kinds = check_path(path, "path", f"{cls.__name__}.load"), {cls.__name__: cls}
+        return replay(*read_estimator(directory, kinds, device, verify, backend, with_log=changes))
+
+    def model_card(self) -> str:
+        """A model card for this model, in Markdown."""
+        self._check_is_fitted("model_card")
+        return model_card(self)
+
+    # --- Fitting -----------------------------------------------------------------------------------------------------
 
     def _begin(self, data: FitData) -> ModelBuilder:
         """Set what does not depend on how the model is trained; what models are built of."""
@@ -102,8 +260,10 @@ class BaseSDMClassifier(Saveable):
             verbose=self.verbose,
             run=run_rounds(self.backend, caller),
         )
-        self.history_ = History(record for one in rounds for record in one.records)
+        self.history_ = History(tuple(record for one in rounds for record in one.records))
         return training, rounds
+
+    # --- Updates -----------------------------------------------------------------------------------------------------
 
     def recalibrate(
         self: Self,
@@ -115,6 +275,11 @@ class BaseSDMClassifier(Saveable):
 
         After updates, the calibration points are matched against the support again and the eCDFs recomputed.
         """
+        self._recalibrate(alpha, min_class_count)
+        self._warn_of_regions()
+        return self
+
+    def _recalibrate(self, alpha: Any, min_class_count: int | None) -> None:
         self._check_is_fitted("recalibrate")
         caller = f"{type(self).__name__}.recalibrate"
         current = self.models_[0].calibration
@@ -126,7 +291,6 @@ class BaseSDMClassifier(Saveable):
         with self._updated_models() as models:
             for model in models:
                 model.recalibrate(alphas, count)
-        return self
 
     def add_exemplars(
         self: Self,
@@ -243,7 +407,7 @@ class BaseSDMClassifier(Saveable):
         self._check_is_fitted(method)
         chosen = _names(ids, f"{type(self).__name__}.{method}")
         with self._updated_models() as models:
-            for model, name, positions, _ in self._located(models, chosen, method, names):
+            for model, name, positions, _ in locate(models, chosen, names, type(self).__name__, method):
                 model.remove(positions, of=name)
 
     def _relabel(
@@ -260,7 +424,7 @@ class BaseSDMClassifier(Saveable):
         check_known_labels(labels, self.classes_, f"'y' of {caller}", allow_new=allow)
         numbers = codes.encode(labels, caller, with_outside=True)
         with self._updated_models() as models:
-            for model, name, positions, rows in self._located(models, chosen, method, names):
+            for model, name, positions, rows in locate(models, chosen, names, type(self).__name__, method):
                 outside = [row for row in rows if numbers[row] >= len(codes.classes)]
                 if name != SUPPORT and outside:
                     raise InvalidInputError(
@@ -269,42 +433,6 @@ class BaseSDMClassifier(Saveable):
                     )
                 model.relabel(positions, numbers[rows], of=name)
             self._codes = codes
-
-    def _located(
-        self, models: Sequence[SDMModel], ids: list[Any], method: str, names: Sequence[str]
-    ) -> list[tuple[SDMModel, str, list[int], list[int]]]:
-        """Where the ids are: model, name of the set, positions in it, and which of the ids those are."""
-        found: list[tuple[SDMModel, str, list[int], list[int]]] = []
-        seen: set[int] = set()
-        for model in models:
-            taken: dict[int, str] = {}
-            in_support: Sequence[int | None] = [None] * len(ids)
-            for name, (_, examples) in model.sets().items():
-                places = examples.positions(ids) if name in names else []
-                rows = [row for row, place in enumerate(places) if place is not None]
-                if name == SUPPORT:
-                    in_support = places or in_support
-                own = model.calibration_points.places if name == CALIBRATION else None
-                is_same = {row for row in rows if own is not None and own[places[row]] == in_support[row]}
-                twice = next((row for row in rows if row in taken and row not in is_same), None)
-                if twice is not None:
-                    raise InvalidInputError(
-                        f"'ids' of {type(self).__name__}.{method}: {ids[twice]!r} names a point of the {taken[twice]} "
-                        f"set and one of the {name} set. For the support use {method}_exemplars."
-                    )
-                taken |= dict.fromkeys(rows, name)
-                if rows:
-                    found.append((model, name, [place for place in places if place is not None], rows))
-            seen |= taken.keys()
-        missing = next((name for row, name in enumerate(ids) if row not in seen), None)
-        if missing is not None:
-            what = "the support" if tuple(names) == (SUPPORT,) else "the model"
-            other = " (calibration points are not part of the support)" if tuple(names) == (SUPPORT,) else ""
-            raise InvalidInputError(
-                f"'ids' of {type(self).__name__}.{method} must name points of {what}. Got {missing!r}, which "
-                f"is not one{other}."
-            )
-        return found
 
     @contextmanager
     def _updated_models(self) -> Iterator[tuple[SDMModel, ...]]:

@@ -1,10 +1,10 @@
-"""Saving and loading of fitted estimators."""
+"""A fitted estimator as a model directory, and back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -12,222 +12,171 @@ from torchsdm import __version__
 from torchsdm.cluster import Backend, ShardedSupport, Shards, StoredSupport, as_backend
 from torchsdm.data import StatesOrigin
 from torchsdm.errors import InvalidInputError, ModelFileError
-from torchsdm.estimators._fitted import FittedState
-from torchsdm.estimators.changes import replay
 from torchsdm.labels import LabelCodes
 from torchsdm.model import (
     CONFIG_NAME,
-    HubModel,
     ReadLog,
     StoredModel,
     label_values_from_json,
     label_values_to_json,
-    load_model_parts,
-    model_card,
-    model_parts,
+    put_together,
     read_changes,
     read_model,
-    saving,
+    take_apart,
     write_model,
 )
 from torchsdm.settings import check_fields
 from torchsdm.training import EpochRecord, History
 from torchsdm.trust import Certificate, Reliability
-from torchsdm.validation import check_device, check_path
+from torchsdm.validation import check_device
 
-Self = TypeVar("Self", bound="Saveable")
+if TYPE_CHECKING:
+    from torchsdm.estimators._base import BaseSDMClassifier
+
+T = TypeVar("T", bound="BaseSDMClassifier")
 
 _MACHINE_SETTINGS = ("device", "checkpoint", "backend")
 _ROWS = ("training_rows", "calibration_rows", "certification_rows")
+_PLAIN = ("n_features_in", "input_ndim", "data_fingerprint", "data_source", "random_seed", "measures_familiarity")
 
 
-class Saveable(FittedState, HubModel):  # in this order, or the signature is that of ModelHubMixin.__new__
-    """``save``, ``load`` and what huggingface_hub makes of them."""
-
-    def save(self, path: str | Path) -> None:
-        """Write the model to a directory atomically: a crash leaves the old model or the new one.
-
-        Where the directory has a log of changes, the model takes its place: the points of the log are dropped, the
-        history and the version numbers go on. Refused while somebody else changes the model there, and if it was
-        changed after this one was loaded from it.
-        """
-        self._check_is_fitted("save")
-        path = check_path(path, "path", f"{type(self).__name__}.save")
-        with saving(path) as changes:
-            self._replace(path, changes)
-
-    def _replace(self, path: Path, changes: dict[str, Any] | None) -> None:
-        """Write the model to a directory, as the version that its log will continue from."""
-        is_home = self._home is not None and self._home == path.resolve()
-        version = 0 if changes is None else changes["version"]
-        if is_home and version > self.version_ + 1:
-            raise ModelFileError(
-                f"{path} was changed after this model was loaded from it: it is at version {version - 1}, this model "
-                f"at {self.version_}. Load it again."
-            )
-        prefixes = _file_prefixes(len(self.models_))
-        parts = [model_parts(model, self._codes, prefix) for model, prefix in zip(self.models_, prefixes, strict=True)]
-        config = {
-            "kind": type(self).__name__,
-            "library_version": __version__,
-            "parameters": settings_to_json(self.get_params()),
-            "classes": label_values_to_json(self.classes_, "classes"),
-            "labels_outside": label_values_to_json(np.array(self._codes.outside, dtype=object), "y"),
-            "n_features_in": self.n_features_in_,
-            "input_ndim": self.input_ndim_,
-            "feature_names_in": getattr(self, "feature_names_in_", np.array([])).tolist(),
-            "data_fingerprint": self.data_fingerprint_,
-            "data_source": self.data_source_,
-            "random_seed": self.random_seed_,
-            "states_origin": None if self.states_origin_ is None else self.states_origin_.to_json(),
-            **{name: getattr(self, f"{name}_").tolist() for name in _ROWS if hasattr(self, f"{name}_")},
-            "certificate": None if self.certificate_ is None else self.certificate_.to_json(),
-            "reliability": None if self.reliability_ is None else self.reliability_.to_json(),
-            "familiarity": None if self.certificate_ is None else self.familiarity_,
-            "measures_familiarity": self.measures_familiarity_,
-            "deltas_spent": {sample: dict(asked) for sample, asked in self.deltas_spent_.items()},
-            "history": self.history_.to_dicts(),
-            "models": [part.settings for part in parts],
-            **({} if changes is None else {"changes": changes}),
-        }
-        write_model(
-            path,
-            config,
-            {name: content for part in parts for name, content in part.tensors.items()},
-            {name: rows for part in parts for name, rows in part.tables.items()},
-            self.model_card(),
+def write_estimator(estimator: BaseSDMClassifier, path: Path, changes: dict[str, Any] | None) -> None:
+    """Write a model to a directory, whose lock is held, as the version that its log will continue from."""
+    is_home = estimator._home is not None and estimator._home == path.resolve()
+    version = 0 if changes is None else changes["version"]
+    if is_home and version > estimator.version_ + 1:
+        raise ModelFileError(
+            f"{path} was changed after this model was loaded from it: it is at version {version - 1}, this model "
+            f"at {estimator.version_}. Load it again."
         )
-        if is_home:
-            self.version_ = version
+    tensors: dict[str, Any] = {}
+    tables: dict[str, Any] = {}
+    settings = [
+        take_apart(model, estimator._codes, prefix, tensors, tables)
+        for model, prefix in zip(estimator.models_, _file_prefixes(len(estimator.models_)), strict=True)
+    ]
+    config = {
+        "kind": type(estimator).__name__,
+        "library_version": __version__,
+        "parameters": _parameters_to_json(estimator.get_params()),
+        "classes": label_values_to_json(estimator.classes_, "classes"),
+        "labels_outside": label_values_to_json(np.array(estimator._codes.outside, dtype=object), "y"),
+        "feature_names_in": getattr(estimator, "feature_names_in_", np.array([])).tolist(),
+        "states_origin": None if estimator.states_origin_ is None else estimator.states_origin_.to_json(),
+        **{name: getattr(estimator, f"{name}_") for name in _PLAIN},
+        **{name: getattr(estimator, f"{name}_").tolist() for name in _ROWS if hasattr(estimator, f"{name}_")},
+        **promise_to_json(estimator),
+        "history": estimator.history_.to_dicts(),
+        "models": settings,
+        **({} if changes is None else {"changes": changes}),
+    }
+    write_model(path, config, tensors, tables, estimator.model_card())
+    if is_home:
+        estimator.version_ = version
 
-    @classmethod
-    def load(
-        cls: type[Self],
-        path: str | Path,
-        *,
-        device: str | None = None,
-        verify: bool | None = None,
-        changes: bool = True,
-        backend: Backend = None,
-    ) -> Self:
-        """Read a model that ``save`` wrote, with the changes that were logged since. The exemplars are memory-mapped.
 
-        Every file's presence and size is checked, and the digest of files up to 64 MB, so that opening does not read
-        all of a large support; ``verify=True`` checks every digest, ``verify=False`` none. ``changes=False`` leaves the
-        log of changes out. With a ``backend``, the support is spread over the
-        shards of a Ray cluster, whose nodes must see the directory at the same path; the answers are the same.
-        """
-        base, log = cls._load_parts(path, device, verify, with_log=changes, backend=backend)
-        return cast(Self, replay(cast(Any, base), log))
+def promise_to_json(estimator: BaseSDMClassifier) -> dict[str, Any]:
+    """What certifying came to, and what was asked for it."""
+    certificate, reliability = estimator.certificate_, estimator.reliability_
+    return {
+        "certificate": None if certificate is None else certificate.to_json(),
+        "reliability": None if reliability is None else reliability.to_json(),
+        "familiarity": None if certificate is None else estimator.familiarity_,
+        "deltas_spent": {sample: dict(asked) for sample, asked in estimator.deltas_spent_.items()},
+    }
 
-    @classmethod
-    def _load_parts(
-        cls: type[Self],
-        path: str | Path,
-        device: str | None,
-        verify: bool | None,
-        *,
-        with_log: bool = True,
-        backend: Backend = None,
-    ) -> tuple[Self, ReadLog]:
-        """The model of a directory without its changes, and the log of them."""
-        caller = f"{cls.__name__}.load"
-        name = check_device(device, caller)
-        if backend is not None:
-            as_backend(backend, caller)
-            if name != "cpu":
-                raise InvalidInputError(f"'device' of {caller} must be 'cpu' with a backend. Got {device!r}.")
 
-        def restored(stored: StoredModel) -> tuple[Self, ReadLog]:
-            base, named = cls._restore(stored, name, device, backend), stored.config.get("changes")
-            base._home, base.version_ = stored.directory, 0 if named is None else int(named["version"])
-            if not with_log:
-                return base, ReadLog(base.version_, [], [])
-            return base, read_changes(stored.directory, stored.config, verify=verify)
+def take_promise(estimator: BaseSDMClassifier, stored: Mapping[str, Any]) -> None:
+    """The same back; older models have no certificate."""
+    if stored.get("certificate") is not None:
+        estimator.certificate_ = Certificate.from_json(stored["certificate"])
+        if len(estimator.certificate_.thresholds) != len(estimator.classes_):
+            raise ValueError("the certificate is of other classes")
+        estimator.familiarity_ = float(stored["familiarity"])
+    if stored.get("reliability") is not None:
+        estimator.reliability_ = Reliability.from_json(stored["reliability"])
+    estimator.deltas_spent_ = {
+        str(sample): {str(asked): float(delta) for asked, delta in questions.items()}
+        for sample, questions in stored.get("deltas_spent", {}).items()
+    }
 
-        return read_model(check_path(path, "path", caller), cls.__name__, restored, verify=verify)
 
-    @classmethod
-    def _restore(cls: type[Self], stored: StoredModel, device_name: str, device: str | None, backend: Backend) -> Self:
-        config = stored.config
-        try:
-            parameters = {name: value for name, value in config["parameters"].items() if name != "keep_rounds"}
-            parameters.setdefault("certification_size", None)  # older models stored keep_rounds, and had no certificate
-            parameters.setdefault("training", "sdm")  # and knew no other
-            estimator = cls(**parameters, device=device, backend=backend)
-            estimator._check_parameters(f"{cls.__name__}.load")
-            estimator.classes_ = label_values_from_json(config["classes"])
-            outside = label_values_from_json(config["labels_outside"])
-            estimator._codes = LabelCodes(estimator.classes_, tuple(outside.tolist()))
-            if len(estimator.classes_) < 2 or len(set(estimator.classes_.tolist())) < len(estimator.classes_):
-                raise ValueError(f"the classes {estimator.classes_.tolist()!r} are not at least two, each once")
-            estimator.n_features_in_ = int(config["n_features_in"])
-            estimator.input_ndim_ = int(config["input_ndim"])
-            if estimator.input_ndim_ not in (2, 3) or estimator.n_features_in_ < 1:
-                raise ValueError(f"inputs of {config['input_ndim']} axes, {config['n_features_in']} wide")
-            if config["feature_names_in"]:
-                estimator.feature_names_in_ = np.array(config["feature_names_in"], dtype=object)
-            estimator.data_fingerprint_ = str(config["data_fingerprint"])
-            estimator.data_source_ = config.get("data_source")  # older models do not know it
-            estimator.random_seed_ = config["random_seed"]
-            origin = config.get("states_origin")
-            estimator.states_origin_ = None if origin is None else StatesOrigin.from_json(origin)
-            for name in _ROWS:
-                if name in config:  # an ensemble has rows per round, and older models lack theirs
-                    setattr(estimator, f"{name}_", np.array(config[name], dtype=np.int64))
-            if config.get("certificate") is not None:  # older models have none
-                estimator.certificate_ = Certificate.from_json(config["certificate"])
-                if len(estimator.certificate_.thresholds) != len(estimator.classes_):
-                    raise ValueError("the certificate is of other classes")
-                estimator.familiarity_ = float(config["familiarity"])
-            estimator.deltas_spent_ = {
-                str(sample): {str(asked): float(delta) for asked, delta in questions.items()}
-                for sample, questions in config.get("deltas_spent", {}).items()
-            }
-            estimator.measures_familiarity_ = bool(config.get("measures_familiarity", False))  # since format 5
-            if config.get("reliability") is not None:
-                estimator.reliability_ = Reliability.from_json(config["reliability"])
-            estimator.history_ = History(check_fields(EpochRecord(**record)) for record in config["history"])
-            settings = [dict(one) for one in config["models"]]
-            if not settings or any(one["n_inputs"] != estimator.n_features_in_ for one in settings):
-                raise ValueError(f"it has no model of inputs {estimator.n_features_in_} wide")
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise ModelFileError(f"{stored.directory / CONFIG_NAME} is damaged: {error!r}.") from error
-        estimator.models_ = tuple(
-            load_model_parts(
-                stored,
-                one,
-                estimator._codes,
-                estimator.block_size,
-                device_name,
-                prefix,
-            )
-            for one, prefix in zip(settings, _file_prefixes(len(settings)), strict=True)
+def read_estimator(
+    path: Path,
+    kinds: Mapping[str, type[T]],
+    device: str | None,
+    verify: bool | None,
+    backend: Backend,
+    *,
+    with_log: bool = True,
+) -> tuple[T, ReadLog]:
+    """The model of a directory, of one of some kinds, without its changes; and the log of them."""
+
+    def restored(stored: StoredModel) -> tuple[T, ReadLog]:
+        kind = kinds[stored.config["kind"]]
+        name = check_device(device, f"{kind.__name__}.load")
+        cluster = None if backend is None else as_backend(backend, f"{kind.__name__}.load")
+        if cluster is not None and name != "cpu":
+            raise InvalidInputError(f"'device' of {kind.__name__}.load must be 'cpu' with a backend. Got {device!r}.")
+        (base, settings), named = _restore(kind, stored, device, backend), stored.config.get("changes")
+        prefixes = _file_prefixes(len(settings))
+        base.models_ = tuple(
+            put_together(stored, one, base._codes, base.block_size, name, prefix)
+            for one, prefix in zip(settings, prefixes, strict=True)
         )
-        if len({tuple(region.alpha for region in model.calibration.regions) for model in estimator.models_}) > 1:
+        if len({tuple(region.alpha for region in model.calibration.regions) for model in base.models_}) > 1:
             raise ModelFileError(f"{stored.directory / CONFIG_NAME} is damaged: its rounds have different alphas.")
-        if backend is not None:
-            cluster = as_backend(backend, f"{cls.__name__}.load")
-            for model, prefix in zip(estimator.models_, _file_prefixes(len(settings)), strict=True):
+        if cluster is not None:
+            for model, prefix in zip(base.models_, prefixes, strict=True):
                 files = stored.path(f"{prefix}support-exemplars"), stored.path(f"{prefix}support")
                 model.support = ShardedSupport.of(model.support, Shards.of(cluster), StoredSupport(*map(str, files)))
-        return estimator
+        base._home, base.version_ = stored.directory, 0 if named is None else int(named["version"])
+        if not with_log:
+            return base, ReadLog(base.version_, [], [])
+        return base, read_changes(stored.directory, stored.config, verify=verify)
 
-    def model_card(self) -> str:
-        """A model card for this model, in Markdown."""
-        self._check_is_fitted("model_card")
-        return model_card(
-            type(self).__name__,
-            self.models_,
-            self.n_features_in_,
-            self.data_fingerprint_,
-            self.states_origin_,
-            certificate=self.certificate_,
-            policy=self.policy,
-            warnings=[str(warning) for warning in self.warnings()],
-            source=self.data_source_,
-            input_ndim=self.input_ndim_,
-        )
+    return read_model(path, kinds, restored, verify=verify)
+
+
+def _restore(
+    kind: type[T], stored: StoredModel, device: str | None, backend: Backend
+) -> tuple[T, list[dict[str, Any]]]:
+    """Everything but the models, from the config; and the settings of these."""
+    config = stored.config
+    try:
+        parameters = {name: value for name, value in config["parameters"].items() if name != "keep_rounds"}
+        parameters.setdefault("certification_size", None)  # older models stored keep_rounds, and had no certificate
+        parameters.setdefault("training", "sdm")  # and knew no other
+        estimator = kind(**parameters, device=device, backend=backend)
+        estimator._check_parameters(f"{kind.__name__}.load")
+        estimator.classes_ = label_values_from_json(config["classes"])
+        outside = label_values_from_json(config["labels_outside"])
+        estimator._codes = LabelCodes(estimator.classes_, tuple(outside.tolist()))
+        if len(estimator.classes_) < 2 or len(set(estimator.classes_.tolist())) < len(estimator.classes_):
+            raise ValueError(f"the classes {estimator.classes_.tolist()!r} are not at least two, each once")
+        estimator.n_features_in_ = int(config["n_features_in"])
+        estimator.input_ndim_ = int(config["input_ndim"])
+        if estimator.input_ndim_ not in (2, 3) or estimator.n_features_in_ < 1:
+            raise ValueError(f"inputs of {config['input_ndim']} axes, {config['n_features_in']} wide")
+        if config["feature_names_in"]:
+            estimator.feature_names_in_ = np.array(config["feature_names_in"], dtype=object)
+        estimator.data_fingerprint_ = str(config["data_fingerprint"])
+        estimator.data_source_ = config.get("data_source")  # older models do not know it
+        estimator.random_seed_ = config["random_seed"]
+        origin = config.get("states_origin")
+        estimator.states_origin_ = None if origin is None else StatesOrigin.from_json(origin)
+        for name in _ROWS:
+            if name in config:  # an ensemble has rows per round, and older models lack theirs
+                setattr(estimator, f"{name}_", np.array(config[name], dtype=np.int64))
+        take_promise(estimator, config)
+        estimator.measures_familiarity_ = bool(config.get("measures_familiarity", False))  # since format 5
+        estimator.history_ = History(tuple(check_fields(EpochRecord(**record)) for record in config["history"]))
+        settings = [dict(one) for one in config["models"]]
+        if not settings or any(one["n_inputs"] != estimator.n_features_in_ for one in settings):
+            raise ValueError(f"it has no model of inputs {estimator.n_features_in_} wide")
+        return estimator, settings
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise ModelFileError(f"{stored.directory / CONFIG_NAME} is damaged: {error!r}.") from error
 
 
 def _file_prefixes(n_models: int) -> list[str]:
@@ -235,7 +184,7 @@ def _file_prefixes(n_models: int) -> list[str]:
     return [""] if n_models == 1 else [f"round-{number:02d}-" for number in range(n_models)]
 
 
-def settings_to_json(parameters: dict[str, Any]) -> dict[str, Any]:
+def _parameters_to_json(parameters: dict[str, Any]) -> dict[str, Any]:
     """Constructor parameters to save with a model: as plain values, without the machine's.
 
     A ``random_state`` that is not a number is left out; the seed drawn from it is stored separately.
@@ -247,10 +196,9 @@ def settings_to_json(parameters: dict[str, Any]) -> dict[str, Any]:
     }
     if not isinstance(plain.get("random_state"), int):
         plain["random_state"] = None
-    if isinstance(plain["alpha"], Mapping):  # a file names classes by their text; so does check_targets
-        plain["alpha"] = {str(name): float(value) for name, value in plain["alpha"].items()}
-    elif not isinstance(plain["alpha"], float):
+    for name in ("alpha", "class_weight"):  # a file names classes by their text; so does check_targets
+        if isinstance(plain[name], Mapping):
+            plain[name] = {str(label): float(value) for label, value in plain[name].items()}
+    if not isinstance(plain["alpha"], float | dict):
         plain["alpha"] = np.asarray(plain["alpha"], dtype=float).tolist()
-    if isinstance(plain.get("class_weight"), Mapping):
-        plain["class_weight"] = {str(name): float(value) for name, value in plain["class_weight"].items()}
     return plain

@@ -14,7 +14,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ import torch
 from torchsdm.core import Encoded
 from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, ModelFileError, SDMWarning
+from torchsdm.estimators._saving import promise_to_json, take_promise
 from torchsdm.model import (
     CALIBRATION,
     COSTLY,
@@ -38,14 +39,13 @@ from torchsdm.model import (
     outcome_to_bytes,
     take_outcome,
 )
-from torchsdm.trust import Certificate, GuardReset, Reliability
+from torchsdm.trust import GuardReset
 from torchsdm.validation import Array, as_list, as_tensor, check_choice
 
 if TYPE_CHECKING:
-    from torchsdm.estimators.classifier import SDMClassifier
-    from torchsdm.estimators.ensemble import SDMEnsemble
+    from torchsdm.estimators._base import BaseSDMClassifier
 
-Classifier: TypeAlias = "SDMClassifier | SDMEnsemble"
+C = TypeVar("C", bound="BaseSDMClassifier")
 ADDS = {"add": SUPPORT, "add_calibration": CALIBRATION}
 
 
@@ -56,7 +56,7 @@ class Request(ABC):
     """Something to change about a model."""
 
     @abstractmethod
-    def apply(self, classifier: Classifier) -> Entry:
+    def apply(self, classifier: BaseSDMClassifier) -> Entry:
         """Change a classifier in place; returns what a log keeps of it. A failed call changes nothing."""
 
     @abstractmethod
@@ -73,7 +73,7 @@ class Add(Request):
     repeated: str = "refuse"
     allow_new_labels: bool = False
 
-    def apply(self, classifier: Classifier) -> Entry:
+    def apply(self, classifier: BaseSDMClassifier) -> Entry:
         """Encode the points, check that they are new, and add them."""
         check_choice(self.to, (SUPPORT, CALIBRATION), "to", "LiveModel.add")
         what, method = ("add", "add_exemplars") if self.to == SUPPORT else ("add_calibration", "add_calibration")
@@ -98,7 +98,7 @@ class Remove(Request):
 
     ids: Sequence[Any] | Array
 
-    def apply(self, classifier: Classifier) -> Entry:
+    def apply(self, classifier: BaseSDMClassifier) -> Entry:
         """Remove them."""
         ids = as_list(self.ids, "ids", "LiveModel.remove")
         classifier.remove(ids)
@@ -117,7 +117,7 @@ class Relabel(Request):
     labels: Sequence[Any] | Array
     allow_new_labels: bool = False
 
-    def apply(self, classifier: Classifier) -> Entry:
+    def apply(self, classifier: BaseSDMClassifier) -> Entry:
         """Relabel them."""
         ids, labels = self._lists()
         classifier.relabel(ids, labels, allow_new_labels=self.allow_new_labels)
@@ -139,7 +139,7 @@ class Recalibrate(Request):
     min_class_count: int | None = None
     policy: str | None = None
 
-    def apply(self, classifier: Classifier) -> Entry:
+    def apply(self, classifier: BaseSDMClassifier) -> Entry:
         """Recalibrate, and certify again where the rule changed."""
         before = classifier.deltas_spent_
         with classifier._unchanged_on_error():
@@ -162,7 +162,7 @@ class Certify(Request):
     delta: float | None = None
     control: str | None = None
 
-    def apply(self, classifier: Classifier) -> Entry:
+    def apply(self, classifier: BaseSDMClassifier) -> Entry:
         """Certify."""
         if not hasattr(classifier, "recertify"):
             raise InvalidInputError("An ensemble is not certified.")
@@ -195,7 +195,7 @@ class ResetGuard(Request):
 
     reset: GuardReset
 
-    def apply(self, classifier: Classifier) -> Entry:
+    def apply(self, classifier: BaseSDMClassifier) -> Entry:
         """Change nothing."""
         return Entry(GUARD_RESET, 0, asdict(self.reset))
 
@@ -212,7 +212,7 @@ def request_digest(requests: Sequence[Request]) -> str:
 # --- Replay ----------------------------------------------------------------------------------------------------------
 
 
-def replay(base: Classifier, log: ReadLog, computed: dict[str, bytes] | None = None) -> Classifier:
+def replay(base: C, log: ReadLog, computed: dict[str, bytes] | None = None) -> C:
     """The classifier after the changes of a log that were read; the one that is given stays as it is.
 
     That one stands for the version before them: if one of them is an undo, for the model's own files. ``computed``
@@ -265,7 +265,7 @@ def _costly_request(record: Record) -> Request:
     return Certify(None, details.get("alpha"), details.get("delta"), details.get("control"))
 
 
-def _take_in(classifier: Classifier, records: Sequence[Record]) -> None:
+def _take_in(classifier: BaseSDMClassifier, records: Sequence[Record]) -> None:
     """Add the points of changes to their sets, all those of a set at once."""
     for what, to in ADDS.items():
         chosen = [record for record in records if record.change.what == what]
@@ -281,7 +281,7 @@ def _take_in(classifier: Classifier, records: Sequence[Record]) -> None:
             classifier._codes = codes
 
 
-def _replace_sample(classifier: Classifier, record: Record) -> None:
+def _replace_sample(classifier: BaseSDMClassifier, record: Record) -> None:
     """Certify with the points of a change from now on."""
     numbers = classifier._codes.encode(record.labels, f"change {record.change.version}")
     with classifier._updated_models() as models:
@@ -295,25 +295,19 @@ def _replace_sample(classifier: Classifier, record: Record) -> None:
         classifier.certification_rows_ = np.array([], dtype=np.int64)
 
 
-def _count_looks(classifier: Classifier, log: ReadLog) -> None:
+def _count_looks(classifier: BaseSDMClassifier, log: ReadLog) -> None:
     """A question that a certification sample answered stays asked if its change is undone, or computed again."""
     before, certificate, points = classifier.deltas_spent_, classifier.certificate_, classifier.models_[0].certification
-    spent = _with_questions(before, log)
+    spent = {sample: dict(questions) for sample, questions in before.items()}
+    for change in log.history[log.base :]:
+        for sample, questions in change.details.get("questions", {}).items():
+            spent[sample] = {**questions, **spent.get(sample, {})}
     if certificate is not None and points is not None:
         known = before.get(points.fingerprint, {})
         more = [delta for name, delta in spent.get(points.fingerprint, {}).items() if name not in known]
         looks, delta_spent = certificate.looks + len(more), certificate.delta_spent + sum(more)
         classifier.certificate_ = replace(certificate, looks=looks, delta_spent=delta_spent)
     classifier.deltas_spent_ = spent
-
-
-def _with_questions(spent: Mapping[str, Mapping[str, float]], log: ReadLog) -> dict[str, dict[str, float]]:
-    """What each certification sample was asked, also by all changes of a log."""
-    found = {sample: dict(questions) for sample, questions in spent.items()}
-    for change in log.history[log.base :]:
-        for sample, questions in change.details.get("questions", {}).items():
-            found[sample] = {**questions, **found.get(sample, {})}
-    return found
 
 
 # --- Rows and outcomes -----------------------------------------------------------------------------------------------
@@ -351,38 +345,26 @@ def _widths(models: Sequence[SDMModel]) -> list[int]:
 _PARAMETERS = ("policy", "delta", "control")  # that changes may set
 
 
-def _outcome(classifier: Classifier) -> bytes:
-    certificate, reliability = classifier.certificate_, classifier.reliability_
-    learned = {
-        "certificate": None if certificate is None else certificate.to_json(),
-        "reliability": None if reliability is None else reliability.to_json(),
-        "familiarity": None if certificate is None else classifier.familiarity_,
-        "deltas_spent": {sample: dict(asked) for sample, asked in classifier.deltas_spent_.items()},
-        "parameters": {name: getattr(classifier, name) for name in _PARAMETERS},
-    }
-    return outcome_to_bytes(classifier.models_, learned)
+def _outcome(classifier: BaseSDMClassifier) -> bytes:
+    parameters = {name: getattr(classifier, name) for name in _PARAMETERS}
+    return outcome_to_bytes(classifier.models_, {**promise_to_json(classifier), "parameters": parameters})
 
 
-def _restore(classifier: Classifier, outcome: bytes) -> None:
+def _restore(classifier: BaseSDMClassifier, outcome: bytes) -> None:
     with classifier._updated_models() as models:
         learned = take_outcome(outcome, models)
         try:
-            if learned["certificate"] is not None:
-                classifier.certificate_ = Certificate.from_json(learned["certificate"])
-                classifier.familiarity_ = float(learned["familiarity"])
-            if learned["reliability"] is not None:
-                classifier.reliability_ = Reliability.from_json(learned["reliability"])
-            classifier.deltas_spent_ = learned["deltas_spent"]
+            take_promise(classifier, learned)
             _set(classifier, **{name: learned["parameters"][name] for name in _PARAMETERS})
         except (KeyError, TypeError, ValueError) as error:
             raise ModelFileError(f"The log of changes has an outcome that cannot be read: {error!r}.") from error
 
 
-def _set(classifier: Classifier, **parameters: Any) -> None:
+def _set(classifier: BaseSDMClassifier, **parameters: Any) -> None:
     classifier.set_params(**{name: value for name, value in parameters.items() if value is not None})
 
 
-def _questions(before: Mapping[str, Mapping[str, float]], classifier: Classifier) -> dict[str, Any]:
+def _questions(before: Mapping[str, Mapping[str, float]], classifier: BaseSDMClassifier) -> dict[str, Any]:
     """What certification samples were asked by a change, and its delta."""
     new = {
         sample: {name: delta for name, delta in asked.items() if name not in before.get(sample, {})}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from torchsdm.estimators._data import check_data
 from torchsdm.estimators.classifier import SDMClassifier
 from torchsdm.labels import LabelCodes
 from torchsdm.model import Explanation, explain
+from torchsdm.training import seed_of_fit
 from torchsdm.validation import Array, ArrayLike, check_positive
 
 Self = TypeVar("Self", bound="SDMEnsemble")
@@ -52,22 +53,11 @@ class SDMEnsemble(BaseSDMClassifier):
         """Train the rounds, and calibrate each; the parameters are those of ``SDMClassifier.fit``."""
         with self._unchanged_on_error():
             data = check_data(self, X, y, ids, texts, calibration, background=background)
-            self._draw_seed(seed)
+            self.random_seed_ = seed_of_fit(seed, self.random_state, self.checkpoint, type(self).__name__)
             builder = self._begin(data)
             training, rounds = self._train(builder)
-            self.models_ = tuple(builder.of_round(one, training) for one in rounds)
+            self.models_ = tuple(builder.of_round(one, training)[0] for one in rounds)
             self._warn_of_regions()
-        return self
-
-    def recalibrate(
-        self: Self,
-        alpha: float | Sequence[float] | Mapping[Any, float] | None = None,
-        *,
-        min_class_count: int | None = None,
-    ) -> Self:
-        """Recompute the region of every round, for another alpha or after updates, without training."""
-        super().recalibrate(alpha, min_class_count=min_class_count)
-        self._warn_of_regions()
         return self
 
     @classmethod
@@ -108,7 +98,7 @@ class SDMEnsemble(BaseSDMClassifier):
             chosen = np.flatnonzero(decisions.member == member)
             if len(chosen):
                 for row, explanation in zip(chosen, explain(model, self._codes, states[chosen], k), strict=True):
-                    explanations[row] = explanation.with_decision(rows[row])
+                    explanations[row] = replace(explanation, decision=rows[row])
         return [explanation for explanation in explanations if explanation is not None]
 
 

@@ -16,11 +16,13 @@ from torchsdm.cluster import Backend, extract_on
 from torchsdm.core import SDMDecisions, check_targets
 from torchsdm.data import Documents, StatesStore
 from torchsdm.errors import BackboneError, DataWarning, InvalidInputError, ModelFileError, NotFittedError, Remedy
+from torchsdm.estimators._saving import read_estimator
+from torchsdm.estimators.changes import replay
 from torchsdm.estimators.classifier import SDMClassifier
 from torchsdm.estimators.ensemble import SDMEnsemble
 from torchsdm.hidden_states import Backbone, HiddenStateExtractor, TaskPrompt, default_store
 from torchsdm.labels import LabelCodes, count_classes, warn_of_lookalikes
-from torchsdm.model import Explanation, HubModel, ReadLog, stored_kind
+from torchsdm.model import Explanation, HubModel, ReadLog
 from torchsdm.trust import AlphaChoice, DriftGuard
 from torchsdm.validation import Array, ArrayLike, check_path, no_states
 from torchsdm.wording import shortened
@@ -138,8 +140,14 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         _check_labels(documents, held_out, caller, classifier)
         if background is not None:
             held_out["background"] = _documents(background, f"{caller} (background)")
-        store, elsewhere = self._make_store(caller), extract_on(self.backend, caller)
-        extractor = self._make_extractor()
+        elsewhere, store = extract_on(self.backend, caller), default_store() if self.cache is True else None
+        if not isinstance(self.cache, bool):
+            store = StatesStore(check_path(self.cache, "cache", caller))
+        if isinstance(self.model, HiddenStateExtractor) and self.prompt is not None:
+            raise InvalidInputError("'prompt' of SDMTextClassifier must be None if 'model' is an extractor.")
+        extractor = self.model
+        if not isinstance(extractor, HiddenStateExtractor):
+            extractor = HiddenStateExtractor(extractor, self.prompt)
         training = extractor.labelled_states(documents, store=store, elsewhere=elsewhere)
         parts: dict[str, Any] = {}
         for name, one in held_out.items():
@@ -318,18 +326,6 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
 
     # ---------------------------------------------------------------- inside
 
-    def _make_extractor(self) -> HiddenStateExtractor:
-        if isinstance(self.model, HiddenStateExtractor):
-            if self.prompt is not None:
-                raise InvalidInputError("'prompt' of SDMTextClassifier must be None if 'model' is an extractor.")
-            return self.model
-        return HiddenStateExtractor(self.model, self.prompt)
-
-    def _make_store(self, caller: str) -> StatesStore | None:
-        if isinstance(self.cache, bool):
-            return default_store() if self.cache else None
-        return StatesStore(check_path(self.cache, "cache", caller))
-
     def _fitted(self, method: str) -> SDMClassifier | SDMEnsemble:
         if not hasattr(self, "classifier_"):
             raise NotFittedError(f"This SDMTextClassifier is not fitted yet: call fit before {method}.")
@@ -464,23 +460,11 @@ def load_classifier(
     directory: Path, *, device: str | None = None, verify: bool | None = None, backend: Backend = None
 ) -> SDMClassifier | SDMEnsemble:
     """The classifier or ensemble over hidden states in a directory; see ``SDMClassifier.load``."""
-    return _kind(directory).load(directory, device=device, verify=verify, backend=backend)
+    return replay(*load_base(directory, device=device, verify=verify, backend=backend))
 
 
 def load_base(
     directory: Path, *, device: str | None = None, verify: bool | None = None, backend: Backend = None
 ) -> tuple[SDMClassifier | SDMEnsemble, ReadLog]:
     """The same without the changes that were logged, and the log of them."""
-    return _kind(directory)._load_parts(directory, device, verify, backend=backend)
-
-
-def save_as(classifier: SDMClassifier | SDMEnsemble, directory: Path, changes: dict[str, Any]) -> None:
-    """Save a classifier where it was loaded from, while the writer's lock is held, as what its log goes on from."""
-    classifier._replace(directory, changes)
-
-
-def _kind(directory: Path) -> type[SDMClassifier | SDMEnsemble]:
-    kind = _KINDS.get(stored_kind(directory))
-    if kind is None:
-        raise ModelFileError(f"{directory} contains a {stored_kind(directory)!r}, not a classifier.")
-    return kind
+    return read_estimator(directory, _KINDS, device, verify, backend)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -124,8 +124,8 @@ class LabelAudit:
         Computed when asked for: it alone takes memory for every row and class.
         """
         table = np.empty((len(self.rows), len(self.classes)))
-        for heard in self._witnesses.heard():
-            table[heard.rows] = heard.log_evidence.exp().numpy()
+        for rows, _, _, log_evidence in self._witnesses.heard():
+            table[rows] = log_evidence.exp().numpy()
         return table
 
     @property
@@ -192,11 +192,11 @@ def audit_labels(
     h = states.float().numpy()
     distances, nearest = _neighbors(h, k)
     witnesses = _Witnesses.of(h, labels, classes, nearest, n_folds, seed, verbose)
-    judged = _judge(witnesses, labels)
+    contradiction, log_p, n_agreeing, suggestions = _judge(witnesses, labels)
 
     names = range(len(h)) if data.ids is None else as_list(data.ids, "ids", _CALLER)
     texts_of = [None] * len(h) if data.texts is None else list(data.texts)
-    given, suggested = classes[labels].tolist(), classes[judged.suggestions].tolist()
+    given, suggested = classes[labels].tolist(), classes[suggestions].tolist()
 
     def neighbors_of(row: int) -> tuple[ContradictingNeighbor, ...]:
         against = np.flatnonzero(labels[nearest[row]] != labels[row])[:n_shown]
@@ -206,12 +206,10 @@ def audit_labels(
             for other, distance in pairs
         )
 
-    order = torch.from_numpy(judged.contradiction).argsort(descending=True, stable=True).numpy()
-    scores, log_p, agreeing = judged.contradiction.tolist(), judged.log_p.tolist(), judged.n_agreeing.tolist()
     rows = []
-    for row in order.tolist():
+    for row in torch.from_numpy(contradiction).argsort(descending=True, stable=True).tolist():
         labelled = row, data.place(row), names[row], given[row], suggested[row]
-        evidence = scores[row], math.exp(log_p[row]), agreeing[row], k
+        evidence = float(contradiction[row]), math.exp(log_p[row]), int(n_agreeing[row]), k
         rows.append(AuditedLabel(*labelled, *evidence, texts_of[row], neighbors_of(row)))
     return LabelAudit(tuple(rows), classes, k, n_folds, seed, witnesses)
 
@@ -240,19 +238,6 @@ def _neighbors(states: Array, k: int) -> tuple[Array, Array]:
     alike = np.zeros(len(states), dtype=np.int64)
     found = SupportSet(directions, alike, alike).match(directions, alike, exclude=np.arange(len(states)), k=k)
     return found.neighbor_distances.numpy(), found.neighbor_indices.numpy()
-
-
-class _Heard(NamedTuple):
-    """What the witnesses say of some rows."""
-
-    rows: Array
-    """Their numbers (B,)."""
-    log_p: torch.Tensor
-    """log p_i(c), (B, C)."""
-    votes: Array
-    """n_i(c), (B, C)."""
-    log_evidence: torch.Tensor
-    """log of p_i(c) v_i(c) over its sum, (B, C)."""
 
 
 @dataclass(frozen=True)
@@ -287,44 +272,31 @@ class _Witnesses:
             regressions.append(LogisticModel(PENALTY).fit(states[seen], labels[seen]))
         return cls(states, fold_of, tuple(regressions), labels[nearest], len(classes))
 
-    def heard(self) -> Iterator[_Heard]:
-        """All rows in blocks, fold by fold; a row's values do not depend on its block."""
+    def heard(self) -> Iterator[tuple[Array, torch.Tensor, Array, torch.Tensor]]:
+        """Fold by fold, the numbers of some rows (B,), and what is said of them, which does not depend on the block.
+
+        That is log p_i(c), n_i(c), and the log of p_i(c) v_i(c) over its sum, (B, C) each.
+        """
         k, at_once = self.neighbor_labels.shape[1], max(1, _VALUES_AT_ONCE // self.n_classes)
         log_v = np.log((np.arange(k + 1) + 1) / (k + self.n_classes))  # by the number of votes
         for fold, regression in enumerate(self.regressions):
             judged = np.flatnonzero(self.fold_of == fold)
             for start in range(0, len(judged), at_once):
                 rows = judged[start : start + at_once]
-                votes = _votes(self.neighbor_labels[rows], self.n_classes)
+                cells = self.neighbor_labels[rows] + self.n_classes * np.arange(len(rows))[:, None]
+                votes = np.bincount(cells.ravel(), minlength=len(rows) * self.n_classes).reshape(len(rows), -1)
                 log_p = torch.from_numpy(regression.logits(self.states[rows])).double().log_softmax(dim=1)
-                yield _Heard(rows, log_p, votes, (log_p + torch.from_numpy(log_v[votes])).log_softmax(dim=1))
+                yield rows, log_p, votes, (log_p + torch.from_numpy(log_v[votes])).log_softmax(dim=1)
 
 
-class _Findings(NamedTuple):
-    """What comes of the evidence on each row and its given label, (N,) each."""
-
-    contradiction: Array
-    log_p: Array
-    """Of the given label."""
-    n_agreeing: Array
-    suggestions: Array
-    """Class numbers."""
-
-
-def _judge(witnesses: _Witnesses, labels: Array) -> _Findings:
-    n = len(labels)
-    found = _Findings(np.empty(n), np.empty(n), np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64))
-    for heard in witnesses.heard():
-        rows, evidence = heard.rows, heard.log_evidence
+def _judge(witnesses: _Witnesses, labels: Array) -> tuple[Array, Array, Array, Array]:
+    """Of each row (N,): the contradiction, log p and votes of its given label, and the suggested class number."""
+    (contradiction, log_p), (n_agreeing, suggestions) = np.empty((2, len(labels))), np.empty((2, len(labels)), np.int64)
+    for rows, log_ps, votes, evidence in witnesses.heard():
         given = torch.from_numpy(labels[rows])[:, None]  # (B, 1)
         against = evidence.scatter(1, given, -torch.inf).logsumexp(dim=1)
-        found.contradiction[rows] = ((against - evidence.gather(1, given)[:, 0]) / math.log(10)).numpy()
-        found.log_p[rows] = heard.log_p.gather(1, given)[:, 0].numpy()
-        found.n_agreeing[rows] = heard.votes[np.arange(len(rows)), labels[rows]]
-        found.suggestions[rows] = evidence.argmax(dim=1).numpy()
-    return found
-
-
-def _votes(labels: Array, n_classes: int) -> Array:
-    cells = labels + n_classes * np.arange(len(labels))[:, None]
-    return np.bincount(cells.ravel(), minlength=len(labels) * n_classes).reshape(len(labels), n_classes)
+        contradiction[rows] = ((against - evidence.gather(1, given)[:, 0]) / math.log(10)).numpy()
+        log_p[rows] = log_ps.gather(1, given)[:, 0].numpy()
+        n_agreeing[rows] = votes[np.arange(len(rows)), labels[rows]]
+        suggestions[rows] = evidence.argmax(dim=1).numpy()
+    return contradiction, log_p, n_agreeing, suggestions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +12,6 @@ import numpy as np
 from torchsdm.baselines import (
     APS,
     RAPS,
-    CalibratedThreshold,
     CertifiedScore,
     CosineNeighborVote,
     CrossEntropyClassifier,
@@ -177,7 +176,7 @@ def paper_entrants(
         raise InvalidInputError("'classifier' of paper_entrants must have one alpha. Call recalibrate with one first.")
     directory = None if checkpoint is None else check_path(checkpoint, "checkpoint", "paper_entrants")
     parts = FittedParts.of(training, classifier, calibration, certification)
-    learned, calibrated = parts.learned, parts.calibrated
+    calibrated = parts.calibrated
     alpha, seed = classifier.region_.alpha, classifier.random_seed_
     settings = {key: getattr(classifier, key) for key in _TRAINING}
 
@@ -191,45 +190,26 @@ def paper_entrants(
         label_logits = calibrated.label_logits_of(classifier.classes_.tolist())
         for estimator, rule in _rules(alpha, None, seed):
             estimator.fit(label_logits, calibrated.labels)
-            key = EstimatorKey(Basis.LANGUAGE_MODEL, rule)
-            entrants.append(Entrant(name, str(rule), estimator, "label_logits", group="language model", key=key))
+            entrants.append(_listed(name, estimator, "language model", Basis.LANGUAGE_MODEL, rule))
         entrants += _certified_language_model(classifier, parts, name)
     if "cnn" in groups:
         cnn = fitted(CrossEntropyClassifier(classifier.n_filters), "cnn")
         for estimator, rule in _rules(alpha, cnn, seed):
-            key = EstimatorKey(Basis.CNN, rule)
-            entrants.append(Entrant(f"{name} + CNN", str(rule), estimator.fit(), group="cnn", key=key))
+            entrants.append(_listed(f"{name} + CNN", estimator.fit(), "cnn", Basis.CNN, rule))
     if "vbll" in groups:
         for kind, basis in (("discriminative", Basis.DISCRIMINATIVE_VBLL), ("generative", Basis.GENERATIVE_VBLL)):
             for factor in regularization_factors:
                 vbll = fitted(VBLLClassifier(kind, alpha, factor, n_hidden), f"vbll-{kind}-{factor:g}")
-                key = EstimatorKey(basis, Rule.VBLL, float(factor))
                 model = f"{name} + {kind} VBLL, KL × {factor:g}"
-                entrants.append(Entrant(model, str(Rule.VBLL), vbll, group="vbll", key=key))
+                entrants.append(_listed(model, vbll, "vbll", basis, Rule.VBLL, float(factor)))
     if "sdm" in groups:
         entrants += _sdm_entrants(classifier, f"{name} + SDM")
         if hasattr(classifier, "round_models_"):
-            ensemble = SDMRule(SDMEnsemble.from_classifier(classifier), "region lower").fit()
-            model = f"{name} + SDM, {classifier.n_rounds} rounds"
-            entrants.append(Entrant(model, _ALL_AGREE, ensemble, group="sdm", key=_OF_ALL_ROUNDS))
+            ensemble = SDMEnsemble.from_classifier(classifier)
+            entrants.append(_all_agree(ensemble, f"{name} + SDM, {classifier.n_rounds} rounds"))
         entrants += _certified_entrants(classifier, f"{name} + SDM")
     if "today" in groups:
-        certificate = _certificate(classifier)
-        if certificate is not None and parts.certified is not None:
-            certified = _certified_regression(parts.of_rounds, parts.certified, classifier, certificate)
-            entrants.append(Entrant(f"{name} + logistic regression", "certified softmax", certified, group="today"))
-        for model, label, threshold, scores in _today(alpha):
-            threshold.fit(learned.hidden_states, learned.labels, calibrated)
-            entrants.append(Entrant(f"{name} + {model}", label, threshold, group="today"))
-            if certificate is not None and parts.certified is not None:
-                both = calibrated, parts.certified
-                samples = [(threshold.decide(part.hidden_states), part.labels) for part in both]
-                for score, called in scores.items():
-                    certified = _certified(threshold, score, classifier, certificate, *samples)
-                    entrants.append(Entrant(f"{name} + {model}", called, certified, group="today"))
-        if alpha < 1:  # no finite sample can show that everything is right
-            controlled = RiskControlledAbstention(alpha, classifier).fit()
-            entrants.append(Entrant(f"{name} + SDM", "MAPIE risk control", controlled, group="today"))
+        entrants += _entrants_of_today(classifier, parts, name)
     return entrants
 
 
@@ -250,16 +230,15 @@ def classifier_entrants(classifier: SDMClassifier | SDMEnsemble, *, name: str = 
     """
     model = f"{name} + SDM"
     if isinstance(classifier, SDMEnsemble):
-        everything, agreed = (SDMRule(classifier, rule).fit() for rule in ("no reject", "region lower"))
-        key = EstimatorKey(Basis.ALL_ROUNDS, Rule.NO_REJECT)
+        everything = SDMRule(classifier, "no reject").fit()
         return [
-            Entrant(model, str(key.rule), everything, group="sdm", key=key),
-            Entrant(model, _ALL_AGREE, agreed, group="sdm", key=_OF_ALL_ROUNDS),
+            _listed(model, everything, "sdm", Basis.ALL_ROUNDS, Rule.NO_REJECT),
+            _all_agree(classifier, model),
         ]
     alpha, seed = classifier.region_.alpha, classifier.random_seed_
     entrants = _sdm_entrants(classifier, model)
     calibrated = [
-        Entrant(model, str(rule), estimator.fit(), group="logits", key=EstimatorKey(Basis.SDM, rule))
+        _listed(model, estimator.fit(), "logits", Basis.SDM, rule)
         for estimator, rule in _rules(alpha, classifier, seed)
         if rule not in (Rule.NO_REJECT, Rule.SOFTMAX)  # SDMRule has these too
     ]
@@ -275,15 +254,24 @@ SDM_RULES = {
     "region": Rule.REGION,
     "region lower": Rule.REGION_LOWER,
 }
-_OF_ALL_ROUNDS = EstimatorKey(Basis.ALL_ROUNDS, Rule.REGION_LOWER)
-_ALL_AGREE = f"{Rule.REGION_LOWER}, all agree"
+
+
+def _listed(
+    model: str, estimator: Any, group: str, basis: Basis, rule: Rule, kl_factor: float | None = None
+) -> Entrant:
+    """An entrant with a key, called like its rule."""
+    reads = "label_logits" if basis is Basis.LANGUAGE_MODEL else "hidden_states"
+    return Entrant(model, str(rule), estimator, reads, group, EstimatorKey(basis, rule, kl_factor))
 
 
 def _sdm_entrants(classifier: SDMClassifier, model: str) -> list[Entrant]:
-    return [
-        Entrant(model, str(rule), SDMRule(classifier, name).fit(), group="sdm", key=EstimatorKey(Basis.SDM, rule))
-        for name, rule in SDM_RULES.items()
-    ]
+    return [_listed(model, SDMRule(classifier, name).fit(), "sdm", Basis.SDM, rule) for name, rule in SDM_RULES.items()]
+
+
+def _all_agree(ensemble: SDMEnsemble, model: str) -> Entrant:
+    rule = SDMRule(ensemble, "region lower").fit()
+    entrant = _listed(model, rule, "sdm", Basis.ALL_ROUNDS, Rule.REGION_LOWER)
+    return replace(entrant, name=f"{entrant.name}, all agree")
 
 
 def _certificate(classifier: SDMClassifier) -> Certificate | None:
@@ -306,15 +294,34 @@ def _certified(
     return certified.fit(*samples, n_errors=n_errors)
 
 
-def _certified_regression(
-    rows: LabelledStates, held_out: LabelledStates, classifier: SDMClassifier, certificate: Certificate
-) -> CertifiedScore:
-    """A tuned logistic regression on the classifier's rows, certified by its softmax on the same points."""
-    regression = TunedLogisticModel().fit(np.asarray(rows.hidden_states), np.asarray(rows.labels))
-    softmax = NoReject(certificate.alpha, regression).fit()
-    calibration = softmax.decide_logits(regression.out_of_fold_), rows.labels
-    certification = softmax.decide(held_out.hidden_states), held_out.labels
-    return _certified(softmax, "odds", classifier, certificate, calibration, certification)
+def _entrants_of_today(classifier: SDMClassifier, parts: FittedParts, name: str) -> Iterator[Entrant]:
+    """What a user would pick today, also certified on the points that the classifier is certified on."""
+    alpha, certificate, held_out = classifier.region_.alpha, _certificate(classifier), parts.certified
+    regression, rows = f"{name} + logistic regression", parts.of_rounds
+    if certificate is not None and held_out is not None:
+        tuned = TunedLogisticModel().fit(np.asarray(rows.hidden_states), np.asarray(rows.labels))
+        softmax = NoReject(certificate.alpha, tuned).fit()
+        calibration = softmax.decide_logits(tuned.out_of_fold_), rows.labels
+        certification = softmax.decide(held_out.hidden_states), held_out.labels
+        certified = _certified(softmax, "odds", classifier, certificate, calibration, certification)
+        yield Entrant(regression, "certified softmax", certified, group="today")
+    for model, label, threshold, certified_as in (
+        (regression, "Mahalanobis", MahalanobisThreshold(alpha), ""),
+        (regression, "Mahalanobis, 95 % kept", MahalanobisThreshold(alpha, keep=_KEPT), ""),
+        (regression, "k-th neighbour", NearestNeighborThreshold(alpha), "certified k-th neighbour"),
+        (regression, "k-th neighbour, 95 % kept", NearestNeighborThreshold(alpha, keep=_KEPT), ""),
+        (f"{name} + cosine neighbours", "vote", CosineNeighborVote(alpha), "certified vote"),
+    ):
+        threshold.fit(parts.learned.hidden_states, parts.learned.labels, parts.calibrated)
+        yield Entrant(model, label, threshold, group="today")
+        if certified_as and certificate is not None and held_out is not None:
+            samples = [(threshold.decide(part.hidden_states), part.labels) for part in (parts.calibrated, held_out)]
+            certified = _certified(threshold, "own", classifier, certificate, *samples)
+            yield Entrant(model, certified_as, certified, group="today")
+    if alpha < 1:  # no finite sample can show that everything is right
+        yield Entrant(
+            f"{name} + SDM", "MAPIE risk control", RiskControlledAbstention(alpha, classifier).fit(), group="today"
+        )
 
 
 def _certified_entrants(classifier: SDMClassifier, model: str) -> list[Entrant]:
@@ -325,18 +332,17 @@ def _certified_entrants(classifier: SDMClassifier, model: str) -> list[Entrant]:
     softmax = NoReject(certificate.alpha, classifier).fit()
     temperature = TemperatureScaling(certificate.alpha, classifier).fit()
     samples = [classifier.calibration_logits(), (held_out.points.logits.cpu().numpy(), held_out.labels.cpu().numpy())]
-    entrants = [(SDMRule(classifier, "certified").fit(), Rule.CERTIFIED)]
+    own = SDMRule(classifier, "certified").fit()
+    entrants = [_listed(model, own, "certified", Basis.SDM, Rule.CERTIFIED)]
     for estimator, score, rule in (
         (softmax, "odds", Rule.CERTIFIED_SOFTMAX),
         (temperature, "odds", Rule.CERTIFIED_TEMPERATURE),
         (softmax, "energy", Rule.CERTIFIED_ENERGY),
     ):
         decided = ((estimator.decide_logits(logits), classifier.classes_[labels]) for logits, labels in samples)
-        entrants.append((_certified(estimator, score, classifier, certificate, *decided), rule))
-    return [
-        Entrant(model, str(rule), estimator, group="certified", key=EstimatorKey(Basis.SDM, rule))
-        for estimator, rule in entrants
-    ]
+        certified = _certified(estimator, score, classifier, certificate, *decided)
+        entrants.append(_listed(model, certified, "certified", Basis.SDM, rule))
+    return entrants
 
 
 def _certified_language_model(classifier: SDMClassifier, parts: FittedParts, name: str) -> list[Entrant]:
@@ -351,8 +357,7 @@ def _certified_language_model(classifier: SDMClassifier, parts: FittedParts, nam
     own = NoReject(certificate.alpha).fit(*samples[0])
     decided = [(own.decide(logits), labels) for logits, labels in samples]
     certified = _certified(own, "odds", classifier, certificate, *decided)
-    key = EstimatorKey(Basis.LANGUAGE_MODEL, Rule.CERTIFIED_SOFTMAX)
-    return [Entrant(name, str(key.rule), certified, "label_logits", group="language model", key=key)]
+    return [_listed(name, certified, "language model", Basis.LANGUAGE_MODEL, Rule.CERTIFIED_SOFTMAX)]
 
 
 def _rules(alpha: float, model: LogitModel | None, seed: int) -> Iterator[tuple[SelectiveClassifier, Rule]]:
@@ -361,17 +366,6 @@ def _rules(alpha: float, model: LogitModel | None, seed: int) -> Iterator[tuple[
     yield TemperatureScaling(alpha, model), Rule.TEMPERATURE
     yield APS(alpha, model, reference=True, random_state=seed), Rule.APS
     yield RAPS(alpha, model, reference=True, random_state=seed), Rule.RAPS
-
-
-def _today(alpha: float) -> Iterator[tuple[str, str, CalibratedThreshold, dict[str, str]]]:
-    """What a user would pick today, using only hidden states, and the scores of each to certify, with their names."""
-    regression, neighbours = "logistic regression", "cosine neighbours"
-    certified = {"own": "certified k-th neighbour"}
-    yield regression, "Mahalanobis", MahalanobisThreshold(alpha), {}
-    yield regression, "Mahalanobis, 95 % kept", MahalanobisThreshold(alpha, keep=_KEPT), {}
-    yield regression, "k-th neighbour", NearestNeighborThreshold(alpha), certified
-    yield regression, "k-th neighbour, 95 % kept", NearestNeighborThreshold(alpha, keep=_KEPT), {}
-    yield neighbours, "vote", CosineNeighborVote(alpha), {"own": "certified vote"}
 
 
 _APART = 0.2  # of the rows of a cross-fitted classifier, for others to calibrate on

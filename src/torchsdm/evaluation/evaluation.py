@@ -29,6 +29,7 @@ from torchsdm.evaluation.metrics import (
     ood_fpr_at_95,
     ordering_score,
     rejection_confusion,
+    selective_accuracy,
     top_label_calibration,
 )
 from torchsdm.evaluation.strangers import (
@@ -83,30 +84,21 @@ class Evaluation:
 
     Labels need not be there, or be classes: of such inputs only what is admitted is shown. If some labels of a data set
     are classes and others are not, the others become a data set of their own: 'NAME, strangers'.
-
-    Parameters
-    ----------
-    entrants : sequence of Entrant
-    data_sets : mapping of str to LabelledStates
-        The first with labels is in distribution; the others are compared with scores on it.
-    alpha : float
-        The target accuracy; one that every entrant was fitted with.
-    settings : mapping, optional
-        Anything else to record, as plain values.
-    classifier : SDMClassifier or SDMEnsemble, optional
-        The model behind the entrants, for the lanes of inputs without known classes, and to warn of inputs that it was
-        fitted on.
-    unread : mapping of str to int, optional
-        How many further inputs of a data set could not be read. They count as rejected: ``share`` and ``coverage`` are
-        of all inputs. Everything else is about the inputs that were read.
     """
 
     entrants: Sequence[Entrant]
     data_sets: Mapping[str, LabelledStates]
+    """The first with labels is in distribution; the others are compared with scores on it."""
     alpha: float
+    """The target accuracy; one that every entrant was fitted with."""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    """Anything else to record, as plain values."""
     classifier: SDMClassifier | SDMEnsemble | None = None
+    """The model behind the entrants, for the lanes of inputs without known classes, and to warn of inputs that it was
+    fitted on."""
     unread: Mapping[str, int] = field(default_factory=dict)
+    """How many further inputs of a data set could not be read. They count as rejected: ``share`` and ``coverage`` are
+    of all inputs. Everything else is about the inputs that were read."""
     decisions: dict[tuple[int, str], Decisions] = field(init=False)
     """By position of the entrant and name of the data set; without values per class, whose columns are dropped."""
     against_argmax: dict[tuple[int, str], Array] = field(init=False)
@@ -209,17 +201,10 @@ class Evaluation:
         class_alphas = () if self.classifier is None else self.classifier.models_[0].calibration.regions[0].class_alphas
         rows = []
         for name, data in self.data_sets.items():
-            n_unread = self.unread.get(name, 0)
             for position, entrant in enumerate(self.entrants):
-                row = ResultRow.of(
-                    *(self.decisions[position, name], data.labels, self.alpha),
-                    dataset=name,
-                    model=entrant.model,
-                    estimator=entrant.name,
-                    key=entrant.key,
-                    n_unread=n_unread,
-                    class_alphas=class_alphas,
-                )
+                decisions, n_unread = self.decisions[position, name], self.unread.get(name, 0)
+                accuracy = selective_accuracy(decisions, data.labels, n_unread, class_alphas)
+                row = ResultRow(name, entrant.model, entrant.name, float(self.alpha), accuracy, entrant.key)
                 rows.append((entrant, row))
         return rows
 
@@ -235,8 +220,7 @@ class Evaluation:
 
     def n_rows(self, data_set: str) -> int:
         """The same, and with the strangers among them, which are a data set of their own."""
-        strangers = self.data_sets.get(strangers_of(data_set))
-        return self.n_inputs(data_set) + (0 if strangers is None else len(strangers))
+        return self.n_inputs(data_set) + len(self.data_sets.get(strangers_of(data_set), ()))
 
     def unread_note(self, data_set: str) -> str:
         """A sentence on the inputs of a data set that could not be read; empty if there are none."""

@@ -11,26 +11,34 @@ from __future__ import annotations
 
 import base64
 import io
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchsdm.core import HighReliabilityRegion, SDMDecisions, Target, target_of
+from torchsdm.core import Decisions, SDMDecisions, Target, target_of
+from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation._opening import UNPROMISED, Verdict, next_steps, promise_text, verdicts
-from torchsdm.evaluation._report_contents import examples, lanes, pictures
-from torchsdm.evaluation.displays.alpha import CostDisplay
+from torchsdm.evaluation.displays._drawing import some_rows
+from torchsdm.evaluation.displays.alpha import AlphaDisplay, CostDisplay
+from torchsdm.evaluation.displays.distance import DistanceDisplay
+from torchsdm.evaluation.displays.partition import PartitionDisplay
+from torchsdm.evaluation.displays.reliability import ReliabilityDisplay
+from torchsdm.evaluation.displays.risk_coverage import RiskCoverageDisplay
 from torchsdm.evaluation.displays.training_history import TrainingHistoryDisplay
 from torchsdm.evaluation.evaluation import Evaluation
-from torchsdm.evaluation.strangers import CLASSES, FreshGuards, Overview
+from torchsdm.evaluation.strangers import CLASSES, FreshGuards, Overview, kind_of_labels
 from torchsdm.evaluation.tables import ABSENT, REJECTED, UNKNOWN, ResultRow, Stratum, accuracy_text, share_text, strata
 from torchsdm.files import replace_file, strict_json
+from torchsdm.settings import LANES
 from torchsdm.settings import REJECTED as UNREAD
-from torchsdm.validation import Array, check_path
+from torchsdm.validation import Array, check_label_array, check_path
 from torchsdm.wording import LANE_MEANS, described, shortened
 
 if TYPE_CHECKING:
@@ -45,6 +53,12 @@ _SECTIONS = (  # each has a template in templates/sections
     *("What is promised", _COSTS, "Results", "Lanes", "Region", "Ordering and calibration", "Plots", "Examples"),
     "Where the numbers come from",
 )
+_EXAMPLES = 3  # per kind and data set
+_EXEMPLARS = 3  # per example
+_PARTITIONS = 12  # classes, each with a panel; with more there is no plot of the partition
+_CURVES = 6  # per plot; more cannot be told apart
+_ALPHAS = np.round(np.arange(0.70, 1.0, 0.02), 2)
+_PICTURE_ROWS = 20_000  # inputs in plots that need their own decisions
 _DPI = 110
 _COLOURS = 128  # in an image
 
@@ -117,13 +131,18 @@ def render_report(
         tested=[one for one in _tested(classifier) if one[-1]],
         warnings=classifier.warnings(),
         costs=costs,
-        results=_results(evaluation),
-        lanes=_lanes(evaluation, guards, own),
-        regions=_regions(classifier),
+        results=evaluation.table,
+        lanes=[(name, _lanes(evaluation.data_sets[name], decided)) for name, decided in own.items()],
+        overviews={
+            name: Overview.of(classifier, decided, guards).lines(kind)
+            for (name, decided), kind in zip(own.items(), evaluation.kinds.values(), strict=True)
+            if kind != CLASSES
+        },
+        models=classifier.models_,
         summaries=evaluation.summaries(),
         plots=_pictures(evaluation, classifier, own),
         examples=[
-            (name, *examples(classifier, evaluation.data_sets[name], decided, _admitted(decided, evaluation.alpha)))
+            (name, *_examples(classifier, evaluation.data_sets[name], decided, _admitted(decided, evaluation.alpha)))
             for name, decided in own.items()
         ],
         facts=_facts(evaluation, classifier),
@@ -142,6 +161,7 @@ def _environment() -> Environment:
         "accuracy": accuracy_text,
         "anchor": lambda name: name.lower().replace(" ", "-"),
         "bar": _bar,
+        "described": described,
         "interval": _interval,
         "number": _number,
         "of": target_of,
@@ -204,36 +224,10 @@ def _interval(interval: tuple[float, float] | None, digits: int = 3) -> str:
     return ABSENT if interval is None else f"{interval[0]:.{digits}f}–{interval[1]:.{digits}f}"
 
 
-def _results(evaluation: Evaluation) -> dict[str, Any]:
-    """The rows of each data set, and what the note says that is not at the top of the page already."""
-    table = evaluation.table
-    rows = {name: [row for row in table.rows if row.dataset == name] for name in evaluation.data_sets}
-    return {"rows": rows, "note": [line for line in table.note.splitlines() if line not in evaluation.notes]}
-
-
 def _shown_strata(row: ResultRow) -> list[Stratum]:
     """The marginal stratum first, as the last of many columns are out of sight; no y without classes."""
     shown = (one for one in strata(row) if one.kind != "class" or row.accuracy.labels == CLASSES)
     return sorted(shown, key=lambda stratum: stratum.kind != "all")
-
-
-def _lanes(evaluation: Evaluation, guards: FreshGuards, own: Mapping[str, SDMDecisions]) -> Iterator[dict[str, Any]]:
-    for name, data in evaluation.data_sets.items():
-        decisions, kind = own[name], evaluation.kinds[name]
-        yield {
-            "name": name,
-            "lanes": lanes(data, decisions),
-            "n_inputs": evaluation.n_inputs(name),
-            "n_unread": evaluation.unread.get(name, 0),
-            "said": {} if kind == CLASSES else Overview.of(guards.classifier, decisions, guards).lines(kind),
-        }
-
-
-def _regions(classifier: SDMClassifier | SDMEnsemble) -> Iterator[tuple[str, HighReliabilityRegion, str]]:
-    for number, model in enumerate(classifier.models_):
-        for region in model.calibration.regions:
-            where = f"Round {number}, α" if len(classifier.models_) > 1 else "α"
-            yield where, region, described(region.target, classifier.classes_.tolist())
 
 
 def _admitted(decisions: SDMDecisions, alpha: float) -> Array:
@@ -271,7 +265,7 @@ def _pictures(
     history = TrainingHistoryDisplay.from_estimator(classifier)
     yield "", iter([("Training: loss, accuracy and similarity by epoch.", _image(history))])
     for name, decided in own.items():
-        drawn = pictures(evaluation, classifier, name, decided)
+        drawn = displays_of(evaluation, classifier, name, decided)
         yield name, ((caption, _image(display)) for caption, display in drawn)
 
 
@@ -286,6 +280,128 @@ def _image(display: Any) -> str:
     plt.close(figure)
     Image.open(drawn).convert("RGB").quantize(_COLOURS).save(smaller, format="png", optimize=True)
     return base64.b64encode(smaller.getvalue()).decode()
+
+
+def displays_of(
+    evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble, name: str, decided: SDMDecisions
+) -> Iterator[tuple[str, Any]]:
+    """The displays of a data set with captions, by what the classifier decides on it; without classes, of distances."""
+    alpha, data = evaluation.alpha, evaluation.data_sets[name]
+    rows = some_rows(len(data), _PICTURE_ROWS)
+    of_all = "" if len(rows) == len(data) else f" {len(rows):,} of {len(data):,} inputs, drawn at random."
+    own = decided[rows] if of_all else decided
+    labels = check_label_array(data.labels, "render_report") if evaluation.kinds[name] == CLASSES else None
+    if labels is not None:
+        curves = iter(_curves(evaluation, name).items())
+        while some := dict(islice(curves, _CURVES)):
+            caption = "Risk against coverage, each estimator by its own score; the marker shows what it admits."
+            yield caption, RiskCoverageDisplay.from_predictions(some, labels, alpha=alpha)
+        caption = f"Accuracy against confidence sdm(z′).{of_all}"
+        yield caption, ReliabilityDisplay.from_predictions(own, labels[rows], alpha=alpha)
+    if isinstance(classifier, SDMClassifier):  # an ensemble has no region, and no distances, of its own
+        if labels is not None and len(own.classes) <= _PARTITIONS:
+            region = next(region for region in classifier.regions_ if abs(region.alpha - alpha) < 1e-9)
+            caption = (
+                f"Partition: rescaled similarity q′ against confidence, by true class; the region is shaded.{of_all}"
+            )
+            yield caption, PartitionDisplay.from_predictions(own, labels[rows], region=region)
+        caption = f"Distance to the nearest training example, compared with calibration points.{of_all}"
+        yield caption, DistanceDisplay.from_predictions(own, ecdfs=classifier.model_.calibration.ecdfs, name=name)
+    if labels is not None:
+        caption = f"Accuracy and admitted share of the paper's region across α.{of_all}"
+        yield caption, _of_alphas(classifier, own, data.take(rows).hidden_states, labels[rows])
+
+
+def _of_alphas(classifier: SDMClassifier | SDMEnsemble, own: SDMDecisions, states: Any, truth: Array) -> AlphaDisplay:
+    """What the regions of other alphas admit; asks the classifier again only if they rest on other signals."""
+    if isinstance(classifier, SDMEnsemble) or classifier.model_.outdated:
+        return AlphaDisplay.from_estimator(classifier, states, truth, alphas=_ALPHAS)
+    calibration = classifier.model_.calibration
+    regions = calibration.with_regions(_ALPHAS.tolist(), calibration.min_class_count).regions
+    return AlphaDisplay.from_regions(own, truth, regions=regions)
+
+
+def _curves(evaluation: Evaluation, data_set: str) -> dict[str, Decisions]:
+    """Labelled decisions of each entrant that rejects anything; entrants with the same name are numbered."""
+    names = [f"{entrant.model}, {entrant.name}" for entrant in evaluation.entrants]
+    n_named, curves = Counter(names), {}
+    for position, name in enumerate(names):
+        decisions = evaluation.decisions[position, data_set]
+        if not decisions.admitted.all():
+            curves[name if n_named[name] == 1 else f"{name} ({position + 1})"] = decisions
+    return curves
+
+
+# --- Lanes and examples ----------------------------------------------------------------------------------------------
+
+
+def _lanes(data: LabelledStates, decisions: SDMDecisions) -> list[dict[str, Any]]:
+    """Every lane, the most reliable first, with the first inputs in it and their reasons."""
+    truth = _truth(data, decisions)
+    found = []
+    for name in LANES:
+        rows = np.flatnonzero(decisions.lane == name)
+        n_correct = None if truth is None else int((decisions.predictions[rows] == truth[rows]).sum())
+        reasons = np.full(len(decisions), "") if decisions.reason is None else decisions.reason
+        examples = [
+            {**_named(data, row), "prediction": decisions.predictions[row], "reason": str(reasons[row])}
+            for row in rows[:_EXAMPLES].tolist()
+        ]
+        found.append({"name": name, "n": len(rows), "n_correct": n_correct, "examples": examples})
+    return found
+
+
+def _examples(
+    classifier: SDMClassifier | SDMEnsemble, data: LabelledStates, decisions: SDMDecisions, admitted: Array
+) -> tuple[int | None, list[dict[str, Any]]]:
+    """How many inputs are admitted against their given label, if they have any, and examples of every kind."""
+    truth = _truth(data, decisions)
+    right = None if truth is None else decisions.predictions == truth
+    kinds = {name: rows for name, rows in _kinds(decisions, admitted, right).items() if len(rows)}
+    shown = [row for rows in kinds.values() for row in rows[:_EXAMPLES].tolist()]
+    explained = iter(classifier.explain(data.take(shown).hidden_states, k=_EXEMPLARS) if shown else ())
+    groups = [
+        {
+            "caption": caption,
+            "n_total": len(rows),
+            "examples": [{**_named(data, row), "explanation": next(explained)} for row in rows[:_EXAMPLES].tolist()],
+        }
+        for caption, rows in kinds.items()
+    ]
+    n_against = int((admitted if right is None else admitted & ~right).sum())
+    return None if data.labels is None else n_against, groups
+
+
+def _kinds(d: SDMDecisions, admitted: Array, right: Array | None) -> dict[str, Array]:
+    """Rows of each kind of example, by caption; fewer where nobody knows whether they are right."""
+    is_far, disagrees = d.distance_quantile == 0, d.similarity == 0
+    kinds = {  # by what the rows are ordered, highest first, and which they are
+        "Rejected: farther than all calibration points of some class (d = 0)": (d.nearest_distance, ~admitted & is_far),
+        "Rejected: the nearest training example disagrees (q = 0)": (d.magnitude, ~admitted & disagrees & ~is_far),
+    }
+    if right is None:
+        kinds = {"Admitted, highest q′ first": (d.rescaled_similarity, admitted), **kinds}
+    else:
+        left = ~admitted & right & ~d.out_of_distribution
+        kinds = {
+            "Admitted and right, highest q′ first": (d.rescaled_similarity, admitted & right),
+            "Admitted and wrong, or mislabelled: look at these first": (d.confidence, admitted & ~right),
+            **kinds,
+            "Rejected although right, highest confidence first": (d.confidence, left),
+        }
+    return {name: np.flatnonzero(rows)[np.argsort(-by[rows], kind="stable")] for name, (by, rows) in kinds.items()}
+
+
+def _truth(data: LabelledStates, decisions: SDMDecisions) -> Array | None:
+    """The true classes; None if they are not known."""
+    is_known = kind_of_labels(data.labels, decisions.classes) == CLASSES
+    return check_label_array(data.labels, "render_report") if is_known else None
+
+
+def _named(data: LabelledStates, row: int) -> dict[str, Any]:
+    text = None if data.texts is None else str(data.texts[row])
+    label = None if data.labels is None else data.labels[row]
+    return {"id": row if data.ids is None else data.ids[row], "text": text, "label": label}
 
 
 def _facts(evaluation: Evaluation, classifier: SDMClassifier | SDMEnsemble) -> str:

@@ -24,7 +24,7 @@ from torchsdm.trust import DriftGuard
 from torchsdm.validation import Array, ArrayLike, as_list, check_hidden_states, check_same_length
 from torchsdm.wording import is_one_edit_away
 
-CLASSES, OUTSIDE, NONE = LABELS = ("classes", "outside", "none")  #: what the labels of a data set are
+CLASSES, OUTSIDE, NONE = ("classes", "outside", "none")  #: what the labels of a data set are
 _SHOWN = 3  # labels in a sentence
 _SHORTEST = 3  # characters of a label that can be misspelt: among shorter ones, all are alike
 

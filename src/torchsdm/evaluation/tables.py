@@ -21,7 +21,12 @@ from torchsdm.files import strict_json
 from torchsdm.wording import shortened
 
 
-class Rule(Enum):
+class _Named(Enum):
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class Rule(_Named):
     """How an estimator admits. The value, also its ``str``, is its name in tables."""
 
     NO_REJECT = "no reject"
@@ -41,11 +46,8 @@ class Rule(Enum):
     CERTIFIED_TEMPERATURE = "certified temp."
     CERTIFIED_ENERGY = "certified energy"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class Basis(Enum):
+class Basis(_Named):
     """Where an estimator's logits come from: the language model itself, or a model trained on its hidden states."""
 
     LANGUAGE_MODEL = "language model"
@@ -56,9 +58,6 @@ class Basis(Enum):
     IDENTITY_SDM = "identity SDM"
     """SDM with the identity in place of the adaptor g."""
     ALL_ROUNDS = "all rounds of SDM"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)
@@ -132,15 +131,9 @@ class ResultRow:
         model: str = "",
         estimator: str = "",
         key: EstimatorKey = UNLISTED,
-        n_unread: int = 0,
-        class_alphas: Sequence[float] = (),
     ) -> ResultRow:
-        """The row of decisions on labelled inputs, as admitted at alpha; ``n_unread`` more count as rejected.
-
-        ``class_alphas`` are the target accuracies of the classes, where they differ.
-        """
-        accuracy = selective_accuracy(decisions.at(alpha), labels, n_unread, class_alphas)
-        return cls(dataset, model, estimator, float(alpha), accuracy, key)
+        """The row of decisions on labelled inputs, as admitted at alpha."""
+        return cls(dataset, model, estimator, float(alpha), selective_accuracy(decisions.at(alpha), labels), key)
 
     @property
     def lowest(self) -> Stratum | None:

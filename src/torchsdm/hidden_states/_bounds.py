@@ -1,56 +1,22 @@
-"""Bounds on what a stranger's language model may take: its weights, and the time and memory of its chat template."""
+"""The text of a chat template, which is a stranger's program, within bounds of time and memory."""
 
 from __future__ import annotations
 
 import os
-import re
 import selectors
 import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import nn
 
 from torchsdm.errors import InvalidInputError
 
-# What the chat template may take.
 SECONDS = 10  #: of the processor
 LONGEST = 1_000_000  #: characters of the text, about as many as the longest context has
 _MEMORY = 1 << 28  # bytes beyond what this process has
 _WAIT = 6 * SECONDS  # on a machine that is busy
-# What a configuration may ask for.
-_COUNTS = re.compile("layers|blocks|experts|depth")  # in the name of what a model has many of
-_MOST = 2048  # of them: ten times as many as the largest models have
-_WEIGHTS_PER_BYTE = 16  # of one bit, each used twice
-_SMALL = 10_000_000  # weights that any file may lack, such as those of a layer that is not stored
-
-
-def check_counts(config: Any) -> None:
-    """Refuse a configuration with so many layers that making them would take minutes."""
-    for name, value in _entries(config.to_dict()):
-        if _COUNTS.search(name) and isinstance(value, int) and value > _MOST:
-            raise ValueError(f"its configuration has {name} = {value:,}; more than {_MOST:,} are not loaded.")
-
-
-def check_weights(make: Callable[[], nn.Module], n_bytes: int) -> None:
-    """Refuse a model with many more weights than its files can hold; ``make`` is run without memory."""
-    with torch.device("meta"):
-        n_weights = sum(weight.numel() for weight in make().parameters())
-    if n_weights > _WEIGHTS_PER_BYTE * n_bytes + _SMALL:
-        raise ValueError(f"its configuration describes {n_weights:,} weights, but its files have {n_bytes:,} bytes.")
-
-
-def _entries(config: Any) -> Iterator[tuple[str, Any]]:
-    for name, value in config.items():
-        if isinstance(value, dict):
-            yield from _entries({str(key): one for key, one in value.items()})
-        else:
-            yield str(name), value
 
 
 def bounded_text(make: Callable[[], str], what: str) -> str:

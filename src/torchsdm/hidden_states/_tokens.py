@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from torchsdm.data import Document, Unreadable
+from torchsdm.data import BadRow, BadRows, Document, PromptOrigin, Unreadable
 from torchsdm.errors import BackboneError, InvalidInputError
 from torchsdm.hidden_states._bounds import bounded_text
 from torchsdm.hidden_states.prompts import FIELDS, TaskPrompt
@@ -68,6 +68,7 @@ _GROUP = 64  # documents that are tokenized at once: offsets take far more memor
 class TokenSequence:
     """The tokens of one document under the prompt."""
 
+    document: Document
     ids: list[int]
     spans: list[Span]
     """Token positions of the whole sequence, then of its segments; the same number for every document."""
@@ -82,28 +83,14 @@ class PromptEncoder:
     the model saw such texts in training. Yet nothing in a document acts as more than text: the chat template is applied
     before the document is inserted, and special tokens that a document spells out become ordinary tokens.
 
-    Parameters
-    ----------
-    tokenizer : a fast tokenizer of transformers
-    prompt : TaskPrompt
-    use_chat : bool
-        Whether the prompt is a user's message in the tokenizer's chat template.
-    max_tokens : int
-        Longer sequences lose tokens at the end of the document, then at the end of the answer, and nowhere else.
-    position_limit : int, optional
-        The longest sequence that the model can take. If label words are scored, all but the last token of a word follow
-        the sequence, which is shortened for them.
-    scores_words : bool
-        Whether the model's logits of the label words are wanted.
-    segments : {'sentences', 'paragraphs', 'fields'} or None
-        What the spans after the first cover: the document's sentences or paragraphs, or the fields of the template.
-    n_segments : int
-        How many such spans. If a document has more, neighbours are joined; if it has fewer, the whole sequence takes
-        their place (a repeated position does not change a maximum over positions).
-    chat_options : mapping, optional
-        Variables for the chat template.
-    rendered : str, optional
-        An earlier rendering of the prompt to reuse: a chat template may write the date.
+    Sequences of more than ``max_tokens`` lose tokens at the end of the document, then at the end of the answer, and
+    nowhere else. If the label words are scored (``scores_words``), all but the last token of a word follow the
+    sequence, which is shortened for them if the model takes no more than ``position_limit``.
+
+    The spans after the first cover ``n_segments`` segments: the document's sentences or paragraphs, or the fields of
+    the template. If there are more, neighbours are joined; if there are fewer, the whole sequence takes their place (a
+    repeated position does not change a maximum over positions). ``rendered`` is an earlier rendering of the prompt to
+    reuse: a chat template may write the date.
     """
 
     def __init__(
@@ -122,12 +109,20 @@ class PromptEncoder:
     ) -> None:
         self.tokenizer, self.prompt, self.use_chat = tokenizer, prompt, use_chat
         self.segments, self.n_segments = segments, n_segments
-        self._tokens = _control_tokens(tokenizer)
+        template = str(getattr(tokenizer, "chat_template", None) or "")
+        self._tokens = {  # that mean more than their characters: special ones, and those that the chat template writes
+            number: token
+            for number, token in tokenizer.added_tokens_decoder.items()
+            if token.content.strip() and (token.special or token.content in template)
+        }
         self._controls = np.array(sorted(self._tokens), dtype=np.int64)
         self._spelled: dict[str, list[int]] = {}
         self._empty: list[int] | None = None  # the tokens of the prompt without a document
-        self.rendered = self._render(chat_options or {}) if rendered is None else rendered
+        options = dict(chat_options or {})
+        self.rendered = self._render(options) if rendered is None else rendered
         """The prompt as the model gets it, with a mark in place of each field."""
+        words = tuple(prompt.words.items())
+        self.origin = PromptOrigin(prompt.template, words, prompt.system, use_chat, options, self.rendered)
         pieces = _MARKED.split(self.rendered)
         self._literals, self._fields = pieces[0::2], pieces[1::2]
         if sorted(self._fields) != sorted(prompt.fields):
@@ -135,70 +130,63 @@ class PromptEncoder:
                 "The chat template of this model drops or repeats the message, so the prompt cannot be used with it. "
                 "Set use_chat=False, or use another prompt."
             )
-        self.beginning = self._ids(self._literals[0], add_special_tokens=not use_chat)[:-_AT_BOUNDARY]
+        self.beginning = tokenizer.encode(self._literals[0], add_special_tokens=not use_chat)[:-_AT_BOUNDARY]
         """Tokens that nearly all sequences begin with: those before the document, but for the last ones."""
         self.words = self.label_tokens() if scores_words and prompt.label_words else []
         """The tokens of each label word, if they are scored."""
         n_appended = max((len(word) for word in self.words), default=1) - 1
         self.max_tokens = max_tokens if position_limit is None else min(max_tokens, position_limit - n_appended)
         """The longest sequence."""
-        max_tokens = self.max_tokens
-        n_prompt = len(tokenizer("".join(self._literals), add_special_tokens=not use_chat)["input_ids"])
-        if n_prompt + len(self._fields) > max_tokens:
+        n_prompt = len(tokenizer.encode("".join(self._literals), add_special_tokens=not use_chat))
+        if n_prompt + len(self._fields) > self.max_tokens:
             raise InvalidInputError(
-                f"The prompt alone takes {n_prompt} tokens, but max_tokens is {max_tokens}: nothing is left for "
+                f"The prompt alone takes {n_prompt} tokens, but max_tokens is {self.max_tokens}: nothing is left for "
                 "documents. Shorten the prompt or raise max_tokens."
             )
 
-    def encode(self, documents: Sequence[Document]) -> list[TokenSequence]:
-        """The tokens of each document."""
-        sequences = []
-        for document, sequence in zip(documents, self._attempts(documents), strict=True):
-            if isinstance(sequence, Unreadable):
-                raise InvalidInputError(f"{document.place}: {sequence}.")
-            sequences.append(sequence)
+    def encode(self, documents: Sequence[Document], bad: BadRows | None = None) -> list[TokenSequence]:
+        """The tokens of each document; one that cannot be put under the prompt is an error.
+
+        With ``bad``, it is left out and noted there instead, and so is one of whose text the tokenizer makes no tokens.
+        """
+        sequences: list[TokenSequence] = []
+        for start in range(0, len(documents), _GROUP):
+            group = documents[start : start + _GROUP]
+            filled = [self._fill(document) for document in group]
+            try:
+                encoded = self.tokenizer(
+                    [text for text, _ in filled],
+                    add_special_tokens=not self.use_chat,
+                    return_offsets_mapping=True,
+                    return_attention_mask=False,
+                    truncation=False,
+                    padding=False,
+                    verbose=False,  # no warning that a sequence is too long: we cut it
+                )
+            except Exception as error:  # a damaged vocabulary makes the tokenizer raise a plain Exception
+                raise BackboneError(f"The tokenizer of the language model cannot read texts: {error}.") from error
+            for document, (text, fields), ids, offsets in zip(
+                group, filled, encoded["input_ids"], encoded["offset_mapping"], strict=True
+            ):
+                found = self._sequence(
+                    document, fields, np.array(ids, dtype=np.int64), np.array(offsets).reshape(-1, 2), text
+                )
+                if bad is not None and isinstance(found, TokenSequence) and found.ids == self._without(document.answer):
+                    found = Unreadable("the tokenizer makes no tokens of the text")
+                if isinstance(found, TokenSequence):
+                    sequences.append(found)
+                elif bad is None:
+                    raise InvalidInputError(f"{document.place}: {found}.")
+                else:
+                    bad[document.number] = BadRow(document.number, document.place, str(found), document.id)
         return sequences
 
-    def attempt(self, documents: Sequence[Document]) -> list[TokenSequence | Unreadable]:
-        """The tokens of each document, or why it cannot be put under the prompt or leaves no token there."""
-        return [
-            Unreadable("the tokenizer makes no tokens of the text")
-            if isinstance(sequence, TokenSequence) and sequence.ids == self._without_text(document.answer)
-            else sequence
-            for document, sequence in zip(documents, self._attempts(documents), strict=True)
-        ]
-
-    def _without_text(self, answer: str | None) -> list[int]:
-        """The tokens of the prompt alone, with an answer if it has a place for one."""
+    def _without(self, answer: str | None) -> list[int]:
+        """The tokens of the prompt without a text, but with an answer if it has a place for one."""
         if "answer" in self._fields or self._empty is None:
             text, _ = self._fill(Document("", None, answer=answer))
-            self._empty = self._ids(text, add_special_tokens=not self.use_chat)
+            self._empty = self.tokenizer.encode(text, add_special_tokens=not self.use_chat)
         return self._empty
-
-    def _attempts(self, documents: Sequence[Document]) -> Iterator[TokenSequence | Unreadable]:
-        groups = (documents[start : start + _GROUP] for start in range(0, len(documents), _GROUP))
-        return (sequence for group in groups for sequence in self._encode_group(group))
-
-    def _encode_group(self, documents: Sequence[Document]) -> list[TokenSequence | Unreadable]:
-        filled = [self._fill(document) for document in documents]
-        try:
-            encoded = self.tokenizer(
-                [text for text, _ in filled],
-                add_special_tokens=not self.use_chat,
-                return_offsets_mapping=True,
-                return_attention_mask=False,
-                truncation=False,
-                padding=False,
-                verbose=False,  # no warning that a sequence is too long: we cut it
-            )
-        except Exception as error:  # a damaged vocabulary makes the tokenizer raise a plain Exception
-            raise BackboneError(f"The tokenizer of the language model cannot read texts: {error}.") from error
-        return [
-            self._sequence(document, spans, np.array(ids, dtype=np.int64), np.array(offsets).reshape(-1, 2), text)
-            for document, (text, spans), ids, offsets in zip(
-                documents, filled, encoded["input_ids"], encoded["offset_mapping"], strict=True
-            )
-        ]
 
     def label_tokens(self) -> list[list[int]]:
         """The tokens of each label word, as the model would write it at the answer position.
@@ -207,7 +195,8 @@ class PromptEncoder:
         or white space, and with one after other text.
         """
         words = list(self.prompt.words.values())
-        plain, spaced = ([self._ids(f"{space}{word}") for word in words] for space in ("", " "))
+        encode = partial(self.tokenizer.encode, add_special_tokens=False)
+        plain, spaced = ([encode(f"{space}{word}") for word in words] for space in ("", " "))
         is_after_space = self.use_chat or self._literals[-1][-1:].isspace()
         forms = [plain, spaced] if is_after_space else [spaced, plain]
         chosen = min(forms, key=lambda form: sum(map(len, form)))
@@ -246,22 +235,27 @@ class PromptEncoder:
         self, document: Document, chars: dict[str, Span], ids: Array, offsets: Array, text: str
     ) -> TokenSequence | Unreadable:
         ids, offsets = self._spell_out_controls(text, chars, ids, offsets)
-        kept = self._kept(chars, ids, offsets)
-        if isinstance(kept, Unreadable):
-            return kept
-        ids, offsets, n_cut = ids[kept], offsets[kept], len(ids) - int(kept.sum())
+        excess = len(ids) - self.max_tokens
+        keep = np.ones(len(ids), dtype=bool)
+        for name in FIELDS if excess > 0 else ():  # the end of the document is dropped, then that of the answer
+            if name in chars:
+                inside = _positions_in(chars[name], offsets)
+                n_dropped = min(excess - int((~keep).sum()), max(0, len(inside) - 1))  # one token of it stays
+                keep[inside[len(inside) - n_dropped :]] = False
+        n_cut = int((~keep).sum())
+        if n_cut < excess:
+            return Unreadable(f"the prompt alone takes {len(ids) - n_cut} tokens, but max_tokens is {self.max_tokens}")
+        ids, offsets = ids[keep], offsets[keep]
         spans: list[Span] = [(0, len(ids))]
         if self.segments is not None:
-            found = [_token_span(span, offsets) for span in self._segment_chars(document, chars)]
+            segments = list(chars.values())
+            if self.segments != "fields":
+                start, inner = chars["document"][0], split_spans(document.text, self.segments)
+                segments = [(start + left, start + right) for left, right in inner]
+            found = [_token_span(span, offsets) for span in segments]
             spans += join_spans([span for span in found if span is not None], self.n_segments)
             spans += [spans[0]] * (1 + self.n_segments - len(spans))
-        return TokenSequence(ids.tolist(), spans, n_cut)
-
-    def _segment_chars(self, document: Document, chars: dict[str, Span]) -> list[Span]:
-        if self.segments == "fields":
-            return list(chars.values())
-        start = chars["document"][0]
-        return [(start + left, start + right) for left, right in split_spans(document.text, str(self.segments))]
+        return TokenSequence(document, ids.tolist(), spans, n_cut)
 
     def _spell_out_controls(self, text: str, chars: dict[str, Span], ids: Array, offsets: Array) -> tuple[Array, Array]:
         """Replace special tokens that a field spells out with ordinary tokens of the same characters."""
@@ -288,40 +282,22 @@ class PromptEncoder:
         """Ordinary tokens for the characters of a special token: those of two parts of it, or of each character."""
         if content not in self._spelled:
             divisions = [(content[:cut], content[cut:]) for cut in range(1, len(content))]
-            spellings = ([number for part in parts for number in self._ids(part)] for parts in divisions)
+            encode = partial(self.tokenizer.encode, add_special_tokens=False)
+            spellings = ([number for part in parts for number in encode(part)] for parts in divisions)
             ordinary = (ids for ids in spellings if not np.isin(ids, self._controls).any())
-            characters = [number for character in content for number in self._ids(character)]
+            characters = [number for character in content for number in encode(character)]
             self._spelled[content] = next(ordinary, characters)
         return self._spelled[content]
 
-    def _ids(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        return list(self.tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"])
 
-    def _kept(self, chars: dict[str, Span], ids: Array, offsets: Array) -> Array | Unreadable:
-        """Which tokens stay: those at the end of the document, then of the answer, are dropped until the rest fits."""
-        excess = len(ids) - self.max_tokens
-        keep = np.ones(len(ids), dtype=bool)
-        for name in FIELDS if excess > 0 else ():
-            if name in chars:
-                inside = _positions_in(chars[name], offsets)
-                n_dropped = min(excess - int((~keep).sum()), max(0, len(inside) - 1))  # one token of it stays
-                keep[inside[len(inside) - n_dropped :]] = False
-        n_cut = int((~keep).sum())
-        if n_cut < excess:
-            n_left = len(ids) - n_cut
-            return Unreadable(f"the prompt alone takes {n_left} tokens, but max_tokens is {self.max_tokens}")
-        return keep
-
-
-def _touches(span: Span, offsets: Array) -> Array:
-    """Which tokens have a character of the span; tokens without characters have none."""
-    touches: Array = (offsets[:, 1] > span[0]) & (offsets[:, 0] < span[1])
-    return touches
+def _touching(span: Span, offsets: Array) -> Array:
+    """The tokens that have a character of the span; tokens without characters have none."""
+    return np.flatnonzero((offsets[:, 1] > span[0]) & (offsets[:, 0] < span[1]))
 
 
 def _positions_in(span: Span, offsets: Array) -> Array:
     """The tokens from a span's first to its last without characters outside it; some may have no characters."""
-    touching = np.flatnonzero(_touches(span, offsets))
+    touching = _touching(span, offsets)
     if len(touching) == 0:
         return touching
     between = np.arange(touching[0], touching[-1] + 1)
@@ -331,15 +307,5 @@ def _positions_in(span: Span, offsets: Array) -> Array:
 
 def _token_span(span: Span, offsets: Array) -> Span | None:
     """The tokens of a span of characters; None if none of them is left."""
-    positions = np.flatnonzero(_touches(span, offsets))
+    positions = _touching(span, offsets)
     return (int(positions[0]), int(positions[-1]) + 1) if len(positions) else None
-
-
-def _control_tokens(tokenizer: Any) -> dict[int, Any]:
-    """Tokens that mean more than their characters: special ones, and those that the chat template writes."""
-    template = str(getattr(tokenizer, "chat_template", None) or "")
-    return {
-        number: token
-        for number, token in tokenizer.added_tokens_decoder.items()
-        if token.content.strip() and (token.special or token.content in template)
-    }

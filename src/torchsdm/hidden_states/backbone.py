@@ -7,8 +7,9 @@ import hashlib
 import io
 import json
 import logging
+import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from functools import partial
@@ -18,11 +19,10 @@ from typing import Any, ClassVar, TypeAlias
 from weakref import WeakValueDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchsdm.errors import BackboneError, InvalidInputError, MissingExtraError, TorchSDMError
-from torchsdm.hidden_states._bounds import check_counts, check_weights
-from torchsdm.hidden_states.model_source import ModelSource, converted, find_model, weight_bytes, without_volatile
+from torchsdm.hidden_states.model_source import ModelSource, converted, find_model, weight_files, without_volatile
 from torchsdm.hidden_states.onnx_model import OnnxModel, first_line
 from torchsdm.validation import check_device
 
@@ -31,6 +31,11 @@ _NO_LIMIT = 1 << 30
 # Changes by a later token or padding that count as none, in standard deviations of the states.
 _SAME = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1, torch.float64: 1e-3}
 Layer: TypeAlias = int | tuple[int, ...]  # which layer's states, or several side by side
+# What the configuration of a stranger's model may ask for.
+_COUNTS = re.compile("layers|blocks|experts|depth")  # in the name of what a model has many of
+_MOST = 2048  # of them: ten times as many as the largest models have
+_WEIGHTS_PER_BYTE = 16  # of one bit, each used twice
+_SMALL = 10_000_000  # weights that any file may lack, such as those of a layer that is not stored
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -78,6 +83,11 @@ class Backbone:
         The longest sequence that it can take.
     hidden_size : int
         H, the width of a state.
+    device : torch.device
+    dtype : torch.dtype
+        Where the model is, and the number type it runs in.
+    has_output_layer : bool
+        Whether it is a decoder with a layer that gives logits over the vocabulary for the next token.
     """
 
     # Loaded models that are still in use somewhere, so that clones of an extractor share one.
@@ -93,9 +103,15 @@ class Backbone:
                 f"{type(model).__name__} is an encoder-decoder. Use a causal language model or an encoder."
             )
         self.model, self.tokenizer, self.source = model.eval(), tokenizer, source
-        self.position_limit = _position_limit(model)
-        stated = (None if source is None else source.max_tokens, getattr(tokenizer, "model_max_length", None))
-        self.max_tokens = int(min(limit for limit in (*stated, self.position_limit) if limit is not None))
+        self.device, self.dtype = torch.device(model.device), model.dtype
+        stated = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        limits = [stated] if isinstance(stated, int) and stated > 0 else []
+        for name, module in model.named_modules():
+            if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+                limits.append(module.num_embeddings - module.padding_idx - 1)  # in the RoBERTa family
+        self.position_limit = min(limits, default=_NO_LIMIT)
+        shorter = (None if source is None else source.max_tokens, getattr(tokenizer, "model_max_length", None))
+        self.max_tokens = int(min(limit for limit in (*shorter, self.position_limit) if limit is not None))
         self._fingerprint: str | None = None
         self._lock = threading.Lock()  # a hook tells the output layer its positions, one run at a time
         self._try_out()
@@ -126,42 +142,41 @@ class Backbone:
         trust_remote_code : bool
             Whether code that comes with the model may be run. Only for sources that you trust.
         """
-        transformers = _import_transformers()
-        name = check_device(device, "Backbone.load")
-        number_type = _DTYPES[resolve_dtype(dtype, device)]
-        source = find_model(str(reference), revision)
-        key = (source.fingerprint(), source, name, number_type, trust_remote_code)
-        if (loaded := cls._in_use.get(key)) is not None:
-            return loaded
-        options = {"trust_remote_code": trust_remote_code, "local_files_only": True}
-        with _explained(f"The language model {str(reference)!r} cannot be loaded"), _quiet(transformers):
-            directory = converted(source, _convert_gguf)
-            config = transformers.AutoConfig.from_pretrained(directory, **options)
-            check_counts(config)
-            if source.onnx_file is None:
-                loader = _loader(config, transformers)
-                if not trust_remote_code:
-                    check_weights(partial(loader.from_config, config), weight_bytes(directory))
-                model, info = loader.from_pretrained(
-                    directory, config=config, dtype=number_type, output_loading_info=True, **options
+        with _quiet_transformers() as transformers:
+            name = check_device(device, "Backbone.load")
+            number_type = _DTYPES[resolve_dtype(dtype, device)]
+            source = find_model(str(reference), revision)
+            key = (source.fingerprint(), source, name, number_type, trust_remote_code)
+            if (loaded := cls._in_use.get(key)) is not None:
+                return loaded
+            options = {"trust_remote_code": trust_remote_code, "local_files_only": True}
+            with _explained(f"The language model {str(reference)!r} cannot be loaded"):
+                directory = converted(source, _convert_gguf)
+                config = transformers.AutoConfig.from_pretrained(directory, **options)
+                absent: set[Any] = set()
+                if source.onnx_file is None:
+                    loader = _loader(config, transformers)
+                    weigh = None if trust_remote_code else partial(loader.from_config, config)
+                    _check_size(config, weigh, weight_files(directory))
+                    model, info = loader.from_pretrained(
+                        directory, config=config, dtype=number_type, output_loading_info=True, **options
+                    )
+                    absent = {*info["missing_keys"], *info["mismatched_keys"]}
+                    model = model.to(name)
+                else:
+                    _check_size(config)
+                    with torch.device("meta"):  # without weights, which are in the file
+                        skeleton = transformers.AutoModel.from_config(config, trust_remote_code=trust_remote_code)
+                    model = OnnxModel(source.onnx_file, skeleton, device=name, dtype=dtype)
+                tokenizer = transformers.AutoTokenizer.from_pretrained(directory, **options)
+            missing = sorted(str(weight) for weight in absent if "pooler" not in str(weight))
+            if missing:  # transformers would continue with random numbers in their place
+                raise BackboneError(
+                    f"The weights of the language model {str(reference)!r} are incomplete: {len(missing)} are missing "
+                    f"or have the wrong shape, such as {missing[0]}."
                 )
-                model = model.to(name)
-            else:
-                with torch.device("meta"):  # without weights
-                    skeleton = transformers.AutoModel.from_config(config, trust_remote_code=trust_remote_code)
-                model = OnnxModel(source.onnx_file, skeleton, device=name, dtype=dtype)
-                info = {"missing_keys": (), "mismatched_keys": ()}  # they are in the file
-            tokenizer = transformers.AutoTokenizer.from_pretrained(directory, **options)
-        absent = sorted(
-            str(name) for name in {*info["missing_keys"], *info["mismatched_keys"]} if "pooler" not in str(name)
-        )
-        if absent:  # transformers would continue with random numbers in their place
-            raise BackboneError(
-                f"The weights of the language model {str(reference)!r} are incomplete: {len(absent)} are missing or "
-                f"have the wrong shape, such as {absent[0]}."
-            )
-        with _explained(f"The language model {str(reference)!r} cannot be run"):
-            backbone = cls(model, tokenizer, source=source)
+            with _explained(f"The language model {str(reference)!r} cannot be run"):
+                backbone = cls(model, tokenizer, source=source)
         cls._in_use[key] = backbone
         return backbone
 
@@ -171,26 +186,10 @@ class Backbone:
         return self.source.reference if self.source is not None else type(self.model).__name__
 
     @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return torch.device(self.model.device)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The number type it runs in."""
-        chosen: torch.dtype = self.model.dtype
-        return chosen
-
-    @property
     def n_layers(self) -> int | None:
         """How many layers it has; None if its configuration does not say."""
         number: int | None = getattr(self.model.config.get_text_config(), "num_hidden_layers", None)
         return number
-
-    @property
-    def has_output_layer(self) -> bool:
-        """Whether it has a layer that gives logits over the vocabulary for the next token."""
-        return self.is_decoder and self.model.get_output_embeddings() is not None
 
     @property
     def has_chat_template(self) -> bool:
@@ -227,7 +226,7 @@ class Backbone:
         """
         n_before = 0 if beginning is None else len(beginning.ids)
         rests = [sequence[n_before:] for sequence in sequences]
-        ids = torch.full((len(rests), max(map(len, rests))), self._padding, dtype=torch.int64)
+        ids = torch.full((len(rests), max(map(len, rests))), self.tokenizer.pad_token_id or 0, dtype=torch.int64)
         mask = torch.zeros(len(rests), n_before + ids.shape[1], dtype=torch.int64)
         for row, rest in enumerate(rests):
             ids[row, : len(rest)] = torch.tensor(rest)
@@ -282,15 +281,11 @@ class Backbone:
             ) from error
         return _states_of(output, layer, last), logits, getattr(output, "past_key_values", None)
 
-    @property
-    def _padding(self) -> int:
-        return int(self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0)
-
     def _try_out(self) -> None:
         """Find out whether positions ignore later tokens and padding, and whether a beginning can be run once."""
         numbers = (number for number in range(len(self.tokenizer)) if number not in self.tokenizer.all_special_ids)
         sequence = list(islice(numbers, 8))
-        self.is_decoder = False  # for now: run the model below its output layer
+        self.is_decoder = self.has_output_layer = False  # for now: run the model below its output layer
         alone = self.run([sequence]).states[0]
         self.hidden_size = int(alone.shape[-1])
         tolerance = _SAME[alone.dtype]
@@ -298,6 +293,7 @@ class Backbone:
         padded = self.run([sequence, [*sequence, *sequence]]).states[0, : len(sequence)]
         largest = tolerance * float(alone.float().std())
         self.is_decoder = bool((alone[:-1] - changed[:-1]).abs().max() <= largest)
+        self.has_output_layer = self.is_decoder and self.model.get_output_embeddings() is not None
         self.is_padding_neutral = bool((alone - padded).abs().max() <= largest)
         beginning = self.begin(sequence[:4]) if self.is_decoder else None
         if beginning is None:
@@ -361,27 +357,44 @@ def _states_of(output: Any, layer: Layer, last: Tensor) -> Tensor:
     return chosen
 
 
-def _import_transformers() -> Any:
+@contextmanager
+def _quiet_transformers() -> Iterator[Any]:
+    """transformers, without its progress bars and its messages below errors."""
     try:
         import transformers
     except ImportError as error:
         raise MissingExtraError("transformers", "hf", "Running a language model") from error
-    return transformers
-
-
-@contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    """Hide loading progress bars, and messages below errors."""
-    logging = transformers.utils.logging
+    logging: Any = transformers.utils.logging
     verbosity, is_shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        yield
+        yield transformers
     finally:
         logging.set_verbosity(verbosity)
         if is_shown:
             logging.enable_progress_bar()
+
+
+def _check_size(config: Any, make: Callable[[], nn.Module] | None = None, weights: Sequence[Path] = ()) -> None:
+    """Refuse a model with so many layers that making them takes minutes, or more weights than its files can hold.
+
+    ``make`` makes the model, which is done without memory.
+    """
+    settings = [config.to_dict()]
+    for one in settings:  # and those within it, as they are found
+        for name, value in one.items():
+            if isinstance(value, dict):
+                settings.append(value)
+            elif isinstance(value, int) and value > _MOST and _COUNTS.search(str(name)):
+                raise ValueError(f"its configuration has {name} = {value:,}; more than {_MOST:,} are not loaded.")
+    if make is None:
+        return
+    with torch.device("meta"):
+        n_weights = sum(weight.numel() for weight in make().parameters())
+    n_bytes = sum(path.stat().st_size for path in weights)
+    if n_weights > _WEIGHTS_PER_BYTE * n_bytes + _SMALL:
+        raise ValueError(f"its configuration describes {n_weights:,} weights, but its files have {n_bytes:,} bytes.")
 
 
 def _loader(config: Any, transformers: Any) -> Any:
@@ -398,16 +411,6 @@ def _loader(config: Any, transformers: Any) -> Any:
     return transformers.AutoModel
 
 
-def _position_limit(model: Any) -> int:
-    """How many positions a model has; in the RoBERTa family they start after the padding's."""
-    stated = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    limits = [stated] if isinstance(stated, int) and stated > 0 else []
-    for name, module in model.named_modules():
-        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
-            limits.append(module.num_embeddings - module.padding_idx - 1)
-    return min(limits, default=_NO_LIMIT)
-
-
 @contextmanager
 def _explained(problem: str) -> Iterator[None]:
     """Say what went wrong: damaged or strange files make transformers and its readers raise anything."""
@@ -421,16 +424,16 @@ def _explained(problem: str) -> Iterator[None]:
 
 def _convert_gguf(file: Path, directory: Path) -> None:
     """Write the model of a GGUF file as a directory in float32."""
-    transformers = _import_transformers()
+    import transformers
+
     _logger.info("converting %s, which takes a few seconds the first time", file)
     form = {"gguf_file": file.name}
     try:
         with redirect_stderr(io.StringIO()):  # a progress bar that cannot be turned off
             config = transformers.AutoConfig.from_pretrained(file.parent, **form)
-            check_counts(config)
-            check_weights(partial(transformers.AutoModelForCausalLM.from_config, config), file.stat().st_size)
+            _check_size(config, partial(transformers.AutoModelForCausalLM.from_config, config), [file])
             tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, **form)
-            model = transformers.AutoModelForCausalLM.from_pretrained(file.parent, **form, dtype=torch.float32)
+            model: Any = transformers.AutoModelForCausalLM.from_pretrained(file.parent, **form, dtype=torch.float32)
     except ImportError as error:
         raise MissingExtraError("gguf", "hf", "Reading a GGUF file") from error
     # The weights are plain numbers now; while model and config say otherwise, they cannot be saved.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from torchsdm.data import BadRow, BadRows, Document, ExtractedStates, LabelledStates, Unreadable
+from torchsdm.data import Document, ExtractedStates, LabelledStates, ModelOrigin, PoolingOrigin, StatesOrigin
 from torchsdm.errors import BackboneError, InvalidInputError
 from torchsdm.hidden_states._tokens import PromptEncoder, Span, TokenSequence
 from torchsdm.hidden_states.backbone import Backbone, Beginning, Layer
@@ -56,22 +56,10 @@ def batches_by_length(lengths: Sequence[int], budget: int, max_padding: float = 
 
 
 def pool(states: Tensor, spans: Sequence[Sequence[Span]], parts: Sequence[str]) -> Tensor:
-    """h = [parts of each span] for a batch of padded sequences, in float32.
+    """h = [parts of each span] (B, P, parts * H) for states (B, L, H) of padded sequences, in float32.
 
-    Parameters
-    ----------
-    states : (B, L, H)
-    spans : (B, P)
-        The same number P of spans for each sequence; none reaches into its padding.
-    parts : sequence of str
-
-    Returns
-    -------
-    (B, P, len(parts) * H)
-
-    Notes
-    -----
-    Each span is reduced separately, so the result does not depend on what else is in the batch.
+    Each sequence has the same number P of spans, none of which reaches into its padding. Each span is reduced
+    separately, so the result does not depend on what else is in the batch.
     """
     # (B, L, H) -> (B, P, parts * H)
     return torch.stack(
@@ -95,12 +83,8 @@ class Progress(tqdm):
     def __init__(self, total: int | None, unit: str, description: str | None = None, *, shown: bool = True) -> None:
         super().__init__(total=total, desc=description, unit=unit, disable=None if shown else True)
 
-    def skip_to(self, n: int) -> None:
-        """Move on to n without work: what an earlier run did, or what need not be done."""
-        self.skip(n - self.n)
-
     def skip(self, n: int) -> None:
-        """Move on by n without work."""
+        """Move on by n without work: what an earlier run did, or what need not be done."""
         if not self.disable:
             self.n += n
             self.last_print_n += n
@@ -118,42 +102,45 @@ class Extraction:
     layer: Layer
     batch_tokens: int
 
-    @property
-    def words(self) -> list[list[int]]:
-        """The tokens of each label word, if the model's own logits are wanted."""
-        return self.encoder.words
+    @cached_property
+    def origin(self) -> StatesOrigin:
+        """Everything that affects the states."""
+        source, encoder = self.backbone.source, self.encoder
+        return StatesOrigin(
+            ModelOrigin(
+                None if source is None else source.reference,
+                None if source is None else source.revision,
+                self.backbone.fingerprint(),
+                str(self.backbone.dtype).removeprefix("torch."),
+            ),
+            encoder.origin,
+            PoolingOrigin(self.parts, self.layer, encoder.segments, encoder.n_segments, encoder.max_tokens),
+        )
 
-    def usable(self, documents: Sequence[Document], bad: BadRows) -> tuple[list[Document], list[TokenSequence]]:
-        """The documents that can be run, with their tokens; the others are noted in ``bad``."""
-        found = list(zip(documents, self.encoder.attempt(documents), strict=True))
-        for document, sequence in found:
-            if isinstance(sequence, Unreadable):
-                bad[document.number] = BadRow(document.number, document.place, str(sequence), document.id)
-        usable = [(document, sequence) for document, sequence in found if isinstance(sequence, TokenSequence)]
-        return [document for document, _ in usable], [sequence for _, sequence in usable]
-
-    def extract(self, documents: Sequence[Document], on_batch: Callable[[int], object], source: str) -> ExtractedStates:
-        """The states of documents; ``on_batch`` gets the number of documents of each batch.
-
-        ``source`` says where the documents come from, for messages.
-        """
-        return self.run(self.encoder.encode(documents), on_batch, lambda row: f"{source}, {documents[row].place}")
+    def extract(
+        self, documents: Sequence[Document], on_batch: Callable[[int], object] = lambda _: None, source: str = ""
+    ) -> ExtractedStates:
+        """The states of documents of a source, all of which can be run; ``on_batch`` gets the size of each batch."""
+        return self.run(self.encoder.encode(documents), on_batch, source)
 
     def run(
         self,
         sequences: Sequence[TokenSequence],
         on_batch: Callable[[int], object] = lambda _: None,
-        place: Callable[[int], str] | None = None,
+        source: str | None = None,
     ) -> ExtractedStates:
-        """The states of tokens; those that are not finite are an error if ``place`` says where a row is."""
+        """The states of tokens; those that are not finite are an error if the source is named."""
+        words = self.encoder.words
         states: Array | None = None  # (N, P, D), once the first batch gives D
-        logits = np.empty((len(sequences), len(self.words)), dtype=np.float32)
-        for rows in self._batches(sequences):
-            pooled, label_logits = (value.cpu().numpy() for value in self._batch([sequences[row] for row in rows]))
-            if place is not None and not np.isfinite(pooled).all():
+        logits = np.empty((len(sequences), len(words)), dtype=np.float32)
+        for rows, beginning in self._batches(sequences):
+            batch = [sequences[row] for row in rows]
+            pooled, label_logits = (value.cpu().numpy() for value in self._batch(batch, beginning))
+            if source is not None and not np.isfinite(pooled).all():
                 row = rows[int(np.flatnonzero(~np.isfinite(pooled).all(axis=(1, 2)))[0])]
                 raise BackboneError(
-                    f"{place(row)}: the language model gave states that are not finite. Try dtype='float32'."
+                    f"{source}, {sequences[row].document.place}: the language model gave states that are not finite. "
+                    "Try dtype='float32'."
                 )
             if states is None:
                 states = np.empty((len(sequences), *pooled.shape[1:]), dtype=np.float32)
@@ -163,7 +150,7 @@ class Extraction:
             raise InvalidInputError("There are no documents to extract states from.")
         return ExtractedStates(
             states[:, 0] if self.encoder.segments is None else states,
-            logits if self.words else None,
+            logits if words else None,
             np.array([len(sequence.ids) for sequence in sequences], dtype=np.int64),
             np.array([sequence.n_cut for sequence in sequences], dtype=np.int64),
         )
@@ -175,40 +162,36 @@ class Extraction:
         is_worthwhile = self.backbone.shares_beginnings and len(ids) >= _SHORTEST_BEGINNING
         return self.backbone.begin(ids, layer=self.layer) if is_worthwhile else None
 
-    def _shared(self, sequence: TokenSequence) -> Beginning | None:
-        """The beginning, if the sequence has it; the tokenizer may join its end with the document."""
-        beginning = self._beginning
-        n = 0 if beginning is None else len(beginning.ids)
-        is_shared = beginning is not None and len(sequence.ids) > n and sequence.ids[:n] == beginning.ids
-        return beginning if is_shared else None
+    def _batches(self, sequences: Sequence[TokenSequence]) -> Iterator[tuple[list[int], Beginning | None]]:
+        """Batches of rows, either all with the common beginning or all without.
 
-    def _batches(self, sequences: Sequence[TokenSequence]) -> Iterator[list[int]]:
-        """Batches of rows, either all with the common beginning or all without."""
-        n_appended = max((len(word) for word in self.words), default=1) - 1
+        A sequence may be without: the tokenizer may join the beginning's end with the document.
+        """
+        n_appended = max((len(word) for word in self.encoder.words), default=1) - 1
         max_padding = MAX_PADDING if self.backbone.is_padding_neutral else 0.0
-        shared = [self._shared(sequence) for sequence in sequences]
-        for beginning in (self._beginning, None):
-            n_before = 0 if beginning is None else len(beginning.ids)
-            rows = [row for row, its in enumerate(shared) if its is beginning]
+        shared, n = self._beginning, 0 if self._beginning is None else len(self._beginning.ids)
+        has_it = [
+            shared is not None and len(sequence.ids) > n and sequence.ids[:n] == shared.ids for sequence in sequences
+        ]
+        for beginning, n_before in ((shared, n), (None, 0)):
+            rows = [row for row, shares in enumerate(has_it) if shares == (beginning is not None)]
             lengths = [len(sequences[row].ids) + n_appended - n_before for row in rows]
             for batch in batches_by_length(lengths, self.batch_tokens, max_padding):
-                yield [rows[position] for position in batch]
+                yield [rows[position] for position in batch], beginning
             if beginning is None:
                 return
 
-    def _batch(self, batch: Sequence[TokenSequence]) -> tuple[Tensor, Tensor]:
+    def _batch(self, batch: Sequence[TokenSequence], beginning: Beginning | None) -> tuple[Tensor, Tensor]:
         """h (B, P, D) and label logits (B, C) of a batch."""
-        ids = [sequence.ids for sequence in batch]
-        ends = [[len(sequence) - 1] for sequence in ids] if self.words else None
-        beginning = self._shared(batch[0])  # one batch shares it, or none does
+        ids, words = [sequence.ids for sequence in batch], self.encoder.words
+        ends = [[len(sequence) - 1] for sequence in ids] if words else None
         output = self.backbone.run(ids, layer=self.layer, logits_at=ends, beginning=beginning)
         states = pool(output.states, [sequence.spans for sequence in batch], self.parts)
-        if not self.words:
+        if not words:
             return states, torch.empty(len(batch), 0)
         next_token = output.logits[:, 0].float()  # (B, V)
-        return states, torch.stack(
-            [next_token[:, word[0]] + self._rest(ids, word, beginning) for word in self.words], dim=1
-        )
+        logits = [next_token[:, word[0]] + self._rest(ids, word, beginning) for word in words]
+        return states, torch.stack(logits, dim=1)
 
     def _rest(self, ids: Sequence[Sequence[int]], word: Sequence[int], beginning: Beginning | None) -> Tensor | float:
         """log p of a word's second and later tokens, each given those before it; 0 for a word of one token.
@@ -232,12 +215,8 @@ def judge_own_answers(states: LabelledStates) -> LabelledStates:
 
     Its answer is the word with the largest logit, p its probability among the words. The label is 1 if the answer is
     the given label and 0 if it is not, and the label logits become log(1 - p) and log p: what the language model itself
-    thinks of its answer.
-
-    Parameters
-    ----------
-    states : LabelledStates
-        With the right answers as labels, and the language model's logits of the answers it may give.
+    thinks of its answer. The states come with the right answers as labels, and with the language model's logits of the
+    answers it may give.
     """
     if states.labels is None or states.label_logits is None or states.logit_labels is None:
         raise InvalidInputError(

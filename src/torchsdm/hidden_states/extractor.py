@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from importlib.metadata import version
 from itertools import islice, tee
 from pathlib import Path
@@ -21,8 +21,6 @@ from torchsdm.data import (
     ExtractedStates,
     FolderWriter,
     LabelledStates,
-    ModelOrigin,
-    PoolingOrigin,
     PromptOrigin,
     StatesOrigin,
     StatesStore,
@@ -198,7 +196,9 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         """``labelled_states`` in blocks, for states that do not fit in memory."""
         documents = self.as_documents(documents, answers)
         len(documents)  # checks all of them before the model is loaded
-        reader = self._reader(documents, self.origin() if store is None else self._stored_origin(store))
+        origin = self.origin() if store is None else self._stored_origin(store)
+        self.keep_prompt(origin)
+        reader = BlockReader(self, origin, documents.name, documents.has_labels)
         keep = (lambda _, make: make()) if store is None else partial(store.block, reader.origin)
         ahead = None
         if elsewhere is not None:
@@ -217,17 +217,14 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         them: those that ``Documents(..., problems="reject")`` finds, and those that the tokenizer cannot fit or makes
         no tokens of, which the reader notes. Documents without labels are then read once, in passing.
         """
-        if bad is not None and not documents.has_labels:
-            return self._reader(documents, self.origin()), documents.blocks_in_passing(BLOCK, bad)
-        documents = self.as_documents(documents, None, "raise" if bad is None else "reject")
-        len(documents)  # checks all of them before the first is used
-        if bad is not None:
-            bad.update(documents.report.bad_rows)
-        return self._reader(documents, self.origin()), documents.blocks(BLOCK)
-
-    def _reader(self, documents: Documents, origin: StatesOrigin) -> BlockReader:
-        self.keep_prompt(origin)
-        return BlockReader(self, origin, documents.name, documents.has_labels)
+        in_passing = bad is not None and not documents.has_labels
+        if not in_passing:
+            documents = self.as_documents(documents, None, "raise" if bad is None else "reject")
+            len(documents)  # checks all of them before the first is used
+            if bad is not None:
+                bad.update(documents.report.bad_rows)
+        reader = BlockReader(self, self.origin(), documents.name, documents.has_labels)
+        return reader, documents.blocks(BLOCK, bad if in_passing else None)
 
     def extract_to(
         self,
@@ -260,7 +257,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
             "transformers": version("transformers"),
             "documents": documents.name,
         }
-        origin = self._origin(extraction)
+        origin = extraction.origin
         with FolderWriter(directory, origin, report.fingerprint, len(documents), shard_size, facts) as folder:
             reader = BlockReader(self, origin, documents.name)
             ahead = None if elsewhere is None else _Ahead(elsewhere, reader, folder.has)
@@ -307,27 +304,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
 
         ``from_origin`` makes an equal extractor from it and the language model.
         """
-        return self._origin(self._prepare())
-
-    def _origin(self, extraction: Extraction) -> StatesOrigin:
-        source, encoder = extraction.backbone.source, extraction.encoder
-        return StatesOrigin(
-            ModelOrigin(
-                None if source is None else source.reference,
-                None if source is None else source.revision,
-                extraction.backbone.fingerprint(),
-                str(extraction.backbone.dtype).removeprefix("torch."),
-            ),
-            PromptOrigin(
-                encoder.prompt.template,
-                tuple(encoder.prompt.words.items()),
-                encoder.prompt.system,
-                encoder.use_chat,
-                dict(self.chat_options or {}),
-                encoder.rendered,
-            ),
-            PoolingOrigin(extraction.parts, extraction.layer, self.segments, encoder.n_segments, encoder.max_tokens),
-        )
+        return self._prepare().origin
 
     def _stored_origin(self, store: StatesStore) -> StatesOrigin:
         """The origin; known without loading the language model once it is in the store."""
@@ -418,6 +395,10 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
                 f"'max_tokens' of {caller} must be at most {backbone.position_limit}, the limit of {backbone.name}. "
                 f"Got {self.max_tokens}."
             )
+        earlier = earlier or getattr(self, "_kept_prompt", None)
+        options = dict(self.chat_options or {})
+        asked = PromptOrigin(prompt.template, tuple(prompt.words.items()), prompt.system, use_chat, options, "")
+        is_same = earlier is not None and replace(earlier, rendered="") == asked
         encoder = PromptEncoder(
             backbone.tokenizer,
             prompt,
@@ -427,22 +408,16 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
             scores_words=backbone.has_output_layer,
             segments=self.segments,
             n_segments=self.n_segments if self.segments is not None else 0,
-            chat_options=self.chat_options,
-            rendered=_rendering(
-                earlier or getattr(self, "_kept_prompt", None), prompt, use_chat, dict(self.chat_options or {})
-            ),
+            chat_options=options,
+            rendered=earlier.rendered if earlier is not None and is_same else None,
         )
         parts = tuple(self.parts or (DECODER_PARTS if backbone.is_decoder else ENCODER_PARTS))
-        return Extraction(backbone, encoder, parts, self._layer_of(backbone), int(self.batch_tokens))
-
-    def _layer_of(self, backbone: Backbone) -> Layer:
-        """The layer as an integer, or a tuple of several; by default as the study of hidden states advises."""
-        if self.layer is None:
-            depth = round(DECODER_DEPTH * (backbone.n_layers or 0)) if backbone.is_decoder else 0
-            return depth if 0 < depth < (backbone.n_layers or 0) else -1
-        if isinstance(self.layer, int):
-            return self.layer
-        return self.layer[0] if len(self.layer) == 1 else tuple(self.layer)
+        layer: Layer = layers[0] if len(layers) == 1 else tuple(layers)
+        if self.layer is None:  # as the study of hidden states advises
+            n_layers = backbone.n_layers or 0
+            depth = round(DECODER_DEPTH * n_layers) if backbone.is_decoder else 0
+            layer = depth if 0 < depth < n_layers else -1
+        return Extraction(backbone, encoder, parts, layer, int(self.batch_tokens))
 
     @property
     def asks_for_answers(self) -> bool:
@@ -480,25 +455,23 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         description: str = "hidden states",
         ahead: _Ahead | None = None,
     ) -> Iterator[tuple[Sequence[Document], ExtractedStates]]:
-        """Blocks of documents after the first ``skip``, each with its states, stored or made now.
-
-        With ``ahead``, somebody else makes them.
-        """
+        """Blocks of documents after the first ``skip``, each with its states, stored or made now: ``ahead`` or here."""
         n_done = min(skip * size, len(documents))
         with Progress(len(documents), "doc", description, shown=self.verbose) as progress:
-            progress.skip_to(n_done)
+            progress.skip(n_done)
             blocks: NumberedBlocks = enumerate(islice(documents.blocks(size), skip, None))
-            if ahead is not None:
-                blocks = ahead.watch(blocks)
-            for number, block in blocks:
+            for number, block in blocks if ahead is None else ahead.watch(blocks):
 
-                def extracted(block: Sequence[Document] = block) -> ExtractedStates:
-                    return prepared().extract(block, progress.update, documents.name)  # loads the model if need be
+                def make(number: int = number, block: Sequence[Document] = block) -> ExtractedStates:
+                    states = None if ahead is None else ahead.take(number)
+                    if states is None:
+                        return prepared().extract(block, progress.update, documents.name)  # loads the model if need be
+                    progress.update(len(states))
+                    return states
 
-                make: Make = extracted if ahead is None else partial(ahead.take, number, progress.update, extracted)
                 yield block, keep(block, make)
                 n_done += len(block)
-                progress.skip_to(n_done)  # documents that were stored already
+                progress.skip(n_done - progress.n)  # documents that were stored already
 
 
 @dataclass(frozen=True)
@@ -511,14 +484,15 @@ class BlockReader:
     """Where the documents come from, for messages."""
     has_labels: bool = False
 
-    def load(self) -> Extraction:
+    @cached_property
+    def extraction(self) -> Extraction:
         """What runs the language model; refused if it would make other states here than where we are from.
 
         The states of a document differ in their last bits with what else is in its block, so a block is never cut.
         """
         self.extractor.keep_prompt(self.origin)
         extraction = self.extractor._prepare()
-        difference = self.origin.difference(self.extractor._origin(extraction))
+        difference = self.origin.difference(extraction.origin)
         if difference is not None:
             raise BackboneError(
                 f"The language model has a different {difference.what} on another machine: "
@@ -526,12 +500,13 @@ class BlockReader:
             )
         return extraction
 
-    def read(self, extraction: Extraction, block: Sequence[Document], bad: BadRows | None) -> LabelledStates | None:
+    def read(self, block: Sequence[Document], bad: BadRows | None) -> LabelledStates | None:
         """The states of a block; documents that cannot be run are an error, or are noted in ``bad`` and left out."""
-        if bad is None:
-            return self.labelled(block, extraction.extract(block, lambda _: None, self.source))
-        block, sequences = extraction.usable(block, bad)
-        return self.labelled(block, extraction.run(sequences)) if block else None
+        sequences = self.extraction.encoder.encode(block, bad)
+        if not sequences:
+            return None
+        states = self.extraction.run(sequences, source=self.source if bad is None else None)
+        return self.labelled([sequence.document for sequence in sequences], states)
 
     def labelled(self, block: Sequence[Document], states: ExtractedStates) -> LabelledStates:
         """The states of a block with all that is known about its documents."""
@@ -565,26 +540,10 @@ class _Ahead:
         self._next: tuple[int, ExtractedStates] | None = None
         return blocks
 
-    def take(self, number: int, on_batch: Callable[[int], object], make: Make) -> ExtractedStates:
-        """The states of a block; made here if it seemed to be stored but cannot be read."""
+    def take(self, number: int) -> ExtractedStates | None:
+        """The states of a block; None if it seemed to be stored, and so was not extracted."""
         while self._next is None or self._next[0] < number:
             self._next = next(self._made, None)
             if self._next is None:
-                return make()
-        if self._next[0] != number:
-            return make()
-        states = self._next[1]
-        on_batch(len(states))
-        return states
-
-
-def _rendering(
-    earlier: PromptOrigin | None, prompt: TaskPrompt, use_chat: bool, chat_options: dict[str, Any]
-) -> str | None:
-    """How the same prompt was rendered before; None if it was not."""
-    if earlier is None:
-        return None
-    now = PromptOrigin(
-        prompt.template, tuple(prompt.words.items()), prompt.system, use_chat, chat_options, earlier.rendered
-    )
-    return earlier.rendered if now == earlier else None
+                return None
+        return self._next[1] if self._next[0] == number else None

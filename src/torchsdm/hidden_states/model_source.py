@@ -63,7 +63,7 @@ class ModelSource:
         vocabulary = () if (directory / "tokenizer.json").is_file() else _VOCABULARY
         configured = sorted(path for name in ("config.json", *_TOKENIZER, *vocabulary) for path in directory.glob(name))
         onnx = self.onnx_file
-        weights = _weights(directory) if onnx is None else [onnx, *_external_weights(onnx)]
+        weights = weight_files(directory) if onnx is None else [onnx, *_external_weights(onnx)]
         digest = hashlib.sha256()
         for path in [*configured, *weights]:
             if path.suffix == ".json":
@@ -85,27 +85,29 @@ def without_volatile(settings: Any) -> Any:
 def find_model(reference: str, revision: str | None = None) -> ModelSource:
     """Find a language model by what a user calls it.
 
-    Parameters
-    ----------
-    reference : str
-        A directory; a ``.gguf`` or ``.onnx`` file; ``package:NAME`` for the model inside an installed Python package of
-        that import name, or ``package:NAME/sub/folder`` for one of several; or the name of a repository on the Hugging
-        Face hub, which is downloaded or taken from the cache. Where there are torch weights and an ONNX file, the
-        latter is found by the path of the file or of its folder.
-    revision : str, optional
-        Branch, tag or commit of a hub repository.
+    ``reference`` is a directory; a ``.gguf`` or ``.onnx`` file; ``package:NAME`` for the model inside an installed
+    Python package of that import name, or ``package:NAME/sub/folder`` for one of several; or the name of a repository
+    on the Hugging Face hub, which is downloaded or taken from the cache, at a branch, tag or commit (``revision``).
+    Where there are torch weights and an ONNX file, the latter is found by the path of the file or of its folder.
     """
     if reference.startswith(PACKAGE_PREFIX):
         name, _, inside = reference.removeprefix(PACKAGE_PREFIX).partition("/")
         path = _package_directory(name) / inside
         if not path.exists():
             raise BackboneError(f"The package {name!r} is installed, but has no {inside}.")
-        return _at(reference, path)
-    path = Path(reference).expanduser().absolute()
-    if path.is_dir() or (path.is_file() and path.suffix in (".gguf", ".onnx")):
-        return _at(str(path), path)
-    directory = _download(reference, revision)
-    return _in_directory(reference, directory, directory.name)
+    else:
+        path = Path(reference).expanduser().absolute()
+        if not path.is_dir() and not (path.is_file() and path.suffix in (".gguf", ".onnx")):
+            directory = _download(reference, revision)
+            return _in_directory(reference, directory, directory.name)
+        reference = str(path)
+    if path.suffix == ".gguf":
+        return ModelSource(reference, path.parent, path, None, None)
+    if path.suffix == ".onnx":
+        return _onnx_source(reference, [path], None)
+    if not (path / "config.json").is_file() and (path.parent / "config.json").is_file() and _onnx_files(path):
+        return _onnx_source(reference, _onnx_files(path), None)
+    return _in_directory(reference, path, None)
 
 
 def converted(source: ModelSource, convert: Callable[[Path, Path], None]) -> Path:
@@ -147,28 +149,17 @@ def default_store() -> StatesStore:
     return StatesStore(cache_directory() / "states")
 
 
-def _at(reference: str, path: Path) -> ModelSource:
-    """The model at a path: a file, the folder of an ONNX file, or a directory that contains it."""
-    if path.suffix == ".gguf":
-        return ModelSource(reference, path.parent, path, None, None)
-    if path.suffix == ".onnx":
-        return _onnx_source(reference, path, None)
-    if not (path / "config.json").is_file() and (path.parent / "config.json").is_file() and _onnx_files(path):
-        return _onnx_source(reference, _onnx_file(path), None)
-    return _in_directory(reference, path, None)
-
-
 def _in_directory(reference: str, directory: Path, revision: str | None) -> ModelSource:
     """The one model in or below a directory: one with a config.json and weights, or one GGUF file."""
     is_sentence = (directory / "modules.json").is_file()
     transformer = _sentence_transformer(directory) if is_sentence else directory
     if is_sentence or (directory / "config.json").is_file():
-        if not _weights(transformer) and _onnx_files(transformer):
-            return _onnx_source(reference, _onnx_file(transformer), revision)
+        if not weight_files(transformer) and _onnx_files(transformer):
+            return _onnx_source(reference, _onnx_files(transformer), revision)
         limit = _sentence_limit(transformer) if is_sentence else None
         return ModelSource(reference, transformer, None, revision, limit)
     configured = (path.parent for path in directory.rglob("config.json"))
-    found = sorted({_outermost(path) for path in configured if _weights(path) or _onnx_files(path)})
+    found = sorted({_outermost(path) for path in configured if weight_files(path) or _onnx_files(path)})
     files = sorted(directory.rglob("*.gguf"))
     candidates = [*found, *files]
     if len(candidates) != 1:
@@ -190,16 +181,12 @@ def _onnx_files(directory: Path) -> list[Path]:
     return next((paths for paths in kinds if paths), [])
 
 
-def _onnx_file(directory: Path) -> Path:
-    files = _onnx_files(directory)
-    if len(files) != 1:
+def _onnx_source(reference: str, files: list[Path], revision: str | None) -> ModelSource:
+    """The model in the one ONNX file, with the configuration and tokenizer beside it or in the folder around it."""
+    file, *others = files
+    if others:
         listed = ", ".join(path.name for path in files[:5])
-        raise BackboneError(f"{files[0].parent} has several ONNX files: {listed}. Give the path of the one you want.")
-    return files[0]
-
-
-def _onnx_source(reference: str, file: Path, revision: str | None) -> ModelSource:
-    """The model in an ONNX file, with the configuration and tokenizer beside it or in the folder around it."""
+        raise BackboneError(f"{file.parent} has several ONNX files: {listed}. Give the path of the one you want.")
     for directory in (file.parent, file.parent.parent):
         if (directory / "config.json").is_file():
             return ModelSource(reference, directory, None, revision, _sentence_limit(directory), file)
@@ -233,12 +220,7 @@ def _sentence_limit(directory: Path) -> int | None:
     return None
 
 
-def weight_bytes(directory: Path) -> int:
-    """The size of the weight files that are loaded from a directory."""
-    return sum(path.stat().st_size for path in _weights(directory))
-
-
-def _weights(directory: Path) -> list[Path]:
+def weight_files(directory: Path) -> list[Path]:
     """The weight files that are loaded from a directory."""
     kinds = (sorted(directory.glob(pattern)) for pattern in _WEIGHTS)
     return next((paths for paths in kinds if paths), [])
@@ -286,9 +268,9 @@ def _download(name: str, revision: str | None) -> Path:
     try:
         directory = Path(fetch(ignore_patterns=[*_OTHER_FORMATS, *_ONNX_FILES, "*.bin", "*.pth"]))  # without pickle
         transformer = _sentence_transformer(directory) if (directory / "modules.json").is_file() else directory
-        if not _weights(transformer):
+        if not weight_files(transformer):
             fetch(ignore_patterns=[*_OTHER_FORMATS, *_ONNX_FILES])
-        if not _weights(transformer):
+        if not weight_files(transformer):
             fetch(allow_patterns=_PLAIN_ONNX)
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
@@ -309,15 +291,15 @@ def _reading(path: Path) -> Iterator[Any]:
 
 def _content_digest(path: Path) -> str:
     """SHA-256 of a file; in the hub's cache a large file is a link to a file of that name."""
-    if path.is_symlink() and _SHA256.fullmatch(name := Path(os.readlink(path)).name):
-        return name
     try:
+        if path.is_symlink() and _SHA256.fullmatch(name := path.readlink().name):
+            return name
         status = path.stat()
-        return _digest_of(str(path.resolve()), status.st_size, status.st_mtime_ns)
+        return _digest_of(path.resolve(), status.st_size, status.st_mtime_ns)
     except OSError as error:
         raise BackboneError(f"{path} cannot be read: {error}.") from error
 
 
 @lru_cache(maxsize=1024)
-def _digest_of(path: str, size: int, modified: int) -> str:
-    return file_digest(Path(path))
+def _digest_of(path: Path, size: int, modified: int) -> str:
+    return file_digest(path)

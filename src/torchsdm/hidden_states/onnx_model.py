@@ -41,16 +41,8 @@ class OnnxOutput(NamedTuple):
 class OnnxModel:
     """An encoder in an ONNX file, which ``Backbone`` runs as it runs a model of transformers.
 
-    Parameters
-    ----------
-    file : path
-        The graph; weights in other files are found from there.
-    skeleton : transformers.PreTrainedModel
-        The architecture without its weights, which knows its configuration and its positions.
-    device : str
-        'cpu', or a CUDA device if onnxruntime was installed for it.
-    dtype : str, optional
-        The number type of the states that the file must have.
+    ``skeleton`` is the architecture without its weights, which knows its configuration and its positions. With
+    ``dtype`` the file must have states of this number type. A CUDA ``device`` needs an onnxruntime installed for it.
 
     Attributes
     ----------

@@ -40,6 +40,10 @@ class TaskPrompt:
     template: str
     label_words: Mapping[Any, str] | Sequence[str] = field(default_factory=dict)
     system: str | None = None
+    pieces: list[tuple[str, str | None]] = field(init=False, repr=False, compare=False)
+    """The template as pairs: literal text, and the field that follows it (None at the end)."""
+    fields: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """The fields of the template, in order."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.template, str):
@@ -47,7 +51,18 @@ class TaskPrompt:
         if self.system is not None and not isinstance(self.system, str):
             raise InvalidTypeError(f"'system' of TaskPrompt must be a string or None. Got {self.system!r}.")
         object.__setattr__(self, "label_words", _check_words(self.label_words))
-        fields = [name for _, name in self.pieces if name is not None]
+        try:
+            parsed = list(string.Formatter().parse(self.template))
+        except ValueError as error:
+            raise InvalidInputError(
+                f"'template' of TaskPrompt has a single brace: {error}. Double a literal brace."
+            ) from error
+        fields = tuple(name for _, name, _, _ in parsed if name is not None)
+        object.__setattr__(self, "pieces", [(text, name) for text, name, _, _ in parsed])
+        object.__setattr__(self, "fields", fields)
+        for _, name, spec, how in parsed:
+            if spec or how:
+                raise InvalidInputError(f"'template' of TaskPrompt must not format fields. Got a format in {{{name}}}.")
         for name in fields:
             if name not in FIELDS:
                 listed = " or ".join(f"{{{known}}}" for known in FIELDS)
@@ -64,25 +79,6 @@ class TaskPrompt:
     def words(self) -> dict[Any, str]:
         """The word of each label."""
         return dict(self.label_words)  # type: ignore[arg-type]  # a mapping since __post_init__
-
-    @property
-    def pieces(self) -> list[tuple[str, str | None]]:
-        """The template as pairs: literal text, and the field that follows it (None at the end)."""
-        try:
-            parsed = list(string.Formatter().parse(self.template))
-        except ValueError as error:
-            raise InvalidInputError(
-                f"'template' of TaskPrompt has a single brace: {error}. Double a literal brace."
-            ) from error
-        for _, name, spec, how in parsed:
-            if name is not None and (spec or how):
-                raise InvalidInputError(f"'template' of TaskPrompt must not format fields. Got a format in {{{name}}}.")
-        return [(text, name) for text, name, _, _ in parsed]
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The fields of the template, in order."""
-        return tuple(name for _, name in self.pieces if name is not None)
 
     def fill(self, **texts: str) -> str:
         """The template with texts in place of its fields."""

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchsdm.arithmetic import call, empty_float32, in_shares, library, product_error, rounded_interval
+from torchsdm.arithmetic import call, empty_float32, in_shares, product_error, rounded_interval
 from torchsdm.matching._tiles import BoundTerms, CoarseTerms, RowBounds, points_in_c
 
 _LANES = 32  # numbers that are read at once: rows are padded to a multiple of them
@@ -90,12 +90,6 @@ class CoarsePoints:
         slack = slack * (1 + 1e-9) + 3 * of.terms.underflow
         low, high = rounded_interval(b, slack, self.outliers)
         return RowBounds(self.rounded[order], torch.full_like(low, 2.0), low[order], high[order])
-
-
-def has_coarse_products() -> bool:
-    """Whether the compiled loops have products of bfloat16, which the processor must have, too."""
-    loaded = library()
-    return loaded is not None and bool(loaded.has_coarse_products())
 
 
 def fits(shape: tuple[int, ...]) -> bool:

@@ -83,13 +83,13 @@ class Found(NamedTuple):
     @classmethod
     def nothing(cls, n: int, k: int, device: torch.device) -> Found:
         """Nothing found yet for n rows."""
-
-        def no_points(*shape: int) -> tuple[Tensor, Tensor]:
-            distance = torch.full(shape, torch.inf, dtype=torch.float64, device=device)
-            return distance, torch.full(shape, torch.iinfo(torch.int64).max, device=device)
-
+        far, last = torch.inf, torch.iinfo(torch.int64).max
+        nearest, boundary, neighbors = (
+            (torch.full(shape, far, dtype=torch.float64, device=device), torch.full(shape, last, device=device))
+            for shape in ((n,), (n,), (n, k))
+        )
         count, left = torch.zeros(n, dtype=torch.int64, device=device), torch.zeros(n, dtype=torch.uint8, device=device)
-        return cls(*no_points(n), *no_points(n), count, left, *no_points(n, k))
+        return cls(*nearest, *boundary, count, left, *neighbors)
 
     @classmethod
     def merged(cls, found: Sequence[Found]) -> Found:

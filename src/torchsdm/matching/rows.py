@@ -75,7 +75,11 @@ class RowIndex:
         hashes = np.empty(len(self), dtype=np.uint64)
         weights = np.random.default_rng(0).integers(0, 2**64, self.rows[:1].numel(), dtype=np.uint64)
         for block in blocks(len(self), len(weights), _BLOCK_ELEMENTS):
-            hashes[block] = _hashes(_bits(self.rows[block]), weights)
+            bits = _bits(self.rows[block])
+            if has_loops():
+                call("row_hashes", bits, weights, len(weights), hashes[block], 0, len(bits))
+            else:
+                hashes[block] = (bits * weights).sum(axis=1, dtype=np.uint64)
         return hashes
 
     @cached_property
@@ -126,16 +130,6 @@ class IndexedRows:
 def _numbered(parts: Sequence[RowIndex]) -> Iterator[tuple[int, RowIndex]]:
     """Parts with the number of their first row."""
     return zip(accumulate(map(len, parts), initial=0), parts, strict=False)
-
-
-def _hashes(bits: Array, weights: Array) -> Array:
-    """The hash of each row of bits (n, K)."""
-    hashes: Array = np.empty(len(bits), dtype=np.uint64)
-    if not has_loops():
-        hashes[:] = (bits * weights).sum(axis=1, dtype=np.uint64)
-        return hashes
-    call("row_hashes", bits, weights, len(weights), hashes, 0, len(bits))
-    return hashes
 
 
 def _bits(rows: Tensor) -> Array:

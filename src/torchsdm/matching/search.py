@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchsdm.arithmetic import empty_float32, has_loops, whole_lines
+from torchsdm.arithmetic import empty_float32, has_coarse_products, has_loops, whole_lines
 from torchsdm.errors import InvalidInputError
 from torchsdm.matching import _coarse as coarse
 from torchsdm.matching._bounds import Part
@@ -287,21 +287,11 @@ def match(
     k: int = 0,
     kernels: KernelKind | None = None,
 ) -> Match:
-    """Similarity, nearest distance and nearest index of each query, and its k nearest support points.
+    """Similarity, nearest distance and nearest index of each query (N, M), and its k nearest support points.
 
-    Parameters
-    ----------
-    queries : (N, M)
-    predictions : (N,), or None to find the k nearest support points alone
-    parts : the S support points, in parts that follow one another
-    exclude : (N,), optional
-        For each query the support index that is the query itself, or -1.
-    block_size : int
-        Memory is at most 128 block_size^2 bytes, for any S; results do not depend on it.
-    k : int
-        How many neighbours to return as well.
-    kernels : {"coarse", "compiled", "torch"}, optional
-        The compiled kernels, with or without a first filter in bfloat16, or torch operations; by default the fastest.
+    Without predictions (N,), the k nearest support points alone. ``exclude`` (N,) has for each query the support index
+    that is the query itself, or -1. Memory is at most 128 block_size^2 bytes, for any number of points; results depend
+    neither on it nor on the kernels, which are the fastest if none are named.
     """
     engine, found = engine_for(queries, parts, kernels), Found.nothing(len(queries), k, queries.device)
     products = Products(parts, len(queries), block_size, coarse=engine.coarse)
@@ -342,7 +332,7 @@ def engine_for(queries: Tensor, parts: Sequence[Part], kernels: KernelKind | Non
     if kernels is None and (queries.device.type != "cpu" or not has_loops()):
         kernels = "torch"
     elif kernels is None:
-        pays = queries.shape[1] >= _FEWEST_FILTERS and coarse.has_coarse_products()
+        pays = queries.shape[1] >= _FEWEST_FILTERS and has_coarse_products()
         pays = pays and all(coarse.fits(one.points.shape) and not one.bounds.terms.decide_nothing for one in points)
         pays = pays and all(one.is_worth_rounding(len(queries)) for one in points)
         kernels = "coarse" if pays else "compiled"

@@ -24,8 +24,6 @@ from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, Match, match, neighbors
 from torchsdm.validation import (
     Array,
     ArrayLike,
-    as_float_tensor,
-    as_integer_tensor,
     as_list,
     as_tensor,
     check_finite,
@@ -46,7 +44,8 @@ class Support(ABC):
     An update replaces what the support refers to and writes to nothing: a shallow copy is a support of its own.
     """
 
-    _ids: Array | Callable[[], Sequence[Any]] | None = None
+    names: Array | Callable[[], Sequence[Any]] | None = None
+    """Of the points, or what gives them: a model keeps them with the texts, so that they live once. See ``ids``."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -100,13 +99,9 @@ class Support(ABC):
     @property
     def ids(self) -> Array:
         """The names of the points (S,); 0, 1, 2, ... if none were given."""
-        if self._ids is None:
+        if self.names is None:
             return _object_array(range(len(self)))
-        return _object_array(self._ids()) if callable(self._ids) else self._ids
-
-    def named_by(self, ids: Callable[[], Sequence[Any]]) -> None:
-        """Get the names of the points from a function: a model keeps them with the texts, so that they live once."""
-        self._ids = ids
+        return _object_array(self.names()) if callable(self.names) else self.names
 
     def match(
         self, exemplars: ArrayLike, predictions: ArrayLike, exclude: ArrayLike | None = None, *, k: int = 0
@@ -116,15 +111,15 @@ class Support(ABC):
         ``exclude`` gives for each query its own support index, or -1 if the query is not in the support. Duplicates
         of an excluded point stay. With ``k``, the k nearest support points are returned too, from the same products.
         """
-        caller = self._caller("match")
+        caller = f"{type(self).__name__}.match"
         self._check_k(k, caller, zero=True)
-        queries = self._check_queries(exemplars, caller)
+        queries = check_exemplars(exemplars, caller, self.centre)
         n = (len(queries),)
-        y_hat = as_integer_tensor(predictions, "predictions", caller, shape=n, like=queries)
-        _check_class_numbers(y_hat, caller)
+        y_hat = as_tensor(predictions, "predictions", caller, kind="integer", shape=n, like=queries)
+        check_range(y_hat, 0, _LARGEST_CLASS, "predictions", caller)
         own = None
         if exclude is not None:
-            own = as_integer_tensor(exclude, "exclude", caller, shape=n, like=queries)
+            own = as_tensor(exclude, "exclude", caller, kind="integer", shape=n, like=queries)
             check_range(own, -1, len(self) - 1, "exclude", caller)
         return self._match(queries, y_hat, own, k)
 
@@ -134,9 +129,9 @@ class Support(ABC):
 
     def neighbors(self, exemplars: ArrayLike, k: int) -> tuple[Tensor, Tensor]:
         """The k nearest support points: distances (N, k) float64 and indices (N, k), nearest first, ties by index."""
-        caller = self._caller("neighbors")
+        caller = f"{type(self).__name__}.neighbors"
         self._check_k(k, caller)
-        return self._neighbors(self._check_queries(exemplars, caller), k)
+        return self._neighbors(check_exemplars(exemplars, caller, self.centre), k)
 
     def add(
         self: Self,
@@ -146,11 +141,11 @@ class Support(ABC):
         ids: Sequence[Any] | Array | None = None,
     ) -> Self:
         """Append points, in place. Without ids, numbering continues from the largest number in use."""
-        caller = self._caller("add")
-        new = self._check_queries(exemplars, caller).to(self.dtype)
+        caller = f"{type(self).__name__}.add"
+        new = check_exemplars(exemplars, caller, self.centre).to(self.dtype)
         y, y_hat = check_labels(labels, predictions, new, caller)
-        all_ids = self._ids
-        if not callable(self._ids) and (ids is not None or self._ids is not None):
+        all_ids = self.names
+        if not callable(self.names) and (ids is not None or self.names is not None):
             all_ids = check_ids(
                 [*self.ids, *(next_ids(self.ids, len(new)) if ids is None else as_list(ids, "ids", caller))],
                 len(self) + len(new),
@@ -158,25 +153,25 @@ class Support(ABC):
             )
         if len(new):
             self._add(new, y, y_hat)
-        self._ids = all_ids
+        self.names = all_ids
         return self
 
     def remove(self: Self, indices: ArrayLike) -> Self:
         """Drop points by support index, in place; later points move up."""
-        caller = self._caller("remove")
+        caller = f"{type(self).__name__}.remove"
         gone = torch.unique(self._check_indices(indices, caller))
         if len(gone) == len(self):
             raise InvalidInputError(f"'indices' of {caller} must leave at least one point. Got all of them.")
-        if not callable(self._ids):
-            self._ids = np.delete(self.ids, gone.cpu().numpy())
+        if not callable(self.names):
+            self.names = np.delete(self.ids, gone.cpu().numpy())
         self._remove(gone)
         return self
 
     def relabel(self: Self, indices: ArrayLike, labels: ArrayLike) -> Self:
         """Give points new labels, in place; labels outside the classes are allowed."""
-        caller = self._caller("relabel")
+        caller = f"{type(self).__name__}.relabel"
         chosen = self._check_indices(indices, caller)
-        y = as_integer_tensor(labels, "labels", caller, shape=(len(chosen),), like=chosen)
+        y = as_tensor(labels, "labels", caller, kind="integer", shape=(len(chosen),), like=chosen)
         _refuse_unlabelled(y, caller)
         self._relabel(chosen, y)
         return self
@@ -201,12 +196,6 @@ class Support(ABC):
 
     # --- Checks ------------------------------------------------------------------------------------------------------
 
-    def _caller(self, method: str) -> str:
-        return f"{type(self).__name__}.{method}"
-
-    def _check_queries(self, exemplars: ArrayLike, caller: str) -> Tensor:
-        return check_exemplars(exemplars, self.n_filters, caller).to(self.device)
-
     def _check_k(self, k: int, caller: str, *, zero: bool = False) -> None:
         check_positive(k, "k", caller, integer=True, zero=zero)
         if k > len(self):
@@ -218,15 +207,16 @@ class Support(ABC):
             raise InvalidTypeError(
                 f"'indices' of {caller} must be integer indices. Got a boolean mask; use its nonzero()."
             )
-        tensor = as_integer_tensor(tensor, "indices", caller).reshape(-1).to(self.device)
+        tensor = as_tensor(tensor, "indices", caller, kind="integer").reshape(-1).to(self.device)
         check_range(tensor, 0, len(self) - 1, "indices", caller)
         return tensor
 
 
-def check_exemplars(exemplars: ArrayLike, width: int | None, caller: str) -> Tensor:
-    """Exemplars (N, width), finite and contiguous; without a width, at least one number."""
-    tensor = as_float_tensor(exemplars, "exemplars", caller, shape=(None, width))
-    if width is None and (len(tensor) == 0 or tensor.shape[1] == 0):
+def check_exemplars(exemplars: ArrayLike, caller: str, like: Tensor | None = None) -> Tensor:
+    """Exemplars (N, M), finite and contiguous: as wide as a centre (M,) and where it is, or at least one number."""
+    width = None if like is None else len(like)
+    tensor = as_tensor(exemplars, "exemplars", caller, kind="real", shape=(None, width), like=like)
+    if like is None and tensor.numel() == 0:
         raise InvalidInputError(f"'exemplars' of {caller} must not be empty. Got shape {tuple(tensor.shape)}.")
     check_finite(tensor, "exemplars", caller)
     return tensor.detach().contiguous()
@@ -234,17 +224,11 @@ def check_exemplars(exemplars: ArrayLike, width: int | None, caller: str) -> Ten
 
 def check_labels(labels: ArrayLike, predictions: ArrayLike, points: Tensor, caller: str) -> tuple[Tensor, Tensor]:
     """Labels and predictions (N,) of points."""
-    y = as_integer_tensor(labels, "labels", caller, shape=(len(points),), like=points)
-    y_hat = as_integer_tensor(predictions, "predictions", caller, shape=(len(points),), like=points)
+    y = as_tensor(labels, "labels", caller, kind="integer", shape=(len(points),), like=points)
+    y_hat = as_tensor(predictions, "predictions", caller, kind="integer", shape=(len(points),), like=points)
     _refuse_unlabelled(y, caller)
-    _check_class_numbers(y_hat, caller)
+    check_range(y_hat, 0, _LARGEST_CLASS, "predictions", caller)
     return y, y_hat
-
-
-def _check_class_numbers(predictions: Tensor, caller: str) -> None:
-    if len(predictions) and not 0 <= int(predictions.min()) <= int(predictions.max()) <= _LARGEST_CLASS:
-        strange = predictions[(predictions < 0) | (predictions > _LARGEST_CLASS)][0]
-        raise InvalidInputError(f"'predictions' of {caller} must be class numbers from 0. Got {int(strange)}.")
 
 
 def _refuse_unlabelled(labels: Tensor, caller: str) -> None:
@@ -323,12 +307,12 @@ class SupportSet(Support):
     ) -> None:
         check_positive(block_size, "block_size", "SupportSet", integer=True)
         self.block_size = block_size
-        points = check_exemplars(exemplars, None, "SupportSet")
+        points = check_exemplars(exemplars, "SupportSet")
         if centre is None:
             centre = _mean(points, block_size)
         y, y_hat = check_labels(labels, predictions, points, "SupportSet")
-        self._parts: tuple[Part, ...] = (Part(CentredPoints.of(points, centre.to(points.device).double()), y, y_hat),)
-        self._ids = None if ids is None else check_ids(ids, len(points), "SupportSet")
+        self.parts: tuple[Part, ...] = (Part(CentredPoints.of(points, centre.to(points.device).double()), y, y_hat),)
+        self.names = None if ids is None else check_ids(ids, len(points), "SupportSet")
 
     @classmethod
     def restore(
@@ -348,87 +332,82 @@ class SupportSet(Support):
         for name, values in (("predictions", predictions), ("squared_norms", squared_norms)):
             check_shape(values, (len(labels),), name, "SupportSet.restore")
         points = CentredPoints(exemplars.contiguous(), centre, squared_norms)
-        support._parts = (Part(points, labels, predictions),)
+        support.parts = (Part(points, labels, predictions),)
         return support
 
     def __len__(self) -> int:
-        return sum(map(len, self._parts))
+        return sum(map(len, self.parts))
 
     def __repr__(self) -> str:
-        vouching = sum(int((part.groups >= 0).sum()) for part in self._parts)
+        vouching = sum(int((part.groups >= 0).sum()) for part in self.parts)
         return f"SupportSet({len(self)} exemplars of {self.n_filters} filters, {vouching} correctly predicted)"
 
     @property
     def exemplars(self) -> Tensor:
         """The exemplars (S, M); after points were added, a copy that joins the parts."""
-        return _joined([part.points.points for part in self._parts])
+        return _joined([part.points.points for part in self.parts])
 
     @property
     def labels(self) -> Tensor:
         """The labels (S,)."""
-        return _joined([part.labels for part in self._parts])
+        return _joined([part.labels for part in self.parts])
 
     @property
     def predictions(self) -> Tensor:
         """The predictions (S,)."""
-        return _joined([part.predictions for part in self._parts])
+        return _joined([part.predictions for part in self.parts])
 
     @property
     def squared_norms(self) -> Tensor:
         """Each exemplar's squared distance from the centre (S,)."""
-        return _joined([part.points.squared_norms for part in self._parts])
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """The points in parts, as matching takes them."""
-        return self._parts
+        return _joined([part.points.squared_norms for part in self.parts])
 
     @property
     def dtype(self) -> torch.dtype:
         """The type of the exemplars."""
-        return self._parts[0].points.points.dtype
+        return self.parts[0].points.points.dtype
 
     @property
     def centre(self) -> Tensor:
         """The frozen centre (M,)."""
-        return self._parts[0].points.centre
+        return self.parts[0].points.centre
 
     @property
     def rows(self) -> IndexedRows:
         """The exemplars with an index, to find equal ones."""
-        return IndexedRows([part.points.row_index for part in self._parts])
+        return IndexedRows([part.points.row_index for part in self.parts])
 
     def _match(self, queries: Tensor, predictions: Tensor, exclude: Tensor | None, k: int) -> Match:
-        return match(queries, predictions, self._parts, exclude, self.block_size, k=k)
+        return match(queries, predictions, self.parts, exclude, self.block_size, k=k)
 
     def match_self(self) -> Match:
         """Every support point against all the others: the training pass."""
-        return match_self(self._parts, self.block_size)
+        return match_self(self.parts, self.block_size)
 
     def _neighbors(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        return neighbors(queries, self._parts, k, self.block_size)
+        return neighbors(queries, self.parts, k, self.block_size)
 
     def _add(self, exemplars: Tensor, labels: Tensor, predictions: Tensor) -> None:
         added = Part(CentredPoints.of(exemplars, self.centre), labels, predictions, start=len(self))
-        self._parts = with_part(self._parts, added, joined)
+        self.parts = with_part(self.parts, added, joined)
 
     def _remove(self, indices: Tensor) -> None:
         keep = torch.ones(len(self), dtype=torch.bool, device=self.device)
         keep[indices] = False
-        masks = keep.split([len(part) for part in self._parts])
+        masks = keep.split([len(part) for part in self.parts])
         left = [
             part if bool(mask.all()) else part.where(mask)
-            for part, mask in zip(self._parts, masks, strict=True)
+            for part, mask in zip(self.parts, masks, strict=True)
             if bool(mask.any())
         ]
         starts = accumulate(map(len, left), initial=0)
-        self._parts = tuple(replace(part, start=start) for part, start in zip(left, starts, strict=False))
+        self.parts = tuple(replace(part, start=start) for part, start in zip(left, starts, strict=False))
 
     def _relabel(self, indices: Tensor, labels: Tensor) -> None:
         changed = self.labels.clone()
         changed[indices] = labels
-        of_parts = changed.split([len(part) for part in self._parts])
-        self._parts = tuple(replace(part, labels=own) for part, own in zip(self._parts, of_parts, strict=True))
+        of_parts = changed.split([len(part) for part in self.parts])
+        self.parts = tuple(replace(part, labels=own) for part, own in zip(self.parts, of_parts, strict=True))
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:

@@ -1,6 +1,6 @@
 """One fitted model and its directory: calibration, explanations, log of changes, card, hub, export."""
 
-from torchsdm.model.calibration import Calibration
+from torchsdm.model.calibration import Calibration, EncodedPoints, told_once
 from torchsdm.model.changes import (
     CHANGES,
     COSTLY,
@@ -22,9 +22,9 @@ from torchsdm.model.directory import (
     label_values_from_json,
     label_values_to_json,
     mapped_tensors,
+    number_or_none,
     read_config,
     read_model,
-    stored_kind,
     write_model,
 )
 from torchsdm.model.examples import Examples, Set, same_points
@@ -36,11 +36,11 @@ from torchsdm.model.model import (
     CERTIFICATION,
     SUPPORT,
     Certification,
-    EncodedPoints,
     Points,
     SDMModel,
+    locate,
 )
-from torchsdm.model.model_files import load_model_parts, model_parts, outcome_to_bytes, take_outcome
+from torchsdm.model.model_files import outcome_to_bytes, put_together, take_apart, take_outcome
 from torchsdm.model.numpy_export import write_numpy_export
 from torchsdm.model.review import Judged, NewInput, ReviewStore
 
@@ -77,19 +77,21 @@ __all__ = [
     "holds_model",
     "label_values_from_json",
     "label_values_to_json",
-    "load_model_parts",
+    "locate",
     "mapped_tensors",
     "model_card",
-    "model_parts",
+    "number_or_none",
     "outcome_to_bytes",
+    "put_together",
     "read_changes",
     "read_config",
     "read_history",
     "read_model",
     "same_points",
     "saving",
-    "stored_kind",
+    "take_apart",
     "take_outcome",
+    "told_once",
     "write_model",
     "write_numpy_export",
 ]

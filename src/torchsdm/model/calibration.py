@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,47 +20,96 @@ from torchsdm.core import (
     GroupAccuracy,
     GroupCounts,
     HighReliabilityRegion,
-    Signals,
     Target,
     find_high_reliability_region,
     log_activation,
     rescaled_similarity,
     target_of,
 )
-from torchsdm.errors import RegionWarning, SDMWarning
+from torchsdm.errors import InvalidInputError, RegionWarning, SDMWarning
 from torchsdm.matching import Support
+from torchsdm.model.examples import Examples
+from torchsdm.trust import SignalSample
 from torchsdm.validation import Array
 from torchsdm.wording import described
+
+
+@dataclass(frozen=True)
+class EncodedPoints:
+    """Labelled points as the adaptor sees them."""
+
+    points: Encoded
+    labels: Tensor  # (N,)
+    examples: Examples
+    places: Tensor | None = field(default=None, kw_only=True)
+    """Of calibration points (N,): where each is in the support, too; -1 if it is not. None: none is."""
+
+    def with_added(self, more: EncodedPoints) -> EncodedPoints:
+        """These points and more."""
+        nowhere = torch.full((len(more.labels),), -1)
+        return replace(
+            self,
+            points=Encoded.concatenate([self.points, more.points]),
+            labels=torch.cat([self.labels, more.labels]),
+            examples=self.examples.with_added(more.examples),
+            places=None if self.places is None else torch.cat([self.places, nowhere]),
+        )
+
+    def without(self: AnyPoints, positions: Sequence[int]) -> AnyPoints:
+        """These points without some; at least one must be left."""
+        gone = set(positions)
+        kept = [p for p in range(len(self.labels)) if p not in gone]
+        if not kept:
+            raise InvalidInputError(f"At least one point must be left of the {len(self.labels)} that are there.")
+        return replace(
+            self,
+            points=self.points[kept],
+            labels=self.labels[kept],
+            examples=self.examples.take(kept),
+            places=None if self.places is None else self.places[kept],
+        )
+
+    def relabelled(self: AnyPoints, positions: Sequence[int], labels: Tensor) -> AnyPoints:
+        """The same points, some with other labels."""
+        changed = self.labels.clone()
+        changed[list(positions)] = labels.to(changed.device)
+        return replace(self, labels=changed)
+
+
+AnyPoints = TypeVar("AnyPoints", bound=EncodedPoints)
 
 
 @dataclass(frozen=True)
 class Calibration:
     """The calibration set, with its signals against the support at the time of calibration."""
 
-    points: Encoded
-    labels: Tensor  # (N,)
+    known: EncodedPoints
     similarity: Tensor  # (N,)
     nearest_distance: Tensor  # (N,)
     rescaled_similarity: Tensor  # (N,)
     ecdfs: ClassEcdfs
     regions: tuple[HighReliabilityRegion, ...]
     min_class_count: int
-    places: Tensor | None = None  # (N,), where each point is in the support, too; -1 if it is not. None: none is
+
+    @property
+    def labels(self) -> Tensor:
+        """Class numbers (N,)."""
+        return self.known.labels
 
     @property
     def labels_apart(self) -> Tensor:
         """The labels of the points that are not in the support as well."""
-        return self.labels if self.places is None else self.labels[self.places < 0]
+        return self.labels if self.known.places is None else self.labels[self.known.places < 0]
 
     @property
     def logits(self) -> Tensor:
         """z' of the calibration points (N, C), float32."""
-        return self.points.logits
+        return self.known.points.logits
 
     @property
     def predictions(self) -> Tensor:
         """Predicted class numbers (N,)."""
-        return self.points.predictions
+        return self.known.points.predictions
 
     @property
     def distance_quantile(self) -> Tensor:
@@ -82,7 +132,7 @@ class Calibration:
             own = self.familiarity.of(self.nearest_distance.cpu().numpy(), self.logits.cpu().numpy())
         else:
             own = torch.where(self.similarity > 0, self.class_distance_quantile, 0.0).cpu().numpy()
-        familiarities: Array = np.where(self.points.is_background.cpu().numpy(), 0.0, own)
+        familiarities: Array = np.where(self.known.points.is_background.cpu().numpy(), 0.0, own)
         return familiarities
 
     @property
@@ -95,11 +145,24 @@ class Calibration:
         """What decisions need from it."""
         return CalibrationScores(self.rescaled_similarity, self.labels, self.ecdfs)
 
+    def sample(self, measured: bool = True) -> SignalSample:
+        """The points as certificates and displays take them; for ``measured`` see ``familiarities``."""
+        return SignalSample(
+            labels=self.labels.cpu().numpy(),
+            logits=self.logits.cpu().numpy(),
+            similarity=self.similarity.cpu().numpy(),
+            distance_quantile=self.distance_quantile.cpu().numpy(),
+            familiarity=self.familiarities(measured),
+        )
+
+    def admitted(self, region: HighReliabilityRegion) -> Array:
+        """Which of the points a region admits (N,)."""
+        return region.admits(self.rescaled_similarity, self.predictions, self.confidence).cpu().numpy()
+
     def groups(self, region: HighReliabilityRegion) -> tuple[GroupAccuracy, ...]:
         """Every true class and every prediction among the points that a region admits, on this calibration set."""
-        admitted = region.admits(self.rescaled_similarity, self.predictions, self.confidence)
-        labels, predictions, chosen = (tensor.cpu().numpy() for tensor in (self.labels, self.predictions, admitted))
-        return GroupCounts.of(labels, predictions, chosen, self.ecdfs.n_classes).accuracies()
+        labels, predictions = self.labels.cpu().numpy(), self.predictions.cpu().numpy()
+        return GroupCounts.of(labels, predictions, self.admitted(region), self.ecdfs.n_classes).accuracies()
 
     def warnings(self, class_names: Sequence[Any] | None = None, *, certified: bool = False) -> list[SDMWarning]:
         """What a user should know before relying on the regions; ``certified`` if a certificate admits beside them."""
@@ -137,29 +200,25 @@ class Calibration:
     @classmethod
     def of(
         cls,
-        points: Encoded,
-        labels: Tensor,
+        known: EncodedPoints,
         support: Support,
         alphas: Sequence[Target],
         min_class_count: int,
-        places: Tensor | None = None,
     ) -> Calibration:
         """Match the calibration points against the support, each without itself, then fit eCDFs and regions."""
-        match = points.unvouched(support.match(points.exemplars, points.predictions, places))
+        points, labels = known.points, known.labels
+        match = points.unvouched(support.match(points.exemplars, points.predictions, known.places))
         ecdfs = ClassEcdfs.fit(match.nearest_distance, match.similarity, labels, points.logits.shape[1], warn=False)
-        signals = Signals.of(match, ecdfs)
-        p = _probabilities(points.logits, signals.similarity, signals.distance_quantile)
-        rescaled = rescaled_similarity(signals.similarity, p.amax(dim=1))
+        p = _probabilities(points.logits, match.similarity, ecdfs.distance_quantile(match.nearest_distance))
+        rescaled = rescaled_similarity(match.similarity, p.amax(dim=1))
         return cls(
-            points,
-            labels,
-            signals.similarity,
-            signals.nearest_distance,
+            known,
+            match.similarity,
+            match.nearest_distance,
             rescaled,
             ecdfs,
             _find_regions(rescaled, p, labels, alphas, min_class_count),
             min_class_count,
-            places,
         )
 
     def with_regions(self, alphas: Sequence[Target], min_class_count: int) -> Calibration:
@@ -167,6 +226,25 @@ class Calibration:
         p = _probabilities(self.logits, self.similarity, self.distance_quantile)
         regions = _find_regions(self.rescaled_similarity, p, self.labels, alphas, min_class_count)
         return replace(self, regions=regions, min_class_count=min_class_count)
+
+
+def told_once(by_round: Sequence[list[SDMWarning]]) -> list[SDMWarning]:
+    """The warnings of one round or several: where several say the like, the first of them."""
+    if len(by_round) == 1:
+        return by_round[0]
+    alike: dict[tuple[Any, ...], list[tuple[int, SDMWarning]]] = {}
+    for number, warnings in enumerate(by_round, start=1):
+        seen: Counter[tuple[Any, ...]] = Counter()
+        for warning in warnings:
+            kind = (type(warning), warning.remedy)
+            alike.setdefault((*kind, seen[kind]), []).append((number, warning))
+            seen[kind] += 1
+
+    def told(number: int, warning: SDMWarning, n_rounds: int) -> SDMWarning:
+        of = f"Round {number}" + (f", and likewise {n_rounds - 1} of the others" if n_rounds > 1 else "")
+        return type(warning)(f"{of}: {warning.what}", remedy=warning.remedy)
+
+    return [told(*rounds[0], len(rounds)) for rounds in alike.values()]
 
 
 def _find_regions(

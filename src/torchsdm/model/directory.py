@@ -14,7 +14,7 @@ import math
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,9 +42,7 @@ from torchsdm.validation import Array
 
 FORMAT = "torchsdm"
 FORMAT_VERSION = 3  #: 2 added the certificate and its set, 3 changes of the three sets; all are still read
-WITH_LOG = (
-    4  #: the format version of a directory with a log of changes, which earlier versions must not read without it
-)
+WITH_LOG = 4  #: of a directory with a log of changes, which earlier versions must not read without it
 CONFIG_NAME = "config.json"
 CARD_NAME = "README.md"
 _DATA_FILE = re.compile(r"[a-z0-9-]+-[0-9a-f]{12}\.(safetensors|sqlite)")
@@ -64,10 +62,6 @@ class StoredModel:
 
     directory: Path
     config: dict[str, Any]
-
-    def tensors(self, name: str) -> dict[str, Tensor]:
-        """The tensors of one file, backed by the file."""
-        return mapped_tensors(self.path(name))
 
     def path(self, name: str) -> Path:
         """The path of a file by its name."""
@@ -164,15 +158,15 @@ def holds_model(directory: str | Path) -> bool:
 
 
 def read_model(
-    directory: str | Path, kind: str, restore: Callable[[StoredModel], T], *, verify: bool | None = None
+    directory: str | Path, kinds: Collection[str], restore: Callable[[StoredModel], T], *, verify: bool | None = None
 ) -> T:
-    """Open a model directory and restore a model from it; retry if another is saved there meanwhile."""
+    """Open a directory of a model of some kinds and restore it; retry if another is saved there meanwhile."""
     for _ in range(_READ_ATTEMPTS):
-        before = _config_bytes(directory)
+        before = config_mark(Path(directory))
         try:
-            return restore(open_model(directory, kind, verify=verify))
+            return restore(open_model(directory, kinds, verify=verify))
         except ModelFileError:
-            if before == _config_bytes(directory):
+            if before == config_mark(Path(directory)):
                 raise
     raise ModelFileError(f"{directory} was replaced {_READ_ATTEMPTS} times while it was read. Try again later.")
 
@@ -186,20 +180,7 @@ def config_mark(directory: Path) -> tuple[int, ...] | None:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def _config_bytes(directory: str | Path) -> bytes | None:
-    path = Path(directory) / CONFIG_NAME
-    try:
-        return path.read_bytes() if path.is_file() else None
-    except OSError:
-        return None
-
-
-def stored_kind(directory: str | Path) -> str:
-    """The class name of the model in a directory."""
-    return str(read_config(Path(directory)).get("kind"))
-
-
-def open_model(directory: str | Path, kind: str, *, verify: bool | None = None) -> StoredModel:
+def open_model(directory: str | Path, kinds: Collection[str], *, verify: bool | None = None) -> StoredModel:
     """Open a model directory, checking format, kind, and every file's presence and size.
 
     Digests are checked for files up to 64 MB; with ``verify=True`` for all files, with False for none.
@@ -208,8 +189,9 @@ def open_model(directory: str | Path, kind: str, *, verify: bool | None = None) 
     if not directory.is_dir():
         raise ModelFileError(f"{directory} is not a directory. Give the path that the model was saved to.")
     config = read_config(directory)
-    if config.get("kind") != kind:
-        raise ModelFileError(f"{directory / CONFIG_NAME} describes a {config.get('kind')!r}, not a {kind!r}.")
+    if config.get("kind") not in kinds:
+        wanted = " or ".join(map(repr, kinds))
+        raise ModelFileError(f"{directory / CONFIG_NAME} describes a {config.get('kind')!r}, not a {wanted}.")
     for entry in config["files"].values():
         is_checked = entry["bytes"] <= VERIFIED_BYTES if verify is None else verify
         problem = file_problem(directory, entry, with_digest=is_checked)
@@ -303,13 +285,11 @@ def _config_digest(config: Mapping[str, Any]) -> str:
 
 
 def _write_table(path: Path, rows: Iterable[ExampleRow]) -> None:
-    def numbered() -> Iterator[tuple[int, Any, Any, str | None]]:
-        for position, (name, label, text) in enumerate(rows):
-            yield position, name, label, text
-
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = OFF")
         connection.execute(EXAMPLES_TABLE)
-        connection.executemany("INSERT INTO examples VALUES (?, ?, ?, ?)", numbered())
+        connection.executemany(
+            "INSERT INTO examples VALUES (?, ?, ?, ?)", ((position, *row) for position, row in enumerate(rows))
+        )
         connection.execute(EXAMPLES_INDEX)
         connection.commit()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,6 +31,9 @@ class KnownPoint:
         """For output: by its id, which updates do not change, and not by its index."""
         left_out = {"index"} if texts else {"index", "text"}
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out}
+
+
+P = TypeVar("P", bound=KnownPoint)
 
 
 @dataclass(frozen=True)
@@ -66,10 +69,6 @@ class Explanation:
     """How many calibration points share the prediction and have a similar q' and distance quantile."""
     partition_accuracy: float | None
     """Share of those that is predicted correctly; None if there are none. The epoch was chosen on these points."""
-
-    def with_decision(self, decision: dict[str, Any]) -> Explanation:
-        """The same evidence for a decision that is also based on other evidence, as an ensemble's is."""
-        return replace(self, decision=decision)
 
     def to_dict(self, *, calibration: bool = True, texts: bool = True) -> dict[str, Any]:
         """The row of ``Decisions.to_dicts`` with the evidence behind it; plain values, ready for strict JSON.
@@ -124,77 +123,52 @@ def explain(
     decisions, distances, indices = model.decide_with_neighbors(hidden_states, min(k, len(model.support)))
     decisions = judge(decisions)
     predictions = decisions.logits.argmax(axis=1).tolist()  # the numbers of the predicted classes
-    similarity, quantile = decisions.rescaled_similarity, decisions.distance_quantile
-    calibration = _Calibration(model, codes)
-    return [
-        Explanation(
-            row,
-            _exemplars(model, codes, distances[i], indices[i], predictions[i]),
-            *calibration.partition(predictions[i], float(similarity[i]), float(quantile[i]), k),
-        )
-        for i, row in enumerate(decisions.to_dicts())
-    ]
+    similarity, quantile = decisions.rescaled_similarity.tolist(), decisions.distance_quantile.tolist()
+    known, labels, recognised_as = model.calibration, model.support.labels, model.support.predictions
+    known_quantile, known_predictions = known.distance_quantile, known.predictions
+    explanations = []
+    for i, (row, c) in enumerate(zip(decisions.to_dicts(), predictions, strict=True)):
+        near = indices[i]
+        vouches = (labels[near] == c) & (recognised_as[near] == c)
+        exemplars = _points(Exemplar, model.examples, codes, near, labels, recognised_as, distances[i], vouches)
+        same = torch.nonzero(known_predictions == c).squeeze(1)
+        alike = same[_alike(known.rescaled_similarity[same], known_quantile[same], similarity[i], quantile[i])]
+        shown, n_right = alike[:k], int((known.labels[alike] == c).sum())
+        columns = known.labels, known_predictions, known.rescaled_similarity[shown], known_quantile[shown]
+        calibration_points = _points(CalibrationPoint, known.known.examples, codes, shown, *columns)
+        accuracy = n_right / len(alike) if len(alike) else None
+        explanations.append(Explanation(row, exemplars, calibration_points, len(alike), accuracy))
+    return explanations
 
 
-def _exemplars(
-    model: SDMModel, codes: LabelCodes, distances: Tensor, indices: Tensor, prediction: int
-) -> tuple[Exemplar, ...]:
-    labels, predictions = model.support.labels[indices], model.support.predictions[indices]
-    vouching = ((labels == prediction) & (predictions == prediction)).tolist()
-    known = _known(model.examples, codes, indices, labels, predictions)
-    return tuple(
-        Exemplar(*point, distance, vouches, text)
-        for point, text, distance, vouches in zip(*known, distances.tolist(), vouching, strict=True)
-    )
+def _alike(rescaled_similarity: Tensor, quantile: Tensor, own_similarity: float, own_quantile: float) -> Tensor:
+    """Which points of the same prediction are in an input's partition, the most similar first.
 
-
-class _Calibration:
-    """The calibration set by prediction, with q' as a rank among the points of the same prediction.
-
-    A rank, because q' spans orders of magnitude: with it both coordinates are in [0, 1].
+    q' counts as a rank among these points, because it spans orders of magnitude: both coordinates are then in [0, 1].
     """
+    ordered = rescaled_similarity.sort().values
 
-    def __init__(self, model: SDMModel, codes: LabelCodes) -> None:
-        self.known, self.examples, self.codes = model.calibration, model.calibration_examples, codes
-        self.distance_quantile = self.known.distance_quantile
+    def rank(values: Tensor) -> Tensor:
+        below, up_to = torch.searchsorted(ordered, values), torch.searchsorted(ordered, values, right=True)
+        return (below + up_to).double() / (2 * len(ordered))
 
-    def partition(
-        self, prediction: int, rescaled_similarity: float, distance_quantile: float, k: int
-    ) -> tuple[tuple[CalibrationPoint, ...], int, float | None]:
-        """The k most similar points of an input's partition, its size and its accuracy."""
-        same = torch.nonzero(self.known.predictions == prediction).squeeze(1)
-        if len(same) == 0:
-            return (), 0, None
-        q_rescaled, d = self.known.rescaled_similarity[same], self.distance_quantile[same]
-        ordered = q_rescaled.sort().values
-
-        def rank(values: Tensor) -> Tensor:
-            below, up_to = torch.searchsorted(ordered, values), torch.searchsorted(ordered, values, right=True)
-            return (below + up_to).double() / (2 * len(ordered))
-
-        own_rank = rank(torch.tensor([rescaled_similarity], dtype=torch.float64, device=ordered.device))
-        difference = torch.maximum((rank(q_rescaled) - own_rank).abs(), (d - distance_quantile).abs())
-        order = torch.argsort(difference, stable=True)
-        chosen = same[order[difference[order] <= PARTITION_WIDTH]]
-        correct = self.known.labels[chosen] == prediction
-        accuracy = float(correct.double().mean()) if len(chosen) else None
-        return self._points(chosen[:k]), len(chosen), accuracy
-
-    def _points(self, chosen: Tensor) -> tuple[CalibrationPoint, ...]:
-        signals = self.known.rescaled_similarity[chosen].tolist(), self.distance_quantile[chosen].tolist()
-        labels, predictions = self.known.labels[chosen], self.known.predictions[chosen]
-        known = _known(self.examples, self.codes, chosen, labels, predictions)
-        return tuple(
-            CalibrationPoint(*point, q_rescaled, d, text)
-            for point, text, q_rescaled, d in zip(*known, *signals, strict=True)
-        )
+    own_rank = rank(torch.tensor([own_similarity], dtype=torch.float64, device=ordered.device))
+    difference = torch.maximum((rank(rescaled_similarity) - own_rank).abs(), (quantile - own_quantile).abs())
+    order = torch.argsort(difference, stable=True)
+    return order[difference[order] <= PARTITION_WIDTH]
 
 
-def _known(
-    examples: Examples, codes: LabelCodes, chosen: Tensor, labels: Tensor, predictions: Tensor
-) -> tuple[list[tuple[int, Any, Any, Any]], list[str | None]]:
-    """Index, id, label and prediction of each chosen point, and the texts."""
-    rows = examples.rows(chosen.tolist())
-    ids = [name for name, _ in rows]
-    points = list(zip(chosen.tolist(), ids, codes.decode(labels), codes.decode(predictions), strict=True))
-    return points, [text for _, text in rows]
+def _points(
+    kind: Callable[..., P],
+    examples: Examples,
+    codes: LabelCodes,
+    chosen: Tensor,
+    labels: Tensor,
+    predictions: Tensor,
+    *columns: Tensor,
+) -> tuple[P, ...]:
+    """The chosen points of a set, with further columns of numbers."""
+    names = codes.decode(labels[chosen]), codes.decode(predictions[chosen]), *(one.tolist() for one in columns)
+    positions = chosen.tolist()
+    rows = zip(positions, examples.rows(positions), *names, strict=True)
+    return tuple(kind(position, name, *values, text) for position, (name, text), *values in rows)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,13 +20,12 @@ from torchsdm.core import (
     Decisions,
     Encoded,
     SDMDecisions,
-    Signals,
     Target,
     decide,
 )
 from torchsdm.errors import InvalidInputError
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, IndexedRows, Match, Support, SupportSet
-from torchsdm.model.calibration import Calibration
+from torchsdm.model.calibration import Calibration, EncodedPoints
 from torchsdm.model.examples import Examples, Set, same_points
 from torchsdm.trust import row_digests, uniform_of
 from torchsdm.validation import Array, check_finite
@@ -42,50 +41,6 @@ class Points:
     state_blocks: Iterable[Tensor]
     labels: Tensor
     examples: Examples
-
-
-@dataclass(frozen=True)
-class EncodedPoints:
-    """Labelled points as the adaptor sees them."""
-
-    points: Encoded
-    labels: Tensor  # (N,)
-    examples: Examples
-    places: Tensor | None = field(default=None, kw_only=True)  # of ``Calibration``
-
-    def with_added(self, more: EncodedPoints) -> EncodedPoints:
-        """These points and more."""
-        nowhere = torch.full((len(more.labels),), -1)
-        return replace(
-            self,
-            points=Encoded.concatenate([self.points, more.points]),
-            labels=torch.cat([self.labels, more.labels]),
-            examples=self.examples.with_added(more.examples),
-            places=None if self.places is None else torch.cat([self.places, nowhere]),
-        )
-
-    def without(self: AnyPoints, positions: Sequence[int]) -> AnyPoints:
-        """These points without some; at least one must be left."""
-        gone = set(positions)
-        kept = [p for p in range(len(self.labels)) if p not in gone]
-        if not kept:
-            raise InvalidInputError(f"At least one point must be left of the {len(self.labels)} that are there.")
-        return replace(
-            self,
-            points=self.points[kept],
-            labels=self.labels[kept],
-            examples=self.examples.take(kept),
-            places=None if self.places is None else self.places[kept],
-        )
-
-    def relabelled(self: AnyPoints, positions: Sequence[int], labels: Tensor) -> AnyPoints:
-        """The same points, some with other labels."""
-        changed = self.labels.clone()
-        changed[list(positions)] = labels.to(changed.device)
-        return replace(self, labels=changed)
-
-
-AnyPoints = TypeVar("AnyPoints", bound=EncodedPoints)
 
 
 @dataclass(frozen=True)
@@ -111,7 +66,6 @@ class SDMModel:
     support: Support
     examples: Examples
     calibration: Calibration
-    calibration_examples: Examples
     classes: Array
     outdated: bool = False
     """Whether the support, the calibration set or the certification set was changed since the calibration."""
@@ -122,7 +76,7 @@ class SDMModel:
     """The points that the next calibration will use, if they were changed; until then decisions use the old ones."""
 
     def __post_init__(self) -> None:
-        self.support.named_by(self.examples.ids)
+        self.support.names = self.examples.ids
 
     @classmethod
     def build(
@@ -153,35 +107,25 @@ class SDMModel:
             predicted = Encoded.of(exemplars, out_of_fold.to(exemplars.device), n_classes)
             recognised = predicted.recognised_as
         support = SupportSet(exemplars, training.labels, recognised, block_size=block_size)
-        places: Tensor | None = None
         if calibration is not None:
             points, labels = _encode(adaptor, calibration.state_blocks, n_classes), calibration.labels
-            calibration_examples = calibration.examples
+            known = EncodedPoints(points, labels.to(support.device), calibration.examples)
         elif predicted is not None and out_of_fold is not None:
             places = torch.nonzero(training.labels < n_classes).squeeze(1)
             unseen = adaptor.answering(exemplars, out_of_fold.to(exemplars.device))
             points, labels = replace(predicted, exemplars=unseen)[places.tolist()], training.labels[places]
-            calibration_examples = training.examples.take(places.tolist())
+            examples = training.examples.take(places.tolist())
+            known = EncodedPoints(points, labels.to(support.device), examples, places=places)
         else:
             raise InvalidInputError("SDMModel.build needs calibration points, or logits out of fold.")
-        found = Calibration.of(points, labels.to(support.device), support, alphas, min_class_count, places)
+        found = Calibration.of(known, support, alphas, min_class_count)
         has_background = bool((training.labels == n_classes).any())
-        return cls(
-            adaptor,
-            support,
-            training.examples,
-            found,
-            calibration_examples,
-            classes,
-            has_background=has_background,
-        )
+        return cls(adaptor, support, training.examples, found, classes, has_background=has_background)
 
     @property
     def calibration_points(self) -> EncodedPoints:
         """The calibration set as it is now, with the changes that the next calibration will use."""
-        known = self.calibration
-        own = (known.points, known.labels, self.calibration_examples)
-        return self.next_calibration or EncodedPoints(*own, places=known.places)
+        return self.next_calibration or self.calibration.known
 
     def held_out(self) -> dict[str, EncodedPoints]:
         """The calibration set and, if there is one, the certification set, by name."""
@@ -203,7 +147,7 @@ class SDMModel:
 
     def has_points(self, hidden_states: Tensor, texts: Sequence[str | None] | Array | None = None) -> dict[str, Array]:
         """Which inputs (N,) are points of each set that the model has: same exemplar or same text."""
-        rows = torch.cat([self._encode(block).exemplars for block in hidden_states.split(_ROWS_AT_ONCE)])
+        rows = torch.cat([block.exemplars for block in self._encoded_blocks(hidden_states)])
         inputs = (IndexedRows.of(rows), Examples.of(range(len(rows)), texts))
         has = {}
         for name, known in self.sets().items():
@@ -232,21 +176,22 @@ class SDMModel:
 
     def decide_encoded(self, points: Encoded) -> SDMDecisions:
         """Decide on points that are encoded already, such as those of calibration or certification."""
-        return Decisions.concatenate([self._decide_block(block)[0] for block in points.split(_ROWS_AT_ONCE)])
+        return Decisions.concatenate([decisions for decisions, _ in self._decide(points.split(_ROWS_AT_ONCE))])
 
     def decide(self, hidden_states: Tensor) -> SDMDecisions:
         """Decide on hidden states (N, D) or (N, positions, D)."""
-        return Decisions.concatenate([decisions for decisions, _ in self._decide_blocks(hidden_states)])
+        blocks = self._encoded_blocks(hidden_states)
+        return Decisions.concatenate([decisions for decisions, _ in self._decide(blocks)])
 
     def decide_with_neighbors(self, hidden_states: Tensor, k: int) -> tuple[SDMDecisions, Tensor, Tensor]:
         """Decisions, and the distances and indices (N, k) of the nearest support points."""
-        decisions, matches = zip(*self._decide_blocks(hidden_states, k), strict=True)
+        decisions, matches = zip(*self._decide(self._encoded_blocks(hidden_states), k), strict=True)
         distances = torch.cat([match.neighbor_distances for match in matches])
         return Decisions.concatenate(decisions), distances, torch.cat([match.neighbor_indices for match in matches])
 
     def logits(self, hidden_states: Tensor) -> Tensor:
         """Logits (N, C)."""
-        return torch.cat([self._encode(block).logits for block in hidden_states.split(_ROWS_AT_ONCE)]).cpu()
+        return torch.cat([block.logits for block in self._encoded_blocks(hidden_states)]).cpu()
 
     def predict(self, hidden_states: Tensor) -> Tensor:
         """Predicted class numbers (N,), from the logits only."""
@@ -257,20 +202,17 @@ class SDMModel:
         alphas = [region.target for region in self.calibration.regions] if alphas is None else alphas
         min_class_count = self.calibration.min_class_count if min_class_count is None else min_class_count
         if self.outdated:
-            known = self.calibration_points
-            points = known.points, known.labels
-            self.calibrated(Calibration.of(*points, self.support, alphas, min_class_count, known.places))
+            self.calibrated(Calibration.of(self.calibration_points, self.support, alphas, min_class_count))
         else:
             self.calibration = self.calibration.with_regions(alphas, min_class_count)
 
     def calibrated(self, calibration: Calibration) -> None:
         """Adopt a calibration that was made with the calibration points as they are now."""
-        self.calibration_examples = self.calibration_points.examples
         self.calibration, self.next_calibration, self.outdated = calibration, None, False
 
     def encoded(self, hidden_states: Tensor, labels: Tensor, examples: Examples) -> EncodedPoints:
         """Points as the adaptor sees them, to add."""
-        points = self._encode(hidden_states)
+        points = Encoded.concatenate(list(self._encoded_blocks(hidden_states)))
         return EncodedPoints(points, labels.to(points.exemplars.device), examples)
 
     def add(self, points: EncodedPoints, *, to: str = SUPPORT) -> None:
@@ -310,7 +252,7 @@ class SDMModel:
     def _keep(self, examples: Examples) -> None:
         """Adopt the examples of a changed support."""
         self.examples, self.outdated = examples, True
-        self.support.named_by(examples.ids)
+        self.support.names = examples.ids
 
     def _replace(self, points: EncodedPoints, n_corrected: int = 0) -> None:
         """Adopt changed calibration or certification points."""
@@ -320,24 +262,61 @@ class SDMModel:
             self.next_calibration = points
         self.outdated = True
 
-    def _encode(self, hidden_states: Tensor) -> Encoded:
-        points = _encode(self.adaptor, [hidden_states], len(self.classes))
-        check_finite(points.exemplars, "exemplars", "the adaptor, made from X,")
-        return points
-
-    def _decide_blocks(self, hidden_states: Tensor, k: int = 0) -> Iterator[tuple[SDMDecisions, Match]]:
+    def _encoded_blocks(self, hidden_states: Tensor) -> Iterator[Encoded]:
         for block in hidden_states.split(_ROWS_AT_ONCE):
-            yield self._decide_block(self._encode(block), k)
+            points = _encode(self.adaptor, [block], len(self.classes))
+            check_finite(points.exemplars, "exemplars", "the adaptor, made from X,")
+            yield points
 
-    def _decide_block(self, points: Encoded, k: int = 0) -> tuple[SDMDecisions, Match]:
+    def _decide(self, blocks: Iterable[Encoded], k: int = 0) -> Iterator[tuple[SDMDecisions, Match]]:
         known = self.calibration
-        match = points.unvouched(self.support.match(points.exemplars, points.predictions, k=k))
-        signals = Signals.of(match, known.ecdfs)
-        decisions = decide(points.logits, signals, known.scores, known.regions, self.classes)
-        if self.has_background:
-            is_nearest = self.support.labels[match.nearest_index] == len(self.classes)
-            decisions = replace(decisions, background=(points.is_background | is_nearest).cpu().numpy())
-        return decisions, match
+        for points in blocks:
+            match = points.unvouched(self.support.match(points.exemplars, points.predictions, k=k))
+            decisions = decide(points.logits, match, known.scores, known.regions, self.classes)
+            if self.has_background:
+                is_nearest = self.support.labels[match.nearest_index] == len(self.classes)
+                decisions = replace(decisions, background=(points.is_background | is_nearest).cpu().numpy())
+            yield decisions, match
+
+
+def locate(
+    models: Sequence[SDMModel], ids: Sequence[Any], names: Sequence[str], kind: str, method: str
+) -> list[tuple[SDMModel, str, list[int], list[int]]]:
+    """Where the ids are in sets of these names: model, set, positions in it, and which of the ids those are.
+
+    Every id must be in some model. In one model it may be in one set only, unless it is the same point of both.
+    """
+    found: list[tuple[SDMModel, str, list[int], list[int]]] = []
+    seen: set[int] = set()
+    for model in models:
+        taken: dict[int, str] = {}
+        in_support: Sequence[int | None] = [None] * len(ids)
+        for name, (_, examples) in model.sets().items():
+            places = examples.positions(ids) if name in names else []
+            rows = [row for row, place in enumerate(places) if place is not None]
+            if name == SUPPORT:
+                in_support = places or in_support
+            own = model.calibration_points.places if name == CALIBRATION else None
+            is_same = {row for row in rows if own is not None and own[places[row]] == in_support[row]}
+            twice = next((row for row in rows if row in taken and row not in is_same), None)
+            if twice is not None:
+                raise InvalidInputError(
+                    f"'ids' of {kind}.{method}: {ids[twice]!r} names a point of the {taken[twice]} set and one of the "
+                    f"{name} set. For the support use {method}_exemplars."
+                )
+            taken |= dict.fromkeys(rows, name)
+            if rows:
+                found.append((model, name, [place for place in places if place is not None], rows))
+        seen |= taken.keys()
+    missing = next((name for row, name in enumerate(ids) if row not in seen), None)
+    if missing is not None:
+        what, other = "the model", ""
+        if tuple(names) == (SUPPORT,):
+            what, other = "the support", " (calibration points are not part of the support)"
+        raise InvalidInputError(
+            f"'ids' of {kind}.{method} must name points of {what}. Got {missing!r}, which is not one{other}."
+        )
+    return found
 
 
 def _places_without(places: Tensor, gone: Tensor) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,201 +11,173 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from torchsdm.core import Adaptor, ClassEcdfs, Encoded, HighReliabilityRegion, IdentityAdaptor, restore_adaptor
+from torchsdm.core import ClassEcdfs, Encoded, HighReliabilityRegion, IdentityAdaptor, restore_adaptor
 from torchsdm.errors import InvalidInputError, InvalidTypeError, ModelFileError
 from torchsdm.labels import LabelCodes
 from torchsdm.matching import SupportSet
-from torchsdm.model.calibration import Calibration
-from torchsdm.model.directory import CONFIG_NAME, ExampleRow, StoredModel, number_or_infinity, number_or_none
+from torchsdm.model.calibration import Calibration, EncodedPoints
+from torchsdm.model.directory import (
+    CONFIG_NAME,
+    ExampleRow,
+    StoredModel,
+    mapped_tensors,
+    number_or_infinity,
+    number_or_none,
+)
 from torchsdm.model.examples import Examples
-from torchsdm.model.model import Certification, EncodedPoints, SDMModel
+from torchsdm.model.model import CALIBRATION, CERTIFICATION, SUPPORT, Certification, SDMModel
 from torchsdm.settings import check_fields
 from torchsdm.validation import check_alpha, check_finite, check_positive, check_same_length, check_shape
 
 _SIGNALS = ("similarity", "nearest_distance", "rescaled_similarity")  # of the calibration points
 _PENDING = "next-calibration"  # files of calibration points that the next calibration will use
+_ABOUT_CERTIFICATION = ("n_given_back", "fingerprint", "n_corrected", "u")
 
 
-@dataclass(frozen=True)
-class ModelParts:
-    """What a model is stored as."""
-
-    settings: dict[str, Any]
-    tensors: dict[str, dict[str, Tensor]]
-    tables: dict[str, Iterator[ExampleRow]]
-
-
-def model_parts(model: SDMModel, codes: LabelCodes, prefix: str = "") -> ModelParts:
-    """Take a model apart; the names of its files begin with the prefix."""
-    adaptor, calibration = model.adaptor, model.calibration
-    settings: dict[str, Any] = {
+def take_apart(
+    model: SDMModel,
+    codes: LabelCodes,
+    prefix: str,
+    tensors: dict[str, dict[str, Tensor]],
+    tables: dict[str, Iterator[ExampleRow]],
+) -> dict[str, Any]:
+    """Put the tensors and tables of a model under names that begin with the prefix; returns its settings."""
+    adaptor, support, certification = model.adaptor, model.support, model.certification
+    facts = ("labels", "predictions", "centre", "squared_norms")
+    tensors[f"{prefix}adaptor"] = dict(adaptor.state_dict())
+    tensors[f"{prefix}support"] = {name: getattr(support, name) for name in facts}
+    tensors[f"{prefix}support-exemplars"] = {"exemplars": support.exemplars}
+    tables[f"{prefix}support-examples"] = _rows(model.examples, codes.decode(support.labels))
+    for name, held in _held_out(model).items():
+        points = held.points
+        tensors[f"{prefix}{name}"] = {
+            "logits": points.logits,
+            **({"is_background": points.is_background} if bool(points.is_background.any()) else {}),
+            "labels": held.labels,
+            **({} if held.places is None else {"places": held.places}),
+        }
+        tensors[f"{prefix}{name}-exemplars"] = {"exemplars": points.exemplars}
+        tables[f"{prefix}{name}-examples"] = _rows(held.examples, codes.decode(held.labels))
+    tensors[f"{prefix}calibration"] |= {name: getattr(model.calibration, name) for name in _SIGNALS}
+    about = {} if certification is None else {name: getattr(certification, name) for name in _ABOUT_CERTIFICATION}
+    return {
         "adaptor": "identity" if isinstance(adaptor, IdentityAdaptor) else "filters",
         "n_inputs": adaptor.n_inputs,
         "n_classes": adaptor.n_classes,
         "n_filters": adaptor.n_filters,
         "support_changed": model.outdated,  # as earlier formats call it
         "has_background": model.has_background,
-        "min_class_count": calibration.min_class_count,
-        "regions": [region_to_json(region) for region in calibration.regions],
+        "min_class_count": model.calibration.min_class_count,
+        "regions": [region_to_json(region) for region in model.calibration.regions],
+        **({"certification": about} if about else {}),
     }
-    tensors = {
-        f"{prefix}adaptor": dict(adaptor.state_dict()),
-        f"{prefix}support": {
-            "labels": model.support.labels,
-            "predictions": model.support.predictions,
-            "centre": model.support.centre,
-            "squared_norms": model.support.squared_norms,
-        },
-        f"{prefix}support-exemplars": {"exemplars": model.support.exemplars},
-    }
-    tables = {f"{prefix}support-examples": _rows(model.examples, codes.decode(model.support.labels))}
-    certification = model.certification
-    for name, held, examples in (
-        ("calibration", calibration, model.calibration_examples),
-        ("certification", certification, None if certification is None else certification.examples),
-        (_PENDING, model.next_calibration, None if model.next_calibration is None else model.next_calibration.examples),
-    ):
-        if held is None or examples is None:
-            continue
-        places = None if held is certification else held.places
-        tensors[f"{prefix}{name}"] = {
-            **_encoded_to_tensors(held.points),
-            "labels": held.labels,
-            **({} if places is None else {"places": places}),
-        }
-        tensors[f"{prefix}{name}-exemplars"] = {"exemplars": held.points.exemplars}
-        tables[f"{prefix}{name}-examples"] = _rows(examples, codes.decode(held.labels))
-    tensors[f"{prefix}calibration"] |= {name: getattr(calibration, name) for name in _SIGNALS}
-    if certification is not None:
-        facts = ("n_given_back", "fingerprint", "n_corrected", "u")
-        settings["certification"] = {name: getattr(certification, name) for name in facts}
-    return ModelParts(settings, tensors, tables)
 
 
-def load_model_parts(
-    stored: StoredModel,
-    settings: dict[str, Any],
-    codes: LabelCodes,
-    block_size: int,
-    device: str,
-    prefix: str = "",
+def _held_out(model: SDMModel) -> dict[str, EncodedPoints]:
+    """The sets beside the support, by the names of their files."""
+    sets = {CALIBRATION: model.calibration.known, CERTIFICATION: model.certification, _PENDING: model.next_calibration}
+    return {name: held for name, held in sets.items() if held is not None}
+
+
+def put_together(
+    stored: StoredModel, settings: dict[str, Any], codes: LabelCodes, block_size: int, device: str, prefix: str
 ) -> SDMModel:
-    """Put a model together; its support stays memory-mapped on the CPU."""
+    """The model again; its support stays memory-mapped on the CPU."""
+
+    def tensors_of(name: str) -> dict[str, Tensor]:
+        paths = [stored.path(f"{prefix}{name}"), stored.path(f"{prefix}{name}-exemplars")]
+        return {key: tensor.to(device) for path in paths for key, tensor in mapped_tensors(path).items()}
+
+    def points_of(tensors: dict[str, Tensor], name: str) -> EncodedPoints:
+        logits = tensors["logits"]
+        nowhere = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
+        points = Encoded(tensors["exemplars"], logits, tensors.get("is_background", nowhere))
+        examples = Examples.stored(stored.path(f"{prefix}{name}-examples"))
+        return EncodedPoints(points, tensors["labels"], examples, places=tensors.get("places"))
+
     try:
-        adaptor = restore_adaptor(
-            settings["adaptor"],
-            settings["n_inputs"],
-            settings["n_classes"],
-            settings["n_filters"],
-            stored.tensors(f"{prefix}adaptor"),
-        ).to(device)
-
-        def held(name: str) -> dict[str, Tensor]:
-            values = {**stored.tensors(f"{prefix}{name}"), **stored.tensors(f"{prefix}{name}-exemplars")}
-            return {key: tensor.to(device) for key, tensor in values.items()}
-
-        support = SupportSet.restore(**held("support"), block_size=block_size)
-        points = held("calibration")
-        calibration = Calibration(
-            _encoded_from_tensors(points),
-            **points,
-            ecdfs=_ecdfs(points, points["labels"], len(codes.classes)),
-            regions=tuple(_region_from_json(region) for region in settings["regions"]),
-            min_class_count=settings["min_class_count"],
+        sizes = (settings["n_inputs"], settings["n_classes"], settings["n_filters"])
+        adaptor = restore_adaptor(settings["adaptor"], *sizes, mapped_tensors(stored.path(f"{prefix}adaptor"))).to(
+            device
         )
-        certification = None
-        if f"{prefix}certification" in stored.config["files"]:
-            names = Examples.stored(stored.path(f"{prefix}certification-examples"))
-            about = settings["certification"]
-            points = held("certification")
+        support = SupportSet.restore(**tensors_of("support"), block_size=block_size)
+        tensors = tensors_of(CALIBRATION)
+        calibration = _calibration(points_of(tensors, CALIBRATION), tensors, settings)
+        certification = pending = None
+        if f"{prefix}{CERTIFICATION}" in stored.config["files"]:
+            about = {"n_corrected": 0, "u": 1.0, **settings["certification"]}  # earlier models lack one or both
             certification = Certification(
-                _encoded_from_tensors(points),
-                **points,
-                examples=names,
-                n_given_back=about["n_given_back"],
-                fingerprint=about["fingerprint"],
-                n_corrected=about.get("n_corrected", 0),  # formats 1 and 2 lack it
-                u=about.get("u", 1.0),  # models that were saved before there was one lack it
+                **vars(points_of(tensors_of(CERTIFICATION), CERTIFICATION)),
+                **{name: about[name] for name in _ABOUT_CERTIFICATION},
             )
-        pending = None
         if f"{prefix}{_PENDING}" in stored.config["files"]:
-            names = Examples.stored(stored.path(f"{prefix}{_PENDING}-examples"))
-            points = held(_PENDING)
-            pending = EncodedPoints(_encoded_from_tensors(points), **points, examples=names)
-        examples, calibration_examples = (
-            Examples.stored(stored.path(f"{prefix}{name}-examples")) for name in ("support", "calibration")
-        )
-        flags = settings["support_changed"], settings.get("has_background", False)
-        if not all(isinstance(flag, bool) for flag in flags):
-            raise InvalidTypeError(f"'support_changed' and 'has_background' must be true or false. Got {flags}.")
-        _check_numbers("support", {"labels": support.labels}, torch.int64, len(codes.classes) + len(codes.outside))
-        _check_numbers("support", {"predictions": support.predictions}, torch.int64, len(codes.classes) + 1)
-        _check_numbers("support", {"squared_norms": support.squared_norms, "centre": support.centre}, None)
-        for part in support.parts:
-            _check_exemplars("support", part.points.points, adaptor)
-        for name, one, theirs in (
-            ("calibration", calibration, calibration_examples),
-            ("certification", certification, None if certification is None else certification.examples),
-            (_PENDING, pending, None if pending is None else pending.examples),
-        ):
-            if one is not None and theirs is not None:
-                _check_points(name, one.points, one.labels, adaptor, codes)
-                _check_places(name, one.places, len(one.labels), len(support.labels))
-                check_same_length(len(one.labels), theirs, "examples", name)
-        _check_calibration(calibration, codes)
-        check_same_length(len(support.labels), examples, "examples", "support")
-        return SDMModel(
+            pending = points_of(tensors_of(_PENDING), _PENDING)
+        model = SDMModel(
             adaptor,
             support,
-            examples,
+            Examples.stored(stored.path(f"{prefix}support-examples")),
             calibration,
-            calibration_examples,
             codes.classes,
-            flags[0],
+            settings["support_changed"],
             certification,
-            flags[1],
+            settings.get("has_background", False),
             pending,
         )
+        _check(model, support, codes)
+        return model
     except (KeyError, TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
         path = stored.directory / CONFIG_NAME
         raise ModelFileError(f"{path} and the files it names do not match: {error!r}.") from error
 
 
-def _check_points(name: str, points: Encoded, labels: Tensor, adaptor: Adaptor, codes: LabelCodes) -> None:
-    """Require exemplars (N, M), logits (N, C) and labels (N,) that fit each other and the model."""
-    n, n_classes = len(labels), len(codes.classes)
-    check_same_length(n, points.exemplars, "exemplars", name)
-    check_shape(points.logits, (n, n_classes), "logits", name)
-    check_shape(points.is_background, (n,), "is_background", name)
-    _check_exemplars(name, points.exemplars, adaptor)
-    _check_numbers(name, {"logits": points.logits}, torch.float32)
-    _check_numbers(name, {"labels": labels}, torch.int64, n_classes)
+def _calibration(known: EncodedPoints, signals: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Calibration:
+    """A calibration as it came out before; its eCDFs follow from its signals."""
+    signals = {name: signals[name].to(known.labels.device) for name in _SIGNALS}
+    distances, n_classes = signals["nearest_distance"], known.points.logits.shape[1]
+    return Calibration(
+        known,
+        **signals,
+        ecdfs=ClassEcdfs.fit(distances, signals["similarity"], known.labels, n_classes, warn=False),
+        regions=tuple(_region_from_json(region) for region in facts["regions"]),
+        min_class_count=facts["min_class_count"],
+    )
 
 
-def _check_places(name: str, places: Tensor | None, n: int, n_support: int) -> None:
-    """Require places (N,) in the support, or -1."""
-    if places is not None:
-        check_shape(places, (n,), "places", name)
-        _check_numbers(name, {"places": places + 1}, torch.int64, n_support + 1)
-
-
-def _check_exemplars(name: str, exemplars: Tensor, adaptor: Adaptor) -> None:
-    """By shape and type alone: they may be large, and stay on disk."""
-    check_shape(exemplars, (None, adaptor.n_filters), "exemplars", name)
-    if exemplars.dtype != torch.float32:
-        raise InvalidTypeError(f"'exemplars' of {name} must be float32. Got {exemplars.dtype}.")
-
-
-def _check_calibration(calibration: Calibration, codes: LabelCodes) -> None:
-    """Require signals (N,) of the calibration points, and regions of the model's classes."""
-    n, n_classes = len(calibration.labels), len(codes.classes)
+def _check(model: SDMModel, support: SupportSet, codes: LabelCodes) -> None:
+    """Require what a stranger's files may lack: shapes, types and values that fit each other."""
+    n_classes, calibration = len(codes.classes), model.calibration
+    flags = model.outdated, model.has_background
+    if not all(isinstance(flag, bool) for flag in flags):
+        raise InvalidTypeError(f"'support_changed' and 'has_background' must be true or false. Got {flags}.")
+    _check_numbers("support", "labels", support.labels, torch.int64, n_classes + len(codes.outside))
+    _check_numbers("support", "predictions", support.predictions, torch.int64, n_classes + 1)
+    _check_numbers("support", "squared_norms", support.squared_norms)
+    _check_numbers("support", "centre", support.centre)
+    check_same_length(len(support.labels), model.examples, "examples", "support")
+    exemplars = [(SUPPORT, part.points.points) for part in support.parts]
+    for name, held in _held_out(model).items():
+        n, points = len(held.labels), held.points
+        check_same_length(n, points.exemplars, "exemplars", name)
+        check_same_length(n, held.examples, "examples", name)
+        check_shape(points.logits, (n, n_classes), "logits", name)
+        check_shape(points.is_background, (n,), "is_background", name)
+        _check_numbers(name, "logits", points.logits, torch.float32)
+        _check_numbers(name, "labels", held.labels, torch.int64, n_classes)
+        if held.places is not None:
+            check_shape(held.places, (n,), "places", name)
+            _check_numbers(name, "places", held.places + 1, torch.int64, len(support.labels) + 1)
+        exemplars.append((name, points.exemplars))
+    for name, rows in exemplars:  # by shape and type alone: they may be large, and stay on disk
+        check_shape(rows, (None, model.adaptor.n_filters), "exemplars", name)
+        if rows.dtype != torch.float32:
+            raise InvalidTypeError(f"'exemplars' of {name} must be float32. Got {rows.dtype}.")
     for name in _SIGNALS:
-        check_shape(getattr(calibration, name), (n,), name, "calibration")
-    _check_numbers("calibration", {"similarity": calibration.similarity}, torch.int64, 1 << 62)
-    _check_numbers("calibration", {"rescaled_similarity": calibration.rescaled_similarity}, None)
+        check_shape(getattr(calibration, name), (len(calibration.labels),), name, CALIBRATION)
+    _check_numbers(CALIBRATION, "similarity", calibration.similarity, torch.int64, 1 << 62)
+    _check_numbers(CALIBRATION, "rescaled_similarity", calibration.rescaled_similarity)
     if bool((calibration.nearest_distance.double().isnan() | (calibration.nearest_distance < 0)).any()):
         raise InvalidInputError("'nearest_distance' of calibration must be distances.")
-    check_positive(calibration.min_class_count, "min_class_count", "calibration", integer=True, zero=True)
+    check_positive(calibration.min_class_count, "min_class_count", CALIBRATION, integer=True, zero=True)
     if not calibration.regions:
         raise InvalidInputError("'regions' of calibration must have at least one. Got none.")
     for region in calibration.regions:
@@ -220,16 +191,15 @@ def _check_calibration(calibration: Calibration, codes: LabelCodes) -> None:
 
 
 def _check_numbers(
-    where: str, tensors: Mapping[str, Tensor], dtype: torch.dtype | None, below: int | None = None
+    where: str, name: str, tensor: Tensor, dtype: torch.dtype | None = None, below: int | None = None
 ) -> None:
     """Require finite numbers of a type and, of class numbers, in 0..below-1."""
-    for name, tensor in tensors.items():
-        if tensor.dtype != dtype and (dtype is not None or not tensor.is_floating_point()):
-            raise InvalidTypeError(f"'{name}' of {where} must be {dtype or 'numbers'}. Got {tensor.dtype}.")
-        if below is not None and len(tensor) and not 0 <= int(tensor.min()) <= int(tensor.max()) < below:
-            raise InvalidInputError(f"'{name}' of {where} must be in 0..{below - 1}. Got {int(tensor.max())}.")
-        if below is None:
-            check_finite(tensor, name, where)
+    if tensor.dtype != dtype and (dtype is not None or not tensor.is_floating_point()):
+        raise InvalidTypeError(f"'{name}' of {where} must be {dtype or 'numbers'}. Got {tensor.dtype}.")
+    if below is not None and len(tensor) and not 0 <= int(tensor.min()) <= int(tensor.max()) < below:
+        raise InvalidInputError(f"'{name}' of {where} must be in 0..{below - 1}. Got {int(tensor.max())}.")
+    if below is None:
+        check_finite(tensor, name, where)
 
 
 def outcome_to_bytes(models: Sequence[SDMModel], learned: Mapping[str, Any]) -> bytes:
@@ -252,40 +222,13 @@ def take_outcome(content: bytes, models: Sequence[SDMModel]) -> dict[str, Any]:
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         facts = json.loads(header["__metadata__"]["facts"])
         for number, model in enumerate(models):
-            known = model.calibration_points
-            signals = {name: tensors[f"{number}.{name}"].to(known.labels.device) for name in _SIGNALS}
-            model.calibrated(
-                Calibration(
-                    known.points,
-                    known.labels,
-                    **signals,
-                    ecdfs=_ecdfs(signals, known.labels, len(model.classes)),
-                    regions=tuple(_region_from_json(region) for region in facts["regions"][number]),
-                    min_class_count=facts["min_class_counts"][number],
-                    places=known.places,
-                )
-            )
+            signals = {name: tensors[f"{number}.{name}"] for name in _SIGNALS}
+            of_it = {"regions": facts["regions"][number], "min_class_count": facts["min_class_counts"][number]}
+            model.calibrated(_calibration(model.calibration_points, signals, of_it))
         learned: dict[str, Any] = facts["learned"]
         return learned
     except (SafetensorError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise ModelFileError(f"The log of changes has an outcome that does not fit the model: {error!r}.") from error
-
-
-def _ecdfs(signals: Mapping[str, Tensor], labels: Tensor, n_classes: int) -> ClassEcdfs:
-    return ClassEcdfs.fit(signals["nearest_distance"], signals["similarity"], labels, n_classes, warn=False)
-
-
-def _encoded_to_tensors(points: Encoded) -> dict[str, Tensor]:
-    """All but the exemplars, which have a file of their own."""
-    tensors = {"logits": points.logits}
-    return {**tensors, "is_background": points.is_background} if bool(points.is_background.any()) else tensors
-
-
-def _encoded_from_tensors(tensors: dict[str, Tensor]) -> Encoded:
-    """The same back, taken out of the tensors of a part."""
-    logits = tensors.pop("logits")
-    nowhere = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
-    return Encoded(tensors.pop("exemplars"), logits, tensors.pop("is_background", nowhere))
 
 
 def _rows(examples: Examples, labels: list[Any]) -> Iterator[ExampleRow]:

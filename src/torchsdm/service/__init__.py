@@ -25,31 +25,20 @@ __all__ = ["MEGABYTE", "ServiceSettings", "create_app", "create_tools", "run_ser
 def create_app(path: Any, settings: ServiceSettings | None = None, **opening: Any) -> Any:
     """The service of a saved model as an ASGI application, for uvicorn or any other server.
 
-    Parameters
-    ----------
-    path : path
-        The model's directory.
-    settings : ServiceSettings, optional
-    **opening
-        How the model is opened: ``model``, ``device`` and ``batch_tokens``, as for ``LiveModel.open``.
+    ``opening`` says how: ``model``, ``device`` and ``batch_tokens``, as for ``LiveModel.open``.
     """
-    _check_extra()
-    from torchsdm.service.app import create_app
-
-    return create_app(path, settings or ServiceSettings(), **opening)
+    return _app().create_app(path, settings or ServiceSettings(), **opening)
 
 
 def run_service(path: Any, settings: ServiceSettings | None = None, **opening: Any) -> None:
     """Serve a saved model until interrupted; requests that have arrived by then are answered first."""
-    _check_extra()
-    from torchsdm.service.app import run_service
-
-    run_service(path, settings or ServiceSettings(), **opening)
+    _app().run_service(path, settings or ServiceSettings(), **opening)
 
 
-def _check_extra() -> None:
+def _app() -> Any:
     try:
         for name in ("fastapi", "httptools", "prometheus_client", "uvicorn"):
             import_module(name)
     except ImportError as error:
         raise MissingExtraError(str(error.name), "serve", "sdm serve") from error
+    return import_module("torchsdm.service.app")

@@ -69,12 +69,7 @@ async def result_of(future: Future[Any]) -> Any:
 class Worker:
     """A thread that answers questions, in the order of their arrival and as many at once as a batch may have.
 
-    Parameters
-    ----------
-    answer : callable
-        Takes questions and returns as many answers. An answer that is an exception is raised to the client.
-    max_waiting : int
-        Most questions that wait; ``ask`` then raises ``QueueFull``.
+    ``answer`` returns as many answers as it is given questions; one that is an exception is raised to its client.
     """
 
     def __init__(self, answer: Answer, max_waiting: int) -> None:

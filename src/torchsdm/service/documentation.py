@@ -42,7 +42,11 @@ def describe(app: FastAPI, serving: Serving) -> None:
     @lru_cache(maxsize=1)
     def of_model(served: Served) -> dict[str, Any]:
         schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-        schema["components"]["schemas"] |= _decision_schemas()
+        # The schema of a decision stays in one file, and has components of its own here.
+        decision = json.loads(json.dumps(decision_schema()).replace("#/$defs/", "#/components/schemas/Decision-"))
+        parts, _ = decision.pop("$defs"), decision.pop("$schema")
+        schema["components"]["schemas"] |= {"Decision": decision}
+        schema["components"]["schemas"] |= {f"Decision-{name}": part for name, part in parts.items()}
         schema["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         bodies = examples(served)
         for path, operations in schema["paths"].items():
@@ -97,11 +101,3 @@ def examples(served: Served) -> dict[str, dict[str, Any]]:
     if served.guard is not None:
         posted["/v1/guard"] = {"after a new certification": {"reason": "a new source of texts, certified on Monday"}}
     return posted
-
-
-def _decision_schemas() -> dict[str, Any]:
-    """The schema of a decision, which stays in one file, as components."""
-    decision = json.loads(json.dumps(decision_schema()).replace("#/$defs/", "#/components/schemas/Decision-"))
-    parts = decision.pop("$defs")
-    decision.pop("$schema")
-    return {"Decision": decision, **{f"Decision-{name}": part for name, part in parts.items()}}

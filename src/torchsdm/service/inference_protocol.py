@@ -23,12 +23,9 @@ from torchsdm import __version__
 from torchsdm.application import AnswerRequest
 from torchsdm.errors import InvalidInputError
 from torchsdm.service.failures import JSONAnswer
-from torchsdm.service.routes import REFUSALS, ServingModel, StrictRequest, StrictRoute, refusals
+from torchsdm.service.routes import HEADER_LENGTH, REFUSALS, ServingModel, StrictRequest, StrictRoute, refusals
 from torchsdm.service.serving import Served
-from torchsdm.wording import shortened
 
-HEADER_LENGTH = "inference-header-content-length"  #: bytes of the JSON in front of binary tensors
-_DIGITS = 20  # of a length in bytes
 _NUMPY = {"BOOL": "?", "INT64": "<i8", "FP64": "<f8", "FP32": "<f4"}
 
 #: What goes beyond the protocol; clients also write null where there is nothing.
@@ -75,22 +72,6 @@ class InferAnswer(BaseModel):
     outputs: list[Tensor]
 
 
-class _TensorRequest(StrictRequest):
-    """JSON, and the binary tensors behind it if a header says how long the JSON is."""
-
-    async def n_json_bytes(self) -> int:
-        n_bytes = len(await self.body())
-        length = self.headers.get(HEADER_LENGTH, str(n_bytes))
-        if not length.isdecimal() or len(length) > _DIGITS or int(length) > n_bytes:
-            said = f"The header {HEADER_LENGTH} must be the length of the JSON. Got {shortened(length)!r}"
-            raise HTTPException(422, said)
-        return int(length)
-
-
-class _TensorRoute(StrictRoute):
-    request_class = _TensorRequest
-
-
 async def _served(name: str, serving: ServingModel) -> Served:
     served = serving.served
     if name != served.name:
@@ -99,7 +80,7 @@ async def _served(name: str, serving: ServingModel) -> Served:
 
 
 NamedModel = Annotated[Served, Depends(_served)]
-router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"], route_class=_TensorRoute)
+router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"], route_class=StrictRoute)
 _NAMED = refusals({404: "The service has no model of this name.", 422: "The request cannot be used."})
 _UNAVAILABLE: dict[int | str, dict[str, Any]] = {503: {"description": "Unavailable."}}
 _BINARY: dict[str, Any] = {"content": {"application/octet-stream": {}}}  # JSON, and binary tensors behind it
@@ -164,7 +145,7 @@ async def describe_tensors(served: NamedModel) -> dict[str, Any]:
     responses={200: _BINARY} | _NAMED | REFUSALS,
     openapi_extra={"requestBody": _BINARY},
 )
-async def infer(asked: InferRequest, request: _TensorRequest, served: NamedModel, serving: ServingModel) -> Response:
+async def infer(asked: InferRequest, request: StrictRequest, served: NamedModel, serving: ServingModel) -> Response:
     """The decision of each input, a tensor for each field. The drift guard watches them as with `/v1/decide`."""
     inputs = _inputs(asked, memoryview(await request.body())[await request.n_json_bytes() :])
     if asked.outputs:  # looked at before the guard sees the inputs
@@ -173,7 +154,7 @@ async def infer(asked: InferRequest, request: _TensorRequest, served: NamedModel
         if unknown is not None:
             raise InvalidInputError(f"There is no output {unknown!r}. The outputs are {', '.join(outputs)}.")
     version, rows = await serving.ask(inputs, request)
-    serving.count_rows(rows)
+    serving.metrics.count_rows(rows)
     known = {one.name: one for one in output_tensors(rows)}
     head: dict[str, Any] = {"model_name": served.name, "model_version": str(version)}
     head |= {} if asked.id is None else {"id": asked.id}
@@ -305,12 +286,12 @@ def _written(head: Mapping[str, Any], tensors: Sequence[tuple[Output, bool]]) ->
     """An answer in JSON, with the binary tensors behind it if any are wanted."""
     outputs, binaries = [], []
     for tensor, is_binary in tensors:
-        described: dict[str, Any] = {"name": tensor.name, "shape": tensor.shape, "datatype": tensor.datatype}
+        described = tensor._asdict()
         if is_binary:
+            del described["data"]
             binaries.append(_as_bytes(tensor))
-            outputs.append({**described, "parameters": {"binary_data_size": len(binaries[-1])}})
-        else:
-            outputs.append({**described, "data": tensor.data})
+            described["parameters"] = {"binary_data_size": len(binaries[-1])}
+        outputs.append(described)
     body = {**head, "outputs": outputs}
     if not binaries:
         return JSONAnswer(body)

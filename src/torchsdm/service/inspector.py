@@ -77,7 +77,7 @@ def examples(serving: ServingModel, queue: Queue, of: Literal["calibration", "qu
 @router.get("/v1/recent")
 def recent(serving: ServingModel) -> Response:
     """Recent lanes and distances, by minute."""
-    return JSONAnswer(serving.recent.to_dict())
+    return JSONAnswer(serving.metrics.recent.to_dict())
 
 
 @router.get("/v1/review")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.routing import APIRoute
@@ -20,6 +20,10 @@ from torchsdm.service import schemas
 from torchsdm.service.failures import JSONAnswer, refusal
 from torchsdm.service.schemas import ErrorAnswer
 from torchsdm.service.serving import Serving
+from torchsdm.wording import shortened
+
+HEADER_LENGTH = "inference-header-content-length"  #: bytes of the JSON in front of binary tensors
+_DIGITS = 20  # of a length in bytes
 
 
 def refusals(said: dict[int, str]) -> dict[int | str, dict[str, Any]]:
@@ -44,11 +48,19 @@ ServingModel = Annotated[Serving, Depends(_serving)]
 
 
 class StrictRequest(Request):
-    """A request whose body is strict JSON, which pydantic reads several times faster than the standard library."""
+    """A request whose body is strict JSON, which pydantic reads several times faster than the standard library.
+
+    Binary tensors may follow the JSON, if a header says how long that is.
+    """
 
     async def n_json_bytes(self) -> int:
         """How much of the body is JSON."""
-        return len(await self.body())
+        n_bytes = len(await self.body())
+        length = self.headers.get(HEADER_LENGTH, str(n_bytes))
+        if not length.isdecimal() or len(length) > _DIGITS or int(length) > n_bytes:
+            said = f"The header {HEADER_LENGTH} must be the length of the JSON. Got {shortened(length)!r}"
+            raise HTTPException(422, said)
+        return int(length)
 
     async def json(self) -> Any:
         """The value of the body; NaN and infinity are not JSON."""
@@ -62,14 +74,12 @@ class StrictRequest(Request):
 class StrictRoute(APIRoute):
     """A route that reads its body so."""
 
-    request_class: ClassVar[type[StrictRequest]] = StrictRequest
-
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """What answers a request."""
         handle = super().get_route_handler()
 
         async def handle_strictly(request: Request) -> Response:
-            return await handle(self.request_class(request.scope, request.receive))
+            return await handle(StrictRequest(request.scope, request.receive))
 
         return handle_strictly
 
@@ -93,7 +103,7 @@ async def decide(request: schemas.Inputs, http: Request, serving: ServingModel) 
     The drift guard watches these inputs, in the order of their arrival.
     """
     version, rows = await serving.ask(_inputs(request), http)
-    serving.count_rows(rows)
+    serving.metrics.count_rows(rows)
     return JSONAnswer({"version": version, "decisions": rows})
 
 

@@ -40,7 +40,7 @@ from torchsdm.application import (
 )
 from torchsdm.errors import InvalidInputError, ModelFileError, TorchSDMError
 from torchsdm.service.batching import Abandoned, Closed, QueueFull, Worker, result_of
-from torchsdm.service.metrics import Metrics, Recent
+from torchsdm.service.metrics import Metrics
 from torchsdm.service.settings import ServiceSettings
 
 _LOGGER = logging.getLogger(__name__)
@@ -117,7 +117,6 @@ class Serving:
         except BaseException:
             self.worker.close()
             raise
-        self.recent = Recent()
         self.is_warm = False
         self._is_closing = threading.Event()
         self._batch_tokens = int(opening.get("batch_tokens", 4096))
@@ -188,11 +187,6 @@ class Serving:
 
     # ---------------------------------------------------------------- changing
 
-    def count_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Count decisions that were given out."""
-        self.metrics.count_rows(rows)
-        self.recent.record(rows)
-
     async def change(
         self, changes: Sequence[Mapping[str, Any]], *, who: str, why: str, key: str | None
     ) -> dict[str, Any]:
@@ -204,22 +198,24 @@ class Serving:
             make = partial(self.live.undo_all, undone)
         else:
             make = partial(self.live.make, await self._read_changes(changes))
-        made = await self._called(self._submit_change, lambda: make(who=who, why=why, key=key))
+        made = await self._result(lambda: self._submit(partial(make, who=who, why=why, key=key), is_change=True))
         return {"version": made[-1].version, "changes": [change.to_dict() for change in made]}
 
     async def preview(self, changes: Sequence[Mapping[str, Any]]) -> tuple[int, tuple[dict[str, Any], dict[str, Any]]]:
         """The version that changes were tried on, and the model's standing before and after them."""
         requests = await self._read_changes(changes)
-        return await self._called(self._submit, lambda: (self.live.snapshot.version, self.live.preview(requests)))
+        return await self._result(
+            lambda: self._submit(lambda: (self.live.snapshot.version, self.live.preview(requests)))
+        )
 
     async def reload(self) -> bool:
         """Serve what another process wrote into the model's directory: changes, or another model."""
-        return await self._called(self._submit_change, self.live.refresh)
+        return await self._result(lambda: self._submit(self.live.refresh, is_change=True))
 
     async def _read_changes(self, changes: Sequence[Mapping[str, Any]]) -> list[Any]:
         """Changes from plain values; their texts are read by the worker, who has the language model."""
         self._check_size(sum(len(change.get("labels") or change.get("ids") or ()) for change in changes))
-        return await self._called(self.worker.call, lambda: change_requests(self.served.saved, changes))
+        return await self._result(lambda: self.worker.call(lambda: change_requests(self.served.saved, changes)))
 
     def _take_over(self) -> None:
         """Have the worker answer with the newest snapshot. The old one answers until the new one has decided once."""
@@ -260,7 +256,7 @@ class Serving:
 
     async def guard(self) -> dict[str, Any]:
         """The version that answers, and the status of its guard; None for an ensemble."""
-        return await self._called(self.worker.call, self._guard_state)
+        return await self._result(lambda: self.worker.call(self._guard_state))
 
     async def reset_guard(self, reason: str, *, who: str, key: str | None) -> dict[str, Any]:
         """Restart the guard's stream; the log of changes has it first."""
@@ -285,7 +281,7 @@ class Serving:
             self._take_over()
             return self.between_batches(reset)
 
-        return await self._called(self._submit, write)
+        return await self._result(lambda: self._submit(write))
 
     def _guard_state(self) -> dict[str, Any]:
         guard = self.served.guard
@@ -339,40 +335,35 @@ class Serving:
 
     # ---------------------------------------------------------------- threads
 
-    def _submit(self, function: Callable[[], Result]) -> Future[Result]:
-        """Have the writer call a function when it has done what came before."""
-        if self._is_closing.is_set():
-            raise Closed
-        return self._writer.submit(function)
+    def _submit(self, function: Callable[[], Result], *, is_change: bool = False) -> Future[Result]:
+        """Have the writer call a function when it has done what came before; the worker then answers with a change."""
 
-    def _submit_change(self, function: Callable[[], Result]) -> Future[Result]:
-        """The same for a function that changes the model; the worker then answers with the change."""
-
-        def changing() -> Result:
+        def call() -> Result:
             result = function()
-            self._take_over()
+            if is_change:
+                self._take_over()
             return result
 
-        return self._submit(changing)
+        if self._is_closing.is_set():
+            raise Closed
+        return self._writer.submit(call)
 
     def write(self, function: Callable[[], Result]) -> Result:
         """Have the writer call a function that changes the model, and the worker take over; for other threads."""
-        return self._submit_change(function).result()
+        return self._submit(function, is_change=True).result()
 
     def between_batches(self, function: Callable[[], Result]) -> Result:
         """Have the worker call a function, when it has answered what came before; for other threads."""
         result: Result = self.worker.call(function).result()
         return result
 
-    async def _called(
-        self, submit: Callable[[Callable[[], Result]], Future[Result]], function: Callable[[], Result]
-    ) -> Result:
-        """What a function returns in another thread, for routes; no more calls wait than questions may."""
+    async def _result(self, submit: Callable[[], Future[Result]]) -> Result:
+        """What another thread is asked for, for routes; no more calls wait than questions may."""
         if self._n_calls >= self.settings.max_waiting:
             raise QueueFull(1)
         self._n_calls += 1
         try:
-            result: Result = await result_of(submit(function))
+            result: Result = await result_of(submit())
             return result
         finally:
             self._n_calls -= 1

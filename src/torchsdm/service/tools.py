@@ -23,18 +23,9 @@ decision. `describe_model` says what the labels are and what is promised."""
 
 
 def create_tools(live: LiveModel, *, texts: bool = False, writable: bool = False, who: str = "an agent") -> Any:
-    """An MCP server whose tools ask a model.
+    """An MCP server whose tools ask a model that reads texts; explanations quote training texts if ``texts`` is set.
 
-    Parameters
-    ----------
-    live : LiveModel
-        A model that reads texts.
-    texts : bool
-        Whether explanations quote training texts.
-    writable : bool
-        Whether there is a tool that adds an example to the support.
-    who : str
-        Who changes the model then, for its history.
+    With ``writable``, there is a tool that adds an example to the support, in the name of ``who``.
     """
     try:
         from mcp.server import MCPServer

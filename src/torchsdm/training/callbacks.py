@@ -33,19 +33,12 @@ from torchsdm.validation import RandomState, check_positive, draw_seed
 class Callback:
     """Called by ``train_rounds`` at fixed points. Methods do nothing unless a subclass overrides them."""
 
-    def start(self) -> None:
-        """Training begins."""
-
     def restore(self, number: int) -> tuple[Round, Mapping[str, Tensor]] | None:
         """A round that an interrupted fit left behind, and the state of its learner (empty if it is finished)."""
         return None
 
     def begin_round(self, current: Round) -> None:
         """A round begins, or resumes after its last epoch before an interruption."""
-
-    def is_finished(self, current: Round) -> bool:
-        """Whether a round should end now."""
-        return False
 
     def after_epoch(self, current: Round, learner: Trained) -> None:
         """An epoch is finished."""
@@ -62,10 +55,7 @@ class ProgressBar(Callback):
 
     def __init__(self, n_rounds: int, max_epochs: int) -> None:
         self.n_rounds, self.max_epochs = n_rounds, max_epochs
-
-    def start(self) -> None:
-        """Show an empty bar."""
-        self._bar = tqdm(total=self.n_rounds * self.max_epochs, unit="epoch", disable=None)
+        self._bar = tqdm(total=n_rounds * max_epochs, unit="epoch", disable=None)
 
     def begin_round(self, current: Round) -> None:
         """Skip the epochs that were trained before an interruption."""
@@ -99,6 +89,7 @@ class ProgressBar(Callback):
             self._bar.refresh()
 
 
+_FINISHED, _RUNNING = "round-{:03d}.safetensors", "current-{:03d}.safetensors"
 _CURRENT = "current.safetensors"  # the running round, where earlier versions stored it
 _FACTS = {"fingerprint": str, "seed": int, "number": int, "records": list}  # of every file
 _FORMAT = 3  # of the files; 1 stored SDM's epochs and the baselines' rounds separately
@@ -112,33 +103,31 @@ class Checkpointing(Callback):
         self, directory: str | Path, fingerprint: str, seed: int, record: type[EpochRecord] | type[LossRecord]
     ) -> None:
         self.directory, self.fingerprint, self.seed, self.record = Path(directory), fingerprint, seed, record
-
-    def start(self) -> None:
-        """Make the directory now rather than after the first epoch."""
-        try:
+        try:  # now rather than after the first epoch
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CheckpointError(f"{self.directory} cannot be used as a checkpoint directory: {error}.") from error
 
     def restore(self, number: int) -> tuple[Round, Mapping[str, Tensor]] | None:
         """A finished round with its best weights, or the running one with the state of its learner."""
-        finished = self._read(round_name(number))
-        if finished is not None:
-            return finished
-        running = self._read(running_name(number)) or self._read(_CURRENT)
-        return running if running is not None and running[0].number == number else None
+        for name in (_FINISHED.format(number), _RUNNING.format(number), _CURRENT):
+            stored = self._read(self.directory / name)
+            if stored is not None and stored[0].number == number:
+                return stored
+        return None
 
     def after_epoch(self, current: Round, learner: Trained) -> None:
         """Store the running round."""
-        self._write(running_name(current.number), current, learner.state())
+        self._write(self.directory / _RUNNING.format(current.number), current, learner.state())
 
     def after_round(self, finished: Round) -> None:
         """Store a round that has just finished."""
-        if not (self.directory / round_name(finished.number)).exists():
-            self._write(round_name(finished.number), finished, {})
-        (self.directory / running_name(finished.number)).unlink(missing_ok=True)
+        path = self.directory / _FINISHED.format(finished.number)
+        if not path.exists():
+            self._write(path, finished, {})
+        (self.directory / _RUNNING.format(finished.number)).unlink(missing_ok=True)
 
-    def _write(self, name: str, current: Round, state: Mapping[str, Tensor]) -> None:
+    def _write(self, path: Path, current: Round, state: Mapping[str, Tensor]) -> None:
         facts = {
             "format": _FORMAT,
             "fingerprint": self.fingerprint,
@@ -150,12 +139,11 @@ class Checkpointing(Callback):
         facts["sha256"] = _digest(facts, tensors)
         arrays = {key: tensor.detach().cpu().numpy() for key, tensor in tensors.items()}  # as tensors, ten times slower
         try:
-            replace_file(self.directory / name, save(arrays, {"facts": json.dumps(facts)}))
+            replace_file(path, save(arrays, {"facts": json.dumps(facts)}))
         except OSError as error:
-            raise CheckpointError(f"{self.directory / name} cannot be written: {error}.") from error
+            raise CheckpointError(f"{path} cannot be written: {error}.") from error
 
-    def _read(self, name: str) -> tuple[Round, Mapping[str, Tensor]] | None:
-        path = self.directory / name
+    def _read(self, path: Path) -> tuple[Round, Mapping[str, Tensor]] | None:
         if not path.exists():
             return None
         facts, tensors = _read(path)
@@ -211,16 +199,6 @@ def remove_checkpoint(directory: str | Path) -> None:
         path.unlink(missing_ok=True)
     if directory.is_dir() and not any(directory.iterdir()):
         directory.rmdir()
-
-
-def round_name(number: int) -> str:
-    """The file of a finished round."""
-    return f"round-{number:03d}.safetensors"
-
-
-def running_name(number: int) -> str:
-    """The file of a running round."""
-    return f"current-{number:03d}.safetensors"
 
 
 def _files(directory: Path) -> Iterator[Path]:

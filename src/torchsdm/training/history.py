@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -67,11 +67,11 @@ class LossRecord:
         return {}
 
 
+@dataclass(frozen=True)
 class History:
     """The records of all rounds, in order."""
 
-    def __init__(self, records: Iterable[EpochRecord] = ()) -> None:
-        self.records = tuple(records)
+    records: tuple[EpochRecord, ...] = ()
 
     def __len__(self) -> int:
         return len(self.records)

@@ -82,29 +82,13 @@ def solve_linear(train: Part, adaptor: Adaptor, settings: TrainingSettings, seed
     weights = torch.ones(len(train), dtype=torch.float64)
     if settings.class_weights is not None:
         weights = torch.tensor(settings.class_weights, dtype=torch.float64)[train.labels]
-    return solve_path(_Standardised(train, adaptor), train.labels, folds, weights, settings.n_classes)
-
-
-def tuned_regression(
-    states: Tensor, labels: Tensor, n_classes: int, class_weights: tuple[float, ...] | None = None
-) -> tuple[Adaptor, LinearSolution]:
-    """The regression alone, on states (N, D) that are standardised by dimension: as an adaptor that answers with it."""
-    points = Part(states, labels, torch.arange(len(labels)))
-    adaptor = make_adaptor("identity", states.shape[1], n_classes, 1, torch.Generator())
-    adaptor.standardise(states, per_dimension=True)
-    solution = solve_linear(points, adaptor, TrainingSettings(n_classes, class_weights=class_weights), seed=0)
-    solution.put_into(adaptor, points)
-    return adaptor, solution
-
-
-def solve_path(states: _Standardised, labels: Tensor, folds: Tensor, weights: Tensor, n_classes: int) -> LinearSolution:
-    """The solution with the best penalty, for fold numbers (N,) and weights (N,) of the points."""
+    states, labels = _Standardised(train, adaptor), train.labels
     n_folds = int(folds.max()) + 1
     is_seen = torch.cat([folds[:, None] != torch.arange(n_folds), torch.ones(len(folds), 1, dtype=torch.bool)], dim=1)
     shares = weights[:, None] * is_seen  # (N, K + 1)
-    together = max(1, _PARAMETERS // (n_classes * (states.width + 1)))
-    problems = [_Regressions(states, labels, part, n_classes) for part in shares.split(together, dim=1)]
-    best = LinearSolution(*problems[-1].last(), math.inf, torch.zeros(len(folds), n_classes), math.inf)
+    together = max(1, _PARAMETERS // (settings.n_classes * (states.width + 1)))
+    problems = [_Regressions(states, labels, part, settings.n_classes) for part in shares.split(together, dim=1)]
+    best = LinearSolution(*problems[-1].last(), math.inf, torch.zeros(len(folds), settings.n_classes), math.inf)
     n_worse = 0
     for penalty in PENALTIES:
         for problem in problems:
@@ -120,6 +104,18 @@ def solve_path(states: _Standardised, labels: Tensor, folds: Tensor, weights: Te
         if n_worse == _PATIENCE:
             break
     return best
+
+
+def tuned_regression(
+    states: Tensor, labels: Tensor, n_classes: int, class_weights: tuple[float, ...] | None = None
+) -> tuple[Adaptor, LinearSolution]:
+    """The regression alone, on states (N, D) that are standardised by dimension: as an adaptor that answers with it."""
+    points = Part(states, labels, torch.arange(len(labels)))
+    adaptor = make_adaptor("identity", states.shape[1], n_classes, 1, torch.Generator())
+    adaptor.standardise(states, per_dimension=True)
+    solution = solve_linear(points, adaptor, TrainingSettings(n_classes, class_weights=class_weights), seed=0)
+    solution.put_into(adaptor, points)
+    return adaptor, solution
 
 
 def folds_of(labels: Array, n_folds: int, rng: np.random.Generator) -> Array:

@@ -73,7 +73,7 @@ class Training:
 
 
 Run: TypeAlias = "Callable[[Training, Sequence[int], Sequence[Callback]], list[Round]]"
-"""How rounds are trained: one after the other (``train_in_turn``), or side by side on a cluster."""
+"""How rounds are trained if not one after the other in this process, such as side by side on a cluster."""
 
 
 def train_rounds(
@@ -98,14 +98,10 @@ def train_rounds(
         callbacks.append(ProgressBar(n_rounds, training.settings.max_epochs))
     with ExitStack() as stack:
         for callback in callbacks:
-            callback.start()
             stack.callback(callback.end)
-        return (run or train_in_turn)(training, range(n_rounds), callbacks)
-
-
-def train_in_turn(training: Training, numbers: Sequence[int], callbacks: Sequence[Callback] = ()) -> list[Round]:
-    """Train rounds one after the other, in this process."""
-    return [train_round(training, number, callbacks) for number in numbers]
+        if run is not None:
+            return run(training, range(n_rounds), callbacks)
+        return [train_round(training, number, callbacks) for number in range(n_rounds)]
 
 
 def train_round(training: Training, number: int, callbacks: Sequence[Callback] = ()) -> Round:
@@ -140,8 +136,7 @@ class RunningRound:
         """Whether no further epoch is wanted: after the last, or too many without a smaller calibration loss."""
         current, patience = self.current, self._settings.patience
         is_spent = patience is not None and current.epoch > 0 and current.epoch - current.best_epoch >= patience
-        is_last = is_spent or current.epoch >= self._settings.max_epochs
-        return is_last or any(callback.is_finished(current) for callback in self._callbacks)
+        return is_spent or current.epoch >= self._settings.max_epochs
 
     def add(self, record: Any, learner: Trained) -> None:
         """Take the record of the next epoch, and who trained it."""

@@ -19,7 +19,6 @@ from torchsdm.core import (
     SOFTMAX_SIMILARITY,
     Adaptor,
     ClassEcdfs,
-    Signals,
     make_adaptor,
     sdm_losses,
 )
@@ -130,17 +129,12 @@ class SDMLearner(AdaptorLearner):
         )
         if self.spread is not None:
             support = self.spread(support)
-        matches = support.match_self(), support.match(calibration_exemplars, calibration_logits.argmax(dim=1))
-        n_classes, signals = self.settings.n_classes, []
-        for match, labels in zip(matches, (self.train_labels, self.calibration_labels), strict=True):
-            ecdfs = ClassEcdfs.fit(match.nearest_distance, match.similarity, labels, n_classes, warn=False)
-            signals.append(Signals.of(match, ecdfs, pool_small=True))
-        train, calibration = signals
-        self.similarity, self.distance_quantile = train.similarity.cpu(), train.distance_quantile.cpu()
-        return (
-            epoch_summary(train, logits.double(), self.train_labels, n_classes),
-            epoch_summary(calibration, calibration_logits.double(), self.calibration_labels, n_classes),
-        )
+        match = support.match_self()
+        d, train = epoch_summary(logits, self.train_labels, match.similarity, match.nearest_distance)
+        self.similarity, self.distance_quantile = match.similarity.cpu(), d.cpu()
+        match = support.match(calibration_exemplars, calibration_logits.argmax(dim=1))
+        signals = match.similarity, match.nearest_distance
+        return train, epoch_summary(calibration_logits, self.calibration_labels, *signals)[1]
 
     def _forward(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """Exemplars and logits of both parts; in one pass if both are rows of the same states."""
@@ -157,17 +151,22 @@ class SDMLearner(AdaptorLearner):
         return train, calibration
 
 
-def epoch_summary(signals: Signals, logits: Tensor, labels: Tensor, n_classes: int) -> dict[str, float]:
-    """Losses, accuracies and signals of points, as an ``EpochRecord`` has them of training and of calibration."""
-    losses = sdm_losses(logits, labels, signals.similarity, signals.distance_quantile)
+def epoch_summary(
+    logits: Tensor, labels: Tensor, similarity: Tensor, nearest_distance: Tensor
+) -> tuple[Tensor, dict[str, float]]:
+    """d among the points themselves; losses, accuracies and signals, as an ``EpochRecord`` has them of either part."""
+    n_classes, logits = logits.shape[1], logits.double()
+    ecdfs = ClassEcdfs.fit(nearest_distance, similarity, labels, n_classes, warn=False)
+    d = ecdfs.distance_quantile(nearest_distance, pool_small=True)
+    losses = sdm_losses(logits, labels, similarity, d)
     correct = (logits.argmax(dim=1) == labels).double()
-    return {
+    return d, {
         "balanced_loss": balanced_mean(losses, labels, n_classes),
         "marginal_loss": float(losses.mean()),
         "balanced_accuracy": balanced_mean(correct, labels, n_classes),
         "marginal_accuracy": float(correct.mean()),
-        "mean_similarity": float(signals.similarity.double().mean()),
-        "median_distance": float(signals.nearest_distance.median()),
+        "mean_similarity": float(similarity.double().mean()),
+        "median_distance": float(nearest_distance.median()),
     }
 
 

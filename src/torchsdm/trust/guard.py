@@ -55,7 +55,6 @@ from torchsdm.validation import (
     check_path,
     check_positive,
     check_same_length,
-    check_shape,
     check_share,
     is_storable_text,
 )
@@ -154,9 +153,7 @@ class DriftGuard:
         false_alarm: float = 0.01,
         seed: int = 0,
     ) -> None:
-        check_positive(false_alarm, "false_alarm", "DriftGuard")
-        if false_alarm >= 1:
-            raise InvalidInputError(f"'false_alarm' of DriftGuard must be in (0, 1). Got {false_alarm!r}.")
+        check_share(false_alarm, "false_alarm", "DriftGuard")
         check_positive(seed, "seed", "DriftGuard", integer=True, zero=True)
         names = ("calibration_distance", "calibration_confidence", "calibration_similarity")
         values = (calibration_distance, calibration_confidence, calibration_similarity)
@@ -188,7 +185,19 @@ class DriftGuard:
         signals as attributes), else with the calibration points, as they are decided now. An ensemble is refused: the
         numbers of its rows come from different rounds, each with a calibration set of its own.
         """
-        known = _known_decisions(getattr(clf, "classifier_", clf))
+        clf = getattr(clf, "classifier_", clf)
+        try:
+            model = clf.model_
+        except NotFittedError:
+            raise
+        except AttributeError as error:
+            raise InvalidTypeError(
+                f"'clf' of DriftGuard.from_classifier must be an SDMClassifier. Got {type(clf).__name__}; an ensemble "
+                "has no calibration set of its own, so make the guard from one of its rounds."
+            ) from error
+        known = getattr(clf, "certification_", None)
+        if known is None:
+            known = model.decide_encoded(model.calibration.known.points) if model.outdated else model.calibration
         return cls(known.nearest_distance, known.confidence, known.similarity, false_alarm, seed)
 
     @property
@@ -228,7 +237,7 @@ class DriftGuard:
         n = scores.shape[1]
         p = self._p_values(scores)
         log_bets, log_martingales = self._log_bets.copy(), np.empty_like(p)
-        _bet(p, self.n_seen, _BETS, log_bets, log_martingales)
+        _bet(p, self.n_seen, log_bets, log_martingales)
         runs = _with_run(self._runs, scores)
         values: Array = log_martingales.max(axis=0, initial=-np.inf) - math.log(len(SIGNALS))  # (3, N) -> (N,)
         crossed = np.flatnonzero(values >= self.log_threshold)
@@ -253,7 +262,8 @@ class DriftGuard:
     def _p_values(self, scores: Array) -> Array:
         """Smoothed conformal p-values (3, N) of the next scores; see the module's docstring."""
         n = scores.shape[1]
-        generator = np.random.PCG64(self.seed).advance(len(SIGNALS) * self._n_before)
+        n_before = self.n_seen + sum(reset.n_seen for reset in self.resets)  # numbers were drawn for them
+        generator = np.random.PCG64(self.seed).advance(len(SIGNALS) * n_before)
         u = 1 - np.random.Generator(generator).random((n, len(SIGNALS))).T  # in (0, 1]; input by input
         p = np.empty_like(scores)
         for signal, new in enumerate(scores):
@@ -265,11 +275,6 @@ class DriftGuard:
             n_ranked = self._calibration.shape[1] + self.n_seen + np.arange(1, n + 1)
             p[signal] = (stranger + u[signal] * (equal + 1)) / n_ranked
         return p
-
-    @property
-    def _n_before(self) -> int:
-        """Inputs that random numbers were drawn for, in all streams."""
-        return self.n_seen + sum(reset.n_seen for reset in self.resets)
 
     def reset(self, reason: str) -> None:
         """Start again with an empty stream, and remember why.
@@ -386,35 +391,16 @@ class DriftGuard:
         return guard
 
 
-def _known_decisions(clf: Any) -> Any:
-    """The points to compare with, as they are decided now: the certification set, else the calibration set."""
-    try:
-        model = clf.model_
-    except NotFittedError:
-        raise
-    except AttributeError as error:
-        raise InvalidTypeError(
-            f"'clf' of DriftGuard.from_classifier must be an SDMClassifier. Got {type(clf).__name__}; an ensemble has "
-            "no calibration set of its own, so make the guard from one of its rounds."
-        ) from error
-    certification = getattr(clf, "certification_", None)
-    if certification is not None:
-        return certification
-    return model.decide_encoded(model.calibration.points) if model.outdated else model.calibration
-
-
 def _strangeness(signals: Mapping[str, Any], caller: str) -> Array:
     """Nearest distance, confidence and similarity as scores (3, N), float64: large is strange."""
     columns: list[Array] = []
     for name, value in signals.items():
         if value is None:
             raise InvalidTypeError(f"{caller} needs decisions of an SDM estimator. Got some without {name!r}.")
-        tensor = as_tensor(value, name, caller)
-        check_shape(tensor, (None,), name, caller)
-        scores = tensor.detach().cpu().double()
+        scores = as_tensor(value, name, caller, shape=(None,)).detach().cpu().double()
         # A distance, the first of the three, may be beyond float32, or infinite to an empty support: it has a rank.
         check_finite(scores if columns else scores.clamp(max=1.0), name, caller)
-        check_same_length(len(columns[0]) if columns else len(tensor), tensor, name, caller)
+        check_same_length(len(columns[0]) if columns else len(scores), scores, name, caller)
         columns.append(scores.numpy())
     distance, confidence, similarity = columns
     return np.stack([distance, -confidence, (similarity == 0).astype(float)])
@@ -475,27 +461,26 @@ def _log_add(a: float, b: float) -> float:
     return max(a, b) + math.log1p(math.exp(-abs(a - b)))
 
 
-def _bet(p: Array, n_seen: int, bets: Array, log_bets: Array, log_martingales: Array) -> None:
+def _bet(p: Array, n_seen: int, log_bets: Array, log_martingales: Array) -> None:
     """Play the p-values (3, N) of the inputs after ``n_seen``; writes the money on each bet (3, K) and log M_t (3, N).
 
     One input after the other, so that the rounding does not depend on the blocks.
     """
     if not has_loops():
-        _bet_plain(p, n_seen, bets, log_bets, log_martingales)
+        _bet_plain(p, n_seen, log_bets, log_martingales)
         return
     given = np.ascontiguousarray(p, dtype=np.float64)
-    call("play", given, *given.shape, n_seen, bets, len(bets), _HELD_BACK, log_bets, log_martingales)
+    call("play", given, *given.shape, n_seen, _BETS, len(_BETS), _HELD_BACK, log_bets, log_martingales)
 
 
-def _bet_plain(p: Array, n_seen: int, bets: Array, log_bets: Array, log_martingales: Array) -> None:
+def _bet_plain(p: Array, n_seen: int, log_bets: Array, log_martingales: Array) -> None:
     """The same in Python."""
     for i in range(p.shape[1]):
         reserve = _reserve(n_seen + i + 1)
-        log_stake = math.log((_reserve(n_seen + i) - reserve) / len(bets))  # log(w_t / K)
+        log_stake = math.log((_reserve(n_seen + i) - reserve) / len(_BETS))  # log(w_t / K)
         for signal in range(len(p)):
             x, log_total = p[signal, i], math.log(reserve)
-            for k in range(len(bets)):
-                a, b = bets[k]
+            for k, (a, b) in enumerate(_BETS):
                 f = _HELD_BACK + (1 - _HELD_BACK) * a * b * x ** (a - 1) * (1 - x) ** (b - 1)
                 log_bets[signal, k] = _log_add(log_bets[signal, k], log_stake) + math.log(f)
                 log_total = _log_add(log_total, log_bets[signal, k])

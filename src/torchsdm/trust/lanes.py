@@ -26,7 +26,7 @@ from torchsdm.core import Familiarity, HighReliabilityRegion, SDMDecisions, log_
 from torchsdm.settings import LANES
 from torchsdm.trust.certificate import Certificate, ScoredSample
 from torchsdm.validation import Array
-from torchsdm.wording import REASONS, neighbours, reason, threshold_reason
+from torchsdm.wording import REASONS, neighbours, threshold_reason
 
 _RIDGE = 1.0  # of the weights of evidence in units of its standard deviation
 
@@ -196,19 +196,15 @@ class LaneRule:
         quantile = decisions.class_distance_quantile
         columns = (decisions.lane, decisions.similarity, quantile, decisions.predictions, y_hat)
         for row, (lane, q, d, label, c) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):  # type: ignore[union-attr]
-            if lane == UNFAMILIAR:
-                yield self._unfamiliar(decisions, row, q, d, label)
-                continue
-            yield f"{neighbours(q, lane != REVIEW)}; {self._verdict(decisions, row, label, c, lane)}"
-
-    @staticmethod
-    def _unfamiliar(decisions: SDMDecisions, row: int, q: int, d: float, label: object) -> str:
-        if decisions.background is not None and decisions.background[row]:
-            return reason("background")
-        if decisions.familiarity is not None:
-            familiarity = float(decisions.familiarity[row])
-            return reason("uncertain" if familiarity else "beyond", familiarity=familiarity, label=label)
-        return reason("alone" if not q else "far" if d else "beyond", nearer=1 - d, label=label)
+            if lane != UNFAMILIAR:
+                yield f"{neighbours(q, lane != REVIEW)}; {self._verdict(decisions, row, label, c, lane)}"
+            elif decisions.background is not None and decisions.background[row]:
+                yield REASONS["background"]
+            elif decisions.familiarity is not None:
+                familiarity = float(decisions.familiarity[row])
+                yield REASONS["uncertain" if familiarity else "beyond"].format(familiarity=familiarity, label=label)
+            else:
+                yield REASONS["alone" if not q else "far" if d else "beyond"].format(nearer=1 - d, label=label)
 
     def _verdict(self, decisions: SDMDecisions, row: int, label: object, c: int, lane: str) -> str:
         """How a decision stands to the rule that decided on it."""
@@ -216,18 +212,18 @@ class LaneRule:
             n_pooled = next((len(pool) - 1 for pool in self.certificate.pools if c in pool), 0)
             threshold, score = float(self.certificate.thresholds[c]), float(decisions.score[row])
             reaches = threshold_reason(score, threshold, label, n_pooled=n_pooled)
-            return reason("region too", reaches=reaches) if lane == TRUSTED else reaches
+            return REASONS["region too"].format(reaches=reaches) if lane == TRUSTED else reaches
         confidence, rescaled = float(decisions.confidence[row]), float(decisions.rescaled_similarity[row])
         if lane == TRUSTED:
-            return reason("region", rescaled=rescaled, confidence=confidence)
+            return REASONS["region"].format(rescaled=rescaled, confidence=confidence)
         if self.region is None:
-            return reason("rounds")
+            return REASONS["rounds"]
         if not self.region.found:
-            return reason("no rule", alpha=self.region.alpha)
+            return REASONS["no rule"].format(alpha=self.region.alpha)
         least = self.region.min_rescaled_similarity
         if rescaled < least:
-            return reason("outside", rescaled=rescaled, least=least)
-        return reason("unsure", confidence=confidence, least=float(self.region.thresholds[c]), label=label)
+            return REASONS["outside"].format(rescaled=rescaled, least=least)
+        return REASONS["unsure"].format(confidence=confidence, least=float(self.region.thresholds[c]), label=label)
 
 
 def demoted(decisions: SDMDecisions, is_calm: Array) -> SDMDecisions:

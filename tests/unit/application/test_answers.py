@@ -14,12 +14,10 @@ from torchsdm.application import SavedModel
 from torchsdm.application.answers import (
     answer_rows,
     decision_schema,
-    given_block,
-    ids_and_texts,
     rejected_row,
-    selected,
     with_rejected,
 )
+from torchsdm.application.requests import given_block, selected
 from torchsdm.data import BadRow, Place
 from torchsdm.errors import InvalidInputError
 
@@ -44,22 +42,26 @@ def test_exemplars_calibration_points_and_texts_are_given_as_asked(fitted, block
     whole = answer_rows(fitted, block, k=2, calibration=True, texts=True)
     assert whole == [
         {"id": name, "line": None, "text": text, **one.to_dict()}
-        for (name, text), one in zip(ids_and_texts(block), explanations, strict=True)
+        for name, text, one in zip(block.ids, block.texts, explanations, strict=True)
     ]
 
 
 def test_a_row_has_the_line_of_its_file(fitted, block):
-    places = [Place.of("line 4", 4), Place.of("b.jsonl line 9", 9), "row 3"]
+    places = [Place("line 4", 4), Place("b.jsonl line 9", 9), "row 3"]
     assert [row["line"] for row in answer_rows(fitted, replace(block, places=places))] == [4, 9, None]
     (like, *_) = answer_rows(fitted, block)
     assert rejected_row(BadRow(3, places[1], "no text", 3), like)["line"] == 9
 
 
-def test_inputs_without_ids_are_numbered_and_without_texts_have_none(insects):
-    assert ids_and_texts(LabelledStates(insects.fresh[:2], None)) == [(0, None), (1, None)]
-    named = LabelledStates(insects.fresh[:2], None, np.array([5, 6]), np.array(["x", "y"]))
-    assert ids_and_texts(named) == [(5, "x"), (6, "y")]
-    assert {type(name) for name, _ in ids_and_texts(named)} == {int}
+def test_inputs_without_ids_are_numbered_and_without_texts_have_none(fitted, insects):
+    def ids_and_texts(*columns):
+        rows = answer_rows(fitted, LabelledStates(insects.fresh[:2], None, *columns), texts=True)
+        return [(row["id"], row["text"]) for row in rows]
+
+    assert ids_and_texts() == [(0, None), (1, None)]
+    named = ids_and_texts(np.array([5, 6]), np.array(["x", "y"]))
+    assert named == [(5, "x"), (6, "y")]
+    assert {type(name) for name, _ in named} == {int}
 
 
 def test_inputs_given_in_memory(fitted, insects):
@@ -100,7 +102,8 @@ def blocks(read, sizes=(2, 3, 2)):
 def test_no_more_is_read_than_needed(only, first, expected, n_read):
     read = []
     found = list(selected(blocks(read), only, first))
-    assert [pair for one in found for pair in ids_and_texts(one)] == [(name, f"t{name}") for name in expected]
+    pairs = [pair for one in found for pair in zip(one.ids, one.texts, strict=True)]
+    assert pairs == [(name, f"t{name}") for name in expected]
     assert [value for one in found for value in one.hidden_states[:, 0]] == expected
     assert len(read) == n_read
 

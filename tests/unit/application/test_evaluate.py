@@ -10,7 +10,8 @@ import pytest
 import tiny_models
 from small import quietly, small_settings
 from torchsdm import HiddenStateExtractor, SDMClassifier, TaskPrompt
-from torchsdm.application import SavedModel, evaluate_model, read_training
+from torchsdm.application import SavedModel, evaluate_model
+from torchsdm.application.train import read_training
 from torchsdm.data import Columns, Documents
 from torchsdm.errors import InvalidInputError
 

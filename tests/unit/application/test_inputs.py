@@ -15,7 +15,8 @@ import pytest
 import tiny_models
 from small import small_settings
 from torchsdm import SDMClassifier, SDMTextClassifier
-from torchsdm.application import SavedModel, check_output, inputs, read_training
+from torchsdm.application import SavedModel, check_output, saved_model
+from torchsdm.application.train import read_training
 from torchsdm.data import Columns, Source
 from torchsdm.errors import InvalidInputError, TorchSDMError
 
@@ -107,7 +108,7 @@ BAD_STATES = {
 
 @pytest.mark.parametrize("kind", BAD_STATES)
 def test_states_that_cannot_be_used_are_named_by_their_row(kind, over_states, tmp_path, monkeypatch):
-    monkeypatch.setattr(inputs, "BLOCK", 7)  # rows are counted over all blocks
+    monkeypatch.setattr(saved_model, "BLOCK", 7)  # rows are counted over all blocks
     changed, expected = BAD_STATES[kind]
     path = tmp_path / "states.npz"
     np.savez(path, **{"hidden_states": STATES, "labels": LABELS, "ids": np.arange(N), **changed})

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from torchsdm.application.outputs import check_output, flat, write_rows
+from torchsdm.application.answers import check_output, flat, write_rows
 from torchsdm.errors import InvalidInputError, MissingExtraError
 
 FORMATS = [".jsonl", ".json", ".csv", ".tsv", ".parquet"]

@@ -12,7 +12,7 @@ import tiny_models
 from small import small_settings
 from torchsdm import DriftGuard, SDMClassifier
 from torchsdm.application import AnswerRequest, SavedModel, answer_requests
-from torchsdm.application import answers as answers_module
+from torchsdm.application import requests as requests_module
 from torchsdm.errors import BackboneError, InvalidInputError
 from torchsdm.estimators import SDMTextClassifier
 
@@ -147,13 +147,13 @@ def test_texts_that_are_read_together_are_answered_as_if_alone(reader):
 
 def test_a_bad_request_among_good_ones_is_found_by_reading_one_by_one(reader, monkeypatch):
     sizes = []
-    whole = answers_module.given_block
+    whole = requests_module.given_block
 
     def noted(saved, *, texts=None, **more):
         sizes.append(len(texts))
         return whole(saved, texts=texts, **more)
 
-    monkeypatch.setattr(answers_module, "given_block", noted)
+    monkeypatch.setattr(requests_module, "given_block", noted)
     answer_requests(reader, [of_texts("one film"), of_texts("two films", "three films")])
     assert sizes == [3]  # in one go
     sizes.clear()
@@ -168,6 +168,6 @@ def test_a_missing_language_model_is_no_request_s_fault(reader, monkeypatch):
         calls.append(1)
         raise BackboneError("gone")
 
-    monkeypatch.setattr(answers_module, "given_block", fail)
+    monkeypatch.setattr(requests_module, "given_block", fail)
     answers = answer_requests(reader, [of_texts("one"), of_texts("two"), of_texts("three")])
     assert [str(answer) for answer in answers] == ["gone"] * 3 and len(calls) == 1

@@ -84,10 +84,10 @@ def test_an_input_that_cannot_be_read_does_not_hold_up_the_others(queue, monkeyp
 
     whole = module.given_block
 
-    def fails_for_one(saved, *, texts, bad):
+    def fails_for_one(saved, *, texts, answers, bad):
         if any("beta" in text for text in texts):
             raise InvalidInputError("too long")
-        return whole(saved, texts=texts, bad=bad)
+        return whole(saved, texts=texts, answers=answers, bad=bad)
 
     monkeypatch.setattr(module, "given_block", fails_for_one)
     queue.put([{"text": "alpha was great"}, {"text": "beta was dull"}, {"text": "gamma was dull"}], "sent")

@@ -14,7 +14,8 @@ import pytest
 
 from small import small_settings
 from torchsdm import DriftGuard, SDMClassifier
-from torchsdm.application import SavedModel, inputs, remove_finished, score_blocks, scoring
+from torchsdm.application import SavedModel, saved_model, scoring
+from torchsdm.application.scoring import remove_finished, score_blocks
 from torchsdm.data import Columns
 from torchsdm.errors import CheckpointError, InvalidInputError
 
@@ -45,7 +46,7 @@ def here(monkeypatch):
             yield answer(piece)
 
     monkeypatch.setattr(scoring, "map_in_order", in_order)
-    monkeypatch.setattr(inputs, "BLOCK", 8)
+    monkeypatch.setattr(saved_model, "BLOCK", 8)
     return answered
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from torchsdm.arithmetic import _build, loops
-from torchsdm.core.region import best_candidates, best_candidates_plain
+from torchsdm.core.region import SortedPoints, best_candidates_plain
 from torchsdm.errors import InvalidInputError
 from torchsdm.matching import _tiles as tiles
 from torchsdm.matching.rows import RowIndex
@@ -129,7 +129,8 @@ def test_memory_that_is_not_there_is_an_error(monkeypatch):
         def find_first(self, *arguments):
             return -1
 
-    monkeypatch.setattr(loops, "library", Full)
+    loops.loops_in_use()  # is known before
+    monkeypatch.setattr(loops, "_load", lambda name: Full())
     with pytest.raises(MemoryError, match="No memory for 'find_first'"):
         loops.call("find_first", 1)
 
@@ -205,9 +206,10 @@ def test_candidates_are_those_of_the_plain_loop(n_classes):
         n = int(rng.integers(1, 80))
         q = np.sort(rng.integers(0, 12, n).astype(float))[::-1].copy()
         truth, labels = 0.5 + 0.6 * rng.random(n), rng.integers(0, n_classes, n)
-        arguments = q, truth, labels, rng.uniform(0.5, 0.9, n_classes), int(rng.integers(0, 4))
-        assert best_candidates(*arguments) == best_candidates_plain(*arguments)
-        found.add(best_candidates(*arguments)[0] > 0)
+        alphas, least = rng.uniform(0.5, 0.9, n_classes), int(rng.integers(0, 4))
+        got = SortedPoints(q, truth, labels, n_classes).best_candidates(tuple(alphas), least)
+        assert got == best_candidates_plain(q, truth, labels, alphas, least)
+        found.add(got[0] > 0)
     assert found == {True, False}
 
 
@@ -222,7 +224,7 @@ def test_the_guard_counts_and_bets_as_in_python():
         played = []
         for play in (guard._bet, guard._bet_plain):
             log_bets, log_martingales = np.full((3, len(guard._BETS)), -np.inf), np.empty((3, n))
-            play(p, 11, guard._BETS, log_bets, log_martingales)
+            play(p, 11, log_bets, log_martingales)
             played.append((log_bets.tolist(), log_martingales.tolist()))
         assert played[0] == played[1]  # to the bit
 

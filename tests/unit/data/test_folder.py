@@ -271,7 +271,7 @@ def test_the_arrays_of_each_block_are_those_of_the_whole(finished):
     whole = stored.arrays()["hidden_states"]
     assert np.array_equal(np.concatenate([block["hidden_states"] for block in blocks]), whole)
     assert [len(block) for block in stored.block_examples()] == [3, 3, 1]
-    assert [example["id"] for example in stored.examples()] == IDS
+    assert [example["id"] for examples in stored.block_examples() for example in examples] == IDS
 
 
 def test_blocks_of_an_unfinished_run_are_refused(unfinished):
@@ -524,7 +524,7 @@ def changed_origin(part, **values):
         ),
         (
             {"origin": changed_origin("prompt", label_words=ORIGIN.prompt.label_words[::-1])},
-            "a different prompt label_words: [['no', 'No'], ['yes', 'Yes']] then, [['yes', 'Yes'], ['no', 'No']] now",
+            "a different prompt label_words: (('no', 'No'), ('yes', 'Yes')) then, (('yes', 'Yes'), ('no', 'No')) now",
         ),
         ({"origin": changed_origin("prompt", use_chat=True)}, "a different prompt use_chat: False then, True now"),
         ({"origin": changed_origin("pooling", layer=2)}, "a different states layer: -1 then, 2 now"),

@@ -69,7 +69,7 @@ def test_all_of_it_is_in_the_support_and_none_elsewhere(clf):
     model = clf.model_
     names = [f"background:{number}" for number in range(80)]
     assert sorted(set(model.examples.ids()) & set(names)) == sorted(names)
-    assert not set(names) & {*model.calibration_examples.ids(), *model.certification.examples.ids()}
+    assert not set(names) & {*model.calibration.known.examples.ids(), *model.certification.examples.ids()}
     assert int(model.calibration.labels.max()) == int(model.certification.labels.max()) == 1
     assert (model.support.labels == 2).sum() == 80
     rows = np.concatenate([clf.training_rows_, clf.calibration_rows_, clf.certification_rows_])

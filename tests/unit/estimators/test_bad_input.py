@@ -355,7 +355,7 @@ def a_name(classifier):
 
 def another(classifier):
     """The id of a calibration point."""
-    return classifier.model_.calibration_examples.all()[0][0]
+    return classifier.model_.calibration.known.examples.all()[0][0]
 
 
 PAIR = ["ant", "bee"]

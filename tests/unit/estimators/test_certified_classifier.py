@@ -43,7 +43,7 @@ def test_the_parts_are_disjoint_and_the_whole(clf, data):
     assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(data[0])))
     assert len(clf.certification_rows_) == 300
     known = clf.model_
-    ids = [known.examples.ids(), known.calibration_examples.ids(), known.certification.examples.ids()]
+    ids = [known.examples.ids(), known.calibration.known.examples.ids(), known.certification.examples.ids()]
     assert [set(one) for one in ids] == [set(rows.tolist()) for rows in parts]
 
 

@@ -50,12 +50,12 @@ def test_every_training_point_calibrates_against_all_others(clf):
     exemplars, labels = clf.support_.exemplars.double(), clf.support_.labels
     known = model.calibration
     ratio = 1 / model.adaptor.output.weight[0, 0].item()
-    torch.testing.assert_close(known.points.exemplars[:, :3], ratio * known.logits)
-    assert torch.equal(known.points.exemplars[:, 3:], clf.support_.exemplars[:, 3:])
-    assert torch.equal(known.places, torch.arange(len(labels)))
+    torch.testing.assert_close(known.known.points.exemplars[:, :3], ratio * known.logits)
+    assert torch.equal(known.known.points.exemplars[:, 3:], clf.support_.exemplars[:, 3:])
+    assert torch.equal(known.known.places, torch.arange(len(labels)))
     assert torch.equal(clf.support_.predictions, known.predictions)
     for i in range(0, len(labels), 37):
-        distance = (exemplars - known.points.exemplars[i].double()).norm(dim=1)
+        distance = (exemplars - known.known.points.exemplars[i].double()).norm(dim=1)
         order = [j for j in torch.argsort(distance, stable=True).tolist() if j != i]
         c, q = int(known.predictions[i]), 0
         while q < len(order) and int(labels[order[q]]) == c == int(known.predictions[order[q]]):
@@ -98,7 +98,7 @@ def test_the_same_seed_gives_the_same_model_and_saves_it(clf, tmp_path):
     clf.save(tmp_path / "model")
     loaded = SDMClassifier.load(tmp_path / "model")
     assert loaded.decide(X).to_dicts() == clf.decide(X).to_dicts()
-    assert torch.equal(loaded.model_.calibration.places, clf.model_.calibration.places)
+    assert torch.equal(loaded.model_.calibration.known.places, clf.model_.calibration.known.places)
     assert loaded.is_cross_fitted_ and loaded.training == "linear"
 
 
@@ -116,9 +116,9 @@ def test_recalibrating_after_updates_matches_each_point_without_itself(tmp_path)
     assert torch.equal(now.similarity, loaded.model_.calibration.similarity) and not torch.equal(now.similarity, known)
     exemplars = clf.support_.exemplars.double()
     for i in (0, 1, 6, 100):
-        distance = (exemplars - now.points.exemplars[i].double()).norm(dim=1)
-        if now.places[i] >= 0:
-            distance[now.places[i]] = torch.inf
+        distance = (exemplars - now.known.points.exemplars[i].double()).norm(dim=1)
+        if now.known.places[i] >= 0:
+            distance[now.known.places[i]] = torch.inf
         assert float(now.nearest_distance[i]) == pytest.approx(float(distance.min()), rel=1e-6)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import threading
 import time
 import warnings
@@ -17,7 +18,7 @@ from torchsdm import DriftGuard, LabelledStates, SDMClassifier, SDMEnsemble
 from torchsdm.core import Encoded
 from torchsdm.errors import CertificateWarning, DataWarning, InvalidInputError, InvalidTypeError
 from torchsdm.estimators._data import keep_apart
-from torchsdm.model import Calibration, Examples
+from torchsdm.model import Calibration, EncodedPoints, Examples
 
 NAMES = np.array(["ant", "bee"])
 draw = partial(two_groups, names=NAMES, wrong=0.02)
@@ -74,13 +75,14 @@ def test_added_calibration_points_are_used_by_recalibrate_alone(clf):
     known = clf.model_.calibration
     added = Encoded.of(*clf.model_.adaptor.encode_exactly(torch.from_numpy(MORE[0])), n_classes=2)
     numbers = torch.from_numpy(np.searchsorted(NAMES, MORE[1]))
-    points, labels = Encoded.concatenate([before.points, added]), torch.cat([before.labels, numbers])
-    expected = Calibration.of(points, labels, clf.support_, [0.85], 0)
+    expected = Calibration.of(
+        before.known.with_added(EncodedPoints(added, numbers, Examples.of(NEW))), clf.support_, [0.85], 0
+    )
     for name in ("labels", "nearest_distance", "rescaled_similarity"):
         assert torch.equal(getattr(known, name), getattr(expected, name)), name
     assert known.regions[0].min_rescaled_similarity == expected.regions[0].min_rescaled_similarity
     assert clf.decide(FRESH).certified.any() and clf.certificate_.looks == 2
-    assert clf.model_.calibration_examples.ids()[-60:] == NEW and not clf.model_.outdated
+    assert clf.model_.calibration.known.examples.ids()[-60:] == NEW and not clf.model_.outdated
 
 
 def test_a_calibration_point_added_and_removed_leaves_the_same_answers(clf):
@@ -185,7 +187,9 @@ def test_a_failed_call_changes_nothing(clf):
 
 def test_an_id_that_two_sets_of_an_earlier_model_share_is_refused(clf):
     model = copy.copy(clf.model_)
-    model.calibration_examples = model.calibration_examples.with_added(model.examples.take([0]))
+    known = model.calibration.known
+    known = dataclasses.replace(known, examples=known.examples.with_added(model.examples.take([0])))
+    model.calibration = dataclasses.replace(model.calibration, known=known)
     clf.models_ = (model,)
     with pytest.raises(InvalidInputError, match="names a point of the support set and one of the calibration set"):
         clf.remove([names_of(clf, "support")[0]])

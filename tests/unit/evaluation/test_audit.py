@@ -125,9 +125,9 @@ def test_no_table_has_all_rows_and_classes(overlapping, monkeypatch):
     n_classes = len(audit.classes)
     monkeypatch.setattr(audit_module, "_VALUES_AT_ONCE", 7 * n_classes)
     blocks = list(audit._witnesses.heard())
-    assert {table.shape[1] for one in blocks for table in (one.log_p, one.votes, one.log_evidence)} == {n_classes}
-    assert max(len(one.votes) for one in blocks) == 7
-    assert sorted(row for one in blocks for row in one.rows.tolist()) == list(range(len(audit.rows)))
+    assert {table.shape[1] for _, *tables in blocks for table in tables} == {n_classes}
+    assert max(len(votes) for _, _, votes, _ in blocks) == 7
+    assert sorted(row for rows, *_ in blocks for row in rows.tolist()) == list(range(len(audit.rows)))
 
 
 @pytest.mark.parametrize("row", [3, 20, 101])

@@ -438,7 +438,7 @@ def test_risk_coverage_refuses_what_does_not_fit_together():
     second, _ = decisions_of([0.9, 0.8], [True, False], alphas=(0.8,))
     with pytest.raises(InvalidInputError, match=r"'alpha' of .* must be given .* Got 0.9, 0.8"):
         RiskCoverageDisplay.from_predictions({"a": first, "b": second}, y)
-    with pytest.raises(InvalidInputError, match=r"one of the decisions' own, 0.9. Got 0.95"):
+    with pytest.raises(InvalidInputError, match=r"one of those requested, 0.9. Got 0.95"):
         RiskCoverageDisplay.from_predictions(first, y, alpha=0.95)
     with pytest.raises(InvalidInputError, match="those of at least one estimator"):
         RiskCoverageDisplay.from_predictions({}, y)
@@ -559,7 +559,7 @@ def test_history_is_drawn_round_by_round_with_the_chosen_epoch(fitted):
 
 def test_history_of_one_epoch_and_of_none():
     values = dict.fromkeys(EpochRecord.__dataclass_fields__, 0.5)
-    one = TrainingHistoryDisplay.from_history(History([EpochRecord(**values | {"round": 0, "epoch": 1})])).plot()
+    one = TrainingHistoryDisplay.from_history(History((EpochRecord(**values | {"round": 0, "epoch": 1}),))).plot()
     assert one.chosen == 0 and one.axes_[0].lines[0].get_marker() == "."
     none = TrainingHistoryDisplay.from_history(History()).plot()
     none.figure_.canvas.draw()

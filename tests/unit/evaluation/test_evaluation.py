@@ -25,11 +25,10 @@ from torchsdm.baselines.vbll import VBLLLearner
 from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError
 from torchsdm.evaluation import AlphaDisplay, RiskCoverageDisplay
-from torchsdm.evaluation._report_contents import _of_alphas, pictures
 from torchsdm.evaluation.entrants import GROUPS, Entrant, classifier_entrants, paper_entrants
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.metrics import aurc, ood_auroc, possible_label_errors
-from torchsdm.evaluation.report import MAX_TEXT, _admitted, render_report, write_report
+from torchsdm.evaluation.report import MAX_TEXT, _admitted, _of_alphas, displays_of, render_report, write_report
 from torchsdm.evaluation.tables import UNLISTED, Basis, EstimatorKey, Rule, share_text
 from torchsdm.model.model import SDMModel
 from torchsdm.training.data import TrainingData, TrainingSettings, split_of_round
@@ -803,7 +802,7 @@ def test_a_page_of_several_alphas_half_precision_and_dollars(monkeypatch):
     data = LabelledStates(torch.from_numpy(TEST.X).bfloat16(), names[TEST.y])
     rule = SDMRule(several).fit()
     evaluation = Evaluation([Entrant("m $x$", "r", rule)], {"d $y$": data}, 0.95)
-    monkeypatch.setattr("torchsdm.evaluation._report_contents._PICTURE_ROWS", 100)
+    monkeypatch.setattr("torchsdm.evaluation.report._PICTURE_ROWS", 100)
     text = Page(render_report(evaluation, several, title="t")).text
     decisions = rule.decide(data.hidden_states).at(0.95)
     wrong = int((decisions.admitted & (decisions.predictions != names[TEST.y])).sum())
@@ -921,7 +920,7 @@ def test_entrants_of_the_same_name_each_have_a_curve(classifier):
     rules = [SDMRule(classifier, rule).fit() for rule in ("softmax", "sdm", "region")]
     entrants = [Entrant("m", name, rule) for name, rule in zip(("same", "same", "other"), rules, strict=True)]
     evaluation = Evaluation(entrants, {"inside": labelled(TEST)}, 0.9)
-    _, display = next(pictures(evaluation, classifier, "inside", classifier.decide(TEST.X)))
+    _, display = next(displays_of(evaluation, classifier, "inside", classifier.decide(TEST.X)))
     assert [curve.name for curve in display.curves] == ["m, same (1)", "m, same (2)", "m, other"]
 
 

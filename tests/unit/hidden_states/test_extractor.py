@@ -452,8 +452,8 @@ def test_label_logits_are_in_the_order_of_the_prompt():
 def test_a_decoder_is_asked_at_three_quarters_of_its_depth(n_layers, layer, monkeypatch):
     monkeypatch.setattr(Backbone, "n_layers", n_layers)
     made, encoder = extractor("phi3", PROMPT), extractor("bert")
-    assert made._layer_of(made.backbone) == layer
-    assert encoder._layer_of(encoder.backbone) == -1
+    assert made.origin().pooling.layer == layer
+    assert encoder.origin().pooling.layer == -1
 
 
 def test_the_default_layer_is_the_one_in_the_origin():

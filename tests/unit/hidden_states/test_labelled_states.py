@@ -494,9 +494,9 @@ def test_the_remaining_time_is_that_of_documents_extracted_now(cache, monkeypatc
     cache().states(documents[: 2 * BLOCK])  # stored from now on
     clock, screen, original = Clock(monkeypatch), open_terminal(monkeypatch), Extraction._batch
 
-    def batch(self, sequences):
+    def batch(self, sequences, beginning):
         clock.now += 10 * len(sequences)
-        return original(self, sequences)
+        return original(self, sequences, beginning)
 
     monkeypatch.setattr(Extraction, "_batch", batch)
     cache(verbose=True).states(documents)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -16,7 +18,7 @@ from tiny_models import (
     wordpiece_tokenizer,
 )
 from torchsdm import TaskPrompt
-from torchsdm.data import Document, Unreadable
+from torchsdm.data import Document
 from torchsdm.errors import InvalidInputError
 from torchsdm.hidden_states._tokens import PromptEncoder, join_spans, split_spans
 from torchsdm.hidden_states.prompts import PROMPTS
@@ -126,7 +128,8 @@ def test_an_answer_that_is_missing_is_refused_with_its_place():
 def test_a_document_has_the_same_tokens_in_any_company(tokenizer):
     documents = [Document(text, number) for number, text in enumerate(DOCUMENTS)]
     together = encoder(tokenizer, "It is: {document}!").encode(documents)
-    assert together == [encode(tokenizer, "It is: {document}!", text) for text in DOCUMENTS]
+    alone = (encode(tokenizer, "It is: {document}!", text) for text in DOCUMENTS)
+    assert together == [replace(one, document=document) for one, document in zip(alone, documents, strict=True)]
     assert together == encoder(tokenizer, "It is: {document}!").encode(documents[::-1])[::-1]
 
 
@@ -466,7 +469,9 @@ def test_a_label_word_that_begins_another_is_refused():
 
 
 def problems(made, documents):
-    return [str(one) if isinstance(one, Unreadable) else None for one in made.attempt(documents)]
+    bad = {}
+    made.encode([replace(one, number=number) for number, one in enumerate(documents)], bad)
+    return [bad[number].problem if number in bad else None for number in range(len(documents))]
 
 
 def test_texts_without_tokens_and_texts_that_cannot_fit_are_told():

@@ -14,12 +14,11 @@ import pytest
 import torch
 
 import reference
-from torchsdm.arithmetic import exact, loops
+from torchsdm.arithmetic import exact, has_coarse_products, loops
 from torchsdm.arithmetic.loops import has_loops
 from torchsdm.errors import InvalidInputError
 from torchsdm.matching import _tiles, mutual, search
 from torchsdm.matching._bounds import CentredPoints, Part
-from torchsdm.matching._coarse import has_coarse_products
 from torchsdm.matching._tiles import CHUNK, CHUNK_DOWN, Found
 from torchsdm.matching.mutual import match_self
 from torchsdm.matching.plain import match_plain, neighbors_plain

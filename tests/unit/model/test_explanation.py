@@ -72,7 +72,7 @@ def naive_partition(fitted, decision):
 
 
 def test_partition_is_that_of_the_naive_search(fitted, insects, explanations):
-    ids, texts = fitted.model_.calibration_examples.all()
+    ids, texts = fitted.model_.calibration.known.examples.all()
     calibration = fitted.model_.calibration
     sizes = set()
     for explanation in explanations:
@@ -92,7 +92,7 @@ def test_partition_is_that_of_the_naive_search(fitted, insects, explanations):
 
 
 def test_calibration_points_are_not_in_the_support(fitted):
-    assert not set(fitted.model_.calibration_examples.all()[0]) & set(fitted.model_.examples.all()[0])
+    assert not set(fitted.model_.calibration.known.examples.all()[0]) & set(fitted.model_.examples.all()[0])
 
 
 def test_an_empty_partition(fitted, insects):

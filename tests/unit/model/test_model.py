@@ -71,7 +71,7 @@ def test_examples_on_disk_are_as_good(fitted, insects, tmp_path):
     loaded = SDMClassifier.load(tmp_path / "model")
     for here, there in (
         (fitted.model_.examples, loaded.model_.examples),
-        (fitted.model_.calibration_examples, loaded.model_.calibration_examples),
+        (fitted.model_.calibration.known.examples, loaded.model_.calibration.known.examples),
     ):
         assert there.all() == here.all()
         assert there.rows([5, 0]) == here.rows([5, 0])
@@ -108,7 +108,7 @@ def naive_calibration(model):
     logits, labels = calibration.logits.tolist(), calibration.labels.tolist()
     predictions = [row.index(max(row)) for row in logits]
     matches = reference.match(
-        calibration.points.exemplars.tolist(),
+        calibration.known.points.exemplars.tolist(),
         predictions,
         support.exemplars.tolist(),
         support.labels.tolist(),
@@ -188,7 +188,7 @@ def test_support_and_calibration_are_encoded_as_decisions_are(fitted, insects):
     model = fitted.model_
     for points, labels, examples in (
         (model.support.exemplars, model.support.labels, model.examples),
-        (model.calibration.points.exemplars, model.calibration.labels, model.calibration_examples),
+        (model.calibration.known.points.exemplars, model.calibration.labels, model.calibration.known.examples),
     ):
         rows = [insects.ids.index(name) for name in examples.all()[0]]
         exemplars, _ = model.adaptor.encode_exactly(torch.from_numpy(insects.X[rows]))
@@ -253,7 +253,7 @@ def test_recalibration_after_updates_is_calibration_against_the_new_support(fitt
     fresh = SupportSet(model.support.exemplars, model.support.labels, model.support.predictions)
     known = model.calibration
     with quiet():
-        anew = Calibration.of(known.points, known.labels, fresh, [0.9, 0.8], 0)
+        anew = Calibration.of(known.known, fresh, [0.9, 0.8], 0)
     for field in dataclasses.fields(anew):
         if isinstance(getattr(anew, field.name), torch.Tensor):
             assert torch.equal(getattr(anew, field.name), getattr(known, field.name)), field.name
@@ -304,7 +304,7 @@ def test_numbers_of_added_points_are_free_in_the_calibration_set_too(insects):
             classifier.fit(insects.X[:40], insects.y[:40])
             classifier.add_exemplars(insects.X[40:42], insects.y[40:42])
             model = classifier.model_
-            assert not set(model.examples.all()[0]) & set(model.calibration_examples.all()[0])
+            assert not set(model.examples.all()[0]) & set(model.calibration.known.examples.all()[0])
 
 
 def test_a_loaded_model_still_explains_after_an_update_was_saved_over_it(fitted, insects, tmp_path):

@@ -24,7 +24,7 @@ def record(number, epoch, loss):
 @pytest.fixture
 def history():
     losses = {(0, 1): 0.9, (0, 2): 0.5, (0, 3): 0.7, (1, 1): 0.8, (1, 2): 0.25, (1, 3): 0.25}
-    return History(record(*place, loss) for place, loss in losses.items())
+    return History(tuple(record(*place, loss) for place, loss in losses.items()))
 
 
 def test_records_keep_their_order(history):

@@ -12,7 +12,7 @@ from torchsdm.core import Decisions, SDMDecisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError, NotFittedError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier
 from torchsdm.labels import LabelCodes
-from torchsdm.validation import Array, check_alpha, check_label_array, check_same_length
+from torchsdm.validation import Array, check_label_array, check_same_length
 
 
 class Compared(NamedTuple):
@@ -40,12 +40,15 @@ def some_rows(n: int, most: int) -> Array:
     return np.arange(n) if n <= most else np.sort(np.random.default_rng(0).choice(n, most, replace=False))
 
 
+def check_type(value: Any, kind: type, name: str, caller: str, what: str) -> None:
+    """Require a value of a type."""
+    if not isinstance(value, kind):
+        raise InvalidTypeError(f"'{name}' of {caller} must be {what}. Got {type(value).__name__}.")
+
+
 def check_decisions(decisions: Any, caller: str) -> None:
     """Require decisions on at least one input."""
-    if not isinstance(decisions, Decisions):
-        raise InvalidTypeError(
-            f"'decisions' of {caller} must be Decisions, as returned by decide. Got {type(decisions).__name__}."
-        )
+    check_type(decisions, Decisions, "decisions", caller, "Decisions, as returned by decide")
     if len(decisions) == 0:
         raise InvalidInputError(f"'decisions' of {caller} must have at least one input. Got none.")
 
@@ -85,16 +88,6 @@ def sdm_classifier(estimator: Any, caller: str) -> SDMClassifier:
     )
 
 
-def admission(decisions: Decisions, alpha: float | None, caller: str) -> tuple[float, Array]:
-    """An alpha of the decisions, by default the smallest, and which inputs are admitted at it (N,)."""
-    value = float(decisions.alphas[0]) if alpha is None else check_alpha(alpha, caller)
-    columns = np.flatnonzero(np.isclose(decisions.alphas, value, rtol=0, atol=1e-9))
-    if len(columns) == 0:
-        known = ", ".join(f"{known:g}" for known in decisions.alphas)
-        raise InvalidInputError(f"'alpha' of {caller} must be one of the decisions' own, {known}. Got {value:g}.")
-    return float(decisions.alphas[columns[0]]), decisions.at(value).admitted
-
-
 # The palette of Okabe and Ito, which colour-blind readers can tell apart, without yellow, which vanishes on white.
 BLACK = "#000000"
 GREY = "#6e6e6e"
@@ -116,7 +109,7 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # their number is coprime to the
 
 @dataclass(eq=False, repr=False)
 class Display:
-    """Arrays, and how they are drawn."""
+    """Arrays, and how they are drawn; the fields here are what ``plot`` drew on."""
 
     ax_: Any = field(init=False)
     axes_: Any = field(init=False)
@@ -132,8 +125,7 @@ class Display:
             raise MissingExtraError("matplotlib", "report", caller) from error
         if ax is None:
             _, ax = plt.subplots(figsize=size, layout="constrained")
-        elif not isinstance(ax, Axes):
-            raise InvalidTypeError(f"'ax' of {caller} must be matplotlib axes or None. Got {type(ax).__name__}.")
+        check_type(ax, Axes, "ax", caller, "matplotlib axes or None")
         self.ax_, self.figure_ = ax, ax.figure
         return ax
 

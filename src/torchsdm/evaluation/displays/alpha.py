@@ -28,29 +28,18 @@ class AlphaDisplay(Display):
     For SDM, admitted by the paper's region of each alpha; a certificate has one alpha.
     A smaller alpha need not admit more: it never raises q'_min, but takes psi at a higher quantile (Algorithm 1).
     Choosing alpha by this plot uses up the labelled inputs: they no longer tell how it will do on new ones.
-
-    Attributes
-    ----------
-    alphas : (A,)
-        Ascending.
-    admitted_share : (A,)
-        Share of all inputs that is admitted.
-    marginal_accuracy : (A,)
-        Share of admitted inputs that are correct; NaN where nothing is admitted.
-    class_accuracy : (A, C)
-        The same for each true class; NaN where nothing of the class is admitted.
-    lowest_class_accuracy : (A,)
-        The smallest over the classes with admitted inputs; NaN where nothing is admitted.
-    classes : (C,)
-    ax_, axes_, figure_
-        What ``plot`` drew on: the frame, and in it the panels of the accuracies and of the admitted share.
     """
 
     alphas: Array
+    """Ascending (A,)."""
     admitted_share: Array
+    """Share of all inputs that is admitted (A,)."""
     marginal_accuracy: Array
+    """Share of admitted inputs that are correct (A,); NaN where nothing is admitted."""
     class_accuracy: Array
+    """The same for each true class, (A, C); NaN where nothing of the class is admitted."""
     lowest_class_accuracy: Array
+    """The smallest over the classes with admitted inputs (A,); NaN where nothing is admitted."""
     classes: Array
 
     @classmethod
@@ -121,33 +110,23 @@ class AlphaDisplay(Display):
     def plot(self, ax: Any = None) -> AlphaDisplay:
         """Draw the accuracies and below them the admitted share, in a new figure or in place of the given axes."""
         strip, panels = self._panels(ax, (6, 4.5), 2, height_ratios=(3, 2))
-        self._plot_accuracy(panels[0])
-        self._plot_share(panels[1])
+        accuracy, share = panels
+        every = max(1, len(self.alphas) // 10)
+        style = {"color": drawing.VERMILLION, "markersize": 8, "markerfacecolor": "none", "markevery": every}
+        accuracy.plot(self.alphas, self.lowest_class_accuracy, "s--", label="lowest of any class", **style)
+        style = {"color": drawing.BLUE, "markersize": 4, "markevery": every}
+        accuracy.plot(self.alphas, self.marginal_accuracy, "o-", label="all admitted", **style)
+        ends = self.alphas[[0, -1]]
+        accuracy.plot(ends, ends, color=drawing.GREY, linewidth=1, linestyle=":", label="target: accuracy = α")
+        if np.isnan(self.marginal_accuracy).all():
+            drawing.say(accuracy, "nothing admitted at any α", height=0.9)
+        accuracy.set_ylim(max(-0.02, np.nanmin([*self.lowest_class_accuracy, self.alphas[0]]) - 0.05), 1.02)
+        accuracy.set_ylabel("accuracy of admitted")
+        share.plot(self.alphas, self.admitted_share, "^-", color=drawing.GREEN, markersize=5, markevery=every)
+        share.set(ylim=(-0.02, 1.02), xlabel="α, the target accuracy", ylabel="share admitted")
         drawing.tidy(*panels)
         drawing.legend_above(strip, 3, panels[:1])
         return self
-
-    @property
-    def _markers(self) -> dict[str, Any]:
-        return {"markevery": max(1, len(self.alphas) // 10)}
-
-    def _plot_accuracy(self, ax: Any) -> None:
-        lowest = {"color": drawing.VERMILLION, "markersize": 8, "markerfacecolor": "none", **self._markers}
-        ax.plot(self.alphas, self.lowest_class_accuracy, "s--", label="lowest of any class", **lowest)
-        every = {"color": drawing.BLUE, "markersize": 4, **self._markers}
-        ax.plot(self.alphas, self.marginal_accuracy, "o-", label="all admitted", **every)
-        ends = np.array([self.alphas[0], self.alphas[-1]])
-        ax.plot(ends, ends, color=drawing.GREY, linewidth=1, linestyle=":", label="target: accuracy = α")
-        if np.isnan(self.marginal_accuracy).all():
-            drawing.say(ax, "nothing admitted at any α", height=0.9)
-        ax.set_ylim(max(-0.02, np.nanmin([*self.lowest_class_accuracy, self.alphas[0]]) - 0.05), 1.02)
-        ax.set_ylabel("accuracy of admitted")
-
-    def _plot_share(self, ax: Any) -> None:
-        ax.plot(self.alphas, self.admitted_share, "^-", color=drawing.GREEN, markersize=5, **self._markers)
-        ax.set_ylim(-0.02, 1.02)
-        ax.set_xlabel("α, the target accuracy")
-        ax.set_ylabel("share admitted")
 
 
 def _share(part: Array, whole: Array) -> Array:
@@ -162,28 +141,20 @@ class CostDisplay(Display):
 
     Where the model has a certificate, its alpha and the share of the certification sample that it admits are marked:
     the one point that was tested.
-
-    Attributes
-    ----------
-    alphas, admitted_share, error_share, chance : (A,)
-        The curve: admitted inputs, and admitted and wrong ones, as shares of all; and the chance of a certificate.
-    costs : (A,) or None
-        Expected cost per input; None without prices.
-    choice : AlphaChoice or None
-        With prices: the alpha of least cost, and what reviewing or admitting everything costs.
-    certified : (float, float) or None
-        alpha of the certificate and the share that it admits of the certification sample.
-    ax_, axes_, figure_
-        What ``plot`` drew on: the frame, and in it the panels of the shares and, with prices, of the costs.
     """
 
     alphas: Array
     admitted_share: Array
     error_share: Array
+    """Admitted inputs, and admitted and wrong ones, as shares of all (A,)."""
     chance: Array
+    """The chance of a certificate (A,)."""
     costs: Array | None = None
+    """Expected cost per input (A,); None without prices."""
     choice: AlphaChoice | None = None
+    """With prices: the alpha of least cost, and what reviewing or admitting everything costs."""
     certified: tuple[float, float] | None = None
+    """alpha of the certificate and the share that it admits of the certification sample."""
 
     @classmethod
     def from_estimator(

@@ -8,9 +8,16 @@ from typing import Any
 import numpy as np
 
 from torchsdm.core import ClassEcdfs, Decisions
-from torchsdm.errors import InvalidInputError, InvalidTypeError
+from torchsdm.errors import InvalidInputError
 from torchsdm.evaluation.displays import _drawing as drawing
-from torchsdm.evaluation.displays._drawing import Display, check_decisions, check_sdm_decisions, decide, sdm_classifier
+from torchsdm.evaluation.displays._drawing import (
+    Display,
+    check_decisions,
+    check_sdm_decisions,
+    check_type,
+    decide,
+    sdm_classifier,
+)
 from torchsdm.validation import Array
 
 _MOST_NAMED = 10  # classes that are told apart in the legend
@@ -26,39 +33,25 @@ class DistanceDisplay(Display):
 
     An input beyond the farthest calibration point of *some* class has d = 0 and is rejected; one beyond the farthest of
     *all* classes is also unlike anything in the calibration set.
-
-    Attributes
-    ----------
-    classes : (C,)
-    calibration_distances : tuple of (n_c,)
-        Ascending, for each true class; empty if a class has no calibration point with q > 0.
-    distances : (N,)
-        Of the inputs, ascending.
-    similar_distances : (n,)
-        Of the inputs with q > 0, ascending.
-    largest_distance : float
-        Of all calibration points; NaN if there are none.
-    rejection_distance : float
-        Beyond it d = 0: the smallest of the classes' largest distances; NaN if a class has none, so that d is always 0.
-    share_beyond : float
-        Share of inputs beyond ``largest_distance``; 1 if there is none.
-    share_rejected : float
-        Share of inputs with d = 0: beyond the farthest calibration point of some class.
-    name : str
-        Of the inputs.
-    ax_, figure_
-        What ``plot`` drew on.
     """
 
     classes: Array
     calibration_distances: tuple[Array, ...]
+    """Ascending, for each true class; empty if a class has no calibration point with q > 0."""
     distances: Array
+    """Of the inputs (N,), ascending."""
     similar_distances: Array
+    """Of the inputs with q > 0, ascending."""
     largest_distance: float
+    """Of all calibration points; NaN if there are none."""
     rejection_distance: float
+    """Beyond it d = 0: the smallest of the classes' largest; NaN if a class has none, so that d is always 0."""
     share_beyond: float
+    """Share of inputs beyond ``largest_distance``; 1 if there is none."""
     share_rejected: float
+    """Share of inputs with d = 0: beyond the farthest calibration point of some class."""
     name: str
+    """Of the inputs."""
 
     @classmethod
     def from_estimator(cls, estimator: Any, X: Any, y: Any = None, *, name: str = "test set") -> DistanceDisplay:
@@ -89,8 +82,7 @@ class DistanceDisplay(Display):
         decisions = check_sdm_decisions(decisions, caller)
         distances = decisions.nearest_distance.astype(np.float64)
         similar = decisions.similarity > 0
-        if not isinstance(ecdfs, ClassEcdfs):
-            raise InvalidTypeError(f"'ecdfs' of {caller} must be ClassEcdfs. Got {type(ecdfs).__name__}.")
+        check_type(ecdfs, ClassEcdfs, "ecdfs", caller, "ClassEcdfs")
         if ecdfs.n_classes != len(decisions.classes):
             raise InvalidInputError(
                 f"'ecdfs' of {caller} must have the {len(decisions.classes)} classes of the decisions. "
@@ -141,22 +133,20 @@ class DistanceDisplay(Display):
         return self
 
     def _plot_calibration(self, ax: Any) -> None:
-        each_named = len(self.classes) <= _MOST_NAMED
-        first = True
+        if len(self.classes) > _MOST_NAMED:
+            together: dict[str, Any] = {"color": drawing.GREY, "linewidth": 0.8, "alpha": 0.6}
+            together["label"] = f"each of {len(self.classes)} classes"
+            for values in filter(len, self.calibration_distances):
+                ax.ecdf(values, **together)
+                together["label"] = None
+            return
         for position, (label, values) in enumerate(zip(self.classes, self.calibration_distances, strict=True)):
-            if each_named:
-                options = drawing.series_style(position) | {"linewidth": 1.2, "markersize": 4, "markevery": (0.1, 0.2)}
-                options["label"] = (
-                    f"class {drawing.shown(label)}" if len(values) else f"class {drawing.shown(label)}: no points"
-                )
-            else:
-                options = {"color": drawing.GREY, "linewidth": 0.8, "alpha": 0.6}
-                options["label"] = f"each of {len(self.classes)} classes" if first else None
+            style = drawing.series_style(position) | {"linewidth": 1.2, "markersize": 4, "markevery": (0.1, 0.2)}
+            name = f"class {drawing.shown(label)}"
             if len(values):
-                ax.ecdf(values, **options)
-                first = False
-            elif each_named:
-                ax.plot([], [], **options)
+                ax.ecdf(values, label=name, **style)
+            else:
+                ax.plot([], [], label=f"{name}: no points", **style)
 
     def _scale(self, ax: Any) -> None:
         """A logarithmic axis if inputs are so far away that a linear one would squeeze the eCDFs into a line."""

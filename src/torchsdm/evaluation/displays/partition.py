@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from torchsdm.core import Decisions, HighReliabilityRegion
-from torchsdm.errors import InvalidInputError, InvalidTypeError
+from torchsdm.errors import InvalidInputError
 from torchsdm.evaluation.displays import _drawing as drawing
 from torchsdm.evaluation.displays._drawing import (
     Display,
     check_sdm_decisions,
+    check_type,
     compare,
     decide,
     sdm_classifier,
@@ -33,45 +34,29 @@ class PartitionDisplay(Display):
     A panel shades the area where predictions of *its* class are admitted: q' at least q'_min, confidence at least psi
     of the class (Eq. 9). A wrong prediction is of another class and has that class's threshold, so it may be admitted
     outside the shaded area or rejected inside it; wrong ones that are admitted have their own marker.
-
-    Attributes
-    ----------
-    rescaled_similarity, confidence : (N,)
-    labels : (N,)
-        True class numbers.
-    correct, admitted : (N,)
-    classes : (C,)
-    alpha : float
-    min_rescaled_similarity : float
-        q'_min; infinite if there is no region.
-    thresholds : (C,)
-        psi.
-    similarity_edges : (B + 1,)
-        Bins of q': one around 0, then a logarithmic scale from 1; there is no q' between 0 and 1.
-    similarity_counts : (C, 2, B)
-        Correct and wrong points of each class in each bin.
-    confidence_edges, confidence_counts
-        The same for the confidence; the bins are narrower near 1.
-    ax_, axes_, figure_
-        What ``plot`` drew on: the frame, and the panels (C,) in it.
-    drawn_
-        Rows of the points that ``plot`` drew.
     """
 
     rescaled_similarity: Array
     confidence: Array
     labels: Array
+    """True class numbers (N,)."""
     correct: Array
     admitted: Array
     classes: Array
     alpha: float
     min_rescaled_similarity: float
+    """q'_min; infinite if there is no region."""
     thresholds: Array
+    """psi (C,)."""
     similarity_edges: Array
+    """Bins of q' (B + 1,): one around 0, then a logarithmic scale from 1; there is no q' between 0 and 1."""
     similarity_counts: Array
+    """Correct and wrong points of each class in each bin, (C, 2, B)."""
     confidence_edges: Array
     confidence_counts: Array
+    """The same for the confidence; the bins are narrower near 1."""
     drawn_: Any = field(init=False)
+    """Rows of the points that ``plot`` drew."""
 
     @classmethod
     def from_estimator(cls, estimator: Any, X: Any, y: Any, *, alpha: float | None = None) -> PartitionDisplay:
@@ -104,11 +89,9 @@ class PartitionDisplay(Display):
         compared = compare(decisions, y, caller)
         q_rescaled = check_sdm_decisions(decisions, caller).rescaled_similarity
         n_classes = len(decisions.classes)
-        if not isinstance(region, HighReliabilityRegion):
-            raise InvalidTypeError(
-                f"'region' of {caller} must be a HighReliabilityRegion, such as classifier.region_. "
-                f"Got {type(region).__name__}."
-            )
+        check_type(
+            region, HighReliabilityRegion, "region", caller, "a HighReliabilityRegion, such as classifier.region_"
+        )
         if len(region.thresholds) != n_classes:
             raise InvalidInputError(
                 f"'region' of {caller} must have the {n_classes} classes of the decisions. "

@@ -17,41 +17,28 @@ from torchsdm.validation import Array, check_alpha, check_positive
 
 @dataclass(eq=False, repr=False)
 class ReliabilityDisplay(Display):
-    """Accuracy against confidence in bins of equal width, and in the single bin [alpha, 1] that matters most.
-
-    Attributes
-    ----------
-    edges : (B, 2)
-        The bins that contain inputs, each open on the left.
-    confidence, accuracy : (B,)
-        Mean confidence of a bin, and share of its predictions that are correct.
-    accuracy_lower, accuracy_upper : (B,)
-        Wilson's interval.
-    counts : (B,)
-        Inputs of each bin.
-    alpha : float
-    top_confidence, top_accuracy, top_accuracy_lower, top_accuracy_upper : float
-        The same for inputs with a confidence of at least alpha; NaN if there are none.
-    top_count : int
-    level : float
-        Of the intervals.
-    ax_, axes_, figure_
-        What ``plot`` drew on: the frame, and in it the panels of the accuracy and of the counts.
-    """
+    """Accuracy against confidence in bins of equal width, and in the single bin [alpha, 1] that matters most."""
 
     edges: Array
+    """The bins that contain inputs, (B, 2), each open on the left."""
     confidence: Array
+    """Mean confidence of each bin (B,)."""
     accuracy: Array
+    """Share of its predictions that are correct."""
     accuracy_lower: Array
     accuracy_upper: Array
+    """Wilson's interval."""
     counts: Array
+    """Inputs of each bin."""
     alpha: float
     top_confidence: float
     top_accuracy: float
     top_accuracy_lower: float
     top_accuracy_upper: float
+    """The same for inputs with a confidence of at least alpha; NaN if there are none."""
     top_count: int
     level: float
+    """Of the intervals."""
 
     @classmethod
     def from_estimator(
@@ -114,7 +101,11 @@ class ReliabilityDisplay(Display):
         """Draw accuracy against confidence and below it the counts, in a new figure or in place of the given axes."""
         strip, panels = self._panels(ax, (6, 4.5), 2, height_ratios=(3, 1))
         self._plot_accuracy(panels[0])
-        self._plot_counts(panels[1])
+        left, right = self.edges.T
+        style = {"color": drawing.BLUE, "edgecolor": "white", "linewidth": 0.8}
+        panels[1].bar(left, self.counts, right - left, align="edge", **style)
+        panels[1].set_yscale("log")
+        panels[1].set(ylim=(0.7, 2 * max(self.counts.max(), 5)), xlabel="confidence", ylabel="inputs")
         for panel in panels:
             panel.axvspan(self.alpha, 1, color=drawing.PALE, linewidth=0, zorder=0)
             panel.set_xlim(0, 1)
@@ -124,10 +115,8 @@ class ReliabilityDisplay(Display):
 
     def _plot_accuracy(self, ax: Any) -> None:
         ax.plot([0, 1], [0, 1], color=drawing.GREY, linewidth=1, linestyle="--", label="accuracy = confidence")
-        width, bars = (
-            self.edges[0, 1] - self.edges[0, 0],
-            _around(self.accuracy, self.accuracy_lower, self.accuracy_upper),
-        )
+        width = self.edges[0, 1] - self.edges[0, 0]
+        bars = _around(self.accuracy, self.accuracy_lower, self.accuracy_upper)
         style = {"color": drawing.BLUE, "linewidth": 1.2, "markersize": 5, "capsize": 3}
         label = f"bin of width {width:.2g} (with {self.level:.0%} interval)"
         ax.errorbar(self.confidence, self.accuracy, bars, fmt="o-", label=label, **style)
@@ -143,14 +132,6 @@ class ReliabilityDisplay(Display):
             ax.plot([], [], " ", label=label)
         ax.set_ylim(-0.02, 1.04)
         ax.set_ylabel("accuracy")
-
-    def _plot_counts(self, ax: Any) -> None:
-        left, right = self.edges.T
-        ax.bar(left, self.counts, right - left, align="edge", color=drawing.BLUE, edgecolor="white", linewidth=0.8)
-        ax.set_yscale("log")
-        ax.set_ylim(0.7, 2 * max(self.counts.max(), 5))
-        ax.set_xlabel("confidence")
-        ax.set_ylabel("inputs")
 
 
 def _around(value: Any, lower: Any, upper: Any) -> Array:

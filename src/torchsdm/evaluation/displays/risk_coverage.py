@@ -11,9 +11,9 @@ import numpy as np
 from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError
 from torchsdm.evaluation.displays import _drawing as drawing
-from torchsdm.evaluation.displays._drawing import Display, admission, compare, decide
+from torchsdm.evaluation.displays._drawing import Display, compare, decide
 from torchsdm.evaluation.metrics import ordering_score, risk_coverage_curve
-from torchsdm.validation import Array
+from torchsdm.validation import Array, check_alpha
 
 _STEADY = 0.05  # below this coverage, a risk is based on too few inputs to scale the axis
 
@@ -39,18 +39,11 @@ class RiskCoverageDisplay(Display):
     Inputs are answered from the highest score down (``Decisions.score``, or the confidence if there is none), those
     with equal scores together. The marker is the set that the estimator admits. It is off the curve if admission is not
     a threshold on the score, as for SDM. The area under the steps is ``torchsdm.evaluation.metrics.aurc``.
-
-    Attributes
-    ----------
-    curves : tuple of RiskCoverageCurve
-    alpha : float
-        The target accuracy; the target risk is 1 - alpha.
-    ax_, figure_
-        What ``plot`` drew on.
     """
 
     curves: tuple[RiskCoverageCurve, ...]
     alpha: float
+    """The target accuracy; the target risk is 1 - alpha."""
 
     @classmethod
     def from_estimator(
@@ -99,10 +92,11 @@ class RiskCoverageDisplay(Display):
         for key, one in several.items():
             correct = compare(one, y, caller).correct
             coverage, risk = risk_coverage_curve(ordering_score(one), correct)
-            target, admitted = admission(one, alpha, caller)
+            at = one.at(float(one.alphas[0]) if alpha is None else check_alpha(alpha, caller))
+            admitted = at.admitted
             admitted_risk = float((~correct[admitted]).mean()) if admitted.any() else np.nan
             curves.append(RiskCoverageCurve(str(key), coverage, risk, float(admitted.mean()), admitted_risk))
-            alphas.append(target)
+            alphas.append(float(at.alphas[0]))
         if len(set(alphas)) > 1:
             got = ", ".join(f"{target:g}" for target in alphas)
             raise InvalidInputError(f"'alpha' of {caller} must be given if estimators have different ones. Got {got}.")

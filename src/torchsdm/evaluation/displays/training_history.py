@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from torchsdm.errors import InvalidTypeError, NotFittedError
+from torchsdm.errors import NotFittedError
 from torchsdm.evaluation.displays import _drawing as drawing
-from torchsdm.evaluation.displays._drawing import Display
+from torchsdm.evaluation.displays._drawing import Display, check_type
 from torchsdm.training import History
 from torchsdm.validation import Array
 
@@ -22,25 +22,17 @@ _PANELS = {  # field -> label of the axis
 
 @dataclass(eq=False, repr=False)
 class TrainingHistoryDisplay(Display):
-    """Balanced loss, balanced accuracy and mean similarity q of the training and calibration sets, round by round.
-
-    Attributes
-    ----------
-    rounds, epochs : (E,)
-        Round, counted from 0, and epoch, counted from 1, of every record.
-    train, calibration : dict of str to (E,)
-        The values ``balanced_loss``, ``balanced_accuracy`` and ``mean_similarity`` of each set.
-    chosen : int or None
-        Position of the epoch whose model was kept: the one with the smallest calibration loss.
-    ax_, axes_, figure_
-        What ``plot`` drew on: the frame, and the panels in it.
-    """
+    """Balanced loss, balanced accuracy and mean similarity q of the training and calibration sets, round by round."""
 
     rounds: Array
+    """Round of every record (E,), counted from 0."""
     epochs: Array
+    """Its epoch, counted from 1."""
     train: dict[str, Array]
     calibration: dict[str, Array]
+    """``balanced_loss``, ``balanced_accuracy`` and ``mean_similarity`` of each set, (E,)."""
     chosen: int | None
+    """Position of the epoch whose model was kept: the one with the smallest calibration loss."""
 
     @classmethod
     def from_estimator(cls, estimator: Any, X: Any = None, y: Any = None) -> TrainingHistoryDisplay:
@@ -53,11 +45,8 @@ class TrainingHistoryDisplay(Display):
     @classmethod
     def from_history(cls, history: History) -> TrainingHistoryDisplay:
         """Take the records of a history."""
-        if not isinstance(history, History):
-            raise InvalidTypeError(
-                f"'history' of {cls.__name__}.from_history must be a History, such as an estimator's history_. "
-                f"Got {type(history).__name__}."
-            )
+        caller = f"{cls.__name__}.from_history"
+        check_type(history, History, "history", caller, "a History, such as an estimator's history_")
 
         def values(part: str) -> dict[str, Array]:
             return {name: np.array([getattr(record, f"{part}_{name}") for record in history]) for name in _PANELS}

@@ -1,0 +1,255 @@
+"""Inputs that are given in memory: texts, or states as lists of numbers.
+
+Requests that wait together are answered together, each as if it were alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
+from typing import Any
+
+import numpy as np
+
+from torchsdm.application.answers import Row, answer_rows, rows_beside, with_rejected
+from torchsdm.application.saved_model import SavedModel, checked
+from torchsdm.data import BadRow, BadRows, Columns, LabelledStates, Unreadable, join_states, state_of, usual_shape
+from torchsdm.errors import InvalidInputError, Remedy, TorchSDMError
+from torchsdm.trust import DriftGuard
+from torchsdm.validation import Array
+
+
+def given_block(
+    saved: SavedModel,
+    *,
+    texts: Sequence[Any] | None = None,
+    answers: Sequence[Any] | None = None,
+    hidden_states: Sequence[Any] | Array | None = None,
+    bad: BadRows | None = None,
+) -> LabelledStates:
+    """Make a block of states from inputs in memory: texts, with answers if those are judged, or lists of numbers.
+
+    Those that cannot be used are noted in ``bad``, by their numbers; that there are no others is an error. By default
+    the first is an error.
+    """
+    found: BadRows | None = None if bad is None else {}
+    if texts is not None:
+        blocks = _read_texts(saved, texts, answers, found)
+    elif hidden_states is not None and len(hidden_states) == 0:
+        return LabelledStates([], None)
+    else:
+        blocks = _listed_states([] if hidden_states is None else hidden_states, saved.classifier.n_features_in_, found)
+    block = join_states(blocks) if blocks else None
+    if bad is None or found is None:
+        return LabelledStates([], None) if block is None else block
+    if block is not None:
+        block = checked(block, "request", Columns(), needs_labels=False, bad=found)
+    bad |= {number: replace(one, place="") for number, one in sorted(found.items())}
+    if block is None or not len(block):
+        raise InvalidInputError(f"None of the inputs can be decided on: {next(iter(bad.values()))}.")
+    return block
+
+
+def _read_texts(
+    saved: SavedModel, texts: Sequence[Any], answers: Sequence[Any] | None, bad: BadRows | None
+) -> list[LabelledStates]:
+    """The states of texts, in blocks; each shows the text without the answer that is judged."""
+    if saved.text_classifier is None:
+        raise InvalidInputError(
+            "This model was trained on states only and cannot read texts.", remedy=Remedy.GIVE_STATES
+        )
+    extractor = saved.text_classifier.checked_extractor()
+    given = [text if isinstance(text, str) or text is None else [text] for text in texts]  # mappings are no rows
+    documents = extractor.as_documents(given, answers, "raise" if bad is None else "reject")
+    reader, pieces = extractor.unread_blocks(documents, bad)
+    read = (reader.read(piece, bad) for piece in pieces)
+    blocks = [block for block in read if block is not None]
+    return [replace(block, texts=[texts[number] for number in block.numbers or ()]) for block in blocks]
+
+
+def _listed_states(hidden_states: Sequence[Any] | Array, width: int, bad: BadRows | None) -> list[LabelledStates]:
+    """States given as lists of numbers, as one block; none if no list can be used."""
+    whole = state_of(hidden_states, None, "hidden_states")
+    if not isinstance(whole, Unreadable) and whole.ndim in (2, 3):  # nearly always: every list is numeric and as long
+        return [_numbered_states(whole, range(len(whole)))]
+    if bad is None and isinstance(whole, Unreadable):
+        raise InvalidInputError(f"hidden_states must be lists of numbers, all of the same length: {whole}.")
+    if bad is None:
+        raise InvalidInputError(f"hidden_states must be a list of states. Got shape {np.shape(whole)}.")
+    shape = usual_shape(hidden_states, width)
+    states = {number: state_of(value, shape, "hidden_states") for number, value in enumerate(hidden_states)}
+    bad |= {
+        number: BadRow(number, "", str(one), number) for number, one in states.items() if isinstance(one, Unreadable)
+    }
+    good = {number: one for number, one in states.items() if not isinstance(one, Unreadable)}
+    return [_numbered_states(np.stack(list(good.values())), list(good))] if good else []
+
+
+def _numbered_states(states: Array, numbers: Sequence[int]) -> LabelledStates:
+    with np.errstate(over="ignore"):  # values beyond float32 count as infinite
+        return LabelledStates(states.astype(np.float32), None, list(numbers), numbers=list(numbers))
+
+
+def explain_inputs(
+    saved: SavedModel,
+    source: str | None,
+    columns: Columns,
+    *,
+    k: int,
+    texts: Sequence[str] = (),
+    only: Collection[str] = (),
+    first: int | None = None,
+) -> Iterator[tuple[Row, str]]:
+    """The row of each input with all of its evidence, its k nearest training examples among it, and the same in words.
+
+    Without a source, ``texts`` are explained. Only the inputs with the ids of ``only``, and only the ``first`` so many.
+    """
+    given = [given_block(saved, texts=texts)] if source is None else saved.blocks(source, columns)
+    for block in selected(given, only, first):
+        explanations = saved.classifier.explain(block.hidden_states, k)
+        rows = rows_beside(block, [one.to_dict() for one in explanations], texts=True)
+        yield from zip(rows, map(str, explanations), strict=True)
+
+
+def selected(
+    blocks: Iterable[LabelledStates], only: Collection[str] = (), first: int | None = None
+) -> Iterator[LabelledStates]:
+    """The inputs with these ids, or all inputs if no ids are given; only the first N, if ``first`` is N.
+
+    Blocks are read only as far as needed. An unknown id is an error, unless ``first`` ended the search.
+    """
+    n_found, missing = 0, set(only)
+    for block in blocks:
+        names = list(map(str, () if block.ids is None else block.ids))
+        rows = [row for row, name in enumerate(names) if not only or name in only]
+        rows = rows if first is None else rows[: first - n_found]
+        if rows:
+            yield block.take(rows)
+            n_found += len(rows)
+            missing -= {names[row] for row in rows}
+        if n_found == first or (only and not missing):
+            return
+    if missing:
+        raise InvalidInputError(f"There is no input with the id {min(missing)!r}.")
+
+
+@dataclass(frozen=True)
+class AnswerRequest:
+    """Inputs to decide on, or, if k > 0, to explain with their k nearest training examples."""
+
+    texts: Sequence[Any] | None = None
+    answers: Sequence[Any] | None = None
+    hidden_states: Sequence[Any] | Array | None = None
+    k: int = 0
+
+    def __len__(self) -> int:
+        inputs = self.hidden_states if self.texts is None else self.texts
+        return 0 if inputs is None else len(inputs)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What could be read of a request: states, and the inputs without."""
+
+    block: LabelledStates
+    bad: BadRows
+
+    def part(self, start: int, size: int) -> _Reading | None:
+        """Some of the inputs, numbered from 0 again; None if none of them could be read."""
+        numbers = np.asarray(self.block.numbers)  # ascending
+        first, last = np.searchsorted(numbers, [start, start + size])
+        if first == last:
+            return None
+        own = (numbers[first:last] - start).tolist()
+        renumbered = {number - start: one for number, one in self.bad.items() if start <= number < start + size}
+        bad = {number: replace(one, number=number, id=number) for number, one in renumbered.items()}
+        return _Reading(replace(self.block.take(range(first, last)), ids=own, numbers=own), bad)
+
+
+def answer_requests(
+    saved: SavedModel, requests: Sequence[AnswerRequest], *, guard: DriftGuard | None = None, texts: bool = False
+) -> list[list[Row] | TorchSDMError]:
+    """The rows of each request, or why there are none. What one request asks does not change another's answer.
+
+    The language model reads all texts together, and neighbouring requests are decided together; this is faster than one
+    by one. The states of a text may differ in their last bits with what it is read with (``batch_tokens=1`` prevents
+    that); everything after that is the same to the bit (docs/decisions/0003).
+
+    The guard watches the inputs that are decided on, in their order. Those that are explained are answered as they
+    would be decided on now, and are no part of the stream. With ``texts``, explanations quote inputs and examples.
+    """
+    answers: list[list[Row] | TorchSDMError] = [[] for _ in requests]
+    readings: dict[int, _Reading] = {}
+    for number, read in sorted(_read(saved, requests).items()):
+        if isinstance(read, _Reading):
+            readings[number] = read
+        else:
+            answers[number] = read
+
+    def alike(number: int) -> tuple[int, ...]:
+        """Requests with the same are decided together; an explanation, which the guard only looks on, never is."""
+        shape = np.shape(readings[number].block.hidden_states)[1:]
+        return (number + 1, *shape) if requests[number].k else (0, *shape)
+
+    for _, run in groupby(readings, alike):
+        numbers = list(run)
+        k = requests[numbers[0]].k
+        blocks = [readings[number].block for number in numbers]
+        block = join_states([LabelledStates(one.hidden_states, None, one.ids, one.texts) for one in blocks])
+        watching = copy.copy(guard) if k else guard
+        try:
+            rows = answer_rows(saved.classifier, block, k=k, calibration=k > 0, texts=texts and k > 0, guard=watching)
+        except TorchSDMError as error:
+            answers = [error if number in numbers else one for number, one in enumerate(answers)]
+            continue
+        rest = iter(rows)
+        for number in numbers:
+            reading = readings[number]
+            own = list(islice(rest, len(reading.block)))
+            parts = with_rejected([(reading.block.numbers or (), own)], reading.bad)
+            answers[number] = [row for part in parts for row in part]
+    return answers
+
+
+def _read(saved: SavedModel, requests: Sequence[AnswerRequest]) -> dict[int, _Reading | TorchSDMError]:
+    """The states of each request that has inputs, by its number.
+
+    Texts without answers are read together, and so are texts with an answer for each; lists of numbers would not gain
+    by it. If they are refused together, they are read one by one: then only the culprits are told.
+    """
+    together: dict[Any, list[int]] = {}
+    for number, request in enumerate(requests):
+        given = request.texts if request.answers is None else request.answers
+        is_alone = request.texts is None or given is None or len(given) != len(request)
+        if len(request):
+            together.setdefault(number if is_alone else f"judged: {given is not request.texts}", []).append(number)
+    found: dict[int, _Reading | TorchSDMError] = {}
+    for numbers in together.values():
+        whole: _Reading | TorchSDMError | None = None
+        if len(numbers) > 1:
+            texts = [text for number in numbers for text in requests[number].texts or ()]
+            answers = [answer for number in numbers for answer in requests[number].answers or ()]
+            whole = _read_alone(saved, AnswerRequest(texts, answers or None))
+        start = 0
+        for number in numbers:
+            size = len(requests[number])
+            if isinstance(whole, TorchSDMError) and not isinstance(whole, InvalidInputError):
+                found[number] = whole  # no request's fault
+            else:
+                part = whole.part(start, size) if isinstance(whole, _Reading) else None
+                found[number] = part or _read_alone(saved, requests[number])
+            start += size
+    return found
+
+
+def _read_alone(saved: SavedModel, request: AnswerRequest) -> _Reading | TorchSDMError:
+    bad: BadRows = {}
+    try:
+        block = given_block(
+            saved, texts=request.texts, answers=request.answers, hidden_states=request.hidden_states, bad=bad
+        )
+    except TorchSDMError as error:
+        return error
+    return _Reading(block, bad)
